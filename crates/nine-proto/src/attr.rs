@@ -1,0 +1,289 @@
+//! What is known about a file, in the shape of .L: the common measure of all dialects.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+
+use crate::ids::{NOGID, NOUID, Qid};
+use crate::wire::Str;
+
+/// Seconds and nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time {
+    /// Seconds; negative before 1970.
+    pub sec: i64,
+    /// Nanoseconds, below 1,000,000,000.
+    pub nsec: u32,
+}
+
+/// The attributes of a file (Rgetattr). Fields whose bit is not in `valid` are zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attr {
+    /// Which fields count.
+    pub valid: GetMask,
+    /// Its qid.
+    pub qid: Qid,
+    /// `st_mode` of Linux: type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Hard links.
+    pub nlink: u64,
+    /// Device number, `makedev` of Linux, for device files.
+    pub rdev: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Preferred size of reads and writes, bytes.
+    pub blksize: u64,
+    /// Allocated blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last read.
+    pub atime: Time,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of attributes.
+    pub ctime: Time,
+    /// Creation.
+    pub btime: Time,
+    /// Generation of a reused inode number.
+    pub generation: u64,
+    /// Counts changes of content.
+    pub data_version: u64,
+    /// Texts that only Rstat needs; asked for with [`GetMask::TEXTS`].
+    pub texts: Option<Box<Texts>>,
+}
+
+/// The strings of a stat record that numbers cannot carry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Texts {
+    /// The file's name in its directory; `/` for the root.
+    pub name: Box<[u8]>,
+    /// Where a symbolic link leads (.u `extension`).
+    pub target: Box<[u8]>,
+    /// Owner, group and last modifier as names, when the server has names and no numbers; else the session asks
+    /// its [`Names`].
+    pub owners: Option<[Box<[u8]>; 3]>,
+}
+
+macro_rules! mask {
+    ($(#[$doc:meta])* $mask:ident($int:ty) { $($(#[$fdoc:meta])* $name:ident = $value:expr;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $mask(pub $int);
+
+        impl $mask {
+            $($(#[$fdoc])* pub const $name: Self = Self($value);)*
+
+            /// Whether all bits of `other` are in it.
+            pub const fn has(self, other: Self) -> bool {
+                self.0 & other.0 == other.0
+            }
+        }
+
+        impl core::ops::BitOr for $mask {
+            type Output = Self;
+            fn bitor(self, other: Self) -> Self {
+                Self(self.0 | other.0)
+            }
+        }
+
+        impl core::ops::BitOrAssign for $mask {
+            fn bitor_assign(&mut self, other: Self) {
+                self.0 |= other.0;
+            }
+        }
+    };
+}
+pub(crate) use mask;
+
+mask! {
+    /// Which attributes are asked for, or valid (Tgetattr `request_mask`, Rgetattr `valid`).
+    GetMask(u64) {
+        /// Mode.
+        MODE = 1;
+        /// Hard links.
+        NLINK = 2;
+        /// Owner.
+        UID = 4;
+        /// Group.
+        GID = 8;
+        /// Device number.
+        RDEV = 0x10;
+        /// Last read.
+        ATIME = 0x20;
+        /// Last change of content.
+        MTIME = 0x40;
+        /// Last change of attributes.
+        CTIME = 0x80;
+        /// Inode number.
+        INO = 0x100;
+        /// Length.
+        SIZE = 0x200;
+        /// Allocated blocks.
+        BLOCKS = 0x400;
+        /// Creation.
+        BTIME = 0x800;
+        /// Generation.
+        GEN = 0x1000;
+        /// Content version.
+        DATA_VERSION = 0x2000;
+        /// What stat(2) gives.
+        BASIC = 0x7ff;
+        /// Everything on the wire.
+        ALL = 0x3fff;
+        /// [`Attr::texts`]; never on the wire.
+        TEXTS = 1 << 63;
+    }
+}
+
+mask! {
+    /// Which attributes Tsetattr changes.
+    SetMask(u32) {
+        /// Permission bits.
+        MODE = 1;
+        /// Owner.
+        UID = 2;
+        /// Group.
+        GID = 4;
+        /// Length.
+        SIZE = 8;
+        /// Last read: now, or the value with `ATIME_SET`.
+        ATIME = 0x10;
+        /// Last change: now, or the value with `MTIME_SET`.
+        MTIME = 0x20;
+        /// Attribute change time: now.
+        CTIME = 0x40;
+        /// `atime` is a value.
+        ATIME_SET = 0x80;
+        /// `mtime` is a value.
+        MTIME_SET = 0x100;
+    }
+}
+
+/// A new time stamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeSet {
+    /// The server's clock.
+    Now,
+    /// This one.
+    To(Time),
+}
+
+/// A change of attributes: what is `None` stays. All of it happens, or nothing (stat(5)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr<'a> {
+    /// New name in the same directory (Twstat); not onto an existing one.
+    pub name: Option<Str<'a>>,
+    /// New permission bits (07777).
+    pub mode: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New length.
+    pub size: Option<u64>,
+    /// New access time.
+    pub atime: Option<TimeSet>,
+    /// New modification time.
+    pub mtime: Option<TimeSet>,
+}
+
+/// What is known about a file system (Rstatfs).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statfs {
+    /// Kind of file system (`f_type`).
+    pub ty: u32,
+    /// Block size, bytes.
+    pub bsize: u32,
+    /// Blocks in all.
+    pub blocks: u64,
+    /// Free blocks.
+    pub bfree: u64,
+    /// Free blocks for users.
+    pub bavail: u64,
+    /// Inodes in all.
+    pub files: u64,
+    /// Free inodes.
+    pub ffree: u64,
+    /// Names the file system.
+    pub fsid: u64,
+    /// Longest name, bytes.
+    pub namelen: u32,
+}
+
+/// A record lock (Tlock, Tgetlock; fcntl(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockRequest<'a> {
+    /// What is asked for.
+    pub ty: LockType,
+    /// `P9_LOCK_FLAGS_BLOCK` 1, `P9_LOCK_FLAGS_RECLAIM` 2.
+    pub flags: u32,
+    /// First byte.
+    pub start: u64,
+    /// Bytes; 0 = to the end of the file, however it grows.
+    pub length: u64,
+    /// The owner's process on its host.
+    pub proc_id: u32,
+    /// The owner's host.
+    pub client_id: Str<'a>,
+}
+
+/// Kinds of record lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockType {
+    /// Shared.
+    Read = 0,
+    /// Exclusive.
+    Write = 1,
+    /// None: release, or "it is free".
+    Unlock = 2,
+}
+
+/// How a Tlock ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockStatus {
+    /// The lock is held (or released).
+    Success = 0,
+    /// Somebody else holds it: ask again.
+    Blocked = 1,
+    /// It failed.
+    Error = 2,
+    /// The server is recovering locks.
+    Grace = 3,
+}
+
+/// Names of users and groups where a dialect wants text and the server has numbers, and back. Answers at once: what
+/// needs a directory service is looked up before, off the event loop.
+pub trait Names: Send + Sync {
+    /// The user's name.
+    fn user(&self, uid: u32) -> String {
+        number(uid)
+    }
+    /// The group's name.
+    fn group(&self, gid: u32) -> String {
+        number(gid)
+    }
+    /// The user's number.
+    fn uid(&self, name: Str<'_>) -> Option<u32> {
+        parse(name)
+    }
+    /// The group's number.
+    fn gid(&self, name: Str<'_>) -> Option<u32> {
+        parse(name)
+    }
+}
+
+/// [`Names`] that are decimal numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Numeric;
+
+impl Names for Numeric {}
+
+fn number(id: u32) -> String {
+    if id == NOUID || id == NOGID { "none".to_string() } else { id.to_string() }
+}
+
+fn parse(name: Str<'_>) -> Option<u32> {
+    core::str::from_utf8(name).ok()?.parse().ok()
+}

@@ -1,0 +1,103 @@
+//! Which 9P a session speaks, and how that is agreed (version(5)).
+
+use crate::wire::Str;
+
+/// The three families of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Base {
+    /// Plan 9's.
+    P2000,
+    /// The Unix extension: numeric ids, errno beside the text, symlinks and devices by Tcreate.
+    U,
+    /// The Linux extension: its own messages, shaped like system calls.
+    L,
+}
+
+/// What both sides agreed on in Tversion/Rversion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dialect {
+    /// The family.
+    pub base: Base,
+    /// Whether the streaming messages (Tstream, Tsclose) may be used.
+    pub streaming: bool,
+}
+
+impl Dialect {
+    /// Plain 9P2000.
+    pub const P2000: Self = Self { base: Base::P2000, streaming: false };
+    /// 9P2000.u.
+    pub const U: Self = Self { base: Base::U, streaming: false };
+    /// 9P2000.L.
+    pub const L: Self = Self { base: Base::L, streaming: false };
+
+    /// The version string.
+    pub fn name(self) -> &'static str {
+        match (self.base, self.streaming) {
+            (Base::P2000, false) => "9P2000",
+            (Base::U, false) => "9P2000.u",
+            (Base::L, false) => "9P2000.L",
+            (Base::P2000, true) => "9P2000.s",
+            (Base::U, true) => "9P2000.u.s",
+            (Base::L, true) => "9P2000.L.s",
+        }
+    }
+
+    /// The dialect of exactly this version string.
+    pub fn parse(version: Str<'_>) -> Option<Self> {
+        let all = [Base::P2000, Base::U, Base::L]
+            .into_iter()
+            .flat_map(|base| [false, true].map(|streaming| Self { base, streaming }));
+        all.into_iter().find(|d| d.name().as_bytes() == version)
+    }
+
+    /// What a server that offers `offered` answers to a client's version string: the dialect itself, the best one
+    /// that is left when the string loses its suffixes from the right, or `None` ("unknown").
+    pub fn negotiate(version: Str<'_>, offered: &[Self]) -> Option<Self> {
+        let mut version = version;
+        loop {
+            if let Some(dialect) = Self::parse(version)
+                && offered.contains(&dialect)
+            {
+                return Some(dialect);
+            }
+            let dot = version.iter().rposition(|&b| b == b'.')?;
+            version = &version[..dot];
+        }
+    }
+
+    /// Whether Tattach, Tauth carry a numeric user and Rerror or Rlerror an errno.
+    pub fn has_ids(self) -> bool {
+        self.base != Base::P2000
+    }
+
+    /// Whether this is a .L session.
+    pub fn is_l(self) -> bool {
+        self.base == Base::L
+    }
+
+    /// Whether this is a .u session.
+    pub fn is_u(self) -> bool {
+        self.base == Base::U
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_suffix_falls_back_to_the_base() {
+        let offered = [Dialect::L, Dialect::U, Dialect::P2000];
+        assert_eq!(Dialect::negotiate(b"9P2000.L", &offered), Some(Dialect::L));
+        assert_eq!(Dialect::negotiate(b"9P2000.L.s", &offered), Some(Dialect::L));
+        assert_eq!(Dialect::negotiate(b"9P2000.e", &offered), Some(Dialect::P2000));
+        assert_eq!(Dialect::negotiate(b"9P2000.u", &[Dialect::P2000]), Some(Dialect::P2000));
+    }
+
+    #[test]
+    fn what_is_not_9p2000_is_unknown() {
+        for version in [&b"9P1999"[..], b"", b"9P", b".", b"9P2000x", b"9p2000", b"unknown"] {
+            assert_eq!(Dialect::negotiate(version, &[Dialect::L, Dialect::P2000]), None);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! nine-servers
