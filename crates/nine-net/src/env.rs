@@ -1,0 +1,26 @@
+//! The seam for time, timers, entropy and tasks: real in `rt`, simulated in nine-sim.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// A task as an [`Env`] runs it. It need not be `Send`: it stays on the core that spawned it.
+pub type Task = Pin<Box<dyn Future<Output = ()> + 'static>>;
+
+/// What the world gives a program besides bytes. Cheap to share; one per core.
+pub trait Env: 'static {
+    /// Time since an arbitrary start; never goes back (a step of the wall clock does not show here).
+    fn now(&self) -> Duration;
+
+    /// Seconds and nanoseconds since 1970 for time stamps in files.
+    fn wall(&self) -> Duration;
+
+    /// Completes when `now()` has reached `deadline`.
+    fn sleep_until(&self, deadline: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    /// Fills `buf` with unpredictable bytes (tokens, hash seeds).
+    fn entropy(&self, buf: &mut [u8]);
+
+    /// Starts a task on this core.
+    fn spawn(&self, task: Task);
+}

@@ -1,0 +1,273 @@
+//! The runtime: one single-threaded tokio runtime per core, and the real [`Env`].
+//!
+//! In: how many cores, and what each shall do. Out: their results; the clock, timers, entropy and tasks of this machine;
+//! signals; the limit of descriptors.
+//!
+//! Always holds: a task never leaves the core that spawned it; all cores read one clock, which starts at 0 when it is
+//! first asked. Here and in `socket` alone stands tokio.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, OnceLock};
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Resource, Rlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tokio::runtime::{Builder, LocalRuntime};
+use tokio::signal::unix::{self, SignalKind};
+
+use crate::env::{Env, Task};
+
+/// The world as this machine gives it. Timers and tasks need the runtime of [`run`] or [`block_on`] around them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Real;
+
+impl Env for Real {
+    fn now(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
+    }
+
+    fn wall(&self) -> Duration {
+        // A clock before 1970 reads as 1970.
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+    }
+
+    fn sleep_until(&self, deadline: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(tokio::time::sleep(deadline.saturating_sub(self.now())))
+    }
+
+    /// # Panics
+    /// If the kernel has no entropy, which Linux rules out once it has started.
+    fn entropy(&self, buf: &mut [u8]) {
+        getrandom::fill(buf).expect("the kernel gives random bytes");
+    }
+
+    fn spawn(&self, task: Task) {
+        tokio::task::spawn_local(task);
+    }
+}
+
+/// Which of the cores of [`run`] a future runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// 0 is the thread that called [`run`].
+    pub index: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+/// The number of cores to run on when nobody says: one below four processors, else one per processor.
+pub fn default_cores() -> usize {
+    match std::thread::available_parallelism().map_or(1, usize::from) {
+        0..4 => 1,
+        n => n,
+    }
+}
+
+/// Runs `main` once per core, each on its own thread and runtime, and returns their results in order when all have ended.
+/// With more than one, each thread is pinned to one of the processors we may use; a single one is left to the kernel,
+/// so that several such programs spread out.
+///
+/// Fails, before any `main` has begun, if a runtime cannot be made. A panic of one core among several ends the process:
+/// the others would wait for it for ever.
+pub fn run<R: Send>(cores: usize, main: impl AsyncFn(Core, Real) -> R + Sync) -> io::Result<Vec<R>> {
+    let count = cores.max(1);
+    let start = Start { gate: Barrier::new(count), failed: AtomicBool::new(false) };
+    let one = |index| run_core(Core { index, count }, &start, &main);
+    std::thread::scope(|scope| {
+        let one = &one;
+        let name = |index| std::thread::Builder::new().name(format!("core{index}"));
+        // A thread that cannot be made leaves the others at the gate: there is nothing to be saved then.
+        let spawn = |index| name(index).spawn_scoped(scope, move || one(index)).expect("a thread per core");
+        let others: Vec<_> = (1..count).map(spawn).collect();
+        let first = one(0);
+        // A panic there has ended the process already.
+        let rest = others.into_iter().map(|core| core.join().expect("a core that panics aborts"));
+        std::iter::once(first).chain(rest).collect()
+    })
+}
+
+/// Runs `main` on this thread, with a runtime around it. Tasks it has spawned end with it.
+pub fn block_on<R>(main: impl AsyncFnOnce(Real) -> R) -> io::Result<R> {
+    Ok(runtime()?.block_on(main(Real)))
+}
+
+/// Raises the limit of open descriptors as far as we may, and returns what it is now.
+pub fn raise_nofile() -> io::Result<u64> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    Ok(limit.maximum.unwrap_or(u64::MAX))
+}
+
+/// What the outside asks of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM: end in good order.
+    Terminate,
+    /// SIGINT: the same, from a terminal.
+    Interrupt,
+    /// SIGHUP: read the configuration again.
+    Hangup,
+}
+
+/// The signals that come from now on; their default action is off for the rest of the process's life.
+#[derive(Debug)]
+pub struct Signals([(Signal, unix::Signal); 3]);
+
+/// Begins to watch for SIGTERM, SIGINT and SIGHUP.
+///
+/// # Panics
+/// Outside a runtime.
+pub fn signals() -> io::Result<Signals> {
+    Ok(Signals([
+        (Signal::Terminate, unix::signal(SignalKind::terminate())?),
+        (Signal::Interrupt, unix::signal(SignalKind::interrupt())?),
+        (Signal::Hangup, unix::signal(SignalKind::hangup())?),
+    ]))
+}
+
+impl Signals {
+    /// The next one; the same signal twice may show as one. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            let came = self.0.iter_mut().find_map(|(name, s)| s.poll_recv(cx).is_ready().then_some(*name));
+            came.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+/// Where the cores wait for each other until each has its runtime.
+struct Start {
+    gate: Barrier,
+    failed: AtomicBool,
+}
+
+fn run_core<R>(core: Core, start: &Start, main: &impl AsyncFn(Core, Real) -> R) -> io::Result<R> {
+    let _bomb = (core.count > 1).then_some(AbortOnPanic);
+    let runtime = runtime();
+    start.failed.fetch_or(runtime.is_err(), Ordering::Relaxed);
+    start.gate.wait();
+    let runtime = runtime?;
+    if start.failed.load(Ordering::Relaxed) {
+        return Err(io::Error::other("another core has no runtime"));
+    }
+    if core.count > 1 {
+        pin(core.index);
+    }
+    Ok(runtime.block_on(main(core, Real)))
+}
+
+fn runtime() -> io::Result<LocalRuntime> {
+    let all = sched_getaffinity(None);
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().max_blocking_threads(BLOCKING_THREADS);
+    if let Ok(all) = all {
+        // Helper threads are born with their core's pin; they may run anywhere.
+        builder.on_thread_start(move || {
+            let _ = sched_setaffinity(None, &all);
+        });
+    }
+    builder.build_local(Default::default())
+}
+
+/// Pins this thread to the `index`-th of the processors we may use; with fewer of them it wraps. A refusal costs speed
+/// and nothing else.
+fn pin(index: usize) {
+    let Ok(all) = sched_getaffinity(None) else { return };
+    let ours: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).collect();
+    let Some(&cpu) = ours.get(index % ours.len().max(1)) else { return };
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    if let Err(e) = sched_setaffinity(None, &set) {
+        tracing::warn!("core {index} is not pinned to processor {cpu}: {e}");
+    }
+}
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Helper threads of one core, for calls that block (name lookups). Work beyond them waits its turn, bounded by the
+/// time limit of the dial that asked.
+const BLOCKING_THREADS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    #[test]
+    fn cores_run_side_by_side_and_answer_in_order() {
+        // Each core waits for the other: one after the other they would never end.
+        let gate = Barrier::new(2);
+        let found = run(2, async |core, _| {
+            gate.wait();
+            (core.index, core.count)
+        });
+        assert_eq!(found.expect("runs"), [(0, 2), (1, 2)]);
+    }
+
+    #[test]
+    fn several_cores_are_pinned_and_their_helpers_are_not() {
+        let all = sched_getaffinity(None).expect("known").count();
+        let pinned = run(2, async |_, _| {
+            let core = sched_getaffinity(None).expect("known").count();
+            let helper = tokio::task::spawn_blocking(|| sched_getaffinity(None).expect("known").count());
+            (core, helper.await.expect("no panic"))
+        });
+        assert!(pinned.is_ok_and(|cores| cores.iter().all(|&seen| seen == (1, all))));
+    }
+
+    #[test]
+    fn tasks_need_not_be_send_and_timers_fire_in_order() {
+        block_on(async |env| {
+            let seen = Rc::new(Cell::new(0));
+            let (theirs, start) = (seen.clone(), env.now());
+            env.spawn(Box::pin(async move {
+                env.sleep_until(start + Duration::from_millis(1)).await;
+                theirs.set(1);
+            }));
+            env.sleep_until(start + Duration::from_millis(3)).await;
+            assert!(env.now() >= start + Duration::from_millis(3));
+            assert_eq!(seen.get(), 1);
+        })
+        .expect("a runtime");
+    }
+
+    #[test]
+    fn a_signal_is_an_event() {
+        block_on(async |_| {
+            let mut signals = signals().expect("watched");
+            let us = rustix::process::getpid();
+            rustix::process::kill_process(us, rustix::process::Signal::HUP).expect("sent");
+            assert_eq!(signals.next().await, Signal::Hangup);
+        })
+        .expect("a runtime");
+    }
+
+    #[test]
+    fn the_limit_of_descriptors_rises_to_what_is_allowed() {
+        let now = raise_nofile().expect("allowed");
+        assert_eq!(rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), now);
+    }
+
+    #[test]
+    fn entropy_differs() {
+        let (mut a, mut b) = ([0; 16], [0; 16]);
+        Real.entropy(&mut a);
+        Real.entropy(&mut b);
+        assert_ne!(a, b);
+    }
+}

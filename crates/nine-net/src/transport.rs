@@ -1,0 +1,141 @@
+//! The seam through which bytes enter and leave: one trait, implemented by sockets, TLS and the simulated link.
+//!
+//! Always holds: a transport is driven by one task at a time; `Pending` has arranged for the task of the most recent
+//! `cx` to be woken; no method blocks.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::task::{Context, Poll};
+
+/// A reliable, ordered, two-way byte pipe.
+///
+/// Concurrency: one task drives it. Each direction remembers the waker of the latest poll of that direction.
+pub trait Transport: Send + Unpin + 'static {
+    /// Reads up to `buf.len()` bytes (never called with an empty buffer). `Ok(0)`: the peer has closed its side.
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Writes some of the bytes, in order, and says how many were taken (never 0 for a non-empty list).
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
+
+    /// Pushes out what the transport itself holds back (TLS records). Sockets hold nothing back.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let _ = cx;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends our side in good order: flushes, then tells the peer that nothing more will come.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Whether [`Transport::poll_sendfile`] works here.
+    fn can_sendfile(&self) -> bool {
+        false
+    }
+
+    /// Sends up to `len` bytes of `file` from `offset` without a copy in user space. `Ok(0)`: the file ends there.
+    /// The caller has made sure that the range is resident: the call itself may block on a miss.
+    fn poll_sendfile(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        let _ = (cx, file, offset, len);
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Who is at the other end.
+    fn peer(&self) -> &Peer;
+}
+
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        (**self).poll_read(cx, buf)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        (**self).poll_write(cx, bufs)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        (**self).poll_flush(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        (**self).poll_close(cx)
+    }
+
+    fn can_sendfile(&self) -> bool {
+        (**self).can_sendfile()
+    }
+
+    fn poll_sendfile(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        (**self).poll_sendfile(cx, file, offset, len)
+    }
+
+    fn peer(&self) -> &Peer {
+        (**self).peer()
+    }
+}
+
+/// The other end of a [`Transport`] and what proves who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address as a dial string, for logs and for people (`tcp!127.0.0.1!40112`).
+    pub addr: String,
+    /// What the transport itself proves about it.
+    pub proof: Proof,
+}
+
+/// How an identity was proven below 9P.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing is known (plain TCP, vsock).
+    None,
+    /// The kernel told us (`SO_PEERCRED`): the ids when the peer connected.
+    Unix {
+        /// Effective user id.
+        uid: u32,
+        /// Effective group id.
+        gid: u32,
+    },
+    /// A certificate that our authority signed.
+    Certificate {
+        /// Its first DNS or e-mail subject alternative name, else its common name.
+        name: String,
+        /// SHA-256 of the certificate, so that two connections of one holder can be matched.
+        fingerprint: [u8; 32],
+    },
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Whole reads and writes, for the tests of every transport.
+
+    use super::*;
+    use std::future::poll_fn;
+
+    pub(crate) async fn read(t: &mut impl Transport) -> io::Result<Vec<u8>> {
+        let mut buf = [0; 64];
+        let n = poll_fn(|cx| t.poll_read(cx, &mut buf)).await?;
+        Ok(buf[..n].to_vec())
+    }
+
+    pub(crate) async fn write(t: &mut impl Transport, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let n = poll_fn(|cx| t.poll_write(cx, &[IoSlice::new(bytes)])).await?;
+            bytes = &bytes[n..];
+        }
+        poll_fn(|cx| t.poll_flush(cx)).await
+    }
+
+    pub(crate) async fn close(t: &mut impl Transport) -> io::Result<()> {
+        poll_fn(|cx| t.poll_close(cx)).await
+    }
+}
