@@ -1,0 +1,90 @@
+//! The fuzz targets: plain functions of bytes, one per decoder and one per state machine.
+//!
+//! In: any bytes at all. A target must return: a panic, an overflow or an endless loop is a finding. What
+//! decodes must also survive being shown, and come back the same when it is encoded and decoded again. Two
+//! drivers feed them: ours (`main.rs`), and libFuzzer (`fuzz_targets/`).
+
+#![forbid(unsafe_code)]
+
+use nine_proto::frame::{self, HEADER, MSIZE_MAX, Split};
+use nine_proto::msg::{Rmsg, Tmsg};
+use nine_proto::{Dialect, DirBuf, Dirent, Entries, Errno, Numeric, Tag};
+
+/// A name, and what to call with the input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[("tmsg", tmsg), ("rmsg", rmsg), ("entries", entries), ("text", text)];
+
+/// A byte stream of T-messages, cut into frames as a transport would, in every dialect.
+pub fn tmsg(data: &[u8]) {
+    each_frame(data, |frame, dialect| {
+        let Ok((tag, message)) = Tmsg::decode(frame, dialect) else { return };
+        let mut again = Vec::new();
+        message.encode(tag, dialect, &mut again);
+        let back = Tmsg::decode(&again, dialect).expect("what we encode, we decode");
+        same(&again, back.0, &back.1.with_tag(tag), tag, &message.with_tag(tag));
+    });
+}
+
+/// The same for R-messages, as a client meets them.
+pub fn rmsg(data: &[u8]) {
+    each_frame(data, |frame, dialect| {
+        let Ok((tag, message)) = Rmsg::decode(frame, dialect) else { return };
+        let mut again = Vec::new();
+        message.encode(tag, dialect, &mut again);
+        let back = Rmsg::decode(&again, dialect).expect("what we encode, we decode");
+        same(&again, back.0, &back.1.with_tag(tag), tag, &message.with_tag(tag));
+    });
+}
+
+/// Directory data behind the head of an Rread or Rreaddir: taken apart, and put together again.
+pub fn entries(data: &[u8]) {
+    let Some(data) = data.get(HEADER + 4..) else { return };
+    for dialect in DIALECTS {
+        let mut dir = DirBuf::new(dialect, data.len(), std::sync::Arc::new(Numeric));
+        let mut here = Vec::new();
+        for (entry, stat) in Entries::new(data, dialect).map_while(Result::ok) {
+            let attr = stat.map(|stat| stat.to_attr(dialect, &Numeric));
+            if entry.cookie != 0 || !dialect.is_l() {
+                let entry = Dirent { cookie: entry.cookie.max(1), ..entry };
+                let full = !dir.push(&entry, attr.as_ref());
+                here.push(entry.name);
+                if full {
+                    return;
+                }
+            }
+        }
+        here.retain(|name| dialect.is_l() || !matches!(*name, b"." | b".."));
+        let back: Vec<&[u8]> = Entries::new(dir.bytes(), dialect).map(|e| e.expect("ours").0.name).collect();
+        assert_eq!(back, here);
+    }
+}
+
+/// Strings that mean something: versions, error texts.
+pub fn text(data: &[u8]) {
+    let offered = [Dialect::L, Dialect::U, Dialect::P2000];
+    if let Some(dialect) = Dialect::negotiate(data, &offered) {
+        assert!(offered.contains(&dialect) && data.starts_with(b"9P2000"));
+    }
+    let _ = Errno::from_text(&String::from_utf8_lossy(data));
+}
+
+fn each_frame(data: &[u8], f: impl Fn(&[u8], Dialect)) {
+    for dialect in DIALECTS {
+        let mut rest = data;
+        while let Ok(Split::Whole(size)) = frame::split(rest, MSIZE_MAX) {
+            assert!((HEADER..=rest.len()).contains(&size), "a frame outside its bytes");
+            f(&rest[..size], dialect);
+            rest = &rest[size..];
+        }
+    }
+}
+
+fn same(frame: &[u8], back: Tag, again: &dyn std::fmt::Display, tag: Tag, message: &dyn std::fmt::Display) {
+    assert_eq!(frame::split(frame, u32::MAX), Ok(Split::Whole(frame.len())), "size[4] is not the length");
+    assert_eq!(back, tag);
+    assert_eq!(again.to_string(), message.to_string());
+}
+
+const DIALECTS: [Dialect; 3] = [Dialect::P2000, Dialect::U, Dialect::L];

@@ -1,0 +1,126 @@
+//! The project's own chores, so that a clone needs nothing but cargo.
+//!
+//! In: one verb on the command line. Out: lines on the terminal and an exit status. Every check either runs
+//! or says in plain words that it did not and what is then not covered.
+
+#![forbid(unsafe_code)]
+
+mod steps;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use steps::{Failed, Steps, cargo};
+
+const HELP: &str = "\
+The project's own chores.
+
+Usage: cargo xtask VERB
+
+  test [--all]              install what the tests need, then run every check but format and lints
+                            (--all: also ignored tests, more simulated worlds, ten times the fuzzing)
+  ci                        what a change must pass: format, lints, tidy, test (the same as .ci/run)
+  tidy                      arrows between crates, places of tokio and unsafe, text, names, licences
+  fuzz-smoke [ITERATIONS]   every fuzz target for a fixed number of inputs (default 500000 each)
+  sim [--seed N] [--count N]
+                            simulated worlds: one by its seed, or COUNT of them
+  bless                     write golden/ anew from what the code says now; then read the difference
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut steps = Steps::default();
+    let ended = match args.as_slice() {
+        ["test"] => test::run(&mut steps, false),
+        ["test", "--all"] => test::run(&mut steps, true),
+        ["ci"] => steps.run("ci", Command::new(root().join(".ci/run")).current_dir(root())),
+        ["tidy"] => steps.call("tidy", "cargo xtask tidy", || tidy::run(root())),
+        ["fuzz-smoke"] => fuzz_smoke(&mut steps, SMOKE),
+        ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => fuzz_smoke(&mut steps, n.parse().unwrap_or(SMOKE)),
+        ["bless"] => bless(&mut steps),
+        ["sim", options @ ..] => match worlds(options) {
+            Some(env) => sim(&mut steps, &env),
+            None => return wrong(&args),
+        },
+        [] | ["help" | "-h" | "--help", ..] | [_, "-h" | "--help"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => return wrong(&args),
+    };
+    steps.report();
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed) => ExitCode::FAILURE,
+    }
+}
+
+fn wrong(args: &[&str]) -> ExitCode {
+    eprintln!("xtask: not understood: {}\n\n{HELP}", args.join(" "));
+    ExitCode::from(2)
+}
+
+fn fuzz_smoke(steps: &mut Steps, iterations: u64) -> Result<(), Failed> {
+    let mut driver =
+        cargo(&["run", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--", "all"]);
+    driver.args(["--iterations", &iterations.to_string(), "--seed", "1"]);
+    steps.run("fuzz smoke", &mut driver)
+}
+
+fn sim(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {
+    let mut tests = cargo(&["test", "--package", "nine-sim"]);
+    tests.envs(env.iter().map(|(name, value)| (name, value)));
+    steps.run("simulation", &mut tests)
+}
+
+fn bless(steps: &mut Steps) -> Result<(), Failed> {
+    steps.run("bless", cargo(&["test", "--package", "nine-proto", "golden"]).env("BLESS", "1"))
+}
+
+/// `--seed N` and `--count N` as the environment that nine-sim's tests read.
+fn worlds(options: &[&str]) -> Option<Vec<(&'static str, String)>> {
+    let mut env = Vec::new();
+    for pair in options.chunks(2) {
+        let &[option, value] = pair else { return None };
+        let name = match option {
+            "--seed" => "NINE_SEED",
+            "--count" => "NINE_SEEDS",
+            _ => return None,
+        };
+        value.parse::<u64>().ok()?;
+        env.push((name, value.to_string()));
+    }
+    Some(env)
+}
+
+/// The root of the repository: every command runs there, so that what is printed can be pasted there.
+fn root() -> &'static Path {
+    static ROOT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    ROOT.get_or_init(|| {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        here.parent().unwrap_or(here).to_path_buf()
+    })
+}
+
+/// Inputs per fuzz target in a smoke run: about a second each.
+const SMOKE: u64 = 500_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_becomes_the_environment_of_the_simulation() {
+        let env = worlds(&["--seed", "7", "--count", "3"]);
+        assert_eq!(env, Some(vec![("NINE_SEED", "7".to_string()), ("NINE_SEEDS", "3".to_string())]));
+    }
+
+    #[test]
+    fn a_seed_that_is_no_number_is_refused() {
+        assert_eq!(worlds(&["--seed", "seven"]), None);
+        assert_eq!(worlds(&["--seed"]), None);
+    }
+}

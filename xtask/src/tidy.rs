@@ -1,0 +1,139 @@
+//! `cargo xtask tidy`: the rules of the house that the compiler does not know.
+//!
+//! In: the text of the repository. Out: one line per broken rule, `path:line: what is wrong, what to do`.
+//! The rules are plain functions over a `Tree`, so that each has a test which plants a violation and
+//! expects it to be found.
+
+mod arrows;
+mod licences;
+mod text;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// Checks the repository; true when nothing is wrong.
+pub fn run(root: &Path) -> bool {
+    let tree = match Tree::read(root) {
+        Ok(tree) => tree,
+        Err(e) => {
+            eprintln!("tidy: cannot read the repository: {e}");
+            return false;
+        }
+    };
+    let mut found = arrows::check(&tree);
+    found.extend(text::check(&tree));
+    found.extend(licences::check(&tree));
+    for finding in &found {
+        eprintln!("{finding}");
+    }
+    found.is_empty()
+}
+
+/// One broken rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    path: String,
+    line: usize,
+    what: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
+        Finding { path: path.to_string(), line, what: what.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.what)
+    }
+}
+
+/// The files tidy reads, by their path from the root of the repository.
+#[derive(Default)]
+struct Tree(BTreeMap<String, String>);
+
+impl Tree {
+    fn read(root: &Path) -> std::io::Result<Self> {
+        let mut tree = Tree::default();
+        for name in ["Cargo.toml", "deny.toml", "README.md", "ARCHITECTURE.md"] {
+            if let Ok(text) = std::fs::read_to_string(root.join(name)) {
+                tree.0.insert(name.to_string(), text);
+            }
+        }
+        for dir in ["crates", "xtask", "fuzz"] {
+            tree.add(root, dir)?;
+        }
+        Ok(tree)
+    }
+
+    fn add(&mut self, root: &Path, dir: &str) -> std::io::Result<()> {
+        for entry in std::fs::read_dir(root.join(dir))? {
+            let entry = entry?;
+            let name = entry.file_name().display().to_string();
+            let path = format!("{dir}/{name}");
+            if entry.file_type()?.is_dir() {
+                if name != "target" {
+                    self.add(root, &path)?;
+                }
+            } else if name.ends_with(".rs") || name == "Cargo.toml" {
+                self.0.insert(path.clone(), std::fs::read_to_string(root.join(&path))?);
+            }
+        }
+        Ok(())
+    }
+
+    fn get(&self, path: &str) -> &str {
+        self.0.get(path).map_or("", String::as_str)
+    }
+
+    /// Rust files, with their text.
+    fn rust(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .filter(|(path, _)| path.ends_with(".rs"))
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+    }
+
+    /// The crates that exist, by name; a folder is named as its crate.
+    fn crates(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().filter_map(|path| path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml"))
+    }
+}
+
+/// Whether `text` holds `word` by itself, not as a part of a longer name.
+fn mentions(text: &str, word: &str) -> bool {
+    let name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    text.match_indices(word).any(|(at, _)| {
+        !text[..at].chars().next_back().is_some_and(name)
+            && !text[at + word.len()..].chars().next().is_some_and(name)
+    })
+}
+
+/// Numbered lines, counted from one.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.split('\n').enumerate().map(|(i, line)| (i + 1, line))
+}
+
+#[cfg(test)]
+fn planted(files: &[(&str, &str)]) -> Tree {
+    Tree(files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_shown_so_that_an_editor_can_jump_to_it() {
+        assert_eq!(Finding::new("a.rs", 3, "what").to_string(), "a.rs:3: what");
+    }
+
+    #[test]
+    fn a_word_is_not_found_inside_a_longer_name() {
+        assert!(mentions("see `clap`.", "clap"));
+        assert!(!mentions("clap_complete, nine-net-x", "clap"));
+        assert!(!mentions("nine-network", "nine-net"));
+    }
+}
