@@ -28,10 +28,12 @@ pub mod session;
 mod stat;
 mod wire;
 
-pub use attr::{Attr, GetMask, LockRequest, LockStatus, LockType, Names, Numeric, SetAttr, SetMask, Statfs, Time, TimeSet};
+pub use attr::{
+    Attr, GetMask, LockRequest, LockStatus, LockType, Names, Numeric, SetAttr, SetMask, Statfs, Time, TimeSet,
+};
 pub use dialect::{Base, Dialect};
 pub use dir::{DirBuf, Dirent, DirentAttr, Entries};
-pub use error::{Error, Errno, Result};
+pub use error::{Errno, Error, Result};
 pub use ids::{Fid, NOFID, NOGID, NOTAG, NOUID, Qid, Tag};
 pub use op::{Make, Op, OpenFlags, Perm, Reply, Walked, check_name};
 pub use stat::{Stat, StatIds, mode};

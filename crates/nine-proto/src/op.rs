@@ -221,6 +221,8 @@ mask! {
         NOATIME = 0o1000000;
         /// Like DSYNC, with the attributes.
         SYNC = 0o4010000;
+        /// Every bit above: what a client's Tlopen can ask a server for.
+        WIRE = 0o5_657_303;
         /// For execution: a read that needs execute permission (OEXEC).
         EXEC = 1 << 30;
         /// Remove it at the clunk (ORCLOSE); the session does it, the server only checks the permission.
@@ -274,6 +276,26 @@ impl OpenFlags {
     /// The bits that Tlopen knows.
     pub fn to_wire(self) -> u32 {
         self.0 & !(Self::EXEC | Self::RCLOSE).0
+    }
+}
+
+impl Op<'_> {
+    /// Whether it changes a file, or prepares to: what a read-only client may not do.
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::Open { flags } => flags.changes(),
+            Self::Create { .. }
+            | Self::Make { .. }
+            | Self::Rename { .. }
+            | Self::RenameAt { .. }
+            | Self::Unlink { .. }
+            | Self::Remove
+            | Self::Setattr { .. }
+            | Self::Write { .. }
+            | Self::XattrCreate { .. } => true,
+            Self::Lock(lock) => lock.ty == LockType::Write,
+            _ => false,
+        }
     }
 }
 

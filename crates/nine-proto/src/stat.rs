@@ -241,7 +241,11 @@ impl<'a> Stat<'a> {
             ctime: time(self.mtime),
             texts: Some(Box::new(Texts {
                 name: self.name.into(),
-                target: if self.mode & mode::DMSYMLINK != 0 { self.ids.extension.into() } else { Box::default() },
+                target: if self.mode & mode::DMSYMLINK != 0 {
+                    self.ids.extension.into()
+                } else {
+                    Box::default()
+                },
                 owners: Some([self.uid.into(), self.gid.into(), self.muid.into()]),
             })),
             ..Attr::default()
@@ -346,7 +350,14 @@ impl fmt::Display for Stat<'_> {
         )?;
         if self.ids != StatIds::UNSET {
             let ids = &self.ids;
-            write!(f, " ext '{}' n_uid {} n_gid {} n_muid {}", show(ids.extension), ids.uid, ids.gid, ids.muid)?;
+            write!(
+                f,
+                " ext '{}' n_uid {} n_gid {} n_muid {}",
+                show(ids.extension),
+                ids.uid,
+                ids.gid,
+                ids.muid
+            )?;
         }
         Ok(())
     }
@@ -378,7 +389,10 @@ mod tests {
             let stat = Stat::decode(&mut Reader::new(&buf, 0, dialect)).unwrap();
             assert_eq!((stat.name, stat.uid, stat.length), (&b"passwd"[..], &b"1000"[..], 12));
             let attr = stat.to_attr(dialect, &Numeric);
-            assert_eq!((attr.mode, attr.uid, attr.gid, attr.mtime.sec), (mode::S_IFREG | 0o644, 1000, 100, 99));
+            assert_eq!(
+                (attr.mode, attr.uid, attr.gid, attr.mtime.sec),
+                (mode::S_IFREG | 0o644, 1000, 100, 99)
+            );
         }
     }
 

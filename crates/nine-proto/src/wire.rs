@@ -144,7 +144,8 @@ impl<'a> Writer<'a> {
 
     /// Ends the message; `payload` more bytes will follow from elsewhere and count into its size.
     pub fn finish(self, payload: usize) {
-        let size = u32::try_from(self.buf.len() - self.start + payload).expect("a message is bounded by msize");
+        let size =
+            u32::try_from(self.buf.len() - self.start + payload).expect("a message is bounded by msize");
         self.buf[self.start..self.start + 4].copy_from_slice(&size.to_le_bytes());
     }
 
