@@ -1,11 +1,13 @@
-//! Where to connect or listen: Plan 9 dial strings and the URLs people type in shells, one address type for both.
+//! Where to connect or listen: Plan 9 dial strings and the URLs people type in shells, one address type for
+//! both.
 //!
 //! In: `tcp!host!port[/path]`, `tls!host!port[/path]`, `vsock!cid!port[/path]`, `unix!/path`, and
-//! `9p://[token@]host[:port][/path]`, `9p+tls://...`, `vsock://cid[:port][/path]`, `unix:/path/to/socket/rest`.
-//! Out: an [`Addr`], the path beyond it on the server, and the token if one was given.
+//! `9p://[token@]host[:port][/path]`, `9p+tls://...`, `vsock://cid[:port][/path]`,
+//! `unix:/path/to/socket/rest`. Out: an [`Addr`], the path beyond it on the server, and the token if one was
+//! given.
 //!
-//! Always holds: an `Addr` displays as its canonical dial string, which parses to the same `Addr`; no name is resolved
-//! here (that happens anew at each dial); an error says what is wrong and what would be right.
+//! Always holds: an `Addr` displays as its canonical dial string, which parses to the same `Addr`; no name is
+//! resolved here (that happens anew at each dial); an error says what is wrong and what would be right.
 
 use std::fmt;
 use std::io;
@@ -68,8 +70,9 @@ pub struct Target {
 pub struct DialError(String);
 
 impl Target {
-    /// Parses a dial string or a URL. `is_socket` (see [`is_socket`]) decides how much of a `unix:` URL is the address:
-    /// the longest prefix for which it says yes; if it never does, the whole path is the address.
+    /// Parses a dial string or a URL. `is_socket` (see [`is_socket`]) decides how much of a `unix:` URL is
+    /// the address: the longest prefix for which it says yes; if it never does, the whole path is the
+    /// address.
     pub fn parse(text: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
         let parsed = match text.split_once(':') {
             Some(("unix", rest)) => unix_url(rest, is_socket),
@@ -92,7 +95,8 @@ pub fn is_socket(path: &Path) -> bool {
 impl FromStr for Addr {
     type Err = DialError;
 
-    /// Parses an address alone, as a listener needs it: any form of [`Target::parse`] without a path or a token.
+    /// Parses an address alone, as a listener needs it: any form of [`Target::parse`] without a path or a
+    /// token.
     fn from_str(text: &str) -> Result<Addr, DialError> {
         let target = Target::parse(text, |_| false)?;
         if target.path != "/" || target.token.is_some() {

@@ -1,10 +1,12 @@
-//! What every socket end does, whoever waits for it: open, dress, send, receive, shut down, and say who the peer is.
+//! What every socket end does, whoever waits for it: open, dress, send, receive, shut down, and say who the
+//! peer is.
 //!
-//! In: resolved addresses, buffers. Out: plain non-blocking, close-on-exec sockets and their answers; `WouldBlock` is
-//! handed up to the end that knows how to wait (`socket` on the runtime, `poll` on the caller's thread).
+//! In: resolved addresses, buffers. Out: plain non-blocking, close-on-exec sockets and their answers;
+//! `WouldBlock` is handed up to the end that knows how to wait (`socket` on the runtime, `poll` on the
+//! caller's thread).
 //!
-//! Always holds: no call here blocks, except [`lookup`], which says so; no call raises SIGPIPE, except [`sendfile`],
-//! for which the kernel has no such flag (Rust programs ignore the signal from their start).
+//! Always holds: no call here blocks, except [`lookup`], which says so; no call raises SIGPIPE, except
+//! [`sendfile`], for which the kernel has no such flag (Rust programs ignore the signal from their start).
 
 use std::fmt::Display;
 use std::io::{self, IoSlice, Read};
@@ -46,8 +48,9 @@ pub(crate) fn lookup(host: &str, port: u16) -> io::Result<Vec<SockAddr>> {
     Ok((host, port).to_socket_addrs()?.map(SockAddr::from).collect())
 }
 
-/// Where to listen for `addr`; `*` is every address, of IPv6 and IPv4 where the machine has IPv6. A name may block, as
-/// [`lookup`] does; of its addresses an IPv4 one is preferred, so that `localhost` is what people expect.
+/// Where to listen for `addr`; `*` is every address, of IPv6 and IPv4 where the machine has IPv6. A name may
+/// block, as [`lookup`] does; of its addresses an IPv4 one is preferred, so that `localhost` is what people
+/// expect.
 pub(crate) fn listen_place(addr: &Addr) -> io::Result<SockAddr> {
     match addr {
         Addr::Tcp { host, port } | Addr::Tls { host, port } if host == "*" => {
@@ -158,7 +161,8 @@ fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// The most slices one `sendmsg` takes (the kernel's `UIO_MAXIOV`); the caller sends the rest with its next call.
+/// The most slices one `sendmsg` takes (the kernel's `UIO_MAXIOV`); the caller sends the rest with its next
+/// call.
 pub(crate) const IOV_MAX: usize = 1024;
 
 /// How long to wait before a connect is begun again that a full queue refused.

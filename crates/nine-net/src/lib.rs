@@ -1,7 +1,7 @@
 //! Device ends and what is pushed on them: sockets, TLS, dial strings, and the runtime.
 //!
-//! In: dial strings and file descriptors. Out: [`Transport`]s that carry bytes and know who is at the other end.
-//! This room knows no 9P.
+//! In: dial strings and file descriptors. Out: [`Transport`]s that carry bytes and know who is at the other
+//! end. This room knows no 9P.
 #![deny(unsafe_code)]
 
 mod dial;
@@ -10,9 +10,11 @@ mod env;
 pub mod rt;
 mod socket;
 mod sys;
+mod tls;
 mod transport;
 
 pub use dial::{Addr, DialError, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
 pub use env::{Env, Task};
 pub use socket::{Listener, Socket};
+pub use tls::{ClientAuth, ClientTls, ServerTls, Tls, TlsFiles, Trust, fingerprint};
 pub use transport::{Peer, Proof, Transport};

@@ -1,10 +1,10 @@
 //! The runtime: one single-threaded tokio runtime per core, and the real [`Env`].
 //!
-//! In: how many cores, and what each shall do. Out: their results; the clock, timers, entropy and tasks of this machine;
-//! signals; the limit of descriptors.
+//! In: how many cores, and what each shall do. Out: their results; the clock, timers, entropy and tasks of
+//! this machine; signals; the limit of descriptors.
 //!
-//! Always holds: a task never leaves the core that spawned it; all cores read one clock, which starts at 0 when it is
-//! first asked. Here and in `socket` alone stands tokio.
+//! Always holds: a task never leaves the core that spawned it; all cores read one clock, which starts at 0
+//! when it is first asked. Here and in `socket` alone stands tokio.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -21,7 +21,8 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::env::{Env, Task};
 
-/// The world as this machine gives it. Timers and tasks need the runtime of [`run`] or [`block_on`] around them.
+/// The world as this machine gives it. Timers and tasks need the runtime of [`run`] or [`block_on`] around
+/// them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Real;
 
@@ -68,12 +69,12 @@ pub fn default_cores() -> usize {
     }
 }
 
-/// Runs `main` once per core, each on its own thread and runtime, and returns their results in order when all have ended.
-/// With more than one, each thread is pinned to one of the processors we may use; a single one is left to the kernel,
-/// so that several such programs spread out.
+/// Runs `main` once per core, each on its own thread and runtime, and returns their results in order when all
+/// have ended. With more than one, each thread is pinned to one of the processors we may use; a single one is
+/// left to the kernel, so that several such programs spread out.
 ///
-/// Fails, before any `main` has begun, if a runtime cannot be made. A panic of one core among several ends the process:
-/// the others would wait for it for ever.
+/// Fails, before any `main` has begun, if a runtime cannot be made. A panic of one core among several ends
+/// the process: the others would wait for it for ever.
 pub fn run<R: Send>(cores: usize, main: impl AsyncFn(Core, Real) -> R + Sync) -> io::Result<Vec<R>> {
     let count = cores.max(1);
     let start = Start { gate: Barrier::new(count), failed: AtomicBool::new(false) };
@@ -175,8 +176,8 @@ fn runtime() -> io::Result<LocalRuntime> {
     builder.build_local(Default::default())
 }
 
-/// Pins this thread to the `index`-th of the processors we may use; with fewer of them it wraps. A refusal costs speed
-/// and nothing else.
+/// Pins this thread to the `index`-th of the processors we may use; with fewer of them it wraps. A refusal
+/// costs speed and nothing else.
 fn pin(index: usize) {
     let Ok(all) = sched_getaffinity(None) else { return };
     let ours: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).collect();
@@ -198,8 +199,8 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Helper threads of one core, for calls that block (name lookups). Work beyond them waits its turn, bounded by the
-/// time limit of the dial that asked.
+/// Helper threads of one core, for calls that block (name lookups). Work beyond them waits its turn, bounded
+/// by the time limit of the dial that asked.
 const BLOCKING_THREADS: usize = 16;
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Sockets on the runtime: one stream type for TCP, unix and vsock, and the listener that makes them.
 //!
-//! In: an [`Addr`] and a time limit, or a listener's next connection. Out: a [`Socket`], which is a [`Transport`].
+//! In: an [`Addr`] and a time limit, or a listener's next connection. Out: a [`Socket`], which is a
+//! [`Transport`].
 //!
-//! Always holds: a socket lives on the runtime whose thread made it ([`Socket::into_parts`] moves it elsewhere); a unix
-//! socket's name appears only when the listener already listens, with mode 0600, and goes with it only while it is its
-//! own; a shortage of descriptors or memory never makes the accept loop spin.
+//! Always holds: a socket lives on the runtime whose thread made it ([`Socket::into_parts`] moves it
+//! elsewhere); a unix socket's name appears only when the listener already listens, with mode 0600, and goes
+//! with it only while it is its own; a shortage of descriptors or memory never makes the accept loop spin.
 //!
 //! Here and in `rt` alone stands tokio.
 
@@ -37,8 +38,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Dials `addr`. A name is resolved anew, off the event loop; its addresses are tried in turn and share the time
-    /// that is left. For [`Addr::Tls`] this is the TCP connection below.
+    /// Dials `addr`. A name is resolved anew, off the event loop; its addresses are tried in turn and share
+    /// the time that is left. For [`Addr::Tls`] this is the TCP connection below.
     ///
     /// Fails with the last address's error, or `TimedOut` after `limit`; the text names the dial string.
     ///
@@ -177,11 +178,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `addr` (for [`Addr::Tls`]: on the TCP port below). A host name may block the thread while it is
-    /// resolved; `*` takes every address.
+    /// Listens on `addr` (for [`Addr::Tls`]: on the TCP port below). A host name may block the thread while
+    /// it is resolved; `*` takes every address.
     ///
-    /// A unix socket's name gets mode 0600; one that another server left behind is replaced, one where a server answers
-    /// is not: `AddrInUse`.
+    /// A unix socket's name gets mode 0600; one that another server left behind is replaced, one where a
+    /// server answers is not: `AddrInUse`.
     pub fn bind(addr: &Addr) -> io::Result<Listener> {
         Listener::bind_plain(addr).map_err(|e| end::tried(format_args!("listen on {addr}"), e))
     }
@@ -196,8 +197,9 @@ impl Listener {
         self.local_only
     }
 
-    /// The next connection. One that its peer gave up already is passed over; while descriptors or memory are short it
-    /// waits 100 ms to 1 s on `env`'s timer between attempts, and says so once per shortage. An error is final.
+    /// The next connection. One that its peer gave up already is passed over; while descriptors or memory are
+    /// short it waits 100 ms to 1 s on `env`'s timer between attempts, and says so once per shortage. An
+    /// error is final.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>, env: &dyn Env) -> Poll<io::Result<Socket>> {
         loop {
             if let Some(pause) = &mut self.pause.0 {
@@ -312,7 +314,8 @@ fn verdict(e: &io::Error) -> Verdict {
     match e.raw_os_error() {
         Some(libc::EAGAIN) => Verdict::Empty,
         Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => Verdict::Broken,
-        // accept(2) hands pending errors of the new connection on; a peer may also go before we ask who it is.
+        // accept(2) hands pending errors of the new connection on; a peer may also go before we ask who it
+        // is.
         Some(
             libc::EINTR
             | libc::ECONNABORTED
@@ -370,9 +373,10 @@ struct Name {
 impl Name {
     /// Makes a listening socket and gives it the name `path`.
     ///
-    /// It is bound and listening under another name first: whoever finds a socket under `path` that refuses has found
-    /// one that its server left behind, not one that is about to listen. Replacing such a one happens under a lock on
-    /// the directory, so that two servers that start together do not replace each other.
+    /// It is bound and listening under another name first: whoever finds a socket under `path` that refuses
+    /// has found one that its server left behind, not one that is about to listen. Replacing such a one
+    /// happens under a lock on the directory, so that two servers that start together do not replace each
+    /// other.
     fn take(path: &Path) -> io::Result<(Raw, Name)> {
         let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (raw, mut name) = Name::first(dir)?;
@@ -412,8 +416,8 @@ impl Name {
         }
         let at = SockAddr::unix(&path)?;
         let raw = end::open(&at)?;
-        // The name a socket is bound to takes the socket's own mode (less the umask): nobody else gets in even for a
-        // moment.
+        // The name a socket is bound to takes the socket's own mode (less the umask): nobody else gets in
+        // even for a moment.
         rustix::fs::fchmod(&raw, Mode::RUSR | Mode::WUSR)?;
         raw.bind(&at)?;
         let file = file_id(&path)?;
@@ -455,8 +459,8 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
     path.symlink_metadata().map(|m| (m.dev(), m.ino()))
 }
 
-/// Connections that wait in the kernel to be accepted; beyond it (or the system's own limit) a unix client is told to
-/// try again and a TCP client retransmits.
+/// Connections that wait in the kernel to be accepted; beyond it (or the system's own limit) a unix client is
+/// told to try again and a TCP client retransmits.
 const BACKLOG: i32 = 1024;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);

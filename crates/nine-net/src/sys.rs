@@ -14,7 +14,7 @@ use crate::socket::AsyncFd;
 /// # Panics
 /// Outside a runtime.
 pub(crate) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
-    // SAFETY: the `AsyncFd` owns the socket, whose descriptor stays open and the same until it is dropped: a `Socket`
-    // never changes its descriptor, and this crate never takes a `&mut Socket` out of an `AsyncFd`.
+    // SAFETY: the `AsyncFd` owns the socket, whose descriptor stays open and the same until it is dropped: a
+    // `Socket` never changes its descriptor, and this crate never takes a `&mut Socket` out of an `AsyncFd`.
     unsafe { AsyncFd::register(socket) }.map_err(io::Error::from)
 }

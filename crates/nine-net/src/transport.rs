@@ -1,7 +1,8 @@
-//! The seam through which bytes enter and leave: one trait, implemented by sockets, TLS and the simulated link.
+//! The seam through which bytes enter and leave: one trait, implemented by sockets, TLS and the simulated
+//! link.
 //!
-//! Always holds: a transport is driven by one task at a time; `Pending` has arranged for the task of the most recent
-//! `cx` to be woken; no method blocks.
+//! Always holds: a transport is driven by one task at a time; `Pending` has arranged for the task of the most
+//! recent `cx` to be woken; no method blocks.
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
@@ -11,7 +12,8 @@ use std::task::{Context, Poll};
 ///
 /// Concurrency: one task drives it. Each direction remembers the waker of the latest poll of that direction.
 pub trait Transport: Send + Unpin + 'static {
-    /// Reads up to `buf.len()` bytes (never called with an empty buffer). `Ok(0)`: the peer has closed its side.
+    /// Reads up to `buf.len()` bytes (never called with an empty buffer). `Ok(0)`: the peer has closed its
+    /// side.
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>>;
 
     /// Writes some of the bytes, in order, and says how many were taken (never 0 for a non-empty list).
@@ -31,8 +33,8 @@ pub trait Transport: Send + Unpin + 'static {
         false
     }
 
-    /// Sends up to `len` bytes of `file` from `offset` without a copy in user space. `Ok(0)`: the file ends there.
-    /// The caller has made sure that the range is resident: the call itself may block on a miss.
+    /// Sends up to `len` bytes of `file` from `offset` without a copy in user space. `Ok(0)`: the file ends
+    /// there. The caller has made sure that the range is resident: the call itself may block on a miss.
     fn poll_sendfile(
         &mut self,
         cx: &mut Context<'_>,
@@ -105,9 +107,10 @@ pub enum Proof {
         /// Effective group id.
         gid: u32,
     },
-    /// A certificate that our authority signed.
+    /// A certificate that our authority signed, or the very one we were told to expect.
     Certificate {
-        /// Its first DNS or e-mail subject alternative name, else its common name.
+        /// Its first DNS or e-mail subject alternative name, else its common name, else its fingerprint in
+        /// hex.
         name: String,
         /// SHA-256 of the certificate, so that two connections of one holder can be matched.
         fingerprint: [u8; 32],
@@ -133,6 +136,30 @@ pub(crate) mod testing {
             bytes = &bytes[n..];
         }
         poll_fn(|cx| t.poll_flush(cx)).await
+    }
+
+    /// Runs both until both have ended.
+    pub(crate) async fn join<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
+        let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
+        let (mut first, mut second) = (None, None);
+        poll_fn(|cx| {
+            if first.is_none() {
+                first = ready(a.as_mut().poll(cx));
+            }
+            if second.is_none() {
+                second = ready(b.as_mut().poll(cx));
+            }
+            if first.is_some() && second.is_some() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        (first.take().expect("ended"), second.take().expect("ended"))
+    }
+
+    fn ready<T>(poll: Poll<T>) -> Option<T> {
+        match poll {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
     }
 
     pub(crate) async fn close(t: &mut impl Transport) -> io::Result<()> {
