@@ -1,1 +1,12 @@
-//! nine-io
+//! Live 9P: the server framework, and (in `client`) the [`Client`](client::Client) and its files.
+//!
+//! Everything here depends on wakers only: a [`nine_net::Transport`] for bytes and a [`nine_net::Env`] for time and
+//! tasks decide whether the world is real or simulated.
+#![forbid(unsafe_code)]
+
+mod buf;
+// client
+mod payload;
+pub mod server;
+
+pub use payload::Payload;

@@ -279,26 +279,6 @@ impl OpenFlags {
     }
 }
 
-impl Op<'_> {
-    /// Whether it changes a file, or prepares to: what a read-only client may not do.
-    pub fn changes(&self) -> bool {
-        match self {
-            Self::Open { flags } => flags.changes(),
-            Self::Create { .. }
-            | Self::Make { .. }
-            | Self::Rename { .. }
-            | Self::RenameAt { .. }
-            | Self::Unlink { .. }
-            | Self::Remove
-            | Self::Setattr { .. }
-            | Self::Write { .. }
-            | Self::XattrCreate { .. } => true,
-            Self::Lock(lock) => lock.ty == LockType::Write,
-            _ => false,
-        }
-    }
-}
-
 /// The answer of a file server. `N` is a node, what the server keeps behind a fid; `P` is data.
 #[derive(Debug)]
 pub enum Reply<N, P> {

@@ -212,6 +212,25 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.calls.len()
     }
 
+    /// What an outstanding request may cost in memory, bytes: its data or its largest possible answer.
+    pub fn cost(&self, id: CallId) -> Option<usize> {
+        let call = self.calls.get(&id.tag).filter(|call| call.generation == id.generation)?;
+        Some(CALL_COST + call.count as usize)
+    }
+
+    /// The requests that are being served: told to be cancelled when the connection goes.
+    pub fn served(&self) -> impl Iterator<Item = CallId> {
+        let served = self.calls.iter().filter(|(_, call)| call.number != FLUSH && call.parked.is_none());
+        served.map(|(&tag, call)| CallId { tag, generation: call.generation })
+    }
+
+    /// The connection is idle: gives back what the tables hold beyond their content.
+    pub fn shrink(&mut self) {
+        if self.calls.is_empty() && self.calls.capacity() > 16 {
+            self.calls = HashMap::new();
+        }
+    }
+
     /// Fids in use.
     pub fn fid_count(&self) -> usize {
         self.fids.len()
@@ -544,6 +563,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             extra: plan.extra,
             count: plan.count,
             is_dir,
+            changes: changes(number, plan.flags),
             remove: ends_open.is_some_and(rclose),
         };
         let mut call = Call {
@@ -784,7 +804,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 
     fn next_generation(&mut self) -> u32 {
-        self.generation = self.generation.wrapping_add(1);
+        // 0 belongs to silent clunks.
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
         self.generation
     }
 }
@@ -846,6 +867,30 @@ impl<N, F> Call<N, F> {
 }
 
 impl<N, P> Reply<N, P> {
+    /// The same answer with another kind of node.
+    pub fn map_node<M>(self, f: impl FnOnce(N) -> M) -> Reply<M, P> {
+        match self {
+            Self::Done => Reply::Done,
+            Self::Auth { qid, node } => Reply::Auth { qid, node: f(node) },
+            Self::Attach { qid, node } => Reply::Attach { qid, node: f(node) },
+            Self::Walk { qids, node } => Reply::Walk { qids, node: node.map(f) },
+            Self::Open { qid, iounit, node } => Reply::Open { qid, iounit, node: f(node) },
+            Self::Made(qid) => Reply::Made(qid),
+            Self::Moved(node) => Reply::Moved(f(node)),
+            Self::Target(target) => Reply::Target(target),
+            Self::Attr(attr) => Reply::Attr(attr),
+            Self::Dir(dir) => Reply::Dir(dir),
+            Self::Read(data) => Reply::Read(data),
+            Self::Wrote(count) => Reply::Wrote(count),
+            Self::Lock(status) => Reply::Lock(status),
+            Self::Getlock { ty, start, length, proc_id, client_id } => {
+                Reply::Getlock { ty, start, length, proc_id, client_id }
+            }
+            Self::Xattr { size, node } => Reply::Xattr { size, node: f(node) },
+            Self::Statfs(statfs) => Reply::Statfs(statfs),
+        }
+    }
+
     /// The node that this success has made, if it has made one.
     fn into_node(self) -> Option<N> {
         match self {
@@ -857,6 +902,16 @@ impl<N, P> Reply<N, P> {
             Self::Walk { node, .. } => node,
             _ => None,
         }
+    }
+}
+
+/// Whether a request of this kind changes a file, or prepares to.
+fn changes(number: u8, flags: OpenFlags) -> bool {
+    match number {
+        OPEN | LOPEN => flags.changes(),
+        LCREATE | SYMLINK | MKNOD | RENAME | SETATTR | XATTRCREATE | LINK | MKDIR | RENAMEAT | UNLINKAT | CREATE
+        | WRITE | REMOVE | WSTAT => true,
+        _ => false,
     }
 }
 
@@ -884,6 +939,8 @@ fn duplicate_tag() -> Error {
     Error::new(Errno::EINVAL, "duplicate tag")
 }
 
+/// What an outstanding request is charged beside its data: its entries in tables, a small frame. Bytes.
+pub const CALL_COST: usize = 512;
 /// Longest error text sent (`ERRMAX` of error(2)), bytes.
 const ERRMAX: usize = 128;
 /// What Linux sends in Tlopen and means for itself: NOCTTY, FASYNC, LARGEFILE, CLOEXEC.

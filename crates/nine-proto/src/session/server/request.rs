@@ -26,6 +26,7 @@ pub struct Request<N, F> {
     /// Bytes asked for, within msize.
     pub(super) count: u32,
     pub(super) is_dir: bool,
+    pub(super) changes: bool,
     /// A clunk that removes (ORCLOSE).
     pub(super) remove: bool,
 }
@@ -42,6 +43,7 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
             extra: 0,
             count: 0,
             is_dir: false,
+            changes: false,
             remove,
         }
     }
@@ -71,13 +73,19 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
         DirBuf::new(self.dialect, self.count as usize, names)
     }
 
-    /// The most bytes that the data of its answer can have.
-    pub fn answer_max(&self) -> u32 {
-        match self.op() {
-            Op::Read { count, .. } => count,
-            Op::Readdir { .. } => self.count,
-            _ => 0,
-        }
+    /// Whether it is a clunk that no client waits for.
+    pub fn is_silent(&self) -> bool {
+        self.frame.is_none()
+    }
+
+    /// Asks for less data, so that the answer needs no more than `bytes` of memory.
+    pub fn limit(&mut self, bytes: u32) {
+        self.count = self.count.min(bytes);
+    }
+
+    /// Whether it changes a file, or prepares to: what a read-only client may not do.
+    pub fn changes(&self) -> bool {
+        self.changes
     }
 
     /// What is asked.

@@ -1,0 +1,79 @@
+//! Receive buffers: they belong to a pool of the core, frames borrow them by counting.
+//!
+//! A connection holds a buffer only while part of a frame is in it. A frame that outlives its batch is copied out when
+//! it is small, and otherwise has had a buffer of its own from the start. When the last frame of a buffer goes, on
+//! whatever thread, the buffer is free again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What one read of a connection can take.
+pub(crate) const READ_SIZE: usize = 64 * 1024;
+/// A frame larger than this is read into a buffer of its own; one that is smaller is copied when it is kept.
+pub(crate) const SMALL: usize = 4 * 1024;
+/// The pool keeps at most this many free buffers of each kind; more are given back to the allocator.
+const KEEP: usize = 16;
+
+/// The free buffers of a core, shared by its connections: of [`READ_SIZE`], and larger ones for large frames.
+#[derive(Clone, Default)]
+pub struct Pool {
+    free: Arc<Mutex<[Vec<Vec<u8>>; 2]>>,
+}
+
+impl Pool {
+    /// A buffer of at least `len` bytes, with unspecified content.
+    pub(crate) fn take(&self, len: usize) -> Arc<Buf> {
+        let class = usize::from(len > READ_SIZE);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = free[class].iter().rposition(|b| b.len() >= len).map(|i| free[class].swap_remove(i));
+        drop(free);
+        // A large buffer is zeroed by the kernel, page by page, as it fills.
+        let bytes = found.unwrap_or_else(|| vec![0; len.max(READ_SIZE)]);
+        Arc::new(Buf { bytes, pool: Some(self.clone()) })
+    }
+}
+
+/// Memory that frames share. Unique while it is written to.
+pub(crate) struct Buf {
+    pub(crate) bytes: Vec<u8>,
+    pool: Option<Pool>,
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            let mut free = pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let list = &mut free[usize::from(self.bytes.len() > READ_SIZE)];
+            if list.len() < KEEP {
+                list.push(std::mem::take(&mut self.bytes));
+            }
+        }
+    }
+}
+
+/// One whole message, alive as long as somebody needs it.
+pub struct Frame {
+    buf: Arc<Buf>,
+    start: u32,
+    end: u32,
+}
+
+impl Frame {
+    pub(crate) fn new(buf: Arc<Buf>, start: usize, end: usize) -> Self {
+        Self { buf, start: start as u32, end: end as u32 }
+    }
+
+    /// Copies a small frame out of its large buffer.
+    pub(crate) fn detach(&mut self) {
+        let bytes = self.as_ref();
+        if bytes.len() <= SMALL && self.buf.bytes.len() > SMALL {
+            let len = bytes.len();
+            *self = Self::new(Arc::new(Buf { bytes: bytes.to_vec(), pool: None }), 0, len);
+        }
+    }
+}
+
+impl AsRef<[u8]> for Frame {
+    fn as_ref(&self) -> &[u8] {
+        &self.buf.bytes[self.start as usize..self.end as usize]
+    }
+}

@@ -1,0 +1,54 @@
+//! File data on its way out: a description, made into bytes only at the edge that needs them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// What an Rread carries.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// A range of a file of the host, found resident in the page cache just now. A socket sends it without a copy
+    /// in user space. The reply announces `len` first: if the file has become shorter by then, the connection is
+    /// cut, never padded.
+    File {
+        /// The open file.
+        file: Arc<OwnedFd>,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u32,
+    },
+}
+
+impl Payload {
+    /// No bytes: the end of the file.
+    pub const EMPTY: Self = Self::Bytes(Bytes::new());
+
+    /// Bytes it stands for.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::File { len, .. } => *len as usize,
+        }
+    }
+
+    /// Whether it stands for no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+impl nine_proto::session::server::Data for Payload {
+    fn len(&self) -> usize {
+        self.len()
+    }
+}

@@ -1,0 +1,224 @@
+//! Who may attach, and as whom: decided from what the transport proves, before a file server is asked.
+//!
+//! Closed by default: without a proof (a unix socket's peer credentials, a certificate, the token) a client reads at
+//! most, and on a listener that says so not even that.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nine_net::Proof;
+use nine_proto::{Errno, Error, NOUID, Names, Op, Qid, Result, Str};
+
+use super::req::{Node, Reply, Request, Who};
+use crate::payload::Payload;
+
+/// What a client may do that has proven nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anonymous {
+    /// Not attach.
+    Refused,
+    /// Read.
+    ReadOnly,
+    /// Everything, under whatever name it gives (`-insecure`).
+    Trusted,
+}
+
+/// The door of a listener.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    /// For clients without a proof.
+    pub anonymous: Anonymous,
+    /// Whoever shows it, in an afid or as `token:HEX` in front of the aname, is trusted as the server's own user.
+    pub token: Option<Arc<str>>,
+    /// Nobody changes anything here.
+    pub read_only: bool,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self { anonymous: Anonymous::Refused, token: None, read_only: false }
+    }
+}
+
+/// The most bytes that are kept of what a client writes to an afid; a longer token is wrong anyway.
+const TOKEN_MAX: usize = 128;
+
+/// Behind an afid: collects the token.
+struct Afid(Mutex<Vec<u8>>);
+
+impl Gate {
+    /// Who a client is that attaches with these words, or why it may not.
+    pub(super) fn admit(
+        &self,
+        proof: &Proof,
+        uname: Str<'_>,
+        uid: u32,
+        aname: Str<'_>,
+        afid: Option<&Node>,
+        names: &dyn Names,
+    ) -> Result<Who> {
+        let claimed_uid = if uid == NOUID { names.uid(uname) } else { Some(uid) };
+        let claimed_name: Box<str> = match (uname, claimed_uid) {
+            (b"", Some(uid)) => names.user(uid).into(),
+            (b"", None) => "none".into(),
+            (name, _) => String::from_utf8_lossy(name).into(),
+        };
+        let who = |name: Box<str>, uid, read_only| Who {
+            name,
+            uid,
+            proof: proof.clone(),
+            read_only: read_only || self.read_only,
+        };
+        if self.shows_token(aname, afid)? {
+            return Ok(who(claimed_name, claimed_uid, false));
+        }
+        match proof {
+            Proof::Unix { uid, .. } => {
+                // Root may be anybody, and so may whoever runs this server: the files are his anyway.
+                let free = *uid == 0 || *uid == rustix::process::geteuid().as_raw();
+                match claimed_uid {
+                    Some(claimed) if claimed != *uid && !free => Err(not_you(&names.user(*uid))),
+                    Some(claimed) => Ok(who(claimed_name, Some(claimed), false)),
+                    None => Ok(who(names.user(*uid).into(), Some(*uid), false)),
+                }
+            }
+            Proof::Certificate { name, .. } => {
+                let proven = names.uid(name.as_bytes());
+                let same = uname.is_empty() || uname == name.as_bytes();
+                if !same || (uid != NOUID && proven != Some(uid)) {
+                    return Err(not_you(name));
+                }
+                Ok(who(name.as_str().into(), proven, false))
+            }
+            Proof::None => match self.anonymous {
+                Anonymous::Refused => {
+                    Err(Error::new(Errno::EACCES, "no proof of who you are: show the token"))
+                }
+                Anonymous::ReadOnly => Ok(who("none".into(), None, true)),
+                Anonymous::Trusted => Ok(who(claimed_name, claimed_uid, false)),
+            },
+        }
+    }
+
+    /// Answers what concerns authentication; `None`: the file server shall.
+    pub(super) fn serve(&self, request: &Request) -> Option<Result<Reply>> {
+        if let Op::Auth { .. } = request.op() {
+            self.token.as_ref()?;
+            let qid = Qid { ty: Qid::AUTH, vers: 0, path: 0 };
+            return Some(Ok(Reply::Auth { qid, node: Arc::new(Afid(Mutex::default())) }));
+        }
+        let afid = request.node::<Afid>().ok()?;
+        let mut shown = afid.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(match request.op() {
+            Op::Write { data, .. } if shown.len() + data.len() <= TOKEN_MAX => {
+                shown.extend_from_slice(data);
+                Ok(Reply::Wrote(data.len() as u32))
+            }
+            Op::Write { .. } => Err(Error::new(Errno::EACCES, "that is no token")),
+            Op::Read { .. } => Ok(Reply::Read(Payload::EMPTY)),
+            Op::Clunk | Op::Remove => Ok(Reply::Done),
+            _ => Err(Errno::EBADF.into()),
+        })
+    }
+
+    fn shows_token(&self, aname: Str<'_>, afid: Option<&Node>) -> Result<bool> {
+        let afid = afid.and_then(|node| node.downcast_ref::<Afid>());
+        let written = afid.map(|afid| afid.0.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let shown = match (&written, split_token(aname).0) {
+            (Some(written), _) => written.trim_ascii(),
+            (None, Some(token)) => token,
+            (None, None) => return Ok(false),
+        };
+        match &self.token {
+            Some(token) if same(token.as_bytes(), shown) => Ok(true),
+            _ => Err(Error::new(Errno::EACCES, "wrong token")),
+        }
+    }
+}
+
+/// Splits `token:HEX[/path]` into the token and the aname that is meant.
+pub(super) fn split_token(aname: Str<'_>) -> (Option<Str<'_>>, Str<'_>) {
+    match aname.strip_prefix(b"token:") {
+        Some(rest) => {
+            let end = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
+            (Some(&rest[..end]), &rest[end..])
+        }
+        None => (None, aname),
+    }
+}
+
+/// Whether an afid of the gate's own is behind this node: its reads and writes never reach the file server.
+pub(super) fn is_afid(node: &(dyn Any + Send + Sync)) -> bool {
+    node.is::<Afid>()
+}
+
+/// Compares in a time that depends on the lengths only.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
+}
+
+fn not_you(name: &str) -> Error {
+    Error::new(Errno::EPERM, format!("you are {name}: attach as nobody else"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nine_proto::Numeric;
+
+    const UNPROVEN: Proof = Proof::None;
+
+    fn admit(gate: &Gate, proof: &Proof, uname: &str, uid: u32, aname: &str) -> Result<Who> {
+        gate.admit(proof, uname.as_bytes(), uid, aname.as_bytes(), None, &Numeric)
+    }
+
+    #[test]
+    fn a_user_of_a_unix_socket_is_who_the_kernel_says() {
+        let gate = Gate::default();
+        let proof = Proof::Unix { uid: 4711, gid: 1 };
+        assert_eq!(admit(&gate, &proof, "", NOUID, "").unwrap().uid, Some(4711));
+        assert_eq!(admit(&gate, &proof, "4711", NOUID, "").unwrap().uid, Some(4711));
+        assert_eq!(admit(&gate, &proof, "", 0, "").unwrap_err().errno, Errno::EPERM);
+        assert_eq!(admit(&gate, &proof, "0", NOUID, "").unwrap_err().errno, Errno::EPERM);
+        let root = Proof::Unix { uid: 0, gid: 0 };
+        assert_eq!(admit(&gate, &root, "", 4711, "").unwrap().uid, Some(4711));
+    }
+
+    #[test]
+    fn a_certificate_gives_its_own_name_only() {
+        let proof = Proof::Certificate { name: "glenda".into(), fingerprint: [0; 32] };
+        let gate = Gate::default();
+        assert_eq!(&*admit(&gate, &proof, "", NOUID, "").unwrap().name, "glenda");
+        assert_eq!(&*admit(&gate, &proof, "glenda", NOUID, "").unwrap().name, "glenda");
+        assert!(admit(&gate, &proof, "root", NOUID, "").is_err());
+        assert!(admit(&gate, &proof, "glenda", 0, "").is_err());
+    }
+
+    #[test]
+    fn without_a_proof_the_listener_decides_and_a_claim_gives_nothing() {
+        let gate = |anonymous| Gate { anonymous, ..Gate::default() };
+        assert!(admit(&gate(Anonymous::Refused), &UNPROVEN, "root", 0, "").is_err());
+        let who = admit(&gate(Anonymous::ReadOnly), &UNPROVEN, "root", 0, "").unwrap();
+        assert_eq!((who.uid, who.read_only), (None, true));
+        let who = admit(&gate(Anonymous::Trusted), &UNPROVEN, "root", 0, "").unwrap();
+        assert_eq!((who.uid, who.read_only), (Some(0), false));
+    }
+
+    #[test]
+    fn the_token_opens_and_a_wrong_one_closes() {
+        let gate = Gate { token: Some("00ff".into()), anonymous: Anonymous::ReadOnly, ..Gate::default() };
+        assert!(!admit(&gate, &UNPROVEN, "u", 7, "token:00ff/x").unwrap().read_only);
+        assert!(!admit(&gate, &UNPROVEN, "u", 7, "token:00ff").unwrap().read_only);
+        assert!(admit(&gate, &UNPROVEN, "u", 7, "token:00fe").is_err());
+        assert!(admit(&gate, &UNPROVEN, "u", 7, "token:").is_err());
+        assert_eq!(split_token(b"token:00ff/x/y"), (Some(&b"00ff"[..]), &b"/x/y"[..]));
+        let tokenless = Gate::default();
+        assert!(admit(&tokenless, &UNPROVEN, "u", 7, "token:").is_err());
+    }
+
+    #[test]
+    fn a_read_only_gate_is_read_only_for_all() {
+        let gate = Gate { read_only: true, ..Gate::default() };
+        assert!(admit(&gate, &Proof::Unix { uid: 0, gid: 0 }, "", NOUID, "").unwrap().read_only);
+    }
+}

@@ -1,0 +1,264 @@
+//! A request on its way through a file server: owned, answered exactly once.
+//!
+//! `serve` gets a [`Req`] and must return an [`Answer`], and there are two ways to make one: [`Req::now`] is a return
+//! value, so nothing recurses; [`Req::later`] keeps a [`Later`], which any thread may use once. A `Later` that is
+//! dropped answers EIO. One whose connection or session has gone is ignored, but what a late success made is undone.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use nine_net::Proof;
+use nine_proto::session::server::{CallId, Request as SessionRequest};
+use nine_proto::{DirBuf, Errno, Error, Names, Op, Result};
+
+use super::gate::split_token;
+use crate::buf::Frame;
+use crate::payload::Payload;
+
+/// What a server keeps behind a fid. Shared with requests that are still under way when the fid moves on.
+pub type Node = Arc<dyn Any + Send + Sync>;
+
+/// What a server answers.
+pub type Reply = nine_proto::Reply<Node, Payload>;
+
+/// Something that serves files.
+///
+/// Concurrency: `serve` is called from the core that owns the connection and must not block it; calls for different
+/// connections may run at the same time on different cores, calls for one connection never do. Requests of one
+/// connection may be answered in any order.
+pub trait FileServer: Send + Sync + 'static {
+    /// Answers a request, or promises to.
+    ///
+    /// The session has checked before: the fids exist, a walk starts at a directory that is not open, reads and
+    /// writes go to files opened for them, names of new files are legal, a read-only client changes nothing.
+    fn serve(&self, req: Req) -> Answer;
+
+    /// The client wants no answer any more to the request that was answered `later` with this id. A server whose
+    /// operations may wait for ever finds it and answers it (EINTR); others finish soon and need do nothing. Until
+    /// the answer, the client's Rflush waits.
+    fn cancel(&self, id: ReqId) {
+        let _ = id;
+    }
+
+    /// The names of its users, for dialects that want text.
+    fn names(&self) -> Arc<dyn Names> {
+        Arc::new(nine_proto::Numeric)
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// The name given at attach, or the number as text.
+    pub name: Box<str>,
+    /// The number given at attach or proven by the transport.
+    pub uid: Option<u32>,
+    /// What proves it.
+    pub proof: Proof,
+    /// Whether it may change nothing; the framework refuses before the server sees it.
+    pub read_only: bool,
+}
+
+/// Names one request among all of a process' life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReqId {
+    /// The connection.
+    pub conn: u64,
+    /// The request within it.
+    pub call: CallId,
+}
+
+/// A node and whose it is: what the session keeps behind a fid.
+#[derive(Clone)]
+pub(crate) struct Held {
+    pub(crate) node: Node,
+    pub(crate) who: Arc<Who>,
+}
+
+/// The question: what is asked, of which nodes, by whom. Owns its frame; [`Request::op`] is a view made on demand.
+pub struct Request {
+    inner: SessionRequest<Held, Frame>,
+    who: Arc<Who>,
+    conn: u64,
+}
+
+impl Request {
+    pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64) -> Self {
+        Self { inner, who, conn }
+    }
+
+    /// The operation. The token in front of an aname is for the gate and not seen here.
+    pub fn op(&self) -> Op<'_> {
+        match self.inner.op() {
+            Op::Attach { uname, aname, uid } => Op::Attach { uname, aname: split_token(aname).1, uid },
+            op => op,
+        }
+    }
+
+    /// Its name for the rest of the process' life.
+    pub fn id(&self) -> ReqId {
+        ReqId { conn: self.conn, call: self.inner.id() }
+    }
+
+    /// Who asks: as of the attach this fid descends from, or of this attach.
+    pub fn who(&self) -> &Arc<Who> {
+        &self.who
+    }
+
+    /// The node behind the request's fid (for `Auth` and `Attach`: EIO, there is none).
+    pub fn node<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
+        downcast(self.inner.fid())
+    }
+
+    /// The node behind its second fid: the afid, the target directory, the file to link to.
+    pub fn node2<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
+        downcast(self.inner.fid2())
+    }
+
+    /// Whether there is a second fid.
+    pub fn has_node2(&self) -> bool {
+        self.inner.fid2().is_some()
+    }
+
+    /// Where the answer to a `Readdir` goes: hand it back in `Reply::Dir`.
+    pub fn dir_buf(&self, names: Arc<dyn Names>) -> DirBuf {
+        self.inner.dir_buf(names)
+    }
+}
+
+fn downcast<T: Any + Send + Sync>(held: Option<&Held>) -> Result<Arc<T>> {
+    let node = held.ok_or(Errno::EIO)?.node.clone();
+    node.downcast().map_err(|_| Errno::EIO.into())
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} by {}", self.op(), self.who.name)
+    }
+}
+
+/// A [`Request`] and the duty to answer it.
+pub struct Req {
+    request: Request,
+    answers: Arc<Answers>,
+}
+
+impl Req {
+    pub(crate) fn new(request: Request, answers: Arc<Answers>) -> Self {
+        Self { request, answers }
+    }
+
+    /// The answer, at once.
+    pub fn now(self, result: Result<Reply>) -> Answer {
+        Answer(Some(result))
+    }
+
+    /// The answer will come through [`Later::respond`]. What is kept of a small request is copied out of the
+    /// connection's buffer, so that it pins nothing larger than itself.
+    pub fn later(self) -> (Answer, Later) {
+        let Self { mut request, answers } = self;
+        if let Some(frame) = request.inner.frame_mut() {
+            frame.detach();
+        }
+        (Answer(None), Later { kept: Some((request, answers)) })
+    }
+}
+
+impl std::ops::Deref for Req {
+    type Target = Request;
+    fn deref(&self) -> &Request {
+        &self.request
+    }
+}
+
+/// Proof that a request was answered, or that somebody holds its [`Later`].
+#[must_use]
+pub struct Answer(pub(crate) Option<Result<Reply>>);
+
+/// The right to answer one request, from any thread, once.
+pub struct Later {
+    kept: Option<(Request, Arc<Answers>)>,
+}
+
+impl Later {
+    /// Answers. Wakes the connection's core at most once per batch of answers.
+    pub fn respond(mut self, result: Result<Reply>) {
+        self.send(result);
+    }
+
+    /// Whether nobody waits any more: the connection is gone. (A flush does not show here: see `cancel`.)
+    pub fn is_moot(&self) -> bool {
+        self.kept.as_ref().is_none_or(|(_, answers)| answers.lock().closed)
+    }
+
+    fn send(&mut self, result: Result<Reply>) {
+        if let Some((Request { inner, who, .. }, answers)) = self.kept.take() {
+            answers.push(inner.id(), result.map(|reply| reply.map_node(|node| Held { node, who })));
+        }
+    }
+}
+
+impl std::ops::Deref for Later {
+    type Target = Request;
+    fn deref(&self) -> &Request {
+        &self.kept.as_ref().expect("kept until respond, which takes self").0
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        if let Some((request, _)) = &self.kept {
+            tracing::error!(request = ?request, "a request was dropped without an answer");
+            self.send(Err(Error::new(Errno::EIO, "the server lost this request")));
+        }
+    }
+}
+
+/// The answers that come later, on their way to the connection's task. Bounded by the session's limit of outstanding
+/// requests: each of them answers once.
+#[derive(Default)]
+pub(crate) struct Answers {
+    state: Mutex<Arrived>,
+}
+
+/// An answer as the session takes it.
+pub(crate) type Answered = (CallId, Result<nine_proto::Reply<Held, Payload>>);
+
+#[derive(Default)]
+struct Arrived {
+    answers: Vec<Answered>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+impl Answers {
+    fn lock(&self) -> MutexGuard<'_, Arrived> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, call: CallId, result: Result<nine_proto::Reply<Held, Payload>>) {
+        let mut state = self.lock();
+        state.answers.push((call, result));
+        if let Some(waker) = state.waker.take() {
+            drop(state);
+            waker.wake();
+        }
+    }
+
+    /// Takes what has come into `into`, and leaves a waker for what comes next.
+    pub(crate) fn take(&self, into: &mut Vec<Answered>, waker: &Waker) {
+        let mut state = self.lock();
+        into.append(&mut state.answers);
+        match &mut state.waker {
+            Some(old) => old.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    /// Nobody will read the answers any more (`Later::is_moot`).
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+    }
+}

@@ -1,0 +1,229 @@
+//! The sending half of a connection: replies in, one vectored write for all of a batch out.
+//!
+//! Encoded messages gather in one buffer; file data joins them as a segment and is not copied unless it is small. A
+//! file range goes from the page cache to the socket by sendfile where the transport can, else through memory here.
+//! Bounded by the connection's credit (see `conn`): what is queued was charged before it was asked for.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use nine_net::Transport;
+use nine_proto::Dialect;
+use nine_proto::frame::{self, Split};
+use nine_proto::msg::Rmsg;
+use nine_proto::session::server::Out;
+
+use crate::payload::Payload;
+
+/// Data up to this size is copied behind its message: one segment less.
+const INLINE: usize = 2048;
+/// Segments of one vectored write.
+const SEGMENTS: usize = 64;
+/// The buffer for encoded messages is kept between batches up to this capacity.
+const KEEP: usize = 64 * 1024;
+
+#[derive(Default)]
+pub(crate) struct Tx {
+    /// What goes before `tail`, in order.
+    segments: VecDeque<Segment>,
+    /// Encoded messages that have not become a segment.
+    tail: Vec<u8>,
+    /// Bytes of the front (of the first segment, or of `tail`) that are sent.
+    sent: usize,
+    /// The transport may hold back bytes.
+    unflushed: bool,
+    /// Bytes that wait.
+    queued: usize,
+}
+
+enum Segment {
+    Bytes(Bytes),
+    File { file: Arc<OwnedFd>, offset: u64, len: usize },
+}
+
+impl Out<Payload> for Tx {
+    fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.tail
+    }
+
+    fn payload(&mut self, payload: Payload) {
+        match payload {
+            Payload::Bytes(bytes) if bytes.len() <= INLINE => self.tail.extend_from_slice(&bytes),
+            Payload::Bytes(bytes) => self.push(Segment::Bytes(bytes)),
+            Payload::File { file, offset, len } => {
+                self.push(Segment::File { file, offset, len: len as usize });
+            }
+        }
+    }
+}
+
+impl Tx {
+    /// Whether nothing waits to be sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.tail.is_empty() && !self.unflushed
+    }
+
+    /// Bytes that wait to be sent.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued + self.tail.len()
+    }
+
+    /// Encoded bytes that are not sealed yet: where the next message will begin.
+    pub(crate) fn tail_len(&self) -> usize {
+        self.tail.len()
+    }
+
+    /// Logs the messages encoded since `from`.
+    pub(crate) fn trace(&self, from: usize, conn: u64, dialect: Option<Dialect>) {
+        let mut rest = self.tail.get(from..).unwrap_or_default();
+        while let (Ok(Split::Whole(n)), Some(dialect)) = (frame::split(rest, frame::MSIZE_MAX), dialect) {
+            if let Ok((tag, message)) = Rmsg::decode(&rest[..n], dialect) {
+                tracing::trace!(conn, "-> {}", message.with_tag(tag));
+            }
+            rest = &rest[n..];
+        }
+    }
+
+    /// Sends until nothing waits or the transport takes no more.
+    pub(crate) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        transport: &mut dyn Transport,
+    ) -> Poll<io::Result<()>> {
+        while !(self.segments.is_empty() && self.tail.is_empty()) {
+            match self.segments.front() {
+                Some(Segment::File { .. }) => ready!(self.send_file(cx, transport))?,
+                _ => ready!(self.send_bytes(cx, transport))?,
+            }
+        }
+        if self.tail.capacity() > KEEP {
+            self.tail = Vec::new();
+        }
+        if self.unflushed {
+            ready!(transport.poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The connection is idle: gives its memory back.
+    pub(crate) fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    fn push(&mut self, segment: Segment) {
+        self.seal();
+        self.queued += segment.len();
+        self.segments.push_back(segment);
+    }
+
+    /// Turns `tail` into a segment.
+    fn seal(&mut self) {
+        if !self.tail.is_empty() {
+            self.queued += self.tail.len();
+            self.segments.push_back(Segment::Bytes(std::mem::take(&mut self.tail).into()));
+        }
+    }
+
+    fn send_bytes(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
+        let mut slices = [IoSlice::new(&[]); SEGMENTS];
+        let mut n = 0;
+        let mut skip = self.sent;
+        let mut files = false;
+        for segment in self.segments.iter().take(SEGMENTS - 1) {
+            let Segment::Bytes(bytes) = segment else {
+                files = true;
+                break;
+            };
+            slices[n] = IoSlice::new(&bytes[skip..]);
+            (n, skip) = (n + 1, 0);
+        }
+        if !files && self.segments.len() < SEGMENTS && !self.tail.is_empty() {
+            slices[n] = IoSlice::new(&self.tail[skip..]);
+            n += 1;
+        }
+        let taken = ready!(transport.poll_write(cx, &slices[..n]))?;
+        if taken == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.unflushed = true;
+        self.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+
+    fn send_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
+        let Some(Segment::File { file, offset, len }) = self.segments.front() else {
+            unreachable!("asked for the file at the front")
+        };
+        if !transport.can_sendfile() {
+            let mut bytes = vec![0; *len];
+            read_exact(file, *offset, &mut bytes)?;
+            self.segments[0] = Segment::Bytes(bytes.into());
+            return Poll::Ready(Ok(()));
+        }
+        let (from, rest) = (offset + self.sent as u64, len - self.sent);
+        let taken = ready!(transport.poll_sendfile(cx, file.as_fd(), from, rest))?;
+        if taken == 0 {
+            return Poll::Ready(Err(shrunk()));
+        }
+        self.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, mut taken: usize) {
+        while taken > 0 {
+            let Some(front) = self.segments.front() else {
+                self.sent += taken;
+                if self.sent == self.tail.len() {
+                    self.tail.clear();
+                    self.sent = 0;
+                }
+                return;
+            };
+            let rest = front.len() - self.sent;
+            if taken < rest {
+                self.sent += taken;
+                return;
+            }
+            taken -= rest;
+            self.queued -= front.len();
+            self.sent = 0;
+            self.segments.pop_front();
+        }
+    }
+}
+
+impl Segment {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::File { len, .. } => *len,
+        }
+    }
+}
+
+/// Reads a range that was found resident, for a transport that needs the bytes themselves.
+fn read_exact(file: &OwnedFd, mut offset: u64, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
+        match rustix::io::pread(file, &mut *into, offset) {
+            Ok(0) => return Err(shrunk()),
+            Ok(n) => {
+                into = &mut into[n..];
+                offset += n as u64;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn shrunk() -> io::Error {
+    io::Error::other("a file became shorter while it was being sent: its length had been announced")
+}
