@@ -6,6 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
+mod server;
+
 use nine_proto::frame::{self, HEADER, MSIZE_MAX, Split};
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Dialect, DirBuf, Dirent, Entries, Errno, Numeric, Tag};
@@ -14,7 +17,17 @@ use nine_proto::{Dialect, DirBuf, Dirent, Entries, Errno, Numeric, Tag};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: &[Target] = &[("tmsg", tmsg), ("rmsg", rmsg), ("entries", entries), ("text", text)];
+pub const TARGETS: &[Target] = &[
+    ("tmsg", tmsg),
+    ("rmsg", rmsg),
+    ("entries", entries),
+    ("text", text),
+    ("server", server),
+    ("client", client),
+];
+
+pub use client::client;
+pub use server::server;
 
 /// A byte stream of T-messages, cut into frames as a transport would, in every dialect.
 pub fn tmsg(data: &[u8]) {

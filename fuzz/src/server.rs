@@ -1,0 +1,300 @@
+//! The server's session under any order of requests, answers, flushes and new sessions.
+//!
+//! In: bytes, read as a list of moves: a made-up request, a raw frame, an answer. What judges is the client's
+//! view, which is all that flush(5) and version(5) promise: every tag is answered once, by its own kind or an
+//! error; nothing comes after the Rflush; every node that was made is clunked once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nine_proto::frame::{self, MSIZE_MAX, Split};
+use nine_proto::msg::{Names, OnlyIds, OnlyUStr, Rmsg, Tmsg};
+use nine_proto::session::server::{Limits, Out, Request, Session, Step};
+use nine_proto::{
+    Attr, Dialect, Dirent, Errno, Fid, LockStatus, LockType, NOFID, NOTAG, Numeric, Op, Qid, Reply, Stat,
+    Statfs, Tag, Walked,
+};
+
+use crate::DIALECTS;
+
+/// Plays the moves, then answers what is left and closes.
+pub fn server(data: &[u8]) {
+    let Some((first, mut moves)) = data.split_first() else { return };
+    let mut world = World::new(DIALECTS[usize::from(*first) % 3]);
+    while let Some((&[kind, a, b, c], rest)) = moves.split_first_chunk::<4>() {
+        moves = rest;
+        match kind % 8 {
+            0 => {
+                let Ok(Split::Whole(n)) = frame::split(rest, MSIZE) else { continue };
+                world.send(rest[..n].to_vec());
+                moves = &rest[n..];
+            }
+            1..=3 => world.answer(a, b),
+            _ => world.ask(kind / 8, a, b, c),
+        }
+        if world.closed {
+            break;
+        }
+    }
+    world.end();
+}
+
+struct World {
+    session: Session<Node, Vec<u8>>,
+    wire: Wire,
+    dialect: Dialect,
+    /// What the file server works on, with the session it came from.
+    serving: Vec<(Request<Node, Vec<u8>>, u32)>,
+    /// What the client waits for: the T-message's number, and for a Tflush its old tag.
+    waiting: BTreeMap<u16, (u8, Option<u16>)>,
+    live: BTreeSet<Node>,
+    nodes: Node,
+    sessions: u32,
+    closed: bool,
+}
+
+/// Even ones are directories.
+type Node = u32;
+
+#[derive(Default)]
+struct Wire(Vec<u8>);
+
+impl Out<Vec<u8>> for Wire {
+    fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+    fn payload(&mut self, payload: Vec<u8>) {
+        self.0.extend(payload);
+    }
+}
+
+impl World {
+    fn new(dialect: Dialect) -> Self {
+        let session = Session::new(&DIALECTS, Limits { msize: MSIZE, fids: 6 }, Arc::new(Numeric));
+        let mut world = World {
+            session,
+            wire: Wire::default(),
+            dialect,
+            serving: Vec::new(),
+            waiting: BTreeMap::new(),
+            live: BTreeSet::new(),
+            nodes: 0,
+            sessions: 0,
+            closed: false,
+        };
+        world.tell(Tmsg::Version { msize: MSIZE, version: dialect.name().as_bytes() });
+        world
+    }
+
+    fn ask(&mut self, kind: u8, a: u8, b: u8, c: u8) {
+        let (fid, other) = (Fid(u32::from(a % 8)), Fid(u32::from(b % 8)));
+        let names: &[&[u8]] = &[&b"a"[..], b"..", b"b"][..usize::from(c % 4)];
+        let count = u32::from(c) * 16;
+        let name = b"n";
+        let l = self.dialect.is_l();
+        let message = match kind % 16 {
+            0 => Tmsg::Attach { fid, afid: NOFID, uname: b"u", aname: b"", n_uname: OnlyIds(0) },
+            1 | 2 => Tmsg::Walk { fid, newfid: other, names: Names::Slice(names) },
+            3 if l => Tmsg::Lopen { fid, flags: u32::from(c) },
+            3 => Tmsg::Open { fid, mode: c },
+            4 => Tmsg::Read { fid, offset: u64::from(b) * 8, count },
+            5 if l => Tmsg::Readdir { fid, offset: u64::from(b), count },
+            5 => Tmsg::Write { fid, offset: 0, data: nine_proto::msg::Data::Bytes(b"data") },
+            6 => Tmsg::Clunk { fid },
+            7 => Tmsg::Remove { fid },
+            8 | 9 => Tmsg::Flush { oldtag: Tag(u16::from(c) % TAGS) },
+            10 if l => Tmsg::Lcreate { fid, name, flags: 2, mode: 0o644, gid: 0 },
+            10 => Tmsg::Create { fid, name, perm: u32::from(c) << 24, mode: b, extension: OnlyUStr(b"1") },
+            11 if l => Tmsg::Xattrwalk { fid, newfid: other, name },
+            11 => Tmsg::Wstat { fid, stat: Stat { name, ..Stat::DONT_TOUCH } },
+            12 if l => Tmsg::Xattrcreate { fid, name, size: 4, flags: 0 },
+            12 => Tmsg::Stat { fid },
+            13 if l => Tmsg::Renameat { olddirfid: fid, oldname: name, newdirfid: other, newname: b"m" },
+            13 => Tmsg::Auth { afid: fid, uname: b"u", aname: b"", n_uname: OnlyIds(0) },
+            14 => Tmsg::Attach { fid, afid: other, uname: b"u", aname: b"", n_uname: OnlyIds(0) },
+            _ if c < 16 => Tmsg::Version { msize: MSIZE, version: self.dialect.name().as_bytes() },
+            _ => Tmsg::Clunk { fid },
+        };
+        self.tell(message);
+    }
+
+    fn tell(&mut self, message: Tmsg<'_>) {
+        let mut frame = Vec::new();
+        message.encode(NOTAG, self.dialect, &mut frame);
+        self.send(frame);
+    }
+
+    /// Sends a frame under a tag that is free, as an honest client would; the rest of it may be anything.
+    fn send(&mut self, mut frame: Vec<u8>) {
+        let version = frame[4] == VERSION;
+        let mut tags = if version { NOTAG.0..=NOTAG.0 } else { 0..=TAGS };
+        let Some(tag) = tags.find(|tag| version || !self.waiting.contains_key(tag)) else { return };
+        frame[5..7].copy_from_slice(&tag.to_le_bytes());
+        let old = match frame.get(7..9) {
+            Some(old) if frame[4] == FLUSH => Some(u16::from_le_bytes([old[0], old[1]])),
+            _ => None,
+        };
+        if version {
+            self.waiting.clear();
+            self.sessions += 1;
+        }
+        self.waiting.insert(tag, (frame[4], old));
+        match self.session.receive(frame, &mut self.wire) {
+            Ok(Step::Serve(request)) => self.serve(request),
+            Ok(Step::Reset(clunks)) => clunks.into_iter().for_each(|clunk| self.clunked(&clunk)),
+            Ok(Step::Answered | Step::Waits | Step::Cancel(_)) => {}
+            Err(_) => self.closed = true,
+        }
+        self.dialect = self.session.dialect().unwrap_or(Dialect::P2000);
+        self.read_replies();
+    }
+
+    fn serve(&mut self, request: Request<Node, Vec<u8>>) {
+        if matches!(request.op(), Op::Clunk | Op::Remove) {
+            self.clunked(&request);
+        }
+        self.serving.push((request, self.sessions));
+    }
+
+    fn clunked(&mut self, request: &Request<Node, Vec<u8>>) {
+        let node = request.fid().expect("a clunk has a node");
+        assert!(self.live.remove(node), "node {node} is clunked twice");
+    }
+
+    fn answer(&mut self, which: u8, how: u8) {
+        if self.serving.is_empty() {
+            return;
+        }
+        let (mut request, session) = self.serving.remove(usize::from(which) % self.serving.len());
+        let stale = self.closed || session != self.sessions;
+        let (reply, made) =
+            if how & 4 != 0 { (Err(Errno::EIO.into()), None) } else { self.reply(&mut request, how) };
+        let back = self.session.respond(request.id(), reply, &mut self.wire);
+        if stale {
+            let made_before = back.filter(|node| Some(*node) != made);
+            assert!(back.is_some() || made.is_none(), "a stale node is lost");
+            assert!(
+                made_before.is_none() || request.fid() == made_before.as_ref(),
+                "a strange node comes back"
+            );
+        } else {
+            assert_eq!(back, None, "the node of a live session is handed back");
+            self.live.extend(made);
+        }
+        while let Some(request) = self.session.next_ready() {
+            self.serve(request);
+        }
+        self.read_replies();
+    }
+
+    /// A right answer to the request, and the node it makes.
+    fn reply(
+        &mut self,
+        request: &mut Request<Node, Vec<u8>>,
+        how: u8,
+    ) -> (nine_proto::Result<Reply<Node, Vec<u8>>>, Option<Node>) {
+        let onto_itself = walks_onto_itself(request);
+        let here = request.fid().copied().unwrap_or(0);
+        let new = self.nodes + if how & 2 == 0 { 2 - self.nodes % 2 } else { 1 + self.nodes % 2 };
+        let mut made = None;
+        let reply = match request.op() {
+            Op::Auth { .. } => {
+                made = Some(new);
+                Reply::Auth { qid: Qid { ty: Qid::AUTH, vers: 0, path: 0 }, node: new }
+            }
+            Op::Attach { .. } => {
+                made = Some(new);
+                Reply::Attach { qid: qid(new), node: new }
+            }
+            Op::Walk { names } => {
+                let part = how & 1 != 0 && !names.is_empty();
+                let mut qids = Walked::new();
+                (0..names.len() - usize::from(part)).for_each(|_| qids.push(qid(new)));
+                made = (!part && !onto_itself).then_some(new);
+                Reply::Walk { qids, node: (!part).then_some(if onto_itself { here } else { new }) }
+            }
+            Op::Open { .. } | Op::Create { .. } => Reply::Open { qid: qid(here), iounit: 0, node: here },
+            Op::Make { .. } => Reply::Made(qid(new)),
+            Op::XattrCreate { .. } => Reply::Moved(here),
+            Op::Readlink => Reply::Target(vec![b'x'; usize::from(how) * 16].into()),
+            Op::Getattr { .. } => Reply::Attr(Attr::default()),
+            Op::Readdir { cookie } => {
+                let mut dir = request.dir_buf(Arc::new(Numeric));
+                for cookie in cookie.saturating_add(1)..cookie.saturating_add(u64::from(how)) {
+                    if !dir
+                        .push(&Dirent { qid: qid(1), cookie, ty: 8, name: b"entry" }, Some(&Attr::default()))
+                    {
+                        break;
+                    }
+                }
+                Reply::Dir(dir)
+            }
+            Op::Read { count, .. } => Reply::Read(vec![0; (usize::from(how) * 32).min(count as usize)]),
+            Op::Write { data, .. } => Reply::Wrote(data.len() as u32),
+            Op::Lock(_) => Reply::Lock(LockStatus::Success),
+            Op::Getlock(_) => {
+                Reply::Getlock { ty: LockType::Unlock, start: 0, length: 0, proc_id: 0, client_id: [].into() }
+            }
+            Op::XattrWalk { .. } => {
+                made = Some(new);
+                Reply::Xattr { size: 4, node: new }
+            }
+            Op::Statfs => Reply::Statfs(Statfs::default()),
+            _ => Reply::Done,
+        };
+        self.nodes = made.unwrap_or(self.nodes);
+        (Ok(reply), made)
+    }
+
+    fn read_replies(&mut self) {
+        let bytes = std::mem::take(&mut self.wire.0);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let Ok(Split::Whole(n)) = frame::split(rest, MSIZE_MAX) else { panic!("half a reply: {rest:?}") };
+            assert!(n <= self.session.msize() as usize, "a reply above msize");
+            let (tag, reply) = Rmsg::decode(&rest[..n], self.dialect).expect("a reply can be decoded");
+            let Some((number, old)) = self.waiting.remove(&tag.0) else { panic!("nobody waits: {reply:?}") };
+            let error = matches!(reply, Rmsg::Error { .. } | Rmsg::Lerror { .. });
+            assert!(reply.number() == number + 1 || error, "{reply:?} to T-message {number}");
+            // After the Rflush the client may use the old tag again: nothing may come for it.
+            if let (false, Some(old)) = (error, old) {
+                self.waiting.remove(&old);
+            }
+            rest = &rest[n..];
+        }
+    }
+
+    fn end(mut self) {
+        while !self.closed && !self.serving.is_empty() {
+            self.answer(0, 0);
+        }
+        if !self.closed {
+            assert!(self.waiting.is_empty(), "never answered: {:?}", self.waiting);
+            assert_eq!(self.session.outstanding(), 0);
+            assert_eq!(self.session.fid_count(), self.live.len(), "a fid without a node, or the reverse");
+        }
+        self.closed = true;
+        for clunk in self.session.close() {
+            self.clunked(&clunk);
+        }
+        while !self.serving.is_empty() {
+            self.answer(0, 0);
+        }
+        assert!(self.live.is_empty(), "never clunked: {:?}", self.live);
+    }
+}
+
+fn walks_onto_itself(request: &mut Request<Node, Vec<u8>>) -> bool {
+    let Some(frame) = request.frame_mut() else { return false };
+    // Twalk reads the same in every dialect.
+    matches!(Tmsg::decode(frame, Dialect::P2000), Ok((_, Tmsg::Walk { fid, newfid, .. })) if fid == newfid)
+}
+
+fn qid(node: Node) -> Qid {
+    Qid { ty: if node % 2 == 0 { Qid::DIR } else { 0 }, vers: 0, path: node.into() }
+}
+
+const MSIZE: u32 = 1024;
+const TAGS: u16 = 12;
+const VERSION: u8 = 100;
+const FLUSH: u8 = 108;
