@@ -112,8 +112,8 @@ impl World {
         let qids = [Qid::default(); 2];
         let reply = match number {
             FLUSH => Rmsg::Flush {},
-            _ if how % 4 == 0 && self.dialect.is_l() => Rmsg::Lerror { ecode: 5 },
-            _ if how % 4 == 0 => Rmsg::Error { ename: b"no", errno: nine_proto::msg::OnlyU(5) },
+            _ if how.is_multiple_of(4) && self.dialect.is_l() => Rmsg::Lerror { ecode: 5 },
+            _ if how.is_multiple_of(4) => Rmsg::Error { ename: b"no", errno: nine_proto::msg::OnlyU(5) },
             104 => Rmsg::Attach { qid: qids[0] },
             110 => {
                 Rmsg::Walk { qids: Qids::Slice(&qids[..usize::from(about - u16::from(part) % (about + 1))]) }

@@ -291,7 +291,7 @@ fn walks_onto_itself(request: &mut Request<Node, Vec<u8>>) -> bool {
 }
 
 fn qid(node: Node) -> Qid {
-    Qid { ty: if node % 2 == 0 { Qid::DIR } else { 0 }, vers: 0, path: node.into() }
+    Qid { ty: if node.is_multiple_of(2) { Qid::DIR } else { 0 }, vers: 0, path: node.into() }
 }
 
 const MSIZE: u32 = 1024;
