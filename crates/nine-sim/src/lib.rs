@@ -1,1 +1,14 @@
-//! nine-sim
+//! A world from one seed: an executor that picks the next ready task by chance, a clock that jumps, links that delay,
+//! cut and break. For tests only.
+//!
+//! Nothing here looks at the real clock or the real network: the same seed is the same world, always. A world in which
+//! nothing can happen any more stops with its seed.
+#![forbid(unsafe_code)]
+
+mod link;
+mod rng;
+mod world;
+
+pub use link::{End, Shape, link};
+pub use rng::Rng;
+pub use world::{SimEnv, World, seeds};

@@ -1,0 +1,270 @@
+//! The executor and the clock of a simulated world.
+//!
+//! Tasks are polled one at a time; which of the ready ones is next is chance. When none is ready, time jumps to the
+//! next timer. Always holds: a world that can do nothing more while its main future is unfinished panics with its seed
+//! (a lost wake-up shows here), and so does one that makes no end of steps.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use nine_net::{Env, Task};
+
+use crate::rng::Rng;
+
+/// Steps after which a world counts as caught in a loop.
+const STEPS_MAX: u64 = 20_000_000;
+
+/// The seeds a test shall try: `NINE_SEED` alone if it is set, else `count` of them from 0 (`NINE_SEEDS` overrides how
+/// many).
+pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    match number("NINE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("NINE_SEEDS").unwrap_or(count),
+    }
+}
+
+/// A simulated world.
+pub struct World {
+    seed: u64,
+    env: SimEnv,
+}
+
+/// The [`Env`] of a world. Clones are the same world.
+#[derive(Clone)]
+pub struct SimEnv {
+    clock: Arc<Clock>,
+    tasks: Rc<RefCell<Tasks>>,
+    rng: Rc<RefCell<Rng>>,
+}
+
+/// The time, and who waits for it. Shared with the links, which are `Send`.
+pub(crate) struct Clock {
+    now: AtomicU64,
+    timers: Mutex<Timers>,
+}
+
+#[derive(Default)]
+struct Timers {
+    next: u64,
+    waiting: BTreeMap<(Duration, u64), Waker>,
+}
+
+#[derive(Default)]
+struct Tasks {
+    next: u64,
+    all: BTreeMap<u64, Task>,
+    ready: Arc<Ready>,
+}
+
+#[derive(Default)]
+struct Ready(Mutex<Vec<u64>>);
+
+struct Wakes {
+    task: u64,
+    ready: Arc<Ready>,
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        let mut ready = self.ready.0.lock().expect("no panic while it is held");
+        if !ready.contains(&self.task) {
+            ready.push(self.task);
+        }
+    }
+}
+
+impl World {
+    /// The world of a seed, at time 0.
+    pub fn new(seed: u64) -> Self {
+        let clock = Clock { now: AtomicU64::new(0), timers: Mutex::default() };
+        let env = SimEnv {
+            clock: Arc::new(clock),
+            tasks: Rc::default(),
+            rng: Rc::new(RefCell::new(Rng::new(seed))),
+        };
+        Self { seed, env }
+    }
+
+    /// Its time, tasks and entropy.
+    pub fn env(&self) -> SimEnv {
+        self.env.clone()
+    }
+
+    /// A stream of chance for a part of the test.
+    pub fn rng(&self) -> Rng {
+        self.env.rng.borrow_mut().fork()
+    }
+
+    /// Runs the world until `main` is done. A panic inside is preceded by the command that replays the seed.
+    pub fn run<R: 'static>(&self, main: impl Future<Output = R> + 'static) -> R {
+        struct Says(u64);
+        impl Drop for Says {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    eprintln!("replay this world with: NINE_SEED={} cargo test -p nine-sim", self.0);
+                }
+            }
+        }
+        let _says = Says(self.seed);
+        let result = Rc::new(RefCell::new(None));
+        let into = result.clone();
+        self.env.spawn(Box::pin(async move {
+            let value = main.await;
+            *into.borrow_mut() = Some(value);
+        }));
+        for _ in 0..STEPS_MAX {
+            if let Some(value) = result.borrow_mut().take() {
+                return value;
+            }
+            if !self.step() {
+                panic!("nothing can happen any more at {:?}: a wake-up was lost", self.env.now());
+            }
+        }
+        panic!("the world does not come to an end");
+    }
+
+    /// Runs until nothing is ready and nobody waits for the time: what is left behind is settled.
+    pub fn settle(&self) {
+        while self.step() {}
+    }
+
+    /// Tasks that have not ended.
+    pub fn tasks(&self) -> usize {
+        self.env.tasks.borrow().all.len()
+    }
+
+    fn step(&self) -> bool {
+        let picked = {
+            let tasks = self.env.tasks.borrow();
+            let mut ready = tasks.ready.0.lock().expect("no panic while it is held");
+            let n = ready.len();
+            (n > 0).then(|| ready.swap_remove(self.env.rng.borrow_mut().below(n)))
+        };
+        let Some(id) = picked else { return self.env.clock.advance() };
+        let Some(mut task) = self.env.tasks.borrow_mut().all.remove(&id) else { return true };
+        let ready = self.env.tasks.borrow().ready.clone();
+        let waker = Waker::from(Arc::new(Wakes { task: id, ready }));
+        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.env.tasks.borrow_mut().all.insert(id, task);
+        }
+        true
+    }
+}
+
+impl Drop for World {
+    /// Tasks hold the world's own handles: let them go.
+    fn drop(&mut self) {
+        let all = std::mem::take(&mut self.env.tasks.borrow_mut().all);
+        drop(all);
+    }
+}
+
+impl SimEnv {
+    pub(crate) fn clock(&self) -> Arc<Clock> {
+        self.clock.clone()
+    }
+}
+
+impl Env for SimEnv {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn wall(&self) -> Duration {
+        Duration::from_secs(1_700_000_000) + self.now()
+    }
+
+    fn sleep_until(&self, deadline: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let clock = self.clock.clone();
+        Box::pin(std::future::poll_fn(move |cx| {
+            if clock.now() >= deadline {
+                return Poll::Ready(());
+            }
+            clock.wake_at(deadline, cx.waker());
+            Poll::Pending
+        }))
+    }
+
+    fn entropy(&self, buf: &mut [u8]) {
+        let mut rng = self.rng.borrow_mut();
+        buf.fill_with(|| rng.next() as u8);
+    }
+
+    fn spawn(&self, task: Task) {
+        let mut tasks = self.tasks.borrow_mut();
+        let id = tasks.next;
+        tasks.next += 1;
+        tasks.all.insert(id, task);
+        tasks.ready.0.lock().expect("no panic while it is held").push(id);
+    }
+}
+
+impl Clock {
+    pub(crate) fn now(&self) -> Duration {
+        Duration::from_nanos(self.now.load(Ordering::Relaxed))
+    }
+
+    /// Wakes at `time`; once, also if nobody waits any more by then.
+    pub(crate) fn wake_at(&self, time: Duration, waker: &Waker) {
+        let mut timers = self.timers.lock().expect("no panic while it is held");
+        let id = timers.next;
+        timers.next += 1;
+        timers.waiting.insert((time, id), waker.clone());
+    }
+
+    /// Jumps to the next timer; `false`: there is none.
+    fn advance(&self) -> bool {
+        let first = self.timers.lock().expect("no panic while it is held").waiting.pop_first();
+        let Some(((time, _), waker)) = first else { return false };
+        let now = self.now().max(time);
+        self.now.store(now.as_nanos() as u64, Ordering::Relaxed);
+        waker.wake();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(seed: u64) -> Vec<u32> {
+        let world = World::new(seed);
+        let log: Rc<RefCell<Vec<u32>>> = Rc::default();
+        for i in 0..8 {
+            let log = log.clone();
+            world.env().spawn(Box::pin(async move { log.borrow_mut().push(i) }));
+        }
+        world.settle();
+        log.take()
+    }
+
+    #[test]
+    fn one_seed_is_one_world_and_another_is_another() {
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+    }
+
+    #[test]
+    fn time_jumps_and_never_waits() {
+        let world = World::new(0);
+        let env = world.env();
+        world.run(async move {
+            env.sleep_until(Duration::from_secs(3600)).await;
+            assert_eq!(env.now(), Duration::from_secs(3600));
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "a wake-up was lost")]
+    fn a_lost_wake_up_is_noticed() {
+        World::new(0).run(std::future::pending::<()>());
+    }
+}
