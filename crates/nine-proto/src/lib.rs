@@ -29,7 +29,8 @@ mod stat;
 mod wire;
 
 pub use attr::{
-    Attr, GetMask, LockRequest, LockStatus, LockType, Names, Numeric, SetAttr, SetMask, Statfs, Time, TimeSet,
+    Attr, GetMask, LockRequest, LockStatus, LockType, Names, Numeric, SetAttr, SetMask, Statfs, Texts, Time,
+    TimeSet,
 };
 pub use dialect::{Base, Dialect};
 pub use dir::{DirBuf, Dirent, DirentAttr, Entries};

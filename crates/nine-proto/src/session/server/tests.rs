@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::attr::{Attr, Numeric};
+use crate::dialect::Base;
 use crate::dir::Dirent;
-use crate::msg::{Names as WalkNames, OnlyIds};
+use crate::frame::IOHDRSZ;
+use crate::msg::{self, Names as WalkNames, OnlyIds};
 use crate::op::{Op, Walked};
 use crate::stat::Stat;
 use alloc::format;
@@ -174,6 +176,21 @@ fn version_clunks_every_fid_and_drops_every_request() {
     // The late success of the walk is handed back, and nothing is sent.
     assert_eq!(world.answer(id, Ok(walked(&[FILE], Some("late")))), Some("late"));
     assert_eq!(world.sent(), "");
+}
+
+#[test]
+fn a_fid_whose_clunk_is_being_served_is_not_clunked_again() {
+    let mut world = World::opened(Dialect::P2000);
+    let reading = world.serve(1, read(2, 0, 10));
+    world.send(Tag(2), clunk(2));
+    world.serve(3, clunk(1));
+    let nodes = |clunks: Vec<Request<&'static str, Vec<u8>>>| -> Vec<_> {
+        clunks.iter().map(|c| *c.fid().unwrap()).collect()
+    };
+    // Fid 1's clunk is with the file server; fid 2's waits for the read and is lost.
+    assert_eq!(nodes(world.session.close()), ["f open"]);
+    world.answer(reading, Ok(Reply::Read(vec![])));
+    assert!(world.session.next_ready().is_none());
 }
 
 #[test]

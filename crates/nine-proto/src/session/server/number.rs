@@ -1,0 +1,33 @@
+//! The numbers of the T-messages, where a number is what is kept of a message.
+
+pub(in crate::session) const STATFS: u8 = 8;
+pub(in crate::session) const LOPEN: u8 = 12;
+pub(in crate::session) const LCREATE: u8 = 14;
+pub(in crate::session) const SYMLINK: u8 = 16;
+pub(in crate::session) const MKNOD: u8 = 18;
+pub(in crate::session) const RENAME: u8 = 20;
+pub(in crate::session) const READLINK: u8 = 22;
+pub(in crate::session) const GETATTR: u8 = 24;
+pub(in crate::session) const SETATTR: u8 = 26;
+pub(in crate::session) const XATTRWALK: u8 = 30;
+pub(in crate::session) const XATTRCREATE: u8 = 32;
+pub(in crate::session) const READDIR: u8 = 40;
+pub(in crate::session) const FSYNC: u8 = 50;
+pub(in crate::session) const LOCK: u8 = 52;
+pub(in crate::session) const GETLOCK: u8 = 54;
+pub(in crate::session) const LINK: u8 = 70;
+pub(in crate::session) const MKDIR: u8 = 72;
+pub(in crate::session) const RENAMEAT: u8 = 74;
+pub(in crate::session) const UNLINKAT: u8 = 76;
+pub(in crate::session) const AUTH: u8 = 102;
+pub(in crate::session) const ATTACH: u8 = 104;
+pub(in crate::session) const FLUSH: u8 = 108;
+pub(in crate::session) const WALK: u8 = 110;
+pub(in crate::session) const OPEN: u8 = 112;
+pub(in crate::session) const CREATE: u8 = 114;
+pub(in crate::session) const READ: u8 = 116;
+pub(in crate::session) const WRITE: u8 = 118;
+pub(in crate::session) const CLUNK: u8 = 120;
+pub(in crate::session) const REMOVE: u8 = 122;
+pub(in crate::session) const STAT: u8 = 124;
+pub(in crate::session) const WSTAT: u8 = 126;

@@ -1,0 +1,272 @@
+//! What a T-message asks of the tables, checked before anything is changed.
+//!
+//! Everything that can be refused without the file server is refused here, with the error of the manual.
+
+use super::{Entry, Kind, Session, State, already_open, duplicate_tag, request, unknown_fid};
+use crate::dialect::Dialect;
+use crate::error::{Errno, Error, Result};
+use crate::frame::IOHDRSZ;
+use crate::ids::{Fid, NOFID, NOTAG, Tag};
+use crate::msg::Tmsg;
+use crate::op::{OpenFlags, check_name};
+use crate::stat::parse_device;
+
+/// How a request uses its fid.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Beside others.
+    Shared,
+    /// Beside others, but only one such at a time: on success the fid moves.
+    Moves,
+    /// Alone, then it stays.
+    Alone,
+    /// Alone, then it is gone.
+    Ends,
+}
+
+/// What a T-message asks of the tables: filled by `plan`, executed by `receive`.
+pub(super) struct Plan {
+    pub(super) fid: Fid,
+    pub(super) fid2: Fid,
+    pub(super) newfid: Fid,
+    pub(super) usage: Use,
+    pub(super) flags: OpenFlags,
+    pub(super) offset: u64,
+    pub(super) count: u32,
+    /// For the request's view: the directory cookie of a 9P2000 read, or the group of a Twstat.
+    pub(super) extra: u64,
+}
+
+impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
+    /// Checks what can be checked without the file server, and says which fids are needed how.
+    pub(super) fn plan(&self, tag: Tag, message: &Tmsg<'_>, dialect: Dialect) -> Result<Plan> {
+        if self.dialect.is_none() {
+            return Err(Error::new(Errno::EPROTO, "no version agreed: Tversion comes first"));
+        }
+        if self.calls.contains_key(&tag) || tag == NOTAG {
+            return Err(duplicate_tag());
+        }
+        let l_only = message.number() < 100;
+        let not_l = matches!(
+            message,
+            Tmsg::Open { .. } | Tmsg::Create { .. } | Tmsg::Stat { .. } | Tmsg::Wstat { .. }
+        );
+        let streaming = matches!(message, Tmsg::Stream { .. } | Tmsg::Sclose { .. });
+        if l_only != dialect.is_l() && (l_only || not_l) || streaming {
+            let text = alloc::format!("{} is not a message of {}", message.label(), dialect.name());
+            return Err(Error::new(Errno::EOPNOTSUPP, text));
+        }
+        let mut plan = Plan {
+            fid: NOFID,
+            fid2: NOFID,
+            newfid: NOFID,
+            usage: Use::Shared,
+            flags: OpenFlags(0),
+            offset: 0,
+            count: 0,
+            extra: 0,
+        };
+        match *message {
+            Tmsg::Auth { afid, .. } => plan.newfid = new(afid)?,
+            Tmsg::Attach { fid, afid, .. } => {
+                plan.newfid = new(fid)?;
+                plan.fid2 = afid;
+                if afid != NOFID && self.here(afid)?.kind != Kind::Auth {
+                    return Err(Error::new(Errno::EINVAL, "afid is not from Tauth"));
+                }
+            }
+            Tmsg::Walk { fid, newfid, names } => {
+                let entry = self.file(fid)?;
+                if !names.is_empty() {
+                    directory(entry)?;
+                    // A clone of an open fid is let through: the Linux client makes them.
+                    if entry.open.is_some() && !dialect.is_l() {
+                        return Err(already_open());
+                    }
+                }
+                for name in names.iter().filter(|&name| name != b"..") {
+                    check_name(name)?;
+                }
+                plan.fid = fid;
+                plan.count = names.len() as u32;
+                if newfid == fid { plan.usage = Use::Alone } else { plan.newfid = new(newfid)? }
+            }
+            Tmsg::Open { fid, mode } => plan.open(self.file(fid)?, fid, OpenFlags::from_mode(mode))?,
+            Tmsg::Lopen { fid, flags } => {
+                let flags = OpenFlags(flags & !(OpenFlags::CREAT | OpenFlags::EXCL | OPEN_IGNORED).0);
+                plan.open(self.file(fid)?, fid, flags)?;
+            }
+            Tmsg::Create { fid, name, perm, mode, extension } => {
+                plan.create(self.file(fid)?, fid, name, OpenFlags::from_mode(mode))?;
+                plan.fid2 = self.check_special(perm, extension.0, dialect)?;
+            }
+            Tmsg::Lcreate { fid, name, flags, .. } => {
+                plan.create(self.file(fid)?, fid, name, OpenFlags(flags & !OPEN_IGNORED.0))?;
+            }
+            Tmsg::Symlink { dfid, name, .. }
+            | Tmsg::Mknod { dfid, name, .. }
+            | Tmsg::Mkdir { dfid, name, .. }
+            | Tmsg::Unlinkat { dirfid: dfid, name, .. } => {
+                directory(self.file(dfid)?)?;
+                check_name(name)?;
+                plan.fid = dfid;
+            }
+            Tmsg::Link { dfid, fid, name } | Tmsg::Rename { fid: dfid, dfid: fid, name } => {
+                // Tlink: dfid is the directory; Trename: its dfid is.
+                let dir = if matches!(message, Tmsg::Link { .. }) { dfid } else { fid };
+                directory(self.file(dir)?)?;
+                check_name(name)?;
+                (plan.fid, plan.fid2) = (dfid, fid);
+            }
+            Tmsg::Renameat { olddirfid, oldname, newdirfid, newname } => {
+                directory(self.file(olddirfid)?)?;
+                directory(self.file(newdirfid)?)?;
+                check_name(oldname)?;
+                check_name(newname)?;
+                (plan.fid, plan.fid2) = (olddirfid, newdirfid);
+            }
+            Tmsg::Read { fid, offset, count } => {
+                let entry = self.here(fid)?;
+                if !entry.open.is_some_and(OpenFlags::reads) {
+                    return Err(Error::new(Errno::EBADF, "fid is not open for reading"));
+                }
+                plan.count = count.min(self.msize - IOHDRSZ);
+                plan.offset = offset;
+                plan.fid = fid;
+                if entry.qid.is_dir() && entry.kind == Kind::File {
+                    plan.extra = match offset {
+                        _ if dialect.is_l() => return Err(Errno::EISDIR.into()),
+                        0 => 0,
+                        _ if offset == entry.dir.0 => entry.dir.1,
+                        _ => return Err(Error::new(Errno::EINVAL, "bad offset in directory read")),
+                    };
+                }
+            }
+            Tmsg::Readdir { fid, count, .. } => {
+                let entry = self.file(fid)?;
+                directory(entry)?;
+                if entry.open.is_none() {
+                    return Err(Error::new(Errno::EBADF, "directory is not open"));
+                }
+                plan.count = count.min(self.msize - IOHDRSZ);
+                plan.fid = fid;
+            }
+            Tmsg::Write { fid, data, .. } => {
+                if !self.here(fid)?.open.is_some_and(OpenFlags::writes) {
+                    return Err(Error::new(Errno::EBADF, "fid is not open for writing"));
+                }
+                plan.count = data.bytes().len() as u32;
+                plan.fid = fid;
+            }
+            Tmsg::Clunk { fid } | Tmsg::Remove { fid } => {
+                self.here(fid)?;
+                (plan.fid, plan.usage) = (fid, Use::Ends);
+            }
+            Tmsg::Wstat { fid, ref stat } => {
+                plan.extra = request::check_wstat(stat, self.file(fid)?.qid, dialect, &*self.names)?.into();
+                plan.fid = fid;
+            }
+            Tmsg::Lock { fid, ty, .. } | Tmsg::Getlock { fid, ty, .. } => {
+                if ty > 2 {
+                    return Err(Error::new(Errno::EINVAL, "no such lock type"));
+                }
+                if self.file(fid)?.open.is_none() {
+                    return Err(Error::new(Errno::EBADF, "fid is not open"));
+                }
+                plan.fid = fid;
+            }
+            Tmsg::Xattrwalk { fid, newfid, .. } => {
+                self.file(fid)?;
+                (plan.fid, plan.newfid) = (fid, new(newfid)?);
+            }
+            Tmsg::Xattrcreate { fid, .. } => {
+                if self.file(fid)?.open.is_some() {
+                    return Err(already_open());
+                }
+                (plan.fid, plan.usage) = (fid, Use::Moves);
+            }
+            Tmsg::Statfs { fid }
+            | Tmsg::Readlink { fid }
+            | Tmsg::Getattr { fid, .. }
+            | Tmsg::Setattr { fid, .. }
+            | Tmsg::Fsync { fid, .. }
+            | Tmsg::Stat { fid } => {
+                self.file(fid)?;
+                plan.fid = fid;
+            }
+            Tmsg::Version { .. } | Tmsg::Flush { .. } | Tmsg::Stream { .. } | Tmsg::Sclose { .. } => {
+                unreachable!("handled before")
+            }
+        }
+        Ok(plan)
+    }
+
+    /// What a Tcreate of something special (.u) needs: the fid to link to, or a device that can be read.
+    fn check_special(&self, perm: u32, extension: &[u8], dialect: Dialect) -> Result<Fid> {
+        use crate::stat::mode::{DMDEVICE, DMLINK};
+        if !dialect.is_u() {
+            return Ok(NOFID);
+        }
+        if perm & DMDEVICE != 0 {
+            parse_device(extension).ok_or_else(|| Error::new(Errno::EINVAL, "bad device extension"))?;
+        }
+        if perm & DMLINK == 0 {
+            return Ok(NOFID);
+        }
+        let number = core::str::from_utf8(extension).ok().and_then(|text| text.trim().parse().ok());
+        let fid = Fid(number.ok_or_else(|| Error::new(Errno::EINVAL, "bad link extension: a fid"))?);
+        self.file(fid)?;
+        Ok(fid)
+    }
+
+    /// The entry of a fid that may be used now.
+    pub(super) fn here(&self, fid: Fid) -> Result<&Entry<N>> {
+        match self.fids.get(&fid) {
+            Some(entry) if entry.state == State::Here => Ok(entry),
+            Some(entry) if entry.state == State::Alone => {
+                Err(Error::new(Errno::EBUSY, "fid is being walked"))
+            }
+            _ => Err(unknown_fid()),
+        }
+    }
+
+    /// The entry of a fid that stands for a file, not for authentication or an attribute.
+    fn file(&self, fid: Fid) -> Result<&Entry<N>> {
+        let entry = self.here(fid)?;
+        if entry.kind == Kind::File { Ok(entry) } else { Err(Error::new(Errno::EBADF, "fid is not a file")) }
+    }
+}
+
+impl Plan {
+    fn open<N>(&mut self, entry: &Entry<N>, fid: Fid, flags: OpenFlags) -> Result<()> {
+        if entry.open.is_some() {
+            return Err(already_open());
+        }
+        if entry.qid.is_dir() && flags.changes() {
+            return Err(Errno::EISDIR.into());
+        }
+        (self.fid, self.flags, self.usage) = (fid, flags, Use::Moves);
+        Ok(())
+    }
+
+    fn create<N>(&mut self, entry: &Entry<N>, fid: Fid, name: &[u8], flags: OpenFlags) -> Result<()> {
+        directory(entry)?;
+        if entry.open.is_some() {
+            return Err(already_open());
+        }
+        check_name(name)?;
+        (self.fid, self.flags, self.usage) = (fid, flags, Use::Moves);
+        Ok(())
+    }
+}
+
+fn directory<N>(entry: &Entry<N>) -> Result<()> {
+    if entry.qid.is_dir() { Ok(()) } else { Err(Errno::ENOTDIR.into()) }
+}
+
+fn new(fid: Fid) -> Result<Fid> {
+    if fid == NOFID { Err(Error::new(Errno::EINVAL, "nofid cannot be made")) } else { Ok(fid) }
+}
+
+/// What Linux sends in Tlopen and means for itself: NOCTTY, FASYNC, LARGEFILE, CLOEXEC.
+const OPEN_IGNORED: OpenFlags = OpenFlags(0o400 | 0o20000 | 0o100000 | 0o2000000);

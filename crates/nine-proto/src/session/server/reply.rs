@@ -1,0 +1,159 @@
+//! Answers on their way out: encoded in the session's dialect, with the Rflushes that waited for them.
+
+use alloc::vec::Vec;
+
+use super::number::*;
+use super::{Call, Data, Out, Session};
+use crate::dialect::{Base, Dialect};
+use crate::error::{Errno, Error};
+use crate::ids::Tag;
+use crate::msg::{self, OnlyU, Qids, Rmsg};
+use crate::op::Reply;
+use crate::wire::Writer;
+
+impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
+    pub(super) fn encode<P: Data>(
+        &self,
+        tag: Tag,
+        call: &Call<N, F>,
+        reply: Reply<N, P>,
+        dialect: Dialect,
+        out: &mut impl Out<P>,
+    ) {
+        let before = out.bytes().len();
+        let buf = out.bytes();
+        let mut put = |message: Rmsg<'_>| message.encode(tag, dialect, buf);
+        match (call.number, reply) {
+            (READ, Reply::Read(data)) => {
+                assert!(data.len() <= call.count as usize, "a read gives no more than was asked");
+                Rmsg::Read { data: msg::Data::Count(data.len() as u32) }.encode_before(
+                    data.len(),
+                    tag,
+                    dialect,
+                    buf,
+                );
+                return out.payload(data);
+            }
+            (READ, Reply::Dir(dir)) => put(Rmsg::Read { data: msg::Data::Bytes(dir.bytes()) }),
+            (READDIR, Reply::Dir(dir)) => put(Rmsg::Readdir { data: msg::Data::Bytes(dir.bytes()) }),
+            (WRITE, Reply::Wrote(count)) => put(Rmsg::Write { count }),
+            (WALK, Reply::Walk { qids, .. }) => put(Rmsg::Walk { qids: Qids::Slice(&qids) }),
+            (AUTH, Reply::Auth { qid, .. }) => put(Rmsg::Auth { aqid: qid }),
+            (ATTACH, Reply::Attach { qid, .. }) => put(Rmsg::Attach { qid }),
+            (OPEN, Reply::Open { qid, iounit, .. }) => put(Rmsg::Open { qid, iounit }),
+            (CREATE, Reply::Open { qid, iounit, .. }) => put(Rmsg::Create { qid, iounit }),
+            (LOPEN, Reply::Open { qid, iounit, .. }) => put(Rmsg::Lopen { qid, iounit }),
+            (LCREATE, Reply::Open { qid, iounit, .. }) => put(Rmsg::Lcreate { qid, iounit }),
+            (SYMLINK, Reply::Made(qid)) => put(Rmsg::Symlink { qid }),
+            (MKNOD, Reply::Made(qid)) => put(Rmsg::Mknod { qid }),
+            (MKDIR, Reply::Made(qid)) => put(Rmsg::Mkdir { qid }),
+            (READLINK, Reply::Target(target)) => put(Rmsg::Readlink { target: &target }),
+            (GETATTR, Reply::Attr(attr)) => put(Rmsg::Getattr { attr }),
+            (STAT, Reply::Attr(attr)) => {
+                let mut w = Writer::message(buf, STAT + 1, tag, dialect);
+                let mut outer = w.nested();
+                outer.u16(0);
+                let name = attr.texts.as_deref().map_or(&b"/"[..], |texts| &texts.name);
+                attr.encode_stat(name, &*self.names, outer.nested());
+                outer.finish_record();
+                w.finish(0);
+            }
+            (STATFS, Reply::Statfs(statfs)) => put(Rmsg::Statfs { statfs }),
+            (LOCK, Reply::Lock(status)) => put(Rmsg::Lock { status: status as u8 }),
+            (GETLOCK, Reply::Getlock { ty, start, length, proc_id, client_id }) => {
+                put(Rmsg::Getlock { ty: ty as u8, start, length, proc_id, client_id: &client_id });
+            }
+            (XATTRWALK, Reply::Xattr { size, .. }) => put(Rmsg::Xattrwalk { size }),
+            (XATTRCREATE, Reply::Moved(_)) => put(Rmsg::Xattrcreate {}),
+            (RENAME, Reply::Done) => put(Rmsg::Rename {}),
+            (SETATTR, Reply::Done) => put(Rmsg::Setattr {}),
+            (FSYNC, Reply::Done) => put(Rmsg::Fsync {}),
+            (LINK, Reply::Done | Reply::Made(_)) => put(Rmsg::Link {}),
+            (RENAMEAT, Reply::Done) => put(Rmsg::Renameat {}),
+            (UNLINKAT, Reply::Done) => put(Rmsg::Unlinkat {}),
+            (CLUNK, Reply::Done) => put(Rmsg::Clunk {}),
+            (REMOVE, Reply::Done) => put(Rmsg::Remove {}),
+            (WSTAT, Reply::Done) => put(Rmsg::Wstat {}),
+            (number, _) => {
+                panic!("the file server gave an answer of another kind to a message of type {number}")
+            }
+        }
+        if out.bytes().len() - before > self.msize as usize {
+            out.bytes().truncate(before);
+            self.refuse(tag, &Error::new(Errno::EOVERFLOW, "the reply does not fit into msize"), out);
+        }
+    }
+
+    pub(super) fn answer_flushes<P>(
+        &mut self,
+        mut flushes: Vec<Tag>,
+        dialect: Dialect,
+        out: &mut impl Out<P>,
+    ) {
+        while !flushes.is_empty() {
+            for tag in core::mem::take(&mut flushes) {
+                if let Some(call) = self.calls.remove(&tag) {
+                    Rmsg::Flush {}.encode(tag, dialect, out.bytes());
+                    flushes.extend(call.flushes);
+                }
+            }
+        }
+    }
+
+    pub(super) fn refuse<P>(&self, tag: Tag, error: &Error, out: &mut impl Out<P>) {
+        let dialect = self.dialect.unwrap_or(Dialect::P2000);
+        let message = match dialect.base {
+            Base::L => Rmsg::Lerror { ecode: error.errno.0 },
+            _ => {
+                let text = error.ename();
+                Rmsg::Error {
+                    ename: &text.as_bytes()[..text.floor_char_boundary(ERRMAX)],
+                    errno: OnlyU(error.errno.0),
+                }
+            }
+        };
+        message.encode(tag, dialect, out.bytes());
+    }
+}
+
+impl<N, P> Reply<N, P> {
+    /// The same answer with another kind of node.
+    pub fn map_node<M>(self, f: impl FnOnce(N) -> M) -> Reply<M, P> {
+        match self {
+            Self::Done => Reply::Done,
+            Self::Auth { qid, node } => Reply::Auth { qid, node: f(node) },
+            Self::Attach { qid, node } => Reply::Attach { qid, node: f(node) },
+            Self::Walk { qids, node } => Reply::Walk { qids, node: node.map(f) },
+            Self::Open { qid, iounit, node } => Reply::Open { qid, iounit, node: f(node) },
+            Self::Made(qid) => Reply::Made(qid),
+            Self::Moved(node) => Reply::Moved(f(node)),
+            Self::Target(target) => Reply::Target(target),
+            Self::Attr(attr) => Reply::Attr(attr),
+            Self::Dir(dir) => Reply::Dir(dir),
+            Self::Read(data) => Reply::Read(data),
+            Self::Wrote(count) => Reply::Wrote(count),
+            Self::Lock(status) => Reply::Lock(status),
+            Self::Getlock { ty, start, length, proc_id, client_id } => {
+                Reply::Getlock { ty, start, length, proc_id, client_id }
+            }
+            Self::Xattr { size, node } => Reply::Xattr { size, node: f(node) },
+            Self::Statfs(statfs) => Reply::Statfs(statfs),
+        }
+    }
+
+    /// The node that this success has made, if it has made one.
+    pub(super) fn into_node(self) -> Option<N> {
+        match self {
+            Self::Auth { node, .. }
+            | Self::Attach { node, .. }
+            | Self::Open { node, .. }
+            | Self::Xattr { node, .. }
+            | Self::Moved(node) => Some(node),
+            Self::Walk { node, .. } => node,
+            _ => None,
+        }
+    }
+}
+
+/// Longest error text sent (`ERRMAX` of error(2)), bytes.
+const ERRMAX: usize = 128;
