@@ -141,7 +141,10 @@ impl Connection {
                 return self.drain(cx, flushed);
             }
             if over {
-                cx.waker().wake_by_ref();
+                // With a turn's worth of answers waiting, only the socket's writability changes anything.
+                if flushed || self.tx.queued() < TURN_BYTES {
+                    cx.waker().wake_by_ref();
+                }
                 return Poll::Pending;
             }
             if starved {

@@ -1,0 +1,176 @@
+//! Clients that mean no good, and the others, who must not notice.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Raw, STUCK, Zeros, read};
+use nine_io::server::{Core, FLOOR, Gate, Service};
+use nine_net::Env;
+use nine_proto::msg::{Data, Tmsg};
+use nine_proto::{Fid, Tag};
+use nine_sim::{Shape, World, seeds};
+
+fn service(budget: usize) -> (Arc<Zeros>, Service) {
+    let zeros = Arc::new(Zeros::default());
+    (zeros.clone(), Service::new(zeros, Gate::default(), Core::with_budget(budget)))
+}
+
+/// A thousand bad clients of each kind, and one good one that does ordinary work beside them.
+#[test]
+fn a_thousand_bad_clients_leave_the_others_served_and_memory_bounded() {
+    const BAD: usize = 1000;
+    const BUDGET: usize = 8 << 20;
+    for seed in seeds(2) {
+        let world = World::new(seed);
+        let (_, service) = service(BUDGET);
+        for i in 0..BAD {
+            let env = world.env();
+            let shape = Shape { window: 16 * 1024, ..Shape::default() };
+            let mut raw = Raw::dial(&world, &service, shape);
+            world.env().spawn(Box::pin(async move {
+                match i % 3 {
+                    // Sends nothing.
+                    0 => std::future::pending::<()>().await,
+                    // Sends a byte a second.
+                    1 => loop {
+                        if raw.send_bytes(&[0]).await.is_err() {
+                            return;
+                        }
+                        env.sleep_until(env.now() + Duration::from_secs(1)).await;
+                    },
+                    // Asks for as much as it can and never reads an answer.
+                    _ => {
+                        raw.hello(1 << 20).await;
+                        raw.open().await;
+                        for tag in 0.. {
+                            if raw.send(tag % 60_000, read(1 << 20)).await.is_err() {
+                                return;
+                            }
+                        }
+                    }
+                }
+            }));
+        }
+        let mut good = Raw::dial(&world, &service, Shape::default());
+        let core = service.core.clone();
+        let env = world.env();
+        world.run(async move {
+            good.hello(1 << 20).await;
+            good.open().await;
+            for i in 0..50 {
+                assert!(good.call(1, read(4096)).await.starts_with("Rread tag 1 data 4096"));
+                let data = Data::Bytes(&[7; 10_000]);
+                let write = Tmsg::Write { fid: Fid(2), offset: 0, data };
+                assert_eq!(good.call(1, write).await, "Rwrite tag 1 count 10000");
+                env.sleep_until(Duration::from_secs(i)).await;
+                assert!(core.borrowed() <= BUDGET + BAD * 2 * FLOOR, "{} bytes borrowed", core.borrowed());
+            }
+        });
+    }
+}
+
+#[test]
+fn malformed_bytes_end_their_connection_and_no_other() {
+    let floods: [&[u8]; 6] = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &[6, 0, 0, 0, 100, 0, 0],
+        &[255; 64],
+        &[7, 0, 0, 0, 106, 0, 0],
+        &[8, 0, 0, 0, 120, 1, 0, 9],
+        &[0; 64],
+    ];
+    for (seed, flood) in floods.into_iter().enumerate() {
+        let world = World::new(seed as u64);
+        let (zeros, service) = service(1 << 20);
+        let mut bad = Raw::dial(&world, &service, Shape::default());
+        let mut good = Raw::dial(&world, &service, Shape::default());
+        world.run(async move {
+            bad.hello(8192).await;
+            good.hello(8192).await;
+            good.open().await;
+            bad.send_bytes(flood).await.unwrap();
+            assert_eq!(bad.reply().await, "UnexpectedEof");
+            assert!(good.call(1, read(10)).await.starts_with("Rread"));
+            assert_eq!(*zeros.clunks.lock().unwrap(), 1, "the bad client's root was clunked");
+        });
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_ever_ends_with_its_flush_and_with_its_client() {
+    for seed in seeds(20) {
+        let world = World::new(seed);
+        let (zeros, service) = service(1 << 20);
+        let mut raw = Raw::dial(&world, &service, Shape::default());
+        let held = zeros.clone();
+        world.run(async move {
+            raw.hello(8192).await;
+            raw.open().await;
+            let stuck = || Tmsg::Read { fid: Fid(2), offset: STUCK, count: 10 };
+            raw.send(5, stuck()).await.unwrap();
+            raw.send(6, stuck()).await.unwrap();
+            assert_eq!(raw.call(7, Tmsg::Flush { oldtag: Tag(5) }).await, "Rflush tag 7");
+            assert_eq!(held.stuck(), 1);
+            // The clunk waits for the other one and goes with it.
+            raw.send(8, Tmsg::Clunk { fid: Fid(2) }).await.unwrap();
+            assert!(raw.call(9, read(1)).await.contains("tag 9 ecode 9"));
+            raw.hang_up();
+        });
+        world.settle();
+        assert_eq!(zeros.stuck(), 0);
+        assert_eq!(*zeros.clunks.lock().unwrap(), 2);
+        assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_drain_answers_what_was_asked_and_ends() {
+    for seed in seeds(20) {
+        let world = World::new(seed);
+        let (_, service) = service(1 << 20);
+        let mut raw = Raw::dial(&world, &service, Shape::default());
+        let core = service.core.clone();
+        world.run(async move {
+            raw.hello(1 << 20).await;
+            raw.open().await;
+            for tag in 0..20 {
+                raw.send(tag, read(100_000)).await.unwrap();
+            }
+            // One answer has come, so all were asked or are on their way.
+            assert!(raw.reply().await.starts_with("Rread"));
+            core.drain();
+            while raw.receive().await.is_ok() {}
+        });
+        world.settle();
+        assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_link_that_breaks_anywhere_leaves_nothing_behind() {
+    for seed in seeds(60) {
+        let world = World::new(seed);
+        let (zeros, service) = service(1 << 20);
+        let shape = Shape { breaks_after: Some(20 + 40 * seed), ..Shape::default() };
+        let mut raw = Raw::dial(&world, &service, shape);
+        world.run(async move {
+            let version = Tmsg::Version { msize: 8192, version: b"9P2000.L" };
+            if !raw.call(!0, version).await.starts_with("Rversion") {
+                return;
+            }
+            for tag in 0..200 {
+                let fid = Fid(10 + u32::from(tag));
+                let attach = nine_proto::msg::OnlyIds(0);
+                let attach =
+                    Tmsg::Attach { fid, afid: nine_proto::NOFID, uname: b"", aname: b"", n_uname: attach };
+                if raw.send(tag, attach).await.is_err() {
+                    return;
+                }
+            }
+        });
+        world.settle();
+        assert_eq!((world.tasks(), zeros.stuck(), service.core.borrowed()), (0, 0, 0));
+    }
+}
