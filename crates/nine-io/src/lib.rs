@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod buf;
-// client
+pub mod client;
 mod payload;
 pub mod server;
 

@@ -28,6 +28,7 @@ const RLERROR: u8 = 7;
 const RVERSION: u8 = 101;
 const RERROR: u8 = 107;
 const RFLUSH: u8 = 109;
+const RCLUNK: u8 = 121;
 
 /// See the module.
 #[derive(Debug)]
@@ -93,10 +94,10 @@ enum Version {
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     Free,
-    Call(Call),
+    Call(Intent),
     /// A call nobody waits for, until its Rflush; a server that refuses the flush ends it by answering.
     Orphan {
-        call: Call,
+        call: Intent,
         flushing: bool,
         answered: bool,
     },
@@ -104,13 +105,21 @@ enum Slot {
     Flush(Tag),
 }
 
+/// What a message is about to do: all that the session has to know of it, for messages that are encoded before there
+/// is a tag for them.
 #[derive(Clone, Copy, Debug)]
-struct Call {
+pub struct Intent {
     /// The type of its reply.
     reply: u8,
     /// The fid it uses.
     fid: Option<Fid>,
     effect: Effect,
+}
+
+impl From<&Tmsg<'_>> for Intent {
+    fn from(message: &Tmsg<'_>) -> Self {
+        Self { reply: message.number() + 1, fid: used(message), effect: effect(message) }
+    }
 }
 
 /// What a call does to fids when it succeeds.
@@ -199,23 +208,19 @@ impl ClientSession {
     /// A tag for this message, or `None` while [`ClientSession::limit`] calls are under way. The version is agreed.
     /// A fid that the message makes comes from [`ClientSession::fid`]; from now on the session looks after it:
     /// if the call fails the number is free again.
-    pub fn call(&mut self, message: &Tmsg<'_>) -> Option<Tag> {
+    pub fn call(&mut self, message: impl Into<Intent>) -> Option<Tag> {
         assert!(matches!(self.version, Version::Agreed { .. }), "calls come after the version");
         if self.calls == self.limit {
             return None;
         }
         self.calls += 1;
-        Some(self.tag(Slot::Call(Call {
-            reply: message.number() + 1,
-            fid: used(message),
-            effect: effect(message),
-        })))
+        Some(self.tag(Slot::Call(message.into())))
     }
 
     /// Undoes what the preparation of a message did that is not sent after all. The fid that comes out is one that
     /// the message would have ended: to be clunked.
-    pub fn unsent(&mut self, message: &Tmsg<'_>) -> Option<Fid> {
-        match effect(message) {
+    pub fn unsent(&mut self, message: impl Into<Intent>) -> Option<Fid> {
+        match message.into().effect {
             Effect::None => None,
             Effect::Makes { fid, .. } => {
                 self.fids.give(fid);
@@ -226,12 +231,15 @@ impl ClientSession {
     }
 
     /// Nobody wants the answer any more. The tag of the Tflush to send, or `None` if the call has ended or was
-    /// cancelled before: one Tflush is enough (flush(5)).
+    /// cancelled before: one Tflush is enough (flush(5)). A Tclunk is never taken back: its fid is unwanted either way.
     pub fn cancel(&mut self, tag: Tag) -> Option<Tag> {
         let slot = self.slots.get_mut(usize::from(tag.0))?;
         let Slot::Call(call) = *slot else {
             return None;
         };
+        if call.reply == RCLUNK {
+            return None;
+        }
         *slot = Slot::Orphan { call, flushing: true, answered: false };
         self.orphans += 1;
         Some(self.tag(Slot::Flush(tag)))
@@ -317,7 +325,7 @@ impl ClientSession {
     }
 
     /// Decodes the answer of a call and settles its fids.
-    fn answer<'f>(&mut self, call: Call, frame: &'f [u8]) -> Result<(Rmsg<'f>, Option<Fid>), WireError> {
+    fn answer<'f>(&mut self, call: Intent, frame: &'f [u8]) -> Result<(Rmsg<'f>, Option<Fid>), WireError> {
         let ty = frame::type_of(frame);
         if ty != call.reply && ty != RERROR && ty != RLERROR {
             return Err(WireError::Reply(ty));

@@ -130,6 +130,15 @@ fn a_call_is_flushed_once() {
 }
 
 #[test]
+fn a_clunk_is_never_taken_back() {
+    let mut s = session(4);
+    let tag = s.call(&Tmsg::Clunk { fid: ROOT }).unwrap();
+    assert_eq!(s.cancel(tag), None);
+    assert_eq!(answered(&mut s, Rmsg::Clunk {}, tag), (None, true));
+    assert_eq!(s.fids(), 0);
+}
+
+#[test]
 fn what_has_ended_cannot_be_cancelled() {
     let mut s = session(4);
     let (tag, _) = walk(&mut s, &[b"a"]);

@@ -1,0 +1,140 @@
+//! An answer after its frame is gone: typed, owned, with file data copied at most once.
+
+use bytes::Bytes;
+use nine_proto::msg::{Data, Rmsg};
+use nine_proto::{Attr, Dialect, Errno, Error, LockStatus, LockType, Names, Qid, Statfs};
+
+use super::error::Result;
+
+/// An error text longer than this is cut, bytes.
+const ENAME_MAX: usize = 512;
+/// `ERRUNDEF` of .u: the text alone counts.
+const ERRUNDEF: u32 = u32::MAX;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Done,
+    Qid(Qid),
+    Open { qid: Qid, iounit: u32 },
+    Walk(Vec<Qid>),
+    Attr(Box<Attr>),
+    Data(Bytes),
+    Text(Box<[u8]>),
+    Wrote(u32),
+    Size(u64),
+    Lock(u8),
+    Getlock(Getlock),
+    Statfs(Statfs),
+}
+
+/// The lock that is in the way (Rgetlock).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Getlock {
+    /// `Unlock`: none.
+    pub ty: LockType,
+    /// First byte.
+    pub start: u64,
+    /// Bytes; 0 = to the end of the file.
+    pub length: u64,
+    /// The owner's process.
+    pub proc_id: u32,
+    /// The owner's host.
+    pub client_id: Box<[u8]>,
+}
+
+impl Answer {
+    /// The bytes that an answer carries or says it took, if it is of that kind.
+    pub(crate) fn count(reply: &Rmsg<'_>) -> Option<u32> {
+        match reply {
+            Rmsg::Read { data: Data::Bytes(b) } | Rmsg::Readdir { data: Data::Bytes(b) } => {
+                Some(b.len() as u32)
+            }
+            Rmsg::Write { count } => Some(*count),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn of(
+        reply: Rmsg<'_>,
+        owner: Option<&Bytes>,
+        dialect: Dialect,
+        names: &dyn Names,
+    ) -> Result<Self> {
+        Ok(match reply {
+            Rmsg::Error { ename, errno } => {
+                let text = String::from_utf8_lossy(&ename[..ename.len().min(ENAME_MAX)]);
+                return Err(match errno.0 {
+                    0 | ERRUNDEF => Error::from_text(&text),
+                    errno => Error::new(Errno(errno), text),
+                }
+                .into());
+            }
+            Rmsg::Lerror { ecode } => return Err(Error::from(Errno(ecode)).into()),
+            Rmsg::Symlink { qid } | Rmsg::Mknod { qid } | Rmsg::Mkdir { qid } | Rmsg::Attach { qid } => {
+                Self::Qid(qid)
+            }
+            Rmsg::Auth { aqid } => Self::Qid(aqid),
+            Rmsg::Lopen { qid, iounit }
+            | Rmsg::Lcreate { qid, iounit }
+            | Rmsg::Open { qid, iounit }
+            | Rmsg::Create { qid, iounit } => Self::Open { qid, iounit },
+            Rmsg::Walk { qids } => Self::Walk(qids.iter().collect()),
+            Rmsg::Getattr { attr } => Self::Attr(Box::new(attr)),
+            Rmsg::Stat { stat } => Self::Attr(Box::new(stat.to_attr(dialect, names))),
+            Rmsg::Read { data } | Rmsg::Readdir { data } | Rmsg::Stream { data } => {
+                let data = data.bytes();
+                Self::Data(owner.map_or_else(|| Bytes::copy_from_slice(data), |owner| owner.slice_ref(data)))
+            }
+            Rmsg::Readlink { target } => Self::Text(target.into()),
+            Rmsg::Write { count } => Self::Wrote(count),
+            Rmsg::Xattrwalk { size } => Self::Size(size),
+            Rmsg::Lock { status } => Self::Lock(status),
+            Rmsg::Getlock { ty, start, length, proc_id, client_id } => Self::Getlock(Getlock {
+                ty: lock_type(ty)?,
+                start,
+                length,
+                proc_id,
+                client_id: client_id.into(),
+            }),
+            Rmsg::Statfs { statfs } => Self::Statfs(statfs),
+            _ => Self::Done,
+        })
+    }
+}
+
+pub(crate) fn lock_status(status: u8) -> Result<LockStatus> {
+    Ok(match status {
+        0 => LockStatus::Success,
+        1 => LockStatus::Blocked,
+        2 => LockStatus::Error,
+        3 => LockStatus::Grace,
+        _ => {
+            return Err(Error::new(
+                Errno::EPROTO,
+                "the server answers with a lock status that does not exist",
+            )
+            .into());
+        }
+    })
+}
+
+fn lock_type(ty: u8) -> Result<LockType> {
+    Ok(match ty {
+        0 => LockType::Read,
+        1 => LockType::Write,
+        2 => LockType::Unlock,
+        _ => {
+            return Err(
+                Error::new(Errno::EPROTO, "the server answers with a lock type that does not exist").into()
+            );
+        }
+    })
+}
+
+impl Answer {
+    /// The session has checked that an answer is of the type that its request asks for; so this is never reached.
+    pub(crate) fn never(&self) -> ! {
+        unreachable!("the session lets no answer of another type through: {self:?}")
+    }
+}

@@ -1,0 +1,75 @@
+//! One request and the wait for its answer, as a future. Dropping it takes the request back: it is flushed, and what
+//! a late success makes is clunked; nothing waits for that.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use nine_proto::msg::Tmsg;
+
+use super::answer::Answer;
+use super::error::Result;
+use super::state::Shared;
+
+/// See the module. Sent when it is polled for the first time, or when there is room after that.
+pub(crate) struct Call<'m> {
+    shared: Arc<Shared>,
+    message: Tmsg<'m>,
+    payload: Option<Bytes>,
+    stage: Stage,
+}
+
+enum Stage {
+    New,
+    Begun(usize),
+    Over,
+}
+
+impl<'m> Call<'m> {
+    pub(crate) fn new(shared: &Arc<Shared>, message: Tmsg<'m>) -> Self {
+        Self { shared: shared.clone(), message, payload: None, stage: Stage::New }
+    }
+
+    /// `payload` belongs to the end of the message, whose own data is only a count.
+    pub(crate) fn with_payload(shared: &Arc<Shared>, message: Tmsg<'m>, payload: Bytes) -> Self {
+        let mut call = Self::new(shared, message);
+        call.payload = Some(payload);
+        call
+    }
+}
+
+impl Future for Call<'_> {
+    type Output = Result<Answer>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { shared, message, payload, stage } = self.get_mut();
+        let answer = match *stage {
+            Stage::New => match shared.with(|state| state.begin(message, payload.take(), cx.waker())) {
+                Ok(call) => {
+                    *stage = Stage::Begun(call);
+                    return Poll::Pending;
+                }
+                Err(error) => Err(error),
+            },
+            Stage::Begun(call) => match shared.with(|state| state.poll(call, cx.waker())) {
+                Poll::Ready(answer) => answer,
+                Poll::Pending => return Poll::Pending,
+            },
+            Stage::Over => panic!("a call is polled no more after its answer"),
+        };
+        *stage = Stage::Over;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::New => self.shared.with(|state| state.unsent(&self.message)),
+            Stage::Begun(call) => self.shared.with(|state| state.abandon(call)),
+            Stage::Over => {}
+        }
+    }
+}

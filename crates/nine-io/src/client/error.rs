@@ -1,0 +1,125 @@
+//! What can go wrong for a client, by who is at fault: the server said no, the connection went, the server's bytes
+//! are wrong, or we refused before asking.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use nine_proto::{Errno, WireError};
+
+/// What client operations return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed. Cheap to clone: when a connection goes, every waiter gets the same one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server refused.
+    Remote(nine_proto::Error),
+    /// A name on the way does not exist, or may not be walked.
+    Walk {
+        /// The path as it was asked for, up to and with the name that failed.
+        path: Box<str>,
+        /// What the server said, or ENOENT where it only stopped (walk(5)).
+        error: nine_proto::Error,
+    },
+    /// We refused without asking: the argument is bad, or the dialect cannot say it.
+    Refused(nine_proto::Error),
+    /// The connection is gone.
+    Transport {
+        /// The server's address.
+        peer: Arc<str>,
+        /// What happened to it.
+        error: Arc<io::Error>,
+    },
+    /// The server sent something that is not 9P; the connection was ended.
+    Protocol {
+        /// The server's address.
+        peer: Arc<str>,
+        /// What is wrong with it.
+        error: WireError,
+    },
+    /// The server speaks none of the dialects that were offered.
+    Version {
+        /// The server's address.
+        peer: Arc<str>,
+    },
+}
+
+impl Error {
+    pub(crate) fn refused(errno: Errno, text: &str) -> Self {
+        Self::Refused(nine_proto::Error::new(errno, text))
+    }
+
+    /// The number that says it best, for callers that must pass one on.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Remote(error) | Self::Refused(error) | Self::Walk { error, .. } => error.errno,
+            Self::Transport { error, .. } => {
+                let known = error.raw_os_error().and_then(|n| u32::try_from(n).ok());
+                known.map_or(Errno::ECONNRESET, Errno)
+            }
+            Self::Protocol { .. } | Self::Version { .. } => Errno::EPROTO,
+        }
+    }
+
+    /// Whether the connection is gone, so that another one might do better.
+    pub fn is_disconnect(&self) -> bool {
+        matches!(self, Self::Transport { .. } | Self::Protocol { .. })
+    }
+
+    /// What to answer to a client of ours that asked for this: a server's own words pass unchanged.
+    pub fn into_reply(self) -> nine_proto::Error {
+        match self {
+            Self::Remote(error) | Self::Refused(error) | Self::Walk { error, .. } => error,
+            other => nine_proto::Error::new(other.errno(), other.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remote(error) | Self::Refused(error) => error.fmt(f),
+            Self::Walk { path, error } => write!(f, "{path}: {error}"),
+            Self::Transport { peer, error } => write!(f, "{peer}: {error}"),
+            Self::Protocol { peer, error } => write!(f, "{peer} does not keep to 9P: {error}"),
+            Self::Version { peer } => write!(f, "{peer} speaks no 9P that we know"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Transport { error, .. } => Some(&**error),
+            Self::Protocol { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<nine_proto::Error> for Error {
+    fn from(error: nine_proto::Error) -> Self {
+        Self::Remote(error)
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.errno() {
+            Errno::ENOENT => io::ErrorKind::NotFound,
+            Errno::EACCES | Errno::EPERM => io::ErrorKind::PermissionDenied,
+            Errno::EEXIST => io::ErrorKind::AlreadyExists,
+            Errno::EINTR => io::ErrorKind::Interrupted,
+            Errno::EOPNOTSUPP | Errno::ENOSYS => io::ErrorKind::Unsupported,
+            Errno::EINVAL => io::ErrorKind::InvalidInput,
+            _ => match &error {
+                Error::Transport { error, .. } => error.kind(),
+                Error::Protocol { .. } => io::ErrorKind::InvalidData,
+                _ => io::ErrorKind::Other,
+            },
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,184 @@
+//! A file of the server: one fid, and what is known about it.
+
+use std::fmt;
+
+use nine_proto::msg::{MAXWELEM, Names, Tmsg};
+use nine_proto::{Errno, Fid, OpenFlags, Qid, show};
+
+use super::answer::Answer;
+use super::call::Call;
+use super::error::{Error, Result};
+use super::{Client, text};
+
+/// A file of the server, or a directory. Dropping it clunks its fid in the background; [`File::close`] does it and
+/// says how that went.
+///
+/// Concurrency: every operation may be under way any number of times at once. The server may answer in any order;
+/// what must happen after something else is begun after its answer.
+pub struct File {
+    client: Client,
+    fid: Fid,
+    qid: Qid,
+    /// How it is open, and the `iounit` the server gave it.
+    open: Option<(OpenFlags, u32)>,
+    /// The fid is another's to clunk.
+    gone: bool,
+}
+
+impl File {
+    pub(crate) fn new(client: &Client, fid: Fid, qid: Qid) -> Self {
+        Self { client: client.clone(), fid, qid, open: None, gone: false }
+    }
+
+    /// The session it belongs to.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its number in the session.
+    pub fn fid(&self) -> Fid {
+        self.fid
+    }
+
+    /// Which file it is, as of the walk or the open that led here.
+    pub fn qid(&self) -> Qid {
+        self.qid
+    }
+
+    /// How it is open, if it is.
+    pub fn flags(&self) -> Option<OpenFlags> {
+        self.open.map(|(flags, _)| flags)
+    }
+
+    /// The most data in one read or write, bytes: as the server says, else as much as a message holds.
+    pub fn iounit(&self) -> u32 {
+        let max = self.client.iounit_max();
+        match self.open {
+            Some((_, iounit)) if iounit > 0 => iounit.min(max),
+            _ => max,
+        }
+    }
+
+    /// The file at `path` below this one: names with '/' between, of which empty ones and "." are left out; ".."
+    /// leads up. An empty path is another fid for the same file. This file is not open (walk(5)).
+    ///
+    /// # Errors
+    /// [`Error::Walk`] names the element that stopped it. No fid is left.
+    pub async fn walk(&self, path: impl AsRef<[u8]>) -> Result<Self> {
+        let mut names = Vec::new();
+        for name in path.as_ref().split(|&b| b == b'/') {
+            if !matches!(name, b"" | b".") {
+                names.push(text(name)?);
+            }
+        }
+        let (first, rest) = names.split_at(names.len().min(MAXWELEM));
+        let newfid = self.client.fid()?;
+        let qids = self.steps(newfid, self.fid, first).await.map_err(|stop| stop.within(&names, 0))?;
+        let mut file = Self::new(&self.client, newfid, qids.last().copied().unwrap_or(self.qid));
+        for (i, run) in rest.chunks(MAXWELEM).enumerate() {
+            let begin = (i + 1) * MAXWELEM;
+            let qids = file.steps(newfid, newfid, run).await.map_err(|stop| stop.within(&names, begin))?;
+            file.qid = qids.last().copied().unwrap_or(file.qid);
+        }
+        Ok(file)
+    }
+
+    /// One Twalk, all of it.
+    async fn steps(&self, newfid: Fid, fid: Fid, names: &[&[u8]]) -> Result<Vec<Qid>, Stop> {
+        let walk = Tmsg::Walk { fid, newfid, names: Names::Slice(names) };
+        match self.call(walk).await {
+            Ok(Answer::Walk(qids)) if qids.len() == names.len() => Ok(qids),
+            Ok(Answer::Walk(qids)) => {
+                let past_a_file = qids.last().is_some_and(|qid| !qid.is_dir());
+                let errno = if past_a_file { Errno::ENOTDIR } else { Errno::ENOENT };
+                Err(Stop { walked: qids.len(), error: Error::Remote(errno.into()) })
+            }
+            Ok(other) => other.never(),
+            Err(error) => Err(Stop { walked: 0, error }),
+        }
+    }
+
+    /// The file at `path` below this one, open.
+    pub async fn open(&self, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<Self> {
+        self.walk(path).await?.open_here(flags).await
+    }
+
+    /// This file, open; on error it is gone.
+    ///
+    /// The file that is open may be another one than before (a `clone` file): see [`File::qid`].
+    pub async fn open_here(mut self, flags: OpenFlags) -> Result<Self> {
+        let open = if self.client.dialect().is_l() {
+            if flags.has(OpenFlags::RCLOSE) {
+                return Err(Error::refused(Errno::EOPNOTSUPP, "9P2000.L cannot remove a file at its close"));
+            }
+            Tmsg::Lopen { fid: self.fid, flags: flags.to_wire() }
+        } else {
+            Tmsg::Open { fid: self.fid, mode: flags.to_mode() }
+        };
+        let answer = self.call(open).await?;
+        self.opened(answer, flags);
+        Ok(self)
+    }
+
+    /// The fid was opened, and may have moved.
+    pub(crate) fn opened(&mut self, answer: Answer, flags: OpenFlags) {
+        let Answer::Open { qid, iounit } = answer else { answer.never() };
+        self.qid = qid;
+        self.open = Some((flags, iounit));
+    }
+
+    /// The fid has become a place to write to that no Topen made.
+    pub(crate) fn becomes_writable(&mut self) {
+        self.open = Some((OpenFlags::WRITE, 0));
+    }
+
+    /// Clunks the fid and waits for the answer (clunk(5)): the file is gone in any case, but an error may mean that
+    /// something written was not kept. Dropping the future leaves the clunk to the background.
+    pub async fn close(mut self) -> Result<()> {
+        self.gone = true;
+        self.call(Tmsg::Clunk { fid: self.fid }).await.map(drop)
+    }
+
+    /// Removes the file (remove(5)). The fid is gone in any case.
+    pub async fn remove(mut self) -> Result<()> {
+        self.gone = true;
+        self.call(Tmsg::Remove { fid: self.fid }).await.map(drop)
+    }
+
+    pub(crate) fn call<'m>(&self, message: Tmsg<'m>) -> Call<'m> {
+        self.client.call(message)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if !self.gone {
+            self.client.0.shared.with(|state| state.clunk([self.fid]));
+        }
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File {{ fid {} {} of {} }}", self.fid, self.qid, self.client.peer())
+    }
+}
+
+/// Why and where a walk stopped.
+struct Stop {
+    walked: usize,
+    error: Error,
+}
+
+impl Stop {
+    /// Names the element that failed; `begin` is the index of the first name of the run.
+    fn within(self, names: &[&[u8]], begin: usize) -> Error {
+        match self.error {
+            Error::Remote(error) if !names.is_empty() => {
+                let end = (begin + self.walked + 1).min(names.len());
+                Error::Walk { path: show(&names[..end].join(&b'/')).to_string().into(), error }
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! File data in both directions, with as many messages under way as a long link needs.
+//!
+//! A piece is one Tread or Twrite. Pieces are begun in order and taken in order, so an error or the end of the file
+//! shows where it is. A short answer in the middle is followed up before anything behind it counts: no holes.
+//!
+//! Always holds: what is under way is at most `Options::window` bytes, or one piece; files whose reads and writes must
+//! not be cut (append-only, exclusive) have one piece under way.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use nine_proto::msg::{Data, Tmsg};
+use nine_proto::{Errno, OpenFlags, Qid};
+
+use super::answer::Answer;
+use super::call::Call;
+use super::error::{Error, Result};
+use super::file::File;
+use super::window::Window;
+
+/// The most data in one piece, bytes: larger ones only make progress coarser.
+const PIECE: u32 = 256 * 1024;
+/// A piece above this is cut to a multiple of it, so that pieces fall on pages.
+const PAGE: u32 = 4096;
+
+impl File {
+    /// Bytes from `offset` on into `buf`: fewer than fit only at the end of the file, or before an error, which the
+    /// next read meets. Large reads are pipelined. From append-only and exclusive files it is one Tread.
+    ///
+    /// A file that delivers events rather than bytes at an offset is to be read with [`File::read`].
+    pub async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let stop = offset.saturating_add(buf.len() as u64);
+        if self.is_sequential() || buf.len() <= self.piece() as usize {
+            // The common case; and a short answer may be followed up below.
+            let data = self.read(offset, buf.len().min(self.iounit() as usize) as u32).await?;
+            buf[..data.len()].copy_from_slice(&data);
+            if self.is_sequential() || data.is_empty() || data.len() == buf.len() {
+                return Ok(data.len());
+            }
+            let at = data.len();
+            return Ok(at + self.fill(offset + at as u64, stop, &mut buf[at..]).await.unwrap_or(0));
+        }
+        self.fill(offset, stop, buf).await
+    }
+
+    async fn fill(&self, offset: u64, stop: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut reader = Reader { stop, ..Reader::new(self, offset, stop) };
+        let mut n = 0;
+        while let Some(data) = reader.next().await {
+            match data {
+                Ok(data) => {
+                    buf[n..n + data.len()].copy_from_slice(&data);
+                    n += data.len();
+                }
+                Err(error) if n == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(n)
+    }
+
+    /// One Tread: at most `count` and [`File::iounit`] bytes; none at the end of the file.
+    pub async fn read(&self, offset: u64, count: u32) -> Result<Bytes> {
+        data(self.call(Tmsg::Read { fid: self.fid(), offset, count: count.min(self.iounit()) }).await?)
+    }
+
+    /// Writes at `offset`, and says how many bytes the server has taken from the beginning of `data`: fewer than all
+    /// only before an error, which the next write meets. Large writes are pipelined. To append-only and exclusive
+    /// files it is one Twrite, which may take less.
+    pub async fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
+        if self.is_sequential() || data.len() <= self.piece() as usize {
+            let n = self.write(offset, &data[..data.len().min(self.iounit() as usize)]).await?;
+            return Ok(n as usize);
+        }
+        let mut writer = Writer::new(self, offset);
+        let mut written = Ok(());
+        for piece in data.chunks(self.piece() as usize) {
+            written = writer.push(Bytes::copy_from_slice(piece)).await;
+            if written.is_err() {
+                break;
+            }
+        }
+        if written.is_ok() {
+            written = writer.finish().await;
+        }
+        match (writer.written(), written) {
+            (0, Err(error)) => Err(error),
+            (n, _) => Ok(n as usize),
+        }
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub async fn write_all_at(&self, mut offset: u64, mut data: &[u8]) -> Result<()> {
+        loop {
+            let n = self.write_at(offset, data).await?;
+            data = &data[n..];
+            offset += n as u64;
+            if data.is_empty() {
+                return Ok(());
+            }
+            if n == 0 {
+                return Err(takes_nothing());
+            }
+        }
+    }
+
+    /// One Twrite: at most [`File::iounit`] bytes; says how many the server has taken.
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<u32> {
+        let data = Data::Bytes(&data[..data.len().min(self.iounit() as usize)]);
+        wrote(self.call(Tmsg::Write { fid: self.fid(), offset, data }).await?)
+    }
+
+    /// Whether reads and writes must stay in one piece.
+    fn is_sequential(&self) -> bool {
+        let appends = self.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
+        appends || self.qid().ty & (Qid::APPEND | Qid::EXCL) != 0
+    }
+
+    /// The most data in a piece.
+    fn piece(&self) -> u32 {
+        let piece = self.iounit().min(PIECE);
+        if piece > PAGE { piece - piece % PAGE } else { piece }
+    }
+
+    fn window(&self) -> usize {
+        if self.is_sequential() { 0 } else { self.client().0.options.window }
+    }
+}
+
+/// Reads a file from an offset to its end, ahead of its caller.
+///
+/// Only what is known to be there is read ahead: below `size` a window of Treads is under way, beyond it one. So
+/// `size` 0 is right for files that deliver events.
+pub struct Reader<'f> {
+    file: &'f File,
+    window: Window<Piece>,
+    /// Bytes asked for in the window.
+    under_way: usize,
+    /// Where the next piece begins.
+    at: u64,
+    /// Below it the file is believed to have bytes.
+    size: u64,
+    /// Nothing is asked for from here on.
+    stop: u64,
+    done: bool,
+}
+
+impl<'f> Reader<'f> {
+    /// From `offset` on; `size` is the length of the file as far as it is known (from [`File::getattr`]), else 0.
+    pub fn new(file: &'f File, offset: u64, size: u64) -> Self {
+        Self { file, window: Window::new(), under_way: 0, at: offset, size, stop: u64::MAX, done: false }
+    }
+
+    /// The next bytes; `None` at the end of the file and after an error. May be called again after its future was
+    /// dropped: nothing is lost.
+    pub async fn next(&mut self) -> Option<Result<Bytes>> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        if self.done {
+            return Poll::Ready(None);
+        }
+        self.fill();
+        let Some(Ended { offset, len, answer, .. }) = ready!(self.window.poll_next(cx)) else {
+            self.end();
+            return Poll::Ready(None);
+        };
+        self.under_way -= len as usize;
+        match answer.and_then(data) {
+            Ok(data) if data.is_empty() => {
+                self.end();
+                Poll::Ready(None)
+            }
+            Ok(data) => {
+                let n = data.len() as u32;
+                if n < len {
+                    self.window.push_front(self.piece(offset + u64::from(n), len - n));
+                    self.under_way += (len - n) as usize;
+                }
+                Poll::Ready(Some(Ok(data)))
+            }
+            Err(error) => {
+                self.end();
+                Poll::Ready(Some(Err(error)))
+            }
+        }
+    }
+
+    fn fill(&mut self) {
+        let piece = self.file.piece();
+        let window = self.file.window();
+        loop {
+            let alone = self.window.len() == 0;
+            let room = self.under_way + piece as usize <= window && self.at <= self.size;
+            if self.at >= self.stop || !(alone || room) {
+                return;
+            }
+            // The last one of a known size is followed by one that finds the end, or what was added meanwhile.
+            let known = self.size.saturating_sub(self.at);
+            let most = if known > 0 { known } else { u64::MAX }.min(self.stop - self.at);
+            let len = u64::from(piece).min(most) as u32;
+            self.window.push_back(self.piece(self.at, len));
+            self.under_way += len as usize;
+            self.at += u64::from(len);
+        }
+    }
+
+    fn piece(&self, offset: u64, len: u32) -> Piece {
+        let call = self.file.call(Tmsg::Read { fid: self.file.fid(), offset, count: len });
+        Piece { call, offset, len, data: Bytes::new() }
+    }
+
+    fn end(&mut self) {
+        self.done = true;
+        self.window.clear();
+    }
+}
+
+/// Writes a file from an offset on, without waiting for each answer.
+///
+/// Dropping it takes back what has not been answered; [`Writer::finish`] waits for it.
+pub struct Writer<'f> {
+    file: &'f File,
+    window: Window<Piece>,
+    under_way: usize,
+    at: u64,
+    written: u64,
+    failed: Option<Error>,
+}
+
+impl<'f> Writer<'f> {
+    /// From `offset` on.
+    pub fn new(file: &'f File, offset: u64) -> Self {
+        Self { file, window: Window::new(), under_way: 0, at: offset, written: 0, failed: None }
+    }
+
+    /// Writes `data` next. Waits while the window is full. An error is of this or of an earlier piece, and stays.
+    pub async fn push(&mut self, mut data: Bytes) -> Result<()> {
+        while !data.is_empty() {
+            let len = data.len().min(self.file.piece() as usize);
+            let room = self.file.window().saturating_sub(len);
+            poll_fn(|cx| self.poll_until(cx, room)).await?;
+            self.window.push_back(piece_of(self.file, self.at, data.split_to(len)));
+            self.under_way += len;
+            self.at += len as u64;
+        }
+        // Begins what was pushed; waits for nothing.
+        poll_fn(|cx| self.poll_until(cx, usize::MAX)).await
+    }
+
+    /// Waits until all of it has been answered.
+    pub async fn finish(&mut self) -> Result<()> {
+        poll_fn(|cx| self.poll_until(cx, 0)).await
+    }
+
+    /// Bytes that the server has taken, without a gap, from the offset on.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Until at most `room` bytes are under way.
+    fn poll_until(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
+        loop {
+            if let Some(error) = &self.failed {
+                return Poll::Ready(Err(error.clone()));
+            }
+            let Poll::Ready(ended) = self.window.poll_next(cx) else {
+                return if self.under_way <= room { Poll::Ready(Ok(())) } else { Poll::Pending };
+            };
+            let Some(Ended { offset, len, mut data, answer }) = ended else {
+                return Poll::Ready(Ok(()));
+            };
+            self.under_way -= len as usize;
+            match answer.and_then(wrote) {
+                Ok(0) => self.fail(takes_nothing()),
+                Ok(n) => {
+                    self.written += u64::from(n);
+                    if n < len {
+                        let rest = data.split_off(n as usize);
+                        self.under_way += rest.len();
+                        self.window.push_front(piece_of(self.file, offset + u64::from(n), rest));
+                    }
+                }
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.window.clear();
+        self.under_way = 0;
+        self.failed = Some(error);
+    }
+}
+
+/// Copies what `reader` has left to `writer`, until all of it is written, and says how many bytes that were.
+/// `progress` is told the bytes read so far.
+pub async fn copy(
+    reader: &mut Reader<'_>,
+    writer: &mut Writer<'_>,
+    mut progress: impl FnMut(u64),
+) -> Result<u64> {
+    let mut copied = 0;
+    while let Some(data) = reader.next().await {
+        let data = data?;
+        copied += data.len() as u64;
+        writer.push(data).await?;
+        progress(copied);
+    }
+    writer.finish().await?;
+    Ok(copied)
+}
+
+/// One Tread or Twrite of a window.
+struct Piece {
+    call: Call<'static>,
+    offset: u64,
+    len: u32,
+    /// What a Twrite carries.
+    data: Bytes,
+}
+
+struct Ended {
+    offset: u64,
+    len: u32,
+    data: Bytes,
+    answer: Result<Answer>,
+}
+
+impl Future for Piece {
+    type Output = Ended;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+        let answer = ready!(Pin::new(&mut self.call).poll(cx));
+        Poll::Ready(Ended {
+            offset: self.offset,
+            len: self.len,
+            data: std::mem::take(&mut self.data),
+            answer,
+        })
+    }
+}
+
+fn piece_of(file: &File, offset: u64, data: Bytes) -> Piece {
+    let len = data.len() as u32;
+    let message = Tmsg::Write { fid: file.fid(), offset, data: Data::Count(len) };
+    Piece { call: Call::with_payload(&file.client().0.shared, message, data.clone()), offset, len, data }
+}
+
+fn data(answer: Answer) -> Result<Bytes> {
+    match answer {
+        Answer::Data(data) => Ok(data),
+        other => other.never(),
+    }
+}
+
+fn wrote(answer: Answer) -> Result<u32> {
+    match answer {
+        Answer::Wrote(n) => Ok(n),
+        other => other.never(),
+    }
+}
+
+fn takes_nothing() -> Error {
+    nine_proto::Error::new(Errno::EIO, "the server takes no more bytes").into()
+}

@@ -1,0 +1,239 @@
+//! The client: files of a 9P server, in any dialect, with as many requests under way as the link can use.
+//!
+//! In: a [`Transport`] that is connected. Out: a [`Client`], whose calls may be made from any thread, and a
+//! [`Driver`], the one task that moves its bytes. Nothing here knows a runtime: futures are woken by the driver, the
+//! driver by the transport. [`blocking`] runs the same code on the caller's own thread.
+//!
+//! Always holds: dropping a future takes its request back and waits for nothing (the request is flushed, and what a
+//! late success makes is clunked); dropping a [`File`] clunks it; everything that waits is bounded ([`Options`]); when
+//! the connection goes, every waiter learns why at once.
+//!
+//! ```no_run
+//! use nine_io::client::{Client, Options, Result};
+//! use nine_proto::{NOUID, OpenFlags};
+//!
+//! # async fn example(transport: impl nine_net::Transport, env: impl nine_net::Env) -> Result<()> {
+//! let (client, driver) = Client::connect(transport, Options::default()).await?;
+//! env.spawn(Box::pin(async { drop(driver.await) }));
+//!
+//! let root = client.attach("glenda", NOUID, "").await?;
+//! let motd = root.open("etc/motd", OpenFlags::READ).await?;
+//! let mut text = vec![0; 4096];
+//! let n = motd.read_at(0, &mut text).await?;
+//! text.truncate(n);
+//! # Ok(())
+//! # }
+//! ```
+
+mod answer;
+mod attr;
+mod call;
+mod dir;
+mod driver;
+mod error;
+mod file;
+mod flow;
+mod names;
+mod out;
+mod state;
+mod window;
+mod xattr;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use nine_net::Transport;
+use nine_proto::msg::{OnlyIds, Tmsg};
+use nine_proto::{Dialect, Fid, NOFID, Names, Numeric};
+
+use answer::Answer;
+use call::Call;
+use state::Shared;
+
+pub use answer::Getlock;
+pub use dir::{Entry, ReadDir, Stats};
+pub use driver::Driver;
+pub use error::{Error, Result};
+pub use file::File;
+pub use flow::{Reader, Writer, copy};
+
+/// What a client asks for and what it may use. The defaults suit a person's tools and a mux alike.
+#[derive(Clone)]
+pub struct Options {
+    /// Dialects to try, from best to least: all of them. Not empty.
+    pub dialects: Vec<Dialect>,
+    /// The longest message to propose, bytes, 512 to 1 MiB: 1 MiB. The server may answer with less.
+    pub msize: u32,
+    /// Requests under way, flushed ones included, at most 32,767: 1,024. The next ones wait in order.
+    pub calls: usize,
+    /// Bytes that requests under way and their largest answers may need together: 32 MiB. The next ones wait in
+    /// order.
+    pub budget: usize,
+    /// Bytes that one [`Reader`], [`Writer`], `read_at` or `write_at` keeps under way: 8 MiB.
+    pub window: usize,
+    /// Shown to the server at [`Client::attach`], if it asks for authentication.
+    pub token: Option<String>,
+    /// Turns the names that 9P2000 has for users and groups into numbers and back: decimal numbers only.
+    pub names: Arc<dyn Names>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dialects: vec![Dialect::L, Dialect::U, Dialect::P2000],
+            msize: 1 << 20,
+            calls: 1024,
+            budget: 32 << 20,
+            window: 8 << 20,
+            token: None,
+            names: Arc::new(Numeric),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("dialects", &self.dialects)
+            .field("msize", &self.msize)
+            .field("calls", &self.calls)
+            .field("budget", &self.budget)
+            .field("window", &self.window)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A session with a server. Clones share it; it ends when the last clone and the last [`File`] are gone.
+///
+/// Concurrency: all calls may be made from any number of threads and tasks at once.
+#[derive(Clone)]
+pub struct Client(Arc<Handle>);
+
+struct Handle {
+    shared: Arc<Shared>,
+    dialect: Dialect,
+    /// The most data in one message, bytes.
+    iounit: u32,
+    options: Options,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.with(|state| state.closing = true);
+    }
+}
+
+impl Client {
+    /// Agrees on a version with the server (version(5)): the best dialect that both know.
+    pub async fn connect(transport: impl Transport, options: Options) -> Result<(Self, Driver)> {
+        let shared = Arc::new(Shared::new(&transport.peer().addr, &options));
+        let mut driver = Driver::new(Box::new(transport), shared.clone());
+        let agreed = poll_fn(|cx| {
+            if let Poll::Ready(_end) = pin!(&mut driver).poll(cx) {
+                return Poll::Ready(
+                    shared.with(|state| Err(state.dead().cloned().expect("the driver ended"))),
+                );
+            }
+            shared.with(|state| {
+                let ready = state.agreed.then(|| Ok((state.session.dialect(), state.session.iounit_max())));
+                ready.map_or(Poll::Pending, Poll::Ready)
+            })
+        });
+        let (dialect, iounit) = agreed.await?;
+        Ok((Self(Arc::new(Handle { shared, dialect, iounit, options })), driver))
+    }
+
+    /// A fid for the root of the tree `aname`, as the user `uname` or, in .u and .L, `uid` (`NOUID`: the name counts).
+    /// Shows [`Options::token`] before, if there is one and the server wants it (attach(5)).
+    pub async fn attach(&self, uname: &str, uid: u32, aname: &str) -> Result<File> {
+        let afid = match &self.0.options.token {
+            Some(token) => self.show(token, uname, uid, aname).await?,
+            None => None,
+        };
+        let (uname, aname) = (text(uname.as_bytes())?, text(aname.as_bytes())?);
+        let fid = self.fid()?;
+        let afid_number = afid.as_ref().map_or(NOFID, File::fid);
+        let attach = Tmsg::Attach { fid, afid: afid_number, uname, aname, n_uname: OnlyIds(uid) };
+        match self.call(attach).await? {
+            Answer::Qid(qid) => Ok(File::new(self, fid, qid)),
+            other => other.never(),
+        }
+    }
+
+    /// Writes the token to an afid, or finds that the server wants none.
+    async fn show(&self, token: &str, uname: &str, uid: u32, aname: &str) -> Result<Option<File>> {
+        let (uname, aname) = (text(uname.as_bytes())?, text(aname.as_bytes())?);
+        let afid = self.fid()?;
+        let qid = match self.call(Tmsg::Auth { afid, uname, aname, n_uname: OnlyIds(uid) }).await {
+            Ok(Answer::Qid(qid)) => qid,
+            Ok(other) => other.never(),
+            Err(Error::Remote(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let file = File::new(self, afid, qid);
+        file.write_all_at(0, token.as_bytes()).await?;
+        Ok(Some(file))
+    }
+
+    /// What is spoken.
+    pub fn dialect(&self) -> Dialect {
+        self.0.dialect
+    }
+
+    /// The most data in one read or write of a file that does not ask for less, bytes.
+    pub fn iounit_max(&self) -> u32 {
+        self.0.iounit
+    }
+
+    /// The server's address.
+    pub fn peer(&self) -> &str {
+        &self.0.shared.peer
+    }
+
+    /// Why no call can succeed any more, if the connection is gone.
+    pub fn dead(&self) -> Option<Error> {
+        self.0.shared.with(|state| state.dead().cloned())
+    }
+
+    /// Requests under way, and among them those that were taken back and whose Rflush has not come. A server that
+    /// never answers a flush makes the second number stay: whoever owns the client decides how long to be patient.
+    pub fn under_way(&self) -> (usize, usize) {
+        self.0.shared.with(|state| (state.session.calls(), state.session.orphans()))
+    }
+
+    /// Fids that the server has for us, or may have.
+    pub fn fids(&self) -> u32 {
+        self.0.shared.with(|state| state.session.fids())
+    }
+
+    /// Ends the connection at once: every call, now and later, fails with `reason`.
+    pub fn abort(&self, reason: std::io::Error) {
+        let peer = self.0.shared.peer.clone();
+        self.0.shared.with(|state| state.die(Error::Transport { peer, error: Arc::new(reason) }));
+    }
+
+    fn fid(&self) -> Result<Fid> {
+        self.0.shared.with(|state| state.fid())
+    }
+
+    fn call<'m>(&self, message: Tmsg<'m>) -> Call<'m> {
+        Call::new(&self.0.shared, message)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client {{ {} to {} }}", self.0.dialect.name(), self.peer())
+    }
+}
+
+/// A string that the wire can carry.
+fn text(s: &[u8]) -> Result<&[u8]> {
+    if s.len() > usize::from(u16::MAX) || s.contains(&0) {
+        return Err(Error::refused(nine_proto::Errno::EINVAL, "a text is too long or has a NUL in it"));
+    }
+    Ok(s)
+}

@@ -1,0 +1,207 @@
+//! Changing directories: make, link, rename, remove, in any dialect.
+//!
+//! .L has a message for each; 9P2000 and .u say the same with Tcreate on a second fid, Twstat and Tremove. What a
+//! dialect cannot say at all is refused with EOPNOTSUPP, or EXDEV for a move between directories.
+
+use nine_proto::msg::{OnlyUStr, Tmsg};
+use nine_proto::{Errno, NOGID, OpenFlags, Qid, Stat, check_name, mode};
+
+use super::answer::Answer;
+use super::error::{Error, Result};
+use super::file::File;
+use super::text;
+
+/// `AT_REMOVEDIR`.
+const REMOVEDIR: u32 = 0x200;
+
+impl File {
+    /// Makes a file in this directory and opens it; `perm` is 07777, `gid` may be `NOGID`. In 9P2000 and .u it must
+    /// not exist, and no umask counts but what the directory permits (open(5)); in .L, `OpenFlags::EXCL` decides.
+    pub async fn create(
+        &self,
+        name: impl AsRef<[u8]>,
+        flags: OpenFlags,
+        perm: u32,
+        gid: u32,
+    ) -> Result<File> {
+        let name = checked(name.as_ref())?;
+        if !self.client().dialect().is_l() {
+            return self.tcreate(name, perm & 0o777, flags, b"").await;
+        }
+        let mut file = self.walk("").await?;
+        let flags = flags | OpenFlags::CREAT;
+        let create = Tmsg::Lcreate { fid: file.fid(), name, flags: flags.to_wire(), mode: perm, gid };
+        let answer = self.call(create).await?;
+        file.opened(answer, flags);
+        Ok(file)
+    }
+
+    /// Opens the file of this name in this directory, and makes it first where it does not exist (the algorithm of
+    /// create(2)). With `OpenFlags::EXCL` it must not exist.
+    pub async fn open_or_create(&self, name: impl AsRef<[u8]>, flags: OpenFlags, perm: u32) -> Result<File> {
+        let name = checked(name.as_ref())?;
+        let excl = flags | OpenFlags::EXCL;
+        if flags.has(OpenFlags::EXCL) {
+            return self.create(name, flags, perm, NOGID).await;
+        }
+        match self.open(name, flags).await {
+            Err(error) if error.errno() == Errno::ENOENT => {}
+            other => return other,
+        }
+        match self.create(name, excl, perm, NOGID).await {
+            // Somebody else has been faster.
+            Err(error) if error.errno() == Errno::EEXIST => self.open(name, flags).await,
+            other => other,
+        }
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, name: impl AsRef<[u8]>, perm: u32, gid: u32) -> Result<Qid> {
+        let name = checked(name.as_ref())?;
+        if self.client().dialect().is_l() {
+            return self.made(Tmsg::Mkdir { dfid: self.fid(), name, mode: perm, gid }).await;
+        }
+        let file = self.tcreate(name, mode::DMDIR | perm & 0o777, OpenFlags::READ, b"").await?;
+        Ok(file.qid())
+    }
+
+    /// Makes a symbolic link to `target` (.u, .L).
+    pub async fn symlink(&self, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>, gid: u32) -> Result<Qid> {
+        let (name, target) = (checked(name.as_ref())?, text(target.as_ref())?);
+        if self.client().dialect().is_l() {
+            return self.made(Tmsg::Symlink { dfid: self.fid(), name, target, gid }).await;
+        }
+        let file = self.tcreate(name, mode::DMSYMLINK | 0o777, OpenFlags::READ, target).await?;
+        Ok(file.qid())
+    }
+
+    /// Gives `target` another name in this directory (.u, .L).
+    pub async fn link(&self, name: impl AsRef<[u8]>, target: &File) -> Result<()> {
+        let name = checked(name.as_ref())?;
+        if self.client().dialect().is_l() {
+            return self.call(Tmsg::Link { dfid: self.fid(), fid: target.fid(), name }).await.map(drop);
+        }
+        let number = target.fid().to_string();
+        self.tcreate(name, mode::DMLINK, OpenFlags::READ, number.as_bytes()).await.map(drop)
+    }
+
+    /// Makes a device, pipe or socket (.u, .L); `st_mode` holds its type and permissions.
+    pub async fn mknod(
+        &self,
+        name: impl AsRef<[u8]>,
+        st_mode: u32,
+        (major, minor): (u32, u32),
+        gid: u32,
+    ) -> Result<Qid> {
+        let name = checked(name.as_ref())?;
+        if self.client().dialect().is_l() {
+            return self.made(Tmsg::Mknod { dfid: self.fid(), name, mode: st_mode, major, minor, gid }).await;
+        }
+        let extension = match st_mode & mode::S_IFMT {
+            mode::S_IFBLK => format!("b {major} {minor}"),
+            mode::S_IFCHR => format!("c {major} {minor}"),
+            _ => String::new(),
+        };
+        let perm = mode::to_dm(st_mode, 0, true);
+        let file = self.tcreate(name, perm, OpenFlags::READ, extension.as_bytes()).await?;
+        Ok(file.qid())
+    }
+
+    /// Where this symbolic link leads (.u, .L).
+    pub async fn readlink(&self) -> Result<Box<[u8]>> {
+        match self.client().dialect() {
+            dialect if dialect.is_l() => match self.call(Tmsg::Readlink { fid: self.fid() }).await? {
+                Answer::Text(target) => Ok(target),
+                other => other.never(),
+            },
+            dialect if dialect.is_u() => {
+                let attr = self.stat().await?;
+                if attr.mode & mode::S_IFMT != mode::S_IFLNK {
+                    return Err(Error::refused(Errno::EINVAL, "not a symbolic link"));
+                }
+                Ok(attr.texts.map(|texts| texts.target).unwrap_or_default())
+            }
+            _ => Err(Error::refused(Errno::EOPNOTSUPP, "9P2000 has no symbolic links")),
+        }
+    }
+
+    /// Moves `old` in this directory to `new` in the directory `to`. In .L an existing file there is replaced; in
+    /// 9P2000 and .u the directories must be the same and `new` must not exist.
+    pub async fn rename(&self, old: impl AsRef<[u8]>, to: &File, new: impl AsRef<[u8]>) -> Result<()> {
+        let (oldname, newname) = (checked(old.as_ref())?, checked(new.as_ref())?);
+        if self.client().dialect().is_l() {
+            let (olddirfid, newdirfid) = (self.fid(), to.fid());
+            match self.call(Tmsg::Renameat { olddirfid, oldname, newdirfid, newname }).await {
+                Err(error) if is_unknown(&error) => {
+                    let file = self.walk(oldname).await?;
+                    return self
+                        .call(Tmsg::Rename { fid: file.fid(), dfid: to.fid(), name: newname })
+                        .await
+                        .map(drop);
+                }
+                other => return other.map(drop),
+            }
+        }
+        if self.qid().path != to.qid().path {
+            let text = "this server's dialect cannot move a file to another directory";
+            return Err(Error::refused(Errno::EXDEV, text));
+        }
+        let file = self.walk(oldname).await?;
+        file.wstat(Stat { name: newname, ..Stat::DONT_TOUCH }).await
+    }
+
+    /// Removes a name from this directory; `dir` says whether it must be a directory or must not be one.
+    pub async fn unlink(&self, name: impl AsRef<[u8]>, dir: bool) -> Result<()> {
+        let name = checked(name.as_ref())?;
+        if self.client().dialect().is_l() {
+            let flags = if dir { REMOVEDIR } else { 0 };
+            match self.call(Tmsg::Unlinkat { dirfid: self.fid(), name, flags }).await {
+                Err(error) if is_unknown(&error) => {}
+                other => return other.map(drop),
+            }
+        }
+        let file = self.walk(name).await?;
+        match (file.qid().is_dir(), dir) {
+            (true, false) => Err(Error::refused(Errno::EISDIR, "is a directory")),
+            (false, true) => Err(Error::refused(Errno::ENOTDIR, "not a directory")),
+            _ => file.remove().await,
+        }
+    }
+
+    /// Tcreate on another fid for this directory, which moves to the new file and is open there.
+    async fn tcreate(&self, name: &[u8], perm: u32, flags: OpenFlags, extension: &[u8]) -> Result<File> {
+        if perm & (mode::DMSYMLINK | mode::DMLINK | mode::DMDEVICE | mode::DMNAMEDPIPE | mode::DMSOCKET) != 0
+            && !self.client().dialect().is_u()
+        {
+            return Err(Error::refused(Errno::EOPNOTSUPP, "9P2000 has only files and directories"));
+        }
+        let mut file = self.walk("").await?;
+        let create = Tmsg::Create {
+            fid: file.fid(),
+            name,
+            perm,
+            mode: flags.to_mode(),
+            extension: OnlyUStr(extension),
+        };
+        let answer = self.call(create).await?;
+        file.opened(answer, flags);
+        Ok(file)
+    }
+
+    async fn made(&self, message: Tmsg<'_>) -> Result<Qid> {
+        match self.call(message).await? {
+            Answer::Qid(qid) => Ok(qid),
+            other => other.never(),
+        }
+    }
+}
+
+/// The server does not know the message, an older one may do (v9fs asks the same way).
+fn is_unknown(error: &Error) -> bool {
+    matches!(error.errno(), Errno::EOPNOTSUPP | Errno::ENOSYS)
+}
+
+fn checked(name: &[u8]) -> Result<&[u8]> {
+    check_name(name).map_err(Error::Refused)?;
+    Ok(name)
+}

@@ -1,0 +1,137 @@
+//! Messages on their way out: heads in one buffer, large payloads beside it, never copied into it.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::Bytes;
+
+/// A payload shorter than this is copied into the buffer: a piece of its own costs more.
+pub(crate) const COPY: usize = 4 * 1024;
+/// Pieces in one vectored write.
+pub(crate) const PIECES: usize = 64;
+/// An empty buffer larger than this is given back to the allocator.
+const KEEP: usize = 16 * 1024;
+
+/// See the module. Bounded by the budget of the calls that put messages into it.
+#[derive(Default)]
+pub(crate) struct Out {
+    /// Messages, without the payloads below.
+    pub(crate) heads: Vec<u8>,
+    /// `(at, payload)`: it belongs after `heads[..at]`. Sorted by `at`.
+    payloads: VecDeque<(usize, Bytes)>,
+    /// Bytes of `heads` that are written.
+    done: usize,
+}
+
+impl Out {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.done == self.heads.len() && self.payloads.is_empty()
+    }
+
+    /// The payload follows what is in `heads` now.
+    pub(crate) fn payload(&mut self, payload: Bytes) {
+        if payload.len() < COPY {
+            self.heads.extend_from_slice(&payload);
+        } else {
+            self.payloads.push_back((self.heads.len(), payload));
+        }
+    }
+
+    /// Fills `pieces` with what comes next, and says how many.
+    pub(crate) fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; PIECES]) -> usize {
+        let (mut count, mut at) = (0, self.done);
+        for (cut, payload) in &self.payloads {
+            if count + 2 > PIECES {
+                return count;
+            }
+            for piece in [&self.heads[at..*cut], payload] {
+                if !piece.is_empty() {
+                    pieces[count] = IoSlice::new(piece);
+                    count += 1;
+                }
+            }
+            at = *cut;
+        }
+        if at < self.heads.len() && count < PIECES {
+            pieces[count] = IoSlice::new(&self.heads[at..]);
+            count += 1;
+        }
+        count
+    }
+
+    /// `n` more bytes are written.
+    pub(crate) fn advance(&mut self, mut n: usize) {
+        while let Some((cut, payload)) = self.payloads.front_mut() {
+            let head = n.min(*cut - self.done);
+            self.done += head;
+            n -= head;
+            let body = n.min(payload.len());
+            drop(payload.split_to(body));
+            n -= body;
+            if !payload.is_empty() || self.done < *cut {
+                break;
+            }
+            self.payloads.pop_front();
+        }
+        self.done += n;
+        if self.is_empty() {
+            self.done = 0;
+            self.heads.clear();
+            if self.heads.capacity() > KEEP {
+                self.heads = Vec::new();
+                self.payloads = VecDeque::new();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(out: &Out) -> Vec<u8> {
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let n = out.pieces(&mut pieces);
+        pieces[..n].concat()
+    }
+
+    #[test]
+    fn payloads_stand_where_they_belong_however_the_writes_are_cut() {
+        for step in [1, 3, 4096, 5000, 100_000] {
+            let mut out = Out::default();
+            let mut expected = Vec::new();
+            for (head, len) in [(&b"one"[..], 5000), (b"two", 10), (b"", 4096), (b"three", 0)] {
+                out.heads.extend_from_slice(head);
+                out.payload(vec![b'x'; len].into());
+                expected.extend_from_slice(head);
+                expected.resize(expected.len() + len, b'x');
+            }
+            let mut got = Vec::new();
+            while !out.is_empty() {
+                let next = written(&out);
+                let n = step.min(next.len());
+                got.extend_from_slice(&next[..n]);
+                out.advance(n);
+            }
+            assert_eq!(got, expected, "step {step}");
+        }
+    }
+
+    #[test]
+    fn more_payloads_than_pieces_go_out_in_several_writes() {
+        let mut out = Out::default();
+        for i in 0..100u8 {
+            out.heads.push(i);
+            out.payload(vec![i; COPY].into());
+        }
+        let mut got = Vec::new();
+        while !out.is_empty() {
+            let next = written(&out);
+            assert!(!next.is_empty());
+            got.extend_from_slice(&next);
+            out.advance(next.len());
+        }
+        assert_eq!(got.len(), 100 * (COPY + 1));
+        assert!(got.chunks(COPY + 1).enumerate().all(|(i, c)| c.iter().all(|&b| usize::from(b) == i)));
+    }
+}

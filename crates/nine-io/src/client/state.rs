@@ -1,0 +1,402 @@
+//! What the handles of a client and its driver share: the session, the output, and who waits for what.
+//!
+//! In: messages of [`Call`](super::call::Call)s and frames from the driver. Out: bytes in [`State::out`] and wakers,
+//! which [`Shared::with`] wakes after it has let go of the lock.
+//!
+//! Always holds: every queue here is bounded. Calls under way are at most `Options::calls`, orphans included; their
+//! messages and largest possible answers together are at most `Options::budget` bytes, unless one call alone is
+//! larger; what does not fit waits in order of arrival, and is dropped with its future. Clunks in waiting are bounded by the fids.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use nine_proto::msg::{Data, Tmsg};
+use nine_proto::session::client::{ClientSession, Event, Intent};
+use nine_proto::{Dialect, Errno, Fid, NOTAG, Names, Tag, WireError};
+
+use super::Options;
+use super::answer::Answer;
+use super::error::{Error, Result};
+use super::out::Out;
+
+/// What a message and its answer are charged at least, bytes.
+const SMALL: usize = 1024;
+/// What the answer to a message is charged whose answer is text of any length, bytes.
+const TEXT: usize = 68 * 1024;
+
+pub(crate) struct Shared {
+    pub(crate) peer: Arc<str>,
+    state: Mutex<State>,
+}
+
+pub(crate) struct State {
+    pub(crate) session: ClientSession,
+    /// Messages the driver has not taken yet; bounded by the budget and one small message per tag.
+    pub(crate) out: Out,
+    /// Sleeps while there is nothing to send.
+    pub(crate) driver: Option<Waker>,
+    /// No handle is left: end when everything has been answered.
+    pub(crate) closing: bool,
+    pub(crate) agreed: bool,
+    dead: Option<Error>,
+    peer: Arc<str>,
+    names: Arc<dyn Names>,
+    /// By tag.
+    sent: Vec<Sent>,
+    calls: Vec<Slot>,
+    free: Vec<usize>,
+    /// Calls without room, in order of arrival; as many as there are futures that wait.
+    queue: BTreeMap<u64, Queued>,
+    ticket: u64,
+    /// Bytes that calls under way may need.
+    charged: usize,
+    budget: usize,
+    /// Fids nobody wants any more, waiting for a tag or for the end of an orphan.
+    clunks: VecDeque<Fid>,
+    wakes: Vec<Waker>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sent {
+    /// Index in `calls`; `None`: nobody waits.
+    call: Option<usize>,
+    cost: usize,
+    /// The most data that the answer may carry, or say that it took.
+    count: u32,
+}
+
+enum Slot {
+    Free,
+    Waits { at: At, waker: Waker },
+    Done { answer: Result<Answer>, made: Option<Fid> },
+}
+
+/// Where a call waits.
+#[derive(Clone, Copy)]
+enum At {
+    /// For room, with this ticket.
+    Queue(u64),
+    /// For its answer.
+    Tag(Tag),
+}
+
+/// A call without room: complete but for its tag.
+struct Queued {
+    call: usize,
+    message: Vec<u8>,
+    payload: Option<Bytes>,
+    intent: Intent,
+    sent: Sent,
+}
+
+impl Shared {
+    pub(crate) fn new(peer: &str, options: &Options) -> Self {
+        let peer: Arc<str> = peer.into();
+        let mut session = ClientSession::new(options.calls);
+        let mut out = Out::default();
+        session.version(options.msize, &options.dialects).encode(NOTAG, Dialect::P2000, &mut out.heads);
+        let state = Mutex::new(State {
+            session,
+            out,
+            driver: None,
+            closing: false,
+            agreed: false,
+            dead: None,
+            peer: peer.clone(),
+            names: options.names.clone(),
+            sent: Vec::new(),
+            calls: Vec::new(),
+            free: Vec::new(),
+            queue: BTreeMap::new(),
+            ticket: 0,
+            charged: 0,
+            budget: options.budget,
+            clunks: VecDeque::new(),
+            wakes: Vec::new(),
+        });
+        Self { peer, state }
+    }
+
+    /// Does something with the state, then wakes whom it concerns: the driver if there is something new for it and
+    /// it sleeps, so at most once per batch.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut state);
+        let driver = if state.has_work() { state.driver.take() } else { None };
+        let wakes = std::mem::take(&mut state.wakes);
+        drop(state);
+        driver.into_iter().chain(wakes).for_each(Waker::wake);
+        result
+    }
+}
+
+impl State {
+    fn has_work(&self) -> bool {
+        !self.out.is_empty() || self.dead.is_some() || self.is_finished()
+    }
+
+    /// Nothing will ever be sent or received again.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.closing && self.session.calls() == 0 && self.clunks.is_empty() && self.out.is_empty()
+    }
+
+    pub(crate) fn dead(&self) -> Option<&Error> {
+        self.dead.as_ref()
+    }
+
+    /// A fid number for a message that makes one.
+    pub(crate) fn fid(&mut self) -> Result<Fid> {
+        self.session
+            .fid()
+            .ok_or_else(|| Error::refused(Errno::EMFILE, "too many open files on this connection"))
+    }
+
+    /// Sends a call, or queues it while there is no room. What comes out names it from now on.
+    pub(crate) fn begin(
+        &mut self,
+        message: &Tmsg<'_>,
+        payload: Option<Bytes>,
+        waker: &Waker,
+    ) -> Result<usize> {
+        if let Some(dead) = &self.dead {
+            return Err(dead.clone());
+        }
+        let call = self.free_call();
+        let sent = Sent { call: Some(call), cost: self.cost(message), count: asked(message) };
+        let room = self.queue.is_empty() && self.fits(sent.cost);
+        let mut queued = Vec::new();
+        let buf = if room { &mut self.out.heads } else { &mut queued };
+        let start = buf.len();
+        let extra = payload.as_ref().map_or(0, Bytes::len);
+        message.encode_before(extra, NOTAG, self.session.dialect(), buf);
+        if buf.len() - start + extra > self.session.msize() as usize {
+            buf.truncate(start);
+            self.free.push(call);
+            self.unsent(message);
+            let text = "the request does not fit into a message of this connection";
+            return Err(Error::refused(Errno::E2BIG, text));
+        }
+        let intent = message.into();
+        let at = if room {
+            At::Tag(self.sends(start, payload, intent, sent))
+        } else {
+            self.ticket += 1;
+            self.queue.insert(self.ticket, Queued { call, message: queued, payload, intent, sent });
+            At::Queue(self.ticket)
+        };
+        self.calls[call] = Slot::Waits { at, waker: waker.clone() };
+        Ok(call)
+    }
+
+    /// The answer of a call, when it is there; the call is over then.
+    pub(crate) fn poll(&mut self, call: usize, waker: &Waker) -> Poll<Result<Answer>> {
+        match &mut self.calls[call] {
+            Slot::Waits { waker: old, .. } => {
+                old.clone_from(waker);
+                Poll::Pending
+            }
+            _ => Poll::Ready(self.take(call).0),
+        }
+    }
+
+    /// Nobody waits for the call any more: it is taken back, or what it has made is.
+    pub(crate) fn abandon(&mut self, call: usize) {
+        let orphan = match self.calls[call] {
+            Slot::Waits { at, .. } => {
+                self.calls[call] = Slot::Free;
+                self.free.push(call);
+                match at {
+                    At::Queue(ticket) => {
+                        self.queue.remove(&ticket).and_then(|q| self.session.unsent(q.intent))
+                    }
+                    At::Tag(tag) => {
+                        self.sent[usize::from(tag.0)].call = None;
+                        if let Some(flush) = self.session.cancel(tag) {
+                            let dialect = self.session.dialect();
+                            Tmsg::Flush { oldtag: tag }.encode(flush, dialect, &mut self.out.heads);
+                        }
+                        None
+                    }
+                }
+            }
+            _ => self.take(call).1,
+        };
+        self.clunk(orphan);
+    }
+
+    /// A message was prepared and never begun.
+    pub(crate) fn unsent(&mut self, message: &Tmsg<'_>) {
+        let orphan = self.session.unsent(message);
+        self.clunk(orphan);
+    }
+
+    /// Forgets a fid, and tells the server when there is a tag for it.
+    pub(crate) fn clunk(&mut self, fid: impl IntoIterator<Item = Fid>) {
+        if self.dead.is_none() {
+            self.clunks.extend(fid);
+            self.pump();
+        }
+    }
+
+    /// One frame of the server; `owner` owns its bytes, if they may be kept without a copy.
+    pub(crate) fn receive(&mut self, frame: &[u8], owner: Option<&Bytes>) -> Result<(), WireError> {
+        match self.session.receive(frame)? {
+            Event::Ask(version) => version.encode(NOTAG, Dialect::P2000, &mut self.out.heads),
+            Event::Agreed => self.agreed = true,
+            Event::NoDialect => self.die(Error::Version { peer: self.peer.clone() }),
+            Event::Answer { tag, reply, made, ended } => {
+                let sent = &mut self.sent[usize::from(tag.0)];
+                if Answer::count(&reply).is_some_and(|count| count > sent.count) {
+                    return Err(WireError::Count(reply.number()));
+                }
+                let call = sent.call.take();
+                if ended {
+                    self.charged -= std::mem::take(&mut sent.cost);
+                }
+                match call {
+                    Some(call) => {
+                        let answer = Answer::of(reply, owner, self.session.dialect(), &*self.names);
+                        self.complete(call, answer, made);
+                    }
+                    None => self.clunks.extend(made),
+                }
+            }
+            Event::Flushed { tag, clunk, .. } => {
+                let sent = &mut self.sent[usize::from(tag.0)];
+                self.charged -= std::mem::take(&mut sent.cost);
+                self.clunks.extend(clunk);
+            }
+            Event::Nothing => {}
+        }
+        self.pump();
+        Ok(())
+    }
+
+    /// The connection is gone: every waiter learns why, and so does every later call.
+    pub(crate) fn die(&mut self, error: Error) {
+        if self.dead.is_some() {
+            return;
+        }
+        for call in 0..self.calls.len() {
+            if let Slot::Waits { .. } = self.calls[call] {
+                self.complete(call, Err(error.clone()), None);
+            }
+        }
+        self.queue.clear();
+        self.clunks.clear();
+        self.out = Out::default();
+        self.dead = Some(error);
+    }
+
+    /// Gives the message at `start` of the output its tag. There is room.
+    fn sends(&mut self, start: usize, payload: Option<Bytes>, intent: Intent, sent: Sent) -> Tag {
+        let tag = self.session.call(intent).expect("there is room, or nobody would come here");
+        self.out.heads[start + 5..start + 7].copy_from_slice(&tag.0.to_le_bytes());
+        if let Some(payload) = payload {
+            self.out.payload(payload);
+        }
+        self.charged += sent.cost;
+        self.note(tag, sent);
+        tag
+    }
+
+    fn free_call(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.calls.push(Slot::Free);
+            self.calls.len() - 1
+        })
+    }
+
+    fn note(&mut self, tag: Tag, sent: Sent) {
+        let index = usize::from(tag.0);
+        if self.sent.len() <= index {
+            self.sent.resize(index + 1, Sent::default());
+        }
+        self.sent[index] = sent;
+    }
+
+    fn complete(&mut self, call: usize, answer: Result<Answer>, made: Option<Fid>) {
+        let done = Slot::Done { answer, made };
+        if let Slot::Waits { waker, .. } = std::mem::replace(&mut self.calls[call], done) {
+            self.wakes.push(waker);
+        }
+    }
+
+    fn take(&mut self, call: usize) -> (Result<Answer>, Option<Fid>) {
+        self.free.push(call);
+        match std::mem::replace(&mut self.calls[call], Slot::Free) {
+            Slot::Done { answer, made } => (answer, made),
+            _ => unreachable!("only an answer is taken"),
+        }
+    }
+
+    /// Uses the room there is: clunks first, for they make room elsewhere, then whoever has waited longest.
+    fn pump(&mut self) {
+        if self.dead.is_some() {
+            return;
+        }
+        for _ in 0..self.clunks.len() {
+            if self.session.calls() >= self.session.limit() {
+                return;
+            }
+            let Some(fid) = self.clunks.pop_front() else { break };
+            if self.session.is_haunted(fid) {
+                self.clunks.push_back(fid);
+                continue;
+            }
+            let clunk = Tmsg::Clunk { fid };
+            let tag = self.session.call(&clunk).expect("the limit was looked at just now");
+            clunk.encode(tag, self.session.dialect(), &mut self.out.heads);
+            self.note(tag, Sent::default());
+        }
+        while let Some(first) = self.queue.first_entry() {
+            let cost = first.get().sent.cost;
+            if !self.fits(cost) {
+                return;
+            }
+            let Some((_, Queued { call, message, payload, intent, sent })) = self.queue.pop_first() else {
+                return;
+            };
+            let start = self.out.heads.len();
+            self.out.heads.extend_from_slice(&message);
+            let tag = self.sends(start, payload, intent, sent);
+            if let Slot::Waits { at, .. } = &mut self.calls[call] {
+                *at = At::Tag(tag);
+            }
+        }
+    }
+
+    fn fits(&self, cost: usize) -> bool {
+        self.session.calls() < self.session.limit()
+            && (self.charged == 0 || self.charged + cost <= self.budget)
+    }
+
+    /// What a call may need: its message on the way out, and the largest answer to it.
+    fn cost(&self, message: &Tmsg<'_>) -> usize {
+        let msize = self.session.msize() as usize;
+        match message {
+            Tmsg::Read { count, .. } | Tmsg::Readdir { count, .. } => SMALL + *count as usize,
+            Tmsg::Write { data, .. } => SMALL + data_len(data) as usize,
+            Tmsg::Stat { .. } | Tmsg::Readlink { .. } | Tmsg::Getlock { .. } => SMALL + TEXT.min(msize),
+            _ => SMALL,
+        }
+    }
+}
+
+/// The most data that the answer may carry, or say that it took.
+fn asked(message: &Tmsg<'_>) -> u32 {
+    match message {
+        Tmsg::Read { count, .. } | Tmsg::Readdir { count, .. } => *count,
+        Tmsg::Write { data, .. } => data_len(data),
+        _ => 0,
+    }
+}
+
+fn data_len(data: &Data<'_>) -> u32 {
+    match data {
+        Data::Bytes(bytes) => bytes.len() as u32,
+        Data::Count(count) => *count,
+    }
+}
