@@ -12,7 +12,7 @@ use std::fmt::Display;
 use std::io::{self, IoSlice, Read};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{SockAddr, Socket, TcpKeepalive, Type};
 
@@ -150,6 +150,11 @@ pub(crate) fn tried(what: impl Display, e: io::Error) -> io::Error {
 /// The error of a dial that ran out of time.
 pub(crate) fn too_late(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))
+}
+
+/// The moment when `limit` will have passed; a limit of more than a year is one of a year.
+pub(crate) fn after(limit: Duration) -> Instant {
+    Instant::now() + limit.min(Duration::from_secs(365 * 86_400))
 }
 
 fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {

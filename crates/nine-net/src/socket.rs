@@ -46,7 +46,7 @@ impl Socket {
     /// # Panics
     /// Outside a runtime, as every function here that makes a socket.
     pub async fn connect(addr: &Addr, limit: Duration) -> io::Result<Socket> {
-        match timeout(limit, dial(addr, Instant::now() + limit)).await {
+        match timeout(limit, dial(addr, end::after(limit).into())).await {
             Ok(Err(e)) if e.kind() != io::ErrorKind::TimedOut => Err(end::tried(addr, e)),
             Ok(Ok(socket)) => Ok(socket),
             _ => Err(end::tried(addr, end::too_late(limit))),

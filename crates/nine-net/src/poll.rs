@@ -1,0 +1,862 @@
+//! Sockets without a runtime: the threads that wait for answers drive the connections themselves, with
+//! poll(2).
+//!
+//! In: futures to wait for ([`Reactor::block_on`]), futures to keep going meanwhile ([`Reactor::spawn`]: the
+//! driver of a connection), addresses. Out: results; [`PollSocket`]s, which are [`Transport`]s.
+//!
+//! Of the threads that wait, one leads: it runs the spawned futures and waits in poll(2) for their sockets
+//! and timers; the others are parked until their own future is woken. Who leaves while nobody leads wakes the
+//! next. So a single thread pays no hop to another one, and several share a connection without a thread of
+//! its own.
+//!
+//! Always holds: while threads wait, one of them leads or has been woken to; wakers are called without a lock
+//! held.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread, ThreadId};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use socket2::{SockAddr, Socket as Raw};
+
+use crate::dial::Addr;
+use crate::end::{self, Place};
+use crate::transport::{Peer, Transport};
+
+/// Waits for sockets and timers on the threads that need them. Clones are the same reactor; any thread may
+/// use any of them. When the last clone goes, the futures it was given are dropped.
+#[derive(Clone)]
+pub struct Reactor(Arc<Owner>);
+
+impl Reactor {
+    /// A reactor with nothing to wait for. It costs one descriptor.
+    pub fn new() -> io::Result<Reactor> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Reactor(Arc::new(Owner(Arc::new(Core { bell, state: Mutex::default() })))))
+    }
+
+    /// Waits until `future` ends, on this thread, and drives what else there is meanwhile.
+    ///
+    /// # Panics
+    /// When called by a future that this reactor is driving. A panic of a spawned future comes out here as
+    /// well, on the thread that happens to lead; that future is not run again.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        // Without a deadline only the result ends the wait.
+        self.wait(future, None).expect("no deadline")
+    }
+
+    /// [`Reactor::block_on`] for at most `limit`; `None` when it has passed. `future` is dropped then.
+    pub fn block_on_for<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        self.wait(future, Some(end::after(limit)))
+    }
+
+    /// Keeps `future` going whenever some thread waits in [`Reactor::block_on`], and only then. It must not
+    /// own a clone of the reactor, or neither would ever be dropped.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let core = &self.0.0;
+        let mut state = core.lock();
+        let id = state.new_id();
+        let future = Mutex::new(Some(Box::pin(future) as Pin<Box<_>>));
+        let job = Arc::new(Job { id, future, queued: AtomicBool::new(false), core: Arc::downgrade(core) });
+        state.jobs.insert(id, job.clone());
+        drop(state);
+        job.wake();
+    }
+
+    /// Completes when `limit` has passed.
+    pub fn sleep(&self, limit: Duration) -> Sleep {
+        let core = self.0.0.clone();
+        let id = core.lock().new_id();
+        Sleep { core, key: (end::after(limit), id) }
+    }
+
+    /// Dials `addr`, as [`Socket::connect`](crate::Socket::connect) does. Blocks this thread, and drives
+    /// nothing meanwhile.
+    pub fn connect(&self, addr: &Addr, limit: Duration) -> io::Result<PollSocket> {
+        match dial(addr, end::after(limit)) {
+            Ok((raw, peer)) => Ok(self.adopt(raw, peer)),
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(end::tried(addr, end::too_late(limit))),
+            Err(e) => Err(end::tried(addr, e)),
+        }
+    }
+
+    /// Takes over a connected stream socket and makes it non-blocking.
+    pub fn from_parts(&self, fd: OwnedFd, peer: Peer) -> io::Result<PollSocket> {
+        let raw = Raw::from(fd);
+        raw.set_nonblocking(true)?;
+        Ok(self.adopt(raw, peer))
+    }
+
+    fn adopt(&self, raw: Raw, peer: Peer) -> PollSocket {
+        let (core, raw) = (self.0.0.clone(), Arc::new(raw));
+        let mut state = core.lock();
+        let id = state.new_id();
+        let sides = [Side { ready: false, waker: None }, Side { ready: true, waker: None }];
+        state.sources.insert(id, Source { raw: raw.clone(), sides });
+        drop(state);
+        PollSocket { raw, id, core, peer }
+    }
+
+    fn wait<F: Future>(&self, future: F, deadline: Option<Instant>) -> Option<F::Output> {
+        let core = &self.0.0;
+        let me = Arc::new(Me {
+            thread: thread::current(),
+            notified: AtomicBool::new(false),
+            core: Arc::downgrade(core),
+        });
+        let busy = core.lock().leader == Some(me.thread.id());
+        assert!(!busy, "block_on inside a future that the same reactor drives");
+        let waker = Waker::from(me.clone());
+        let mut seat = Seat { core, me: &me, leads: false };
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Some(result);
+            }
+            while !me.notified.swap(false, SeqCst) {
+                let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+                match left {
+                    Some(Duration::ZERO) => return None,
+                    _ if seat.lead() => core.turn(&me, left),
+                    Some(left) => thread::park_timeout(left),
+                    None => thread::park(),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.0.0.lock();
+        write!(f, "Reactor({} sockets, {} futures)", state.sources.len(), state.jobs.len())
+    }
+}
+
+/// A stream socket that waits with its [`Reactor`]. Any thread may drive it, one at a time.
+pub struct PollSocket {
+    raw: Arc<Raw>,
+    id: u64,
+    core: Arc<Core>,
+    peer: Peer,
+}
+
+impl PollSocket {
+    /// Does `call` once the socket is ready on `side`; waits again if it was not.
+    fn poll_io(
+        &mut self,
+        cx: &mut Context<'_>,
+        side: usize,
+        mut call: impl FnMut(&Raw) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        while self.core.ready(self.id, side, cx.waker()) {
+            match call(&self.raw) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.core.spent(self.id, side),
+                done => return Poll::Ready(done),
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Transport for PollSocket {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        let done = self.poll_io(cx, READ, |raw| end::recv(raw, buf));
+        // A short read has emptied the socket: the next one asks poll(2) first.
+        if matches!(done, Poll::Ready(Ok(n)) if 0 < n && n < buf.len()) {
+            self.core.spent(self.id, READ);
+        }
+        done
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.poll_io(cx, WRITE, |raw| end::send(raw, bufs))
+    }
+
+    fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(end::close(&self.raw))
+    }
+
+    fn peer(&self) -> &Peer {
+        &self.peer
+    }
+}
+
+impl fmt::Debug for PollSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PollSocket").field(&self.peer).finish()
+    }
+}
+
+impl Drop for PollSocket {
+    fn drop(&mut self) {
+        let mut state = self.core.lock();
+        let source = state.sources.remove(&self.id);
+        // The leader may hold the descriptor: it shall let go, so that the peer sees the end now.
+        self.core.ring(&state);
+        drop(state);
+        // Its wakers go without the lock.
+        drop(source);
+    }
+}
+
+/// The future of [`Reactor::sleep`].
+pub struct Sleep {
+    core: Arc<Core>,
+    key: (Instant, u64),
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.key.0 <= Instant::now() {
+            return Poll::Ready(());
+        }
+        let mut state = self.core.lock();
+        let old = state.timers.insert(self.key, cx.waker().clone());
+        self.core.ring(&state);
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let old = self.core.lock().timers.remove(&self.key);
+        drop(old);
+    }
+}
+
+/// What ends with the last [`Reactor`]: the spawned futures, whose sockets would otherwise keep the core
+/// alive.
+struct Owner(Arc<Core>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        let (jobs, ready) = (std::mem::take(&mut state.jobs), std::mem::take(&mut state.ready));
+        drop(state);
+        drop(ready);
+        for job in jobs.into_values() {
+            let future = lock(&job.future).take();
+            drop(future);
+        }
+    }
+}
+
+struct Core {
+    /// Written to when the leader shall look up from poll(2).
+    bell: OwnedFd,
+    state: Mutex<State>,
+}
+
+/// Every table here is as long as its callers have sockets, timers, futures and threads; nothing else grows.
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    sources: BTreeMap<u64, Source>,
+    timers: BTreeMap<(Instant, u64), Waker>,
+    jobs: BTreeMap<u64, Arc<Job>>,
+    /// Jobs that were woken, each once.
+    ready: VecDeque<Arc<Job>>,
+    leader: Option<ThreadId>,
+    /// The leader is in poll(2), or about to be: who changes something here rings the bell.
+    polling: bool,
+    /// Threads that wait without leading.
+    parked: Vec<Arc<Me>>,
+}
+
+impl State {
+    fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}
+
+/// A socket, and what is known and wanted of its two sides.
+struct Source {
+    raw: Arc<Raw>,
+    sides: [Side; 2],
+}
+
+struct Side {
+    /// The next call will probably not have to wait.
+    ready: bool,
+    waker: Option<Waker>,
+}
+
+impl Core {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn ring(&self, state: &State) {
+        if state.polling {
+            // A bell that is full has been rung.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether a side is ready; if not, `waker` is called when it is.
+    fn ready(&self, id: u64, side: usize, waker: &Waker) -> bool {
+        let mut state = self.lock();
+        // The socket that asks is in the table until it is dropped.
+        let side = &mut state.sources.get_mut(&id).expect("a source per socket").sides[side];
+        if side.ready {
+            return true;
+        }
+        let old = side.waker.replace(waker.clone());
+        self.ring(&state);
+        drop(state);
+        drop(old);
+        false
+    }
+
+    fn spent(&self, id: u64, side: usize) {
+        if let Some(source) = self.lock().sources.get_mut(&id) {
+            source.sides[side].ready = false;
+        }
+    }
+
+    /// One turn of the leader: runs the jobs that were woken, then waits in poll(2), for `limit` at most and
+    /// not at all if there is something to do.
+    fn turn(&self, me: &Me, limit: Option<Duration>) {
+        let woken = self.lock().ready.len();
+        for _ in 0..woken {
+            // One by one: a panic of one leaves the others where they are.
+            let job = self.lock().ready.pop_front();
+            job.into_iter().for_each(Job::run);
+        }
+        let mut state = self.lock();
+        if me.notified.load(SeqCst) {
+            return;
+        }
+        let timer = state.timers.keys().next().map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        let limit = match state.ready.is_empty() {
+            true => timer.into_iter().chain(limit).min(),
+            false => Some(Duration::ZERO),
+        };
+        let watched: Vec<_> =
+            state.sources.iter().filter_map(|(&id, s)| Some((id, s.raw.clone(), s.wanted()?))).collect();
+        state.polling = true;
+        drop(state);
+
+        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        fds.extend(watched.iter().map(|(_, raw, wanted)| PollFd::new(raw, *wanted)));
+        // A signal ends the wait early, which is no harm; with more time than fits there is no limit.
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+
+        let mut wakers = Vec::new();
+        let mut state = self.lock();
+        state.polling = false;
+        if !fds[0].revents().is_empty() {
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+        for ((id, ..), fd) in watched.iter().zip(&fds[1..]) {
+            if let Some(source) = state.sources.get_mut(id) {
+                source.came(fd.revents(), &mut wakers);
+            }
+        }
+        let now = Instant::now();
+        while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
+            wakers.push(timer.remove());
+        }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Source {
+    /// What poll(2) shall tell of it, if anything.
+    fn wanted(&self) -> Option<PollFlags> {
+        let mut wanted = PollFlags::empty();
+        wanted.set(PollFlags::IN, self.sides[READ].waker.is_some());
+        wanted.set(PollFlags::OUT, self.sides[WRITE].waker.is_some());
+        (!wanted.is_empty()).then_some(wanted)
+    }
+
+    fn came(&mut self, events: PollFlags, wakers: &mut Vec<Waker>) {
+        let broken = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+        for (side, event) in self.sides.iter_mut().zip([PollFlags::IN, PollFlags::OUT]) {
+            if events.intersects(event | broken) {
+                side.ready = true;
+                wakers.extend(side.waker.take());
+            }
+        }
+    }
+}
+
+/// A spawned future.
+struct Job {
+    id: u64,
+    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    /// It is in the queue of woken jobs already.
+    queued: AtomicBool,
+    core: Weak<Core>,
+}
+
+impl Job {
+    /// Called by the leader only.
+    fn run(self: Arc<Self>) {
+        self.queued.store(false, SeqCst);
+        // Taken out while it runs, so that one that panics is not run again.
+        let Some(mut future) = lock(&self.future).take() else { return };
+        let waker = Waker::from(self.clone());
+        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            *lock(&self.future) = Some(future);
+        } else if let Some(core) = self.core.upgrade() {
+            core.lock().jobs.remove(&self.id);
+        }
+    }
+}
+
+impl Wake for Job {
+    fn wake(self: Arc<Self>) {
+        let Some(core) = self.core.upgrade() else { return };
+        if !self.queued.swap(true, SeqCst) {
+            let mut state = core.lock();
+            state.ready.push_back(self);
+            core.ring(&state);
+        }
+    }
+}
+
+/// A thread in [`Reactor::block_on`].
+struct Me {
+    thread: Thread,
+    /// Its future was woken.
+    notified: AtomicBool,
+    core: Weak<Core>,
+}
+
+impl Wake for Me {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.notified.swap(true, SeqCst) {
+            return;
+        }
+        // The leader has set `polling` before it looked at `notified` for the last time: one of us two sees
+        // the other.
+        if let Some(core) = self.core.upgrade() {
+            let state = core.lock();
+            if state.leader == Some(self.thread.id()) {
+                core.ring(&state);
+                return;
+            }
+        }
+        self.thread.unpark();
+    }
+}
+
+/// A thread's part in the election, given back when it leaves.
+struct Seat<'a> {
+    core: &'a Core,
+    me: &'a Arc<Me>,
+    leads: bool,
+}
+
+impl Seat<'_> {
+    /// Takes the lead if it is free; whether this thread leads. If not, it may park: it will be called.
+    fn lead(&mut self) -> bool {
+        if self.leads {
+            return true;
+        }
+        let mut state = self.core.lock();
+        if state.leader.is_none() {
+            state.leader = Some(self.me.thread.id());
+            state.parked.retain(|parked| !Arc::ptr_eq(parked, self.me));
+            self.leads = true;
+        } else if !state.parked.iter().any(|parked| Arc::ptr_eq(parked, self.me)) {
+            state.parked.push(self.me.clone());
+        }
+        self.leads
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut state = self.core.lock();
+        state.parked.retain(|parked| !Arc::ptr_eq(parked, self.me));
+        if self.leads {
+            state.leader = None;
+            // Left by a panic in the midst of a turn, it may still be set.
+            state.polling = false;
+        }
+        if let (None, Some(next)) = (state.leader, state.parked.first()) {
+            next.thread.unpark();
+        }
+    }
+}
+
+fn dial(addr: &Addr, deadline: Instant) -> io::Result<(Raw, Peer)> {
+    let places = match end::place(addr)? {
+        Place::Known(at) => vec![at],
+        Place::Named(host, port) => lookup(host.into(), port, deadline)?,
+    };
+    let mut last = io::Error::other("the name has no address");
+    for (n, at) in places.iter().enumerate() {
+        let now = Instant::now();
+        let share = deadline.saturating_duration_since(now) / (places.len() - n) as u32;
+        match dial_one(at, now + share) {
+            Err(e) => last = e,
+            done => return done,
+        }
+    }
+    Err(last)
+}
+
+fn dial_one(at: &SockAddr, deadline: Instant) -> io::Result<(Raw, Peer)> {
+    let left = || match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        left => Ok(left),
+    };
+    let raw = loop {
+        match end::connect(at) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => thread::sleep(left()?.min(end::BACKLOG_PAUSE)),
+            begun => break begun?,
+        }
+    };
+    loop {
+        let limit = Timespec::try_from(left()?).ok();
+        let _ = rustix::event::poll(&mut [PollFd::new(&raw, PollFlags::OUT)], limit.as_ref());
+        match end::connected(&raw, at) {
+            Err(e) if e.kind() == io::ErrorKind::NotConnected => {}
+            done => return done.map(|peer| (raw, peer)),
+        }
+    }
+}
+
+/// Resolves a name on a thread of its own, since the resolver knows no deadline. One that comes too late ends
+/// by itself.
+fn lookup(host: String, port: u16, deadline: Instant) -> io::Result<Vec<SockAddr>> {
+    let (send, receive) = mpsc::sync_channel(1);
+    thread::Builder::new().name("lookup".into()).spawn(move || {
+        let _ = send.send(end::lookup(&host, port));
+    })?;
+    match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(found) => found,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// A panic elsewhere leaves our tables whole: they are changed in single steps.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const READ: usize = 0;
+const WRITE: usize = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::testing::{close, read, write};
+    use crate::{ClientAuth, Proof, is_socket};
+    use std::future::{pending, poll_fn};
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn reactor() -> Reactor {
+        Reactor::new().expect("a reactor")
+    }
+
+    /// One end for the reactor, the other for a plain blocking thread.
+    fn pair(reactor: &Reactor) -> (PollSocket, UnixStream) {
+        let (near, far) = UnixStream::pair().expect("a pair");
+        let peer = Peer { addr: "unix!".into(), proof: Proof::None };
+        (reactor.from_parts(near.into(), peer).expect("adopted"), far)
+    }
+
+    /// Sends back what it gets, until the end.
+    fn echo(mut far: UnixStream) -> thread::JoinHandle<()> {
+        thread::spawn(move || {
+            let mut buf = [0; 8192];
+            while let Ok(n @ 1..) = far.read(&mut buf) {
+                far.write_all(&buf[..n]).expect("written");
+            }
+        })
+    }
+
+    #[test]
+    fn a_thread_drives_its_own_connection() {
+        let reactor = reactor();
+        let (mut near, far) = pair(&reactor);
+        let echo = echo(far);
+        reactor.block_on(async {
+            for n in 0..100u8 {
+                write(&mut near, &[n]).await.expect("written");
+                assert_eq!(read(&mut near).await.expect("read"), [n]);
+            }
+            close(&mut near).await.expect("closed");
+            assert_eq!(read(&mut near).await.expect("the end"), b"");
+        });
+        echo.join().expect("no panic");
+    }
+
+    #[test]
+    fn much_goes_both_ways_at_once() {
+        let reactor = reactor();
+        let (mut near, far) = pair(&reactor);
+        let echo = echo(far);
+        let data: Vec<u8> = (0..4_000_000u32).map(|n| (n % 251) as u8).collect();
+        let (mut sent, mut got) = (0, Vec::new());
+        reactor.block_on(poll_fn(|cx| {
+            while sent < data.len() {
+                match near.poll_write(cx, &[IoSlice::new(&data[sent..])]) {
+                    Poll::Ready(n) => sent += n.expect("written"),
+                    Poll::Pending => break,
+                }
+            }
+            let mut buf = [0; 10_000];
+            while got.len() < data.len() {
+                match near.poll_read(cx, &mut buf) {
+                    Poll::Ready(n) => got.extend_from_slice(&buf[..n.expect("read")]),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            Poll::Ready(())
+        }));
+        assert!(got == data);
+        drop(near);
+        echo.join().expect("no panic");
+    }
+
+    /// Calls of one byte, answered in order by the peer; the driver is a spawned future.
+    #[derive(Default)]
+    struct Calls {
+        out: VecDeque<u8>,
+        driver: Option<Waker>,
+        callers: BTreeMap<u8, Option<Waker>>,
+    }
+
+    fn call(calls: &Mutex<Calls>, id: u8) -> impl Future<Output = ()> {
+        let mut sent = false;
+        poll_fn(move |cx| {
+            let mut calls = lock(calls);
+            if !std::mem::replace(&mut sent, true) {
+                calls.out.push_back(id);
+                calls.driver.take().into_iter().for_each(Waker::wake);
+            } else if !calls.callers.contains_key(&id) {
+                return Poll::Ready(());
+            }
+            calls.callers.insert(id, Some(cx.waker().clone()));
+            Poll::Pending
+        })
+    }
+
+    async fn drive(calls: Arc<Mutex<Calls>>, mut near: PollSocket) {
+        poll_fn(|cx| {
+            let mut buf = [0; 64];
+            while let Poll::Ready(n) = near.poll_read(cx, &mut buf) {
+                for id in &buf[..n.expect("read")] {
+                    lock(&calls).callers.remove(id).flatten().into_iter().for_each(Waker::wake);
+                }
+            }
+            let mut calls = lock(&calls);
+            calls.driver = Some(cx.waker().clone());
+            while let Some(&id) = calls.out.front() {
+                match near.poll_write(cx, &[IoSlice::new(&[id])]) {
+                    Poll::Ready(n) => drop((n.expect("written"), calls.out.pop_front())),
+                    Poll::Pending => break,
+                }
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    #[test]
+    fn many_threads_share_one_connection_and_none_is_forgotten() {
+        let reactor = reactor();
+        let (near, far) = pair(&reactor);
+        let echo = echo(far);
+        let calls = Arc::new(Mutex::new(Calls::default()));
+        reactor.spawn(drive(calls.clone(), near));
+        thread::scope(|scope| {
+            for id in 0..8 {
+                let (reactor, calls) = (reactor.clone(), &calls);
+                scope.spawn(move || (0..500).for_each(|_| reactor.block_on(call(calls, id))));
+            }
+        });
+        assert!(lock(&calls).callers.is_empty());
+        // The last clone takes the driver with it, and with the driver the socket.
+        drop(reactor);
+        echo.join().expect("no panic");
+    }
+
+    #[test]
+    fn the_lead_goes_over_when_the_leader_leaves() {
+        let reactor = reactor();
+        let (mut near, mut far) = pair(&reactor);
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let first = reactor.clone();
+            scope.spawn(move || {
+                first.block_on_for(
+                    LIMIT,
+                    poll_fn(|cx| {
+                        tell.send(cx.waker().clone()).expect("listening");
+                        if first.0.0.lock().parked.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+                    }),
+                )
+            });
+            let leader = told.recv().expect("the leader's waker");
+            let second = scope.spawn(|| reactor.block_on_for(LIMIT, read(&mut near)));
+            while reactor.0.0.lock().parked.is_empty() {
+                thread::yield_now();
+            }
+            leader.wake();
+            far.write_all(b"for the second").expect("written");
+            let got = second.join().expect("no panic").expect("in time");
+            assert_eq!(got.expect("read"), b"for the second");
+        });
+        let state = reactor.0.0.lock();
+        assert!(state.leader.is_none() && state.parked.is_empty());
+    }
+
+    #[test]
+    fn a_wake_from_elsewhere_reaches_the_thread_in_poll() {
+        let reactor = reactor();
+        let (tell, told) = mpsc::channel::<Waker>();
+        let core = reactor.0.0.clone();
+        let waker = thread::spawn(move || {
+            let waker = told.recv().expect("a waker");
+            while !core.lock().polling {
+                thread::yield_now();
+            }
+            waker.wake();
+        });
+        let mut first = true;
+        reactor.block_on(poll_fn(|cx| {
+            if std::mem::take(&mut first) {
+                tell.send(cx.waker().clone()).expect("listening");
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        }));
+        waker.join().expect("no panic");
+    }
+
+    #[test]
+    fn waits_end_at_their_time_in_order() {
+        let reactor = reactor();
+        assert!(reactor.block_on_for(Duration::from_millis(1), pending::<()>()).is_none());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for ms in [2, 1] {
+            let (order, sleep) = (order.clone(), reactor.sleep(Duration::from_millis(ms)));
+            reactor.spawn(async move {
+                sleep.await;
+                lock(&order).push(ms);
+            });
+        }
+        reactor.block_on(reactor.sleep(Duration::from_millis(4)));
+        assert_eq!(*lock(&order), [1, 2]);
+        drop(reactor.sleep(Duration::MAX));
+        let state = reactor.0.0.lock();
+        assert!(state.timers.is_empty() && state.jobs.is_empty());
+    }
+
+    #[test]
+    fn a_panic_of_one_future_leaves_the_reactor_usable() {
+        let reactor = reactor();
+        let (mut near, far) = pair(&reactor);
+        let echo = echo(far);
+        reactor.spawn(async { panic!("of the test") });
+        let ran = Arc::new(AtomicBool::new(false));
+        let flag = ran.clone();
+        reactor.spawn(async move { flag.store(true, SeqCst) });
+        let wait = std::panic::AssertUnwindSafe(|| reactor.block_on(pending::<()>()));
+        assert!(std::panic::catch_unwind(wait).is_err());
+        reactor.block_on(async {
+            write(&mut near, b"on").await.expect("written");
+            assert_eq!(read(&mut near).await.expect("read"), b"on");
+        });
+        assert!(ran.load(SeqCst));
+        drop(near);
+        echo.join().expect("no panic");
+    }
+
+    #[test]
+    #[should_panic(expected = "block_on inside")]
+    fn waiting_inside_a_wait_is_refused() {
+        let reactor = reactor();
+        let inner = reactor.clone();
+        reactor.spawn(async move { inner.block_on(async {}) });
+        reactor.block_on_for(LIMIT, pending::<()>());
+    }
+
+    #[test]
+    fn dials_tcp_and_unix_and_names_what_failed() {
+        let reactor = reactor();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = listener.local_addr().expect("known").port();
+        for host in ["127.0.0.1", "localhost"] {
+            let addr: Addr = format!("tcp!{host}!{port}").parse().expect("valid");
+            let near = reactor.connect(&addr, LIMIT).expect("connected");
+            assert_eq!(near.peer().addr, format!("tcp!127.0.0.1!{port}"));
+        }
+        drop(listener);
+        let e = reactor.connect(&format!("tcp!127.0.0.1!{port}").parse().expect("valid"), LIMIT);
+        assert_eq!(e.expect_err("nobody listens").kind(), io::ErrorKind::ConnectionRefused);
+
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let raw = end::open(&SockAddr::unix(&path).expect("short")).expect("opened");
+        raw.bind(&SockAddr::unix(&path).expect("short")).expect("bound");
+        raw.listen(0).expect("listening");
+        let _listener = UnixListener::from(OwnedFd::from(raw));
+        assert!(is_socket(&path));
+        let addr = Addr::Unix { path };
+        let near = reactor.connect(&addr, LIMIT).expect("connected");
+        assert!(matches!(near.peer().proof, Proof::Unix { .. }));
+        let e = reactor.connect(&addr, Duration::from_millis(30)).expect_err("the queue is full");
+        assert!(e.kind() == io::ErrorKind::TimedOut && e.to_string().starts_with("unix!"), "{e}");
+    }
+
+    #[test]
+    fn tls_needs_no_runtime() {
+        let made = rcgen::generate_simple_self_signed(["fs.lab".to_owned()]).expect("a certificate");
+        let dir = tempfile::tempdir().expect("a directory");
+        let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
+        std::fs::write(&cert, made.cert.pem()).expect("written");
+        std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+        let pin = ring::digest::digest(&ring::digest::SHA256, made.cert.der());
+        let pin = crate::Trust::Pin(pin.as_ref().try_into().expect("32 bytes"));
+
+        let reactor = reactor();
+        let (near, far) = pair(&reactor);
+        let far = reactor.from_parts(far.into(), near.peer().clone()).expect("adopted");
+        let files = crate::TlsFiles { cert, key, client_ca: None };
+        let zero = Duration::ZERO;
+        let mut server = crate::ServerTls::new(files, ClientAuth::None, zero, zero).expect("good");
+        let accept = server.accept(far, zero, zero, reactor.sleep(LIMIT));
+        reactor.spawn(async move {
+            let mut far = accept.await.expect("shaken");
+            let got = read(&mut far).await.expect("read");
+            write(&mut far, &got).await.expect("written");
+        });
+        let client = crate::ClientTls::new(&pin, None).expect("good");
+        let got = reactor.block_on(async {
+            let mut near = client.connect(near, "anything", reactor.sleep(LIMIT)).await?;
+            write(&mut near, b"sealed").await?;
+            read(&mut near).await
+        });
+        assert_eq!(got.expect("an answer"), b"sealed");
+    }
+}
