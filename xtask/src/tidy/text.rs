@@ -35,7 +35,7 @@ fn check_lines(path: &str, text: &str) -> Vec<Finding> {
             broken("white space at the end of the line: remove it");
         }
         if line.chars().count() > WIDTH {
-            broken("wider than 110 columns: break the line");
+            broken("wider than 120 columns: break the line");
         }
         for word in LEFTOVERS.iter().filter(|word| mentions(line, word)) {
             broken(&format!("{word} is left over: do it, or drop it"));
@@ -162,7 +162,7 @@ fn tests_from(text: &str) -> usize {
     usize::MAX
 }
 
-const WIDTH: usize = 110;
+const WIDTH: usize = 120;
 const LENGTH: usize = 900;
 
 /// Spelt in halves, so that this file does not break its own rule.
@@ -173,7 +173,7 @@ const NO_STD: &[&str] = &["nine-proto", "nine-stream", "nine-ring", "nine-guest"
 
 /// The files that may hold unsafe code, each with its reason.
 const UNSAFE_FILES: &[(&str, &str)] = &[
-    ("crates/nine-net/src/sys.rs", "system calls that rustix does not wrap"),
+    ("crates/nine-net/src/sys.rs", "registering a descriptor with the runtime"),
     ("crates/nine-servers/src/disk/sys.rs", "system calls that rustix does not wrap"),
     ("xtask/nostd-probe/src/main.rs", "a program without std brings its own start, allocator and end"),
 ];

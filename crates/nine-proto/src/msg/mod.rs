@@ -26,7 +26,7 @@ macro_rules! messages {
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq)]
-        #[allow(missing_docs, reason = "the names of the manual; the layouts stand beside them and in docs/protocol.md")]
+        #[allow(missing_docs, reason = "the names of the manual; layouts are in docs/protocol.md")]
         pub enum $enum<'a> {
             $($name { $($field: $ty),* },)*
         }
