@@ -1,1 +1,15 @@
-//! nine-servers
+//! Resources as files: what a `FileServer` of nine-io can stand in front of.
+//!
+//! - [`Ram`]: a tree in memory, up to a limit. Small: the proof that the interface is right.
+//! - [`Disk`]: a directory of the host.
+//!
+//! In: requests, already checked by the session. Out: answers, at once where nothing has to be waited for.
+//! No server here knows a dialect, a transport or a name space.
+#![deny(unsafe_code)]
+
+pub mod disk;
+mod lock;
+mod ram;
+
+pub use disk::{As, Disk, DiskOptions};
+pub use ram::Ram;

@@ -1,0 +1,171 @@
+//! What changes the tree: make, rename, unlink, remove.
+//!
+//! In: directories as dents, names. Out: the host's tree changed, and the dents with it. All of it runs in the pool.
+//! A rename holds the tree (`moving`) from its look at the names until the dents have moved, so that nobody descends
+//! through a half-made move; renames by others on the host are noticed and answered with ESTALE.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use nine_io::server::Reply;
+use nine_proto::{Errno, Make, NOGID, Perm, Qid};
+use rustix::fs::{Mode, OFlags, RenameFlags};
+
+use super::dent::{Dent, Identity};
+use super::host::{self, HostFs};
+use super::{Done, How, Inner, Kind, Node, View};
+
+impl<H: HostFs> Inner<H> {
+    /// Makes something that is not opened. `other`: the file to link to.
+    pub(super) fn make(
+        &self,
+        node: &Node,
+        other: Option<Arc<Node>>,
+        name: &[u8],
+        make: Make<'_>,
+        perm: Perm,
+        gid: u32,
+    ) -> Done<Qid> {
+        let dir_fd = self.any_fd(node, How::Pool)?;
+        let linked = match (make, other) {
+            (Make::Link, Some(other)) => Some(self.any_fd(&other, How::Pool)?),
+            (Make::Link, None) => return Err(Errno::EINVAL.into()),
+            _ => None,
+        };
+        let dir = dir_fd.as_fd();
+        let is_dir = make == Make::Dir;
+        let bits = if perm.inherit { perm.in_dir(self.host.stat(dir, b"")?.mode, is_dir) } else { perm.bits };
+        let _client = self.become_client(&node.view, gid)?;
+        match make {
+            Make::File => self.host.mknod(dir, name, nine_proto::mode::S_IFREG | bits, 0, 0)?,
+            Make::Dir => self.host.mkdir(dir, name, bits)?,
+            Make::Symlink(target) => self.host.symlink(target, dir, name)?,
+            Make::Node { ty, major, minor } => self.host.mknod(dir, name, ty | bits, major, minor)?,
+            Make::Link => {
+                let file = linked.expect("set for links above");
+                self.host.link(file.as_fd(), dir, name)?;
+            }
+        }
+        let st = self.host.stat(dir, name)?;
+        // What the umask took away; mkdir also ignores set-id bits, but may have inherited one from its parent.
+        let lost = bits & if is_dir { self.umask | 0o6000 } else { self.umask };
+        if lost != 0 && !matches!(make, Make::Symlink(_) | Make::Link) {
+            let fd = self.host.open(dir, name, OFlags::PATH, Mode::empty(), false)?;
+            self.host.chmod(fd.as_fd(), st.mode & 0o7000 | bits)?;
+            return Ok(self.qid(&self.host.stat(fd.as_fd(), b"")?));
+        }
+        Ok(self.qid(&st))
+    }
+
+    pub(super) fn rename(&self, node: &Node, dir: &Node, name: &[u8]) -> Done<Reply> {
+        let dent = node.dent()?;
+        let (from, old) = dent.place().ok_or(Errno::EBUSY)?;
+        let to = dir.dent()?;
+        self.move_name(&node.view, (&from, &old), (to, name), Some(dent), RenameFlags::empty())?;
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn rename_at(&self, from: &Node, old: &[u8], to: &Node, new: &[u8]) -> Done<Reply> {
+        let flags = RenameFlags::empty();
+        self.move_name(&from.view, (from.dent()?, old), (to.dent()?, new), None, flags)?;
+        Ok(Reply::Done)
+    }
+
+    /// Renames on the host and moves the dent. `expected`: the file that must be under the old name.
+    pub(super) fn move_name(
+        &self,
+        view: &View,
+        (from, old): (&Arc<Dent>, &[u8]),
+        (to, new): (&Arc<Dent>, &[u8]),
+        expected: Option<&Arc<Dent>>,
+        flags: RenameFlags,
+    ) -> Done<()> {
+        let _moving = self.tree.moving();
+        let from_fd = self.tree.handle_still(&self.host, How::Pool, from)?;
+        let to_fd = self.tree.handle_still(&self.host, How::Pool, to)?;
+        let id = Identity::of(&self.host.stat(from_fd.as_fd(), old)?);
+        if expected.is_some_and(|dent| dent.id != id || dent.is_gone()) {
+            return Err(Errno::ESTALE.into());
+        }
+        let moved = self.tree.known(from, old);
+        // Two names of one file: the host will leave both.
+        let target = self.host.stat(to_fd.as_fd(), new).map(|st| Identity::of(&st));
+        let same_file = target == Ok(id);
+        self.pin(to, new);
+        {
+            let _client = self.become_client(view, NOGID)?;
+            self.host.rename((from_fd.as_fd(), old), (to_fd.as_fd(), new), flags)?;
+        }
+        if same_file {
+            return Ok(());
+        }
+        match moved {
+            Some(dent) if dent.id == id => self.tree.rekey(&dent, to, new),
+            stranger => {
+                if let Some(dent) = self.tree.known(to, new) {
+                    self.tree.forget(&dent);
+                }
+                if let Some(dent) = stranger {
+                    self.tree.forget(&dent);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn unlink(&self, node: &Node, name: &[u8], is_dir: bool) -> Done<Reply> {
+        let dir = node.dent()?;
+        let dir_fd = self.any_fd(node, How::Pool)?;
+        let known = {
+            let _still = self.tree.still(How::Pool)?;
+            self.pin(dir, name)
+        };
+        let client = self.become_client(&node.view, NOGID)?;
+        self.host.unlink(dir_fd.as_fd(), name, is_dir)?;
+        drop(client);
+        if let Some(dent) = known {
+            self.tree.forget(&dent);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Removes the file of a fid, by the name it was walked to, and ends the fid in any case.
+    pub(super) fn remove(&self, node: &Node) -> Done<Reply> {
+        let result = self.remove_name(node);
+        self.clunk(node, How::Pool)?;
+        result.map(|()| Reply::Done)
+    }
+
+    fn remove_name(&self, node: &Node) -> Done<()> {
+        if self.read_only {
+            return Err(Errno::EROFS.into());
+        }
+        if !matches!(node.kind, Kind::Path(_) | Kind::File(_) | Kind::Dir(_)) {
+            return Err(Errno::EPERM.into());
+        }
+        let dent = node.dent()?;
+        let (dir, name) = dent.place().ok_or(Errno::EBUSY)?;
+        let still = self.tree.still(How::Pool)?;
+        let dir_fd = self.tree.handle_still(&self.host, How::Pool, &dir)?;
+        if dent.is_gone() || Identity::of(&self.host.stat(dir_fd.as_fd(), &name)?) != dent.id {
+            return Err(Errno::ENOENT.into());
+        }
+        self.pin(&dir, &name);
+        drop(still);
+        let client = self.become_client(&node.view, NOGID)?;
+        self.host.unlink(dir_fd.as_fd(), &name, dent.is_dir())?;
+        drop(client);
+        self.tree.forget(dent);
+        Ok(())
+    }
+
+    /// Sees to it that fids on a name that is about to go keep their file: what has no name cannot be opened again.
+    fn pin(&self, dir: &Arc<Dent>, name: &[u8]) -> Option<Arc<Dent>> {
+        let dent = self.tree.known(dir, name)?;
+        match self.tree.handle_still(&self.host, How::Pool, &dent) {
+            Ok(_) | Err(host::Errno::STALE) => {}
+            Err(error) => tracing::debug!(%error, "fids on a file that is being removed will be stale"),
+        }
+        Some(dent)
+    }
+}

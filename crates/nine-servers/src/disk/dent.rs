@@ -1,0 +1,424 @@
+//! The part of the host's tree that clients stand on: one `Dent` per name that a fid has been walked to.
+//!
+//! In: a directory's dent and a name. Out: the dent of the file that is there, and an `O_PATH` descriptor for it. A
+//! dent keeps its descriptor in a cache of fixed size; when it was evicted, the file is opened again relative to its
+//! parent and must be the same file, else ESTALE.
+//!
+//! Always holds:
+//! - A dent stands for one file for ever: device, inode and birth time never change. No fid changes its identity.
+//! - Names are opened one component at a time below a directory's descriptor, never through a symbolic link, so
+//!   nothing leads out of the root; ".." is the dent's parent, and the root has none.
+//! - A rename through us moves the dent, and whatever is below it moves with it, since parents are pointers.
+//!
+//! Concurrency: any thread. Looking up and descending excludes renames (`still`); the event loop does not wait for
+//! a rename but goes to the pool. Locks are taken in the order still, table, place; handles alone.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, Weak,
+};
+
+use nine_proto::mode::{S_IFDIR, S_IFMT};
+use rustix::fs::{Mode, OFlags};
+
+use super::How;
+use super::host::{Errno, HostFs, Result, Stat};
+
+/// What makes a file the same file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) dev: u64,
+    pub(super) ino: u64,
+    /// Seconds and nanoseconds; tells a reused inode number from its former owner.
+    born: (i64, u32),
+    /// `S_IFMT` bits.
+    ty: u32,
+}
+
+impl Identity {
+    pub(super) fn of(st: &Stat) -> Self {
+        let born = st.btime.map_or((0, 0), |t| (t.sec, t.nsec));
+        Self { dev: st.dev, ino: st.ino, born, ty: st.mode & S_IFMT }
+    }
+}
+
+/// A name that a fid stands on. See the module.
+pub(super) struct Dent {
+    pub(super) id: Identity,
+    place: Mutex<Place>,
+    handle: Mutex<Option<Arc<OwnedFd>>>,
+    /// Since the cache last looked.
+    used: AtomicBool,
+    /// Its name was removed or now belongs to another file.
+    gone: AtomicBool,
+    table: Arc<Table>,
+}
+
+struct Place {
+    /// `None`: the root, or a dent that is being dropped.
+    parent: Option<Arc<Dent>>,
+    name: Box<[u8]>,
+}
+
+/// The root, and every dent below it that is alive.
+pub(super) struct Tree {
+    pub(super) root: Arc<Dent>,
+    table: Arc<Table>,
+    handles: Handles,
+    moves: RwLock<()>,
+}
+
+impl Tree {
+    /// A tree with this root, which keeps at most `handles` descriptors beside that of the root.
+    pub(super) fn new(fd: OwnedFd, st: &Stat, handles: usize) -> Self {
+        let table = Arc::new(Table::default());
+        let place = Place { parent: None, name: b"/"[..].into() };
+        let root = Dent::new(Identity::of(st), place, table.clone());
+        *lock(&root.handle) = Some(Arc::new(fd));
+        Self { root: Arc::new(root), table, handles: Handles::new(handles), moves: RwLock::new(()) }
+    }
+
+    /// While it is held, nothing is renamed through us. Inline it does not wait (EAGAIN).
+    pub(super) fn still(&self, how: How) -> Result<RwLockReadGuard<'_, ()>> {
+        if how == How::Pool {
+            return Ok(self.moves.read().unwrap_or_else(PoisonError::into_inner));
+        }
+        match self.moves.try_read() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Errno::AGAIN),
+        }
+    }
+
+    /// While it is held, the tree belongs to one rename.
+    pub(super) fn moving(&self) -> RwLockWriteGuard<'_, ()> {
+        self.moves.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The `O_PATH` descriptor of a dent. Takes `still` for itself if it has to open anything.
+    pub(super) fn handle(&self, host: &impl HostFs, how: How, dent: &Arc<Dent>) -> Result<Arc<OwnedFd>> {
+        if let Some(fd) = dent.cached() {
+            return Ok(fd);
+        }
+        let _still = self.still(how)?;
+        self.handle_still(host, how, dent)
+    }
+
+    /// The same for a caller that holds `still` or `moving`. With the server's own rights: what was once walked to
+    /// stays reachable, as if the descriptor had been kept.
+    pub(super) fn handle_still(
+        &self,
+        host: &impl HostFs,
+        how: How,
+        dent: &Arc<Dent>,
+    ) -> Result<Arc<OwnedFd>> {
+        if let Some(fd) = dent.cached() {
+            return Ok(fd);
+        }
+        let mut closed = vec![dent.clone()];
+        let mut fd = loop {
+            let last = closed.last().expect("it begins with one and only grows");
+            if last.gone.load(Ordering::Acquire) {
+                return Err(Errno::STALE);
+            }
+            let parent = last.parent().ok_or(Errno::STALE)?;
+            match parent.cached() {
+                Some(fd) => break fd,
+                None => closed.push(parent),
+            }
+        };
+        while let Some(dent) = closed.pop() {
+            let opened = self.open_path(host, how, &fd, &dent.name()).map_err(|error| match error {
+                Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Errno::STALE,
+                error => error,
+            })?;
+            if Identity::of(&host.stat(opened.as_fd(), b"")?) != dent.id {
+                return Err(Errno::STALE);
+            }
+            fd = self.keep(&dent, opened);
+        }
+        Ok(fd)
+    }
+
+    /// What is under `name` in a directory, with `still` held: the dent and what it looks like now.
+    pub(super) fn step(
+        &self,
+        host: &impl HostFs,
+        how: How,
+        dir: &Arc<Dent>,
+        dir_fd: &OwnedFd,
+        name: &[u8],
+    ) -> Result<(Arc<Dent>, Stat)> {
+        let fd = self.open_path(host, how, dir_fd, name)?;
+        let st = host.stat(fd.as_fd(), b"")?;
+        let dent = self.intern(dir, name, Identity::of(&st));
+        self.keep(&dent, fd);
+        Ok((dent, st))
+    }
+
+    /// The dent of this file under this name; a dent of another file there is gone. With `still` held.
+    pub(super) fn intern(&self, dir: &Arc<Dent>, name: &[u8], id: Identity) -> Arc<Dent> {
+        let key = self.table.key(dir, name);
+        let mut map = lock(&self.table.map);
+        let old = map.get(&key).and_then(Weak::upgrade);
+        if let Some(old) = old.as_ref().filter(|old| old.id == id && old.is_at(dir, name)) {
+            return old.clone();
+        }
+        let place = Place { parent: Some(dir.clone()), name: name.into() };
+        let dent = Arc::new(Dent::new(id, place, self.table.clone()));
+        map.insert(key, Arc::downgrade(&dent));
+        drop(map);
+        // After the lock is free: dropping a dent takes it.
+        if let Some(old) = old.filter(|old| old.is_at(dir, name)) {
+            old.gone.store(true, Ordering::Release);
+        }
+        dent
+    }
+
+    /// The dent under this name, if a fid stands on it.
+    pub(super) fn known(&self, dir: &Arc<Dent>, name: &[u8]) -> Option<Arc<Dent>> {
+        let key = self.table.key(dir, name);
+        let found = lock(&self.table.map).get(&key).and_then(Weak::upgrade);
+        found.filter(|dent| dent.is_at(dir, name))
+    }
+
+    /// The name of this dent was removed. Its descriptor stays cached as long as a fid stands on it.
+    pub(super) fn forget(&self, dent: &Dent) {
+        dent.gone.store(true, Ordering::Release);
+        dent.leave_table();
+    }
+
+    /// The file of this dent was renamed, with `moving` held: whatever was known under the new name is gone.
+    /// Where strangers have moved directories so that the dents would form a ring, the dent is given up instead.
+    pub(super) fn rekey(&self, dent: &Arc<Dent>, dir: &Arc<Dent>, name: &[u8]) {
+        if dir.is_below(dent) {
+            return self.forget(dent);
+        }
+        if let Some(old) = self.known(dir, name).filter(|old| !Arc::ptr_eq(old, dent)) {
+            self.forget(&old);
+        }
+        dent.leave_table();
+        let place = Place { parent: Some(dir.clone()), name: name.into() };
+        let former = std::mem::replace(&mut *lock(&dent.place), place);
+        lock(&self.table.map).insert(self.table.key(dir, name), Arc::downgrade(dent));
+        drop(former);
+    }
+
+    /// Opens with `O_PATH`.
+    fn open_path(&self, host: &impl HostFs, how: How, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+        let cached = how == How::Inline;
+        let open = || host.open(dir.as_fd(), name, OFlags::PATH, Mode::empty(), cached);
+        self.with_room(how, open)
+    }
+
+    /// Opens something. Out of descriptors, the cache gives up half of its own, once; that is for the pool to do.
+    pub(super) fn with_room<T>(&self, how: How, open: impl Fn() -> Result<T>) -> Result<T> {
+        match open() {
+            Err(Errno::MFILE | Errno::NFILE) if how == How::Inline => Err(Errno::AGAIN),
+            Err(Errno::MFILE | Errno::NFILE) if self.handles.shrink() => open(),
+            result => result,
+        }
+    }
+
+    /// Caches a descriptor for a dent that may have got one meanwhile.
+    fn keep(&self, dent: &Arc<Dent>, fd: OwnedFd) -> Arc<OwnedFd> {
+        dent.used.store(true, Ordering::Relaxed);
+        let mut handle = lock(&dent.handle);
+        if let Some(fd) = &*handle {
+            return fd.clone();
+        }
+        let fd = Arc::new(fd);
+        *handle = Some(fd.clone());
+        drop(handle);
+        self.handles.add(Arc::downgrade(dent));
+        fd
+    }
+}
+
+impl Dent {
+    fn new(id: Identity, place: Place, table: Arc<Table>) -> Self {
+        let (used, gone) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { id, place: Mutex::new(place), handle: Mutex::new(None), used, gone, table }
+    }
+
+    /// The directory it is in; the root has none.
+    pub(super) fn parent(&self) -> Option<Arc<Dent>> {
+        lock(&self.place).parent.clone()
+    }
+
+    /// The directory it is in and its name there; the root is in none.
+    pub(super) fn place(&self) -> Option<(Arc<Dent>, Box<[u8]>)> {
+        let place = lock(&self.place);
+        Some((place.parent.clone()?, place.name.clone()))
+    }
+
+    /// Its name in its directory; of the root, "/".
+    pub(super) fn name(&self) -> Box<[u8]> {
+        lock(&self.place).name.clone()
+    }
+
+    /// `S_IFMT` bits of its mode.
+    pub(super) fn ty(&self) -> u32 {
+        self.id.ty
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.id.ty == S_IFDIR
+    }
+
+    /// Whether it was removed through us, or found replaced.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Whether it is `top` or below it.
+    pub(super) fn is_below(self: &Arc<Self>, top: &Arc<Self>) -> bool {
+        let mut at = Some(self.clone());
+        while let Some(dent) = at {
+            if Arc::ptr_eq(&dent, top) {
+                return true;
+            }
+            at = dent.parent();
+        }
+        false
+    }
+
+    /// Closes the cached descriptor of a removed file if only one fid stands on it, which is about to go.
+    pub(super) fn close_if_last(self: &Arc<Self>) {
+        if Arc::strong_count(self) == 1 {
+            drop(lock(&self.handle).take());
+        }
+    }
+
+    fn is_at(&self, dir: &Arc<Self>, name: &[u8]) -> bool {
+        let place = lock(&self.place);
+        place.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, dir)) && *place.name == *name
+    }
+
+    fn cached(&self) -> Option<Arc<OwnedFd>> {
+        let fd = lock(&self.handle).clone()?;
+        self.used.store(true, Ordering::Relaxed);
+        Some(fd)
+    }
+
+    fn leave_table(&self) {
+        let place = lock(&self.place);
+        let Some(parent) = &place.parent else { return };
+        let key = self.table.key(parent, &place.name);
+        drop(place);
+        let mut map = lock(&self.table.map);
+        if map.get(&key).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), self)) {
+            map.remove(&key);
+        }
+    }
+}
+
+impl Drop for Dent {
+    /// Walks up instead of recursing: a tree may be deeper than the stack.
+    fn drop(&mut self) {
+        self.leave_table();
+        let mut next = lock(&self.place).parent.take();
+        while let Some(mut parent) = next.and_then(Arc::into_inner) {
+            parent.leave_table();
+            next = parent.place.get_mut().unwrap_or_else(PoisonError::into_inner).parent.take();
+        }
+    }
+}
+
+/// Where every living dent is found: by the hash of its parent's address and its name. The hash is keyed and 64 bits
+/// wide; should two names share one, the later takes the place and the earlier is merely not found again.
+/// As large as the dents that live, which the sessions' limits of fids bound.
+#[derive(Default)]
+struct Table {
+    map: Mutex<HashMap<u64, Weak<Dent>, BuildHasherDefault<Hashed>>>,
+    hasher: RandomState,
+}
+
+impl Table {
+    fn key(&self, dir: &Arc<Dent>, name: &[u8]) -> u64 {
+        self.hasher.hash_one((Arc::as_ptr(dir).addr(), name))
+    }
+}
+
+/// A hasher for keys that are hashes.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are u64");
+    }
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+/// The cached descriptors, as a clock: one that was used since the hand last passed gets another round. At the limit
+/// the next unused one is closed. Those of removed files are kept as long as half of the cache is left for others:
+/// they could not be opened again.
+struct Handles {
+    ring: Mutex<VecDeque<Weak<Dent>>>,
+    most: usize,
+}
+
+impl Handles {
+    fn new(most: usize) -> Self {
+        Self { ring: Mutex::default(), most: most.max(2) }
+    }
+
+    fn add(&self, dent: Weak<Dent>) {
+        let mut ring = lock(&self.ring);
+        let excess = (ring.len() + 1).saturating_sub(self.most);
+        let closed = Self::evict(&mut ring, excess);
+        ring.push_back(dent);
+        drop(ring);
+        // Closing, and dropping the last reference to a dent, take their time and other locks.
+        drop(closed);
+    }
+
+    fn shrink(&self) -> bool {
+        let mut ring = lock(&self.ring);
+        let half = ring.len().div_ceil(2);
+        let closed = Self::evict(&mut ring, half);
+        drop(ring);
+        closed.iter().any(|(_, fd)| fd.is_some())
+    }
+
+    /// Takes `n` descriptors out of the ring; what is returned must be dropped when it is unlocked.
+    fn evict(ring: &mut VecDeque<Weak<Dent>>, n: usize) -> Vec<(Arc<Dent>, Option<Arc<OwnedFd>>)> {
+        let mut closed = Vec::new();
+        let mut kept_gone = ring.len() / 2;
+        let mut freed = 0;
+        for _ in 0..ring.len() * 2 {
+            if freed == n {
+                break;
+            }
+            let Some(weak) = ring.pop_front() else { break };
+            let Some(dent) = weak.upgrade() else {
+                freed += 1;
+                continue;
+            };
+            let spare = dent.is_gone() && kept_gone > 0;
+            if spare || dent.used.swap(false, Ordering::Relaxed) {
+                kept_gone -= usize::from(spare);
+                ring.push_back(weak);
+                closed.push((dent, None));
+                continue;
+            }
+            let fd = lock(&dent.handle).take();
+            closed.push((dent, fd));
+            freed += 1;
+        }
+        closed
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,207 @@
+//! Open files: read, write, fsync, clunk.
+//!
+//! In: offsets and counts. Out: a description of the bytes. What the page cache holds is answered inline: a large range
+//! as a range of the file, which the socket sends without a copy, a small one as bytes. What it does not hold goes to the
+//! pool. A read that is short for want of cache is not answered short; it is read whole by the pool.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use nine_io::Payload;
+use nine_io::server::Reply;
+use nine_proto::mode::S_IFREG;
+use nine_proto::{Errno, NOGID, OpenFlags};
+use rustix::fs::OFlags;
+
+use super::dent::Dent;
+use super::host::{self, HostFs};
+use super::{Done, How, Inner, Kind, Node, locked};
+
+/// A range of at least this many bytes, all of it in the page cache, is sent from there without a copy (STACK 3.5).
+const FROM_CACHE: u32 = 16 * 1024;
+/// After this many misses in a row the cache is asked no more...
+const MISSES: u8 = 4;
+/// ...but once in so many reads: the probe of a miss costs a tenth of the read itself.
+const PROBE_EVERY: u8 = 16;
+
+/// An open file that is no directory.
+pub(super) struct OpenFile {
+    pub(super) dent: Arc<Dent>,
+    /// Names this open file among all: the locks it holds carry it.
+    pub(super) number: u64,
+    pub(super) writes: bool,
+    pub(super) reads: bool,
+    /// It has or had record locks.
+    pub(super) locked: AtomicBool,
+    /// `None` after the clunk.
+    fd: Mutex<Option<Arc<OwnedFd>>>,
+    /// Writes need not go to their offset, or must be on the disk when answered: not for the event loop.
+    slow_writes: bool,
+    /// The file system does not know `RWF_NOWAIT`: of reads, of writes.
+    no_nowait: [AtomicBool; 2],
+    misses: AtomicU8,
+}
+
+impl OpenFile {
+    pub(super) fn new(dent: Arc<Dent>, fd: OwnedFd, number: u64, flags: OpenFlags) -> Self {
+        Self {
+            dent,
+            number,
+            writes: flags.writes(),
+            reads: flags.reads(),
+            locked: AtomicBool::new(false),
+            fd: Mutex::new(Some(Arc::new(fd))),
+            slow_writes: flags.has(OpenFlags::APPEND) || flags.has(OpenFlags::DSYNC),
+            no_nowait: [AtomicBool::new(false), AtomicBool::new(false)],
+            misses: AtomicU8::new(0),
+        }
+    }
+
+    pub(super) fn fd(&self) -> Done<Arc<OwnedFd>> {
+        Ok(locked(&self.fd).clone().ok_or(Errno::EBADF)?)
+    }
+
+    fn is_regular(&self) -> bool {
+        self.dent.ty() == S_IFREG
+    }
+
+    /// Whether to look into the cache for this read.
+    fn probe(&self) -> bool {
+        let misses = self.misses.load(Ordering::Relaxed);
+        if misses < MISSES {
+            return !self.no_nowait[0].load(Ordering::Relaxed);
+        }
+        let again = misses + 1 >= MISSES + PROBE_EVERY;
+        self.misses.store(if again { MISSES - 1 } else { misses + 1 }, Ordering::Relaxed);
+        again
+    }
+
+    fn missed(&self) -> super::Fail {
+        let misses = self.misses.load(Ordering::Relaxed);
+        self.misses.store(misses.saturating_add(1).min(MISSES), Ordering::Relaxed);
+        Errno::EAGAIN.into()
+    }
+
+    fn hit(&self) {
+        self.misses.store(0, Ordering::Relaxed);
+    }
+}
+
+impl<H: HostFs> Inner<H> {
+    pub(super) fn read(&self, node: &Node, offset: u64, count: u32, how: How) -> Done<Payload> {
+        match &node.kind {
+            Kind::File(file) => self.read_file(file, offset, count, how),
+            Kind::Xattr(value) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
+                let to = from.saturating_add(count as usize).min(value.len());
+                Ok(Payload::Bytes(value.slice(from..to)))
+            }
+            Kind::Dir(_) => Err(Errno::EISDIR.into()),
+            Kind::Path(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+        }
+    }
+
+    fn read_file(&self, file: &OpenFile, offset: u64, count: u32, how: How) -> Done<Payload> {
+        let inline = how == How::Inline;
+        if inline && !(file.is_regular() && file.probe()) {
+            return Err(Errno::EAGAIN.into());
+        }
+        let fd = file.fd()?;
+        let size = || self.host.stat(fd.as_fd(), b"").map(|st| st.size);
+        let mut want = count;
+        if count >= FROM_CACHE && file.is_regular() {
+            want = u64::from(count).min(size()?.saturating_sub(offset)) as u32;
+            if inline && want >= FROM_CACHE && self.host.resident(fd.as_fd(), offset, want.into()) {
+                file.hit();
+                return Ok(Payload::File { file: fd, offset, len: want });
+            }
+        }
+        if want == 0 {
+            return Ok(Payload::EMPTY);
+        }
+        let mut buf = Vec::with_capacity(want as usize);
+        match self.host.pread(fd.as_fd(), &mut buf, offset, inline) {
+            Ok(n) if inline && n < want as usize && offset + (n as u64) < size()? => Err(file.missed()),
+            Ok(_) => {
+                if inline {
+                    file.hit();
+                }
+                // A capacity is at least what was asked for; a payload is never more.
+                buf.truncate(count as usize);
+                Ok(buf.into())
+            }
+            Err(host::Errno::AGAIN) if inline => Err(file.missed()),
+            Err(host::Errno::OPNOTSUPP) if inline => {
+                file.no_nowait[0].store(true, Ordering::Relaxed);
+                Err(Errno::EAGAIN.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// With the client's rights: the kernel takes set-id bits off what another user writes to, and counts quotas.
+    /// A write that the inline way did half is done again, whole, by the pool: the same bytes at the same place.
+    pub(super) fn write(&self, node: &Node, offset: u64, data: &[u8], how: How) -> Done<Reply> {
+        let file = match &node.kind {
+            Kind::File(file) => file,
+            Kind::NewXattr(new) => return new.write(offset, data),
+            _ => return Err(Errno::EBADF.into()),
+        };
+        if data.is_empty() {
+            return Ok(Reply::Wrote(0));
+        }
+        let inline = how == How::Inline;
+        if inline && (file.slow_writes || !file.is_regular() || file.no_nowait[1].load(Ordering::Relaxed)) {
+            return Err(Errno::EAGAIN.into());
+        }
+        let fd = file.fd()?;
+        let _client = self.become_client(&node.view, NOGID)?;
+        match self.host.pwrite(fd.as_fd(), data, offset, inline) {
+            Ok(n) if inline && n < data.len() => Err(Errno::EAGAIN.into()),
+            Ok(n) => Ok(Reply::Wrote(n as u32)),
+            Err(host::Errno::OPNOTSUPP) if inline => {
+                file.no_nowait[1].store(true, Ordering::Relaxed);
+                Err(Errno::EAGAIN.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn fsync(&self, node: &Node, data_only: bool) -> Done<Reply> {
+        let fd = match &node.kind {
+            Kind::Path(dent) if dent.is_dir() || dent.ty() == S_IFREG => {
+                let path = self.any_fd(node, How::Pool)?;
+                let open = || self.host.reopen(path.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK);
+                Arc::new(self.tree.with_room(How::Pool, open)?)
+            }
+            Kind::Path(_) => return Ok(Reply::Done),
+            _ => self.any_fd(node, How::Pool)?,
+        };
+        self.host.fsync(fd.as_fd(), data_only)?;
+        Ok(Reply::Done)
+    }
+
+    /// Closing may wait for the disk when something was written, or when it ends the last use of a removed file.
+    pub(super) fn clunk(&self, node: &Node, how: How) -> Done<Reply> {
+        let inline = how == How::Inline;
+        match &node.kind {
+            Kind::File(file) => {
+                let locked_ranges = file.locked.load(Ordering::Acquire);
+                if inline && (file.writes || locked_ranges || file.dent.is_gone()) {
+                    return Err(Errno::EAGAIN.into());
+                }
+                if locked_ranges {
+                    self.locks.release(&self.host, file);
+                }
+                drop(locked(&file.fd).take());
+            }
+            Kind::Path(dent) if inline && dent.is_gone() => return Err(Errno::EAGAIN.into()),
+            Kind::Path(dent) if dent.is_gone() => dent.close_if_last(),
+            Kind::NewXattr(_) if inline => return Err(Errno::EAGAIN.into()),
+            Kind::NewXattr(new) => self.store_xattr(node, new)?,
+            Kind::Path(_) | Kind::Dir(_) | Kind::Xattr(_) => {}
+        }
+        Ok(Reply::Done)
+    }
+}

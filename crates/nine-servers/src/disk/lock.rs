@@ -1,0 +1,197 @@
+//! Record locks towards the host.
+//!
+//! In: a lock request on an open file. Out: whether its owner has it. The table of `crate::lock` decides among clients;
+//! towards other programs on the host each locked file has one open file description of the server's own, which
+//! holds, byte by byte, the strongest lock that any client holds (fcntl(2), OFD locks). So two fids of one owner never
+//! stand in each other's way, and two owners always do.
+//!
+//! Always holds: a lock goes with the fid it was last set through. Nothing here waits for a lock.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use nine_io::server::Reply;
+use nine_proto::{Errno, LockRequest, LockStatus, LockType};
+use rustix::fs::OFlags;
+
+use super::file::OpenFile;
+use super::host::{self, HostFs, HostLock};
+use super::{Done, Fail, How, Inner, Kind, Node, locked};
+use crate::lock::{Ranges, Wanted, length};
+
+/// Every file that is locked; as many as open files at most. One lock for all: everything under it is short and in
+/// memory.
+#[derive(Default)]
+pub(super) struct Locks {
+    files: Mutex<HashMap<(u64, u64), FileLocks>>,
+}
+
+#[derive(Default)]
+struct FileLocks {
+    /// The description that holds the locks towards the host; `None` where the server may not open the file.
+    host: Option<OwnedFd>,
+    held: Ranges,
+}
+
+impl<H: HostFs> Inner<H> {
+    pub(super) fn lock(&self, node: &Node, conn: u64, asked: LockRequest<'_>) -> Done<Reply> {
+        let (file, want) = wanted(node, conn, &asked)?;
+        let allowed = match asked.ty {
+            LockType::Read => file.reads,
+            LockType::Write => file.writes,
+            LockType::Unlock => true,
+        };
+        if !allowed {
+            return Err(Errno::EBADF.into());
+        }
+        let mut files = locked(&self.locks.files);
+        let key = (file.dent.id.dev, file.dent.id.ino);
+        if asked.ty == LockType::Unlock && !files.contains_key(&key) {
+            return Ok(Reply::Lock(LockStatus::Success));
+        }
+        file.locked.store(true, Ordering::Release);
+        let locks = files.entry(key).or_default();
+        if locks.host.is_none() {
+            locks.host = self.open_for_locks(file)?;
+        }
+        let result = locks.set(&self.host, want);
+        if locks.held.is_empty() {
+            files.remove(&key);
+        }
+        result.map(Reply::Lock)
+    }
+
+    pub(super) fn getlock(&self, node: &Node, conn: u64, asked: LockRequest<'_>) -> Done<Reply> {
+        let (file, want) = wanted(node, conn, &asked)?;
+        let free = Reply::Getlock {
+            ty: LockType::Unlock,
+            start: asked.start,
+            length: asked.length,
+            proc_id: asked.proc_id,
+            client_id: asked.client_id.into(),
+        };
+        if asked.ty == LockType::Unlock {
+            return Ok(free);
+        }
+        let mut files = locked(&self.locks.files);
+        let locks = files.get_mut(&(file.dent.id.dev, file.dent.id.ino));
+        if let Some(held) = locks.as_ref().and_then(|locks| locks.held.conflict(&want)) {
+            return Ok(Reply::Getlock {
+                ty: held.ty,
+                start: held.start,
+                length: held.length(),
+                proc_id: held.owner.proc_id,
+                client_id: held.owner.client_id.clone(),
+            });
+        }
+        let own = file.fd()?;
+        // Our own description is not in its own way; without one, no lock of ours is there.
+        let fd = locks.as_ref().and_then(|locks| locks.host.as_ref()).unwrap_or(&own);
+        Ok(match self.host.getlock(fd.as_fd(), host_lock(asked.ty, want.start, want.last))? {
+            None => free,
+            Some(HostLock { ty, start, length }) => {
+                Reply::Getlock { ty, start, length, proc_id: 0, client_id: b"host"[..].into() }
+            }
+        })
+    }
+
+    /// With as many rights as the server has; the client's were checked when it opened its fid.
+    fn open_for_locks(&self, file: &OpenFile) -> Done<Option<OwnedFd>> {
+        let fd = file.fd()?;
+        for access in [OFlags::RDWR, OFlags::WRONLY, OFlags::RDONLY] {
+            let open = || self.host.reopen(fd.as_fd(), access | OFlags::NONBLOCK);
+            match self.tree.with_room(How::Pool, open) {
+                Ok(fd) => return Ok(Some(fd)),
+                Err(host::Errno::MFILE | host::Errno::NFILE) => return Err(Errno::ENOLCK.into()),
+                Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Locks {
+    /// Gives up what was set through this open file.
+    pub(super) fn release(&self, host: &impl HostFs, file: &OpenFile) {
+        let mut files = locked(&self.files);
+        let key = (file.dent.id.dev, file.dent.id.ino);
+        let Some(locks) = files.get_mut(&key) else { return };
+        for (start, last) in locks.held.release(file.number) {
+            // To give up bytes cannot be refused; a host that errs here frees them when the description closes.
+            let _ = locks.mirror(host, start, last);
+        }
+        if locks.held.is_empty() {
+            files.remove(&key);
+        }
+    }
+}
+
+impl FileLocks {
+    /// All of the range, or nothing.
+    fn set(&mut self, host: &impl HostFs, want: Wanted) -> Done<LockStatus> {
+        if self.held.conflict(&want).is_some() {
+            return Ok(LockStatus::Blocked);
+        }
+        let before = self.held.clone();
+        let (start, last) = (want.start, want.last);
+        self.held.replace(want)?;
+        let Err(error) = self.mirror(host, start, last) else { return Ok(LockStatus::Success) };
+        self.held = before;
+        let _ = self.mirror(host, start, last);
+        match error {
+            host::Errno::AGAIN | host::Errno::ACCESS => Ok(LockStatus::Blocked),
+            error => Err(Fail::from(error)),
+        }
+    }
+
+    /// Makes the host's locks on a range those of the table.
+    fn mirror(&self, host: &impl HostFs, start: u64, last: u64) -> host::Result<()> {
+        let Some(fd) = &self.host else { return Ok(()) };
+        for (start, last, ty) in self.held.strongest(start, last) {
+            match host.lock(fd.as_fd(), host_lock(ty, start, last)) {
+                // We may not open the file in the way this lock needs: it holds among clients only.
+                Ok(()) | Err(host::Errno::BADF) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn wanted<'a>(node: &'a Node, conn: u64, asked: &LockRequest<'_>) -> Done<(&'a OpenFile, Wanted)> {
+    let Kind::File(file) = &node.kind else { return Err(Errno::EBADF.into()) };
+    Ok((file, Wanted::new(conn, file.number, asked)?))
+}
+
+/// What lies beyond the host's numbers counts as "to the end".
+fn host_lock(ty: LockType, start: u64, last: u64) -> HostLock {
+    HostLock { ty, start, length: if last >= i64::MAX as u64 { 0 } else { length(start, last) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host::Linux;
+    use super::*;
+    use crate::lock::tests::want;
+    use LockType::{Unlock, Write};
+
+    #[test]
+    fn the_host_sees_our_locks_and_we_see_its() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || OwnedFd::from(file.reopen().unwrap());
+        let other = open();
+        let mut locks = FileLocks { host: Some(open()), held: Ranges::default() };
+        let mut set = |who, ty, start, last| locks.set(&Linux, want(who, ty, start, last)).unwrap();
+        assert_eq!(set(1, Write, 0, 9), LockStatus::Success);
+        let tail = HostLock { ty: Write, start: 5, length: 10 };
+        assert_eq!(Linux.lock(other.as_fd(), tail), Err(host::Errno::AGAIN));
+        Linux.lock(other.as_fd(), HostLock { ty: Write, start: 100, length: 10 }).unwrap();
+        // Blocked by the host: nothing of it is kept.
+        assert_eq!(set(2, Write, 50, 200), LockStatus::Blocked);
+        assert_eq!(set(3, Write, 50, 60), LockStatus::Success);
+        assert_eq!(set(1, Unlock, 0, u64::MAX), LockStatus::Success);
+        Linux.lock(other.as_fd(), tail).unwrap();
+    }
+}

@@ -1,0 +1,359 @@
+//! A directory of the host, served.
+//!
+//! In: requests. Out: answers, inline where the kernel can give them from memory, else from the pool. One function per
+//! operation serves both ways: run *inline*, whatever would wait says EAGAIN and the request goes to the pool, where
+//! the same function runs again and may wait. So nothing may have changed when EAGAIN is said.
+//!
+//! ```text
+//! serve -> run(Inline) -> answer
+//!              | EAGAIN, or an operation that writes to a journal
+//!              `-> pool -> run(Pool) -> answer
+//! ```
+//!
+//! Always holds: a fid stands for one file for ever (`dent`); nothing outside the root is reached; with
+//! [`As::Client`], every call that the kernel checks rights for is made with the client's rights, or refused.
+//! On a network file system even looking may wait, so there everything goes to the pool.
+
+mod attr;
+mod change;
+mod dent;
+mod dirs;
+mod file;
+pub mod host;
+mod lock;
+mod open;
+mod pool;
+mod sys;
+mod users;
+mod walk;
+mod xattr;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use nine_io::server::{Answer, FileServer, Reply, Req, Request};
+use nine_proto::{Errno, Error, NOGID, Names, Op};
+use rustix::fs::{CWD, Mode, OFlags};
+
+use dent::{Dent, Tree};
+use dirs::OpenDir;
+use file::OpenFile;
+pub use host::{HostFs, Linux};
+use lock::Locks;
+use pool::Pool;
+use sys::{Guard, Ident};
+use users::Users;
+use xattr::NewXattr;
+
+/// Whose rights a client's requests have on the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum As {
+    /// Those of this process; new files belong to it.
+    #[default]
+    Server,
+    /// Those of the user the client attached as: number, group and supplementary groups by this host's databases. Needs
+    /// root. A number that the databases do not have gets no group but 65534; a name they do not have is refused.
+    Client,
+}
+
+/// How a directory is served.
+#[derive(Clone, Debug, Default)]
+pub struct DiskOptions {
+    /// Whatever would change something fails with EROFS.
+    pub read_only: bool,
+    /// Whose rights requests have.
+    pub identity: As,
+    /// Lets devices and pipes be opened (never waiting for the other end); without it ENXIO. A client that knows
+    /// them, like Linux, opens its own. Only positioned reads and writes reach them.
+    pub devices: bool,
+    /// At most this many threads wait for the disk; 0: four per core, at most 32.
+    pub threads: usize,
+    /// At most this many descriptors are kept for files that fids stand on; 0: half of what the process may open.
+    pub handles: usize,
+}
+
+/// A directory of the host as a [`FileServer`].
+///
+/// Concurrency: `serve` never waits for the disk. Requests may be served at the same time from any threads.
+///
+/// The process' umask applies to new files as far as the kernel applies it; where it takes away what the client asked
+/// for, the mode is set again afterwards. A server therefore starts with umask 0.
+pub struct Disk<H: HostFs = Linux> {
+    inner: Arc<Inner<H>>,
+    pool: Pool,
+}
+
+struct Inner<H> {
+    host: H,
+    tree: Tree,
+    read_only: bool,
+    devices: bool,
+    identity: As,
+    server: Ident,
+    umask: u32,
+    /// Looking at the root's file system does not ask a network.
+    local: bool,
+    locks: Locks,
+    users: Arc<Users>,
+    next_open: AtomicU64,
+}
+
+impl Disk {
+    /// Serves the directory at `path`. Needs /proc.
+    pub fn open(path: impl AsRef<Path>, options: DiskOptions) -> io::Result<Self> {
+        Self::with_host(Linux, path, options)
+    }
+}
+
+impl<H: HostFs> Disk<H> {
+    /// The same with another host. The root itself and /etc are opened without it.
+    pub fn with_host(host: H, path: impl AsRef<Path>, options: DiskOptions) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, path.as_ref(), flags, Mode::empty())?;
+        let server = Ident::of_process()?;
+        if options.identity == As::Client && server.uid != 0 {
+            let text = "serving with the clients' rights needs root";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        let st = host.stat(root.as_fd(), b"")?;
+        let local = !REMOTE.contains(&host.statfs(root.as_fd())?.ty);
+        let handles = if options.handles == 0 { default_handles() } else { options.handles };
+        let threads = if options.threads == 0 { Pool::default_size() } else { options.threads };
+        let inner = Inner {
+            host,
+            tree: Tree::new(root, &st, handles),
+            read_only: options.read_only,
+            devices: options.devices,
+            identity: options.identity,
+            server,
+            umask: process_umask()?,
+            local,
+            locks: Locks::default(),
+            users: Arc::new(Users::load()),
+            next_open: AtomicU64::new(0),
+        };
+        Ok(Self { inner: Arc::new(inner), pool: Pool::new(threads) })
+    }
+}
+
+impl<H: HostFs> FileServer for Disk<H> {
+    fn serve(&self, req: Req) -> Answer {
+        if self.inner.local && may_be_inline(&req.op()) {
+            match self.inner.run(&req, How::Inline) {
+                Err(Fail(error)) if error.errno == Errno::EAGAIN => {}
+                result => return req.now(result.map_err(|fail| fail.0)),
+            }
+        }
+        let (answer, later) = req.later();
+        let inner = self.inner.clone();
+        let job = Box::new(move || {
+            let result = inner.run(&later, How::Pool).map_err(|fail| fail.0);
+            later.respond(result);
+        });
+        // A full pool hands the job back; dropping it answers.
+        drop(self.pool.push(job));
+        answer
+    }
+
+    fn names(&self) -> Arc<dyn Names> {
+        self.inner.users.clone()
+    }
+}
+
+/// Where an operation runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// On the event loop: it says EAGAIN rather than wait, before it has changed anything.
+    Inline,
+    /// On a thread that may wait.
+    Pool,
+}
+
+/// Whether it is worth trying inline: what writes to a journal, or is rare and may wait, is not.
+fn may_be_inline(op: &Op<'_>) -> bool {
+    matches!(
+        op,
+        Op::Walk { .. }
+            | Op::Open { .. }
+            | Op::Getattr { .. }
+            | Op::Readdir { .. }
+            | Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Clunk
+    )
+}
+
+/// What a read-only server refuses.
+fn changes(op: &Op<'_>) -> bool {
+    match op {
+        Op::Open { flags } => flags.changes(),
+        Op::Create { .. }
+        | Op::Make { .. }
+        | Op::Rename { .. }
+        | Op::RenameAt { .. }
+        | Op::Unlink { .. }
+        | Op::Setattr { .. }
+        | Op::Write { .. }
+        | Op::XattrCreate { .. } => true,
+        _ => false,
+    }
+}
+
+impl<H: HostFs> Inner<H> {
+    fn run(&self, req: &Request, how: How) -> Done<Reply> {
+        let op = req.op();
+        if self.read_only && changes(&op) {
+            return Err(Errno::EROFS.into());
+        }
+        if let Op::Auth { .. } = op {
+            return Err(Error::new(Errno::EOPNOTSUPP, "authentication not required").into());
+        }
+        if let Op::Attach { aname, .. } = op {
+            return self.attach(req.who(), aname);
+        }
+        let node = req.node::<Node>()?;
+        match op {
+            Op::Auth { .. } | Op::Attach { .. } => unreachable!("they have no node"),
+            Op::Walk { names } => self.walk(&node, names, how),
+            Op::Open { flags } => self.open(&node, flags, how),
+            Op::Create { name, make, flags, perm, gid } => {
+                self.create(&node, req.node2().ok(), name, make, flags, perm, gid)
+            }
+            Op::Make { name, make, perm, gid } => {
+                self.make(&node, req.node2().ok(), name, make, perm, gid).map(Reply::Made)
+            }
+            Op::Rename { name } => self.rename(&node, &*req.node2::<Node>()?, name),
+            Op::RenameAt { old, new } => self.rename_at(&node, old, &*req.node2::<Node>()?, new),
+            Op::Unlink { name, dir } => self.unlink(&node, name, dir),
+            // It ends the fid in any case, so it is refused inside.
+            Op::Remove => self.remove(&node),
+            Op::Readlink => self.readlink(&node, how),
+            Op::Getattr { mask } => self.getattr(&node, mask, how),
+            Op::Setattr { set } => self.setattr(&node, set),
+            Op::Readdir { cookie } => self.readdir(&node, cookie, req.dir_buf(self.users.clone()), how),
+            Op::Read { offset, count } => self.read(&node, offset, count, how).map(Reply::Read),
+            Op::Write { offset, data } => self.write(&node, offset, data, how),
+            Op::Fsync { datasync } => self.fsync(&node, datasync),
+            Op::Lock(lock) => self.lock(&node, req.id().conn, lock),
+            Op::Getlock(lock) => self.getlock(&node, req.id().conn, lock),
+            Op::XattrWalk { name } => self.xattr_walk(&node, name),
+            Op::XattrCreate { name, size, flags } => self.xattr_create(&node, name, size, flags),
+            Op::Statfs => self.statfs(&node),
+            Op::Clunk => self.clunk(&node, how),
+        }
+    }
+
+    /// Becomes the client, if that is asked for. `gid`: the group of what it is about to make, which counts if the
+    /// client is in it.
+    fn become_client<'a>(&'a self, view: &View, gid: u32) -> Done<Option<Guard<'a>>> {
+        let Some(ident) = &view.ident else { return Ok(None) };
+        let mut ident = std::borrow::Cow::Borrowed(ident);
+        if gid != NOGID && gid != ident.gid && (ident.uid == 0 || ident.groups.contains(&gid)) {
+            ident.to_mut().gid = gid;
+        }
+        if *ident == self.server {
+            return Ok(None);
+        }
+        Ok(Some(Guard::enter(&ident, &self.server)?))
+    }
+
+    /// A descriptor of the file a node stands for: the open one, if it is open, else an `O_PATH` one.
+    fn any_fd(&self, node: &Node, how: How) -> Done<Arc<OwnedFd>> {
+        match &node.kind {
+            Kind::Path(dent) => Ok(self.tree.handle(&self.host, how, dent)?),
+            Kind::File(file) => file.fd(),
+            Kind::Dir(dir) => Ok(dir.fd.clone()),
+            Kind::Xattr(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+        }
+    }
+}
+
+/// What stands behind a fid.
+struct Node {
+    view: Arc<View>,
+    kind: Kind,
+}
+
+/// What all fids of one attach share.
+struct View {
+    /// Where ".." ends.
+    root: Arc<Dent>,
+    /// `None`: the server itself.
+    ident: Option<Ident>,
+}
+
+enum Kind {
+    /// Walked to, not open.
+    Path(Arc<Dent>),
+    File(Box<OpenFile>),
+    Dir(Box<OpenDir>),
+    /// The value of an extended attribute, or the list of names.
+    Xattr(Bytes),
+    NewXattr(Box<NewXattr>),
+}
+
+impl Node {
+    /// The file it stands for; not for attributes.
+    fn dent(&self) -> Done<&Arc<Dent>> {
+        match &self.kind {
+            Kind::Path(dent) => Ok(dent),
+            Kind::File(file) => Ok(&file.dent),
+            Kind::Dir(dir) => Ok(&dir.dent),
+            Kind::Xattr(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+        }
+    }
+
+    /// Another node of the same attach, ready for a reply.
+    fn with(&self, kind: Kind) -> Arc<Self> {
+        Arc::new(Self { view: self.view.clone(), kind })
+    }
+}
+
+/// Why an operation failed: the kernel's errno or our own words.
+#[derive(Debug)]
+struct Fail(Error);
+
+type Done<T> = Result<T, Fail>;
+
+impl From<host::Errno> for Fail {
+    fn from(error: host::Errno) -> Self {
+        Self(Errno(error.raw_os_error().unsigned_abs()).into())
+    }
+}
+
+impl From<Errno> for Fail {
+    fn from(error: Errno) -> Self {
+        Self(error.into())
+    }
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Half of what the process may open: the other half is for open files and connections.
+fn default_handles() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    usize::try_from(limit.current.unwrap_or(u64::MAX) / 2).unwrap_or(usize::MAX).min(1 << 19)
+}
+
+/// The umask, without changing it for a moment as umask(2) would.
+fn process_umask() -> io::Result<u32> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let value = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    Ok(value.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o777))
+}
+
+/// `f_type` of file systems that ask somebody else: NFS, FUSE, CIFS, SMB2, 9P, Ceph, AFS.
+const REMOTE: [u32; 7] =
+    [0x6969, 0x6573_5546, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];

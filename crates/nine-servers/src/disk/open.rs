@@ -1,0 +1,196 @@
+//! Open and create: from a dent to an open file.
+//!
+//! In: a node walked to, and flags. Out: a node that holds its own open file description. A file is opened by what its
+//! dent stands for, not by its name: what was renamed, replaced or removed meanwhile is still the file of the fid.
+//! Opening never waits for the other end of a pipe, and devices and pipes are refused unless the server allows them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use nine_io::server::Reply;
+use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
+use nine_proto::{Errno, Make, NOGID, OpenFlags, Perm};
+use rustix::fs::{Mode, OFlags};
+
+use super::dent::{Dent, Identity};
+use super::dirs::OpenDir;
+use super::file::OpenFile;
+use super::host::{self, HostFs, Stat};
+use super::{Done, How, Inner, Kind, Node};
+
+impl<H: HostFs> Inner<H> {
+    /// Inline if the names are cached and nothing is cut off.
+    pub(super) fn open(&self, node: &Node, flags: OpenFlags, how: How) -> Done<Reply> {
+        let Kind::Path(dent) = &node.kind else { return Err(Errno::EBADF.into()) };
+        self.may_open(dent.ty())?;
+        if how == How::Inline && flags.has(OpenFlags::TRUNC) {
+            return Err(Errno::EAGAIN.into());
+        }
+        if flags.has(OpenFlags::RCLOSE)
+            && let Some(dir) = dent.parent()
+        {
+            let fd = self.tree.handle(&self.host, how, &dir)?;
+            let _client = self.become_client(&node.view, NOGID)?;
+            self.host.access(fd.as_fd(), W_OK | X_OK)?;
+        }
+        let path = self.tree.handle(&self.host, how, dent)?;
+        let name = dent.place();
+        let dir = match (&name, how) {
+            (Some((dir, _)), How::Inline) => Some(self.tree.handle(&self.host, how, dir)?),
+            _ => None,
+        };
+        let client = self.become_client(&node.view, NOGID)?;
+        if flags.has(OpenFlags::EXEC) && !dent.is_dir() {
+            self.host.access(path.as_fd(), X_OK)?;
+        }
+        let oflags = host_flags(flags, dent.is_dir());
+        let fd = match (dir, &name) {
+            // By name, which the kernel can do from its cache alone; the pool opens the very file.
+            (Some(dir), Some((_, name))) => self.host.open(dir.as_fd(), name, oflags, Mode::empty(), true)?,
+            _ if how == How::Inline => return Err(Errno::EAGAIN.into()),
+            _ => self.open_itself(&path, oflags)?,
+        };
+        drop(client);
+        let st = self.host.stat(fd.as_fd(), b"")?;
+        if Identity::of(&st) != dent.id {
+            // Only by name can it be another one: the pool will find out what the name's former file is.
+            return Err(if how == How::Inline { Errno::EAGAIN } else { Errno::ESTALE }.into());
+        }
+        Ok(self.opened(node, dent.clone(), fd, flags, &st))
+    }
+
+    fn open_itself(&self, path: &OwnedFd, flags: OFlags) -> Done<OwnedFd> {
+        let open = |flags| self.tree.with_room(How::Pool, || self.host.reopen(path.as_fd(), flags));
+        match open(flags) {
+            // O_NOATIME is for owners; it is a wish.
+            Err(host::Errno::PERM) if flags.contains(OFlags::NOATIME) => Ok(open(flags - OFlags::NOATIME)?),
+            result => Ok(result?),
+        }
+    }
+
+    fn may_open(&self, ty: u32) -> Done<()> {
+        match ty {
+            S_IFREG | S_IFDIR => Ok(()),
+            S_IFLNK => Err(Errno::ELOOP.into()),
+            S_IFSOCK => Err(Errno::ENXIO.into()),
+            _ if self.devices => Ok(()),
+            _ => Err(Errno::ENXIO.into()),
+        }
+    }
+
+    fn opened(&self, node: &Node, dent: Arc<Dent>, fd: OwnedFd, flags: OpenFlags, st: &Stat) -> Reply {
+        let kind = if dent.is_dir() {
+            Kind::Dir(Box::new(OpenDir::new(dent, fd)))
+        } else {
+            let number = self.next_open.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Kind::File(Box::new(OpenFile::new(dent, fd, number, flags)))
+        };
+        Reply::Open { qid: self.qid(st), iounit: 0, node: node.with(kind) }
+    }
+
+    /// A file that exists is opened only if the client says so (CREAT without EXCL, as Linux clients do); else EEXIST.
+    #[allow(clippy::too_many_arguments, reason = "the fields of the operation")]
+    pub(super) fn create(
+        &self,
+        node: &Node,
+        other: Option<Arc<Node>>,
+        name: &[u8],
+        make: Make<'_>,
+        flags: OpenFlags,
+        perm: Perm,
+        gid: u32,
+    ) -> Done<Reply> {
+        if make != Make::File {
+            return self.create_other(node, other, name, make, flags, perm, gid);
+        }
+        let Kind::Path(dir) = &node.kind else { return Err(Errno::EBADF.into()) };
+        let dir_fd = self.tree.handle(&self.host, How::Pool, dir)?;
+        let bits = perm.in_dir(self.host.stat(dir_fd.as_fd(), b"")?.mode, false);
+        let client = self.become_client(&node.view, gid)?;
+        let oflags = host_flags(flags, false);
+        let open = |oflags| {
+            let mode = Mode::from_raw_mode(bits);
+            self.tree.with_room(How::Pool, || self.host.open(dir_fd.as_fd(), name, oflags, mode, false))
+        };
+        let exclusive = flags.has(OpenFlags::EXCL) || !flags.has(OpenFlags::CREAT);
+        let fd = match open(oflags | OFlags::CREATE | OFlags::EXCL) {
+            Ok(fd) => {
+                if bits & self.umask != 0 {
+                    self.host.chmod(fd.as_fd(), bits)?;
+                }
+                fd
+            }
+            Err(host::Errno::EXIST) if !exclusive => {
+                let ty = self.host.stat(dir_fd.as_fd(), name)?.mode & S_IFMT;
+                if ty == S_IFDIR {
+                    return Err(Errno::EISDIR.into());
+                }
+                self.may_open(ty)?;
+                open(oflags)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        drop(client);
+        let st = self.host.stat(fd.as_fd(), b"")?;
+        let _still = self.tree.still(How::Pool)?;
+        let dent = self.tree.intern(dir, name, Identity::of(&st));
+        Ok(self.opened(node, dent, fd, flags, &st))
+    }
+
+    /// Makes it and moves the fid there. Only a directory is also opened; of the others there is nothing to read.
+    #[allow(clippy::too_many_arguments, reason = "the fields of the operation")]
+    fn create_other(
+        &self,
+        node: &Node,
+        other: Option<Arc<Node>>,
+        name: &[u8],
+        make: Make<'_>,
+        flags: OpenFlags,
+        perm: Perm,
+        gid: u32,
+    ) -> Done<Reply> {
+        if make == Make::Dir && flags.changes() {
+            return Err(Errno::EISDIR.into());
+        }
+        let qid = self.make(node, other, name, make, perm, gid)?;
+        let dent = {
+            let _still = self.tree.still(How::Pool)?;
+            let dir = node.dent()?;
+            let dir_fd = self.tree.handle_still(&self.host, How::Pool, dir)?;
+            self.tree.step(&self.host, How::Pool, dir, &dir_fd, name)?.0
+        };
+        let there = node.with(Kind::Path(dent));
+        if make == Make::Dir {
+            self.open(&there, flags, How::Pool)
+        } else {
+            Ok(Reply::Open { qid, iounit: 0, node: there })
+        }
+    }
+}
+
+/// The host's flags. Left out: `O_DIRECT`, whose alignment a client cannot see.
+fn host_flags(flags: OpenFlags, is_dir: bool) -> OFlags {
+    let mut to = OFlags::NONBLOCK | OFlags::NOCTTY;
+    to |= match (flags.reads(), flags.writes()) {
+        _ if is_dir => OFlags::RDONLY | OFlags::DIRECTORY,
+        (true, true) => OFlags::RDWR,
+        (false, true) => OFlags::WRONLY,
+        _ => OFlags::RDONLY,
+    };
+    for (flag, host) in [
+        (OpenFlags::TRUNC, OFlags::TRUNC),
+        (OpenFlags::APPEND, OFlags::APPEND),
+        (OpenFlags::DSYNC, OFlags::DSYNC),
+        (OpenFlags::SYNC, OFlags::SYNC),
+        (OpenFlags::DIRECTORY, OFlags::DIRECTORY),
+        (OpenFlags::NOATIME, OFlags::NOATIME),
+    ] {
+        if flags.has(flag) {
+            to |= host;
+        }
+    }
+    to
+}
+
+const W_OK: u32 = 2;
+const X_OK: u32 = 1;

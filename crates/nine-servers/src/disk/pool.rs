@@ -1,0 +1,189 @@
+//! Threads for what has to wait for the disk.
+//!
+//! In: jobs. Out: their effects, in no particular order between threads. Threads are started when they are first
+//! needed and then stay. A push wakes at most one sleeping thread, and none while another one is waking up already:
+//! that one, when it takes a job and sees more, wakes the next. A thread that ends a job takes the next one without
+//! having slept.
+//!
+//! Always holds: every job that was taken in runs, also when the pool is dropped, which waits for them.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+/// Something to do.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// See the module.
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    most: usize,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    threads: Vec<JoinHandle<()>>,
+    sleeping: usize,
+    /// A thread was woken or started and has not looked at the queue yet.
+    waking: bool,
+    stop: bool,
+}
+
+/// Jobs that wait. Each belongs to a request, and a session bounds its outstanding requests, so this is reached only
+/// by very many sessions at once; then the job is handed back and its request fails.
+const QUEUE_MAX: usize = 64 * 1024;
+
+impl Pool {
+    /// A pool of at most `most` threads; none runs yet.
+    pub(super) fn new(most: usize) -> Self {
+        let shared = Shared { state: Mutex::default(), work: Condvar::new(), most: most.max(1) };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Four threads per core (they mostly wait), at most 32.
+    pub(super) fn default_size() -> usize {
+        std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).min(32)
+    }
+
+    /// Takes a job in; `Err` hands it back: the queue is full, or not even one thread can be started.
+    pub(super) fn push(&self, job: Job) -> Result<(), Job> {
+        let mut state = self.shared.lock();
+        if state.queue.len() >= QUEUE_MAX {
+            return Err(job);
+        }
+        state.queue.push_back(job);
+        self.shared.call_one(&mut state);
+        if state.threads.is_empty() {
+            return Err(state.queue.pop_back().expect("pushed just now, under this lock"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let threads = {
+            let mut state = self.shared.lock();
+            state.stop = true;
+            std::mem::take(&mut state.threads)
+        };
+        self.shared.work.notify_all();
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a disk thread ended in a panic");
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gets one more thread to look at the queue, unless one is about to or all are busy.
+    fn call_one(self: &Arc<Self>, state: &mut State) {
+        if state.waking {
+            return;
+        }
+        if state.sleeping > 0 {
+            state.waking = true;
+            self.work.notify_one();
+        } else if state.threads.len() < self.most && !state.stop {
+            let shared = self.clone();
+            let name = format!("disk{}", state.threads.len());
+            match Builder::new().name(name).spawn(move || shared.run()) {
+                Ok(thread) => {
+                    state.waking = true;
+                    state.threads.push(thread);
+                }
+                Err(error) => tracing::warn!(%error, "no more disk threads"),
+            }
+        }
+    }
+
+    fn run(self: Arc<Self>) {
+        let mut state = self.lock();
+        state.waking = false;
+        loop {
+            if let Some(job) = state.queue.pop_front() {
+                if !state.queue.is_empty() {
+                    self.call_one(&mut state);
+                }
+                drop(state);
+                // A job that panics answers EIO by dropping its request; its thread serves on.
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    tracing::error!("a disk job panicked");
+                }
+                state = self.lock();
+            } else if state.stop {
+                return;
+            } else {
+                state.sleeping += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.sleeping -= 1;
+                state.waking = false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn every_job_runs_before_the_pool_is_gone() {
+        let (tx, rx) = mpsc::channel();
+        let pool = Pool::new(3);
+        for i in 0..1000 {
+            let tx = tx.clone();
+            assert!(pool.push(Box::new(move || tx.send(i).unwrap())).is_ok());
+        }
+        drop((pool, tx));
+        let mut seen: Vec<i32> = rx.iter().collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_job_that_blocks_does_not_hold_up_the_next() {
+        let pool = Pool::new(2);
+        let (unblock, blocked) = mpsc::channel::<()>();
+        let (tx, rx) = mpsc::channel();
+        let jobs: [Job; 2] =
+            [Box::new(move || blocked.recv().unwrap()), Box::new(move || tx.send(()).unwrap())];
+        for job in jobs {
+            assert!(pool.push(job).is_ok());
+        }
+        rx.recv().unwrap();
+        unblock.send(()).unwrap();
+    }
+
+    #[test]
+    fn a_job_that_panics_ends_alone() {
+        let pool = Pool::new(1);
+        let (tx, rx) = mpsc::channel();
+        assert!(pool.push(Box::new(|| panic!("on purpose"))).is_ok());
+        assert!(pool.push(Box::new(move || tx.send(()).unwrap())).is_ok());
+        rx.recv().unwrap();
+    }
+
+    #[test]
+    fn threads_start_only_when_needed() {
+        let pool = Pool::new(8);
+        assert_eq!(pool.shared.lock().threads.len(), 0);
+        let (tx, rx) = mpsc::channel();
+        assert!(pool.push(Box::new(move || tx.send(()).unwrap())).is_ok());
+        rx.recv().unwrap();
+        assert_eq!(pool.shared.lock().threads.len(), 1);
+    }
+}

@@ -1,0 +1,248 @@
+//! The one place of unsafe code in this crate: system calls that rustix does not have in the shape we need.
+//!
+//! In: borrowed descriptors, slices, plain numbers. Out: results with the kernel's errno. Nothing here keeps a
+//! pointer longer than the call. [`Guard`] is the thread's change of user; what holds for it stands there.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::{Errno, Result};
+
+/// Reads at `offset` into the free capacity of `buf`; the bytes read are appended. `nowait`: EAGAIN instead of
+/// waiting for the disk.
+pub(super) fn pread(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> Result<usize> {
+    let free = buf.spare_capacity_mut();
+    let iov = libc::iovec { iov_base: free.as_mut_ptr().cast(), iov_len: free.len() };
+    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    let flags = if nowait { libc::RWF_NOWAIT } else { 0 };
+    // SAFETY: `iov` names memory that `buf` owns and that nobody else can reach while it is borrowed mutably.
+    let n = unsafe { libc::preadv2(fd.as_raw_fd(), &iov, 1, offset, flags) };
+    let n = usize::try_from(n).map_err(|_| errno())?;
+    // SAFETY: the kernel has written the first `n` bytes of the free capacity, and `n` is at most its length.
+    unsafe { buf.set_len(buf.len() + n) };
+    Ok(n)
+}
+
+/// chmod of whatever `fd` refers to, also if it was opened with `O_PATH` (Linux 6.6; ENOSYS before).
+pub(super) fn fchmodat2(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    // SAFETY: the path is a static C string; the kernel only reads it.
+    done(unsafe {
+        libc::syscall(libc::SYS_fchmodat2, fd.as_raw_fd(), c"".as_ptr(), mode, libc::AT_EMPTY_PATH)
+    })
+}
+
+/// Whether the thread's user has these rights (`R_OK`...) to whatever `fd` refers to.
+pub(super) fn faccess(fd: BorrowedFd<'_>, rights: u32) -> Result<()> {
+    let flags = libc::AT_EMPTY_PATH | libc::AT_EACCESS;
+    // SAFETY: as above.
+    done(unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), rights, flags) })
+}
+
+/// How many pages of a range are in the page cache (Linux 6.5; ENOSYS before, EPERM for files of others).
+pub(super) fn cached_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
+    let range = [offset, len];
+    // `struct cachestat`: cached, dirty, written back now, evicted, evicted recently.
+    let mut stat = [0u64; 5];
+    // SAFETY: `range` and `stat` have the layout of `struct cachestat_range` and `struct cachestat`, and live on.
+    done(unsafe { libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), range.as_ptr(), stat.as_mut_ptr(), 0u32) })?;
+    Ok(stat[0])
+}
+
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// One record lock of fcntl(2): `ty` is `F_RDLCK`, `F_WRLCK` or `F_UNLCK`; `len` 0 reaches to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) ty: i16,
+    pub(super) start: i64,
+    pub(super) len: i64,
+}
+
+/// Sets a lock of the open file description, or removes it; never waits (EAGAIN).
+pub(super) fn ofd_lock(fd: BorrowedFd<'_>, range: Range) -> Result<()> {
+    fcntl_lock(fd, libc::F_OFD_SETLK, range).map(drop)
+}
+
+/// The lock that would be in the way of `range`; its `ty` is `F_UNLCK` if there is none.
+pub(super) fn ofd_getlock(fd: BorrowedFd<'_>, range: Range) -> Result<Range> {
+    fcntl_lock(fd, libc::F_OFD_GETLK, range)
+}
+
+fn fcntl_lock(fd: BorrowedFd<'_>, command: libc::c_int, range: Range) -> Result<Range> {
+    let whence = libc::SEEK_SET as i16;
+    let mut lock =
+        libc::flock { l_type: range.ty, l_whence: whence, l_start: range.start, l_len: range.len, l_pid: 0 };
+    // SAFETY: these two commands take a pointer to a `struct flock`, which lives on.
+    done(unsafe { libc::fcntl(fd.as_raw_fd(), command, &mut lock) }.into())?;
+    Ok(Range { ty: lock.l_type, start: lock.l_start, len: lock.l_len })
+}
+
+/// Whose rights a thread's file operations have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ident {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    /// Supplementary groups.
+    pub(super) groups: Vec<u32>,
+}
+
+impl Ident {
+    /// Of this process.
+    pub(super) fn of_process() -> Result<Self> {
+        Ok(Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: rustix::process::getgroups()?.into_iter().map(|gid| gid.as_raw()).collect(),
+        })
+    }
+
+    fn apply(&self) -> Result<()> {
+        // SAFETY: the pointer and the count are of one vector, which the kernel only reads. The system call itself
+        // changes this thread alone; libc's wrapper of it would change all.
+        done(unsafe { libc::syscall(libc::SYS_setgroups, self.groups.len(), self.groups.as_ptr()) })?;
+        // A user's capabilities go and come with the fsuid, so it must be the last to go and the first to come.
+        for (call, id) in [(libc::SYS_setfsgid, self.gid), (libc::SYS_setfsuid, self.uid)] {
+            // SAFETY: numbers only. The call has no error result: asking for an impossible id tells the one in force.
+            let now = unsafe {
+                libc::syscall(call, id);
+                libc::syscall(call, u32::MAX)
+            };
+            if now != i64::from(id) {
+                return Err(Errno::PERM);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// While it lives, this thread's file operations are those of another user. Never leaves the thread.
+#[must_use]
+pub(super) struct Guard<'a> {
+    server: &'a Ident,
+    thread: PhantomData<*const ()>,
+}
+
+impl<'a> Guard<'a> {
+    /// Becomes `client`; fails, with nothing changed, if the kernel does not let us. `server` is what the thread is
+    /// now and becomes again.
+    pub(super) fn enter(client: &Ident, server: &'a Ident) -> Result<Self> {
+        let guard = Self { server, thread: PhantomData };
+        // On failure the guard is dropped, which undoes what had been changed.
+        client.apply()?;
+        Ok(guard)
+    }
+}
+
+impl Drop for Guard<'_> {
+    /// A thread that cannot become itself again would serve the next client with the rights of this one.
+    fn drop(&mut self) {
+        // SAFETY: a number only; it brings back the capabilities that `apply` needs first of all.
+        unsafe { libc::syscall(libc::SYS_setfsuid, self.server.uid) };
+        if self.server.apply().is_err() {
+            tracing::error!("a thread could not get its own user back");
+            std::process::abort();
+        }
+    }
+}
+
+/// A user of the system's databases: by number, or by name. Slow: it may ask a directory service.
+pub(super) fn lookup(uid: Option<u32>, name: &[u8]) -> Option<(CString, u32, u32)> {
+    let name = CString::new(name).ok()?;
+    let mut buf = vec![0 as libc::c_char; 16 * 1024];
+    let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
+    let mut found = std::ptr::null_mut();
+    let (entry_at, buf_at, len) = (entry.as_mut_ptr(), buf.as_mut_ptr(), buf.len());
+    // SAFETY: all pointers are to memory of the stated size that outlives the call.
+    let status = unsafe {
+        match uid {
+            Some(uid) => libc::getpwuid_r(uid, entry_at, buf_at, len, &mut found),
+            None => libc::getpwnam_r(name.as_ptr(), entry_at, buf_at, len, &mut found),
+        }
+    };
+    if status != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: found: the entry is filled in, and its name is a C string inside `buf`, which still lives.
+    let (entry, name) = unsafe {
+        let entry = entry.assume_init();
+        (entry, std::ffi::CStr::from_ptr(entry.pw_name))
+    };
+    Some((name.to_owned(), entry.pw_uid, entry.pw_gid))
+}
+
+/// The groups a user is in. Slow, as above.
+pub(super) fn groups_of(name: &CString, gid: u32) -> Vec<u32> {
+    let mut groups = vec![0; 64];
+    loop {
+        let mut n = groups.len() as libc::c_int;
+        // SAFETY: `groups` has room for `n` numbers, and the name is a C string.
+        let result = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut n) };
+        let n = n.max(0) as usize;
+        if result >= 0 {
+            groups.truncate(n);
+            return groups;
+        }
+        groups.resize(n.max(groups.len() * 2), 0);
+    }
+}
+
+fn done(result: libc::c_long) -> Result<()> {
+    if result == -1 { Err(errno()) } else { Ok(()) }
+}
+
+fn errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_thread_is_another_user_only_inside_the_guard() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("NOT COVERED: user mapping needs root");
+            return;
+        }
+        let server = Ident::of_process().unwrap();
+        let client = Ident { uid: 65534, gid: 65534, groups: vec![7, 9] };
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let owner_of = |name: &str| {
+            std::fs::write(dir.path().join(name), b"").unwrap();
+            let meta = std::fs::metadata(dir.path().join(name)).unwrap();
+            (meta.uid(), meta.gid())
+        };
+        let guard = Guard::enter(&client, &server).unwrap();
+        assert_eq!(rustix::process::getgroups().unwrap().len(), 2);
+        assert_eq!(owner_of("theirs"), (65534, 65534));
+        drop(guard);
+        assert_eq!(Ident::of_process().unwrap(), server);
+        assert_eq!(owner_of("ours"), (server.uid, server.gid));
+    }
+
+    #[test]
+    fn a_switch_that_fails_changes_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("NOT COVERED: user mapping needs root");
+            return;
+        }
+        let server = Ident::of_process().unwrap();
+        // An id that no user can have.
+        let impossible = Ident { uid: u32::MAX, gid: 65534, groups: vec![] };
+        assert!(Guard::enter(&impossible, &server).is_err());
+        assert_eq!(Ident::of_process().unwrap(), server);
+    }
+
+    #[test]
+    fn users_are_found_by_number_and_by_name() {
+        let (name, uid, gid) = lookup(Some(0), b"").unwrap();
+        assert_eq!((name.as_bytes(), uid), (&b"root"[..], 0));
+        assert_eq!(lookup(None, b"root").unwrap().1, 0);
+        assert!(groups_of(&name, gid).contains(&gid));
+        assert!(lookup(None, b"no-such-user-here").is_none());
+    }
+}

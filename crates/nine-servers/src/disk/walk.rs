@@ -1,0 +1,105 @@
+//! Attach and walk: from names to dents.
+//!
+//! In: an aname or names. Out: nodes and qids. A walk that fails after its first name makes no node (walk(5)).
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use nine_io::server::{Reply, Who};
+use nine_proto::msg::Names as WalkNames;
+use nine_proto::{Errno, Error, NOGID, NOUID, Qid, Walked};
+
+use super::dent::Dent;
+use super::host::{self, HostFs};
+use super::sys::{self, Ident};
+use super::{As, Done, Fail, How, Inner, Kind, Node, View};
+
+/// User and group of those who have none (`nobody`, `nogroup`): the group of a number that the database does not
+/// have, and both for Plan 9's `none`, a client that has proven nothing.
+const NOBODY: u32 = 65534;
+
+impl<H: HostFs> Inner<H> {
+    /// `aname`: empty or "/" is the root, else a path below it, at which ".." then ends.
+    pub(super) fn attach(&self, who: &Who, aname: &[u8]) -> Done<Reply> {
+        self.users.refresh();
+        let ident = match self.identity {
+            As::Server => None,
+            As::Client => Some(ident_of(who)?),
+        };
+        let mut view = View { root: self.tree.root.clone(), ident };
+        let _still = self.tree.still(How::Pool)?;
+        let fd = self.tree.handle_still(&self.host, How::Pool, &view.root)?;
+        let mut qid = self.qid(&self.host.stat(fd.as_fd(), b"")?);
+        for name in aname.split(|&b| b == b'/').filter(|&name| !matches!(name, b"" | b".")) {
+            nine_proto::check_name(name)?;
+            let (dent, next) = self.walk_one(How::Pool, &view, &view.root, name)?;
+            (view.root, qid) = (dent, next);
+        }
+        let dent = view.root.clone();
+        Ok(Reply::Attach { qid, node: Arc::new(Node { view: Arc::new(view), kind: Kind::Path(dent) }) })
+    }
+
+    pub(super) fn walk(&self, node: &Node, names: WalkNames<'_>, how: How) -> Done<Reply> {
+        let mut dent = node.dent()?.clone();
+        let mut qids = Walked::new();
+        let still = if names.is_empty() { None } else { Some(self.tree.still(how)?) };
+        for name in names.iter() {
+            match self.walk_one(how, &node.view, &dent, name) {
+                Ok((next, qid)) => {
+                    qids.push(qid);
+                    dent = next;
+                }
+                Err(Fail(error)) if qids.is_empty() || error.errno == Errno::EAGAIN => {
+                    return Err(Fail(error));
+                }
+                Err(_) => return Ok(Reply::Walk { qids, node: None }),
+            }
+        }
+        drop(still);
+        Ok(Reply::Walk { qids, node: Some(node.with(Kind::Path(dent))) })
+    }
+
+    /// One name, with `still` held.
+    fn walk_one(&self, how: How, view: &View, from: &Arc<Dent>, name: &[u8]) -> Done<(Arc<Dent>, Qid)> {
+        if !from.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if name == b".." {
+            let up = self.parent_in(view, from);
+            let fd = self.tree.handle_still(&self.host, how, &up)?;
+            return Ok((up, self.qid(&self.host.stat(fd.as_fd(), b"")?)));
+        }
+        let dir_fd = self.tree.handle_still(&self.host, how, from)?;
+        let _client = self.become_client(view, NOGID)?;
+        let (dent, st) = self.tree.step(&self.host, how, from, &dir_fd, name)?;
+        Ok((dent, self.qid(&st)))
+    }
+
+    /// Where ".." leads: never out of the view, even if the directory was moved out of it.
+    pub(super) fn parent_in(&self, view: &View, dent: &Arc<Dent>) -> Arc<Dent> {
+        let confined = Arc::ptr_eq(&view.root, &self.tree.root) || dent.is_below(&view.root);
+        let parent = dent.parent().filter(|_| confined && !Arc::ptr_eq(dent, &view.root));
+        parent.unwrap_or_else(|| dent.clone())
+    }
+
+    pub(super) fn readlink(&self, node: &Node, how: How) -> Done<Reply> {
+        let fd = self.any_fd(node, how)?;
+        let target = self.host.readlink(fd.as_fd(), b"").map_err(|error| match error {
+            // What readlinkat says of a descriptor that is no symbolic link.
+            host::Errno::NOENT => host::Errno::INVAL,
+            error => error,
+        })?;
+        Ok(Reply::Target(target.into()))
+    }
+}
+
+/// The rights of a client, by this host's databases. Slow.
+fn ident_of(who: &Who) -> Done<Ident> {
+    let uid = who.uid.filter(|&uid| uid != NOUID);
+    match (sys::lookup(uid, who.name.as_bytes()), uid) {
+        (Some((name, uid, gid)), _) => Ok(Ident { uid, gid, groups: sys::groups_of(&name, gid) }),
+        (None, Some(uid)) => Ok(Ident { uid, gid: NOBODY, groups: Vec::new() }),
+        (None, None) if &*who.name == "none" => Ok(Ident { uid: NOBODY, gid: NOBODY, groups: Vec::new() }),
+        (None, None) => Err(Error::new(Errno::EPERM, "no such user").into()),
+    }
+}

@@ -1,0 +1,217 @@
+//! Record locks on one file: who holds which bytes.
+//!
+//! In: a range and an owner, which is a process of a client on one connection, through whatever fid. Out: whether
+//! another owner is in the way. No clock, no host, nothing that waits.
+//!
+//! Always holds: the ranges of two owners overlap only where both read; those of one owner never overlap.
+
+use nine_proto::{Errno, LockRequest, LockType, Result};
+
+/// Ranges held on one file; one more is refused with ENOLCK.
+pub(crate) const PER_FILE: usize = 4096;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    conn: u64,
+    pub(crate) proc_id: u32,
+    pub(crate) client_id: Box<[u8]>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) owner: Owner,
+    /// The open file it was set through; the lock goes with it.
+    file: u64,
+    /// Never `Unlock`.
+    pub(crate) ty: LockType,
+    pub(crate) start: u64,
+    /// The last byte; `u64::MAX`: to the end of the file, however it grows.
+    last: u64,
+}
+
+impl Held {
+    /// As a Tlock says it: 0 reaches to the end.
+    pub(crate) fn length(&self) -> u64 {
+        length(self.start, self.last)
+    }
+}
+
+/// What an owner asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    owner: Owner,
+    file: u64,
+    /// `None`: to be released.
+    ty: Option<LockType>,
+    pub(crate) start: u64,
+    pub(crate) last: u64,
+}
+
+impl Wanted {
+    /// From a request on this connection, through the open file of this number.
+    pub(crate) fn new(conn: u64, file: u64, asked: &LockRequest<'_>) -> Result<Self> {
+        let last = match asked.length {
+            0 => u64::MAX,
+            n => asked.start.checked_add(n - 1).ok_or(Errno::EOVERFLOW)?,
+        };
+        if i64::try_from(asked.start).is_err() {
+            return Err(Errno::EINVAL.into());
+        }
+        let owner = Owner { conn, proc_id: asked.proc_id, client_id: asked.client_id.into() };
+        let ty = (asked.ty != LockType::Unlock).then_some(asked.ty);
+        Ok(Self { owner, file, ty, start: asked.start, last })
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges(Vec<Held>);
+
+impl Ranges {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A lock of another owner in the way.
+    pub(crate) fn conflict(&self, want: &Wanted) -> Option<&Held> {
+        want.ty?;
+        self.0.iter().find(|held| {
+            held.owner != want.owner
+                && held.start <= want.last
+                && want.start <= held.last
+                && (held.ty == LockType::Write || want.ty == Some(LockType::Write))
+        })
+    }
+
+    /// The owner's range becomes what is wanted; what it held there before is cut. `Err`: too many ranges.
+    /// The caller has seen that nobody is in the way.
+    pub(crate) fn replace(&mut self, want: Wanted) -> Result<()> {
+        if self.0.len() + 2 > PER_FILE {
+            return Err(Errno::ENOLCK.into());
+        }
+        let mut next = Vec::with_capacity(self.0.len() + 2);
+        for held in self.0.drain(..) {
+            if held.owner != want.owner || held.last < want.start || want.last < held.start {
+                next.push(held);
+                continue;
+            }
+            if held.start < want.start {
+                next.push(Held { last: want.start - 1, ..held.clone() });
+            }
+            if held.last > want.last {
+                next.push(Held { start: want.last + 1, ..held });
+            }
+        }
+        self.0 = next;
+        let Wanted { owner, file, ty, start, last } = want;
+        if let Some(ty) = ty {
+            self.0.push(Held { owner, file, ty, start, last });
+        }
+        Ok(())
+    }
+
+    /// Gives up what was set through an open file; the ranges (first and last byte) that it was.
+    pub(crate) fn release(&mut self, file: u64) -> Vec<(u64, u64)> {
+        let gone = self.0.extract_if(.., |held| held.file == file);
+        gone.map(|held| (held.start, held.last)).collect()
+    }
+
+    /// A range in pieces (first byte, last byte), each with the strongest lock that anybody holds on it.
+    pub(crate) fn strongest(&self, start: u64, last: u64) -> Vec<(u64, u64, LockType)> {
+        let here = || self.0.iter().filter(|held| held.start <= last && start <= held.last);
+        let mut cuts: Vec<u64> = here().flat_map(|held| [held.start, held.last.saturating_add(1)]).collect();
+        cuts.push(start);
+        cuts.retain(|&cut| start <= cut && cut <= last);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let ends = cuts.iter().skip(1).map(|cut| cut - 1).chain([last]);
+        let piece = |(&from, to): (&u64, u64)| {
+            let over = || here().filter(|held| held.start <= from && from <= held.last);
+            let ty = if over().any(|held| held.ty == LockType::Write) {
+                LockType::Write
+            } else if over().next().is_some() {
+                LockType::Read
+            } else {
+                LockType::Unlock
+            };
+            (from, to, ty)
+        };
+        cuts.iter().zip(ends).map(piece).collect()
+    }
+}
+
+/// Bytes from the first to the last; 0: to the end.
+pub(crate) fn length(start: u64, last: u64) -> u64 {
+    if last == u64::MAX { 0 } else { last - start + 1 }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use LockType::{Read, Unlock, Write};
+
+    pub(crate) fn want(who: u32, ty: LockType, start: u64, last: u64) -> Wanted {
+        let length = length(start, last);
+        let asked = LockRequest { ty, flags: 0, start, length, proc_id: who, client_id: b"here" };
+        Wanted::new(1, who.into(), &asked).unwrap()
+    }
+
+    fn set(ranges: &mut Ranges, who: u32, ty: LockType, start: u64, last: u64) -> bool {
+        let want = want(who, ty, start, last);
+        let free = ranges.conflict(&want).is_none();
+        if free {
+            ranges.replace(want).unwrap();
+        }
+        free
+    }
+
+    #[test]
+    fn writers_exclude_all_and_readers_only_writers() {
+        let mut ranges = Ranges::default();
+        assert!(set(&mut ranges, 1, Read, 0, 9));
+        assert!(set(&mut ranges, 2, Read, 5, 14));
+        assert!(!set(&mut ranges, 3, Write, 9, 9));
+        assert!(set(&mut ranges, 3, Write, 15, u64::MAX));
+        assert!(!set(&mut ranges, 1, Read, 20, 20));
+    }
+
+    #[test]
+    fn an_owner_is_never_in_its_own_way() {
+        let mut ranges = Ranges::default();
+        assert!(set(&mut ranges, 1, Write, 0, 99));
+        assert!(set(&mut ranges, 1, Read, 10, 19));
+        assert_eq!(ranges.strongest(0, 99), [(0, 9, Write), (10, 19, Read), (20, 99, Write)]);
+    }
+
+    #[test]
+    fn what_one_reader_releases_another_still_holds() {
+        let mut ranges = Ranges::default();
+        set(&mut ranges, 1, Read, 0, u64::MAX);
+        set(&mut ranges, 2, Read, 10, 19);
+        set(&mut ranges, 1, Unlock, 5, u64::MAX);
+        let pieces = [(0, 4, Read), (5, 9, Unlock), (10, 19, Read), (20, u64::MAX, Unlock)];
+        assert_eq!(ranges.strongest(0, u64::MAX), pieces);
+        assert_eq!(ranges.release(2), [(10, 19)]);
+        assert_eq!(ranges.strongest(5, 30), [(5, 30, Unlock)]);
+    }
+
+    #[test]
+    fn a_file_has_a_limited_number_of_locks() {
+        let mut ranges = Ranges::default();
+        let mut held = 0;
+        while ranges.replace(want(1, Read, held * 2, held * 2)).is_ok() {
+            held += 1;
+        }
+        assert_eq!(held, PER_FILE as u64 - 1);
+        assert_eq!(ranges.release(1).len() as u64, held);
+    }
+
+    #[test]
+    fn ranges_beyond_all_numbers_are_refused() {
+        let asked =
+            |start, length| LockRequest { ty: Read, flags: 0, start, length, proc_id: 1, client_id: b"" };
+        assert!(Wanted::new(1, 1, &asked(u64::MAX, 1)).is_err());
+        assert!(Wanted::new(1, 1, &asked(2, u64::MAX)).is_err());
+        assert!(Wanted::new(1, 1, &asked(i64::MAX as u64, 0)).is_ok());
+    }
+}

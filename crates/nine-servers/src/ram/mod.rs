@@ -1,0 +1,306 @@
+//! A tree in memory.
+//!
+//! In: requests. Out: answers, all of them at once. Files live as long as a name or a fid leads to them. Nobody's
+//! permissions are checked: who may attach may do everything. What is stored is charged against a limit in bytes;
+//! beyond it, and beyond 2^20 files, ENOSPC.
+//!
+//! Concurrency: one request at a time, under one lock.
+
+mod tree;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
+use nine_io::Payload;
+use nine_io::server::{Answer, FileServer, Reply, Req, Request};
+use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use nine_proto::{
+    Errno, Error, LockRequest, LockStatus, LockType, Make, NOGID, Op, OpenFlags, Result, Walked,
+};
+
+use crate::lock::{Ranges, Wanted};
+use tree::{Inode, Space, now, part};
+
+/// The largest attribute, as in Linux, bytes.
+const XATTR_MAX: u64 = 64 * 1024;
+
+/// See the module.
+pub struct Ram {
+    root: Arc<Inode>,
+    one_at_a_time: Mutex<()>,
+    space: Arc<Space>,
+    next: AtomicU64,
+}
+
+/// What stands behind a fid.
+enum Node {
+    /// `open`: a number of its own, and whether writes go to the end.
+    File {
+        inode: Arc<Inode>,
+        open: Option<(u64, bool)>,
+    },
+    Xattr(Bytes),
+    NewXattr {
+        inode: Arc<Inode>,
+        name: Box<[u8]>,
+        size: u64,
+        flags: u32,
+        value: Mutex<Vec<u8>>,
+    },
+}
+
+impl Ram {
+    /// An empty tree that holds at most `limit_bytes`.
+    pub fn new(limit_bytes: u64) -> Self {
+        let (space, next) = (Space::new(limit_bytes), AtomicU64::new(3));
+        let place = (Weak::new(), b"/"[..].into());
+        let root =
+            Inode::new(&space, 1, S_IFDIR | 0o777, (0, 0), place).expect("the limit has room for the root");
+        Self { root, one_at_a_time: Mutex::new(()), space, next }
+    }
+
+    fn run(&self, req: &Request) -> Result<Reply> {
+        let op = req.op();
+        match op {
+            Op::Auth { .. } => return Err(Error::new(Errno::EOPNOTSUPP, "authentication not required")),
+            Op::Attach { .. } => {
+                return Ok(Reply::Attach { qid: self.root.qid(), node: Node::walked(self.root.clone()) });
+            }
+            _ => {}
+        }
+        let node = req.node::<Node>()?;
+        match (&*node, &op) {
+            (Node::Xattr(value), &Op::Read { offset, count }) => {
+                return Ok(Reply::Read(Payload::Bytes(value.slice_ref(part(value, offset, count)))));
+            }
+            (Node::NewXattr { size, value, .. }, Op::Write { offset, data }) => {
+                let mut value = lock(value);
+                if *offset != value.len() as u64 || offset + data.len() as u64 > *size {
+                    return Err(Errno::EINVAL.into());
+                }
+                value.extend_from_slice(data);
+                return Ok(Reply::Wrote(data.len() as u32));
+            }
+            (Node::NewXattr { .. }, Op::Clunk) => return node.store_xattr(),
+            (Node::File { .. }, _) => {}
+            (_, Op::Clunk | Op::Remove) => return Ok(Reply::Done),
+            _ => return Err(Errno::EBADF.into()),
+        }
+        let Node::File { inode, open } = &*node else { unreachable!("the others are answered above") };
+        match op {
+            Op::Auth { .. } | Op::Attach { .. } => unreachable!("answered above"),
+            Op::Walk { names } => {
+                let (mut at, mut qids) = (inode.clone(), Walked::new());
+                for name in names.iter() {
+                    match at.child(name) {
+                        Ok(next) => at = next,
+                        Err(error) if qids.is_empty() => return Err(error),
+                        Err(_) => return Ok(Reply::Walk { qids, node: None }),
+                    }
+                    qids.push(at.qid());
+                }
+                Ok(Reply::Walk { qids, node: Some(Node::walked(at)) })
+            }
+            Op::Open { flags } => self.open(inode.clone(), flags),
+            Op::Create { name, make, flags, perm, gid } => {
+                let reuse = make == Make::File && flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL);
+                let made = match inode.child(name) {
+                    Ok(old) if reuse => old,
+                    _ => {
+                        self.make(req, inode, name, make, perm.in_dir(inode.mode(), make == Make::Dir), gid)?
+                    }
+                };
+                self.open(made, flags)
+            }
+            Op::Make { name, make, perm, gid } => {
+                let bits = perm.in_dir(inode.mode(), make == Make::Dir);
+                Ok(Reply::Made(self.make(req, inode, name, make, bits, gid)?.qid()))
+            }
+            Op::Rename { name } => {
+                let to = req.node2::<Node>()?;
+                let (dir, old) = inode.place()?;
+                dir.rename(&old, to.inode()?, name).map(|()| Reply::Done)
+            }
+            Op::RenameAt { old, new } => {
+                inode.rename(old, req.node2::<Node>()?.inode()?, new).map(|()| Reply::Done)
+            }
+            Op::Unlink { name, dir } => match (inode.child(name)?.is_dir(), dir) {
+                (true, false) => Err(Errno::EISDIR.into()),
+                (false, true) => Err(Errno::ENOTDIR.into()),
+                _ => inode.unlink(name).map(|_| Reply::Done),
+            },
+            Op::Remove => {
+                node.release_locks();
+                let (dir, name) = inode.place()?;
+                dir.unlink(&name).map(|_| Reply::Done)
+            }
+            Op::Readlink => match inode.mode() & S_IFMT {
+                S_IFLNK => Ok(Reply::Target(inode.lock().data.as_slice().into())),
+                _ => Err(Errno::EINVAL.into()),
+            },
+            Op::Getattr { .. } => Ok(Reply::Attr(inode.attr())),
+            Op::Setattr { set } => inode.setattr(&set).map(|()| Reply::Done),
+            Op::Readdir { cookie } => Ok(Reply::Dir(inode.readdir(cookie, req.dir_buf(self.names())))),
+            Op::Read { offset, count } => Ok(Reply::Read(inode.read(offset, count))),
+            Op::Write { offset, data } => inode.write(open.is_some_and(|(_, append)| append), offset, data),
+            Op::Fsync { .. } => Ok(Reply::Done),
+            Op::Lock(asked) => {
+                let want = Wanted::new(req.id().conn, open.ok_or(Errno::EBADF)?.0, &asked)?;
+                let locks = &mut inode.lock().locks;
+                if locks.conflict(&want).is_some() {
+                    return Ok(Reply::Lock(LockStatus::Blocked));
+                }
+                locks.replace(want).map(|()| Reply::Lock(LockStatus::Success))
+            }
+            Op::Getlock(asked) => {
+                let want = Wanted::new(req.id().conn, open.ok_or(Errno::EBADF)?.0, &asked)?;
+                Ok(getlock(&inode.lock().locks, &asked, &want))
+            }
+            Op::XattrWalk { name } => {
+                let xattrs = &inode.lock().xattrs;
+                let value = match name {
+                    b"" => xattrs.keys().flat_map(|name| [name, &b"\0"[..]].concat()).collect(),
+                    name => xattrs.get(name).ok_or(Errno::ENODATA)?.clone(),
+                };
+                Ok(Reply::Xattr { size: value.len() as u64, node: Arc::new(Node::Xattr(value)) })
+            }
+            Op::XattrCreate { size, .. } if size > XATTR_MAX => Err(Errno::E2BIG.into()),
+            Op::XattrCreate { name, size, flags } => {
+                let (inode, name, value) = (inode.clone(), name.into(), Mutex::default());
+                Ok(Reply::Moved(Arc::new(Node::NewXattr { inode, name, size, flags, value })))
+            }
+            Op::Statfs => Ok(Reply::Statfs(self.space.statfs())),
+            Op::Clunk => {
+                node.release_locks();
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn open(&self, inode: Arc<Inode>, flags: OpenFlags) -> Result<Reply> {
+        match inode.mode() & S_IFMT {
+            S_IFREG if flags.has(OpenFlags::TRUNC) => inode.resize(0)?,
+            S_IFREG => {}
+            S_IFDIR if flags.changes() => return Err(Errno::EISDIR.into()),
+            S_IFDIR => {}
+            S_IFLNK => return Err(Errno::ELOOP.into()),
+            _ => return Err(Errno::ENXIO.into()),
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (qid, open) = (inode.qid(), Some((number, flags.has(OpenFlags::APPEND))));
+        Ok(Reply::Open { qid, iounit: 0, node: Arc::new(Node::File { inode, open }) })
+    }
+
+    fn make(
+        &self,
+        req: &Request,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        make: Make<'_>,
+        bits: u32,
+        gid: u32,
+    ) -> Result<Arc<Inode>> {
+        if make == Make::Link {
+            let linked = req.node2::<Node>()?.inode()?.clone();
+            if linked.is_dir() {
+                return Err(Errno::EPERM.into());
+            }
+            dir.link(name, &linked)?;
+            return Ok(linked);
+        }
+        let ty = match make {
+            Make::Dir => S_IFDIR,
+            Make::Symlink(_) => S_IFLNK,
+            Make::Node { ty, .. } => ty,
+            Make::File | Make::Link => S_IFREG,
+        };
+        let gid = if gid == NOGID { dir.lock().attr.gid } else { gid };
+        let path = self.next.fetch_add(1, Ordering::Relaxed);
+        let owner = (req.who().uid.unwrap_or(0), gid);
+        let made =
+            Inode::new(&self.space, path, ty | bits & 0o7777, owner, (Arc::downgrade(dir), name.into()))?;
+        match make {
+            Make::Symlink(target) => drop(made.write(false, 0, target)?),
+            Make::Node { major, minor, .. } => made.lock().attr.rdev = rustix::fs::makedev(major, minor),
+            _ => {}
+        }
+        dir.link(name, &made)?;
+        Ok(made)
+    }
+}
+
+impl FileServer for Ram {
+    fn serve(&self, req: Req) -> Answer {
+        let result = {
+            let _one = lock(&self.one_at_a_time);
+            self.run(&req)
+        };
+        req.now(result)
+    }
+}
+
+impl Node {
+    fn walked(inode: Arc<Inode>) -> Arc<Self> {
+        Arc::new(Self::File { inode, open: None })
+    }
+
+    fn inode(&self) -> Result<&Arc<Inode>> {
+        if let Self::File { inode, .. } = self { Ok(inode) } else { Err(Errno::EBADF.into()) }
+    }
+
+    fn release_locks(&self) {
+        if let Self::File { inode, open: Some((number, _)) } = self {
+            inode.lock().locks.release(*number);
+        }
+    }
+
+    /// What the clunk of a new attribute does: a value that is not whole changes nothing.
+    fn store_xattr(&self) -> Result<Reply> {
+        let Self::NewXattr { inode, name, size, flags, value } = self else { return Ok(Reply::Done) };
+        let value = std::mem::take(&mut *lock(value));
+        if value.len() as u64 != *size {
+            return Err(Error::new(Errno::EINVAL, "the attribute was not written whole"));
+        }
+        let mut state = inode.lock();
+        let old = state.xattrs.get(name).map(|value| (name.len() + value.len()) as u64);
+        match (old, *size, *flags) {
+            (None, 0, _) | (None, _, XATTR_REPLACE) => return Err(Errno::ENODATA.into()),
+            (Some(_), 1.., XATTR_CREATE) => return Err(Errno::EEXIST.into()),
+            (_, 0, _) => drop(state.xattrs.remove(name)),
+            _ => {
+                inode.space.charge(name.len() as u64 + size)?;
+                state.xattrs.insert(name.clone(), value.into());
+            }
+        }
+        inode.space.release(old.unwrap_or(0));
+        state.attr.ctime = now();
+        Ok(Reply::Done)
+    }
+}
+
+fn getlock(locks: &Ranges, asked: &LockRequest<'_>, want: &Wanted) -> Reply {
+    match locks.conflict(want) {
+        Some(held) => Reply::Getlock {
+            ty: held.ty,
+            start: held.start,
+            length: held.length(),
+            proc_id: held.owner.proc_id,
+            client_id: held.owner.client_id.clone(),
+        },
+        None => Reply::Getlock {
+            ty: LockType::Unlock,
+            start: asked.start,
+            length: asked.length,
+            proc_id: asked.proc_id,
+            client_id: asked.client_id.into(),
+        },
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;

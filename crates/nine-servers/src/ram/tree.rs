@@ -1,0 +1,367 @@
+//! The tree itself: files, directories, and the space they are charged.
+//!
+//! In: names, offsets, bytes. Out: what is there. A file is charged when it is made, a name when it is entered, content
+//! and attributes by their length; a file gives its charge back when neither a name nor a fid leads to it any more.
+//!
+//! Always holds: a directory's entries are found by name and, in the order they were entered, by a cookie that is never
+//! given twice. All calls happen under the server's one lock, except drops.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use nine_io::Payload;
+use nine_io::server::Reply;
+use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use nine_proto::{
+    Attr, DirBuf, Dirent, Errno, Error, GetMask, Qid, Result, SetAttr, Statfs, Texts, Time, TimeSet,
+};
+
+use super::lock;
+use crate::lock::Ranges;
+
+/// Files and directories at most; one more is refused with ENOSPC.
+const FILES: u64 = 1 << 20;
+/// What a file is charged beside its content, and a name for itself, bytes.
+const OVERHEAD: u64 = 512;
+
+/// What there is, and what of it is used. Beyond the limit, ENOSPC.
+pub(super) struct Space {
+    limit: u64,
+    used: AtomicU64,
+    files: AtomicU64,
+}
+
+/// A file; its content stays charged until it is dropped.
+pub(super) struct Inode {
+    path: u64,
+    pub(super) space: Arc<Space>,
+    state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) attr: Attr,
+    /// Content, or the target of a link.
+    pub(super) data: Vec<u8>,
+    entries: BTreeMap<Box<[u8]>, (u64, Arc<Inode>)>,
+    /// The same by cookie, of which each is given once.
+    order: BTreeMap<u64, Box<[u8]>>,
+    cookies: u64,
+    pub(super) xattrs: BTreeMap<Box<[u8]>, Bytes>,
+    pub(super) locks: Ranges,
+    /// Where it was made or moved to last; of the root, nowhere.
+    place: (Weak<Inode>, Box<[u8]>),
+}
+
+impl Inode {
+    pub(super) fn new(
+        space: &Arc<Space>,
+        path: u64,
+        mode: u32,
+        (uid, gid): (u32, u32),
+        place: (Weak<Self>, Box<[u8]>),
+    ) -> Result<Arc<Self>> {
+        if space.files.load(Ordering::Relaxed) >= FILES {
+            return Err(Errno::ENOSPC.into());
+        }
+        space.charge(OVERHEAD)?;
+        space.files.fetch_add(1, Ordering::Relaxed);
+        let now = now();
+        let ty = match mode & S_IFMT {
+            S_IFDIR => Qid::DIR,
+            S_IFLNK => Qid::SYMLINK,
+            _ => Qid::FILE,
+        };
+        let attr = Attr {
+            valid: GetMask::ALL | GetMask::TEXTS,
+            qid: Qid { ty, vers: 1, path },
+            mode,
+            uid,
+            gid,
+            nlink: if ty == Qid::DIR { 2 } else { 0 },
+            blksize: 4096,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            ..Attr::default()
+        };
+        let state = State {
+            attr,
+            data: Vec::new(),
+            entries: BTreeMap::new(),
+            order: BTreeMap::new(),
+            cookies: 2,
+            xattrs: BTreeMap::new(),
+            locks: Ranges::default(),
+            place,
+        };
+        Ok(Arc::new(Self { path, space: space.clone(), state: Mutex::new(state) }))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(super) fn qid(&self) -> Qid {
+        self.lock().attr.qid
+    }
+
+    pub(super) fn mode(&self) -> u32 {
+        self.lock().attr.mode
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        self.mode() & S_IFMT == S_IFDIR
+    }
+
+    /// Its directory and its name there, if it still has them.
+    pub(super) fn place(self: &Arc<Self>) -> Result<(Arc<Self>, Box<[u8]>)> {
+        let (dir, name) = self.lock().place.clone();
+        let dir = dir.upgrade().ok_or(if self.path == 1 { Errno::EBUSY } else { Errno::ENOENT })?;
+        if Arc::ptr_eq(&dir.child(&name)?, self) { Ok((dir, name)) } else { Err(Errno::ENOENT.into()) }
+    }
+
+    pub(super) fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
+        let state = self.lock();
+        match name {
+            _ if state.attr.mode & S_IFMT != S_IFDIR => Err(Errno::ENOTDIR.into()),
+            b".." => Ok(state.place.0.upgrade().unwrap_or_else(|| self.clone())),
+            name => Ok(state.entries.get(name).ok_or(Errno::ENOENT)?.1.clone()),
+        }
+    }
+
+    pub(super) fn attr(&self) -> Attr {
+        let state = self.lock();
+        let size = state.data.len() as u64;
+        let target = if state.attr.qid.is_symlink() { state.data.as_slice().into() } else { Box::default() };
+        let texts = Texts { name: state.place.1.clone(), target, owners: None };
+        let data_version = state.attr.qid.vers.into();
+        Attr {
+            size,
+            blocks: size.div_ceil(512),
+            data_version,
+            texts: Some(Box::new(texts)),
+            ..state.attr.clone()
+        }
+    }
+
+    /// What can fail comes first: the name, then the length.
+    pub(super) fn setattr(self: &Arc<Self>, set: &SetAttr<'_>) -> Result<()> {
+        if set.size.is_some() && self.mode() & S_IFMT != S_IFREG {
+            return Err(if self.is_dir() { Errno::EISDIR } else { Errno::EINVAL }.into());
+        }
+        let place = set.name.map(|new| Ok::<_, Error>((self.place()?, new))).transpose()?;
+        if let Some(((dir, _), new)) = &place
+            && dir.child(new).is_ok_and(|there| !Arc::ptr_eq(&there, self))
+        {
+            return Err(Errno::EEXIST.into());
+        }
+        if let Some(size) = set.size {
+            self.resize(size)?;
+        }
+        if let Some(((dir, old), new)) = place {
+            dir.rename(&old, &dir, new)?;
+        }
+        let mut state = self.lock();
+        let attr = &mut state.attr;
+        attr.mode = set.mode.map_or(attr.mode, |bits| attr.mode & S_IFMT | bits & 0o7777);
+        (attr.uid, attr.gid) = (set.uid.unwrap_or(attr.uid), set.gid.unwrap_or(attr.gid));
+        for (field, set) in [(&mut attr.atime, set.atime), (&mut attr.mtime, set.mtime)] {
+            match set {
+                Some(TimeSet::Now) => *field = now(),
+                Some(TimeSet::To(time)) => *field = time,
+                None => {}
+            }
+        }
+        attr.ctime = now();
+        Ok(())
+    }
+
+    pub(super) fn link(self: &Arc<Self>, name: &[u8], inode: &Arc<Self>) -> Result<()> {
+        match self.child(name) {
+            Ok(_) => return Err(Errno::EEXIST.into()),
+            Err(error) if error.errno != Errno::ENOENT => return Err(error),
+            Err(_) if self.lock().attr.nlink == 0 => return Err(Errno::ENOENT.into()),
+            Err(_) => self.space.charge(OVERHEAD)?,
+        }
+        let links = u64::from(!inode.is_dir());
+        inode.lock().attr.nlink += links;
+        self.enter(name, inode);
+        Ok(())
+    }
+
+    pub(super) fn unlink(self: &Arc<Self>, name: &[u8]) -> Result<()> {
+        let gone = self.child(name)?;
+        if !gone.lock().entries.is_empty() {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        self.leave(name, &gone);
+        self.space.release(OVERHEAD);
+        let is_dir = gone.is_dir();
+        let mut state = gone.lock();
+        state.attr.nlink = if is_dir { 0 } else { state.attr.nlink - 1 };
+        state.attr.ctime = now();
+        Ok(())
+    }
+
+    pub(super) fn rename(self: &Arc<Self>, old: &[u8], to: &Arc<Self>, new: &[u8]) -> Result<()> {
+        let moved = self.child(old)?;
+        let mut above = Some(to.clone());
+        while let Some(dir) = above {
+            if Arc::ptr_eq(&dir, &moved) {
+                return Err(Errno::EINVAL.into());
+            }
+            above = dir.lock().place.0.upgrade();
+        }
+        match to.child(new) {
+            Ok(there) if Arc::ptr_eq(&there, &moved) => return Ok(()),
+            Ok(there) => match (there.is_dir(), moved.is_dir()) {
+                (true, false) => return Err(Errno::EISDIR.into()),
+                (false, true) => return Err(Errno::ENOTDIR.into()),
+                _ => to.unlink(new)?,
+            },
+            Err(error) if error.errno != Errno::ENOENT => return Err(error),
+            Err(_) if to.lock().attr.nlink == 0 => return Err(Errno::ENOENT.into()),
+            Err(_) => {}
+        }
+        self.leave(old, &moved);
+        to.enter(new, &moved);
+        Ok(())
+    }
+
+    fn enter(self: &Arc<Self>, name: &[u8], inode: &Arc<Self>) {
+        let is_dir = inode.is_dir();
+        let mut state = self.lock();
+        state.cookies += 1;
+        let cookie = state.cookies;
+        state.entries.insert(name.into(), (cookie, inode.clone()));
+        state.order.insert(cookie, name.into());
+        state.attr.nlink += u64::from(is_dir);
+        state.touch();
+        drop(state);
+        inode.lock().place = (Arc::downgrade(self), name.into());
+    }
+
+    fn leave(&self, name: &[u8], inode: &Self) {
+        let is_dir = inode.is_dir();
+        let mut state = self.lock();
+        if let Some((cookie, _)) = state.entries.remove(name) {
+            state.order.remove(&cookie);
+        }
+        state.attr.nlink -= u64::from(is_dir);
+        state.touch();
+        drop(state);
+        inode.lock().place.0 = Weak::new();
+    }
+
+    pub(super) fn readdir(self: &Arc<Self>, cookie: u64, mut buf: DirBuf) -> DirBuf {
+        let state = self.lock();
+        let up = state.place.0.upgrade().map_or(state.attr.qid, |dir| dir.qid());
+        for (name, at, qid) in [(&b"."[..], 1, state.attr.qid), (b"..", 2, up)] {
+            if cookie < at && !buf.push(&Dirent { qid, cookie: at, ty: 4, name }, None) {
+                return buf;
+            }
+        }
+        for (&cookie, name) in state.order.range((Excluded(cookie.max(2)), Unbounded)) {
+            let attr = state.entries[name].1.attr();
+            let entry = Dirent { qid: attr.qid, cookie, ty: Dirent::type_of_mode(attr.mode), name };
+            if !buf.push(&entry, Some(&attr)) {
+                break;
+            }
+        }
+        buf
+    }
+
+    pub(super) fn read(&self, offset: u64, count: u32) -> Payload {
+        Payload::Bytes(Bytes::copy_from_slice(part(&self.lock().data, offset, count)))
+    }
+
+    pub(super) fn write(&self, append: bool, offset: u64, data: &[u8]) -> Result<Reply> {
+        let offset = if append { self.lock().data.len() as u64 } else { offset };
+        let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
+        if end > self.lock().data.len() as u64 {
+            self.resize(end)?;
+        }
+        let mut state = self.lock();
+        state.data[offset as usize..end as usize].copy_from_slice(data);
+        state.touch();
+        Ok(Reply::Wrote(data.len() as u32))
+    }
+
+    pub(super) fn resize(&self, size: u64) -> Result<()> {
+        let mut state = self.lock();
+        let old = state.data.len() as u64;
+        self.space.charge(size.saturating_sub(old))?;
+        self.space.release(old.saturating_sub(size));
+        // It fits: what is charged is below the limit, which somebody has thought of as memory.
+        state.data.resize(size as usize, 0);
+        state.data.shrink_to(size as usize * 2);
+        state.touch();
+        Ok(())
+    }
+}
+
+impl Drop for Inode {
+    /// Works through what is below instead of recursing: a tree may be deeper than the stack.
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let xattrs: usize = state.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.space.release(OVERHEAD + (state.data.len() + xattrs) as u64);
+        self.space.files.fetch_sub(1, Ordering::Relaxed);
+        let mut below: Vec<_> = std::mem::take(&mut state.entries).into_values().collect();
+        while let Some((_, inode)) = below.pop() {
+            self.space.release(OVERHEAD);
+            if let Some(mut inode) = Arc::into_inner(inode) {
+                let state = inode.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+                below.extend(std::mem::take(&mut state.entries).into_values());
+            }
+        }
+    }
+}
+
+impl State {
+    fn touch(&mut self) {
+        (self.attr.mtime, self.attr.ctime) = (now(), now());
+        self.attr.qid.vers = self.attr.qid.vers.wrapping_add(1).max(1);
+    }
+}
+
+impl Space {
+    pub(super) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { limit: limit.max(OVERHEAD), used: AtomicU64::new(0), files: AtomicU64::new(0) })
+    }
+
+    pub(super) fn charge(&self, bytes: u64) -> Result<()> {
+        let add = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.limit);
+        let charged = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        Ok(charged.map(drop).map_err(|_| Errno::ENOSPC)?)
+    }
+
+    pub(super) fn release(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn statfs(&self) -> Statfs {
+        let free = (self.limit - self.used.load(Ordering::Relaxed)) / 4096;
+        let ffree = FILES - self.files.load(Ordering::Relaxed);
+        // TMPFS_MAGIC
+        let (ty, bsize, namelen) = (0x0102_1994, 4096, 255);
+        let blocks = self.limit / 4096;
+        Statfs { ty, bsize, blocks, bfree: free, bavail: free, files: FILES, ffree, fsid: 0, namelen }
+    }
+}
+
+/// The bytes of a read.
+pub(super) fn part(bytes: &[u8], offset: u64, count: u32) -> &[u8] {
+    let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    &bytes[from..from.saturating_add(count as usize).min(bytes.len())]
+}
+
+pub(super) fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+}
