@@ -1,14 +1,14 @@
 //! Receive buffers: they belong to a pool of the core, frames borrow them by counting.
 //!
-//! A connection holds a buffer only while part of a frame is in it. A frame that outlives its batch is copied out when
-//! it is small, and otherwise has had a buffer of its own from the start. When the last frame of a buffer goes, on
-//! whatever thread, the buffer is free again.
+//! A connection holds a buffer only while part of a frame is in it. A frame larger than a buffer is read into one of its
+//! own once it has filled half a buffer; a frame that outlives its batch is copied out unless it fills half of its
+//! buffer. When the last frame of a buffer goes, on whatever thread, the buffer is free again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What one read of a connection can take.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
-/// A frame larger than this is read into a buffer of its own; one that is smaller is copied when it is kept.
+/// Part of a frame up to this size waits for the rest in memory of its own size.
 pub(crate) const SMALL: usize = 4 * 1024;
 /// The pool keeps at most this many free buffers of each kind; more are given back to the allocator.
 const KEEP: usize = 16;
@@ -24,7 +24,8 @@ impl Pool {
     pub(crate) fn take(&self, len: usize) -> Arc<Buf> {
         let class = usize::from(len > READ_SIZE);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = free[class].iter().rposition(|b| b.len() >= len).map(|i| free[class].swap_remove(i));
+        let fits = |b: &Vec<u8>| b.len() >= len && (class == 0 || b.len() / 2 <= len);
+        let found = free[class].iter().rposition(fits).map(|i| free[class].swap_remove(i));
         drop(free);
         // A large buffer is zeroed by the kernel, page by page, as it fills.
         let bytes = found.unwrap_or_else(|| vec![0; len.max(READ_SIZE)]);
@@ -62,10 +63,10 @@ impl Frame {
         Self { buf, start: start as u32, end: end as u32 }
     }
 
-    /// Copies a small frame out of its large buffer.
+    /// Copies the frame out of a buffer that is much larger than itself.
     pub(crate) fn detach(&mut self) {
         let bytes = self.as_ref();
-        if bytes.len() <= SMALL && self.buf.bytes.len() > SMALL {
+        if bytes.len() <= self.buf.bytes.len() / 2 {
             let len = bytes.len();
             *self = Self::new(Arc::new(Buf { bytes: bytes.to_vec(), pool: None }), 0, len);
         }

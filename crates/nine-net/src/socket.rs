@@ -35,6 +35,8 @@ use crate::transport::{Peer, Transport};
 pub struct Socket {
     fd: AsyncFd<Raw>,
     peer: Peer,
+    /// `poll_hangup` has taken an edge that may have told of bytes: the next read asks the socket itself.
+    edge_taken: bool,
 }
 
 impl Socket {
@@ -60,12 +62,18 @@ impl Socket {
 
     /// Puts a connected, non-blocking stream socket on this thread's runtime.
     pub fn from_parts(fd: OwnedFd, peer: Peer) -> io::Result<Socket> {
-        Ok(Socket { fd: sys::register(fd.into())?, peer })
+        Ok(Socket { fd: sys::register(fd.into())?, peer, edge_taken: false })
     }
 }
 
 impl Transport for Socket {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.edge_taken {
+            match end::recv(self.fd.get_ref(), buf) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.edge_taken = false,
+                done => return Poll::Ready(done),
+            }
+        }
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             match end::recv(guard.get_inner(), buf) {
@@ -94,6 +102,17 @@ impl Transport for Socket {
 
     fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(end::close(self.fd.get_ref()))
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let Ok(mut guard) = ready!(self.fd.poll_read_ready(cx)) else { return Poll::Ready(()) };
+            if guard.ready().is_read_closed() {
+                return Poll::Ready(());
+            }
+            self.edge_taken = true;
+            guard.clear_ready();
+        }
     }
 
     fn can_sendfile(&self) -> bool {
@@ -162,7 +181,7 @@ async fn dial_one(at: &SockAddr) -> io::Result<Socket> {
             done => break done?,
         }
     };
-    Ok(Socket { fd, peer })
+    Ok(Socket { fd, peer, edge_taken: false })
 }
 
 /// A listening socket. One task drives it.
@@ -294,7 +313,7 @@ fn arrived(raw: Raw, listener: &Addr) -> io::Result<Socket> {
     if let Addr::Unix { .. } = listener {
         peer.addr = listener.to_string();
     }
-    Ok(Socket { fd: sys::register(raw)?, peer })
+    Ok(Socket { fd: sys::register(raw)?, peer, edge_taken: false })
 }
 
 /// What an error of `accept` means for the listener.
@@ -492,6 +511,27 @@ mod tests {
 
     fn run<R>(test: impl AsyncFnOnce() -> R) -> R {
         block_on(async |_| test().await).expect("a runtime")
+    }
+
+    #[test]
+    fn a_hang_up_shows_before_what_was_sent_is_read_and_nothing_is_lost() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("non-blocking");
+        crate::rt::block_on(async |_| {
+            let peer = Peer { addr: "pair".into(), proof: crate::Proof::None };
+            let mut socket = Socket::from_parts(ours.into(), peer).expect("registered");
+            std::io::Write::write_all(&mut &theirs, b"last words").expect("room for ten bytes");
+            let waits = poll_fn(|cx| Poll::Ready(socket.poll_hangup(cx).is_pending())).await;
+            assert!(waits);
+            let mut buf = [0; 4];
+            assert_eq!(poll_fn(|cx| socket.poll_read(cx, &mut buf)).await.expect("bytes"), 4);
+            drop(theirs);
+            poll_fn(|cx| socket.poll_hangup(cx)).await;
+            let mut rest = [0; 100];
+            assert_eq!(poll_fn(|cx| socket.poll_read(cx, &mut rest)).await.expect("bytes"), 6);
+            assert_eq!(poll_fn(|cx| socket.poll_read(cx, &mut rest)).await.expect("the end"), 0);
+        })
+        .expect("a runtime");
     }
 
     #[test]

@@ -142,6 +142,10 @@ impl<T: Transport> Transport for Tls<T> {
         self.io.poll_close(cx)
     }
 
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_hangup(cx)
+    }
+
     fn peer(&self) -> &Peer {
         &self.peer
     }

@@ -28,6 +28,13 @@ pub trait Transport: Send + Unpin + 'static {
     /// Ends our side in good order: flushes, then tells the peer that nothing more will come.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Completes when the peer is gone, also while bytes of it wait to be read. For an owner that does not read for
+    /// now; a transport that cannot tell is pending for ever.
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
+    }
+
     /// Whether [`Transport::poll_sendfile`] works here.
     fn can_sendfile(&self) -> bool {
         false
@@ -65,6 +72,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         (**self).poll_close(cx)
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        (**self).poll_hangup(cx)
     }
 
     fn can_sendfile(&self) -> bool {

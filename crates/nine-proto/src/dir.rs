@@ -57,7 +57,8 @@ impl DirBuf {
         !self.dialect.is_l()
     }
 
-    /// Appends an entry; `false`: it did not fit, and the next read begins with it. In a dialect of stat records an
+    /// Appends an entry; `false`: it did not fit, and the next read begins with it. Push until `false` or the end of
+    /// the directory: an answer without entries means the end. In a dialect of stat records an
     /// entry without `attr` (the file has just gone) is left out.
     pub fn push(&mut self, entry: &Dirent<'_>, attr: DirentAttr<'_>) -> bool {
         debug_assert!(entry.cookie != 0, "cookie 0 is the beginning");

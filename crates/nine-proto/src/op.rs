@@ -221,7 +221,8 @@ mask! {
         NOATIME = 0o1000000;
         /// Like DSYNC, with the attributes.
         SYNC = 0o4010000;
-        /// Every bit above: what a client's Tlopen can ask a server for.
+        /// Every bit above: what a client's Tlopen can ask a server for. Linux sends others (NOCTTY, FASYNC,
+        /// LARGEFILE, CLOEXEC) that it means for itself.
         WIRE = 0o5_657_303;
         /// For execution: a read that needs execute permission (OEXEC).
         EXEC = 1 << 30;

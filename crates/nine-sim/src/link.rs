@@ -157,6 +157,15 @@ impl Transport for End {
         Poll::Ready(Ok(()))
     }
 
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut shared = self.shared.lock().expect("no panic while it is held");
+        if shared.broken || shared.ways[self.side].closed {
+            return Poll::Ready(());
+        }
+        shared.ways[self.side].reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
     fn peer(&self) -> &Peer {
         &self.peer
     }

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Raw, STUCK, Zeros, read};
+use common::{Raw, STUCK, UNCANCELLED, Zeros, read};
 use nine_io::server::{Core, FLOOR, Gate, Service};
 use nine_net::Env;
 use nine_proto::msg::{Data, Tmsg};
@@ -123,6 +123,105 @@ fn a_request_that_waits_for_ever_ends_with_its_flush_and_with_its_client() {
         assert_eq!(*zeros.clunks.lock().unwrap(), 2);
         assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
     }
+}
+
+/// Reads that wait for ever, as many and as large as they come: the flush behind them gets through, and so does the end.
+#[test]
+fn a_client_full_of_endless_reads_can_still_flush_and_leave() {
+    for (seed, (reads, count)) in [(20, 1 << 20), (1024, 4096), (1020, 1 << 20)].into_iter().enumerate() {
+        let world = World::new(seed as u64);
+        let (zeros, service) = service(64 << 20);
+        let mut raw = Raw::dial(&world, &service, Shape::default());
+        let held = zeros.clone();
+        world.run(async move {
+            raw.hello(1 << 20).await;
+            raw.open().await;
+            for tag in 0..reads {
+                raw.send(tag, Tmsg::Read { fid: Fid(2), offset: STUCK, count }).await.unwrap();
+            }
+            assert_eq!(raw.call(5000, Tmsg::Flush { oldtag: Tag(3) }).await, "Rflush tag 5000");
+            assert_eq!(held.stuck(), usize::from(reads) - 1);
+            // More than the server reads now, and then the client is gone.
+            for tag in 0..200 {
+                raw.send(6000 + tag, Tmsg::Read { fid: Fid(2), offset: STUCK, count }).await.unwrap();
+            }
+            raw.hang_up();
+        });
+        world.settle();
+        assert_eq!((zeros.stuck(), *zeros.clunks.lock().unwrap()), (0, 2));
+        assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
+    }
+}
+
+/// Beginning session after session does not shed what the requests of the old ones cost.
+#[test]
+fn a_new_session_does_not_forget_what_the_old_one_owes() {
+    let world = World::new(0);
+    let (zeros, service) = service(64 << 20);
+    let mut raw = Raw::dial(&world, &service, Shape::default());
+    let core = service.core.clone();
+    let held = zeros.clone();
+    world.run(async move {
+        raw.hello(1 << 20).await;
+        raw.open().await;
+        for tag in 0..10 {
+            raw.send(tag, Tmsg::Read { fid: Fid(2), offset: UNCANCELLED, count: 1 << 20 }).await.unwrap();
+        }
+        raw.hello(1 << 20).await;
+        assert!(core.borrowed() > 5 << 20, "{} bytes borrowed", core.borrowed());
+        // The old session's file is clunked when its last read is answered, the root at once.
+        assert_eq!(*held.clunks.lock().unwrap(), 1);
+        held.answer_all();
+        assert!(raw.call(1, Tmsg::Clunk { fid: Fid(1) }).await.starts_with("Rclunk"));
+        assert_eq!((core.borrowed(), *held.clunks.lock().unwrap()), (0, 3));
+    });
+}
+
+/// Hogs take what they can; a modest writer of large messages is not cut off.
+#[test]
+fn hogs_do_not_take_the_memory_of_the_others() {
+    for seed in seeds(3) {
+        let world = World::new(seed);
+        let (_, service) = service(32 << 20);
+        for _ in 0..40 {
+            let mut raw = Raw::dial(&world, &service, Shape::default());
+            world.env().spawn(Box::pin(async move {
+                raw.hello(1 << 20).await;
+                raw.open().await;
+                for tag in 0..200 {
+                    raw.send(tag, Tmsg::Read { fid: Fid(2), offset: STUCK, count: 1 << 20 }).await.unwrap();
+                }
+                std::future::pending::<()>().await;
+            }));
+        }
+        let mut good = Raw::dial(&world, &service, Shape::default());
+        let env = world.env();
+        world.run(async move {
+            env.sleep_until(Duration::from_secs(10)).await;
+            good.hello(1 << 20).await;
+            good.open().await;
+            for _ in 0..20 {
+                let data = Data::Bytes(&[7; 128 * 1024]);
+                let write = Tmsg::Write { fid: Fid(2), offset: 0, data };
+                assert_eq!(good.call(1, write).await, "Rwrite tag 1 count 131072");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_read_only_client_that_removes_loses_its_fid_and_nothing_else() {
+    let world = World::new(0);
+    let zeros = Arc::new(Zeros::default());
+    let gate = Gate { read_only: true, ..Gate::default() };
+    let service = Service::new(zeros.clone(), gate, Core::default());
+    let mut raw = Raw::dial(&world, &service, Shape::default());
+    world.run(async move {
+        raw.hello(8192).await;
+        assert_eq!(raw.call(1, Tmsg::Remove { fid: Fid(1) }).await, "Rlerror tag 1 ecode 30");
+        assert_eq!(raw.call(1, Tmsg::Clunk { fid: Fid(1) }).await, "Rlerror tag 1 ecode 9");
+        assert_eq!(*zeros.clunks.lock().unwrap(), 1);
+    });
 }
 
 #[test]

@@ -5,13 +5,15 @@
 //!
 //! Always holds:
 //! - A connection can harm only itself. A request is charged what it may cost (its data, or its largest answer) until
-//!   its answer has left. Every connection may hold [`FLOOR`] bytes; what is more is borrowed from the core's budget,
-//!   up to [`CEILING`]. Without credit the client's socket is not read; when the budget is used up, answers shrink to
-//!   the floor and a client that fills a large message meanwhile is cut off.
+//!   its answer has left, also when its session is gone by then. Every connection may hold [`FLOOR`] bytes; what is
+//!   more is borrowed from the core's budget: at most [`CEILING`], and at most a quarter of what is left, so that no
+//!   number of clients takes all of it. Without credit the client's socket is not read, but a Tflush, Tclunk or
+//!   Tversion at the front is let through, and a hang-up is noticed.
 //! - A turn ends after [`TURN_MESSAGES`] messages or [`TURN_BYTES`] bytes; the rest waits for the next one.
-//! - When the client goes, its outstanding requests are cancelled, its fids are clunked, and what late answers made
-//!   is undone. Nobody waits for that but this task.
+//! - When the client goes, its outstanding requests are cancelled, its fids are clunked once nothing uses them any
+//!   more, and what late answers made is undone. Nobody waits for that but this task.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use nine_net::{Peer, Transport};
-use nine_proto::session::server::{CallId, Request as SessionRequest, Session, Step};
+use nine_proto::session::server::{CALL_COST, CallId, Request as SessionRequest, Session, Step};
 use nine_proto::{Errno, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg};
 
 use super::gate::{self, Gate};
@@ -32,10 +34,15 @@ use crate::payload::Payload;
 
 /// Requests of one client that are not answered yet; at the limit its socket is not read.
 pub const OUTSTANDING: usize = 1024;
-/// Bytes that every connection may hold, whatever the others do.
-pub const FLOOR: usize = 64 * 1024;
-/// Bytes that one connection may hold; at the limit its socket is not read.
-pub const CEILING: usize = 8 * 1024 * 1024;
+/// Bytes that every connection may hold, whatever the others do: a message of the msize that Linux asks for, and some.
+pub const FLOOR: usize = 192 * 1024;
+/// Bytes that one connection may hold; at the limit its socket is not read. Above half of it reads are shortened to
+/// [`SHORT`], so that reads which wait for ever leave room for what would end them.
+pub const CEILING: usize = 16 * 1024 * 1024;
+/// Bytes that a shortened read may bring.
+pub const SHORT: u32 = 4096;
+/// What a fid is charged, bytes.
+pub const FID_COST: usize = 512;
 /// Messages of one turn.
 pub const TURN_MESSAGES: usize = 64;
 /// Bytes of one turn, received or queued.
@@ -71,13 +78,19 @@ pub struct Connection {
     tx: Tx,
     answers: Arc<Answers>,
     arrived: Vec<Answered>,
+    /// Clunks to be served for fids that are gone: a turn serves [`TURN_MESSAGES`] of them.
+    clunks: VecDeque<SessionRequest<Held, Frame>>,
+    /// Such clunks that wait until so many requests on their node have been answered.
+    limbo: Vec<(SessionRequest<Held, Frame>, u32)>,
     /// Requests that will be answered later.
     later: usize,
     /// What outstanding requests cost, bytes.
     charged: usize,
-    /// What of that is borrowed from the core.
+    /// What of all this is borrowed from the core.
     borrowed: usize,
-    registered: bool,
+    /// The waker that the core has.
+    entered: Option<Waker>,
+    drained: bool,
 }
 
 impl Connection {
@@ -96,10 +109,13 @@ impl Connection {
             tx: Tx::default(),
             answers: Arc::default(),
             arrived: Vec::new(),
+            clunks: VecDeque::new(),
+            limbo: Vec::new(),
             later: 0,
             charged: 0,
             borrowed: 0,
-            registered: false,
+            entered: None,
+            drained: false,
         }
     }
 
@@ -107,11 +123,17 @@ impl Connection {
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let (mut messages, mut bytes) = (0, 0);
         let draining = self.core.draining();
+        if draining && !std::mem::replace(&mut self.drained, true) {
+            // What may wait for ever shall not hold us up.
+            self.cancel_all();
+        }
+        self.session.limit_fids(self.session.fid_count() + (self.share() + FLOOR) / FID_COST);
         loop {
             self.take_answers(cx.waker());
+            self.serve_clunks(cx.waker());
             let mut starved = false;
             while messages < TURN_MESSAGES && bytes + self.tx.queued() < TURN_BYTES && !draining {
-                starved = !self.has_credit();
+                starved = self.starved();
                 if starved {
                     break;
                 }
@@ -128,14 +150,12 @@ impl Connection {
                 }
             }
             let over = messages >= TURN_MESSAGES || bytes + self.tx.queued() >= TURN_BYTES;
-            let queued = self.tx.queued();
             let Some(transport) = &mut self.transport else { return Poll::Pending };
             let flushed = match self.tx.poll_flush(cx, &mut **transport) {
                 Poll::Ready(Ok(())) => true,
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Io(error)),
                 Poll::Pending => false,
             };
-            let progress = self.tx.queued() < queued;
             self.settle();
             if draining {
                 return self.drain(cx, flushed);
@@ -144,17 +164,19 @@ impl Connection {
                 // With a turn's worth of answers waiting, only the socket's writability changes anything.
                 if flushed || self.tx.queued() < TURN_BYTES {
                     cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
-                return Poll::Pending;
+                return self.hung_up(cx);
             }
             if starved {
-                // Answers or the socket's writability will wake us.
-                if progress && self.has_credit() {
+                // Woken by answers, by the socket's writability, or by memory that another connection gives back.
+                self.core.wait_for_memory(self.id, cx.waker());
+                if !self.starved() {
                     continue;
                 }
-                return Poll::Pending;
+                return self.hung_up(cx);
             }
-            if self.rx.partial() > FLOOR && self.core.exhausted() {
+            if self.rx.held() > FLOOR.max(self.ceiling()) {
                 return Poll::Ready(End::Memory);
             }
             let Some(transport) = &mut self.transport else { return Poll::Pending };
@@ -163,11 +185,8 @@ impl Connection {
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Io(error)),
                 Poll::Pending => {
-                    if self.session.outstanding() == 0 {
-                        self.tx.shrink();
-                        self.session.shrink();
-                        self.arrived = Vec::new();
-                    }
+                    self.tx.shrink();
+                    self.session.shrink();
                     self.settle();
                     return Poll::Pending;
                 }
@@ -175,10 +194,18 @@ impl Connection {
         }
     }
 
+    /// The socket is not read: notices all the same when the client goes.
+    fn hung_up(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        match &mut self.transport {
+            Some(transport) => transport.poll_hangup(cx).map(|()| End::Closed),
+            None => Poll::Pending,
+        }
+    }
+
     /// Nothing more is read: ends when the last answer has left.
     fn drain(&mut self, cx: &mut Context<'_>, flushed: bool) -> Poll<End> {
         if self.later > 0 || !flushed {
-            return Poll::Pending;
+            return self.hung_up(cx);
         }
         match self.transport.as_mut().map(|transport| transport.poll_close(cx)) {
             Some(Poll::Pending) => Poll::Pending,
@@ -194,15 +221,20 @@ impl Connection {
                 tracing::trace!(conn = self.id, "<- {}", message.with_tag(tag));
             }
         }
+        let tag = frame::tag_of(frame.as_ref());
         if frame::type_of(frame.as_ref()) == TVERSION {
             self.cancel_all();
-            self.charged = 0;
         }
         match self.session.receive(frame, &mut self.tx)? {
-            Step::Answered | Step::Waits => {}
+            Step::Answered => {}
+            Step::Waits => {
+                if let Some(frame) = self.session.parked_frame(tag) {
+                    frame.detach();
+                }
+            }
             Step::Serve(request) => self.serve(request),
             Step::Cancel(call) => self.server.cancel(ReqId { conn: self.id, call }),
-            Step::Reset(clunks) => clunks.into_iter().for_each(|clunk| self.serve(clunk)),
+            Step::Reset(clunks) => self.retire(clunks),
         }
         Ok(())
     }
@@ -212,20 +244,45 @@ impl Connection {
         let mut next = Some(request);
         while let Some(mut request) = next {
             let id = request.id();
-            self.charged += self.session.cost(id).unwrap_or(0);
-            if self.load() > FLOOR && self.core.exhausted() {
-                request.limit(FLOOR as u32);
-            }
-            match self.ask(request) {
+            let (load, ceiling) = (self.load(), self.ceiling());
+            let room = if 2 * load > ceiling { 0 } else { ceiling - load };
+            self.session.limit(&mut request, u32::try_from(room).unwrap_or(u32::MAX).max(SHORT));
+            let cost = self.session.cost(id).unwrap_or(CALL_COST);
+            match self.ask(request, cost) {
                 Some(result) => self.respond(id, result),
-                None => self.later += 1,
+                None => {
+                    self.later += 1;
+                    self.charged += cost;
+                }
             }
             next = self.session.next_ready();
         }
     }
 
+    /// Fids are gone: their clunks are due, at once or when nothing uses their nodes any more.
+    fn retire(&mut self, clunks: Vec<SessionRequest<Held, Frame>>) {
+        for clunk in clunks {
+            match clunk.users() {
+                0 => self.clunks.push_back(clunk),
+                users => self.limbo.push((clunk, users)),
+            }
+        }
+    }
+
+    fn serve_clunks(&mut self, waker: &Waker) {
+        for _ in 0..TURN_MESSAGES {
+            let Some(clunk) = self.clunks.pop_front() else { return };
+            self.serve(clunk);
+        }
+        waker.wake_by_ref();
+    }
+
     /// Asks the gate or the file server. `None`: the answer comes later.
-    fn ask(&mut self, request: SessionRequest<Held, Frame>) -> Option<Result<ProtoReply<Held, Payload>>> {
+    fn ask(
+        &mut self,
+        request: SessionRequest<Held, Frame>,
+        cost: usize,
+    ) -> Option<Result<ProtoReply<Held, Payload>>> {
         let (changes, silent) = (request.changes(), request.is_silent());
         let held = request.fid();
         let auth = held.is_some_and(|held| gate::is_afid(&*held.node));
@@ -237,11 +294,18 @@ impl Connection {
             },
         };
         let knows_no_fid = held.is_none();
-        let request = Request::new(request, who.clone(), self.id);
+        let request = Request::new(request, who.clone(), self.id, cost);
         let by_gate = if auth || knows_no_fid { self.gate.serve(&request) } else { None };
         let answer = match by_gate {
             Some(result) => Some(result),
-            None if changes && who.read_only && !silent => Some(Err(Errno::EROFS.into())),
+            None if changes && who.read_only && !silent => {
+                if let (Op::Remove, [Some(held), _]) = (request.op(), request.fids()) {
+                    // The fid goes all the same, and its server must know.
+                    let clunk = self.session.silent(held.clone(), false);
+                    self.clunks.push_back(clunk);
+                }
+                Some(Err(Errno::EROFS.into()))
+            }
             None => {
                 let Answer(result) = self.server.serve(Req::new(request, self.answers.clone()));
                 result
@@ -273,11 +337,10 @@ impl Connection {
     }
 
     fn respond(&mut self, id: CallId, result: Result<ProtoReply<Held, Payload>>) {
-        self.charged -= self.session.cost(id).unwrap_or(0).min(self.charged);
         let before = self.tx.tail_len();
         if let Some(held) = self.session.respond(id, result, &mut self.tx) {
-            // Its session is gone; the clunk of a node makes no node.
-            self.serve(SessionRequest::silent(held, false));
+            let clunk = self.session.silent(held, false);
+            self.clunks.push_back(clunk);
         }
         if tracing::enabled!(tracing::Level::TRACE) {
             self.tx.trace(before, self.id, self.session.dialect());
@@ -287,31 +350,85 @@ impl Connection {
     fn take_answers(&mut self, waker: &Waker) {
         let mut arrived = std::mem::take(&mut self.arrived);
         self.answers.take(&mut arrived, waker);
-        self.later -= arrived.len();
-        for (id, result) in arrived.drain(..) {
-            self.respond(id, result);
-            if let Some(request) = self.session.next_ready() {
-                self.serve(request);
+        for answered in arrived.drain(..) {
+            self.later -= 1;
+            self.charged -= answered.cost;
+            if self.session.cost(answered.call).is_some() {
+                self.respond(answered.call, answered.result);
+                if let Some(request) = self.session.next_ready() {
+                    self.serve(request);
+                }
+            } else {
+                self.stale(answered);
             }
         }
-        self.arrived = arrived;
+        if arrived.capacity() <= TURN_MESSAGES {
+            self.arrived = arrived;
+        }
     }
 
-    /// Bytes this connection holds.
+    /// An answer whose session is gone: undoes what it made, and lets go of the nodes it used.
+    fn stale(&mut self, answered: Answered) {
+        let Answered { call, fids, rclose, result, .. } = answered;
+        let is = |held: &Held, other: &SessionRequest<Held, Frame>| {
+            other.fid().is_some_and(|fid| Arc::ptr_eq(&fid.node, &held.node))
+        };
+        if let Some(made) = self.session.respond(call, result, &mut self.tx) {
+            let clunk = self.session.silent(made.clone(), rclose);
+            // A node that an old fid had too is clunked once, by that fid.
+            match self.limbo.iter_mut().find(|(other, _)| is(&made, other)) {
+                Some((other, _)) if rclose => *other = clunk,
+                Some(_) => {}
+                None if fids.iter().flatten().any(|held| Arc::ptr_eq(&held.node, &made.node)) => {}
+                None => self.clunks.push_back(clunk),
+            }
+        }
+        for held in fids.iter().flatten() {
+            let Some(i) = self.limbo.iter().position(|(other, _)| is(held, other)) else { continue };
+            self.limbo[i].1 -= 1;
+            if self.limbo[i].1 == 0 {
+                let (clunk, _) = self.limbo.swap_remove(i);
+                self.clunks.push_back(clunk);
+            }
+        }
+    }
+
+    /// Bytes that requests and answers hold now.
     fn load(&self) -> usize {
-        self.charged + self.tx.queued() + self.rx.partial()
+        self.charged + self.tx.held()
     }
 
     fn has_credit(&self) -> bool {
-        let load = self.charged + self.tx.queued();
         self.session.outstanding() < OUTSTANDING
-            && (load < FLOOR || (load < CEILING && !self.core.exhausted()))
             && self.later < 2 * OUTSTANDING
+            && self.load() < self.ceiling()
+    }
+
+    /// Whether a message waits that may not be served now. What may end what is in the way is served in any case.
+    fn starved(&self) -> bool {
+        if self.has_credit() {
+            return false;
+        }
+        match self.rx.front_type(self.session.msize()) {
+            None => false,
+            Some(TFLUSH | TCLUNK | TVERSION) => self.session.outstanding() >= 2 * OUTSTANDING,
+            Some(_) => true,
+        }
+    }
+
+    /// What this connection may hold now.
+    fn ceiling(&self) -> usize {
+        CEILING.min(FLOOR + self.share())
+    }
+
+    fn share(&self) -> usize {
+        (self.core.free() + self.borrowed) / 4
     }
 
     /// Borrows from the core, or gives back, what is above the floor now.
     fn settle(&mut self) {
-        let borrow = self.load().saturating_sub(FLOOR);
+        let all = self.load() + self.rx.held() + self.session.fid_count() * FID_COST;
+        let borrow = all.saturating_sub(FLOOR);
         self.core.borrow(self.borrowed, borrow);
         self.borrowed = borrow;
     }
@@ -338,13 +455,10 @@ impl Connection {
         self.cancel_all();
         self.answers.close();
         let clunks = self.session.close();
+        self.retire(clunks);
         self.rx = Rx::default();
         self.tx = Tx::default();
-        self.charged = 0;
-        clunks.into_iter().for_each(|clunk| self.serve(clunk));
         self.settle();
-        self.core.leave(self.id);
-        self.registered = false;
     }
 }
 
@@ -353,27 +467,37 @@ impl Future for Connection {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
+        if !this.entered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            this.core.enter(this.id, cx.waker());
+            this.entered = Some(cx.waker().clone());
+        }
         if this.transport.is_some() {
-            if !this.registered {
-                this.core.enter(this.id, cx.waker());
-                this.registered = true;
-            }
             match this.turn(cx) {
                 Poll::Ready(end) => this.finish(&end),
                 Poll::Pending => return Poll::Pending,
             }
         }
         this.take_answers(cx.waker());
-        if this.later == 0 { Poll::Ready(()) } else { Poll::Pending }
+        this.serve_clunks(cx.waker());
+        this.settle();
+        if this.later == 0 && this.clunks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Connection {
+    /// What a server still holds of a connection that is dropped early is answered into the void; its clunks are served.
     fn drop(&mut self) {
-        if self.transport.is_some() {
+        if self.transport.is_some() && !std::thread::panicking() {
             self.finish(&End::Closed);
+            while let Some(clunk) = self.clunks.pop_front() {
+                self.serve(clunk);
+            }
         }
+        self.core.borrow(self.borrowed, 0);
+        self.core.leave(self.id);
     }
 }
 
 const TVERSION: u8 = 100;
+const TFLUSH: u8 = 108;
+const TCLUNK: u8 = 120;

@@ -42,17 +42,23 @@ pub async fn listen<E: Env + Clone>(env: E, mut door: Door, service: Service) ->
             door.listener.poll_accept(cx, &env).map(Some)
         });
         let Some(accepted) = accepted.await else {
+            service.core.leave(id);
             return Ok(());
         };
         let socket = accepted?;
-        if service.core.connected() >= door.clients {
+        if service.core.guests() >= door.clients {
             if !std::mem::replace(&mut full, true) {
                 tracing::warn!(%addr, "{} clients are connected: new ones are turned away", door.clients);
             }
             continue;
         }
         full = false;
-        env.spawn(Box::pin(welcome(env.clone(), socket, door.tls.clone(), service.clone())));
+        let guest = service.core.guest();
+        let welcome = welcome(env.clone(), socket, door.tls.clone(), service.clone());
+        env.spawn(Box::pin(async move {
+            welcome.await;
+            drop(guest);
+        }));
     }
 }
 

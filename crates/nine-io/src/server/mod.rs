@@ -15,14 +15,14 @@ mod tx;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use nine_net::Transport;
 use nine_proto::Dialect;
 use nine_proto::session::server::Limits;
 
-pub use conn::{CEILING, Connection, FLOOR, OUTSTANDING, TURN_BYTES, TURN_MESSAGES};
+pub use conn::{CEILING, Connection, FID_COST, FLOOR, OUTSTANDING, SHORT, TURN_BYTES, TURN_MESSAGES};
 pub use gate::{Anonymous, Gate};
 pub use listen::{Door, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
@@ -32,8 +32,8 @@ use crate::buf::Pool;
 /// The dialects we speak, best first.
 pub const DIALECTS: &[Dialect] = &[Dialect::L, Dialect::U, Dialect::P2000];
 
-/// Bytes that the connections of a core may hold above their floors, unless told otherwise. At the limit answers
-/// shrink and large messages are refused (see [`Connection`]).
+/// Bytes that the connections of a core may hold above their floors, unless told otherwise. Each may have a quarter of
+/// what is left (see [`Connection`]).
 pub const BUDGET: usize = 256 * 1024 * 1024;
 
 /// What a connection is served with. Cheap to clone.
@@ -78,6 +78,12 @@ struct Shared {
     connections: Mutex<HashMap<u64, Waker>>,
     /// Listeners, likewise.
     listeners: Mutex<HashMap<u64, Waker>>,
+    /// Connections that wait until others give memory back.
+    starved: Mutex<HashMap<u64, Waker>>,
+    /// Whether there are any.
+    any_starved: AtomicBool,
+    /// Clients from accept to the last clunk.
+    guests: AtomicUsize,
 }
 
 impl Default for Core {
@@ -97,6 +103,9 @@ impl Core {
                 draining: AtomicBool::new(false),
                 connections: Mutex::default(),
                 listeners: Mutex::default(),
+                starved: Mutex::default(),
+                any_starved: AtomicBool::new(false),
+                guests: AtomicUsize::new(0),
             }),
         }
     }
@@ -104,14 +113,14 @@ impl Core {
     /// Has every connection finish what it has been asked, read nothing more, and end.
     pub fn drain(&self) {
         self.shared.draining.store(true, Ordering::SeqCst);
-        for waker in self.connections().values().chain(self.listeners().values()) {
+        for waker in lock(&self.shared.connections).values().chain(lock(&self.shared.listeners).values()) {
             waker.wake_by_ref();
         }
     }
 
     /// How many clients are connected.
     pub fn connected(&self) -> usize {
-        self.connections().len()
+        lock(&self.shared.connections).len()
     }
 
     /// Bytes that connections hold above their floors.
@@ -119,40 +128,54 @@ impl Core {
         self.shared.borrowed.load(Ordering::Relaxed)
     }
 
-    fn connections(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Waker>> {
-        self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn listeners(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Waker>> {
-        self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn draining(&self) -> bool {
         self.shared.draining.load(Ordering::SeqCst)
     }
 
-    fn exhausted(&self) -> bool {
-        self.borrowed() >= self.shared.budget
+    /// Bytes that nobody has borrowed.
+    fn free(&self) -> usize {
+        self.shared.budget.saturating_sub(self.borrowed())
     }
 
     fn borrow(&self, old: usize, new: usize) {
         if new > old {
             self.shared.borrowed.fetch_add(new - old, Ordering::Relaxed);
         } else if old > new {
-            self.shared.borrowed.fetch_sub(old - new, Ordering::Relaxed);
+            self.shared.borrowed.fetch_sub(old - new, Ordering::SeqCst);
+            if self.shared.any_starved.swap(false, Ordering::SeqCst) {
+                std::mem::take(&mut *lock(&self.shared.starved)).into_values().for_each(Waker::wake);
+            }
         }
     }
 
+    /// Wakes when memory is given back. Look again after this: it may have been just before.
+    fn wait_for_memory(&self, id: u64, waker: &Waker) {
+        lock(&self.shared.starved).insert(id, waker.clone());
+        self.shared.any_starved.store(true, Ordering::SeqCst);
+    }
+
+    /// Counts a client until the guard is dropped.
+    fn guest(&self) -> Guest {
+        self.shared.guests.fetch_add(1, Ordering::Relaxed);
+        Guest(self.clone())
+    }
+
+    fn guests(&self) -> usize {
+        self.shared.guests.load(Ordering::Relaxed)
+    }
+
     fn enter(&self, id: u64, waker: &Waker) {
-        self.connections().insert(id, waker.clone());
+        lock(&self.shared.connections).insert(id, waker.clone());
     }
 
     fn enter_listener(&self, id: u64, waker: &Waker) {
-        self.listeners().insert(id, waker.clone());
+        lock(&self.shared.listeners).insert(id, waker.clone());
     }
 
     fn leave(&self, id: u64) {
-        self.connections().remove(&id);
+        for table in [&self.shared.connections, &self.shared.listeners, &self.shared.starved] {
+            lock(table).remove(&id);
+        }
     }
 
     /// Numbers connections through the whole process, so that a log line names one.
@@ -160,4 +183,17 @@ impl Core {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+/// One client, from accept to its last clunk.
+struct Guest(Core);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.shared.guests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

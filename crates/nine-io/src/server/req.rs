@@ -31,8 +31,14 @@ pub type Reply = nine_proto::Reply<Node, Payload>;
 pub trait FileServer: Send + Sync + 'static {
     /// Answers a request, or promises to.
     ///
-    /// The session has checked before: the fids exist, a walk starts at a directory that is not open, reads and
-    /// writes go to files opened for them, names of new files are legal, a read-only client changes nothing.
+    /// The session has checked before: the fids exist, a walk with names starts at a directory (which may be open: in
+    /// .L, and everywhere without names), reads and writes go to fids opened for them, names of new files are legal, a
+    /// read-only client changes nothing.
+    ///
+    /// Whoever makes a node gets a `Clunk` (or `Remove`) for it, once, when no other request uses it; but a node that
+    /// is replaced (by an open, a create, an xattrcreate, a walk onto its own fid) is only dropped. A server that
+    /// wraps another passes the `Req` on; one that needs nodes of its own in front of another's mounts it through a
+    /// client.
     fn serve(&self, req: Req) -> Answer;
 
     /// The client wants no answer any more to the request that was answered `later` with this id. A server whose
@@ -82,11 +88,17 @@ pub struct Request {
     inner: SessionRequest<Held, Frame>,
     who: Arc<Who>,
     conn: u64,
+    /// What it is charged, bytes.
+    cost: usize,
 }
 
 impl Request {
-    pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64) -> Self {
-        Self { inner, who, conn }
+    pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
+        Self { inner, who, conn, cost }
+    }
+
+    pub(crate) fn fids(&self) -> [Option<&Held>; 2] {
+        [self.inner.fid(), self.inner.fid2()]
     }
 
     /// The operation. The token in front of an aname is for the gate and not seen here.
@@ -194,8 +206,10 @@ impl Later {
     }
 
     fn send(&mut self, result: Result<Reply>) {
-        if let Some((Request { inner, who, .. }, answers)) = self.kept.take() {
-            answers.push(inner.id(), result.map(|reply| reply.map_node(|node| Held { node, who })));
+        if let Some((Request { inner, who, cost, .. }, answers)) = self.kept.take() {
+            let (call, rclose) = (inner.id(), inner.rclose());
+            let result = result.map(|reply| reply.map_node(|node| Held { node, who }));
+            answers.push(Answered { call, cost, rclose, fids: inner.into_fids(), result });
         }
     }
 }
@@ -223,8 +237,14 @@ pub(crate) struct Answers {
     state: Mutex<Arrived>,
 }
 
-/// An answer as the session takes it.
-pub(crate) type Answered = (CallId, Result<nine_proto::Reply<Held, Payload>>);
+/// An answer as the session takes it, and what its request held.
+pub(crate) struct Answered {
+    pub(crate) call: CallId,
+    pub(crate) cost: usize,
+    pub(crate) fids: [Option<Held>; 2],
+    pub(crate) rclose: bool,
+    pub(crate) result: Result<nine_proto::Reply<Held, Payload>>,
+}
 
 #[derive(Default)]
 struct Arrived {
@@ -238,9 +258,9 @@ impl Answers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, call: CallId, result: Result<nine_proto::Reply<Held, Payload>>) {
+    fn push(&self, answered: Answered) {
         let mut state = self.lock();
-        state.answers.push((call, result));
+        state.answers.push(answered);
         if let Some(waker) = state.waker.take() {
             drop(state);
             waker.wake();

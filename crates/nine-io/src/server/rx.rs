@@ -64,9 +64,19 @@ impl Rx {
         }
     }
 
-    /// Bytes that wait for the rest of their frame.
-    pub(crate) fn partial(&self) -> usize {
-        self.parked.len().max(self.end - self.start)
+    /// Bytes of memory that what has come is in.
+    pub(crate) fn held(&self) -> usize {
+        self.buf.as_ref().map_or(self.parked.capacity(), |buf| buf.bytes.len())
+    }
+
+    /// The type of the message at the front, if all of it has come. One that is malformed has type 0.
+    pub(crate) fn front_type(&self, msize: u32) -> Option<u8> {
+        let bytes = &self.buf.as_ref()?.bytes[self.start..self.end];
+        match frame::split(bytes, msize) {
+            Ok(Split::Whole(_)) => Some(frame::type_of(bytes)),
+            Ok(Split::Partial(_)) => None,
+            Err(_) => Some(0),
+        }
     }
 
     /// Makes `buf` ours alone, with free space after `end`.

@@ -36,8 +36,10 @@ pub(crate) struct Tx {
     sent: usize,
     /// The transport may hold back bytes.
     unflushed: bool,
-    /// Bytes that wait.
+    /// Bytes that wait in segments.
     queued: usize,
+    /// Those of them that are in memory.
+    held: usize,
 }
 
 enum Segment {
@@ -70,6 +72,11 @@ impl Tx {
     /// Bytes that wait to be sent.
     pub(crate) fn queued(&self) -> usize {
         self.queued + self.tail.len()
+    }
+
+    /// Bytes of memory that wait to be sent.
+    pub(crate) fn held(&self) -> usize {
+        self.held + self.tail.len()
     }
 
     /// Encoded bytes that are not sealed yet: where the next message will begin.
@@ -110,9 +117,9 @@ impl Tx {
         Poll::Ready(Ok(()))
     }
 
-    /// The connection is idle: gives its memory back.
+    /// The connection is idle: gives its memory back, but for what one small message needs.
     pub(crate) fn shrink(&mut self) {
-        if self.is_empty() {
+        if self.is_empty() && (self.tail.capacity() > 1024 || self.segments.capacity() > 8) {
             *self = Self::default();
         }
     }
@@ -120,6 +127,7 @@ impl Tx {
     fn push(&mut self, segment: Segment) {
         self.seal();
         self.queued += segment.len();
+        self.held += segment.held();
         self.segments.push_back(segment);
     }
 
@@ -127,6 +135,7 @@ impl Tx {
     fn seal(&mut self) {
         if !self.tail.is_empty() {
             self.queued += self.tail.len();
+            self.held += self.tail.len();
             self.segments.push_back(Segment::Bytes(std::mem::take(&mut self.tail).into()));
         }
     }
@@ -164,6 +173,7 @@ impl Tx {
         if !transport.can_sendfile() {
             let mut bytes = vec![0; *len];
             read_exact(file, *offset, &mut bytes)?;
+            self.held += bytes.len();
             self.segments[0] = Segment::Bytes(bytes.into());
             return Poll::Ready(Ok(()));
         }
@@ -193,6 +203,7 @@ impl Tx {
             }
             taken -= rest;
             self.queued -= front.len();
+            self.held -= front.held();
             self.sent = 0;
             self.segments.pop_front();
         }
@@ -204,6 +215,13 @@ impl Segment {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::File { len, .. } => *len,
+        }
+    }
+
+    fn held(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::File { .. } => 0,
         }
     }
 }

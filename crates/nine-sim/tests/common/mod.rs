@@ -89,7 +89,8 @@ impl Raw {
 
     /// Fid 2 is the file, open for both.
     pub async fn open(&mut self) {
-        let walk = Tmsg::Walk { fid: Fid(1), newfid: Fid(2), names: nine_proto::msg::Names::Slice(&[b"zero"]) };
+        let walk =
+            Tmsg::Walk { fid: Fid(1), newfid: Fid(2), names: nine_proto::msg::Names::Slice(&[b"zero"]) };
         let walked = self.call(1, walk).await;
         assert!(walked.starts_with("Rwalk"), "{walked}");
         let opened = self.call(1, Tmsg::Lopen { fid: Fid(2), flags: 2 }).await;
@@ -113,12 +114,20 @@ pub struct Zeros {
 }
 
 pub const STUCK: u64 = u64::MAX;
+/// Such a read that even a cancel does not end: only [`Zeros::answer_all`] does.
+pub const UNCANCELLED: u64 = u64::MAX - 1;
 const ROOT: Qid = Qid { ty: Qid::DIR, vers: 0, path: 1 };
 const FILE: Qid = Qid { ty: 0, vers: 0, path: 2 };
 
 impl Zeros {
     pub fn stuck(&self) -> usize {
         self.stuck.lock().unwrap().len()
+    }
+
+    pub fn answer_all(&self) {
+        for (_, later) in std::mem::take(&mut *self.stuck.lock().unwrap()) {
+            later.respond(Ok(Reply::Read(Payload::EMPTY)));
+        }
     }
 }
 
@@ -134,7 +143,7 @@ impl FileServer for Zeros {
                 Reply::Walk { qids, node: Some(Arc::new(FILE)) }
             }
             Op::Open { .. } => Reply::Open { qid: FILE, iounit: 0, node: Arc::new(FILE) },
-            Op::Read { offset: STUCK, .. } => {
+            Op::Read { offset: STUCK | UNCANCELLED, .. } => {
                 let id = req.id();
                 let (answer, later) = req.later();
                 self.stuck.lock().unwrap().push((id, later));
@@ -154,7 +163,8 @@ impl FileServer for Zeros {
 
     fn cancel(&self, id: ReqId) {
         let mut stuck = self.stuck.lock().unwrap();
-        if let Some(i) = stuck.iter().position(|(other, _)| *other == id) {
+        let cancels = |later: &Later| matches!(later.op(), Op::Read { offset: STUCK, .. });
+        if let Some(i) = stuck.iter().position(|(other, later)| *other == id && cancels(later)) {
             stuck.swap_remove(i).1.respond(Err(Errno::EINTR.into()));
         }
     }

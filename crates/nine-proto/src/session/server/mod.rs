@@ -102,6 +102,7 @@ pub enum Step<N, F> {
 pub struct Session<N, F> {
     offered: &'static [Dialect],
     limits: Limits,
+    fids_max: usize,
     names: Arc<dyn Names>,
     dialect: Option<Dialect>,
     msize: u32,
@@ -164,10 +165,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     pub fn new(offered: &'static [Dialect], limits: Limits, names: Arc<dyn Names>) -> Self {
         Self {
             offered,
-            limits,
+            limits: Limits { msize: limits.msize.clamp(MSIZE_MIN, MSIZE_MAX), ..limits },
+            fids_max: usize::MAX,
             names,
             dialect: None,
-            msize: limits.msize,
+            msize: limits.msize.clamp(MSIZE_MIN, MSIZE_MAX),
             fids: HashMap::new(),
             calls: HashMap::new(),
             generation: 0,
@@ -206,6 +208,9 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     pub fn shrink(&mut self) {
         if self.calls.is_empty() && self.calls.capacity() > 16 {
             self.calls = HashMap::new();
+        }
+        if self.fids.capacity() > 64 && self.fids.len() < self.fids.capacity() / 8 {
+            self.fids.shrink_to(2 * self.fids.len());
         }
     }
 
@@ -252,15 +257,45 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.ready.pop_front()
     }
 
-    /// The connection is gone: the clunks to serve. Answers that still come are handed back by `respond`.
+    /// The connection is gone: the clunks to serve. Answers that still come are handed back by `respond`. A clunk
+    /// with [`Request::users`] must wait until that many requests of before have been answered.
     pub fn close(&mut self) -> Vec<Request<N, F>> {
         self.dialect = None;
         self.calls.clear();
         self.ready.clear();
         // A fid whose clunk is being served is clunked already; one whose clunk waits is not.
-        let entries = self.fids.drain().map(|(_, entry)| entry);
+        let entries = core::mem::take(&mut self.fids).into_values();
         let entries = entries.filter(|e| e.state != State::Going || e.waiting.is_some());
-        entries.filter_map(|e| Some(Request::silent(e.node?, e.open.is_some_and(rclose)))).collect()
+        let clunk = |e: Entry<N>| {
+            let clunk = self.silent(e.node?, e.open.is_some_and(rclose));
+            Some(Request { users: e.users, ..clunk })
+        };
+        entries.filter_map(clunk).collect()
+    }
+
+    /// The clunk of a node that no fid stands for any more, under an id of its own; its answer goes nowhere.
+    pub fn silent(&mut self, node: N, remove: bool) -> Request<N, F> {
+        Request::silent(CallId { tag: NOTAG, generation: self.next_generation() }, node, remove)
+    }
+
+    /// Allows fewer fids than [`Limits::fids`] while memory is short.
+    pub fn limit_fids(&mut self, fids: usize) {
+        self.fids_max = fids;
+    }
+
+    /// Lowers what a request that is about to be served asks for, and with it what it costs.
+    pub fn limit(&mut self, request: &mut Request<N, F>, bytes: u32) {
+        request.count = request.count.min(bytes);
+        if let Some(call) = self.calls.get_mut(&request.id.tag)
+            && matches!(call.number, READ | READDIR)
+        {
+            call.count = request.count;
+        }
+    }
+
+    /// The frame of a request that waits, to be moved to smaller memory.
+    pub fn parked_frame(&mut self, tag: Tag) -> Option<&mut F> {
+        self.calls.get_mut(&tag)?.parked.as_mut()?.frame.as_mut()
     }
 
     fn version<P>(&mut self, tag: Tag, msize: u32, version: &[u8], out: &mut impl Out<P>) -> Step<N, F> {
@@ -313,13 +348,13 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 self.here(fid)?;
             }
         }
-        if plan.usage == Use::Moves && self.here(plan.fid)?.moving {
+        if matches!(plan.usage, Use::Moves | Use::Alone) && self.here(plan.fid)?.moving {
             return Err(Error::new(Errno::EBUSY, "fid is being opened"));
         }
         if plan.newfid == NOFID {
             return Ok(());
         }
-        if self.fids.len() >= self.limits.fids {
+        if self.fids.len() >= self.fids_max.min(self.limits.fids) {
             return Err(Error::new(Errno::ENFILE, "too many fids"));
         }
         if self.fids.contains_key(&plan.newfid) {
@@ -346,6 +381,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             count: plan.count,
             is_dir,
             changes: changes(number, plan.flags),
+            rclose: rclose(plan.flags),
+            users: 0,
             remove: ends_open.is_some_and(rclose),
         };
         let mut call = Call {
@@ -381,6 +418,9 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
 
     /// Takes the answer to a request. What is returned is a node that nobody will ever clunk, because its session
     /// has ended: undo it ([`Request::silent`]).
+    ///
+    /// An open, a create, an xattrcreate and a walk onto its own fid replace the fid's node: the old one is dropped
+    /// without a clunk.
     #[must_use = "a node that is returned must be clunked"]
     pub fn respond<P: Data>(
         &mut self,
@@ -393,8 +433,6 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             return result.ok().and_then(|reply| reply.into_node());
         };
         let call = self.calls.remove(&id.tag).expect("looked up just now");
-        self.release(call.fid2);
-        self.release(call.fid);
         let ends = matches!(call.number, CLUNK | REMOVE);
         let result = match result {
             Ok(reply) => self.apply(&call, reply, dialect),
@@ -411,6 +449,9 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 _ => {}
             }
         }
+        // Only now: who waits for the fid finds it as this answer leaves it.
+        self.release(call.fid2);
+        self.release(call.fid);
         match result {
             Ok(reply) => self.encode(id.tag, &call, reply, dialect, out),
             // A failure that was flushed never happened; a clunk has freed its fid and must say so.
@@ -488,8 +529,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 
     fn next_generation(&mut self) -> u32 {
-        // 0 belongs to silent clunks.
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.generation = self.generation.wrapping_add(1);
         self.generation
     }
 }

@@ -93,7 +93,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             }
             Tmsg::Open { fid, mode } => plan.open(self.file(fid)?, fid, OpenFlags::from_mode(mode))?,
             Tmsg::Lopen { fid, flags } => {
-                let flags = OpenFlags(flags & !(OpenFlags::CREAT | OpenFlags::EXCL | OPEN_IGNORED).0);
+                let flags = OpenFlags(flags & OpenFlags::WIRE.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
                 plan.open(self.file(fid)?, fid, flags)?;
             }
             Tmsg::Create { fid, name, perm, mode, extension } => {
@@ -101,7 +101,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 plan.fid2 = self.check_special(perm, extension.0, dialect)?;
             }
             Tmsg::Lcreate { fid, name, flags, .. } => {
-                plan.create(self.file(fid)?, fid, name, OpenFlags(flags & !OPEN_IGNORED.0))?;
+                plan.create(self.file(fid)?, fid, name, OpenFlags(flags & OpenFlags::WIRE.0))?;
             }
             Tmsg::Symlink { dfid, name, .. }
             | Tmsg::Mknod { dfid, name, .. }
@@ -185,10 +185,16 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 }
                 (plan.fid, plan.usage) = (fid, Use::Moves);
             }
+            Tmsg::Setattr { fid, atime, mtime, .. } => {
+                if atime.nsec.max(mtime.nsec) >= 1_000_000_000 {
+                    return Err(Error::new(Errno::EINVAL, "a second has 1,000,000,000 nanoseconds"));
+                }
+                self.file(fid)?;
+                plan.fid = fid;
+            }
             Tmsg::Statfs { fid }
             | Tmsg::Readlink { fid }
             | Tmsg::Getattr { fid, .. }
-            | Tmsg::Setattr { fid, .. }
             | Tmsg::Fsync { fid, .. }
             | Tmsg::Stat { fid } => {
                 self.file(fid)?;
@@ -267,6 +273,3 @@ fn directory<N>(entry: &Entry<N>) -> Result<()> {
 fn new(fid: Fid) -> Result<Fid> {
     if fid == NOFID { Err(Error::new(Errno::EINVAL, "nofid cannot be made")) } else { Ok(fid) }
 }
-
-/// What Linux sends in Tlopen and means for itself: NOCTTY, FASYNC, LARGEFILE, CLOEXEC.
-const OPEN_IGNORED: OpenFlags = OpenFlags(0o400 | 0o20000 | 0o100000 | 0o2000000);

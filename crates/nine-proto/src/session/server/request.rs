@@ -8,7 +8,7 @@ use crate::attr::{GetMask, LockRequest, LockType, Names, SetAttr, SetMask, Time,
 use crate::dialect::{Base, Dialect};
 use crate::dir::DirBuf;
 use crate::error::{Errno, Error, Result};
-use crate::ids::{NOGID, NOUID, Qid, Tag};
+use crate::ids::{NOGID, NOUID, Qid};
 use crate::msg::Tmsg;
 use crate::op::{Make, Op, OpenFlags, Perm};
 use crate::stat::{Stat, StatIds, device_numbers, mode, parse_device};
@@ -27,15 +27,17 @@ pub struct Request<N, F> {
     pub(super) count: u32,
     pub(super) is_dir: bool,
     pub(super) changes: bool,
+    /// Its open or create asks for ORCLOSE.
+    pub(super) rclose: bool,
+    pub(super) users: u32,
     /// A clunk that removes (ORCLOSE).
     pub(super) remove: bool,
 }
 
 impl<N, F: AsRef<[u8]>> Request<N, F> {
-    /// The clunk of a node whose session is gone; its answer goes nowhere.
-    pub fn silent(node: N, remove: bool) -> Self {
+    pub(super) fn silent(id: CallId, node: N, remove: bool) -> Self {
         Self {
-            id: CallId { tag: Tag(0), generation: 0 },
+            id,
             frame: None,
             dialect: Dialect::P2000,
             fid: Some(node),
@@ -44,6 +46,8 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
             count: 0,
             is_dir: false,
             changes: false,
+            rclose: false,
+            users: 0,
             remove,
         }
     }
@@ -78,9 +82,19 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
         self.frame.is_none()
     }
 
-    /// Asks for less data, so that the answer needs no more than `bytes` of memory.
-    pub fn limit(&mut self, bytes: u32) {
-        self.count = self.count.min(bytes);
+    /// Of a silent clunk: requests before it that are still being served.
+    pub fn users(&self) -> u32 {
+        self.users
+    }
+
+    /// Whether what it opens is to be removed at its clunk.
+    pub fn rclose(&self) -> bool {
+        self.rclose
+    }
+
+    /// The nodes it names.
+    pub fn into_fids(self) -> [Option<N>; 2] {
+        [self.fid, self.fid2]
     }
 
     /// Whether it changes a file, or prepares to: what a read-only client may not do.

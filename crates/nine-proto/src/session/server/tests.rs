@@ -194,6 +194,49 @@ fn a_fid_whose_clunk_is_being_served_is_not_clunked_again() {
 }
 
 #[test]
+fn a_clunk_that_waited_for_an_open_closes_what_was_opened() {
+    let mut world = World::attached(Dialect::P2000);
+    let id = world.serve(1, walk(1, 2, &[b"f"]));
+    world.answer(id, Ok(walked(&[FILE], Some("f"))));
+    let open = world.serve(1, Tmsg::Open { fid: Fid(2), mode: 0x40 });
+    assert!(matches!(world.send(Tag(2), clunk(2)), Step::Waits));
+    world.answer(open, Ok(Reply::Open { qid: FILE, iounit: 0, node: "f open" }));
+    let request = world.session.next_ready().unwrap();
+    assert_eq!(request.fid(), Some(&"f open"));
+    assert!(matches!(request.op(), Op::Remove));
+}
+
+#[test]
+fn a_walk_onto_itself_does_not_wait_for_an_open() {
+    let mut world = World::attached(Dialect::P2000);
+    world.serve(1, Tmsg::Open { fid: Fid(1), mode: 0 });
+    assert!(world.refused(2, walk(1, 1, &[b"f"])).contains("being opened"));
+}
+
+#[test]
+fn the_end_says_which_fids_are_still_in_use() {
+    let mut world = World::opened(Dialect::P2000);
+    world.serve(1, read(2, 0, 10));
+    world.serve(2, read(2, 0, 10));
+    let clunks = world.session.close();
+    let mut users: Vec<_> = clunks.iter().map(|c| (*c.fid().unwrap(), c.users())).collect();
+    users.sort_unstable();
+    assert_eq!(users, [("f open", 2), ("root", 0)]);
+    assert_ne!(clunks[0].id(), clunks[1].id());
+}
+
+#[test]
+fn bits_of_ours_in_a_tlopen_mean_nothing() {
+    let mut world = World::attached(Dialect::L);
+    let id = world.serve(1, walk(1, 2, &[b"f"]));
+    world.answer(id, Ok(walked(&[FILE], Some("f"))));
+    let id = world.serve(1, Tmsg::Lopen { fid: Fid(2), flags: 3 << 30 });
+    world.answer(id, Ok(Reply::Open { qid: FILE, iounit: 0, node: "f" }));
+    let Step::Serve(request) = world.send(Tag(1), clunk(2)) else { panic!() };
+    assert!(matches!(request.op(), Op::Clunk));
+}
+
+#[test]
 fn a_stale_answer_never_meets_a_new_request_of_its_tag() {
     let mut world = World::opened(Dialect::P2000);
     let old = world.serve(5, read(2, 0, 10));
