@@ -107,6 +107,7 @@ impl Driver {
                     return Ok(Parked::No);
                 }
                 state.driver = Some(cx.waker().clone());
+                state.blocked = !idle;
                 Ok(Parked::Yes)
             })?;
             match parked {

@@ -35,8 +35,10 @@ pub(crate) struct State {
     pub(crate) session: ClientSession,
     /// Messages the driver has not taken yet; bounded by the budget and one small message per tag.
     pub(crate) out: Out,
-    /// Sleeps while there is nothing to send.
+    /// Sleeps while there is nothing to send, or while the transport takes no more.
     pub(crate) driver: Option<Waker>,
+    /// The transport takes no more: it will wake the driver, new messages need not.
+    pub(crate) blocked: bool,
     /// No handle is left: end when everything has been answered.
     pub(crate) closing: bool,
     pub(crate) agreed: bool,
@@ -101,6 +103,7 @@ impl Shared {
             session,
             out,
             driver: None,
+            blocked: false,
             closing: false,
             agreed: false,
             dead: None,
@@ -134,7 +137,7 @@ impl Shared {
 
 impl State {
     fn has_work(&self) -> bool {
-        !self.out.is_empty() || self.dead.is_some() || self.is_finished()
+        (!self.out.is_empty() && !self.blocked) || self.dead.is_some() || self.is_finished()
     }
 
     /// Nothing will ever be sent or received again.

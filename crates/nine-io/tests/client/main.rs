@@ -1,0 +1,11 @@
+//! The client against servers that answer by hand: every ordering, every dialect, and servers that break the rules.
+
+mod cancel;
+mod death;
+mod dialects;
+mod dir;
+mod flow;
+mod limits;
+mod walk;
+
+mod world;
