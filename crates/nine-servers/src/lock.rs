@@ -119,8 +119,9 @@ impl Ranges {
     /// A range in pieces (first byte, last byte), each with the strongest lock that anybody holds on it.
     pub(crate) fn strongest(&self, start: u64, last: u64) -> Vec<(u64, u64, LockType)> {
         let here = || self.0.iter().filter(|held| held.start <= last && start <= held.last);
-        let mut cuts: Vec<u64> = here().flat_map(|held| [held.start, held.last.saturating_add(1)]).collect();
-        cuts.push(start);
+        let mut cuts = vec![start];
+        cuts.extend(here().map(|held| held.start));
+        cuts.extend(here().filter_map(|held| held.last.checked_add(1)));
         cuts.retain(|&cut| start <= cut && cut <= last);
         cuts.sort_unstable();
         cuts.dedup();
@@ -191,6 +192,9 @@ pub(crate) mod tests {
         set(&mut ranges, 1, Unlock, 5, u64::MAX);
         let pieces = [(0, 4, Read), (5, 9, Unlock), (10, 19, Read), (20, u64::MAX, Unlock)];
         assert_eq!(ranges.strongest(0, u64::MAX), pieces);
+        set(&mut ranges, 3, Read, 30, u64::MAX);
+        assert_eq!(ranges.strongest(25, u64::MAX), [(25, 29, Unlock), (30, u64::MAX, Read)]);
+        assert_eq!(ranges.release(3), [(30, u64::MAX)]);
         assert_eq!(ranges.release(2), [(10, 19)]);
         assert_eq!(ranges.strongest(5, 30), [(5, 30, Unlock)]);
     }

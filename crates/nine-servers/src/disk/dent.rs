@@ -304,13 +304,14 @@ impl Dent {
         Some(fd)
     }
 
+    /// Takes its slot, if it still has it. A dent that is being dropped may have been moved; its slot is then dead.
     fn leave_table(&self) {
         let place = lock(&self.place);
         let Some(parent) = &place.parent else { return };
         let key = self.table.key(parent, &place.name);
         drop(place);
         let mut map = lock(&self.table.map);
-        if map.get(&key).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), self)) {
+        if map.get(&key).is_some_and(|weak| weak.strong_count() == 0 || std::ptr::eq(weak.as_ptr(), self)) {
             map.remove(&key);
         }
     }
@@ -422,3 +423,6 @@ impl Handles {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

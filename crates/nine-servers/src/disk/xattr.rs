@@ -16,6 +16,9 @@ use super::{Done, How, Inner, Kind, Node, locked};
 /// `XATTR_SIZE_MAX` and `XATTR_LIST_MAX` of Linux, bytes; more is refused with E2BIG.
 const SIZE_MAX: usize = 64 * 1024;
 
+/// Nothing that must replace something: a Linux client's removexattr(2). An empty value comes with other flags.
+const XATTR_REPLACE: u32 = 2;
+
 /// An attribute on its way in.
 pub(super) struct NewXattr {
     dent: Arc<Dent>,
@@ -72,8 +75,8 @@ impl<H: HostFs> Inner<H> {
         }
         let fd = self.tree.handle(&self.host, How::Pool, &new.dent)?;
         let _client = self.become_client(&node.view, NOGID)?;
-        let result = match new.size {
-            0 => self.host.removexattr(fd.as_fd(), &new.name),
+        let result = match (new.size, new.flags) {
+            (0, XATTR_REPLACE) => self.host.removexattr(fd.as_fd(), &new.name),
             _ => self.host.setxattr(fd.as_fd(), &new.name, &value, new.flags),
         };
         Ok(result

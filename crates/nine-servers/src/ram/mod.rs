@@ -111,7 +111,11 @@ impl Ram {
                         self.make(req, inode, name, make, perm.in_dir(inode.mode(), make == Make::Dir), gid)?
                     }
                 };
-                self.open(made, flags)
+                match make {
+                    Make::File | Make::Dir => self.open(made, flags),
+                    // Of the others there is nothing to read: the fid only moves there.
+                    _ => Ok(Reply::Open { qid: made.qid(), iounit: 0, node: Node::walked(made) }),
+                }
             }
             Op::Make { name, make, perm, gid } => {
                 let bits = perm.in_dir(inode.mode(), make == Make::Dir);
@@ -265,9 +269,10 @@ impl Node {
         let mut state = inode.lock();
         let old = state.xattrs.get(name).map(|value| (name.len() + value.len()) as u64);
         match (old, *size, *flags) {
-            (None, 0, _) | (None, _, XATTR_REPLACE) => return Err(Errno::ENODATA.into()),
-            (Some(_), 1.., XATTR_CREATE) => return Err(Errno::EEXIST.into()),
-            (_, 0, _) => drop(state.xattrs.remove(name)),
+            (None, _, XATTR_REPLACE) => return Err(Errno::ENODATA.into()),
+            (Some(_), _, XATTR_CREATE) => return Err(Errno::EEXIST.into()),
+            // Nothing that must replace something: a Linux client's removexattr(2).
+            (_, 0, XATTR_REPLACE) => drop(state.xattrs.remove(name)),
             _ => {
                 inode.space.charge(name.len() as u64 + size)?;
                 state.xattrs.insert(name.clone(), value.into());

@@ -1,0 +1,154 @@
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+
+use rustix::fs::CWD;
+
+use super::super::host::Linux;
+use super::*;
+
+fn tree(path: &Path, handles: usize) -> Tree {
+    let fd = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let st = Linux.stat(fd.as_fd(), b"").unwrap();
+    Tree::new(fd, &st, handles)
+}
+
+fn step(tree: &Tree, dir: &Arc<Dent>, name: &str) -> Result<Arc<Dent>> {
+    let _still = tree.still(How::Pool)?;
+    let fd = tree.handle_still(&Linux, How::Pool, dir)?;
+    tree.step(&Linux, How::Pool, dir, &fd, name.as_bytes()).map(|(dent, _)| dent)
+}
+
+fn living(tree: &Tree) -> usize {
+    lock(&tree.table.map).len()
+}
+
+#[test]
+fn one_name_is_one_dent_as_long_as_it_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("a")).unwrap();
+    let tree = tree(dir.path(), 100);
+    let a = step(&tree, &tree.root, "a").unwrap();
+    assert!(Arc::ptr_eq(&a, &step(&tree, &tree.root, "a").unwrap()));
+    assert_eq!(living(&tree), 1);
+    drop(a);
+    assert_eq!(living(&tree), 0);
+    assert_eq!(step(&tree, &tree.root, "none").err(), Some(Errno::NOENT));
+}
+
+#[test]
+fn a_replaced_file_gets_a_dent_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    fs::write(&path, "old").unwrap();
+    let tree = tree(dir.path(), 100);
+    let old = step(&tree, &tree.root, "f").unwrap();
+    fs::write(dir.path().join("g"), "new").unwrap();
+    fs::rename(dir.path().join("g"), &path).unwrap();
+    let new = step(&tree, &tree.root, "f").unwrap();
+    assert!(!Arc::ptr_eq(&old, &new) && old.is_gone() && !new.is_gone());
+    drop(old);
+    // The one that went has not taken the other's place in the table with it.
+    assert!(Arc::ptr_eq(&new, &tree.known(&tree.root, b"f").unwrap()));
+}
+
+#[test]
+fn a_descriptor_that_was_given_up_comes_back_for_the_same_file_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = tree(dir.path(), 4);
+    let mut dents = Vec::new();
+    for i in 0..20 {
+        fs::write(dir.path().join(i.to_string()), "").unwrap();
+        dents.push(step(&tree, &tree.root, &i.to_string()).unwrap());
+    }
+    assert!(dents.iter().filter(|dent| lock(&dent.handle).is_some()).count() <= 4);
+    for dent in &dents {
+        let fd = tree.handle(&Linux, How::Pool, dent).unwrap();
+        assert_eq!(Identity::of(&Linux.stat(fd.as_fd(), b"").unwrap()), dent.id);
+    }
+    fs::write(dir.path().join("new"), "").unwrap();
+    fs::rename(dir.path().join("new"), dir.path().join("0")).unwrap();
+    fs::remove_file(dir.path().join("1")).unwrap();
+    drop(lock(&dents[0].handle).take());
+    for dent in &dents[..2] {
+        assert_eq!(tree.handle(&Linux, How::Pool, dent).err(), Some(Errno::STALE));
+    }
+}
+
+#[test]
+fn a_file_without_a_name_keeps_its_descriptor() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = tree(dir.path(), 8);
+    fs::write(dir.path().join("f"), "").unwrap();
+    let gone = step(&tree, &tree.root, "f").unwrap();
+    fs::remove_file(dir.path().join("f")).unwrap();
+    tree.forget(&gone);
+    for i in 0..50 {
+        fs::write(dir.path().join(i.to_string()), "").unwrap();
+        step(&tree, &tree.root, &i.to_string()).unwrap();
+    }
+    assert!(tree.handle(&Linux, How::Inline, &gone).is_ok());
+}
+
+#[test]
+fn what_is_below_a_renamed_directory_moves_along() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("a/b")).unwrap();
+    fs::create_dir_all(dir.path().join("x")).unwrap();
+    let tree = tree(dir.path(), 2);
+    let a = step(&tree, &tree.root, "a").unwrap();
+    let b = step(&tree, &a, "b").unwrap();
+    let x = step(&tree, &tree.root, "x").unwrap();
+    fs::rename(dir.path().join("a"), dir.path().join("x/y")).unwrap();
+    tree.rekey(&a, &x, b"y");
+    for dent in [&a, &b] {
+        drop(lock(&dent.handle).take());
+    }
+    assert!(tree.handle(&Linux, How::Pool, &b).is_ok());
+    assert!(b.is_below(&x) && Arc::ptr_eq(&step(&tree, &x, "y").unwrap(), &a));
+    assert!(tree.known(&tree.root, b"a").is_none());
+}
+
+#[test]
+fn a_move_that_would_close_a_ring_gives_the_dent_up() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("a/b")).unwrap();
+    let tree = tree(dir.path(), 100);
+    let a = step(&tree, &tree.root, "a").unwrap();
+    let b = step(&tree, &a, "b").unwrap();
+    tree.rekey(&a, &b, b"a");
+    assert!(a.is_gone() && !a.is_below(&b));
+}
+
+#[test]
+fn nobody_descends_while_something_is_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = tree(dir.path(), 100);
+    let moving = tree.moving();
+    assert_eq!(tree.still(How::Inline).err(), Some(Errno::AGAIN));
+    drop(moving);
+    assert!(tree.still(How::Inline).is_ok());
+}
+
+#[test]
+fn a_tree_deeper_than_the_stack_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = tree(dir.path(), 100);
+    let mut dent = tree.root.clone();
+    for _ in 0..200_000 {
+        dent = tree.intern(&dent, b"d", dent.id);
+    }
+    assert_eq!(living(&tree), 200_000);
+    drop(dent);
+    assert_eq!(living(&tree), 0);
+}
+
+#[test]
+fn a_walked_fid_costs_at_most_250_bytes() {
+    // The dent and its counts, its name in 16 bytes or less, a slot in the table at its emptiest, one in the ring.
+    let dent = size_of::<Dent>() + 2 * size_of::<AtomicUsize>();
+    let node = size_of::<super::super::Node>() + 2 * size_of::<AtomicUsize>();
+    let slot = 2 * size_of::<(u64, Weak<Dent>)>();
+    let ring = 2 * size_of::<Weak<Dent>>();
+    assert!(dent + node + slot + ring + 16 <= 250, "{dent} + {node} + {slot} + {ring} + 16");
+}

@@ -1,0 +1,6 @@
+//! The servers of this crate as a client sees them.
+
+mod both;
+mod disk;
+mod users;
+mod world;

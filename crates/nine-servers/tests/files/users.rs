@@ -1,0 +1,112 @@
+//! Whose rights a client has.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+use nine_io::client::{File, Result};
+use nine_proto::{Dialect, Errno, GetMask, NOGID, OpenFlags, SetAttr};
+use nine_servers::disk::{As, Disk, DiskOptions};
+use tempfile::TempDir;
+
+use crate::world::{errno, is_root, serve_as};
+
+const NOBODY: u32 = 65534;
+const RDWR: OpenFlags = OpenFlags::RDWR;
+
+fn as_client(dir: &TempDir, uid: u32, main: impl AsyncFnOnce(Result<File>)) {
+    let options = DiskOptions { identity: As::Client, ..DiskOptions::default() };
+    serve_as(Disk::open(dir.path(), options).unwrap(), Dialect::L, uid, main);
+}
+
+fn open_dir() -> TempDir {
+    let dir = TempDir::new().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    dir
+}
+
+#[test]
+fn a_client_makes_files_of_its_own_and_reads_what_it_may() {
+    if !is_root() {
+        return;
+    }
+    let dir = open_dir();
+    let secret = dir.path().join("secret");
+    fs::write(&secret, "x").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::create_dir(dir.path().join("closed")).unwrap();
+    fs::write(dir.path().join("closed/f"), "x").unwrap();
+    fs::set_permissions(dir.path().join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    as_client(&dir, NOBODY, async |root| {
+        let root = root.unwrap();
+        root.create("mine", RDWR, 0o644, NOGID).await.unwrap();
+        root.mkdir("dir", 0o755, NOGID).await.unwrap();
+        root.symlink("link", "mine", NOGID).await.unwrap();
+        for name in ["mine", "dir", "link"] {
+            assert_eq!(fs::symlink_metadata(dir.path().join(name)).unwrap().uid(), NOBODY);
+        }
+        let secret = root.walk("secret").await.unwrap();
+        assert_eq!(secret.getattr(GetMask::BASIC).await.unwrap().size, 1);
+        assert_eq!(errno(root.open("secret", OpenFlags::READ).await), Errno::EACCES);
+        assert_eq!(errno(root.walk("closed").await.unwrap().walk("f").await), Errno::EACCES);
+        let chmod = SetAttr { mode: Some(0o666), ..SetAttr::default() };
+        assert_eq!(errno(secret.setattr(&chmod).await), Errno::EPERM);
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        assert_eq!(errno(secret.setattr(&cut).await), Errno::EACCES);
+        let mine = root.walk("mine").await.unwrap();
+        mine.setattr(&chmod).await.unwrap();
+        let give = SetAttr { uid: Some(0), ..SetAttr::default() };
+        assert_eq!(errno(mine.setattr(&give).await), Errno::EPERM);
+    });
+    // This thread is itself again.
+    fs::write(dir.path().join("after"), "").unwrap();
+    assert_eq!(fs::metadata(dir.path().join("after")).unwrap().uid(), 0);
+}
+
+#[test]
+fn root_is_root_and_a_number_without_a_name_is_nobodys_friend() {
+    if !is_root() {
+        return;
+    }
+    let dir = open_dir();
+    as_client(&dir, 0, async |root| {
+        root.unwrap().create("roots", RDWR, 0o600, NOGID).await.unwrap();
+    });
+    as_client(&dir, 54_321, async |root| {
+        let root = root.unwrap();
+        root.create("stranger", RDWR, 0o600, NOGID).await.unwrap();
+        assert_eq!(errno(root.open("roots", OpenFlags::READ).await), Errno::EACCES);
+        // A group it is not in counts for nothing.
+        root.create("grouped", RDWR, 0o600, 0).await.unwrap();
+    });
+    for (name, owner) in [("roots", (0, 0)), ("stranger", (54_321, NOBODY)), ("grouped", (54_321, NOBODY))] {
+        let meta = fs::metadata(dir.path().join(name)).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), owner);
+    }
+}
+
+#[test]
+fn writing_to_anothers_set_id_file_takes_the_bit_off() {
+    if !is_root() {
+        return;
+    }
+    let dir = open_dir();
+    let path = dir.path().join("f");
+    fs::write(&path, "x").unwrap();
+    chown(&path, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
+    as_client(&dir, NOBODY, async |root| {
+        let file = root.unwrap().open("f", RDWR).await.unwrap();
+        file.write_all_at(0, b"y").await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o777);
+    });
+}
+
+#[test]
+fn who_is_not_root_cannot_serve_others_as_themselves() {
+    if rustix::process::geteuid().is_root() {
+        eprintln!("NOT COVERED: this test must not be root");
+        return;
+    }
+    let options = DiskOptions { identity: As::Client, ..DiskOptions::default() };
+    assert!(Disk::open("/tmp", options).is_err());
+}

@@ -1,0 +1,88 @@
+//! A client and a server on two ends of a socket pair, on one thread.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use nine_io::client::{Client, File, Options};
+use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
+use nine_net::{Env, Peer, Proof, Socket};
+use nine_proto::{Dialect, Errno, NOUID};
+
+pub const ALL: [Dialect; 3] = [Dialect::L, Dialect::U, Dialect::P2000];
+
+/// Runs `main` with the root of what `server` serves, attached as root.
+pub fn serve(server: impl FileServer, dialect: Dialect, main: impl AsyncFnOnce(File)) {
+    serve_as(server, dialect, 0, async |root| main(root.expect("attached")).await);
+}
+
+/// The same as another user, who may be refused.
+pub fn serve_as(
+    server: impl FileServer,
+    dialect: Dialect,
+    uid: u32,
+    main: impl AsyncFnOnce(nine_io::client::Result<File>),
+) {
+    let server: Arc<dyn FileServer> = Arc::new(server);
+    nine_net::rt::block_on(async |env| {
+        let client = connect(&env, server, dialect).await;
+        let uname = if uid == NOUID || !dialect.is_l() { uid.to_string() } else { String::new() };
+        main(client.attach(&uname, uid, "").await).await;
+    })
+    .expect("a runtime");
+}
+
+/// A new connection to a server.
+pub async fn connect(env: &nine_net::rt::Real, server: Arc<dyn FileServer>, dialect: Dialect) -> Client {
+    let (near, far) = UnixStream::pair().expect("a pair of sockets");
+    let [near, far] = [near, far].map(|end| {
+        end.set_nonblocking(true).expect("a socket");
+        let peer = Peer { addr: "pair".into(), proof: Proof::None };
+        Socket::from_parts(OwnedFd::from(end), peer).expect("a socket on the runtime")
+    });
+    let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+    env.spawn(Box::pin(Service::new(server, gate, Core::default()).connect(Box::new(far))));
+    let options = Options { dialects: vec![dialect], ..Options::default() };
+    let (client, driver) = Client::connect(near, options).await.expect("a session");
+    env.spawn(Box::pin(async move {
+        // Whoever still waits for an answer is told why it ended.
+        let _ = driver.await;
+    }));
+    client
+}
+
+/// The names in a directory, sorted.
+pub async fn list(dir: &File) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut entries = dir.read_dir().await.expect("a directory");
+    while let Some(entry) = entries.next().await {
+        names.push(String::from_utf8_lossy(&entry.expect("an entry").name).into_owned());
+    }
+    names.sort_unstable();
+    names
+}
+
+/// Everything in a file.
+pub async fn content(file: &File) -> Vec<u8> {
+    let mut data = vec![0; 4 << 20];
+    let n = file.read_at(0, &mut data).await.expect("content");
+    data.truncate(n);
+    data
+}
+
+/// The number of the error that this must be.
+#[track_caller]
+pub fn errno<T>(result: nine_io::client::Result<T>) -> Errno {
+    match result {
+        Ok(_) => panic!("it should have failed"),
+        Err(error) => error.errno(),
+    }
+}
+
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("NOT COVERED: this test needs root");
+    }
+    root
+}
