@@ -5,10 +5,12 @@
 //! nothing can happen any more stops with its seed.
 #![forbid(unsafe_code)]
 
+mod host;
 mod link;
 mod rng;
 mod world;
 
+pub use host::{Faulty, Plan};
 pub use link::{End, Shape, link};
 pub use rng::Rng;
 pub use world::{SimEnv, World, seeds};

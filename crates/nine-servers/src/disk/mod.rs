@@ -31,7 +31,7 @@ mod xattr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -40,6 +40,7 @@ use nine_proto::{Errno, Error, NOGID, Names, Op};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use dent::{Dent, Tree};
+pub use dirs::Block;
 use dirs::OpenDir;
 use file::OpenFile;
 pub use host::{HostFs, Linux};
@@ -47,7 +48,7 @@ use lock::Locks;
 use pool::Pool;
 use sys::{Guard, Ident};
 use users::Users;
-use xattr::NewXattr;
+use xattr::{Charge, NewXattr};
 
 /// Whose rights a client's requests have on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +98,10 @@ struct Inner<H> {
     umask: u32,
     /// Looking at the root's file system does not ask a network.
     local: bool,
+    /// The root's file system keeps its files in memory.
+    in_memory: bool,
+    /// Bytes that fids on extended attributes hold.
+    xattr_bytes: Arc<AtomicUsize>,
     locks: Locks,
     users: Arc<Users>,
     next_open: AtomicU64,
@@ -120,7 +125,7 @@ impl<H: HostFs> Disk<H> {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         let st = host.stat(root.as_fd(), b"")?;
-        let local = !REMOTE.contains(&host.statfs(root.as_fd())?.ty);
+        let fs_type = host.statfs(root.as_fd())?.ty;
         let handles = if options.handles == 0 { default_handles() } else { options.handles };
         let threads = if options.threads == 0 { Pool::default_size() } else { options.threads };
         let inner = Inner {
@@ -131,7 +136,9 @@ impl<H: HostFs> Disk<H> {
             identity: options.identity,
             server,
             umask: process_umask()?,
-            local,
+            local: !REMOTE.contains(&fs_type),
+            in_memory: MEMORY.contains(&fs_type),
+            xattr_bytes: Arc::default(),
             locks: Locks::default(),
             users: Arc::new(Users::load()),
             next_open: AtomicU64::new(0),
@@ -142,8 +149,9 @@ impl<H: HostFs> Disk<H> {
 
 impl<H: HostFs> FileServer for Disk<H> {
     fn serve(&self, req: Req) -> Answer {
-        if self.inner.local && may_be_inline(&req.op()) {
-            match self.inner.run(&req, How::Inline) {
+        let op = req.op();
+        if self.inner.local && may_be_inline(&op) {
+            match self.inner.run(&req, op, How::Inline) {
                 Err(Fail(error)) if error.errno == Errno::EAGAIN => {}
                 result => return req.now(result.map_err(|fail| fail.0)),
             }
@@ -151,7 +159,7 @@ impl<H: HostFs> FileServer for Disk<H> {
         let (answer, later) = req.later();
         let inner = self.inner.clone();
         let job = Box::new(move || {
-            let result = inner.run(&later, How::Pool).map_err(|fail| fail.0);
+            let result = inner.run(&later, later.op(), How::Pool).map_err(|fail| fail.0);
             later.respond(result);
         });
         // A full pool hands the job back; dropping it answers.
@@ -204,8 +212,7 @@ fn changes(op: &Op<'_>) -> bool {
 }
 
 impl<H: HostFs> Inner<H> {
-    fn run(&self, req: &Request, how: How) -> Done<Reply> {
-        let op = req.op();
+    fn run(&self, req: &Request, op: Op<'_>, how: How) -> Done<Reply> {
         if self.read_only && changes(&op) {
             return Err(Errno::EROFS.into());
         }
@@ -267,7 +274,7 @@ impl<H: HostFs> Inner<H> {
             Kind::Path(dent) => Ok(self.tree.handle(&self.host, how, dent)?),
             Kind::File(file) => file.fd(),
             Kind::Dir(dir) => Ok(dir.fd.clone()),
-            Kind::Xattr(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+            Kind::Xattr(..) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 }
@@ -292,7 +299,7 @@ enum Kind {
     File(Box<OpenFile>),
     Dir(Box<OpenDir>),
     /// The value of an extended attribute, or the list of names.
-    Xattr(Bytes),
+    Xattr(Bytes, Charge),
     NewXattr(Box<NewXattr>),
 }
 
@@ -303,8 +310,15 @@ impl Node {
             Kind::Path(dent) => Ok(dent),
             Kind::File(file) => Ok(&file.dent),
             Kind::Dir(dir) => Ok(&dir.dent),
-            Kind::Xattr(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+            Kind::Xattr(..) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
         }
+    }
+
+    /// The directory and the name of its file; EBUSY for the root of the attach, which stays where it is.
+    fn place(&self) -> Done<(Arc<Dent>, Box<[u8]>)> {
+        let dent = self.dent()?;
+        let place = if Arc::ptr_eq(dent, &self.view.root) { None } else { dent.place() };
+        Ok(place.ok_or(Errno::EBUSY)?)
     }
 
     /// Another node of the same attach, ready for a reply.
@@ -354,6 +368,8 @@ fn process_umask() -> io::Result<u32> {
     Ok(value.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o777))
 }
 
+/// `f_type` of file systems that are memory: tmpfs, ramfs. They do not know `RWF_NOWAIT`, and do not need it.
+const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 /// `f_type` of file systems that ask somebody else: NFS, FUSE, CIFS, SMB2, 9P, Ceph, AFS.
 const REMOTE: [u32; 7] =
     [0x6969, 0x6573_5546, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
