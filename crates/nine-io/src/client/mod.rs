@@ -27,6 +27,7 @@
 
 mod answer;
 mod attr;
+pub mod blocking;
 mod call;
 mod dir;
 mod driver;

@@ -92,7 +92,7 @@ mod tests {
     fn written(out: &Out) -> Vec<u8> {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let n = out.pieces(&mut pieces);
-        pieces[..n].concat()
+        pieces[..n].iter().flat_map(|piece| piece.iter().copied()).collect()
     }
 
     #[test]

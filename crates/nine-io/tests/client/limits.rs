@@ -163,3 +163,21 @@ fn reads_and_writes_keep_to_the_msize_and_to_the_iounit() {
         assert!(matches!(got[0].message(), Tmsg::Write { data, .. } if data.bytes().len() == most));
     }
 }
+
+#[test]
+fn every_future_may_move_to_another_thread() {
+    fn sends<T: Send>(_: T) {}
+    let mut w = world(Dialect::L);
+    let file = std::rc::Rc::into_inner(w.file()).unwrap();
+    sends(w.client.attach("glenda", 0, ""));
+    sends(file.open("x", nine_proto::OpenFlags::READ));
+    sends(file.open_or_create("x", nine_proto::OpenFlags::READ, 0));
+    sends(file.rename("x", &file, "y"));
+    sends(file.set_xattr("x", b"y", 0));
+    sends(file.read_at(0, &mut [0; 10]));
+    sends(file.write_all_at(0, &[0; 10]));
+    sends(nine_io::client::Reader::new(&file, 0, 0));
+    sends(nine_io::client::Writer::new(&file, 0));
+    sends(file.stat_all(["x"], GetMask::BASIC));
+    sends(file.read_dir());
+}

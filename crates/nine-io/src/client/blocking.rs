@@ -1,0 +1,261 @@
+//! The same client for programs without a runtime: every call waits on the thread that makes it.
+//!
+//! In: an address. Out: a [`Client`] and its [`File`]s, for any number of threads. The code is that of the async
+//! client; a [`Reactor`] drives the connection on the threads that wait, so no call pays a hop to another thread.
+//!
+//! Always holds: nothing moves while no thread waits; the clunk of a [`File`] that is dropped leaves with the next
+//! call, or with the connection.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use nine_io::client::{Options, blocking::Client};
+//! use nine_proto::{NOUID, OpenFlags};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let addr = nine_net::Addr::Tcp { host: "fs.lab".into(), port: 564 };
+//! let client = Client::dial(&addr, Duration::from_secs(10), Options::default())?;
+//! let root = client.attach("glenda", NOUID, "")?;
+//! for entry in root.read_dir()? {
+//!     println!("{}", String::from_utf8_lossy(&entry?.name));
+//! }
+//! let motd = root.open("etc/motd", OpenFlags::READ)?.read(0, 4096)?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_net::{Addr, Reactor, Transport};
+use nine_proto::{Attr, GetMask, LockRequest, LockStatus, OpenFlags, Qid, SetAttr, Statfs};
+
+use super::{Entry, Error, Getlock, Options, Result};
+
+/// A session with a server: see [`client::Client`](super::Client).
+///
+/// Concurrency: clones and their files may be used by any number of threads at once.
+#[derive(Clone)]
+pub struct Client {
+    client: super::Client,
+    reactor: Reactor,
+}
+
+impl Client {
+    /// Dials `addr` for at most `limit` and agrees on a version with the server. A `tls!` address is refused: dial its
+    /// socket with a [`Reactor`], wrap it, and [`Client::connect`].
+    pub fn dial(addr: &Addr, limit: Duration, options: Options) -> Result<Self> {
+        let failed = |error| Error::Transport { peer: addr.to_string().into(), error: Arc::new(error) };
+        if let Addr::Tls { .. } = addr {
+            return Err(failed(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "TLS is to be pushed on the socket first",
+            )));
+        }
+        let reactor = Reactor::new().map_err(failed)?;
+        let socket = reactor.connect(addr, limit).map_err(failed)?;
+        Self::connect(reactor, socket, options)
+    }
+
+    /// Agrees on a version with the server at the other end of `transport`, which waits with `reactor`.
+    pub fn connect(reactor: Reactor, transport: impl Transport, options: Options) -> Result<Self> {
+        let (client, driver) = reactor.block_on(super::Client::connect(transport, options))?;
+        // Whatever ends the driver, the calls are told.
+        reactor.spawn(async { drop(driver.await) });
+        Ok(Self { client, reactor })
+    }
+
+    /// A fid for the root of the tree `aname`: see [`client::Client::attach`](super::Client::attach).
+    pub fn attach(&self, uname: &str, uid: u32, aname: &str) -> Result<File> {
+        let file = self.wait(self.client.attach(uname, uid, aname))?;
+        Ok(File { file, reactor: self.reactor.clone() })
+    }
+
+    /// The async client behind it.
+    pub fn client(&self) -> &super::Client {
+        &self.client
+    }
+
+    /// Waits on this thread for anything that the async client or its files do.
+    pub fn wait<F: Future>(&self, future: F) -> F::Output {
+        self.reactor.block_on(future)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.client.fmt(f)
+    }
+}
+
+/// A file of the server: see [`client::File`](super::File), whose operations these are.
+pub struct File {
+    file: super::File,
+    reactor: Reactor,
+}
+
+macro_rules! waits {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
+        #[doc = concat!("Waits for [`client::File::", stringify!($name), "`](super::File::", stringify!($name), ").")]
+        pub fn $name(&self, $($arg: $ty),*) -> Result<$ret> {
+            self.reactor.block_on(self.file.$name($($arg),*))
+        }
+    )*};
+}
+
+macro_rules! waits_for_a_file {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        #[doc = concat!("Waits for [`client::File::", stringify!($name), "`](super::File::", stringify!($name), ").")]
+        pub fn $name(&self, $($arg: $ty),*) -> Result<Self> {
+            let file = self.reactor.block_on(self.file.$name($($arg),*))?;
+            Ok(Self { file, reactor: self.reactor.clone() })
+        }
+    )*};
+}
+
+impl File {
+    waits_for_a_file! {
+        walk(path: impl AsRef<[u8]>);
+        open(path: impl AsRef<[u8]>, flags: OpenFlags);
+        create(name: impl AsRef<[u8]>, flags: OpenFlags, perm: u32, gid: u32);
+        open_or_create(name: impl AsRef<[u8]>, flags: OpenFlags, perm: u32);
+    }
+
+    waits! {
+        mkdir(name: impl AsRef<[u8]>, perm: u32, gid: u32) -> Qid;
+        symlink(name: impl AsRef<[u8]>, target: impl AsRef<[u8]>, gid: u32) -> Qid;
+        mknod(name: impl AsRef<[u8]>, st_mode: u32, numbers: (u32, u32), gid: u32) -> Qid;
+        readlink() -> Box<[u8]>;
+        unlink(name: impl AsRef<[u8]>, dir: bool) -> ();
+        getattr(mask: GetMask) -> Attr;
+        setattr(set: &SetAttr<'_>) -> ();
+        fsync(datasync: bool) -> ();
+        statfs() -> Statfs;
+        lock(lock: &LockRequest<'_>) -> LockStatus;
+        getlock(lock: &LockRequest<'_>) -> Getlock;
+        xattr(name: impl AsRef<[u8]>) -> Vec<u8>;
+        xattrs() -> Vec<Vec<u8>>;
+        set_xattr(name: impl AsRef<[u8]>, value: &[u8], flags: u32) -> ();
+        remove_xattr(name: impl AsRef<[u8]>) -> ();
+        read(offset: u64, count: u32) -> Bytes;
+        read_at(offset: u64, buf: &mut [u8]) -> usize;
+        write(offset: u64, data: &[u8]) -> u32;
+        write_at(offset: u64, data: &[u8]) -> usize;
+        write_all_at(offset: u64, data: &[u8]) -> ();
+        read_dir_block(cookie: u64, count: u32) -> Option<(Vec<Entry>, u64)>;
+    }
+
+    /// Waits for [`client::File::link`](super::File::link).
+    pub fn link(&self, name: impl AsRef<[u8]>, target: &Self) -> Result<()> {
+        self.reactor.block_on(self.file.link(name, &target.file))
+    }
+
+    /// Waits for [`client::File::rename`](super::File::rename).
+    pub fn rename(&self, old: impl AsRef<[u8]>, to: &Self, new: impl AsRef<[u8]>) -> Result<()> {
+        self.reactor.block_on(self.file.rename(old, &to.file, new))
+    }
+
+    /// Waits for [`client::File::open_here`](super::File::open_here).
+    pub fn open_here(self, flags: OpenFlags) -> Result<Self> {
+        let file = self.reactor.block_on(self.file.open_here(flags))?;
+        Ok(Self { file, reactor: self.reactor })
+    }
+
+    /// Waits for [`client::File::close`](super::File::close).
+    pub fn close(self) -> Result<()> {
+        self.reactor.block_on(self.file.close())
+    }
+
+    /// Waits for [`client::File::remove`](super::File::remove).
+    pub fn remove(self) -> Result<()> {
+        self.reactor.block_on(self.file.remove())
+    }
+
+    /// The entries of this directory, one by one.
+    pub fn read_dir(&self) -> Result<ReadDir<'_>> {
+        let dir = self.reactor.block_on(self.file.read_dir())?;
+        Ok(ReadDir { dir, reactor: &self.reactor })
+    }
+
+    /// The bytes from `offset` to the end, read ahead below `size`: see [`client::Reader`](super::Reader).
+    pub fn reader(&self, offset: u64, size: u64) -> Reader<'_> {
+        Reader { reader: super::Reader::new(&self.file, offset, size), reactor: &self.reactor }
+    }
+
+    /// Writes from `offset` on without waiting for each answer: see [`client::Writer`](super::Writer).
+    pub fn writer(&self, offset: u64) -> Writer<'_> {
+        Writer { writer: super::Writer::new(&self.file, offset), reactor: &self.reactor }
+    }
+
+    /// The async file behind it.
+    pub fn file(&self) -> &super::File {
+        &self.file
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.file.fmt(f)
+    }
+}
+
+/// Entries of a directory: see [`client::ReadDir`](super::ReadDir).
+pub struct ReadDir<'f> {
+    dir: super::ReadDir<'f>,
+    reactor: &'f Reactor,
+}
+
+impl ReadDir<'_> {
+    /// A block of entries with their attributes.
+    pub fn next_with_attrs(&mut self, mask: GetMask) -> Option<Result<Vec<Entry>>> {
+        self.reactor.block_on(self.dir.next_with_attrs(mask))
+    }
+}
+
+impl Iterator for ReadDir<'_> {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.reactor.block_on(self.dir.next())
+    }
+}
+
+/// Bytes of a file in order: see [`client::Reader`](super::Reader).
+pub struct Reader<'f> {
+    reader: super::Reader<'f>,
+    reactor: &'f Reactor,
+}
+
+impl Iterator for Reader<'_> {
+    type Item = Result<Bytes>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.reactor.block_on(self.reader.next())
+    }
+}
+
+/// Bytes into a file in order: see [`client::Writer`](super::Writer).
+pub struct Writer<'f> {
+    writer: super::Writer<'f>,
+    reactor: &'f Reactor,
+}
+
+impl Writer<'_> {
+    /// Writes `data` next; waits while the window is full.
+    pub fn push(&mut self, data: Bytes) -> Result<()> {
+        self.reactor.block_on(self.writer.push(data))
+    }
+
+    /// Waits until all of it has been answered.
+    pub fn finish(&mut self) -> Result<()> {
+        self.reactor.block_on(self.writer.finish())
+    }
+
+    /// Bytes that the server has taken without a gap.
+    pub fn written(&self) -> u64 {
+        self.writer.written()
+    }
+}
