@@ -79,10 +79,9 @@ impl<H: HostFs> Inner<H> {
         }
         let sized =
             set.size.map(|size| Ok::<_, super::Fail>((self.writable(node, &fd)?, size))).transpose()?;
-        let place = dent.place();
-        let renamed = match (set.name, &place) {
-            (Some(new), Some((dir, old))) if **old != *new => Some((dir, old, new)),
-            (Some(_), None) => return Err(Errno::EBUSY.into()),
+        let place = set.name.map(|_| node.place()).transpose()?;
+        let renamed = match (&place, set.name) {
+            (Some((dir, old)), Some(new)) if **old != *new => Some((dir, old, new)),
             _ => None,
         };
         if let Some((dir, old, new)) = renamed {

@@ -59,7 +59,7 @@ impl<H: HostFs> Inner<H> {
 
     pub(super) fn rename(&self, node: &Node, dir: &Node, name: &[u8]) -> Done<Reply> {
         let dent = node.dent()?;
-        let (from, old) = dent.place().ok_or(Errno::EBUSY)?;
+        let (from, old) = node.place()?;
         let to = dir.dent()?;
         self.move_name(&node.view, (&from, &old), (to, name), Some(dent), RenameFlags::empty())?;
         Ok(Reply::Done)
@@ -144,7 +144,7 @@ impl<H: HostFs> Inner<H> {
             return Err(Errno::EPERM.into());
         }
         let dent = node.dent()?;
-        let (dir, name) = dent.place().ok_or(Errno::EBUSY)?;
+        let (dir, name) = node.place()?;
         let still = self.tree.still(How::Pool)?;
         let dir_fd = self.tree.handle_still(&self.host, How::Pool, &dir)?;
         if dent.is_gone() || Identity::of(&self.host.stat(dir_fd.as_fd(), &name)?) != dent.id {

@@ -15,7 +15,7 @@ use nine_proto::{Errno, NOGID, OpenFlags};
 use rustix::fs::OFlags;
 
 use super::dent::Dent;
-use super::host::{self, HostFs};
+use super::host::{self, HostFs, Resident};
 use super::{Done, How, Inner, Kind, Node, locked};
 
 /// A range of at least this many bytes, all of it in the page cache, is sent from there without a copy (STACK 3.5).
@@ -68,9 +68,12 @@ impl OpenFile {
 
     /// Whether to look into the cache for this read.
     fn probe(&self) -> bool {
+        if self.no_nowait[0].load(Ordering::Relaxed) {
+            return false;
+        }
         let misses = self.misses.load(Ordering::Relaxed);
         if misses < MISSES {
-            return !self.no_nowait[0].load(Ordering::Relaxed);
+            return true;
         }
         let again = misses + 1 >= MISSES + PROBE_EVERY;
         self.misses.store(if again { MISSES - 1 } else { misses + 1 }, Ordering::Relaxed);
@@ -92,7 +95,8 @@ impl<H: HostFs> Inner<H> {
     pub(super) fn read(&self, node: &Node, offset: u64, count: u32, how: How) -> Done<Payload> {
         match &node.kind {
             Kind::File(file) => self.read_file(file, offset, count, how),
-            Kind::Xattr(value) => {
+            Kind::Xattr(xattr) => {
+                let value = &xattr.value;
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
                 let to = from.saturating_add(count as usize).min(value.len());
                 Ok(Payload::Bytes(value.slice(from..to)))
@@ -102,8 +106,14 @@ impl<H: HostFs> Inner<H> {
         }
     }
 
+    /// Whether its content is in memory as long as it exists (but for swap), so that nothing needs to be asked.
+    fn is_in_memory(&self, file: &OpenFile) -> bool {
+        self.in_memory && file.dent.id.dev == self.tree.root.id.dev
+    }
+
     fn read_file(&self, file: &OpenFile, offset: u64, count: u32, how: How) -> Done<Payload> {
-        let inline = how == How::Inline;
+        let in_memory = self.is_in_memory(file);
+        let inline = how == How::Inline && !in_memory;
         if inline && !(file.is_regular() && file.probe()) {
             return Err(Errno::EAGAIN.into());
         }
@@ -112,9 +122,16 @@ impl<H: HostFs> Inner<H> {
         let mut want = count;
         if count >= FROM_CACHE && file.is_regular() {
             want = u64::from(count).min(size()?.saturating_sub(offset)) as u32;
-            if inline && want >= FROM_CACHE && self.host.resident(fd.as_fd(), offset, want.into()) {
-                file.hit();
-                return Ok(Payload::File { file: fd, offset, len: want });
+            if want >= FROM_CACHE {
+                let resident = || self.host.resident(fd.as_fd(), offset, want.into());
+                match if in_memory { Resident::All } else { resident() } {
+                    Resident::All => {
+                        file.hit();
+                        return Ok(Payload::File { file: fd, offset, len: want });
+                    }
+                    Resident::Part if inline => return Err(file.missed()),
+                    _ => {}
+                }
             }
         }
         if want == 0 {
@@ -151,7 +168,7 @@ impl<H: HostFs> Inner<H> {
         if data.is_empty() {
             return Ok(Reply::Wrote(0));
         }
-        let inline = how == How::Inline;
+        let inline = how == How::Inline && !(self.is_in_memory(file) && file.is_regular());
         if inline && (file.slow_writes || !file.is_regular() || file.no_nowait[1].load(Ordering::Relaxed)) {
             return Err(Errno::EAGAIN.into());
         }

@@ -16,7 +16,7 @@ use rustix::fs::{
 use rustix::io::ReadWriteFlags;
 pub use rustix::io::{Errno, Result};
 
-use super::dirs::Block;
+pub use super::dirs::Block;
 use super::sys;
 
 /// What statx(2) says about a file.
@@ -49,6 +49,17 @@ pub struct HostLock {
     pub start: u64,
     /// Bytes.
     pub length: u64,
+}
+
+/// How much of a range of a file is in the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resident {
+    /// All of it: it can be sent without waiting for the disk.
+    All,
+    /// Not all.
+    Part,
+    /// The kernel does not say; or says none, which where file systems are stacked means nothing.
+    Unknown,
 }
 
 /// What the disk server asks of its host. The comments name the system calls of [`Linux`].
@@ -105,8 +116,8 @@ pub trait HostFs: Send + Sync + 'static {
     fn lock(&self, file: BorrowedFd<'_>, lock: HostLock) -> Result<()>;
     /// The lock in the way of this one.
     fn getlock(&self, file: BorrowedFd<'_>, lock: HostLock) -> Result<Option<HostLock>>;
-    /// Whether the whole range is in the page cache, as far as can be told. *Inline*.
-    fn resident(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> bool;
+    /// How much of a range is in the page cache. *Inline*.
+    fn resident(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Resident;
 }
 
 /// The host this program runs on.
@@ -291,13 +302,18 @@ impl HostFs for Linux {
         Ok(Some(HostLock { ty, start: found.start as u64, length: found.len as u64 }))
     }
 
-    fn resident(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+    fn resident(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Resident {
         let page = rustix::param::page_size() as u64;
         let pages = (offset + len).div_ceil(page) - offset / page;
-        // Pages that are only just being read count as cached; the last byte of the range is read last.
-        let mut last = Vec::with_capacity(1);
-        sys::cached_pages(file, offset, len).is_ok_and(|cached| cached >= pages)
-            && sys::pread(file, &mut last, offset + len - 1, true) == Ok(1)
+        match sys::cached_pages(file, offset, len) {
+            Err(_) | Ok(0) => Resident::Unknown,
+            Ok(cached) if cached < pages => Resident::Part,
+            // Pages that are only just being read count as cached; the last byte of a range is read last.
+            Ok(_) => match sys::pread(file, &mut Vec::with_capacity(1), offset + len - 1, true) {
+                Ok(1) => Resident::All,
+                _ => Resident::Part,
+            },
+        }
     }
 }
 

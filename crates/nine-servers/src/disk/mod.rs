@@ -34,7 +34,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::{Errno, Error, NOGID, Names, Op};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -48,7 +47,7 @@ use lock::Locks;
 use pool::Pool;
 use sys::{Guard, Ident};
 use users::Users;
-use xattr::{Charge, NewXattr};
+use xattr::{NewXattr, Xattr};
 
 /// Whose rights a client's requests have on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -274,7 +273,7 @@ impl<H: HostFs> Inner<H> {
             Kind::Path(dent) => Ok(self.tree.handle(&self.host, how, dent)?),
             Kind::File(file) => file.fd(),
             Kind::Dir(dir) => Ok(dir.fd.clone()),
-            Kind::Xattr(..) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+            Kind::Xattr(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 }
@@ -299,7 +298,7 @@ enum Kind {
     File(Box<OpenFile>),
     Dir(Box<OpenDir>),
     /// The value of an extended attribute, or the list of names.
-    Xattr(Bytes, Charge),
+    Xattr(Box<Xattr>),
     NewXattr(Box<NewXattr>),
 }
 
@@ -310,7 +309,7 @@ impl Node {
             Kind::Path(dent) => Ok(dent),
             Kind::File(file) => Ok(&file.dent),
             Kind::Dir(dir) => Ok(&dir.dent),
-            Kind::Xattr(..) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
+            Kind::Xattr(_) | Kind::NewXattr(_) => Err(Errno::EBADF.into()),
         }
     }
 

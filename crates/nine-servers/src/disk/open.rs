@@ -52,9 +52,9 @@ impl<H: HostFs> Inner<H> {
         };
         drop(client);
         let st = self.host.stat(fd.as_fd(), b"")?;
-        if Identity::of(&st) != dent.id {
-            // Only by name can it be another one: the pool will find out what the name's former file is.
-            return Err(if how == How::Inline { Errno::EAGAIN } else { Errno::ESTALE }.into());
+        if how == How::Inline && Identity::of(&st) != dent.id {
+            // By name it can be another file; the pool opens the very one.
+            return Err(Errno::EAGAIN.into());
         }
         Ok(self.opened(node, dent.clone(), fd, flags, &st))
     }

@@ -1,11 +1,13 @@
 //! Extended attributes: read whole into memory by the walk, written whole by the clunk.
 //!
 //! In: a name, or none for the list of names. Out: nodes that are read or written like files. At most 64 KiB, Linux'
-//! own limit, so a fid of this kind holds no more.
+//! own limit, so a fid of this kind holds no more; and all of them together at most [`ALL_MAX`].
 
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use nine_io::server::Reply;
 use nine_proto::{Errno, Error, NOGID};
 
@@ -16,8 +18,17 @@ use super::{Done, How, Inner, Kind, Node, locked};
 /// `XATTR_SIZE_MAX` and `XATTR_LIST_MAX` of Linux, bytes; more is refused with E2BIG.
 const SIZE_MAX: usize = 64 * 1024;
 
+/// Bytes that all fids on attributes hold together; what is more is refused with ENOMEM.
+const ALL_MAX: usize = 64 << 20;
+
 /// Nothing that must replace something: a Linux client's removexattr(2). An empty value comes with other flags.
 const XATTR_REPLACE: u32 = 2;
+
+/// The value of an attribute, or the list of names, as it was at the walk.
+pub(super) struct Xattr {
+    pub(super) value: Bytes,
+    _charge: Charge,
+}
 
 /// An attribute on its way in.
 pub(super) struct NewXattr {
@@ -26,6 +37,27 @@ pub(super) struct NewXattr {
     size: usize,
     flags: u32,
     value: Mutex<Vec<u8>>,
+    _charge: Charge,
+}
+
+/// A share of [`ALL_MAX`], given back when it is dropped.
+pub(super) struct Charge {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Charge {
+    fn new(all: &Arc<AtomicUsize>, bytes: usize) -> Done<Self> {
+        let add = |held: usize| held.checked_add(bytes).filter(|&held| held <= ALL_MAX);
+        all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self { all: all.clone(), bytes })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl NewXattr {
@@ -54,7 +86,9 @@ impl<H: HostFs> Inner<H> {
         };
         value.truncate(n);
         value.shrink_to_fit();
-        Ok(Reply::Xattr { size: n as u64, node: node.with(Kind::Xattr(value.into())) })
+        let charge = Charge::new(&self.xattr_bytes, n)?;
+        let xattr = Xattr { value: value.into(), _charge: charge };
+        Ok(Reply::Xattr { size: n as u64, node: node.with(Kind::Xattr(Box::new(xattr))) })
     }
 
     pub(super) fn xattr_create(&self, node: &Node, name: &[u8], size: u64, flags: u32) -> Done<Reply> {
@@ -63,7 +97,8 @@ impl<H: HostFs> Inner<H> {
             return Err(Errno::ERANGE.into());
         }
         let (dent, value) = (node.dent()?.clone(), Mutex::default());
-        let new = NewXattr { dent, name: name.into(), size, flags, value };
+        let charge = Charge::new(&self.xattr_bytes, size)?;
+        let new = NewXattr { dent, name: name.into(), size, flags, value, _charge: charge };
         Ok(Reply::Moved(node.with(Kind::NewXattr(Box::new(new)))))
     }
 

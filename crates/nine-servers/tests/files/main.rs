@@ -2,5 +2,6 @@
 
 mod both;
 mod disk;
+mod host;
 mod users;
 mod world;
