@@ -1,2 +1,23 @@
-//! The command.
-fn main() {}
+//! The command: where everything meets. A verb is a file; what is done for several of them is a room of its own:
+//! `operand` (what a person means by a word), `dial` (sessions), `copy` (trees from here to there), `serve`.
+//!
+//! In: arguments, environment, configuration files. Out: exit status 0, 1 (something failed) or 2 (the command line).
+#![forbid(unsafe_code)]
+
+mod cli;
+mod completions;
+mod config;
+mod copy;
+mod dial;
+mod fail;
+mod log;
+mod operand;
+mod output;
+mod serve;
+mod verbs;
+
+fn main() -> std::process::ExitCode {
+    let cli = cli::parse();
+    let verb = cli.verb.name();
+    fail::status(verb, verbs::run(cli))
+}

@@ -1,0 +1,322 @@
+//! The command line, as clap reads it: one struct per verb, its words documented where they stand.
+//!
+//! What may also come from the environment or a file is in [`config`](crate::config), flattened in here. The same
+//! definitions make the completions and the man pages.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::config::{General, Remote, Serving};
+use crate::serve::Export;
+
+/// File servers and their files, over 9P.
+#[derive(Debug, Parser)]
+#[command(name = "ninefold", version, max_term_width = 100, arg_required_else_help = true, after_help = AFTER)]
+pub struct Cli {
+    #[command(flatten)]
+    pub general: General,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// Reads the command line; explains and ends the program if it is wrong.
+pub fn parse() -> Cli {
+    Cli::parse()
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    Serve(Serve),
+    Ls(Ls),
+    Cat(Cat),
+    Get(Get),
+    Put(Put),
+    Cp(Cp),
+    Mv(Mv),
+    Rm(Rm),
+    Mkdir(Mkdir),
+    Stat(Stat),
+    Write(Write),
+    Tree(Tree),
+    Config(Config),
+    Completions(Completions),
+    Man(Man),
+}
+
+impl Verb {
+    /// Its word, for messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Serve(_) => "serve",
+            Self::Ls(_) => "ls",
+            Self::Cat(_) => "cat",
+            Self::Get(_) => "get",
+            Self::Put(_) => "put",
+            Self::Cp(_) => "cp",
+            Self::Mv(_) => "mv",
+            Self::Rm(_) => "rm",
+            Self::Mkdir(_) => "mkdir",
+            Self::Stat(_) => "stat",
+            Self::Write(_) => "write",
+            Self::Tree(_) => "tree",
+            Self::Config(_) => "config",
+            Self::Completions(_) => "completions",
+            Self::Man(_) => "man",
+        }
+    }
+}
+
+/// Serve a directory, or a tree in memory, until SIGTERM
+///
+/// Without any option: the current directory, on a unix socket for this user, and on loopback TCP, read-only
+/// unless the token printed at start is shown.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// What to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`; the current directory if not given
+    #[arg(value_name = "SERVER")]
+    pub exports: Vec<Export>,
+    #[command(flatten)]
+    pub serving: Serving,
+}
+
+/// List directories
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// One per line with mode, links, owner, group, length and time of change
+    #[arg(short)]
+    pub long: bool,
+    /// Also names that begin with a dot
+    #[arg(short)]
+    pub all: bool,
+    /// Directories and what is below them
+    #[arg(short = 'R')]
+    pub recursive: bool,
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// Files and directories; the root if not given
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Write files to the standard output
+#[derive(Debug, Args)]
+pub struct Cat {
+    /// Files of a server
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// How trees are copied: the same for `get`, `put` and `cp`.
+#[derive(Clone, Debug, Args)]
+pub struct Copying {
+    /// Directories with everything in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Keep owner, group and set-id bits, too; mode and time of change are always kept
+    #[arg(short, long)]
+    pub preserve: bool,
+    /// No progress
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Copy a file from a server to this machine
+#[derive(Debug, Args)]
+pub struct Get {
+    /// A file or, with -r, a directory of a server
+    #[arg(value_name = "REMOTE")]
+    pub from: OsString,
+    /// Where to; if not given, the same name in the current directory
+    #[arg(value_name = "LOCAL")]
+    pub to: Option<PathBuf>,
+    #[command(flatten)]
+    pub copying: Copying,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Copy a file of this machine to a server
+#[derive(Debug, Args)]
+pub struct Put {
+    /// A file or, with -r, a directory of this machine
+    #[arg(value_name = "LOCAL")]
+    pub from: PathBuf,
+    /// Where to: a new name, or a directory that exists
+    #[arg(value_name = "REMOTE")]
+    pub to: OsString,
+    #[command(flatten)]
+    pub copying: Copying,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Copy files and trees from, to and between servers
+#[derive(Debug, Args)]
+pub struct Cp {
+    /// What to copy, and last where to; a plain path is of this machine, `:/path` of the default server
+    #[arg(value_name = "PATH", required = true, num_args = 2..)]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub copying: Copying,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Move or rename files of a server
+#[derive(Debug, Args)]
+pub struct Mv {
+    /// What to move, and last where to: a new name, or a directory that exists
+    #[arg(value_name = "PATH", required = true, num_args = 2..)]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Remove files of a server
+#[derive(Debug, Args)]
+pub struct Rm {
+    /// Directories with everything in them
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// What does not exist is no failure
+    #[arg(short, long)]
+    pub force: bool,
+    /// What to remove
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Make directories on a server
+#[derive(Debug, Args)]
+pub struct Mkdir {
+    /// Also those above; what exists is no failure
+    #[arg(short, long)]
+    pub parents: bool,
+    /// Permissions, octal [default: 777 less the umask]
+    #[arg(short, long, value_name = "MODE", value_parser = octal)]
+    pub mode: Option<u32>,
+    /// Names of the new directories
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Show what is known about files
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// Files of a server; links are shown themselves
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Write the standard input to a file of a server, in place
+#[derive(Debug, Args)]
+pub struct Write {
+    /// At its end; its old content stays
+    #[arg(short, long)]
+    pub append: bool,
+    /// Make the file if it does not exist
+    #[arg(long)]
+    pub create: bool,
+    /// The file
+    #[arg(value_name = "PATH")]
+    pub path: OsString,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Draw directories as trees
+#[derive(Debug, Args)]
+pub struct Tree {
+    /// Go down this many levels
+    #[arg(short = 'L', long = "levels", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub levels: Option<u32>,
+    /// Also names that begin with a dot
+    #[arg(short)]
+    pub all: bool,
+    /// Directories; the root if not given
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Check or show the configuration
+#[derive(Debug, Args)]
+pub struct Config {
+    #[command(subcommand)]
+    pub verb: ConfigVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Say whether a configuration file is right, or where it is wrong
+    Check {
+        /// The file; if not given, those that are read at every start
+        file: Option<PathBuf>,
+    },
+    /// Print what files and environment come to
+    Show,
+}
+
+/// Print the completions for a shell
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// Which shell
+    pub shell: Shell,
+}
+
+/// Write the man pages into a directory
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The directory; it is made if it does not exist
+    pub dir: PathBuf,
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err("permissions are an octal number up to 7777, like 755".into()),
+    }
+}
+
+const AFTER: &str = "\
+Addresses: unix:/run/x.sock/dir/file  9p://[TOKEN@]HOST[:PORT]/file  9p+tls://HOST/file
+           tcp!HOST!PORT/file  tls!HOST!PORT/file  vsock!CID!PORT/file
+`:/file`, or /file where only a file of a server makes sense, is one of the default server:
+--server, else $NINEFOLD_SERVER, else the configuration, else the unix socket of `ninefold serve`.
+
+Exit status: 0 all done, 1 something failed, 2 the command line is wrong.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn permissions_are_octal() {
+        assert_eq!(octal("0755"), Ok(0o755));
+        assert!(octal("9").is_err() && octal("17777").is_err());
+    }
+}

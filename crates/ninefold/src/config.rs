@@ -1,0 +1,383 @@
+//! What a person may set: in files, in the environment, on the command line, each stronger than the one before.
+//!
+//! In: `/etc/ninefold.toml`, then `~/.config/ninefold/config.toml` (or the one file of `--config`), and what clap has
+//! read. Out: one [`Remote`] or [`Serving`] in which the strongest word has won.
+//!
+//! Always holds: one struct is both the options of the command line and the keys of the file, so neither can know a
+//! word that the other does not; an unknown key is an error that names its line; a token never stands in a file that
+//! is shown.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result};
+use clap::builder::BoolishValueParser;
+use clap::{Args, ValueEnum};
+use nine_net::{Target, is_socket};
+use nine_servers::As;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::serve::Listen;
+
+/// For every verb.
+#[derive(Clone, Debug, Default, Args)]
+pub struct General {
+    /// Read this configuration file instead of the usual ones
+    #[arg(long, global = true, value_name = "FILE", env = "NINEFOLD_CONFIG", help_heading = GENERAL)]
+    pub config: Option<PathBuf>,
+    /// What is logged to the standard error [default: info for serve, else warn]
+    #[arg(long, global = true, value_name = "LEVEL", env = "NINEFOLD_LOG", help_heading = GENERAL)]
+    pub log: Option<Level>,
+    /// How it is logged [default: text]
+    #[arg(long, global = true, value_name = "FORMAT", env = "NINEFOLD_LOG_FORMAT", help_heading = GENERAL)]
+    pub log_format: Option<LogFormat>,
+}
+
+/// How servers are reached and what they are told.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[command(next_help_heading = "Connection")]
+pub struct Remote {
+    /// The default server
+    #[arg(long, value_name = "ADDR", env = "NINEFOLD_SERVER")]
+    pub server: Option<Server>,
+    /// User to be on the server: a name or a number [default: who runs this]
+    #[arg(long, value_name = "NAME", env = "NINEFOLD_USER")]
+    pub user: Option<String>,
+    /// Which tree of the server
+    #[arg(long, value_name = "NAME", env = "NINEFOLD_ANAME")]
+    pub aname: Option<String>,
+    /// Which 9P to speak
+    #[arg(long, env = "NINEFOLD_DIALECT")]
+    pub dialect: Option<DialectChoice>,
+    /// Longest message to propose, bytes
+    #[arg(long, value_name = "BYTES", env = "NINEFOLD_MSIZE", value_parser = msize())]
+    pub msize: Option<u32>,
+    /// Longest wait for a connection, seconds
+    #[arg(long, value_name = "SECONDS", env = "NINEFOLD_TIMEOUT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub timeout: Option<u32>,
+    /// Authorities whose server certificates are good, PEM
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_CA", conflicts_with = "pin")]
+    pub ca: Option<PathBuf>,
+    /// SHA-256 of the server's certificate, in hex
+    #[arg(long, value_name = "FINGERPRINT", env = "NINEFOLD_PIN")]
+    pub pin: Option<Pin>,
+    /// Our certificate, PEM
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_CERT", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The key of our certificate, PEM
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_KEY", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// A file with the token to show
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_TOKEN_FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
+    /// The token that the server printed at its start
+    #[arg(long, value_name = "HEX", env = "NINEFOLD_TOKEN", hide_env_values = true)]
+    #[serde(skip)]
+    pub token: Option<String>,
+}
+
+/// How `serve` serves.
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Serving {
+    /// Where to listen; may be given several times. `-insecure` after the address, in the same word, lets everybody
+    /// in who can reach it [default: a unix socket of this user, and tcp!127.0.0.1!5640]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "NINEFOLD_LISTEN",
+        value_delimiter = ',',
+        allow_hyphen_values = true
+    )]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub listen: Vec<Listen>,
+    /// The same as `-insecure` after every --listen
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
+        env = "NINEFOLD_INSECURE", value_parser = BoolishValueParser::new())]
+    pub insecure: Option<bool>,
+    /// Nobody changes anything
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
+        env = "NINEFOLD_READ_ONLY", value_parser = BoolishValueParser::new())]
+    pub read_only: Option<bool>,
+    /// Whose rights requests have: of the user who serves, or (root only) of each client's user
+    #[arg(long = "as", value_name = "WHO", env = "NINEFOLD_AS")]
+    #[serde(rename = "as")]
+    pub identity: Option<Identity>,
+    /// Let clients open devices and pipes of this machine
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
+        env = "NINEFOLD_DEVICES", value_parser = BoolishValueParser::new())]
+    pub devices: Option<bool>,
+    /// Certificate of tls! listeners, PEM; it is read again when it changes
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_CERT", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The key of that certificate, PEM
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_KEY", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// Authorities whose client certificates are good, PEM
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_CLIENT_CA", requires = "cert")]
+    pub client_ca: Option<PathBuf>,
+    /// Keep the token in this file, so that it stays the same; made if it does not exist
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_TOKEN_FILE", conflicts_with = "no_token")]
+    pub token_file: Option<PathBuf>,
+    /// No token: who proves nothing else may read loopback at most
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
+        env = "NINEFOLD_NO_TOKEN", value_parser = BoolishValueParser::new())]
+    pub no_token: Option<bool>,
+    /// Longest message to agree to, bytes
+    #[arg(long, value_name = "BYTES", env = "NINEFOLD_SERVE_MSIZE", value_parser = msize())]
+    pub msize: Option<u32>,
+    /// Clients at a time; more are turned away
+    #[arg(long, value_name = "N", env = "NINEFOLD_MAX_CLIENTS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_clients: Option<u32>,
+    /// Fids of one client
+    #[arg(long, value_name = "N", env = "NINEFOLD_MAX_FIDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_fids: Option<u32>,
+}
+
+/// The tables of a file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    pub log: Option<Level>,
+    pub log_format: Option<LogFormat>,
+    pub client: Remote,
+    pub serve: Serving,
+}
+
+impl Config {
+    /// What the files say.
+    pub fn load(general: &General) -> Result<Config> {
+        let mut config = Config::default();
+        for path in files(general) {
+            if general.config.is_some() || path.exists() {
+                config = config.under(Config::read(&path)?)?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// One file; the error says where it is wrong.
+    pub fn read(path: &Path) -> Result<Config> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Config::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    fn parse(text: &str) -> Result<Config, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// What stands in `over` wins.
+    fn under(self, over: Config) -> Result<Config> {
+        Ok(Config {
+            log: over.log.or(self.log),
+            log_format: over.log_format.or(self.log_format),
+            client: layer(&self.client, &over.client)?,
+            serve: layer(&self.serve, &over.serve)?,
+        })
+    }
+
+    /// The client's side, with what environment and command line say.
+    pub fn remote(&self, over: &Remote) -> Result<Remote> {
+        let mut remote = layer(&self.client, over)?;
+        // The two ways to say the same: the stronger place wins.
+        if over.ca.is_some() {
+            remote.pin = None;
+        } else if over.pin.is_some() {
+            remote.ca = None;
+        }
+        remote.token = over.token.clone();
+        Ok(remote)
+    }
+
+    /// The server's side, likewise.
+    pub fn serving(&self, over: &Serving) -> Result<Serving> {
+        layer(&self.serve, over)
+    }
+}
+
+/// The files that are read, the weakest first.
+pub fn files(general: &General) -> Vec<PathBuf> {
+    if let Some(path) = &general.config {
+        return vec![path.clone()];
+    }
+    let home = std::env::var_os("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
+    let ours = home.map(|dir| dir.join("ninefold/config.toml"));
+    [Some(PathBuf::from("/etc/ninefold.toml")), ours].into_iter().flatten().collect()
+}
+
+/// `under` with every key that `over` has.
+fn layer<T: Serialize + DeserializeOwned>(under: &T, over: &T) -> Result<T> {
+    let mut table = toml::Table::try_from(under)?;
+    table.extend(toml::Table::try_from(over)?);
+    Ok(table.try_into()?)
+}
+
+fn msize() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(512..=1 << 20)
+}
+
+const GENERAL: &str = "General";
+
+/// From which weight on events are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// How an event is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Which dialect a client proposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum DialectChoice {
+    /// The best that the server knows
+    #[value(name = "auto")]
+    #[serde(rename = "auto")]
+    Auto,
+    /// 9P2000.L
+    #[value(name = "L", alias = "9P2000.L")]
+    L,
+    /// 9P2000.u
+    #[value(name = "u", alias = "9P2000.u")]
+    #[serde(rename = "u")]
+    U,
+    /// 9P2000
+    #[value(name = "9P2000")]
+    #[serde(rename = "9P2000")]
+    P2000,
+}
+
+/// Whose rights requests have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Identity {
+    Server,
+    Client,
+}
+
+impl From<Identity> for As {
+    fn from(identity: Identity) -> As {
+        match identity {
+            Identity::Server => As::Server,
+            Identity::Client => As::Client,
+        }
+    }
+}
+
+/// An address, perhaps with a token and a directory below which paths begin. Kept as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Server(String);
+
+impl Server {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Server {
+    type Err = nine_net::DialError;
+
+    fn from_str(text: &str) -> Result<Server, Self::Err> {
+        Target::parse(text, is_socket).map(|_| Server(text.into()))
+    }
+}
+
+/// A SHA-256 in hex.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Pin(String, [u8; 32]);
+
+impl Pin {
+    pub fn bytes(&self) -> [u8; 32] {
+        self.1
+    }
+}
+
+impl FromStr for Pin {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Pin, Self::Err> {
+        let bytes = nine_net::fingerprint(text);
+        bytes.map(|bytes| Pin(text.into(), bytes)).ok_or("a SHA-256 has 64 hexadecimal digits")
+    }
+}
+
+macro_rules! by_string {
+    ($($ty:ty, $err:ty, |$value:ident| $text:expr;)*) => {
+        $(impl TryFrom<String> for $ty {
+            type Error = $err;
+            fn try_from(text: String) -> Result<Self, $err> {
+                text.parse()
+            }
+        }
+
+        impl From<$ty> for String {
+            fn from($value: $ty) -> String {
+                $text
+            }
+        })*
+    };
+}
+pub(crate) use by_string;
+
+by_string! {
+    Server, nine_net::DialError, |server| server.0;
+    Pin, &'static str, |pin| pin.0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stronger_place_wins_key_by_key() {
+        let etc = Config::parse("log = 'info'\n[client]\nmsize = 8192\nuser = 'glenda'\n").unwrap();
+        let home = Config::parse("[client]\nmsize = 65536\n[serve]\nread-only = true\n").unwrap();
+        let config = etc.under(home).unwrap();
+        let flags = Remote { user: Some("rob".into()), token: Some("t".into()), ..Remote::default() };
+        let remote = config.remote(&flags).unwrap();
+        assert_eq!((remote.msize, remote.user.as_deref()), (Some(65536), Some("rob")));
+        assert_eq!(remote.token.as_deref(), Some("t"));
+        assert_eq!(config.log, Some(Level::Info));
+        let flags = Serving { read_only: Some(false), ..Serving::default() };
+        assert_eq!(config.serving(&flags).unwrap().read_only, Some(false));
+        assert_eq!(config.serving(&Serving::default()).unwrap().read_only, Some(true));
+    }
+
+    #[test]
+    fn a_wrong_key_or_value_is_an_error_with_its_line() {
+        for (text, line, what) in [
+            ("\n[serve]\nlissten = []\n", "line 3", "lissten"),
+            ("[client]\nserver = 'nonsense'\n", "line 2", "nonsense"),
+            ("[client]\n\npin = 'ab'\n", "line 3", "64 hexadecimal"),
+            ("[client]\ntoken = 'secret'\n", "line 2", "token"),
+            ("[serve]\nlisten = ['tcp!*!x']\n", "line 2", "`x`"),
+            ("log = 'loud'\n", "line 1", "loud"),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(error.contains(line) && error.contains(what), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read_again() {
+        let text = "[serve]\nlisten = ['tcp!*!564 -insecure', 'unix!/tmp/x']\nas = 'client'\n[client]\ndialect = 'L'\n";
+        let shown = toml::to_string(&Config::parse(text).unwrap()).unwrap();
+        assert_eq!(toml::to_string(&Config::parse(&shown).unwrap()).unwrap(), shown);
+        assert!(shown.contains("tcp!*!564 -insecure"), "{shown}");
+    }
+}

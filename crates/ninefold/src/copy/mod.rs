@@ -1,0 +1,197 @@
+//! `get`, `put` and `cp`: files and trees from, to and between servers, contents, modes, times and links alike.
+//!
+//! In: what the command line names. Out: an [`Item`](engine::Item) for each source, which the engine copies. Here is
+//! decided what a name means: into a directory that exists, or as a new name.
+
+mod end;
+mod engine;
+mod local;
+mod progress;
+mod remote;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, bail};
+use nine_net::{Env, rt};
+use nine_proto::{Errno, GetMask};
+
+use crate::cli::{self, Copying};
+use crate::config::{Config, Remote};
+use crate::dial::{self, Sessions};
+use crate::fail::{self, Tally};
+use crate::operand::{Operand, Place};
+use end::{Dir, Kind, Meta};
+use engine::{Engine, Item, Target};
+use progress::Progress;
+
+pub use remote::is_cleaning;
+
+pub fn get(args: cli::Get, config: &Config) -> Result<Tally> {
+    let remote = config.remote(&args.remote)?;
+    let from = Place::parse(&args.from, &remote)?;
+    let to = args.to.unwrap_or_else(|| ".".into());
+    copy(vec![Operand::Remote(from)], Operand::Local(to), &args.copying, remote)
+}
+
+pub fn put(args: cli::Put, config: &Config) -> Result<Tally> {
+    let remote = config.remote(&args.remote)?;
+    let to = Place::parse(&args.to, &remote)?;
+    copy(vec![Operand::Local(args.from)], Operand::Remote(to), &args.copying, remote)
+}
+
+pub fn cp(args: cli::Cp, config: &Config) -> Result<Tally> {
+    let remote = config.remote(&args.remote)?;
+    let parse = |word: &OsString| Operand::parse(word, &remote);
+    let mut sources = args.paths.iter().map(parse).collect::<Result<Vec<_>>>()?;
+    // clap wants two paths at least.
+    let to = sources.pop().expect("two paths");
+    if let (Operand::Local(_), Some(_)) = (&to, sources.iter().find(|from| matches!(from, Operand::Local(_))))
+    {
+        bail!("{to}: both ends are of this machine: cp(1) copies there; `:/path` is at the default server");
+    }
+    copy(sources, to, &args.copying, remote)
+}
+
+fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -> Result<Tally> {
+    // Without more descriptors fewer directories are open, and a wide tree fails.
+    let _ = rt::raise_nofile();
+    dial::run(remote, async |sessions| {
+        let mut tally = Tally::default();
+        let several = sources.len() > 1;
+        let mut items = Vec::new();
+        for operand in &sources {
+            let item = item(&sessions, operand, &to, several, copying).await;
+            items.extend(tally.check(operand, item)?);
+        }
+        let size = match &*items {
+            [item] if item.meta.kind == Kind::File => Some(item.meta.size),
+            _ => None,
+        };
+        let progress = Progress::new(copying.quiet, size);
+        let engine = Engine { recursive: copying.recursive, preserve: copying.preserve, progress: &progress };
+        let failed = engine.run(items).await;
+        progress.end();
+        let failed = failed?;
+        if failed > 0 && copying.recursive {
+            fail::note(format_args!("{} files are copied, {failed} failed", progress.files()));
+        }
+        tally.add(failed);
+        Ok(tally)
+    })
+}
+
+/// A source and where it shall go.
+async fn item(
+    sessions: &Sessions,
+    operand: &Operand,
+    to: &Operand,
+    several: bool,
+    copying: &Copying,
+) -> Result<Item> {
+    let (from, name, meta) = match operand {
+        Operand::Local(path) => local_source(path, !copying.recursive)?,
+        Operand::Remote(place) => remote_source(sessions, place, !copying.recursive).await?,
+    };
+    let Destination { target, new, in_place } = match to {
+        Operand::Local(path) => local_destination(path, several).with_context(|| to.to_string())?,
+        Operand::Remote(place) => {
+            remote_destination(sessions, place, several).await.with_context(|| to.to_string())?
+        }
+    };
+    if new.is_none() && name.is_empty() && !copying.recursive {
+        bail!("Is a directory; -r copies it with everything in it");
+    }
+    let new = new.unwrap_or_else(|| name.clone());
+    let path = operand.to_string().trim_end_matches('/').as_bytes().to_vec();
+    Ok(Item { from: Rc::new(from), name, meta, to: target, new, in_place, path })
+}
+
+type Source = (Dir, Vec<u8>, Meta);
+
+fn local_source(path: &Path, follow: bool) -> Result<Source> {
+    let real = if follow { Some(path.canonicalize()?) } else { None };
+    let path = real.as_deref().unwrap_or(path);
+    let (dir, name) = match path.file_name() {
+        Some(name) => (local::Dir::named(path.parent().unwrap_or(path))?, name.as_bytes().to_vec()),
+        None => (local::Dir::named(path)?, Vec::new()),
+    };
+    let meta = dir.stat(&name)?;
+    Ok((Dir::Local(dir), name, meta))
+}
+
+async fn remote_source(sessions: &Sessions, place: &Place, follow: bool) -> Result<Source> {
+    let root = sessions.root(place).await?;
+    let (file, names) = dial::resolve_names(&root, &place.path, follow).await?;
+    let Some((name, parents)) = names.split_last() else {
+        let meta = Meta::from(&file.getattr(GetMask::BASIC).await?);
+        return Ok((Dir::Remote(remote::Dir::new(file)), Vec::new(), meta));
+    };
+    let dir = remote::Dir::new(root.walk(parents.join(&b'/')).await?);
+    let meta = Meta::from(&file.getattr(GetMask::BASIC).await?);
+    Ok((Dir::Remote(dir), name.clone(), meta))
+}
+
+struct Destination {
+    target: Rc<Target>,
+    /// `None`: the source's own name.
+    new: Option<Vec<u8>>,
+    in_place: bool,
+}
+
+fn local_destination(path: &Path, several: bool) -> Result<Destination> {
+    let into = |dir: &Path, new: Option<&std::ffi::OsStr>, in_place| {
+        let target = Target::named(Dir::Local(local::Dir::named(dir)?));
+        Ok(Destination { target, new: new.map(|new| new.as_bytes().to_vec()), in_place })
+    };
+    let real = match path.canonicalize() {
+        Ok(real) if real.is_dir() => return into(&real, None, false),
+        Ok(real) => Some(real),
+        Err(_) => None,
+    };
+    if several {
+        bail!("Not a directory");
+    }
+    let special = real.as_ref().is_some_and(|real| !real.is_file());
+    let path = real.as_deref().unwrap_or(path);
+    let name = path.file_name().context("No such file or directory")?;
+    into(path.parent().unwrap_or(path), Some(name), special)
+}
+
+async fn remote_destination(sessions: &Sessions, place: &Place, several: bool) -> Result<Destination> {
+    let known = match sessions.walk(place, true).await {
+        Ok(file) if file.qid().is_dir() => {
+            let target = Target::named(Dir::Remote(remote::Dir::new(file)));
+            return Ok(Destination { target, new: None, in_place: false });
+        }
+        Ok(file) => Some(file),
+        Err(e) if is_absent(&e) => None,
+        Err(e) => return Err(e),
+    };
+    if several {
+        bail!("Not a directory");
+    }
+    let in_place = match known {
+        Some(file) => {
+            let meta = Meta::from(&file.getattr(GetMask::BASIC).await?);
+            remote::is_more(file.qid(), &meta)
+        }
+        None => false,
+    };
+    let (dir, name) = sessions.parent(place).await?;
+    let target = Target::named(Dir::Remote(remote::Dir::new(dir)));
+    Ok(Destination { target, new: Some(name.to_vec()), in_place })
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<nine_io::client::Error>().is_some_and(|e| e.errno() == Errno::ENOENT)
+}
+
+/// A name that nothing else has, for a file that is not whole yet.
+fn temp_name() -> String {
+    let mut bits = [0; 8];
+    rt::Real.entropy(&mut bits);
+    format!(".ninefold-{:016x}", u64::from_ne_bytes(bits))
+}

@@ -1,0 +1,240 @@
+//! Sessions with servers: one per server that the operands name, dialled when it is first needed.
+//!
+//! In: a [`Place`], how to reach servers ([`Remote`]). Out: the root of its tree, and files in it. Links are followed
+//! here, on the client's side, as every 9P client must: the server's root is where absolute ones begin, and none
+//! leads out of it.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use futures_util::future::{Either, select};
+use nine_io::client::{Client, Error, File, Options};
+use nine_net::{Addr, ClientTls, Env, Socket, Transport, Trust, rt};
+use nine_proto::{Dialect, Errno, NOUID};
+
+use crate::config::{DialectChoice, Remote};
+use crate::copy;
+use crate::fail::Dial;
+use crate::operand::Place;
+
+/// Links followed for one path, as in Linux; one more is ELOOP.
+const LINKS: usize = 40;
+/// Seconds for a connection, its handshakes and the attach, unless told otherwise.
+const TIMEOUT: u32 = 30;
+
+/// See the module.
+pub struct Sessions {
+    remote: Remote,
+    env: rt::Real,
+    open: RefCell<Vec<(Addr, Option<String>, Rc<File>)>>,
+}
+
+impl Sessions {
+    pub fn new(remote: Remote, env: rt::Real) -> Self {
+        Self { remote, env, open: RefCell::default() }
+    }
+
+    /// The root of the tree a place is in.
+    pub async fn root(&self, place: &Place) -> Result<Rc<File>> {
+        let token = self.token(place)?;
+        let known =
+            |(addr, shown, _): &&(Addr, Option<String>, Rc<File>)| *addr == place.addr && *shown == token;
+        if let Some((.., root)) = self.open.borrow().iter().find(known) {
+            return Ok(root.clone());
+        }
+        let limit = Duration::from_secs(self.remote.timeout.unwrap_or(TIMEOUT).into());
+        let dial = self.dial(&place.addr, token.clone());
+        let late = || format!("{} does not answer within {} s", place.addr, limit.as_secs());
+        let dialled = within(&self.env, limit, dial).await;
+        let root = dialled.ok_or_else(|| Dial(io::Error::new(io::ErrorKind::TimedOut, late())))??;
+        let root = Rc::new(root);
+        self.open.borrow_mut().push((place.addr.clone(), token, root.clone()));
+        Ok(root)
+    }
+
+    /// The file at a place, links on the way followed; at the end too, if `follow`.
+    pub async fn walk(&self, place: &Place, follow: bool) -> Result<File> {
+        let root = self.root(place).await?;
+        Ok(resolve(&root, &place.path, follow).await?)
+    }
+
+    /// The directory a place is in, and the name there; for what is to be made, renamed or removed.
+    pub async fn parent<'p>(&self, place: &'p Place) -> Result<(File, &'p [u8])> {
+        let (dir, name) = place.split().context("it must have a name of its own, not `/`, `.` or `..`")?;
+        let root = self.root(place).await?;
+        Ok((resolve(&root, dir, true).await?, name))
+    }
+
+    async fn dial(&self, addr: &Addr, token: Option<String>) -> Result<File> {
+        // The caller has the clock; this one only bounds what it cannot interrupt.
+        let socket = Socket::connect(addr, HOUR).await.map_err(Dial)?;
+        let options = self.options(token);
+        match addr {
+            Addr::Tls { host, .. } => {
+                let tls = self.tls()?;
+                let forever = self.env.sleep_until(self.env.now() + HOUR);
+                let tls = tls.connect(socket, host, forever).await;
+                self.attach(tls.map_err(|e| Dial(io::Error::new(e.kind(), format!("{addr}: {e}"))))?, options)
+                    .await
+            }
+            _ => self.attach(socket, options).await,
+        }
+    }
+
+    async fn attach(&self, transport: impl Transport, options: Options) -> Result<File> {
+        let (client, driver) = Client::connect(transport, options).await?;
+        self.env.spawn(Box::pin(async { drop(driver.await) }));
+        let (uname, uid) = self.user();
+        let aname = self.remote.aname.as_deref().unwrap_or_default();
+        client.attach(&uname, uid, aname).await.with_context(|| client.peer().to_owned())
+    }
+
+    fn options(&self, token: Option<String>) -> Options {
+        let mut options = Options { token, ..Options::default() };
+        options.dialects = match self.remote.dialect {
+            None | Some(DialectChoice::Auto) => options.dialects,
+            Some(DialectChoice::L) => vec![Dialect::L],
+            Some(DialectChoice::U) => vec![Dialect::U],
+            Some(DialectChoice::P2000) => vec![Dialect::P2000],
+        };
+        options.msize = self.remote.msize.unwrap_or(options.msize);
+        options
+    }
+
+    fn tls(&self) -> Result<ClientTls> {
+        let trust = match (&self.remote.ca, &self.remote.pin) {
+            (_, Some(pin)) => Trust::Pin(pin.bytes()),
+            (Some(ca), None) => Trust::Ca(ca.clone()),
+            (None, None) => bail!(
+                "how shall the server be known? --ca FILE names the authority of its certificate, --pin FINGERPRINT \
+                 the certificate itself"
+            ),
+        };
+        let identity = self.remote.cert.as_deref().zip(self.remote.key.as_deref());
+        Ok(ClientTls::new(&trust, identity)?)
+    }
+
+    /// What is shown at this place: what its address says, else what the options say.
+    fn token(&self, place: &Place) -> Result<Option<String>> {
+        if place.token.is_some() || self.remote.token.is_some() {
+            return Ok(place.token.clone().or_else(|| self.remote.token.clone()));
+        }
+        let Some(path) = &self.remote.token_file else { return Ok(None) };
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Ok(Some(text.trim().to_owned()))
+    }
+
+    /// As whom we attach. Somebody with a certificate is whom it names.
+    fn user(&self) -> (String, u32) {
+        match &self.remote.user {
+            Some(user) => (user.clone(), user.parse().unwrap_or(NOUID)),
+            None if self.remote.cert.is_some() => (String::new(), NOUID),
+            None => {
+                let uid = rustix::process::geteuid().as_raw();
+                (own_name(uid).unwrap_or_default(), uid)
+            }
+        }
+    }
+}
+
+/// The file at `path` below `root`.
+pub async fn resolve(root: &File, path: &[u8], follow: bool) -> Result<File, Error> {
+    resolve_names(root, path, follow).await.map(|(file, _)| file)
+}
+
+/// The same with the names that lead there, none of them a link or "..".
+pub async fn resolve_names(root: &File, path: &[u8], follow: bool) -> Result<(File, Vec<Vec<u8>>), Error> {
+    let plain = || names(path).map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let dotted = names(path).any(|name| name == b"..");
+    let first = match root.walk(path).await {
+        Ok(file) if !(follow && file.qid().is_symlink()) && !dotted => return Ok((file, plain())),
+        Err(error) if !matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {
+            return Err(error);
+        }
+        other => other,
+    };
+    if root.client().dialect() == Dialect::P2000 {
+        return first.map(|file| (file, plain()));
+    }
+    let mut todo: Vec<Vec<u8>> = plain();
+    todo.reverse();
+    let mut done: Vec<Vec<u8>> = Vec::new();
+    let mut links = 0;
+    while let Some(name) = todo.pop() {
+        if name == b".." {
+            done.pop();
+            continue;
+        }
+        done.push(name);
+        let file = root.walk(done.join(&b'/')).await?;
+        if !file.qid().is_symlink() || (todo.is_empty() && !follow) {
+            continue;
+        }
+        links += 1;
+        if links > LINKS {
+            return Err(nine_proto::Error::from(Errno::ELOOP).into());
+        }
+        let target = file.readlink().await?;
+        if target.starts_with(b"/") {
+            done.clear();
+        } else {
+            done.pop();
+        }
+        todo.extend(names(&target).rev().map(<[u8]>::to_vec));
+    }
+    Ok((root.walk(done.join(&b'/')).await?, done))
+}
+
+fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b"."))
+}
+
+/// The name of a user in this host's file of users.
+fn own_name(uid: u32) -> Option<String> {
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut lines = users.lines().map(|line| line.split(':'));
+    lines.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+/// What `future` comes to, unless `limit` passes before.
+pub async fn within<T>(env: &impl Env, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let late = env.sleep_until(env.now() + limit);
+    match select(std::pin::pin!(future), late).await {
+        Either::Left((value, _)) => Some(value),
+        Either::Right(_) => None,
+    }
+}
+
+/// Runs the client's side of a verb until it ends or a signal ends it.
+pub fn run<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
+    rt::block_on(async |env| {
+        let mut signals = rt::signals()?;
+        let sessions = Sessions::new(remote, env);
+        let result = {
+            let main = std::pin::pin!(main(sessions));
+            match select(main, std::pin::pin!(signals.next())).await {
+                Either::Left((result, _)) => result,
+                Either::Right(_) => Err(anyhow!("interrupted")),
+            }
+        };
+        // What was under way has been dropped, and what it left half done is being removed.
+        let give_up = env.now() + CLEAN;
+        while copy::is_cleaning() && env.now() < give_up {
+            env.sleep_until(env.now() + LOOK).await;
+        }
+        result
+    })?
+}
+
+/// The longest wait at the end for what is to be removed, and how often it looks.
+const CLEAN: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(5);
+
+const HOUR: Duration = Duration::from_secs(3600);

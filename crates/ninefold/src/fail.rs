@@ -1,0 +1,183 @@
+//! How a verb ends: its exit status, and what it says when something failed: what, on what, and what to try.
+//!
+//! In: the verb's result. Out: lines on the standard error, `ninefold: VERB: WHAT: WHY`; status 0, 1, or 141 when the
+//! reader of our standard output has gone (what a program killed by SIGPIPE leaves), which is said to nobody.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use nine_io::client::Error as ClientError;
+use nine_proto::Errno;
+
+/// What a verb comes to when it has not failed as a whole: how many of its operands did.
+#[derive(Debug, Default)]
+pub struct Tally {
+    failed: usize,
+}
+
+impl Tally {
+    /// One operand failed: says so and goes on.
+    pub fn fail(&mut self, what: impl fmt::Display, error: impl Into<anyhow::Error>) {
+        say(&error.into().context(what.to_string()));
+        self.failed += 1;
+    }
+
+    /// Failures that have been told already.
+    pub fn add(&mut self, failed: usize) {
+        self.failed += failed;
+    }
+
+    /// Goes on after a failure of one operand, but not after one that all others would share.
+    pub fn check<T>(
+        &mut self,
+        what: impl fmt::Display,
+        result: anyhow::Result<T>,
+    ) -> anyhow::Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if is_final(&error) => Err(error),
+            Err(error) => {
+                self.fail(what, error);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The program's exit status, once the failure is told.
+pub fn status(verb: &'static str, result: anyhow::Result<Tally>) -> ExitCode {
+    let _ = VERB.set(verb);
+    match result {
+        Ok(Tally { failed: 0 }) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) if error.downcast_ref::<Stdout>().is_some_and(Stdout::is_gone) => ExitCode::from(141),
+        Err(error) => {
+            say(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Names the verb for the lines of [`say`].
+pub fn verb(name: &'static str) {
+    let _ = VERB.set(name);
+}
+
+/// One line that is no failure.
+pub fn note(text: impl fmt::Display) {
+    let verb = VERB.get().copied().unwrap_or_default();
+    eprintln!("ninefold: {verb}: {text}");
+}
+
+fn say(error: &anyhow::Error) {
+    // A reason of several lines (a configuration file's) stays as it is.
+    let reasons: Vec<String> = error.chain().map(reason).collect();
+    note(without_echo(&reasons).join(": ").trim_end());
+    if let Some(hint) = hint(error) {
+        eprintln!("  {hint}");
+    }
+}
+
+/// Causes whose text the one before has already said are left out.
+fn without_echo(reasons: &[String]) -> Vec<&str> {
+    let mut said: Vec<&str> = Vec::new();
+    for reason in reasons {
+        if !said.last().is_some_and(|last| last.ends_with(reason.as_str())) {
+            said.push(reason);
+        }
+    }
+    said
+}
+
+fn reason(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(ClientError::Walk { error, .. }) = error.downcast_ref() {
+        // The operand has been named; which of its elements is missing says ls.
+        return error.to_string();
+    }
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        let text = error.to_string();
+        return text.split(" (os error ").next().unwrap_or(&text).into();
+    }
+    error.to_string()
+}
+
+/// What to try.
+fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    for cause in error.chain() {
+        if let Some(dial) = cause.downcast_ref::<Dial>() {
+            return dial.hint();
+        }
+        let remote = match cause.downcast_ref::<ClientError>() {
+            Some(ClientError::Remote(error) | ClientError::Walk { error, .. }) => error,
+            _ => continue,
+        };
+        return match remote.errno {
+            Errno::EROFS => Some(
+                "Over TCP only who shows the token may change files: --token, or 9p://TOKEN@HOST:PORT/. It was printed \
+                 when the server started.",
+            ),
+            Errno::EACCES if remote.ename().contains("token") => {
+                Some("`ninefold serve` prints its token when it starts: --token, or 9p://TOKEN@HOST:PORT/.")
+            }
+            _ => None,
+        };
+    }
+    None
+}
+
+/// Whether every other operand would fail the same way.
+fn is_final(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.is::<Stdout>()
+            || cause.is::<Dial>()
+            || cause.downcast_ref::<ClientError>().is_some_and(ClientError::is_disconnect)
+    })
+}
+
+/// A server could not be reached.
+#[derive(Debug)]
+pub struct Dial(pub io::Error);
+
+impl Dial {
+    fn hint(&self) -> Option<&'static str> {
+        match self.0.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                Some("Is a server running there? `ninefold serve` starts one.")
+            }
+            io::ErrorKind::PermissionDenied => {
+                Some("The socket belongs to another user; `--server ADDR` names another server.")
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&reason(&self.0))
+    }
+}
+
+impl std::error::Error for Dial {}
+
+/// Our standard output takes no more.
+#[derive(Debug)]
+pub struct Stdout(pub io::Error);
+
+impl Stdout {
+    fn is_gone(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
+
+impl fmt::Display for Stdout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "standard output: {}", reason(&self.0))
+    }
+}
+
+impl std::error::Error for Stdout {}
+
+static VERB: OnceLock<&'static str> = OnceLock::new();

@@ -1,0 +1,190 @@
+//! The log: events to the standard error, as text or as JSON, not more of one kind than a person can read.
+//!
+//! In: tracing events of every room. Out: one line each. From one place in the code at most [`limit::LINES`] come in
+//! a second; then one line says how many more there were.
+
+mod limit;
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::io::{IsTerminal, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::fmt::format::{Format, Json, JsonFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, reload};
+
+use crate::config::{Level, LogFormat};
+use limit::{Limit, Verdict};
+
+/// Begins to log. Called once.
+pub fn start(level: Level, format: LogFormat) {
+    let (filter, handle) = reload::Layer::new(LevelFilter::from(level));
+    let _ = LEVEL.set(handle);
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
+    let registry = tracing_subscriber::registry().with(filter);
+    match format {
+        LogFormat::Text => registry.with(layer.event_format(Limited::new(Format::default(), format))).init(),
+        LogFormat::Json => {
+            let json: Format<Json> = Format::default().json().flatten_event(true);
+            let layer = layer.fmt_fields(JsonFields::new()).with_ansi(false);
+            registry.with(layer.event_format(Limited::new(json, format))).init();
+        }
+    }
+}
+
+/// Logs from another level on.
+pub fn set_level(level: Level) {
+    if let Some(handle) = LEVEL.get() {
+        // It fails only if the subscriber has gone, and then nothing is logged anyway.
+        let _ = handle.modify(|filter| *filter = level.into());
+    }
+}
+
+/// Says what has been held back and not told yet.
+pub fn end() {
+    if let Some(shared) = SHARED.get() {
+        shared.tell(Instant::now() + limit::WINDOW);
+    }
+}
+
+impl From<Level> for LevelFilter {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Error => Self::ERROR,
+            Level::Warn => Self::WARN,
+            Level::Info => Self::INFO,
+            Level::Debug => Self::DEBUG,
+            Level::Trace => Self::TRACE,
+        }
+    }
+}
+
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
+
+/// A place in the code that logs.
+#[derive(Clone, Copy)]
+struct Site(&'static Metadata<'static>);
+
+impl PartialEq for Site {
+    fn eq(&self, other: &Site) -> bool {
+        self.0.callsite() == other.0.callsite()
+    }
+}
+
+impl Eq for Site {}
+
+impl Hash for Site {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.callsite().hash(state);
+    }
+}
+
+/// What the formatter and [`tell_held_back`] share.
+struct Shared {
+    limit: Mutex<Limit<Site>>,
+    format: LogFormat,
+    /// Somebody waits for the end of a window.
+    awake: AtomicBool,
+}
+
+impl Shared {
+    /// Says what was held back in windows that are over at `now`.
+    fn tell(&self, now: Instant) {
+        let told = self.limit().due(now);
+        for (site, more) in told {
+            let mut line = String::new();
+            // A String takes whatever is written to it; a log that nobody can take is no reason to stop.
+            let _ = self.more(&mut Writer::new(&mut line), site, more);
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+
+    /// Tells after the window, even if nothing is logged any more. One thread at most waits for that, and only then.
+    fn tell_soon(self: &Arc<Self>) {
+        if self.awake.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let shared = self.clone();
+        let wait = move || {
+            std::thread::sleep(limit::WINDOW);
+            shared.awake.store(false, Ordering::SeqCst);
+            shared.tell(Instant::now());
+        };
+        if std::thread::Builder::new().name("log".into()).spawn(wait).is_err() {
+            self.awake.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn limit(&self) -> std::sync::MutexGuard<'_, Limit<Site>> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One line: `more` events from `site` were not shown.
+    fn more(&self, writer: &mut Writer<'_>, site: Site, more: u64) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let text = format!("... and {more} more");
+        match self.format {
+            LogFormat::Text => writeln!(writer, "{time} {:>5} {}: {text}", site.0.level(), site.0.target()),
+            LogFormat::Json => {
+                let (level, target) = (site.0.level().to_string(), site.0.target());
+                let line = serde_json::json!({
+                    "timestamp": time, "level": level, "message": text, "more": more, "target": target
+                });
+                writeln!(writer, "{line}")
+            }
+        }
+    }
+}
+
+/// A format that holds events back.
+struct Limited<F> {
+    inner: F,
+    shared: Arc<Shared>,
+}
+
+impl<F> Limited<F> {
+    fn new(inner: F, format: LogFormat) -> Self {
+        let shared = Arc::new(Shared { limit: Mutex::default(), format, awake: AtomicBool::new(false) });
+        let _ = SHARED.set(shared.clone());
+        Self { inner, shared }
+    }
+}
+
+impl<F, S, N> FormatEvent<S, N> for Limited<F>
+where
+    F: FormatEvent<S, N>,
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        ctx: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let site = Site(event.metadata());
+        let verdict = self.shared.limit().admit(site, Instant::now());
+        match verdict {
+            // No text is no line: nothing is written.
+            Verdict::Hold => {
+                self.shared.tell_soon();
+                return Ok(());
+            }
+            Verdict::Pass { before: 0 } => {}
+            Verdict::Pass { before } => self.shared.more(&mut writer, site, before)?,
+        }
+        self.inner.format_event(ctx, writer, event)
+    }
+}

@@ -1,0 +1,253 @@
+//! What a word on the command line means: a file of this machine, or one of a server.
+//!
+//! In: the word, bytes as the shell gave them. Out: an [`Operand`]. An address, alone or with a path, is remote; so is
+//! `:/path`, at the default server; the rest is local, or, for verbs that know only servers, a path at the default
+//! server. A local name that looks like an address is written `./name`.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use nine_net::{Addr, Target, is_socket};
+use nine_proto::show;
+
+use crate::config::Remote;
+use crate::serve::default_socket;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub enum Operand {
+    Local(PathBuf),
+    Remote(Place),
+}
+
+/// A file of a server.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its server.
+    pub addr: Addr,
+    /// What to show there.
+    pub token: Option<String>,
+    /// From the server's root; bytes, for names need not be UTF-8.
+    pub path: Vec<u8>,
+    /// As it was typed.
+    typed: OsString,
+}
+
+impl Operand {
+    /// For verbs that know both sides.
+    pub fn parse(word: &OsStr, remote: &Remote) -> Result<Operand> {
+        Ok(match address(word)? {
+            Some(place) => Operand::Remote(place),
+            None if is_default(word) => Operand::Remote(Place::at_default(word, remote)?),
+            None => Operand::Local(word.into()),
+        })
+    }
+}
+
+impl Place {
+    /// For verbs that know only servers.
+    pub fn parse(word: &OsStr, remote: &Remote) -> Result<Place> {
+        match address(word)? {
+            Some(place) => Ok(place),
+            None => Place::at_default(word, remote),
+        }
+    }
+
+    /// The root of the default server, and what else was said, or just that.
+    pub fn all(words: &[OsString], remote: &Remote) -> Result<Vec<Place>> {
+        if words.is_empty() {
+            return Ok(vec![Place::parse(OsStr::new("/"), remote)?]);
+        }
+        words.iter().map(|word| Place::parse(word, remote)).collect()
+    }
+
+    /// The same server, another path; `typed` is what a person would write for it.
+    pub fn below(&self, name: &[u8]) -> Place {
+        let join = |base: &[u8]| {
+            let base = if base.ends_with(b"/") { &base[..base.len() - 1] } else { base };
+            [base, b"/", name].concat()
+        };
+        let typed = OsString::from_vec(join(self.typed.as_bytes()));
+        Place { path: join(&self.path), typed, ..self.clone() }
+    }
+
+    /// The directory it is in and its name there; the root has none.
+    pub fn split(&self) -> Option<(&[u8], &[u8])> {
+        let path = self.path.trim_suffix_slashes();
+        let at = path.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        let (dir, name) = path.split_at(at);
+        (!matches!(name, b"" | b"." | b"..")).then_some((dir, name))
+    }
+
+    /// Whether both are files of one server, asked in one session.
+    pub fn same_server(&self, other: &Place) -> bool {
+        self.addr == other.addr && self.token == other.token
+    }
+
+    fn at_default(word: &OsStr, remote: &Remote) -> Result<Place> {
+        let target = match &remote.server {
+            Some(server) => Target::parse(server.as_str(), is_socket)?,
+            None => Target {
+                addr: Addr::Unix { path: default_socket().context("there is no default server")? },
+                path: "/".into(),
+                token: None,
+            },
+        };
+        let bytes = word.as_bytes();
+        let path = bytes.strip_prefix(b":").unwrap_or(bytes);
+        let base = target.path.trim_end_matches('/');
+        let path = [base.as_bytes(), b"/", path].concat();
+        Ok(Place { addr: target.addr, token: target.token, path, typed: word.into() })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", show(hidden(self.typed.as_bytes()).as_ref()))
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Local(path) => write!(f, "{}", show(path.as_os_str().as_bytes())),
+            Operand::Remote(place) => place.fmt(f),
+        }
+    }
+}
+
+trait TrimSlashes {
+    fn trim_suffix_slashes(&self) -> &[u8];
+}
+
+impl TrimSlashes for [u8] {
+    fn trim_suffix_slashes(&self) -> &[u8] {
+        let end = self.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+        &self[..end]
+    }
+}
+
+fn is_default(word: &OsStr) -> bool {
+    word == ":" || word.as_bytes().starts_with(b":/")
+}
+
+/// The place that an address names; `None`: the word is no address.
+fn address(word: &OsStr) -> Result<Option<Place>> {
+    let bytes = word.as_bytes();
+    let is_url = bytes.starts_with(b"unix:") || scheme(bytes).is_some();
+    let is_dial = [&b"tcp!"[..], b"tls!", b"unix!", b"vsock!"].iter().any(|net| bytes.starts_with(net));
+    if !is_url && !is_dial {
+        return Ok(None);
+    }
+    // An address is text; a path behind it need not be.
+    let valid = std::str::from_utf8(bytes).map_or_else(|e| e.valid_up_to(), str::len);
+    let cut = match bytes[..valid].iter().rposition(|&b| b == b'/') {
+        Some(at) if valid < bytes.len() => at,
+        _ => bytes.len(),
+    };
+    let text = std::str::from_utf8(&bytes[..cut]).context("an address is UTF-8")?;
+    let Target { addr, path, token } = Target::parse(text, is_socket)?;
+    let tail = &bytes[cut..];
+    let tail = if scheme(bytes).is_some() { percent_decoded(tail) } else { tail.to_vec() };
+    let path = [path.trim_end_matches('/').as_bytes(), &tail[..]].concat();
+    let path = if path.is_empty() { b"/".to_vec() } else { path };
+    Ok(Some(Place { addr, token, path, typed: word.into() }))
+}
+
+/// What stands before `://`, if that can be a scheme.
+fn scheme(bytes: &[u8]) -> Option<&[u8]> {
+    let at = bytes.windows(3).position(|w| w == b"://")?;
+    let ok = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+    (at > 0 && bytes[..at].iter().all(ok)).then_some(&bytes[..at])
+}
+
+/// The tail of a URL that is not UTF-8 and so was not decoded with the rest; a stray percent sign stays.
+fn percent_decoded(bytes: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((&first, tail)) = rest.split_first() {
+        let hex = |at: usize| tail.get(at).and_then(|&b| (b as char).to_digit(16));
+        match (first, hex(0), hex(1)) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push((high * 16 + low) as u8);
+                rest = &tail[2..];
+            }
+            _ => {
+                decoded.push(first);
+                rest = tail;
+            }
+        }
+    }
+    decoded
+}
+
+/// The word without the token that a URL may carry.
+fn hidden(typed: &[u8]) -> Vec<u8> {
+    if let Some(scheme) = scheme(typed) {
+        let rest = &typed[scheme.len() + 3..];
+        let authority = rest.split(|&b| b == b'/').next().unwrap_or_default();
+        if let Some(at) = authority.iter().rposition(|&b| b == b'@') {
+            return [scheme, b"://", &rest[at + 1..]].concat();
+        }
+    }
+    typed.to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote() -> Remote {
+        Remote { server: Some("tcp!h!1/sub".parse().unwrap()), ..Remote::default() }
+    }
+
+    fn parse(word: &[u8]) -> (String, Vec<u8>) {
+        match Operand::parse(OsStr::from_bytes(word), &remote()).unwrap() {
+            Operand::Local(path) => ("local".into(), path.into_os_string().into_vec()),
+            Operand::Remote(place) => (place.addr.to_string(), place.path),
+        }
+    }
+
+    #[test]
+    fn words_are_local_unless_they_are_addresses() {
+        for (word, addr, path) in [
+            (&b"a/b"[..], "local", &b"a/b"[..]),
+            (b"/a", "local", b"/a"),
+            (b"./tcp!h!1", "local", b"./tcp!h!1"),
+            (b"a:b", "local", b"a:b"),
+            (b"tcp!h!5/x\xff", "tcp!h!5", b"/x\xff"),
+            (b"tcp!h!5", "tcp!h!5", b"/"),
+            (b"9p://h:5/a%20b", "tcp!h!5", b"/a b"),
+            (b"9p://h:5/a%20b/%41\xff%zz", "tcp!h!5", b"/a b/A\xff%zz"),
+            (b"9p+tls://h/x", "tls!h!5640", b"/x"),
+            (b":/x/\xfe", "tcp!h!1", b"/sub//x/\xfe"),
+            (b":", "tcp!h!1", b"/sub/"),
+        ] {
+            assert_eq!(parse(word), (addr.to_string(), path.to_vec()), "{}", word.escape_ascii());
+        }
+        assert!(Operand::parse(OsStr::new("http://h/"), &remote()).is_err());
+        let place = Place::parse(OsStr::new("x"), &remote()).unwrap();
+        assert_eq!(place.path, b"/sub/x");
+    }
+
+    #[test]
+    fn a_place_splits_into_directory_and_name() {
+        let split = |word| {
+            let place = Place::parse(OsStr::new(word), &remote()).unwrap();
+            place.split().map(|(dir, name)| (dir.to_vec(), name.to_vec()))
+        };
+        assert_eq!(split("tcp!h!1/a/b/"), Some((b"/a/".to_vec(), b"b".to_vec())));
+        assert_eq!(split("tcp!h!1/a"), Some((b"/".to_vec(), b"a".to_vec())));
+        assert_eq!((split("tcp!h!1/"), split("tcp!h!1/a/..")), (None, None));
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        let place = Place::parse(OsStr::new("9p://secret@h/x"), &remote()).unwrap();
+        assert_eq!((place.to_string().as_str(), place.token.as_deref()), ("9p://h/x", Some("secret")));
+        assert_eq!(place.below(b"y").to_string(), "9p://h/x/y");
+    }
+}

@@ -1,0 +1,113 @@
+//! What is served: one word, `disk:/path` (or just a path), `ram:` or `ram:SIZE`, and the file server it stands for.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use nine_io::server::FileServer;
+use nine_servers::{Disk, DiskOptions, Ram};
+
+use crate::config::Serving;
+
+/// Bytes that `ram:` may hold.
+const RAM: u64 = 1 << 30;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Export {
+    /// A directory of this host.
+    Disk(PathBuf),
+    /// A tree in memory of at most so many bytes.
+    Ram(u64),
+}
+
+impl Export {
+    /// The current directory: what is served when nobody says.
+    pub fn here() -> Result<Export> {
+        Ok(Export::Disk(std::env::current_dir().context("the current directory")?))
+    }
+
+    /// Makes it ready to be served.
+    pub fn open(&self, serving: &Serving) -> Result<Arc<dyn FileServer>> {
+        Ok(match self {
+            Export::Disk(path) => {
+                let options = DiskOptions {
+                    read_only: serving.read_only.unwrap_or(false),
+                    identity: serving.identity.map(Into::into).unwrap_or_default(),
+                    devices: serving.devices.unwrap_or(false),
+                    ..DiskOptions::default()
+                };
+                let whole = path.canonicalize().context(path.display().to_string())?;
+                Arc::new(Disk::open(&whole, options).context(path.display().to_string())?)
+            }
+            Export::Ram(limit) => Arc::new(Ram::new(*limit)),
+        })
+    }
+}
+
+impl fmt::Display for Export {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Export::Disk(path) => {
+                write!(f, "disk:{}", path.canonicalize().as_ref().unwrap_or(path).display())
+            }
+            Export::Ram(limit) => write!(f, "ram:{limit}"),
+        }
+    }
+}
+
+impl FromStr for Export {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Export, String> {
+        match word.split_once(':') {
+            Some(("disk", "")) => Err("write disk:/PATH".into()),
+            Some(("disk", path)) => Ok(Export::Disk(path.into())),
+            Some(("ram", "")) => Ok(Export::Ram(RAM)),
+            Some(("ram", size)) => bytes(size).map(Export::Ram),
+            Some((kind, _)) if !kind.is_empty() && !kind.contains(['/', '.']) => Err(format!(
+                "`{kind}:` is no server; write disk:/PATH, ram: or ram:SIZE (a path may begin with ./)"
+            )),
+            _ if word.is_empty() => Err("write a path, disk:/PATH, ram: or ram:SIZE".into()),
+            _ => Ok(Export::Disk(word.into())),
+        }
+    }
+}
+
+/// `4096`, `64K`, `64M`, `2G`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" => Some(0),
+        "K" | "k" => Some(10),
+        "M" => Some(20),
+        "G" => Some(30),
+        _ => None,
+    };
+    let size = digits.parse::<u64>().ok().zip(shift).and_then(|(n, shift)| n.checked_mul(1 << shift));
+    size.ok_or_else(|| format!("`{text}` is no size; write bytes, or 64K, 64M, 2G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_one_word() {
+        for (word, export) in [
+            ("/srv", Export::Disk("/srv".into())),
+            ("disk:/srv", Export::Disk("/srv".into())),
+            ("./a:b", Export::Disk("./a:b".into())),
+            ("src", Export::Disk("src".into())),
+            ("ram:", Export::Ram(RAM)),
+            ("ram:64M", Export::Ram(64 << 20)),
+        ] {
+            assert_eq!(word.parse(), Ok(export), "{word}");
+        }
+        for word in ["", "disk:", "ram:x", "ram:9999999999G", "net:"] {
+            assert!(word.parse::<Export>().is_err(), "{word}");
+        }
+    }
+}

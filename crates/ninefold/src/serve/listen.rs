@@ -1,0 +1,210 @@
+//! Where clients come in, and what each door asks of them. Closed by default.
+//!
+//! | address | who proves nothing else |
+//! |---|---|
+//! | unix socket | does not exist: the kernel says who is there, and the socket's mode lets only its owner in |
+//! | loopback | reads; with the token, everything |
+//! | tls | is refused; a client certificate or the token opens |
+//! | any other | there is no such listener without `-insecure`, and then everybody is trusted |
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use nine_io::server::{Anonymous, Door, Gate};
+use nine_net::{Addr, ClientAuth, Env, Listener, ServerTls, TlsFiles, rt};
+use serde::{Deserialize, Serialize};
+
+use super::token;
+use crate::config::{Serving, by_string};
+use crate::fail;
+
+/// Clients at a time, unless told otherwise.
+const CLIENTS: u32 = 10_000;
+/// The loopback port of a server that is told nothing.
+const PORT: u16 = 5640;
+
+/// An address to listen on, as a person gives it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Listen {
+    pub addr: Addr,
+    /// `-insecure` stands behind it.
+    pub insecure: bool,
+}
+
+/// A door that is open, and what is to be said about it.
+pub struct Open {
+    pub door: Door,
+    pub gate: Gate,
+}
+
+/// Opens every door, or none.
+pub fn open(env: &rt::Real, serving: &Serving) -> Result<Vec<Open>> {
+    let asked: Vec<Listen> = match &*serving.listen {
+        [] => Vec::new(),
+        listen => listen.to_vec(),
+    };
+    if !asked.is_empty() {
+        let mut token = None;
+        return asked.iter().map(|listen| open_one(env, serving, listen, &mut token)).collect();
+    }
+    let mut token = None;
+    make_socket_dir()?;
+    let unix = Listen { addr: Addr::Unix { path: default_socket()? }, insecure: false };
+    let tcp = Listen { addr: Addr::Tcp { host: "127.0.0.1".into(), port: PORT }, insecure: false };
+    let mut open = vec![open_one(env, serving, &unix, &mut token)?];
+    match open_one(env, serving, &tcp, &mut token) {
+        Ok(tcp) => open.push(tcp),
+        Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::AddrInUse) => {
+            fail::note(format_args!(
+                "{}: another program listens there; the unix socket serves alone",
+                tcp.addr
+            ));
+        }
+        Err(e) => return Err(e),
+    }
+    Ok(open)
+}
+
+fn open_one(
+    env: &rt::Real,
+    serving: &Serving,
+    listen: &Listen,
+    token: &mut Option<Arc<str>>,
+) -> Result<Open> {
+    let listener = match Listener::bind(&listen.addr) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse && serving.listen.is_empty() => {
+            return Err(anyhow::Error::new(e).context(
+                "another server is there already (`ninefold ls` shows its files); --listen ADDR serves elsewhere",
+            ));
+        }
+        bound => bound?,
+    };
+    let insecure = listen.insecure || serving.insecure.unwrap_or(false);
+    let local = listener.local_only();
+    let tls = tls(env, serving, &listen.addr)?;
+    let certificates = tls.is_some() && serving.client_ca.is_some();
+    let anonymous = match &listen.addr {
+        Addr::Unix { .. } => Anonymous::Refused,
+        _ if insecure && !local => Anonymous::Trusted,
+        _ if local => Anonymous::ReadOnly,
+        Addr::Tls { .. } => Anonymous::Refused,
+        _ => bail!(
+            "{}: whoever reaches this address could do everything, and all of it could be read on the way. Listen on \
+             tls! with --cert and --key, or say that you mean it: --listen '{0} -insecure'",
+            listener.addr()
+        ),
+    };
+    let wants_token = !matches!(listen.addr, Addr::Unix { .. }) && anonymous != Anonymous::Trusted;
+    if wants_token && token.is_none() && !serving.no_token.unwrap_or(false) {
+        *token = Some(match &serving.token_file {
+            Some(path) => token::kept(env, path)?,
+            None => token::fresh(env),
+        });
+    }
+    let token = token.clone().filter(|_| wants_token);
+    if anonymous == Anonymous::Refused && tls.is_some() && !certificates && token.is_none() {
+        bail!("{}: nobody could come in: give --client-ca, or let there be a token", listener.addr());
+    }
+    if anonymous == Anonymous::Trusted {
+        tracing::warn!(addr = %listener.addr(), "INSECURE: whoever reaches this address can do everything");
+    }
+    let read_only = serving.read_only.unwrap_or(false);
+    let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
+    Ok(Open { door: Door { listener, tls, clients }, gate: Gate { anonymous, token, read_only } })
+}
+
+fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Rc<RefCell<ServerTls>>>> {
+    let Addr::Tls { .. } = addr else { return Ok(None) };
+    let (Some(cert), Some(key)) = (serving.cert.clone(), serving.key.clone()) else {
+        bail!("{addr}: a tls! listener needs --cert and --key");
+    };
+    let auth = match (&serving.client_ca, serving.no_token) {
+        (None, _) => ClientAuth::None,
+        (Some(_), Some(true)) => ClientAuth::Required,
+        (Some(_), _) => ClientAuth::Optional,
+    };
+    let files = TlsFiles { cert, key, client_ca: serving.client_ca.clone() };
+    let tls = ServerTls::new(files, auth, env.now(), env.wall())?;
+    Ok(Some(Rc::new(RefCell::new(tls))))
+}
+
+/// The socket of a server that is told nothing, and where clients look for one.
+pub fn default_socket() -> Result<PathBuf> {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return Ok("/run/ninefold.sock".into());
+    }
+    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        return Ok(Path::new(&dir).join("ninefold.sock"));
+    }
+    let dir = own_dir();
+    match dir.symlink_metadata() {
+        Ok(meta) if !meta.is_dir() || meta.uid() != uid.as_raw() || meta.mode() & 0o077 != 0 => {
+            bail!("{}: not a directory of ours alone; set XDG_RUNTIME_DIR", dir.display())
+        }
+        _ => Ok(dir.join("ninefold.sock")),
+    }
+}
+
+/// For hosts without a runtime directory.
+fn own_dir() -> PathBuf {
+    format!("/tmp/ninefold-{}", rustix::process::geteuid().as_raw()).into()
+}
+
+fn make_socket_dir() -> Result<()> {
+    let path = default_socket()?;
+    match path.parent() {
+        Some(dir) if dir == own_dir() && !dir.exists() => {
+            std::fs::DirBuilder::new().mode(0o700).create(dir).with_context(|| dir.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let (flags, words): (Vec<&str>, Vec<&str>) =
+            text.split_whitespace().partition(|word| *word == "-insecure");
+        match *words {
+            [addr] => {
+                let addr = addr.parse().map_err(|e: nine_net::DialError| e.to_string())?;
+                Ok(Listen { addr, insecure: !flags.is_empty() })
+            }
+            _ => Err("write one address, and perhaps -insecure after it".into()),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.addr, if self.insecure { " -insecure" } else { "" })
+    }
+}
+
+by_string! {
+    Listen, String, |listen| listen.to_string();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn insecure_is_said_on_the_line() {
+        let parse = |text: &str| text.parse::<Listen>().map(|l| l.to_string());
+        assert_eq!(parse("tcp!*!564 -insecure"), Ok("tcp!*!564 -insecure".into()));
+        assert_eq!(parse("-insecure tcp!*!564"), Ok("tcp!*!564 -insecure".into()));
+        assert_eq!(parse("9p://h:1"), Ok("tcp!h!1".into()));
+        assert!(parse("tcp!*!1 tcp!*!2").is_err() && parse("-insecure").is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! `serve`: one file server behind as many doors as were asked for, until a signal ends it.
+//!
+//! In: [`Export`], [`Serving`]. Out: on the standard output what is served and how to reach it, then `ready`.
+//! SIGTERM or SIGINT: nobody new comes in, what has been asked for is answered, status 0; a second one, or
+//! [`PATIENCE`], ends the wait. SIGHUP: the configuration is read again, for the level of the log; certificates are
+//! read again by themselves.
+//!
+//! Always holds: signals are watched before the first socket exists, so none is left behind.
+
+mod banner;
+mod export;
+mod listen;
+mod token;
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use nine_io::server::{Core, Service, listen as serve_door};
+use nine_net::{Env, rt};
+use nine_proto::session::server::Limits;
+
+use crate::cli;
+use crate::config::{Config, General, Level, Serving};
+use crate::dial::within;
+use crate::log;
+
+pub use export::Export;
+pub use listen::{Listen, default_socket};
+
+/// The longest wait for answers that are still owed when the server ends.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often that wait looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Serves until a signal ends it.
+pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
+    let export = match <[Export; 1]>::try_from(args.exports) {
+        Ok([export]) => export,
+        Err(none) if none.is_empty() => Export::here()?,
+        Err(_) => bail!(
+            "several servers in one tree are not possible yet: start one `ninefold serve` for each, with its own \
+             --listen"
+        ),
+    };
+    let serving = config.serving(&args.serving)?;
+    // What clients ask for shall be what files get.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    if let Err(e) = rt::raise_nofile() {
+        tracing::warn!("the limit of open files stays as it is: {e}");
+    }
+    let served = rt::block_on(async |env| serve(env, &export, &serving, general).await)?;
+    log::end();
+    served
+}
+
+async fn serve(env: rt::Real, export: &Export, serving: &Serving, general: &General) -> Result<()> {
+    let mut signals = rt::signals()?;
+    let server = export.open(serving)?;
+    let open = listen::open(&env, serving)?;
+    let banner = banner::text(export, serving, &open);
+    let core = Core::default();
+    let mut doors = FuturesUnordered::new();
+    for listen::Open { door, gate } in open {
+        let mut service = Service::new(server.clone(), gate, core.clone());
+        let default = Limits::default();
+        service.limits = Limits {
+            msize: serving.msize.unwrap_or(default.msize),
+            fids: serving.max_fids.map_or(default.fids, |n| n as usize),
+        };
+        doors.push(serve_door(env, door, service));
+    }
+    // A terminal that has gone is no reason not to serve.
+    let _ = std::io::stdout().write_all(banner.as_bytes()).and_then(|()| std::io::stdout().flush());
+    loop {
+        match select(doors.next(), std::pin::pin!(signals.next())).await {
+            Either::Left((Some(Err(e)), _)) => return Err(e.into()),
+            Either::Left((Some(Ok(())), _)) => {}
+            Either::Left((None, _)) => break,
+            Either::Right((rt::Signal::Hangup, _)) => reread(general),
+            Either::Right((signal, _)) => {
+                tracing::info!(
+                    ?signal,
+                    clients = core.connected(),
+                    "no new clients; the answers owed are sent"
+                );
+                break;
+            }
+        }
+    }
+    core.drain();
+    let drained = async {
+        while doors.next().await.is_some() {}
+        while core.connected() > 0 {
+            env.sleep_until(env.now() + LOOK).await;
+        }
+    };
+    let drained = within(&env, PATIENCE, drained);
+    match select(std::pin::pin!(drained), std::pin::pin!(signals.next())).await {
+        Either::Left((Some(()), _)) => tracing::info!("all clients have their answers"),
+        _ => tracing::warn!(clients = core.connected(), "ending with answers owed"),
+    }
+    Ok(())
+}
+
+fn reread(general: &General) {
+    match Config::load(general) {
+        Ok(config) => {
+            let level = general.log.or(config.log).unwrap_or(Level::Info);
+            log::set_level(level);
+            tracing::info!(?level, "the configuration is read again; addresses and limits need a new start");
+        }
+        Err(e) => tracing::error!("the old configuration stays: {e:#}"),
+    }
+}

@@ -1,0 +1,53 @@
+//! The token: 128 random bits in hex. Whoever shows it is trusted as the user who serves.
+//!
+//! It is new at every start, or kept in a file that only its owner can read.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use nine_net::Env;
+
+/// The shortest token that is taken from a file, characters.
+const SHORTEST: usize = 16;
+
+/// A new one.
+pub fn fresh(env: &impl Env) -> Arc<str> {
+    let mut bits = [0; 16];
+    env.entropy(&mut bits);
+    bits.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
+/// The one in a file, which is made if it does not exist.
+pub fn kept(env: &impl Env, path: &Path) -> Result<Arc<str>> {
+    let token = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(mut file) => {
+            let token = fresh(env);
+            writeln!(file, "{token}").map(|()| token)
+        }
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => return read(path),
+        Err(e) => Err(e),
+    };
+    token.with_context(|| path.display().to_string())
+}
+
+fn read(path: &Path) -> Result<Arc<str>> {
+    let name = || path.display().to_string();
+    let mut file = File::open(path).with_context(name)?;
+    if file.metadata().with_context(name)?.mode() & 0o077 != 0 {
+        bail!("{}: others can read the token; try: chmod 600 {0}", path.display());
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).with_context(name)?;
+    let token = text.trim();
+    if token.len() < SHORTEST || !token.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        bail!(
+            "{}: a token has at least {SHORTEST} letters and digits; remove the file to get a new one",
+            name()
+        );
+    }
+    Ok(token.into())
+}

@@ -1,0 +1,46 @@
+//! `config`: says whether files are right, or what files and environment come to.
+
+use anyhow::{Result, bail};
+use clap::Parser;
+
+use crate::cli::{Cli, Config as Args, ConfigVerb, Verb};
+use crate::config::{Config, General, files};
+use crate::output::Output;
+
+pub fn run(args: Args, general: &General) -> Result<()> {
+    let mut out = Output::new();
+    match args.verb {
+        ConfigVerb::Check { file: Some(file) } => {
+            Config::read(&file)?;
+            out.print(format_args!("{}: good\n", file.display()))?;
+        }
+        ConfigVerb::Check { file: None } => {
+            let present: Vec<_> = files(general).into_iter().filter(|path| path.exists()).collect();
+            if present.is_empty() {
+                let looked: Vec<_> = files(general).iter().map(|path| path.display().to_string()).collect();
+                if general.config.is_some() {
+                    bail!("{}: No such file or directory", looked.concat());
+                }
+                out.print(format_args!("no configuration: neither {}\n", looked.join(" nor ")))?;
+            }
+            for file in present {
+                Config::read(&file)?;
+                out.print(format_args!("{}: good\n", file.display()))?;
+            }
+        }
+        ConfigVerb::Show => {
+            let mut config = Config::load(general)?;
+            config.log = general.log.or(config.log);
+            config.log_format = general.log_format.or(config.log_format);
+            // What the environment says is what the verbs would see without a flag.
+            if let Verb::Ls(ls) = Cli::try_parse_from(["ninefold", "ls"])?.verb {
+                config.client = config.remote(&ls.remote)?;
+            }
+            if let Verb::Serve(serve) = Cli::try_parse_from(["ninefold", "serve"])?.verb {
+                config.serve = config.serving(&serve.serving)?;
+            }
+            out.print(toml::to_string(&config)?)?;
+        }
+    }
+    out.flush()
+}

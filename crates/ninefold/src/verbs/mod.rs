@@ -1,0 +1,96 @@
+//! The verbs: each takes its arguments and ends in a [`Tally`].
+//!
+//! What fails for one operand is said at once and the next one is taken; what would fail for all (the server is not
+//! there, nobody reads our output) ends the verb.
+
+mod cat;
+mod config;
+mod ls;
+mod mkdir;
+mod mv;
+mod rm;
+mod stat;
+mod tree;
+mod write;
+
+use anyhow::Result;
+use nine_io::client::{Entry, File};
+use nine_proto::{GetMask, mode};
+use rustix::fs::Mode;
+
+use crate::cli::{Cli, Verb};
+use crate::config::{Config, Level, LogFormat};
+use crate::fail::Tally;
+use crate::{completions, copy, log, serve};
+
+/// Does what the command line says.
+pub fn run(cli: Cli) -> Result<Tally> {
+    let Cli { general, verb } = cli;
+    crate::fail::verb(verb.name());
+    let config = match &verb {
+        // These tell what is wrong with the files, or do not need them.
+        Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => Config::default(),
+        _ => Config::load(&general)?,
+    };
+    let usual = if matches!(verb, Verb::Serve(_)) { Level::Info } else { Level::Warn };
+    log::start(
+        general.log.or(config.log).unwrap_or(usual),
+        general.log_format.or(config.log_format).unwrap_or(LogFormat::Text),
+    );
+    match verb {
+        Verb::Serve(args) => serve::run(args, &config, &general)?,
+        Verb::Ls(args) => return ls::run(args, &config),
+        Verb::Cat(args) => return cat::run(args, &config),
+        Verb::Get(args) => return copy::get(args, &config),
+        Verb::Put(args) => return copy::put(args, &config),
+        Verb::Cp(args) => return copy::cp(args, &config),
+        Verb::Mv(args) => return mv::run(args, &config),
+        Verb::Rm(args) => return rm::run(args, &config),
+        Verb::Mkdir(args) => return mkdir::run(args, &config),
+        Verb::Stat(args) => return stat::run(args, &config),
+        Verb::Write(args) => return write::run(args, &config),
+        Verb::Tree(args) => return tree::run(args, &config),
+        Verb::Config(args) => config::run(args, &general)?,
+        Verb::Completions(args) => completions::completions(args.shell)?,
+        Verb::Man(args) => completions::man(&args.dir)?,
+    }
+    Ok(Tally::default())
+}
+
+/// The entries of a directory by name; with their attributes, if they are wanted.
+async fn sorted(dir: &File, attrs: Option<GetMask>) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    let mut reading = dir.read_dir().await?;
+    match attrs {
+        Some(mask) => {
+            while let Some(block) = reading.next_with_attrs(mask).await {
+                entries.extend(block?);
+            }
+        }
+        None => {
+            while let Some(entry) = reading.next().await {
+                entries.push(entry?);
+            }
+        }
+    }
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// Whether names like this are left out without `-a`.
+fn is_hidden(entry: &Entry) -> bool {
+    entry.name.starts_with(b".")
+}
+
+/// Whether a mode is that of a symbolic link.
+fn is_link(st_mode: u32) -> bool {
+    st_mode & mode::S_IFMT == mode::S_IFLNK
+}
+
+/// What the person who runs us takes away from the permissions of new files; servers do not know it.
+fn own_umask() -> u32 {
+    // There is no way to ask without setting it. We are one thread here.
+    let umask = rustix::process::umask(Mode::empty());
+    rustix::process::umask(umask);
+    umask.bits()
+}

@@ -1,0 +1,63 @@
+//! `write`: the standard input into a file of a server, in place, so that a control file gets what it is sent.
+
+use std::io::{Read, stdin};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use nine_io::client::{File, Writer};
+use nine_proto::{GetMask, OpenFlags};
+
+use super::own_umask;
+use crate::cli;
+use crate::config::Config;
+use crate::dial::{self, Sessions};
+use crate::fail::Tally;
+use crate::operand::Place;
+
+/// Read from the standard input at once, bytes.
+const PIECE: usize = 256 * 1024;
+
+pub fn run(args: cli::Write, config: &Config) -> Result<Tally> {
+    let remote = config.remote(&args.remote)?;
+    let place = Place::parse(&args.path, &remote)?;
+    dial::run(remote, async |sessions| {
+        let mut tally = Tally::default();
+        let written = write(&sessions, &place, &args).await;
+        tally.check(&place, written)?;
+        Ok(tally)
+    })
+}
+
+async fn write(sessions: &Sessions, place: &Place, args: &cli::Write) -> Result<()> {
+    let file = open(sessions, place, args).await?;
+    let begin = if args.append { file.getattr(GetMask::SIZE).await.map_or(0, |attr| attr.size) } else { 0 };
+    let mut input = stdin().lock();
+    // What a person or a program is still saying is passed on as it comes: nothing else runs while we wait for it.
+    let is_whole =
+        rustix::fs::fstat(&input).is_ok_and(|st| rustix::fs::FileType::from_raw_mode(st.st_mode).is_file());
+    let mut writer = Writer::new(&file, begin);
+    loop {
+        let mut piece = vec![0; PIECE];
+        let n = input.read(&mut piece).context("standard input")?;
+        if n == 0 {
+            break;
+        }
+        piece.truncate(n);
+        writer.push(Bytes::from(piece)).await?;
+        if !is_whole {
+            writer.finish().await?;
+        }
+    }
+    writer.finish().await?;
+    drop(writer);
+    Ok(file.close().await?)
+}
+
+async fn open(sessions: &Sessions, place: &Place, args: &cli::Write) -> Result<File> {
+    let flags = OpenFlags::WRITE | if args.append { OpenFlags::APPEND } else { OpenFlags::TRUNC };
+    if args.create && sessions.walk(place, true).await.is_err() {
+        let (parent, name) = sessions.parent(place).await?;
+        return Ok(parent.open_or_create(name, flags, 0o666 & !own_umask()).await?);
+    }
+    Ok(sessions.walk(place, true).await?.open_here(flags).await?)
+}
