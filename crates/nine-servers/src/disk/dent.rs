@@ -298,7 +298,8 @@ impl Dent {
         place.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, dir)) && *place.name == *name
     }
 
-    fn cached(&self) -> Option<Arc<OwnedFd>> {
+    /// Its descriptor, if that is at hand.
+    pub(super) fn cached(&self) -> Option<Arc<OwnedFd>> {
         let fd = lock(&self.handle).clone()?;
         self.used.store(true, Ordering::Relaxed);
         Some(fd)

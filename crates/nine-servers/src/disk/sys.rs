@@ -98,11 +98,13 @@ impl Ident {
         })
     }
 
-    fn apply(&self) -> Result<()> {
-        // SAFETY: the pointer and the count are of one vector, which the kernel only reads. The system call itself
-        // changes this thread alone; libc's wrapper of it would change all.
-        done(unsafe { libc::syscall(libc::SYS_setgroups, self.groups.len(), self.groups.as_ptr()) })?;
-        // A user's capabilities go and come with the fsuid, so it must be the last to go and the first to come.
+    /// Takes these rights for this thread; its supplementary groups only if they may differ.
+    fn apply(&self, groups: bool) -> Result<()> {
+        if groups {
+            // SAFETY: the pointer and the count are of one vector, which the kernel only reads. The system call
+            // itself changes this thread alone; libc's wrapper of it would change all.
+            done(unsafe { libc::syscall(libc::SYS_setgroups, self.groups.len(), self.groups.as_ptr()) })?;
+        }
         for (call, id) in [(libc::SYS_setfsgid, self.gid), (libc::SYS_setfsuid, self.uid)] {
             // SAFETY: numbers only. The call has no error result: asking for an impossible id tells the one in force.
             let now = unsafe {
@@ -121,6 +123,7 @@ impl Ident {
 #[must_use]
 pub(super) struct Guard<'a> {
     server: &'a Ident,
+    groups: bool,
     thread: PhantomData<*const ()>,
 }
 
@@ -128,9 +131,10 @@ impl<'a> Guard<'a> {
     /// Becomes `client`; fails, with nothing changed, if the kernel does not let us. `server` is what the thread is
     /// now and becomes again.
     pub(super) fn enter(client: &Ident, server: &'a Ident) -> Result<Self> {
-        let guard = Self { server, thread: PhantomData };
+        let groups = client.groups != server.groups;
+        let guard = Self { server, groups, thread: PhantomData };
         // On failure the guard is dropped, which undoes what had been changed.
-        client.apply()?;
+        client.apply(groups)?;
         Ok(guard)
     }
 }
@@ -138,9 +142,7 @@ impl<'a> Guard<'a> {
 impl Drop for Guard<'_> {
     /// A thread that cannot become itself again would serve the next client with the rights of this one.
     fn drop(&mut self) {
-        // SAFETY: a number only; it brings back the capabilities that `apply` needs first of all.
-        unsafe { libc::syscall(libc::SYS_setfsuid, self.server.uid) };
-        if self.server.apply().is_err() {
+        if self.server.apply(self.groups).is_err() {
             tracing::error!("a thread could not get its own user back");
             std::process::abort();
         }
@@ -210,13 +212,22 @@ mod tests {
         let server = Ident::of_process().unwrap();
         let client = Ident { uid: 65534, gid: 65534, groups: vec![7, 9] };
         let dir = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let chmod = |path: &std::path::Path, mode| {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        };
+        chmod(dir.path(), 0o777);
         let owner_of = |name: &str| {
             std::fs::write(dir.path().join(name), b"").unwrap();
             let meta = std::fs::metadata(dir.path().join(name)).unwrap();
             (meta.uid(), meta.gid())
         };
+        let groups = dir.path().join("group's");
+        std::fs::write(&groups, "x").unwrap();
+        std::os::unix::fs::chown(&groups, Some(0), Some(9)).unwrap();
+        chmod(&groups, 0o040);
         let guard = Guard::enter(&client, &server).unwrap();
+        assert_eq!(std::fs::read(&groups).unwrap(), b"x");
+        assert!(std::fs::write(&groups, "y").is_err());
         assert_eq!(rustix::process::getgroups().unwrap().len(), 2);
         assert_eq!(owner_of("theirs"), (65534, 65534));
         drop(guard);

@@ -2,7 +2,7 @@
 //!
 //! In: an aname or names. Out: nodes and qids. A walk that fails after its first name makes no node (walk(5)).
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use nine_io::server::{Reply, Who};
@@ -11,7 +11,7 @@ use nine_proto::{Errno, Error, NOGID, NOUID, Qid, Walked};
 
 use super::dent::Dent;
 use super::host::{self, HostFs};
-use super::sys::{self, Ident};
+use super::sys::{self, Guard, Ident};
 use super::{As, Done, Fail, How, Inner, Kind, Node, View};
 
 /// User and group of those who have none (`nobody`, `nogroup`): the group of a number that the database does not
@@ -32,7 +32,7 @@ impl<H: HostFs> Inner<H> {
         let mut qid = self.qid(&self.host.stat(fd.as_fd(), b"")?);
         for name in aname.split(|&b| b == b'/').filter(|&name| !matches!(name, b"" | b".")) {
             nine_proto::check_name(name)?;
-            let (dent, next) = self.walk_one(How::Pool, &view, &view.root, name)?;
+            let (dent, next) = self.walk_one(How::Pool, &view, &view.root, name, &mut None)?;
             (view.root, qid) = (dent, next);
         }
         let dent = view.root.clone();
@@ -43,8 +43,9 @@ impl<H: HostFs> Inner<H> {
         let mut dent = node.dent()?.clone();
         let mut qids = Walked::new();
         let still = if names.is_empty() { None } else { Some(self.tree.still(how)?) };
+        let mut client = None;
         for name in names.iter() {
-            match self.walk_one(how, &node.view, &dent, name) {
+            match self.walk_one(how, &node.view, &dent, name, &mut client) {
                 Ok((next, qid)) => {
                     qids.push(qid);
                     dent = next;
@@ -55,24 +56,47 @@ impl<H: HostFs> Inner<H> {
                 Err(_) => return Ok(Reply::Walk { qids, node: None }),
             }
         }
-        drop(still);
+        drop((client, still));
         Ok(Reply::Walk { qids, node: Some(node.with(Kind::Path(dent))) })
     }
 
-    /// One name, with `still` held.
-    fn walk_one(&self, how: How, view: &View, from: &Arc<Dent>, name: &[u8]) -> Done<(Arc<Dent>, Qid)> {
+    /// One name, with `still` held. `client`: kept from name to name, for becoming somebody costs more than a name;
+    /// only what has to be opened again is opened by the server itself.
+    fn walk_one<'a>(
+        &'a self,
+        how: How,
+        view: &View,
+        from: &Arc<Dent>,
+        name: &[u8],
+        client: &mut Option<Guard<'a>>,
+    ) -> Done<(Arc<Dent>, Qid)> {
         if !from.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
         if name == b".." {
             let up = self.parent_in(view, from);
-            let fd = self.tree.handle_still(&self.host, how, &up)?;
+            let fd = self.handle_as_server(how, &up, client)?;
             return Ok((up, self.qid(&self.host.stat(fd.as_fd(), b"")?)));
         }
-        let dir_fd = self.tree.handle_still(&self.host, how, from)?;
-        let _client = self.become_client(view, NOGID)?;
+        let dir_fd = self.handle_as_server(how, from, client)?;
+        if client.is_none() {
+            *client = self.become_client(view, NOGID)?;
+        }
         let (dent, st) = self.tree.step(&self.host, how, from, &dir_fd, name)?;
         Ok((dent, self.qid(&st)))
+    }
+
+    fn handle_as_server(
+        &self,
+        how: How,
+        dent: &Arc<Dent>,
+        client: &mut Option<Guard<'_>>,
+    ) -> Done<Arc<OwnedFd>> {
+        if let Some(fd) = dent.cached() {
+            return Ok(fd);
+        }
+        *client = None;
+        Ok(self.tree.handle_still(&self.host, how, dent)?)
     }
 
     /// Where ".." leads: never out of the view, even if the directory was moved out of it.
