@@ -20,9 +20,17 @@ pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     steps.run("tests", &mut tests)?;
     no_std(steps)?;
     if all {
+        wake_ups(steps)?;
         crate::sim(steps, &[("NINE_SEEDS", "1000".to_string())])?;
     }
     crate::fuzz_smoke(steps, if all { 10 * crate::SMOKE } else { crate::SMOKE })
+}
+
+/// Every order in which two threads can meet at a wake-up, by loom.
+fn wake_ups(steps: &mut Steps) -> Result<(), Failed> {
+    let mut tests = cargo(&["test", "--release", "--package", "nine-io", "--lib", "order"]);
+    tests.env("RUSTFLAGS", "--cfg nine_loom").env("CARGO_TARGET_DIR", "target/loom");
+    steps.run("wake-ups", &mut tests)
 }
 
 /// Installs the Debian packages that tests call, where we may; elsewhere says what is missing.

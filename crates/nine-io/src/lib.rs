@@ -8,5 +8,6 @@ mod buf;
 pub mod client;
 mod payload;
 pub mod server;
+mod sync;
 
 pub use payload::Payload;

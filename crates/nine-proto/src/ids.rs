@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Names one outstanding request of a session, chosen by the client (intro(5)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(pub u16);
 
 /// Names a file in a session, chosen by the client (intro(5)).

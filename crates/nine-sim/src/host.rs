@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nine_servers::disk::Block;
-use nine_servers::disk::host::{Errno, HostFs, HostLock, Linux, Result, Stat};
+use nine_servers::disk::host::{Errno, HostFs, HostLock, Linux, Resident, Result, Stat};
 use rustix::fs::{Mode, OFlags, RenameFlags, Timestamps};
 
 use crate::rng::Rng;
@@ -77,7 +77,14 @@ macro_rules! pass {
 }
 
 impl HostFs for Faulty {
-    fn open(&self, dir: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode, cached: bool) -> Result<OwnedFd> {
+    fn open(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        flags: OFlags,
+        mode: Mode,
+        cached: bool,
+    ) -> Result<OwnedFd> {
         match flags.intersects(OFlags::CREATE | OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
             true => self.change()?,
             false => self.chance()?,
@@ -97,8 +104,8 @@ impl HostFs for Faulty {
         Ok(written)
     }
 
-    fn resident(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
-        self.plan().one_in == 0 && Linux.resident(file, offset, len)
+    fn resident(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Resident {
+        if self.plan().one_in == 0 { Linux.resident(file, offset, len) } else { Resident::Unknown }
     }
 
     pass! {

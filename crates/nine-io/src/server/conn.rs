@@ -170,7 +170,7 @@ impl Connection {
             }
             if starved {
                 // Woken by answers, by the socket's writability, or by memory that another connection gives back.
-                self.core.wait_for_memory(self.id, cx.waker());
+                self.core.memory().wait(self.id, cx.waker());
                 if !self.starved() {
                     continue;
                 }
@@ -422,14 +422,14 @@ impl Connection {
     }
 
     fn share(&self) -> usize {
-        (self.core.free() + self.borrowed) / 4
+        (self.core.memory().free() + self.borrowed) / 4
     }
 
     /// Borrows from the core, or gives back, what is above the floor now.
     fn settle(&mut self) {
         let all = self.load() + self.rx.held() + self.session.fid_count() * FID_COST;
         let borrow = all.saturating_sub(FLOOR);
-        self.core.borrow(self.borrowed, borrow);
+        self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;
     }
 
@@ -493,7 +493,7 @@ impl Drop for Connection {
                 self.serve(clunk);
             }
         }
-        self.core.borrow(self.borrowed, 0);
+        self.core.memory().borrow(self.borrowed, 0);
         self.core.leave(self.id);
     }
 }

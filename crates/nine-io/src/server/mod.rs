@@ -9,13 +9,14 @@
 mod conn;
 mod gate;
 mod listen;
+mod memory;
 mod req;
 mod rx;
 mod tx;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use nine_net::Transport;
@@ -28,6 +29,8 @@ pub use listen::{Door, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 
 use crate::buf::Pool;
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
+use memory::Memory;
 
 /// The dialects we speak, best first.
 pub const DIALECTS: &[Dialect] = &[Dialect::L, Dialect::U, Dialect::P2000];
@@ -71,17 +74,12 @@ pub struct Core {
 }
 
 struct Shared {
-    budget: usize,
-    borrowed: AtomicUsize,
+    memory: Memory,
     draining: AtomicBool,
     /// Live connections, to be woken when the core drains.
     connections: Mutex<HashMap<u64, Waker>>,
     /// Listeners, likewise.
     listeners: Mutex<HashMap<u64, Waker>>,
-    /// Connections that wait until others give memory back.
-    starved: Mutex<HashMap<u64, Waker>>,
-    /// Whether there are any.
-    any_starved: AtomicBool,
     /// Clients from accept to the last clunk.
     guests: AtomicUsize,
 }
@@ -98,13 +96,10 @@ impl Core {
         Self {
             pool: Pool::default(),
             shared: Arc::new(Shared {
-                budget,
-                borrowed: AtomicUsize::new(0),
+                memory: Memory::new(budget),
                 draining: AtomicBool::new(false),
-                connections: Mutex::default(),
-                listeners: Mutex::default(),
-                starved: Mutex::default(),
-                any_starved: AtomicBool::new(false),
+                connections: Mutex::new(HashMap::new()),
+                listeners: Mutex::new(HashMap::new()),
                 guests: AtomicUsize::new(0),
             }),
         }
@@ -125,33 +120,15 @@ impl Core {
 
     /// Bytes that connections hold above their floors.
     pub fn borrowed(&self) -> usize {
-        self.shared.borrowed.load(Ordering::Relaxed)
+        self.shared.memory.borrowed()
     }
 
     fn draining(&self) -> bool {
         self.shared.draining.load(Ordering::SeqCst)
     }
 
-    /// Bytes that nobody has borrowed.
-    fn free(&self) -> usize {
-        self.shared.budget.saturating_sub(self.borrowed())
-    }
-
-    fn borrow(&self, old: usize, new: usize) {
-        if new > old {
-            self.shared.borrowed.fetch_add(new - old, Ordering::Relaxed);
-        } else if old > new {
-            self.shared.borrowed.fetch_sub(old - new, Ordering::SeqCst);
-            if self.shared.any_starved.swap(false, Ordering::SeqCst) {
-                std::mem::take(&mut *lock(&self.shared.starved)).into_values().for_each(Waker::wake);
-            }
-        }
-    }
-
-    /// Wakes when memory is given back. Look again after this: it may have been just before.
-    fn wait_for_memory(&self, id: u64, waker: &Waker) {
-        lock(&self.shared.starved).insert(id, waker.clone());
-        self.shared.any_starved.store(true, Ordering::SeqCst);
+    fn memory(&self) -> &Memory {
+        &self.shared.memory
     }
 
     /// Counts a client until the guard is dropped.
@@ -173,9 +150,9 @@ impl Core {
     }
 
     fn leave(&self, id: u64) {
-        for table in [&self.shared.connections, &self.shared.listeners, &self.shared.starved] {
-            lock(table).remove(&id);
-        }
+        self.memory().forget(id);
+        lock(&self.shared.connections).remove(&id);
+        lock(&self.shared.listeners).remove(&id);
     }
 
     /// Numbers connections through the whole process, so that a log line names one.
@@ -192,8 +169,4 @@ impl Drop for Guest {
     fn drop(&mut self) {
         self.0.shared.guests.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

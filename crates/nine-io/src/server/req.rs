@@ -6,7 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use nine_net::Proof;
@@ -16,6 +16,7 @@ use nine_proto::{DirBuf, Errno, Error, Names, Op, Result};
 use super::gate::split_token;
 use crate::buf::Frame;
 use crate::payload::Payload;
+use crate::sync::{Mutex, lock};
 
 /// What a server keeps behind a fid. Shared with requests that are still under way when the fid moves on.
 pub type Node = Arc<dyn Any + Send + Sync>;
@@ -202,7 +203,7 @@ impl Later {
 
     /// Whether nobody waits any more: the connection is gone. (A flush does not show here: see `cancel`.)
     pub fn is_moot(&self) -> bool {
-        self.kept.as_ref().is_none_or(|(_, answers)| answers.lock().closed)
+        self.kept.as_ref().is_none_or(|(_, answers)| lock(&answers.state).closed)
     }
 
     fn send(&mut self, result: Result<Reply>) {
@@ -232,7 +233,6 @@ impl Drop for Later {
 
 /// The answers that come later, on their way to the connection's task. Bounded by the session's limit of outstanding
 /// requests: each of them answers once.
-#[derive(Default)]
 pub(crate) struct Answers {
     state: Mutex<Arrived>,
 }
@@ -253,13 +253,15 @@ struct Arrived {
     closed: bool,
 }
 
-impl Answers {
-    fn lock(&self) -> MutexGuard<'_, Arrived> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Default for Answers {
+    fn default() -> Self {
+        Self { state: Mutex::new(Arrived::default()) }
     }
+}
 
+impl Answers {
     fn push(&self, answered: Answered) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.answers.push(answered);
         if let Some(waker) = state.waker.take() {
             drop(state);
@@ -269,7 +271,7 @@ impl Answers {
 
     /// Takes what has come into `into`, and leaves a waker for what comes next.
     pub(crate) fn take(&self, into: &mut Vec<Answered>, waker: &Waker) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         into.append(&mut state.answers);
         match &mut state.waker {
             Some(old) => old.clone_from(waker),
@@ -279,6 +281,40 @@ impl Answers {
 
     /// Nobody will read the answers any more (`Later::is_moot`).
     pub(crate) fn close(&self) {
-        self.lock().closed = true;
+        lock(&self.state).closed = true;
+    }
+}
+
+#[cfg(all(test, nine_loom))]
+mod tests {
+    use super::*;
+    use loom::future::block_on;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    #[test]
+    fn an_answer_from_another_thread_is_never_left_lying_in_any_order() {
+        loom::model(|| {
+            let answers = loom::sync::Arc::new(Answers::default());
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let answers = answers.clone();
+                    let answered = Answered {
+                        call: CallId::default(),
+                        cost: 0,
+                        fids: [None, None],
+                        rclose: false,
+                        result: Err(Errno::EIO.into()),
+                    };
+                    loom::thread::spawn(move || answers.push(answered))
+                })
+                .collect();
+            let mut come = Vec::new();
+            block_on(poll_fn(|cx| {
+                answers.take(&mut come, cx.waker());
+                if come.len() == 2 { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
     }
 }

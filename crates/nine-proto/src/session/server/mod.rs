@@ -62,7 +62,7 @@ pub trait Out<P> {
 }
 
 /// Names a request among all of the session: a tag, and which use of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CallId {
     /// Its tag.
     pub tag: Tag,

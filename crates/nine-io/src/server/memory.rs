@@ -1,0 +1,88 @@
+//! The memory budget of a core: who has borrowed how much, and who waits until somebody gives back.
+//!
+//! Always holds: a connection that has announced that it waits and then still finds too little is woken by the next
+//! one that gives back. Both sides swap the flag: whoever is second sees what the first did before.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::Waker;
+
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
+
+pub(super) struct Memory {
+    budget: usize,
+    borrowed: AtomicUsize,
+    /// By connection; at most one each.
+    waiting: Mutex<HashMap<u64, Waker>>,
+    any_waiting: AtomicBool,
+}
+
+impl Memory {
+    pub(super) fn new(budget: usize) -> Self {
+        let (borrowed, any_waiting) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { budget, borrowed, waiting: Mutex::new(HashMap::new()), any_waiting }
+    }
+
+    /// Bytes that are borrowed; may be more than the budget, by what single messages need.
+    pub(super) fn borrowed(&self) -> usize {
+        self.borrowed.load(SeqCst)
+    }
+
+    /// Bytes that nobody has borrowed.
+    pub(super) fn free(&self) -> usize {
+        self.budget.saturating_sub(self.borrowed())
+    }
+
+    /// A connection that had `old` bytes has `new` now.
+    pub(super) fn borrow(&self, old: usize, new: usize) {
+        if new > old {
+            self.borrowed.fetch_add(new - old, SeqCst);
+        } else if old > new {
+            self.borrowed.fetch_sub(old - new, SeqCst);
+            if self.any_waiting.swap(false, SeqCst) {
+                std::mem::take(&mut *lock(&self.waiting)).into_values().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// Wakes when memory is given back. Look again after this: it may have been just before.
+    pub(super) fn wait(&self, id: u64, waker: &Waker) {
+        lock(&self.waiting).insert(id, waker.clone());
+        self.any_waiting.swap(true, SeqCst);
+    }
+
+    /// The connection is gone.
+    pub(super) fn forget(&self, id: u64) {
+        lock(&self.waiting).remove(&id);
+    }
+}
+
+#[cfg(all(test, nine_loom))]
+mod tests {
+    use super::*;
+    use loom::future::block_on;
+    use loom::sync::Arc;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    #[test]
+    fn memory_given_back_wakes_who_waits_in_every_order() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let memory = Arc::new(Memory::new(10));
+            memory.borrow(0, 20);
+            let givers: Vec<_> = (0..2)
+                .map(|_| {
+                    let memory = memory.clone();
+                    loom::thread::spawn(move || memory.borrow(10, 0))
+                })
+                .collect();
+            block_on(poll_fn(|cx| {
+                memory.wait(1, cx.waker());
+                if memory.free() == 10 { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            givers.into_iter().for_each(|giver| giver.join().unwrap());
+        });
+    }
+}
