@@ -18,7 +18,7 @@ use nine_proto::{Dialect, Errno, NOUID};
 
 use crate::config::{DialectChoice, Remote};
 use crate::copy;
-use crate::fail::Dial;
+use crate::fail::{self, Attach, Dial};
 use crate::operand::Place;
 
 /// Links followed for one path, as in Linux; one more is ELOOP.
@@ -78,19 +78,24 @@ impl Sessions {
                 let tls = self.tls()?;
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
-                self.attach(tls.map_err(|e| Dial(io::Error::new(e.kind(), format!("{addr}: {e}"))))?, options)
-                    .await
+                let tls = tls.map_err(|e| Dial(io::Error::new(e.kind(), format!("{addr}: {e}"))))?;
+                self.attach(addr, tls, options).await
             }
-            _ => self.attach(socket, options).await,
+            _ => self.attach(addr, socket, options).await,
         }
     }
 
-    async fn attach(&self, transport: impl Transport, options: Options) -> Result<File> {
+    async fn attach(&self, addr: &Addr, transport: impl Transport, options: Options) -> Result<File> {
+        let token = options.token.is_some();
+        if !token && !matches!(addr, Addr::Unix { .. }) && self.remote.cert.is_none() {
+            fail::without_proof();
+        }
         let (client, driver) = Client::connect(transport, options).await?;
         self.env.spawn(Box::pin(async { drop(driver.await) }));
         let (uname, uid) = self.user();
         let aname = self.remote.aname.as_deref().unwrap_or_default();
-        client.attach(&uname, uid, aname).await.with_context(|| client.peer().to_owned())
+        let attached = client.attach(&uname, uid, aname).await;
+        Ok(attached.map_err(|error| Attach { peer: client.peer().to_owned(), token, error })?)
     }
 
     fn options(&self, token: Option<String>) -> Options {

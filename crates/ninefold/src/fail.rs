@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nine_io::client::Error as ClientError;
 use nine_proto::Errno;
@@ -109,22 +110,23 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
         if let Some(dial) = cause.downcast_ref::<Dial>() {
             return dial.hint();
         }
-        let remote = match cause.downcast_ref::<ClientError>() {
-            Some(ClientError::Remote(error) | ClientError::Walk { error, .. }) => error,
-            _ => continue,
-        };
-        return match remote.errno {
-            Errno::EROFS => Some(
-                "Over TCP only who shows the token may change files: --token, or 9p://TOKEN@HOST:PORT/. It was printed \
-                 when the server started.",
-            ),
-            Errno::EACCES if remote.ename().contains("token") => {
-                Some("`ninefold serve` prints its token when it starts: --token, or 9p://TOKEN@HOST:PORT/.")
-            }
-            _ => None,
-        };
+        if let Some(attach) = cause.downcast_ref::<Attach>() {
+            return attach.hint();
+        }
+        let refused = cause.downcast_ref::<ClientError>().is_some_and(|e| e.errno() == Errno::EROFS);
+        if refused && NO_PROOF.load(Ordering::Relaxed) {
+            return Some(
+                "Over TCP only who shows the token may change files: --token HEX, or 9p://HEX@HOST:PORT/. \
+                 `ninefold serve` prints it when it starts.",
+            );
+        }
     }
     None
+}
+
+/// Notes that a server knows nothing of us.
+pub fn without_proof() {
+    NO_PROOF.store(true, Ordering::Relaxed);
 }
 
 /// Whether every other operand would fail the same way.
@@ -132,6 +134,7 @@ fn is_final(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<Stdout>()
             || cause.is::<Dial>()
+            || cause.is::<Attach>()
             || cause.downcast_ref::<ClientError>().is_some_and(ClientError::is_disconnect)
     })
 }
@@ -162,6 +165,37 @@ impl fmt::Display for Dial {
 
 impl std::error::Error for Dial {}
 
+/// A server does not let us in.
+#[derive(Debug)]
+pub struct Attach {
+    pub peer: String,
+    /// We have shown a token.
+    pub token: bool,
+    pub error: ClientError,
+}
+
+impl Attach {
+    fn hint(&self) -> Option<&'static str> {
+        match (self.error.errno(), self.token) {
+            (Errno::EACCES, true) => {
+                Some("The token may be an old one: `ninefold serve` prints it when it starts.")
+            }
+            (Errno::EACCES | Errno::EPERM, _) => {
+                Some("`ninefold serve` prints the token when it starts: --token HEX, or 9p://HEX@HOST:PORT/.")
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Attach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} does not let us in: {}", self.peer, self.error)
+    }
+}
+
+impl std::error::Error for Attach {}
+
 /// Our standard output takes no more.
 #[derive(Debug)]
 pub struct Stdout(pub io::Error);
@@ -181,3 +215,4 @@ impl fmt::Display for Stdout {
 impl std::error::Error for Stdout {}
 
 static VERB: OnceLock<&'static str> = OnceLock::new();
+static NO_PROOF: AtomicBool = AtomicBool::new(false);

@@ -115,8 +115,10 @@ fn local_source(path: &Path, follow: bool) -> Result<Source> {
     let real = if follow { Some(path.canonicalize()?) } else { None };
     let path = real.as_deref().unwrap_or(path);
     let (dir, name) = match path.file_name() {
-        Some(name) => (local::Dir::named(path.parent().unwrap_or(path))?, name.as_bytes().to_vec()),
-        None => (local::Dir::named(path)?, Vec::new()),
+        Some(name) if !is_inside(path.as_os_str().as_bytes()) => {
+            (local::Dir::named(path.parent().unwrap_or(path))?, name.as_bytes().to_vec())
+        }
+        _ => (local::Dir::named(path)?, Vec::new()),
     };
     let meta = dir.stat(&name)?;
     Ok((Dir::Local(dir), name, meta))
@@ -125,13 +127,19 @@ fn local_source(path: &Path, follow: bool) -> Result<Source> {
 async fn remote_source(sessions: &Sessions, place: &Place, follow: bool) -> Result<Source> {
     let root = sessions.root(place).await?;
     let (file, names) = dial::resolve_names(&root, &place.path, follow).await?;
-    let Some((name, parents)) = names.split_last() else {
-        let meta = Meta::from(&file.getattr(GetMask::BASIC).await?);
-        return Ok((Dir::Remote(remote::Dir::new(file)), Vec::new(), meta));
-    };
-    let dir = remote::Dir::new(root.walk(parents.join(&b'/')).await?);
     let meta = Meta::from(&file.getattr(GetMask::BASIC).await?);
-    Ok((Dir::Remote(dir), name.clone(), meta))
+    let (dir, name) = match names.split_last() {
+        Some((name, parents)) if !is_inside(&place.path) => {
+            (root.walk(parents.join(&b'/')).await?, name.clone())
+        }
+        _ => (file, Vec::new()),
+    };
+    Ok((Dir::Remote(remote::Dir::new(dir)), name, meta))
+}
+
+/// Whether what is in a directory is meant, and not the directory with its name.
+fn is_inside(path: &[u8]) -> bool {
+    path == b"." || path.ends_with(b"/.")
 }
 
 struct Destination {

@@ -106,7 +106,7 @@ mod tests {
         ] {
             assert_eq!(word.parse(), Ok(export), "{word}");
         }
-        for word in ["", "disk:", "ram:x", "ram:9999999999G", "net:"] {
+        for word in ["", "disk:", "ram:x", "ram:99999999999G", "net:"] {
             assert!(word.parse::<Export>().is_err(), "{word}");
         }
     }

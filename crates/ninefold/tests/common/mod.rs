@@ -1,0 +1,195 @@
+//! A scratch directory, a server in it, and the command as a person would run it.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The program under test, in a world of its own: no configuration, no environment of ours.
+pub fn ninefold(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ninefold"));
+    for (name, _) in std::env::vars_os() {
+        if name.as_bytes().starts_with(b"NINEFOLD_") {
+            command.env_remove(name);
+        }
+    }
+    command.current_dir(home).env("HOME", home).env("XDG_RUNTIME_DIR", home).env_remove("XDG_CONFIG_HOME");
+    command
+}
+
+/// A server of the directory `files` in a scratch directory.
+pub struct Server {
+    pub dir: tempfile::TempDir,
+    pub child: Child,
+    stdout: BufReader<ChildStdout>,
+    /// What it said before it was ready.
+    pub banner: String,
+}
+
+impl Server {
+    /// On a unix socket and loopback TCP.
+    pub fn start() -> Server {
+        Server::with(&[])
+    }
+
+    /// The same with more words on its line.
+    pub fn with(words: &[&str]) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("files")).unwrap();
+        let socket = format!("unix!{}", dir.path().join("s").display());
+        let mut line = vec!["serve", "files", "--listen", &socket, "--listen", "tcp!127.0.0.1!0"];
+        line.extend(words);
+        Server::in_dir(dir, &line)
+    }
+
+    /// Any line.
+    pub fn in_dir(dir: tempfile::TempDir, line: &[&str]) -> Server {
+        let stderr = std::fs::File::create(dir.path().join("log")).unwrap();
+        let mut child = ninefold(dir.path())
+            .args(line)
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut banner = String::new();
+        while !banner.ends_with("\nready\n") {
+            let n = stdout.read_line(&mut banner).unwrap();
+            assert!(n > 0, "it ended: {banner}{}", std::fs::read_to_string(dir.path().join("log")).unwrap());
+        }
+        Server { dir, child, stdout, banner }
+    }
+
+    pub fn files(&self) -> PathBuf {
+        self.dir.path().join("files")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("s")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// The first address in its banner that begins so.
+    pub fn addr(&self, net: &str) -> String {
+        self.banner.lines().find(|line| line.starts_with(net)).expect(net).to_string()
+    }
+
+    /// The token in its banner.
+    pub fn token(&self) -> String {
+        let at = self.banner.split("9p://").find_map(|rest| rest.split_once('@')).expect("a token");
+        at.0.to_string()
+    }
+
+    /// A client in the scratch directory, whose default server is this one.
+    pub fn client(&self) -> Command {
+        let mut command = ninefold(self.dir.path());
+        command.env("NINEFOLD_SERVER", format!("unix:{}", self.socket().display()));
+        command
+    }
+
+    /// Runs a client's line to its end.
+    pub fn run<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Output {
+        self.client().args(words).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// The same; it must succeed and say nothing but its output.
+    pub fn ok<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> String {
+        let words: Vec<OsString> = words.into_iter().map(|word| word.as_ref().into()).collect();
+        let output = self.run(&words);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.is_empty(), "{words:?}: {:?}: {stderr}", output.status);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The same; it must fail with status 1. What it says on the standard error.
+    pub fn fails<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// The same as `ok` with something to read.
+    pub fn fed(&self, words: &[&str], input: &[u8]) {
+        let mut child = self.client().args(words).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        assert!(child.wait().unwrap().success(), "{words:?}");
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Ends it with SIGTERM; its status, and what it had still to say.
+    pub fn stop(&mut self) -> (Option<i32>, String) {
+        self.signal(Signal::TERM);
+        let status = self.child.wait().unwrap().code();
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (status, rest)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Everything about a tree that a copy must keep.
+pub fn tree(top: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = BTreeMap::new();
+    let mut todo = vec![top.to_path_buf()];
+    while let Some(path) = todo.pop() {
+        let meta = path.symlink_metadata().unwrap();
+        let content = if meta.is_dir() {
+            todo.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            "directory".into()
+        } else if meta.is_symlink() {
+            format!("link {:?}", std::fs::read_link(&path).unwrap())
+        } else {
+            let bytes = std::fs::read(&path).unwrap();
+            format!("{} bytes {:x}", bytes.len(), sum(&bytes))
+        };
+        let (sec, nsec) = (meta.mtime(), meta.mtime_nsec());
+        let mode = meta.mode();
+        found.insert(path.strip_prefix(top).unwrap().into(), format!("{content} {mode:o} {sec}.{nsec}"));
+    }
+    found
+}
+
+/// FNV-1a: two different files have the same only by a chance that no test will see.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &b| (sum ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Trees that differ are shown by the first place where they do.
+pub fn assert_same(a: &Path, b: &Path) {
+    let (left, right) = (tree(a), tree(b));
+    for (path, what) in &left {
+        assert_eq!(Some(what), right.get(path), "{}", path.display());
+    }
+    assert_eq!(left.len(), right.len());
+}
+
+/// Sets the time of change.
+pub fn set_mtime(path: &Path, sec: i64, nsec: i64) {
+    let time = rustix::fs::Timespec { tv_sec: sec, tv_nsec: nsec };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
+pub fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}

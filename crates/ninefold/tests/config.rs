@@ -1,0 +1,60 @@
+//! Configuration: files, environment and flags, and what is said about wrong ones.
+
+mod common;
+
+use common::{Server, ninefold};
+
+#[test]
+fn flags_beat_the_environment_and_that_beats_the_files() {
+    let server = Server::start();
+    let here = format!("unix:{}", server.socket().display());
+    let dir = server.dir.path().join(".config/ninefold");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("config.toml"), format!("[client]\nserver = '{here}'\n")).unwrap();
+    let ls = |flags: &[&str], env: Option<&str>| {
+        let mut command = ninefold(server.dir.path());
+        command.arg("ls").args(flags);
+        if let Some(env) = env {
+            command.env("NINEFOLD_SERVER", env);
+        }
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(ls(&[], None), Some(0), "the file counts");
+    assert_eq!(ls(&[], Some("unix:/none")), Some(1), "the environment counts more");
+    assert_eq!(ls(&["--server", &here], Some("unix:/none")), Some(0), "a flag counts most");
+}
+
+#[test]
+fn check_names_file_and_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        std::fs::write(dir.path().join("c.toml"), text).unwrap();
+        let output = ninefold(dir.path()).args(["config", "check", "c.toml"]).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    assert_eq!(check("[serve]\nread-only = true\n"), (Some(0), "c.toml: good\n".into()));
+    let (status, said) = check("[serve]\nread-only = true\nlisen = ['tcp!*!1']\n");
+    assert_eq!(status, Some(1));
+    assert!(said.contains("c.toml") && said.contains("line 3") && said.contains("lisen"), "{said}");
+    let output = ninefold(dir.path()).args(["--config", "c.toml", "ls"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "no verb runs with a wrong file");
+    let output = ninefold(dir.path()).args(["--config", "none.toml", "ls"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("none.toml: No such file"));
+}
+
+#[test]
+fn show_prints_what_it_comes_to_and_no_token() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("c.toml"), "[client]\nmsize = 8192\n[serve]\nlisten = ['tcp!h!1']\n")
+        .unwrap();
+    let mut show = ninefold(dir.path());
+    show.args(["config", "show", "--config", "c.toml"])
+        .env("NINEFOLD_USER", "glenda")
+        .env("NINEFOLD_TOKEN", "secret");
+    let shown = String::from_utf8(show.output().unwrap().stdout).unwrap();
+    for text in ["msize = 8192", "user = \"glenda\"", "tcp!h!1"] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+    assert!(!shown.contains("secret"));
+}
