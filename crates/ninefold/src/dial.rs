@@ -30,8 +30,11 @@ const TIMEOUT: u32 = 30;
 pub struct Sessions {
     remote: Remote,
     env: rt::Real,
-    open: RefCell<Vec<(Addr, Option<String>, Rc<File>)>>,
+    open: RefCell<Vec<Session>>,
 }
+
+/// An address, what was shown there, and the root.
+type Session = (Addr, Option<String>, Rc<File>);
 
 impl Sessions {
     pub fn new(remote: Remote, env: rt::Real) -> Self {
@@ -41,8 +44,7 @@ impl Sessions {
     /// The root of the tree a place is in.
     pub async fn root(&self, place: &Place) -> Result<Rc<File>> {
         let token = self.token(place)?;
-        let known =
-            |(addr, shown, _): &&(Addr, Option<String>, Rc<File>)| *addr == place.addr && *shown == token;
+        let known = |(addr, shown, _): &&Session| *addr == place.addr && *shown == token;
         if let Some((.., root)) = self.open.borrow().iter().find(known) {
             return Ok(root.clone());
         }
@@ -154,9 +156,10 @@ pub async fn resolve(root: &File, path: &[u8], follow: bool) -> Result<File, Err
 /// The same with the names that lead there, none of them a link or "..".
 pub async fn resolve_names(root: &File, path: &[u8], follow: bool) -> Result<(File, Vec<Vec<u8>>), Error> {
     let plain = || names(path).map(<[u8]>::to_vec).collect::<Vec<_>>();
+    // Where ".." leads from a link is known only once the link has been read.
     let dotted = names(path).any(|name| name == b"..");
     let first = match root.walk(path).await {
-        Ok(file) if !(follow && file.qid().is_symlink()) && !dotted => return Ok((file, plain())),
+        Ok(file) if !(dotted || follow && file.qid().is_symlink()) => return Ok((file, plain())),
         Err(error) if !matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {
             return Err(error);
         }

@@ -99,7 +99,7 @@ fn open_one(
         _ => bail!(
             "{}: whoever reaches this address could do everything, and all of it could be read on the way. Listen on \
              tls! with --cert and --key, or say that you mean it: --listen '{0} -insecure'",
-            listener.addr()
+            listen.addr
         ),
     };
     let wants_token = !matches!(listen.addr, Addr::Unix { .. }) && anonymous != Anonymous::Trusted;

@@ -84,7 +84,7 @@ impl Tree {
         (level, indent): (u32, String),
         tally: &mut Tally,
     ) -> Result<()> {
-        let read = async { Ok(sorted(&top.walk(&path).await?, None).await?) };
+        let read = async { sorted(&top.walk(&path).await?, None).await };
         let Some(mut entries) = tally.check(&place, read.await)? else { return Ok(()) };
         entries.retain(|entry| self.args.all || !is_hidden(entry));
         let begin = todo.len();
