@@ -12,10 +12,10 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use nine_net::Transport;
-use nine_proto::Dialect;
 use nine_proto::frame::{self, Split};
 use nine_proto::msg::Rmsg;
 use nine_proto::session::server::Out;
+use nine_proto::{Dialect, Tag};
 
 use crate::payload::Payload;
 
@@ -53,6 +53,10 @@ impl Out<Payload> for Tx {
     }
 
     fn payload(&mut self, payload: Payload) {
+        if payload.len() > INLINE || matches!(payload, Payload::File { .. }) {
+            // Its head is on its way before `trace` could see it.
+            tracing::trace!("-> {} bytes of data for tag {}", payload.len(), self.last_tag());
+        }
         match payload {
             Payload::Bytes(bytes) if bytes.len() <= INLINE => self.tail.extend_from_slice(&bytes),
             Payload::Bytes(bytes) => self.push(Segment::Bytes(bytes)),
@@ -122,6 +126,11 @@ impl Tx {
         if self.is_empty() && (self.tail.capacity() > 1024 || self.segments.capacity() > 8) {
             *self = Self::default();
         }
+    }
+
+    /// The tag of the message whose head has just been encoded: `size[4] type[1] tag[2] count[4]`.
+    fn last_tag(&self) -> Tag {
+        frame::tag_of(&self.tail[self.tail.len() - 11..])
     }
 
     fn push(&mut self, segment: Segment) {
