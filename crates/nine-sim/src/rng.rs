@@ -10,8 +10,8 @@ impl Rng {
         Self(seed)
     }
 
-    /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    /// The next 64 of them.
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -20,7 +20,7 @@ impl Rng {
 
     /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        (self.bits() % n as u64) as usize
     }
 
     /// Whether something of probability 1 in `n` happens.
@@ -30,6 +30,6 @@ impl Rng {
 
     /// A stream of its own, for a part of the world.
     pub fn fork(&mut self) -> Self {
-        Self(self.next())
+        Self(self.bits())
     }
 }

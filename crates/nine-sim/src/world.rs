@@ -195,7 +195,7 @@ impl Env for SimEnv {
 
     fn entropy(&self, buf: &mut [u8]) {
         let mut rng = self.rng.borrow_mut();
-        buf.fill_with(|| rng.next() as u8);
+        buf.fill_with(|| rng.bits() as u8);
     }
 
     fn spawn(&self, task: Task) {

@@ -117,7 +117,7 @@ async fn step(env: &SimEnv, dir: &File, oracle: &mut Oracle, rng: &mut Rng) {
             let Some(Entry::File(content)) = oracle.get_mut(&name) else { return };
             let file = dir.open(&name, OpenFlags::RDWR).await.unwrap();
             let offset = rng.below(content.len() + 100);
-            let bytes: Vec<u8> = (0..rng.below(20_000)).map(|_| rng.next() as u8).collect();
+            let bytes: Vec<u8> = (0..rng.below(20_000)).map(|_| rng.bits() as u8).collect();
             file.write_all_at(offset as u64, &bytes).await.unwrap();
             file.close().await.unwrap();
             if !bytes.is_empty() {
