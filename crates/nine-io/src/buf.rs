@@ -1,7 +1,7 @@
 //! Receive buffers: they belong to a pool of the core, frames borrow them by counting.
 //!
-//! A connection holds a buffer only while part of a frame is in it. A frame larger than a buffer is read into one of its
-//! own once it has filled half a buffer; a frame that outlives its batch is copied out unless it fills half of its
+//! A connection holds a buffer only while part of a frame is in it. A frame larger than a buffer is read into one of
+//! its own once it has filled half a buffer; a frame that outlives its batch is copied out unless it fills half of its
 //! buffer. When the last frame of a buffer goes, on whatever thread, the buffer is free again.
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -125,7 +125,8 @@ fn a_request_that_waits_for_ever_ends_with_its_flush_and_with_its_client() {
     }
 }
 
-/// Reads that wait for ever, as many and as large as they come: the flush behind them gets through, and so does the end.
+/// Reads that wait for ever, as many and as large as they come: the flush behind them gets through, and so does the
+/// end.
 #[test]
 fn a_client_full_of_endless_reads_can_still_flush_and_leave() {
     for (seed, (reads, count)) in [(20, 1 << 20), (1024, 4096), (1020, 1 << 20)].into_iter().enumerate() {

@@ -5,7 +5,8 @@
 //!
 //! Always holds: every queue here is bounded. Calls under way are at most `Options::calls`, orphans included; their
 //! messages and largest possible answers together are at most `Options::budget` bytes, unless one call alone is
-//! larger; what does not fit waits in order of arrival, and is dropped with its future. Clunks in waiting are bounded by the fids.
+//! larger; what does not fit waits in order of arrival, and is dropped with its future. Clunks in waiting are bounded
+//! by the fids.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

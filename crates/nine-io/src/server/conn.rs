@@ -485,7 +485,8 @@ impl Future for Connection {
 }
 
 impl Drop for Connection {
-    /// What a server still holds of a connection that is dropped early is answered into the void; its clunks are served.
+    /// What a server still holds of a connection that is dropped early is answered into the void; its clunks are
+    /// served.
     fn drop(&mut self) {
         if self.transport.is_some() && !std::thread::panicking() {
             self.finish(&End::Closed);

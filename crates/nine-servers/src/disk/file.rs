@@ -1,8 +1,8 @@
 //! Open files: read, write, fsync, clunk.
 //!
 //! In: offsets and counts. Out: a description of the bytes. What the page cache holds is answered inline: a large range
-//! as a range of the file, which the socket sends without a copy, a small one as bytes. What it does not hold goes to the
-//! pool. A read that is short for want of cache is not answered short; it is read whole by the pool.
+//! as a range of the file, which the socket sends without a copy, a small one as bytes. What it does not hold goes to
+//! the pool. A read that is short for want of cache is not answered short; it is read whole by the pool.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

@@ -1,3 +1,5 @@
+//! The tree of dents by itself: one per name, identity kept, descriptors bounded.
+
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicUsize;
