@@ -134,6 +134,28 @@ pub struct Serving {
     /// Fids of one client
     #[arg(long, value_name = "N", env = "NINEFOLD_MAX_FIDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_fids: Option<u32>,
+    /// Who may connect to unix sockets, octal; others than their owner only make sense with --as client [default: 600]
+    #[arg(long, value_name = "MODE", env = "NINEFOLD_SOCKET_MODE")]
+    pub socket_mode: Option<SocketMode>,
+    /// Processors to use [default: one below four, else all]
+    #[arg(long, value_name = "N", env = "NINEFOLD_CORES", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub cores: Option<u32>,
+}
+
+/// Permissions of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SocketMode(pub u32);
+
+impl FromStr for SocketMode {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode <= 0o777 => Ok(Self(mode)),
+            _ => Err("permissions are an octal number up to 777, like 666"),
+        }
+    }
 }
 
 /// The tables of a file.
@@ -337,6 +359,7 @@ pub(crate) use by_string;
 by_string! {
     Server, nine_net::DialError, |server| server.0;
     Pin, &'static str, |pin| pin.0;
+    SocketMode, &'static str, |mode| format!("{:o}", mode.0);
 }
 
 #[cfg(test)]

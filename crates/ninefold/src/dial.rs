@@ -4,7 +4,7 @@
 //! here, on the client's side, as every 9P client must: the server's root is where absolute ones begin, and none
 //! leads out of it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
@@ -93,7 +93,12 @@ impl Sessions {
             fail::without_proof();
         }
         let (client, driver) = Client::connect(transport, options).await?;
-        self.env.spawn(Box::pin(async { drop(driver.await) }));
+        let open = OPEN.get() + 1;
+        OPEN.set(open);
+        self.env.spawn(Box::pin(async {
+            drop(driver.await);
+            OPEN.set(OPEN.get() - 1);
+        }));
         let (uname, uid) = self.user();
         let aname = self.remote.aname.as_deref().unwrap_or_default();
         let attached = client.attach(&uname, uid, aname).await;
@@ -237,12 +242,24 @@ pub fn run<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> 
         while copy::is_cleaning() && env.now() < give_up {
             env.sleep_until(env.now() + LOOK).await;
         }
+        // Sessions end in good order: TLS says that nothing is missing.
+        let give_up = env.now() + FAREWELL;
+        while OPEN.get() > 0 && env.now() < give_up {
+            env.sleep_until(env.now() + LOOK).await;
+        }
         result
     })?
 }
 
 /// The longest wait at the end for what is to be removed, and how often it looks.
 const CLEAN: Duration = Duration::from_secs(3);
-const LOOK: Duration = Duration::from_millis(5);
+const LOOK: Duration = Duration::from_millis(1);
+/// The longest wait for servers to let us go.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+thread_local! {
+    /// Connections whose driver has not ended.
+    static OPEN: Cell<usize> = const { Cell::new(0) };
+}
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -187,7 +187,7 @@ fn tls_needs_the_right_certificate_and_a_token() {
     std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).unwrap();
     std::fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
     std::fs::write(dir.path().join("f"), "secret").unwrap();
-    let server = Server::in_dir(
+    let mut server = Server::in_dir(
         dir,
         &[
             "serve",
@@ -209,6 +209,11 @@ fn tls_needs_the_right_certificate_and_a_token() {
     assert!(said.contains("certificate"), "{said}");
     let said = server.fails(["ls", &file]);
     assert!(said.contains("--ca FILE"), "{said}");
+    // Whoever came in has said farewell.
+    server.signal(Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
+    let log = server.log();
+    assert!(log.contains("closed by the client") && !log.contains("close_notify"), "{log}");
 }
 
 #[test]
@@ -233,4 +238,39 @@ fn sighup_reads_the_configuration_again() {
     }
     assert_eq!(server.stop().0, Some(0));
     assert!(server.log().contains(" attached "));
+}
+
+#[test]
+fn several_cores_share_the_clients_and_drain_together() {
+    let mut server = Server::with(&["--cores", "3"]);
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
+    std::fs::write(server.files().join("f"), &data).unwrap();
+    let readers: Vec<_> = (0..12)
+        .map(|_| server.client().args(["cat", "/f"]).stdout(Stdio::piped()).spawn().unwrap())
+        .collect();
+    for reader in readers {
+        let output = reader.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stdout == data);
+    }
+    // Idle clients, some on each core, do not hold up the end.
+    let idle: Vec<_> = (0..6).map(|_| UnixStream::connect(server.socket()).unwrap()).collect();
+    kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
+    assert!(server.child.wait().unwrap().success());
+    assert!(!server.socket().exists());
+    drop(idle);
+}
+
+#[test]
+fn a_socket_for_others_needs_their_own_rights() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = ["serve", "ram:", "--listen", "unix!s", "--socket-mode", "666"];
+    let refused = ninefold(dir.path()).args(line).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--as client"));
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT COVERED: --as client needs root");
+        return;
+    }
+    let server = Server::with(&["--as", "client", "--socket-mode", "666"]);
+    assert_eq!(server.socket().metadata().unwrap().permissions().mode() & 0o777, 0o666);
 }

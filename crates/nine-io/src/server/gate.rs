@@ -79,6 +79,8 @@ impl Gate {
                 match claimed_uid {
                     Some(claimed) if claimed != *uid && !free => Err(not_you(&names.user(*uid))),
                     Some(claimed) => Ok(who(claimed_name, Some(claimed), false)),
+                    // A name nobody knows is not his own, if he may choose.
+                    None if free && !uname.is_empty() => Ok(who(claimed_name, None, false)),
                     None => Ok(who(names.user(*uid).into(), Some(*uid), false)),
                 }
             }
@@ -180,8 +182,10 @@ mod tests {
         assert_eq!(admit(&gate, &proof, "4711", NOUID, "").unwrap().uid, Some(4711));
         assert_eq!(admit(&gate, &proof, "", 0, "").unwrap_err().errno, Errno::EPERM);
         assert_eq!(admit(&gate, &proof, "0", NOUID, "").unwrap_err().errno, Errno::EPERM);
+        assert_eq!(admit(&gate, &proof, "nosuchuser", NOUID, "").unwrap().uid, Some(4711));
         let root = Proof::Unix { uid: 0, gid: 0 };
         assert_eq!(admit(&gate, &root, "", 4711, "").unwrap().uid, Some(4711));
+        assert_eq!(admit(&gate, &root, "nosuchuser", NOUID, "").unwrap().uid, None);
     }
 
     #[test]

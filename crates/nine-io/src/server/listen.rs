@@ -1,18 +1,22 @@
 //! Listening: connections in, a task for each out, until the listener breaks or its core drains.
 //!
+//! The core that listens hands clients round: every core takes its turn, through a [`Seat`] that the others sit on.
+//!
 //! Always holds: a client that is slow at its TLS handshake holds up nobody else and has [`HANDSHAKE`] for it; above
 //! [`Door::clients`] connections a new one is closed at once, and that is logged once per episode.
 
-use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::rc::Rc;
-use std::task::Poll;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use nine_net::{Env, Listener, ServerTls, Socket, Transport};
+use nine_net::{Env, Listener, Peer, ServerTls, Socket, Transport};
 
-use super::Service;
+use super::{Guest, Service};
+use crate::sync::{Mutex, lock};
 
 /// Time for a TLS handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -22,17 +26,25 @@ pub struct Door {
     /// The socket.
     pub listener: Listener,
     /// TLS on it, if any; its files are read again when they have changed.
-    pub tls: Option<Rc<RefCell<ServerTls>>>,
+    pub tls: Option<Tls>,
     /// The most clients at a time.
     pub clients: usize,
 }
 
-/// Serves every client of a door on this core. Ends without error when the core drains: the clients' own tasks may then
-/// still be sending what they owe.
-pub async fn listen<E: Env + Clone>(env: E, mut door: Door, service: Service) -> io::Result<()> {
+/// What all handshakes of a door share; held only to begin one.
+pub type Tls = Arc<std::sync::Mutex<ServerTls>>;
+
+/// Serves the clients of a door, this core and those on the seats in turn. Ends without error when the core drains: the
+/// clients' own tasks may then still be sending what they owe ([`Core::drained`](super::Core::drained)).
+pub async fn listen<E: Env + Clone>(
+    env: E,
+    mut door: Door,
+    service: Service,
+    seats: &[Arc<Seat>],
+) -> io::Result<()> {
     let addr = door.listener.addr().to_string();
     let id = service.core.next_id();
-    let mut full = false;
+    let (mut full, mut turn) = (false, 0);
     loop {
         let accepted = poll_fn(|cx| {
             service.core.enter_listener(id, cx.waker());
@@ -53,28 +65,99 @@ pub async fn listen<E: Env + Clone>(env: E, mut door: Door, service: Service) ->
             continue;
         }
         full = false;
-        let guest = service.core.guest();
-        let welcome = welcome(env.clone(), socket, door.tls.clone(), service.clone());
-        env.spawn(Box::pin(async move {
-            welcome.await;
-            drop(guest);
-        }));
+        let client = Client { guest: service.core.guest(), tls: door.tls.clone(), service: service.clone() };
+        match seats.get(turn) {
+            Some(seat) => seat.give(socket, client),
+            None => env.spawn(Box::pin(client.welcome(env.clone(), socket))),
+        }
+        turn = (turn + 1) % (seats.len() + 1);
     }
 }
 
-async fn welcome<E: Env>(env: E, socket: Socket, tls: Option<Rc<RefCell<ServerTls>>>, service: Service) {
-    let peer = socket.peer().addr.clone();
-    let transport: Box<dyn Transport> = match tls {
-        None => Box::new(socket),
-        Some(tls) => {
-            let deadline = env.sleep_until(env.now() + HANDSHAKE);
-            let shake = tls.borrow_mut().accept(socket, env.now(), env.wall(), deadline);
-            match shake.await {
-                Ok(tls) => Box::new(tls),
-                Err(error) => return tracing::warn!(%peer, "TLS handshake failed: {error}"),
+/// A core's place at the doors of another: clients come to it from the core that listens.
+#[derive(Default)]
+pub struct Seat {
+    state: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// Bounded by [`Door::clients`]: each has been counted.
+    clients: VecDeque<(OwnedFd, Peer, Client)>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+impl Seat {
+    /// Serves the clients that are given here, on this core, until the seat is closed.
+    pub async fn serve<E: Env + Clone>(&self, env: E) {
+        let next = || {
+            poll_fn(|cx| {
+                let mut state = lock(&self.state);
+                if state.closed {
+                    return Poll::Ready(None);
+                }
+                let client = state.clients.pop_front();
+                if client.is_none() {
+                    state.waker = Some(cx.waker().clone());
+                }
+                client.map_or(Poll::Pending, |client| Poll::Ready(Some(client)))
+            })
+        };
+        while let Some((fd, peer, client)) = next().await {
+            match Socket::from_parts(fd, peer) {
+                Ok(socket) => env.spawn(Box::pin(client.welcome(env.clone(), socket))),
+                Err(error) => tracing::warn!("a client is lost on its way to its core: {error}"),
             }
         }
-    };
-    tracing::info!(peer = %transport.peer().addr, "connected");
-    service.connect(transport).await;
+    }
+
+    /// Ends [`Seat::serve`], and with its core the clients there.
+    pub fn close(&self) {
+        self.change(|state| state.closed = true);
+    }
+
+    fn give(&self, socket: Socket, client: Client) {
+        let (fd, peer) = socket.into_parts();
+        self.change(|state| state.clients.push_back((fd, peer, client)));
+    }
+
+    fn change(&self, f: impl FnOnce(&mut Waiting)) {
+        let mut state = lock(&self.state);
+        f(&mut state);
+        if let Some(waker) = state.waker.take() {
+            drop(state);
+            waker.wake();
+        }
+    }
+}
+
+/// A client that has been let in, and what it will be served with.
+struct Client {
+    tls: Option<Tls>,
+    service: Service,
+    guest: Guest,
+}
+
+impl Client {
+    async fn welcome(self, env: impl Env, socket: Socket) {
+        let peer = socket.peer().addr.clone();
+        let transport: Box<dyn Transport> = match self.tls {
+            None => Box::new(socket),
+            Some(tls) => {
+                let deadline = env.sleep_until(env.now() + HANDSHAKE);
+                let shake = {
+                    let mut tls = tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    tls.accept(socket, env.now(), env.wall(), deadline)
+                };
+                match shake.await {
+                    Ok(tls) => Box::new(tls),
+                    Err(error) => return tracing::warn!(%peer, "TLS handshake failed: {error}"),
+                }
+            }
+        };
+        tracing::info!(peer = %transport.peer().addr, "connected");
+        self.service.connect(transport).await;
+        drop(self.guest);
+    }
 }

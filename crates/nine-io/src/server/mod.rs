@@ -4,7 +4,7 @@
 //! Transport -> rx -> Session -> gate -> FileServer::serve(Req) -> Answer -> Session -> tx -> Transport
 //! ```
 //! A [`Service`] is what a listener hands out: which server, through which [`Gate`], within which limits. Its
-//! [`Core`] is shared by all connections of a core: buffers, the memory budget, who is connected.
+//! [`Core`] is shared by its connections: buffers, the memory budget, who is connected.
 
 mod conn;
 mod gate;
@@ -17,7 +17,7 @@ mod tx;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use nine_net::Transport;
 use nine_proto::Dialect;
@@ -25,7 +25,7 @@ use nine_proto::session::server::Limits;
 
 pub use conn::{CEILING, Connection, FID_COST, FLOOR, OUTSTANDING, SHORT, TURN_BYTES, TURN_MESSAGES};
 pub use gate::{Anonymous, Gate};
-pub use listen::{Door, listen};
+pub use listen::{Door, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 
 use crate::buf::Pool;
@@ -66,7 +66,7 @@ impl Service {
     }
 }
 
-/// What the connections of a core share. Clones are the same core.
+/// What connections share, on one core or on several. Clones are the same.
 #[derive(Clone)]
 pub struct Core {
     pub(crate) pool: Pool,
@@ -82,6 +82,8 @@ struct Shared {
     listeners: Mutex<HashMap<u64, Waker>>,
     /// Clients from accept to the last clunk.
     guests: AtomicUsize,
+    /// Who waits until there are none.
+    drained: Mutex<Vec<Waker>>,
 }
 
 impl Default for Core {
@@ -101,6 +103,7 @@ impl Core {
                 connections: Mutex::new(HashMap::new()),
                 listeners: Mutex::new(HashMap::new()),
                 guests: AtomicUsize::new(0),
+                drained: Mutex::new(Vec::new()),
             }),
         }
     }
@@ -111,6 +114,15 @@ impl Core {
         for waker in lock(&self.shared.connections).values().chain(lock(&self.shared.listeners).values()) {
             waker.wake_by_ref();
         }
+    }
+
+    /// Completes when every client has gone that came in by [`listen`], its last clunk included.
+    pub async fn drained(&self) {
+        std::future::poll_fn(|cx| {
+            lock(&self.shared.drained).push(cx.waker().clone());
+            if self.guests() == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// How many clients are connected.
@@ -133,12 +145,12 @@ impl Core {
 
     /// Counts a client until the guard is dropped.
     fn guest(&self) -> Guest {
-        self.shared.guests.fetch_add(1, Ordering::Relaxed);
+        self.shared.guests.fetch_add(1, Ordering::SeqCst);
         Guest(self.clone())
     }
 
     fn guests(&self) -> usize {
-        self.shared.guests.load(Ordering::Relaxed)
+        self.shared.guests.load(Ordering::SeqCst)
     }
 
     fn enter(&self, id: u64, waker: &Waker) {
@@ -167,6 +179,9 @@ struct Guest(Core);
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.0.shared.guests.fetch_sub(1, Ordering::Relaxed);
+        let shared = &self.0.shared;
+        if shared.guests.fetch_sub(1, Ordering::SeqCst) == 1 {
+            std::mem::take(&mut *lock(&shared.drained)).into_iter().for_each(Waker::wake);
+        }
     }
 }

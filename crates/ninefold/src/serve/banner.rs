@@ -23,7 +23,7 @@ fn write(f: &mut String, export: &Export, serving: &Serving, open: &[Open]) -> f
     for Open { door, gate } in open {
         let addr = door.listener.addr();
         let place = Place::new(addr, !serving.listen.is_empty());
-        writeln!(f, "\n{addr}\n    {}", who(addr, gate))?;
+        writeln!(f, "\n{addr}\n    {}", who(addr, gate, serving.socket_mode.is_some()))?;
         writeln!(f, "    {}", place.command(None))?;
         if let Some(token) = &gate.token {
             writeln!(f, "    {}", place.command(Some(token)))?;
@@ -35,9 +35,11 @@ fn write(f: &mut String, export: &Export, serving: &Serving, open: &[Open]) -> f
     writeln!(f, "\nready")
 }
 
-fn who(addr: &Addr, gate: &Gate) -> &'static str {
+fn who(addr: &Addr, gate: &Gate, shared: bool) -> &'static str {
     let everything = if gate.read_only { "reads everything" } else { "reads and writes" };
     match (addr, gate.anonymous, gate.token.is_some()) {
+        (Addr::Unix { .. }, ..) if shared && gate.read_only => "whom the socket's mode lets in reads",
+        (Addr::Unix { .. }, ..) if shared => "whom the socket's mode lets in reads and writes",
         (Addr::Unix { .. }, ..) if gate.read_only => "this user, and root, read",
         (Addr::Unix { .. }, ..) => "this user, and root, read and write",
         (_, Anonymous::Trusted, _) if gate.read_only => {

@@ -2,27 +2,25 @@
 //!
 //! | address | who proves nothing else |
 //! |---|---|
-//! | unix socket | does not exist: the kernel says who is there, and the socket's mode lets only its owner in |
+//! | unix socket | does not exist: the kernel says who is there; the socket's mode says who may come (only its owner) |
 //! | loopback | reads; with the token, everything |
 //! | tls | is refused; a client certificate or the token opens |
 //! | any other | there is no such listener without `-insecure`, and then everybody is trusted |
 
-use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail};
-use nine_io::server::{Anonymous, Door, Gate};
+use nine_io::server::{Anonymous, Door, Gate, Tls};
 use nine_net::{Addr, ClientAuth, Env, Listener, ServerTls, TlsFiles, rt};
 use serde::{Deserialize, Serialize};
 
 use super::token;
-use crate::config::{Serving, by_string};
+use crate::config::{Identity, Serving, by_string};
 use crate::fail;
 
 /// Clients at a time, unless told otherwise.
@@ -87,13 +85,23 @@ fn open_one(
         }
         bound => bound?,
     };
+    if let (Addr::Unix { path }, Some(mode)) = (&listen.addr, serving.socket_mode) {
+        if mode.0 & 0o066 != 0 && serving.identity != Some(Identity::Client) {
+            bail!(
+                "--socket-mode {:o} lets others in, and all would have this user's rights: say --as client",
+                mode.0
+            );
+        }
+        let permissions = std::fs::Permissions::from_mode(mode.0);
+        std::fs::set_permissions(path, permissions).with_context(|| path.display().to_string())?;
+    }
     let insecure = listen.insecure || serving.insecure.unwrap_or(false);
     let local = listener.local_only();
     let tls = tls(env, serving, &listen.addr)?;
     let certificates = tls.is_some() && serving.client_ca.is_some();
     let anonymous = match &listen.addr {
         Addr::Unix { .. } => Anonymous::Refused,
-        _ if insecure && !local => Anonymous::Trusted,
+        _ if insecure => Anonymous::Trusted,
         _ if local => Anonymous::ReadOnly,
         Addr::Tls { .. } => Anonymous::Refused,
         _ => bail!(
@@ -121,7 +129,7 @@ fn open_one(
     Ok(Open { door: Door { listener, tls, clients }, gate: Gate { anonymous, token, read_only } })
 }
 
-fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Rc<RefCell<ServerTls>>>> {
+fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Tls>> {
     let Addr::Tls { .. } = addr else { return Ok(None) };
     let (Some(cert), Some(key)) = (serving.cert.clone(), serving.key.clone()) else {
         bail!("{addr}: a tls! listener needs --cert and --key");
@@ -133,7 +141,7 @@ fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Rc<RefCe
     };
     let files = TlsFiles { cert, key, client_ca: serving.client_ca.clone() };
     let tls = ServerTls::new(files, auth, env.now(), env.wall())?;
-    Ok(Some(Rc::new(RefCell::new(tls))))
+    Ok(Some(Arc::new(Mutex::new(tls))))
 }
 
 /// The socket of a server that is told nothing, and where clients look for one.

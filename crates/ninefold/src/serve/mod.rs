@@ -13,13 +13,14 @@ mod listen;
 mod token;
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nine_io::server::{Core, Service, listen as serve_door};
-use nine_net::{Env, rt};
+use nine_io::server::{Core, Seat, Service, listen as serve_door};
+use nine_net::rt;
 use nine_proto::session::server::Limits;
 
 use crate::cli;
@@ -32,8 +33,6 @@ pub use listen::{Listen, default_socket};
 
 /// The longest wait for answers that are still owed when the server ends.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often that wait looks.
-const LOOK: Duration = Duration::from_millis(10);
 
 /// Serves until a signal ends it.
 pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
@@ -51,12 +50,30 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
     if let Err(e) = rt::raise_nofile() {
         tracing::warn!("the limit of open files stays as it is: {e}");
     }
-    let served = rt::block_on(async |env| serve(env, &export, &serving, general).await)?;
+    let cores = serving.cores.map_or_else(rt::default_cores, |n| n as usize).max(1);
+    let seats: Vec<Arc<Seat>> = (1..cores).map(|_| Arc::default()).collect();
+    let served = rt::run(cores, async |core: rt::Core, env: rt::Real| match core.index {
+        0 => {
+            let served = serve(env, &export, &serving, general, &seats).await;
+            seats.iter().for_each(|seat| seat.close());
+            served
+        }
+        n => {
+            seats[n - 1].serve(env).await;
+            Ok(())
+        }
+    })?;
     log::end();
-    served
+    served.into_iter().collect()
 }
 
-async fn serve(env: rt::Real, export: &Export, serving: &Serving, general: &General) -> Result<()> {
+async fn serve(
+    env: rt::Real,
+    export: &Export,
+    serving: &Serving,
+    general: &General,
+    seats: &[Arc<Seat>],
+) -> Result<()> {
     let mut signals = rt::signals()?;
     let server = export.open(serving)?;
     let open = listen::open(&env, serving)?;
@@ -70,7 +87,7 @@ async fn serve(env: rt::Real, export: &Export, serving: &Serving, general: &Gene
             msize: serving.msize.unwrap_or(default.msize),
             fids: serving.max_fids.map_or(default.fids, |n| n as usize),
         };
-        doors.push(serve_door(env, door, service));
+        doors.push(serve_door(env, door, service, seats));
     }
     // A terminal that has gone is no reason not to serve.
     let _ = std::io::stdout().write_all(banner.as_bytes()).and_then(|()| std::io::stdout().flush());
@@ -93,9 +110,7 @@ async fn serve(env: rt::Real, export: &Export, serving: &Serving, general: &Gene
     core.drain();
     let drained = async {
         while doors.next().await.is_some() {}
-        while core.connected() > 0 {
-            env.sleep_until(env.now() + LOOK).await;
-        }
+        core.drained().await;
     };
     let drained = within(&env, PATIENCE, drained);
     match select(std::pin::pin!(drained), std::pin::pin!(signals.next())).await {
