@@ -10,6 +10,7 @@
 pub mod disk;
 mod lock;
 mod ram;
+mod sync;
 
 pub use disk::{As, Disk, DiskOptions};
 pub use ram::Ram;

@@ -9,8 +9,9 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard};
 
 /// Something to do.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
@@ -135,7 +136,7 @@ impl Shared {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(nine_loom)))]
 mod tests {
     use super::*;
     use std::sync::mpsc;
@@ -185,5 +186,90 @@ mod tests {
         assert!(pool.push(Box::new(move || tx.send(()).unwrap())).is_ok());
         rx.recv().unwrap();
         assert_eq!(pool.shared.lock().threads.len(), 1);
+    }
+}
+
+#[cfg(all(test, nine_loom))]
+mod orders {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    fn check(test: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(test);
+    }
+
+    /// Opens once.
+    #[derive(Clone)]
+    struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+    impl Gate {
+        fn new() -> Self {
+            Self(Arc::new((Mutex::new(false), Condvar::new())))
+        }
+
+        fn open(&self) {
+            *self.0.0.lock().unwrap() = true;
+            self.0.1.notify_one();
+        }
+
+        fn pass(&self) {
+            let mut open = self.0.0.lock().unwrap();
+            while !*open {
+                open = self.0.1.wait(open).unwrap();
+            }
+        }
+    }
+
+    fn push(pool: &Pool, job: impl FnOnce() + Send + 'static) {
+        assert!(pool.push(Box::new(job)).is_ok());
+    }
+
+    #[test]
+    fn no_job_lies_while_a_thread_could_take_it_in_any_order() {
+        check(|| {
+            let pool = Pool::new(2);
+            let (met, over) = (Gate::new(), Gate::new());
+            push(&pool, || {});
+            // Only another thread can end this job's wait.
+            let (meet, tell) = (met.clone(), over.clone());
+            push(&pool, move || {
+                meet.pass();
+                tell.open();
+            });
+            push(&pool, move || met.open());
+            over.pass();
+        });
+    }
+
+    #[test]
+    fn a_sleeping_thread_is_woken_by_whoever_pushes_in_any_order() {
+        check(|| {
+            let pool = Arc::new(Pool::new(1));
+            let ran = [Gate::new(), Gate::new()];
+            let [tell, mine] = ran.clone();
+            let other = pool.clone();
+            let pusher = loom::thread::spawn(move || push(&other, move || tell.open()));
+            push(&pool, move || mine.open());
+            ran.iter().for_each(Gate::pass);
+            pusher.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn every_job_runs_before_the_pool_is_gone_in_any_order() {
+        check(|| {
+            let pool = Pool::new(2);
+            let ran = Arc::new(AtomicUsize::new(0));
+            for _ in 0..3 {
+                let ran = ran.clone();
+                push(&pool, move || {
+                    ran.fetch_add(1, SeqCst);
+                });
+            }
+            drop(pool);
+            assert_eq!(ran.load(SeqCst), 3);
+        });
     }
 }
