@@ -10,6 +10,10 @@ use nine_proto::{Errno, LockRequest, LockType, Result};
 /// Ranges held on one file; one more is refused with ENOLCK.
 pub(crate) const PER_FILE: usize = 4096;
 
+/// The longest name of a client, which every range of its keeps, bytes; Linux' own has at most 64. More is refused
+/// with EINVAL.
+const CLIENT_ID: usize = 255;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     conn: u64,
@@ -54,7 +58,7 @@ impl Wanted {
             0 => u64::MAX,
             n => asked.start.checked_add(n - 1).ok_or(Errno::EOVERFLOW)?,
         };
-        if i64::try_from(asked.start).is_err() {
+        if i64::try_from(asked.start).is_err() || asked.client_id.len() > CLIENT_ID {
             return Err(Errno::EINVAL.into());
         }
         let owner = Owner { conn, proc_id: asked.proc_id, client_id: asked.client_id.into() };

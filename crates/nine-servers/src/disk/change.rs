@@ -116,14 +116,19 @@ impl<H: HostFs> Inner<H> {
     pub(super) fn unlink(&self, node: &Node, name: &[u8], is_dir: bool) -> Done<Reply> {
         let dir = node.dent()?;
         let dir_fd = self.any_fd(node, How::Pool)?;
-        let known = {
+        {
             let _still = self.tree.still(How::Pool)?;
-            self.pin(dir, name)
-        };
+            self.pin(dir, name);
+        }
         let client = self.become_client(&node.view, NOGID)?;
         self.host.unlink(dir_fd.as_fd(), name, is_dir)?;
         drop(client);
-        if let Some(dent) = known {
+        // Not held all the time, for the end of a large file takes long: another client may have moved the dent away
+        // meanwhile, or have made the name anew.
+        let _still = self.tree.still(How::Pool)?;
+        if let Some(dent) = self.tree.known(dir, name)
+            && self.host.stat(dir_fd.as_fd(), name).map(|st| Identity::of(&st)) != Ok(dent.id)
+        {
             self.tree.forget(&dent);
         }
         Ok(Reply::Done)
@@ -144,14 +149,16 @@ impl<H: HostFs> Inner<H> {
             return Err(Errno::EPERM.into());
         }
         let dent = node.dent()?;
+        // Held until the name is gone, so that no client can put another file under it. The fid keeps the file, so its
+        // end, which may take long, is not awaited here.
+        let _still = self.tree.still(How::Pool)?;
         let (dir, name) = node.place()?;
-        let still = self.tree.still(How::Pool)?;
         let dir_fd = self.tree.handle_still(&self.host, How::Pool, &dir)?;
+        let _file = self.tree.handle_still(&self.host, How::Pool, dent);
         if dent.is_gone() || Identity::of(&self.host.stat(dir_fd.as_fd(), &name)?) != dent.id {
             return Err(Errno::ENOENT.into());
         }
         self.pin(&dir, &name);
-        drop(still);
         let client = self.become_client(&node.view, NOGID)?;
         self.host.unlink(dir_fd.as_fd(), &name, dent.is_dir())?;
         drop(client);

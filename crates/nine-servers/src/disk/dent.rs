@@ -208,7 +208,13 @@ impl Tree {
     }
 
     /// Opens with `O_PATH`.
-    fn open_path(&self, host: &impl HostFs, how: How, dir: &OwnedFd, name: &[u8]) -> Result<OwnedFd> {
+    pub(super) fn open_path(
+        &self,
+        host: &impl HostFs,
+        how: How,
+        dir: &OwnedFd,
+        name: &[u8],
+    ) -> Result<OwnedFd> {
         let cached = how == How::Inline;
         let open = || host.open(dir.as_fd(), name, OFlags::PATH, Mode::empty(), cached);
         self.with_room(how, open)

@@ -58,14 +58,16 @@ pub(super) struct Entry<'a> {
 impl Block {
     /// Bytes asked of the host at a time.
     pub const SIZE: usize = 32 * 1024;
-    const HEAD: usize = 18;
+    const HEAD: usize = 19;
 
     /// Appends an entry: `cookie` is where to go on after it, `ty` as in `d_type`.
     pub fn push(&mut self, ino: u64, cookie: u64, ty: u8, name: &[u8]) {
         self.bytes.extend_from_slice(&ino.to_ne_bytes());
         self.bytes.extend_from_slice(&cookie.to_ne_bytes());
-        // A name of the host has at most 255 bytes.
-        self.bytes.extend_from_slice(&[ty, name.len() as u8]);
+        // Some file systems count 255 characters, not bytes; none has names of 64 KiB.
+        let name = &name[..name.len().min(u16::MAX.into())];
+        self.bytes.push(ty);
+        self.bytes.extend_from_slice(&(name.len() as u16).to_ne_bytes());
         self.bytes.extend_from_slice(name);
     }
 
@@ -73,8 +75,9 @@ impl Block {
     fn peek(&self) -> Option<(Entry<'_>, usize)> {
         let (ino, rest) = self.bytes[self.next..].split_first_chunk()?;
         let (cookie, rest) = rest.split_first_chunk()?;
-        let (&[ty, len], rest) = rest.split_first_chunk()?;
-        let name = &rest[..len.into()];
+        let (&[ty], rest) = rest.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let name = &rest[..u16::from_ne_bytes(*len).into()];
         let entry = Entry { ino: u64::from_ne_bytes(*ino), cookie: u64::from_ne_bytes(*cookie), ty, name };
         Some((entry, self.next + Self::HEAD + name.len()))
     }
@@ -102,8 +105,8 @@ impl<H: HostFs> Inner<H> {
             return Err(Errno::EAGAIN.into());
         }
         if elsewhere {
-            *stream = Stream { at: cookie, ..Stream::default() };
             self.host.seek(dir.fd.as_fd(), cookie)?;
+            *stream = Stream { at: cookie, ..Stream::default() };
         }
         let from = stream.at;
         loop {
@@ -195,12 +198,12 @@ mod tests {
     fn a_block_gives_back_what_was_pushed() {
         let mut block = Block::default();
         block.push(1, 11, 4, b"a");
-        block.push(u64::MAX, 12, 8, &[b'x'; 255]);
+        block.push(u64::MAX, 12, 8, &[b'x'; 765]);
         let (first, next) = block.peek().unwrap();
         assert_eq!(first, Entry { ino: 1, cookie: 11, ty: 4, name: b"a" });
         block.next = next;
         let (second, next) = block.peek().unwrap();
-        assert_eq!((second.ino, second.name.len()), (u64::MAX, 255));
+        assert_eq!((second.ino, second.name.len()), (u64::MAX, 765));
         block.next = next;
         assert!(block.is_empty() && block.peek().is_none());
     }

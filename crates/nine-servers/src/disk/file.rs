@@ -20,6 +20,8 @@ use super::{Done, How, Inner, Kind, Node, locked};
 
 /// A range of at least this many bytes, all of it in the page cache, is sent from there without a copy (STACK 3.5).
 const FROM_CACHE: u32 = 16 * 1024;
+/// Where that much is not left of a file, this many bytes are asked for all the same.
+const BEYOND: u32 = 4096;
 /// After this many misses in a row the cache is asked no more...
 const MISSES: u8 = 4;
 /// ...but once in so many reads: the probe of a miss costs a tenth of the read itself.
@@ -121,8 +123,10 @@ impl<H: HostFs> Inner<H> {
         let size = || self.host.stat(fd.as_fd(), b"").map(|st| st.size);
         let mut want = count;
         if count >= FROM_CACHE && file.is_regular() {
-            want = u64::from(count).min(size()?.saturating_sub(offset)) as u32;
-            if want >= FROM_CACHE {
+            let left = size()?.saturating_sub(offset).min(count.into()) as u32;
+            // There may be more than the length says: that of many a file in /proc is 0.
+            want = left.max(BEYOND);
+            if left >= FROM_CACHE {
                 let resident = || self.host.resident(fd.as_fd(), offset, want.into());
                 match if in_memory { Resident::All } else { resident() } {
                     Resident::All => {

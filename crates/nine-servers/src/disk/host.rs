@@ -249,6 +249,8 @@ impl HostFs for Linux {
 
     fn pwrite(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64, nowait: bool) -> Result<usize> {
         let flags = if nowait { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
+        // The kernel takes all ones for "where the last write ended".
+        i64::try_from(offset).map_err(|_| Errno::INVAL)?;
         rustix::io::pwritev2(file, &[std::io::IoSlice::new(data)], offset, flags)
     }
 

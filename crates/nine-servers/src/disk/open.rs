@@ -45,8 +45,12 @@ impl<H: HostFs> Inner<H> {
         }
         let oflags = host_flags(flags, dent.is_dir());
         let fd = match (dir, &name) {
-            // By name, which the kernel can do from its cache alone; the pool opens the very file.
-            (Some(dir), Some((_, name))) => self.host.open(dir.as_fd(), name, oflags, Mode::empty(), true)?,
+            // By name, which the kernel can do from its cache alone. Whatever is wrong with the name now, the pool
+            // opens the very file.
+            (Some(dir), Some((_, name))) => {
+                let opened = self.host.open(dir.as_fd(), name, oflags, Mode::empty(), true);
+                opened.map_err(|_| Errno::EAGAIN)?
+            }
             _ if how == How::Inline => return Err(Errno::EAGAIN.into()),
             _ => self.open_itself(&path, oflags)?,
         };
@@ -108,12 +112,10 @@ impl<H: HostFs> Inner<H> {
         let bits = perm.in_dir(self.host.stat(dir_fd.as_fd(), b"")?.mode, false);
         let client = self.become_client(&node.view, gid)?;
         let oflags = host_flags(flags, false);
-        let open = |oflags| {
-            let mode = Mode::from_raw_mode(bits);
-            self.tree.with_room(How::Pool, || self.host.open(dir_fd.as_fd(), name, oflags, mode, false))
-        };
+        let (new, mode) = (oflags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(bits));
+        let open = || self.host.open(dir_fd.as_fd(), name, new, mode, false);
         let exclusive = flags.has(OpenFlags::EXCL) || !flags.has(OpenFlags::CREAT);
-        let fd = match open(oflags | OFlags::CREATE | OFlags::EXCL) {
+        let fd = match self.tree.with_room(How::Pool, open) {
             Ok(fd) => {
                 if bits & self.umask != 0 {
                     self.host.chmod(fd.as_fd(), bits)?;
@@ -121,12 +123,14 @@ impl<H: HostFs> Inner<H> {
                 fd
             }
             Err(host::Errno::EXIST) if !exclusive => {
-                let ty = self.host.stat(dir_fd.as_fd(), name)?.mode & S_IFMT;
+                // What was looked at is what is opened: meanwhile the name may have become a device's.
+                let there = self.tree.open_path(&self.host, How::Pool, &dir_fd, name)?;
+                let ty = self.host.stat(there.as_fd(), b"")?.mode & S_IFMT;
                 if ty == S_IFDIR {
                     return Err(Errno::EISDIR.into());
                 }
                 self.may_open(ty)?;
-                open(oflags)?
+                self.open_itself(&there, oflags)?
             }
             Err(error) => return Err(error.into()),
         };

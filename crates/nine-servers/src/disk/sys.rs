@@ -119,11 +119,41 @@ impl Ident {
     }
 }
 
+/// Capabilities of a thread: twice `struct __user_cap_data_struct` (in effect, permitted, inheritable).
+#[derive(Clone, Copy)]
+struct Caps([[u32; 3]; 2]);
+
+impl Caps {
+    /// `struct __user_cap_header_struct`: version 3, this thread.
+    const HEADER: [u32; 2] = [0x2008_0522, 0];
+
+    fn of_thread() -> Result<Self> {
+        let (mut header, mut caps) = (Self::HEADER, [[0; 3]; 2]);
+        // SAFETY: both have the layout that version 3 of the call reads and writes, and live on.
+        done(unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), caps.as_mut_ptr()) })?;
+        Ok(Self(caps))
+    }
+
+    fn apply(self) -> Result<()> {
+        let mut header = Self::HEADER;
+        // SAFETY: as above; the kernel only reads the capabilities.
+        done(unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), self.0.as_ptr()) })
+    }
+
+    /// The same with none in effect, so that they can be taken again.
+    fn resting(self) -> Self {
+        Self(self.0.map(|[_, permitted, inheritable]| [0, permitted, inheritable]))
+    }
+}
+
 /// While it lives, this thread's file operations are those of another user. Never leaves the thread.
 #[must_use]
 pub(super) struct Guard<'a> {
     server: &'a Ident,
     groups: bool,
+    /// What the server may beyond its user's rights, put to rest for who is not root: a change of user alone leaves
+    /// some of it in effect (file capabilities, `trusted` attributes, no quota).
+    caps: Option<Caps>,
     thread: PhantomData<*const ()>,
 }
 
@@ -132,9 +162,13 @@ impl<'a> Guard<'a> {
     /// now and becomes again.
     pub(super) fn enter(client: &Ident, server: &'a Ident) -> Result<Self> {
         let groups = client.groups != server.groups;
-        let guard = Self { server, groups, thread: PhantomData };
+        let caps = if client.uid == 0 { None } else { Some(Caps::of_thread()?) };
+        let guard = Self { server, groups, caps, thread: PhantomData };
         // On failure the guard is dropped, which undoes what had been changed.
         client.apply(groups)?;
+        if let Some(caps) = caps {
+            caps.resting().apply()?;
+        }
         Ok(guard)
     }
 }
@@ -142,7 +176,8 @@ impl<'a> Guard<'a> {
 impl Drop for Guard<'_> {
     /// A thread that cannot become itself again would serve the next client with the rights of this one.
     fn drop(&mut self) {
-        if self.server.apply(self.groups).is_err() {
+        let caps = self.caps.map_or(Ok(()), Caps::apply);
+        if caps.and_then(|()| self.server.apply(self.groups)).is_err() {
             tracing::error!("a thread could not get its own user back");
             std::process::abort();
         }

@@ -25,6 +25,9 @@ use tree::{Inode, Space, now, part};
 /// The largest attribute, as in Linux, bytes.
 const XATTR_MAX: u64 = 64 * 1024;
 
+/// The longest target of a symbolic link, as in Linux, bytes.
+const TARGET_MAX: usize = 4095;
+
 /// See the module.
 pub struct Ram {
     root: Arc<Inode>,
@@ -170,6 +173,8 @@ impl Ram {
                 Ok(Reply::Xattr { size: value.len() as u64, node: Arc::new(Node::Xattr(value)) })
             }
             Op::XattrCreate { size, .. } if size > XATTR_MAX => Err(Errno::E2BIG.into()),
+            Op::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 => Err(Errno::ERANGE.into()),
+            Op::XattrCreate { flags, .. } if flags > XATTR_REPLACE => Err(Errno::EINVAL.into()),
             Op::XattrCreate { name, size, flags } => {
                 let (inode, name, value) = (inode.clone(), name.into(), Mutex::default());
                 Ok(Reply::Moved(Arc::new(Node::NewXattr { inode, name, size, flags, value })))
@@ -210,11 +215,16 @@ impl Ram {
             if linked.is_dir() {
                 return Err(Errno::EPERM.into());
             }
+            if linked.lock().attr.nlink == 0 {
+                return Err(Errno::ENOENT.into());
+            }
             dir.link(name, &linked)?;
             return Ok(linked);
         }
         let ty = match make {
             Make::Dir => S_IFDIR,
+            Make::Symlink(b"") => return Err(Errno::ENOENT.into()),
+            Make::Symlink(target) if target.len() > TARGET_MAX => return Err(Errno::ENAMETOOLONG.into()),
             Make::Symlink(_) => S_IFLNK,
             Make::Node { ty, .. } => ty,
             Make::File | Make::Link => S_IFREG,

@@ -246,6 +246,7 @@ impl Inode {
         inode.lock().place = (Arc::downgrade(self), name.into());
     }
 
+    /// The inode remembers where it was: ".." of a removed directory leads there.
     fn leave(&self, name: &[u8], inode: &Self) {
         let is_dir = inode.is_dir();
         let mut state = self.lock();
@@ -254,8 +255,6 @@ impl Inode {
         }
         state.attr.nlink -= u64::from(is_dir);
         state.touch();
-        drop(state);
-        inode.lock().place.0 = Weak::new();
     }
 
     pub(super) fn readdir(self: &Arc<Self>, cookie: u64, mut buf: DirBuf) -> DirBuf {

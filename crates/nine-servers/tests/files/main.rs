@@ -3,5 +3,6 @@
 mod both;
 mod disk;
 mod host;
+mod hostile;
 mod users;
 mod world;

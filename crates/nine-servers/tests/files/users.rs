@@ -110,3 +110,80 @@ fn who_is_not_root_cannot_serve_others_as_themselves() {
     let options = DiskOptions { identity: As::Client, ..DiskOptions::default() };
     assert!(Disk::open("/tmp", options).is_err());
 }
+
+/// What the kernel says about this thread's rights.
+fn credentials() -> Vec<String> {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let ours = |line: &&str| ["Uid:", "Gid:", "Groups:", "Cap"].iter().any(|name| line.starts_with(name));
+    status.lines().filter(ours).map(String::from).collect()
+}
+
+#[test]
+fn no_right_of_root_is_left_to_a_client() {
+    if !is_root() {
+        return;
+    }
+    let before = credentials();
+    let dir = open_dir();
+    fs::write(dir.path().join("roots"), "x").unwrap();
+    as_client(&dir, NOBODY, async |root| {
+        let root = root.unwrap();
+        root.create("mine", RDWR, 0o777, NOGID).await.unwrap();
+        // cap_setuid, effective: whoever ran the file would become root.
+        let cap_setuid = [1, 0, 0, 2, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        for name in ["mine", "roots"] {
+            let file = root.walk(name).await.unwrap();
+            for (attr, value) in
+                [("security.capability", &cap_setuid[..]), ("trusted.x", b"x"), ("security.x", b"x")]
+            {
+                assert_eq!(errno(file.set_xattr(attr, value, 0).await), Errno::EPERM, "{attr} of {name}");
+            }
+        }
+        assert_eq!(
+            errno(root.mknod("disk", nine_proto::mode::S_IFBLK | 0o666, (8, 0), NOGID).await),
+            Errno::EPERM
+        );
+        let root_again = root.client().attach("", 0, "").await.unwrap();
+        root_again.walk("roots").await.unwrap().set_xattr("trusted.x", b"x", 0).await.unwrap();
+        assert_eq!(errno(root.walk("roots").await.unwrap().xattr("trusted.x").await), Errno::ENODATA);
+    });
+    assert_eq!(credentials(), before);
+}
+
+#[test]
+fn a_clients_own_groups_count_and_the_servers_do_not() {
+    if !is_root() {
+        return;
+    }
+    // The first user who is in a group beside its own.
+    let groups = fs::read_to_string("/etc/group").unwrap();
+    let member = groups.lines().find_map(|line| {
+        let fields: Vec<_> = line.split(':').collect();
+        let user = fields.get(3)?.split(',').next().filter(|user| !user.is_empty())?;
+        Some((user.to_owned(), fields[2].parse::<u32>().ok()?))
+    });
+    let dir = open_dir();
+    let file = |name: &str, gid| {
+        fs::write(dir.path().join(name), "x").unwrap();
+        chown(dir.path().join(name), Some(0), Some(gid)).unwrap();
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o040)).unwrap();
+    };
+    file("roots", 0);
+    as_client(&dir, NOBODY, async |root| {
+        assert_eq!(errno(root.unwrap().open("roots", OpenFlags::READ).await), Errno::EACCES);
+    });
+    let Some((user, gid)) = member else {
+        eprintln!("NOT COVERED: no user here is in a second group");
+        return;
+    };
+    file("groups", gid);
+    let passwd = fs::read_to_string("/etc/passwd").unwrap();
+    let entry = passwd.lines().find(|line| line.starts_with(&format!("{user}:"))).unwrap();
+    let uid = entry.split(':').nth(2).unwrap().parse().unwrap();
+    as_client(&dir, uid, async |root| {
+        let root = root.unwrap();
+        root.open("groups", OpenFlags::READ).await.unwrap();
+        root.create("made", RDWR, 0o640, gid).await.unwrap();
+        assert_eq!(fs::metadata(dir.path().join("made")).unwrap().gid(), gid);
+    });
+}
