@@ -139,9 +139,10 @@ pub enum Op<'a> {
     XattrCreate {
         /// Which.
         name: Str<'a>,
-        /// How many bytes will be written; 0 removes it.
+        /// How many bytes will be written.
         size: u64,
-        /// `XATTR_CREATE` 1, `XATTR_REPLACE` 2.
+        /// `XATTR_CREATE` 1, `XATTR_REPLACE` 2. Size 0 with exactly `XATTR_REPLACE` removes the attribute: so does
+        /// Linux say removexattr(2). Size 0 with other flags stores an empty value.
         flags: u32,
     },
     /// About the file system (`Reply::Statfs`).
