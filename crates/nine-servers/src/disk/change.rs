@@ -80,6 +80,8 @@ impl<H: HostFs> Inner<H> {
         expected: Option<&Arc<Dent>>,
         flags: RenameFlags,
     ) -> Done<()> {
+        // Kept until the tree is free again: the end of a large file that is replaced takes long.
+        let replaced;
         let _moving = self.tree.moving();
         let from_fd = self.tree.handle_still(&self.host, How::Pool, from)?;
         let to_fd = self.tree.handle_still(&self.host, How::Pool, to)?;
@@ -89,8 +91,13 @@ impl<H: HostFs> Inner<H> {
         }
         let moved = self.tree.known(from, old);
         // Two names of one file: the host will leave both.
-        let target = self.host.stat(to_fd.as_fd(), new).map(|st| Identity::of(&st));
-        let same_file = target == Ok(id);
+        replaced = match self.tree.open_path(&self.host, How::Pool, &to_fd, new) {
+            Ok(fd) => Some(fd),
+            Err(host::Errno::NOENT) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let target = replaced.as_ref().map(|fd| self.host.stat(fd.as_fd(), b"")).transpose()?;
+        let same_file = target.is_some_and(|st| Identity::of(&st) == id);
         self.pin(to, new);
         {
             let _client = self.become_client(view, NOGID)?;

@@ -45,6 +45,9 @@ impl Identity {
     }
 }
 
+/// So many directories above a file are opened again on the event loop; more is for the pool.
+const REOPENED_INLINE: usize = 16;
+
 /// A name that a fid stands on. See the module.
 pub(super) struct Dent {
     pub(super) id: Identity,
@@ -127,6 +130,7 @@ impl Tree {
             let parent = last.parent().ok_or(Errno::STALE)?;
             match parent.cached() {
                 Some(fd) => break fd,
+                None if how == How::Inline && closed.len() >= REOPENED_INLINE => return Err(Errno::AGAIN),
                 None => closed.push(parent),
             }
         };
@@ -382,6 +386,11 @@ impl Handles {
 
     fn add(&self, dent: Weak<Dent>) {
         let mut ring = lock(&self.ring);
+        // Dents that are no more go two at a time, so that they are never many more than those that live.
+        for _ in 0..2 {
+            let next = ring.pop_front();
+            ring.extend(next.filter(|dent| dent.strong_count() > 0));
+        }
         let excess = (ring.len() + 1).saturating_sub(self.most);
         let closed = Self::evict(&mut ring, excess);
         ring.push_back(dent);

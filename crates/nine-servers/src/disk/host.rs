@@ -65,7 +65,8 @@ pub enum Resident {
 /// What the disk server asks of its host. The comments name the system calls of [`Linux`].
 #[allow(missing_docs, reason = "the names of the system calls")]
 pub trait HostFs: Send + Sync + 'static {
-    /// openat2; *inline* with `RESOLVE_CACHED` (EAGAIN: it would wait). Never with `..` or `/` in the name.
+    /// openat2; *inline* with `RESOLVE_CACHED` (EAGAIN: it would wait, or enter another file system). Never with `..`
+    /// or `/` in the name.
     fn open(
         &self,
         dir: BorrowedFd<'_>,
@@ -135,9 +136,13 @@ impl HostFs for Linux {
     ) -> Result<OwnedFd> {
         let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
         if cached {
-            resolve |= ResolveFlags::CACHED;
+            // Another file system may ask a network, or another process, and never hear anything.
+            resolve |= ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
         }
-        fs::openat2(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode, resolve)
+        match fs::openat2(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode, resolve) {
+            Err(Errno::XDEV) if cached => Err(Errno::AGAIN),
+            result => result,
+        }
     }
 
     fn reopen(&self, file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {

@@ -12,7 +12,8 @@
 //!
 //! Always holds: a fid stands for one file for ever (`dent`); nothing outside the root is reached; with
 //! [`As::Client`], every call that the kernel checks rights for is made with the client's rights, or refused.
-//! On a network file system even looking may wait, so there everything goes to the pool.
+//! On a network file system even looking may wait, so there everything goes to the pool, also where one is mounted
+//! below the root.
 
 mod attr;
 mod change;
@@ -32,7 +33,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::{Errno, Error, NOGID, Names, Op};
@@ -95,8 +96,8 @@ struct Inner<H> {
     identity: As,
     server: Ident,
     umask: u32,
-    /// Looking at the root's file system does not ask a network.
-    local: bool,
+    /// Devices that files were found on, and whether looking at their files asks nobody else.
+    devs: RwLock<Vec<(u64, bool)>>,
     /// The root's file system keeps its files in memory.
     in_memory: bool,
     /// Bytes that fids on extended attributes hold.
@@ -135,7 +136,7 @@ impl<H: HostFs> Disk<H> {
             identity: options.identity,
             server,
             umask: process_umask()?,
-            local: !REMOTE.contains(&fs_type),
+            devs: RwLock::new(vec![(st.dev, !REMOTE.contains(&fs_type))]),
             in_memory: MEMORY.contains(&fs_type),
             xattr_bytes: Arc::default(),
             locks: Locks::default(),
@@ -149,7 +150,7 @@ impl<H: HostFs> Disk<H> {
 impl<H: HostFs> FileServer for Disk<H> {
     fn serve(&self, req: Req) -> Answer {
         let op = req.op();
-        if self.inner.local && may_be_inline(&op) {
+        if may_be_inline(&op) {
             match self.inner.run(&req, op, How::Inline) {
                 Err(Fail(error)) if error.errno == Errno::EAGAIN => {}
                 result => return req.now(result.map_err(|fail| fail.0)),
@@ -222,6 +223,12 @@ impl<H: HostFs> Inner<H> {
             return self.attach(req.who(), aname);
         }
         let node = req.node::<Node>()?;
+        if let Ok(dent) = node.dent()
+            && !self.is_local(dent, how)
+            && how == How::Inline
+        {
+            return Err(Errno::EAGAIN.into());
+        }
         match op {
             Op::Auth { .. } | Op::Attach { .. } => unreachable!("they have no node"),
             Op::Walk { names } => self.walk(&node, names, how),
@@ -251,6 +258,25 @@ impl<H: HostFs> Inner<H> {
             Op::Statfs => self.statfs(&node),
             Op::Clunk => self.clunk(&node, how),
         }
+    }
+
+    /// Whether looking at this file asks nobody else, as far as is known: the pool finds out.
+    fn is_local(&self, dent: &Arc<Dent>, how: How) -> bool {
+        let known = |devs: &[(u64, bool)]| devs.iter().find(|seen| seen.0 == dent.id.dev).map(|seen| seen.1);
+        if let Some(local) = known(&self.devs.read().unwrap_or_else(PoisonError::into_inner)) {
+            return local;
+        }
+        if how == How::Inline {
+            return false;
+        }
+        let fd = self.tree.handle(&self.host, how, dent);
+        let Ok(statfs) = fd.and_then(|fd| self.host.statfs(fd.as_fd())) else { return false };
+        let local = !REMOTE.contains(&statfs.ty);
+        let mut devs = self.devs.write().unwrap_or_else(PoisonError::into_inner);
+        if devs.len() < DEVS_MAX && known(&devs).is_none() {
+            devs.push((dent.id.dev, local));
+        }
+        local
     }
 
     /// Becomes the client, if that is asked for. `gid`: the group of what it is about to make, which counts if the
@@ -367,6 +393,8 @@ fn process_umask() -> io::Result<u32> {
     Ok(value.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o777))
 }
 
+/// Devices remembered; files on others are always looked at by the pool.
+const DEVS_MAX: usize = 64;
 /// `f_type` of file systems that are memory: tmpfs, ramfs. They do not know `RWF_NOWAIT`, and do not need it.
 const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 /// `f_type` of file systems that ask somebody else: NFS, FUSE, CIFS, SMB2, 9P, Ceph, AFS.

@@ -184,10 +184,11 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// A user of the system's databases: by number, or by name. Slow: it may ask a directory service.
-pub(super) fn lookup(uid: Option<u32>, name: &[u8]) -> Option<(CString, u32, u32)> {
-    let name = CString::new(name).ok()?;
-    let mut buf = vec![0 as libc::c_char; 16 * 1024];
+/// A user of the system's databases: by number, or by name. Slow: it may ask a directory service. An error is not the
+/// same as nobody: who cannot be asked for may have rights, and groups.
+pub(super) fn lookup(uid: Option<u32>, name: &[u8]) -> Result<Option<(CString, u32, u32)>> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let mut buf = vec![0 as libc::c_char; 256 * 1024];
     let mut entry = std::mem::MaybeUninit::<libc::passwd>::uninit();
     let mut found = std::ptr::null_mut();
     let (entry_at, buf_at, len) = (entry.as_mut_ptr(), buf.as_mut_ptr(), buf.len());
@@ -198,15 +199,18 @@ pub(super) fn lookup(uid: Option<u32>, name: &[u8]) -> Option<(CString, u32, u32
             None => libc::getpwnam_r(name.as_ptr(), entry_at, buf_at, len, &mut found),
         }
     };
-    if status != 0 || found.is_null() {
-        return None;
+    match status {
+        // The four ways of getpwnam(3) to say that there is no such user.
+        0 | libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM if found.is_null() => return Ok(None),
+        0 => {}
+        error => return Err(Errno::from_raw_os_error(error)),
     }
     // SAFETY: found: the entry is filled in, and its name is a C string inside `buf`, which still lives.
     let (entry, name) = unsafe {
         let entry = entry.assume_init();
         (entry, std::ffi::CStr::from_ptr(entry.pw_name))
     };
-    Some((name.to_owned(), entry.pw_uid, entry.pw_gid))
+    Ok(Some((name.to_owned(), entry.pw_uid, entry.pw_gid)))
 }
 
 /// The groups a user is in. Slow, as above.
@@ -285,10 +289,10 @@ mod tests {
 
     #[test]
     fn users_are_found_by_number_and_by_name() {
-        let (name, uid, gid) = lookup(Some(0), b"").unwrap();
+        let (name, uid, gid) = lookup(Some(0), b"").unwrap().unwrap();
         assert_eq!((name.as_bytes(), uid), (&b"root"[..], 0));
-        assert_eq!(lookup(None, b"root").unwrap().1, 0);
+        assert_eq!(lookup(None, b"root").unwrap().unwrap().1, 0);
         assert!(groups_of(&name, gid).contains(&gid));
-        assert!(lookup(None, b"no-such-user-here").is_none());
+        assert!(lookup(None, b"no-such-user-here").unwrap().is_none());
     }
 }

@@ -75,6 +75,9 @@ impl<H: HostFs> Inner<H> {
         }
         if name == b".." {
             let up = self.parent_in(view, from);
+            if how == How::Inline && !self.is_local(&up, how) {
+                return Err(Errno::EAGAIN.into());
+            }
             let fd = self.handle_as_server(how, &up, client)?;
             return Ok((up, self.qid(&self.host.stat(fd.as_fd(), b"")?)));
         }
@@ -120,7 +123,7 @@ impl<H: HostFs> Inner<H> {
 /// The rights of a client, by this host's databases. Slow.
 fn ident_of(who: &Who) -> Done<Ident> {
     let uid = who.uid.filter(|&uid| uid != NOUID);
-    match (sys::lookup(uid, who.name.as_bytes()), uid) {
+    match (sys::lookup(uid, who.name.as_bytes())?, uid) {
         (Some((name, uid, gid)), _) => Ok(Ident { uid, gid, groups: sys::groups_of(&name, gid) }),
         (None, Some(uid)) => Ok(Ident { uid, gid: NOBODY, groups: Vec::new() }),
         (None, None) if &*who.name == "none" => Ok(Ident { uid: NOBODY, gid: NOBODY, groups: Vec::new() }),

@@ -20,7 +20,7 @@ use nine_proto::{
 };
 
 use crate::lock::{Ranges, Wanted};
-use tree::{Inode, Space, now, part};
+use tree::{Inode, Place, Space, now, part};
 
 /// The largest attribute, as in Linux, bytes.
 const XATTR_MAX: u64 = 64 * 1024;
@@ -38,9 +38,10 @@ pub struct Ram {
 
 /// What stands behind a fid.
 enum Node {
-    /// `open`: a number of its own, and whether writes go to the end.
+    /// `at`: the name it was walked to. `open`: a number of its own, and whether writes go to the end.
     File {
         inode: Arc<Inode>,
+        at: Place,
         open: Option<(u64, bool)>,
     },
     Xattr(Bytes),
@@ -57,9 +58,8 @@ impl Ram {
     /// An empty tree that holds at most `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Self {
         let (space, next) = (Space::new(limit_bytes), AtomicU64::new(3));
-        let place = (Weak::new(), b"/"[..].into());
-        let root =
-            Inode::new(&space, 1, S_IFDIR | 0o777, (0, 0), place).expect("the limit has room for the root");
+        let root = Inode::new(&space, 1, S_IFDIR | 0o777, (0, 0), nowhere())
+            .expect("the limit has room for the root");
         Self { root, one_at_a_time: Mutex::new(()), space, next }
     }
 
@@ -68,7 +68,10 @@ impl Ram {
         match op {
             Op::Auth { .. } => return Err(Error::new(Errno::EOPNOTSUPP, "authentication not required")),
             Op::Attach { .. } => {
-                return Ok(Reply::Attach { qid: self.root.qid(), node: Node::walked(self.root.clone()) });
+                return Ok(Reply::Attach {
+                    qid: self.root.qid(),
+                    node: Node::walked(self.root.clone(), nowhere()),
+                });
             }
             _ => {}
         }
@@ -90,22 +93,28 @@ impl Ram {
             (_, Op::Clunk | Op::Remove) => return Ok(Reply::Done),
             _ => return Err(Errno::EBADF.into()),
         }
-        let Node::File { inode, open } = &*node else { unreachable!("the others are answered above") };
+        let Node::File { inode, at, open } = &*node else { unreachable!("the others are answered above") };
         match op {
             Op::Auth { .. } | Op::Attach { .. } => unreachable!("answered above"),
             Op::Walk { names } => {
-                let (mut at, mut qids) = (inode.clone(), Walked::new());
+                let (mut inode, mut at, mut qids) = (inode.clone(), at.clone(), Walked::new());
                 for name in names.iter() {
-                    match at.child(name) {
-                        Ok(next) => at = next,
+                    match inode.child(name) {
+                        Ok(next) => {
+                            at = match name {
+                                b".." => next.lock().place.clone(),
+                                name => (Arc::downgrade(&inode), name.into()),
+                            };
+                            inode = next;
+                        }
                         Err(error) if qids.is_empty() => return Err(error),
                         Err(_) => return Ok(Reply::Walk { qids, node: None }),
                     }
-                    qids.push(at.qid());
+                    qids.push(inode.qid());
                 }
-                Ok(Reply::Walk { qids, node: Some(Node::walked(at)) })
+                Ok(Reply::Walk { qids, node: Some(Node::walked(inode, at)) })
             }
-            Op::Open { flags } => self.open(inode.clone(), flags),
+            Op::Open { flags } => self.open(inode.clone(), at.clone(), flags),
             Op::Create { name, make, flags, perm, gid } => {
                 let reuse = make == Make::File && flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL);
                 let made = match inode.child(name) {
@@ -114,10 +123,11 @@ impl Ram {
                         self.make(req, inode, name, make, perm.in_dir(inode.mode(), make == Make::Dir), gid)?
                     }
                 };
+                let at = (Arc::downgrade(inode), name.into());
                 match make {
-                    Make::File | Make::Dir => self.open(made, flags),
+                    Make::File | Make::Dir => self.open(made, at, flags),
                     // Of the others there is nothing to read: the fid only moves there.
-                    _ => Ok(Reply::Open { qid: made.qid(), iounit: 0, node: Node::walked(made) }),
+                    _ => Ok(Reply::Open { qid: made.qid(), iounit: 0, node: Node::walked(made, at) }),
                 }
             }
             Op::Make { name, make, perm, gid } => {
@@ -126,7 +136,7 @@ impl Ram {
             }
             Op::Rename { name } => {
                 let to = req.node2::<Node>()?;
-                let (dir, old) = inode.place()?;
+                let (dir, old) = inode.place(at)?;
                 dir.rename(&old, to.inode()?, name).map(|()| Reply::Done)
             }
             Op::RenameAt { old, new } => {
@@ -139,7 +149,7 @@ impl Ram {
             },
             Op::Remove => {
                 node.release_locks();
-                let (dir, name) = inode.place()?;
+                let (dir, name) = inode.place(at)?;
                 dir.unlink(&name).map(|_| Reply::Done)
             }
             Op::Readlink => match inode.mode() & S_IFMT {
@@ -147,7 +157,7 @@ impl Ram {
                 _ => Err(Errno::EINVAL.into()),
             },
             Op::Getattr { .. } => Ok(Reply::Attr(inode.attr())),
-            Op::Setattr { set } => inode.setattr(&set).map(|()| Reply::Done),
+            Op::Setattr { set } => inode.setattr(at, &set).map(|()| Reply::Done),
             Op::Readdir { cookie } => Ok(Reply::Dir(inode.readdir(cookie, req.dir_buf(self.names())))),
             Op::Read { offset, count } => Ok(Reply::Read(inode.read(offset, count))),
             Op::Write { offset, data } => inode.write(open.is_some_and(|(_, append)| append), offset, data),
@@ -187,7 +197,7 @@ impl Ram {
         }
     }
 
-    fn open(&self, inode: Arc<Inode>, flags: OpenFlags) -> Result<Reply> {
+    fn open(&self, inode: Arc<Inode>, at: Place, flags: OpenFlags) -> Result<Reply> {
         match inode.mode() & S_IFMT {
             S_IFREG if flags.has(OpenFlags::TRUNC) => inode.resize(0)?,
             S_IFREG => {}
@@ -198,7 +208,7 @@ impl Ram {
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (qid, open) = (inode.qid(), Some((number, flags.has(OpenFlags::APPEND))));
-        Ok(Reply::Open { qid, iounit: 0, node: Arc::new(Node::File { inode, open }) })
+        Ok(Reply::Open { qid, iounit: 0, node: Arc::new(Node::File { inode, at, open }) })
     }
 
     fn make(
@@ -254,9 +264,14 @@ impl FileServer for Ram {
     }
 }
 
+/// Where the root is.
+fn nowhere() -> Place {
+    (Weak::new(), b"/"[..].into())
+}
+
 impl Node {
-    fn walked(inode: Arc<Inode>) -> Arc<Self> {
-        Arc::new(Self::File { inode, open: None })
+    fn walked(inode: Arc<Inode>, at: Place) -> Arc<Self> {
+        Arc::new(Self::File { inode, at, open: None })
     }
 
     fn inode(&self) -> Result<&Arc<Inode>> {
@@ -264,7 +279,7 @@ impl Node {
     }
 
     fn release_locks(&self) {
-        if let Self::File { inode, open: Some((number, _)) } = self {
+        if let Self::File { inode, open: Some((number, _)), .. } = self {
             inode.lock().locks.release(*number);
         }
     }

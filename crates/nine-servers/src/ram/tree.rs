@@ -35,6 +35,9 @@ pub(super) struct Space {
     files: AtomicU64,
 }
 
+/// A directory and a name in it.
+pub(super) type Place = (Weak<Inode>, Box<[u8]>);
+
 /// A file; its content stays charged until it is dropped.
 pub(super) struct Inode {
     path: u64,
@@ -53,7 +56,7 @@ pub(super) struct State {
     pub(super) xattrs: BTreeMap<Box<[u8]>, Bytes>,
     pub(super) locks: Ranges,
     /// Where it was made or moved to last; of the root, nowhere.
-    place: (Weak<Inode>, Box<[u8]>),
+    pub(super) place: Place,
 }
 
 impl Inode {
@@ -62,7 +65,7 @@ impl Inode {
         path: u64,
         mode: u32,
         (uid, gid): (u32, u32),
-        place: (Weak<Self>, Box<[u8]>),
+        place: Place,
     ) -> Result<Arc<Self>> {
         if space.files.load(Ordering::Relaxed) >= FILES {
             return Err(Errno::ENOSPC.into());
@@ -118,11 +121,20 @@ impl Inode {
         self.mode() & S_IFMT == S_IFDIR
     }
 
-    /// Its directory and its name there, if it still has them.
-    pub(super) fn place(self: &Arc<Self>) -> Result<(Arc<Self>, Box<[u8]>)> {
-        let (dir, name) = self.lock().place.clone();
-        let dir = dir.upgrade().ok_or(if self.path == 1 { Errno::EBUSY } else { Errno::ENOENT })?;
-        if Arc::ptr_eq(&dir.child(&name)?, self) { Ok((dir, name)) } else { Err(Errno::ENOENT.into()) }
+    /// A directory and its name there: the one it was walked to, or, if it has been moved, where to.
+    pub(super) fn place(self: &Arc<Self>, walked: &Place) -> Result<(Arc<Self>, Box<[u8]>)> {
+        if self.path == 1 {
+            return Err(Errno::EBUSY.into());
+        }
+        let moved = self.lock().place.clone();
+        for (dir, name) in [walked, &moved] {
+            if let Some(dir) = dir.upgrade()
+                && dir.child(name).is_ok_and(|there| Arc::ptr_eq(&there, self))
+            {
+                return Ok((dir, name.clone()));
+            }
+        }
+        Err(Errno::ENOENT.into())
     }
 
     pub(super) fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Self>> {
@@ -150,11 +162,11 @@ impl Inode {
     }
 
     /// What can fail comes first: the name, then the length.
-    pub(super) fn setattr(self: &Arc<Self>, set: &SetAttr<'_>) -> Result<()> {
+    pub(super) fn setattr(self: &Arc<Self>, walked: &Place, set: &SetAttr<'_>) -> Result<()> {
         if set.size.is_some() && self.mode() & S_IFMT != S_IFREG {
             return Err(if self.is_dir() { Errno::EISDIR } else { Errno::EINVAL }.into());
         }
-        let place = set.name.map(|new| Ok::<_, Error>((self.place()?, new))).transpose()?;
+        let place = set.name.map(|new| Ok::<_, Error>((self.place(walked)?, new))).transpose()?;
         if let Some(((dir, _), new)) = &place
             && dir.child(new).is_ok_and(|there| !Arc::ptr_eq(&there, self))
         {

@@ -1,7 +1,7 @@
 //! A host that watches, and one that fails: what the event loop may do, and what a client is told.
 
 use std::fs;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
@@ -210,4 +210,12 @@ fn out_of_descriptors_the_cache_gives_up_its_own() {
         *used_up.lock().unwrap() = 10;
         assert_eq!(errno(root.walk("c").await), Errno::EMFILE);
     });
+}
+
+#[test]
+fn the_event_loop_enters_no_other_file_system() {
+    let open = |dir: Fd<'_>, name: &[u8], cached| Linux.open(dir, name, OFlags::PATH, Mode::empty(), cached);
+    let root = fs::File::open("/").unwrap();
+    assert_eq!(open(root.as_fd(), b"proc", true).err(), Some(host::Errno::AGAIN));
+    open(root.as_fd(), b"proc", false).unwrap();
 }

@@ -154,3 +154,34 @@ fn a_walked_fid_costs_at_most_250_bytes() {
     let ring = 2 * size_of::<Weak<Dent>>();
     assert!(dent + node + slot + ring + 16 <= 250, "{dent} + {node} + {slot} + {ring} + 16");
 }
+
+#[test]
+fn dents_that_are_gone_take_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    for i in 0..10 {
+        fs::write(dir.path().join(i.to_string()), "").unwrap();
+    }
+    let tree = tree(dir.path(), 1 << 20);
+    let kept: Vec<_> = (0..5).map(|i| step(&tree, &tree.root, &i.to_string()).unwrap()).collect();
+    for i in 0..100_000 {
+        step(&tree, &tree.root, &(5 + i % 5).to_string()).unwrap();
+    }
+    assert_eq!(living(&tree), kept.len());
+    assert!(lock(&tree.handles.ring).len() <= 4 * kept.len());
+}
+
+#[test]
+fn the_event_loop_does_not_climb_a_deep_tree_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let depth = REOPENED_INLINE + 5;
+    fs::create_dir_all(dir.path().join("d/".repeat(depth))).unwrap();
+    let tree = tree(dir.path(), 100);
+    let mut path = vec![tree.root.clone()];
+    for _ in 0..depth {
+        path.push(step(&tree, path.last().unwrap(), "d").unwrap());
+    }
+    path[1..].iter().for_each(|dent| drop(lock(&dent.handle).take()));
+    let last = path.last().unwrap();
+    assert_eq!(tree.handle(&Linux, How::Inline, last).err(), Some(Errno::AGAIN));
+    tree.handle(&Linux, How::Pool, last).unwrap();
+}
