@@ -601,6 +601,25 @@ mod tests {
     }
 
     #[test]
+    fn a_wall_clock_that_steps_changes_nothing_for_those_who_are_in() {
+        let lab = Lab::new();
+        lab.sign("fs", "fs.lab", 2999);
+        run(async || {
+            let (mut server, client) = (lab.server(ClientAuth::None), lab.client(None));
+            let (mut old, mut far) = met(&client, &mut server, Duration::ZERO).await;
+            // A thousand years on, then back before the certificate was made: timers know neither.
+            lab.sign("fs", "fs.lab", 2998);
+            server.config(Duration::from_secs(1), Duration::from_secs(60_000_000_000));
+            assert!(server.trouble().is_some_and(|trouble| trouble.contains("expired")));
+            lab.sign("fs", "fs.lab", 2997);
+            server.config(Duration::from_secs(2), Duration::ZERO);
+            assert_eq!(server.trouble(), None);
+            write(&mut old, b"still here").await.expect("written");
+            assert_eq!(read(&mut far).await.expect("read"), b"still here");
+        });
+    }
+
+    #[test]
     fn a_bad_new_certificate_leaves_the_old_one_in_use() {
         let lab = Lab::new();
         let good = lab.sign("fs", "fs.lab", 2999);

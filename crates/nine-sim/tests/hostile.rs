@@ -274,3 +274,45 @@ fn a_link_that_breaks_anywhere_leaves_nothing_behind() {
         assert_eq!((world.tasks(), zeros.stuck(), service.core.borrowed()), (0, 0, 0));
     }
 }
+
+/// One client opens all it can: the others still open theirs.
+#[test]
+fn who_opens_everything_leaves_files_for_the_others() {
+    let world = World::new(0);
+    let (_, service) = service(64 << 20);
+    let mut greedy = Raw::dial(&world, &service, Shape::default());
+    let mut good = Raw::dial(&world, &service, Shape::default());
+    world.run(async move {
+        greedy.hello(8192).await;
+        good.hello(8192).await;
+        let mut opened = 0;
+        loop {
+            let names = nine_proto::msg::Names::Slice(&[b"zero"]);
+            let walk = Tmsg::Walk { fid: Fid(1), newfid: Fid(100 + opened), names };
+            assert!(greedy.call(1, walk).await.starts_with("Rwalk"));
+            let open = greedy.call(1, Tmsg::Lopen { fid: Fid(100 + opened), flags: 0 }).await;
+            if !open.starts_with("Rlopen") {
+                assert_eq!(open, "Rlerror tag 1 ecode 23");
+                break;
+            }
+            opened += 1;
+        }
+        assert!(opened > 16, "only {opened}");
+        good.open().await;
+    });
+}
+
+#[test]
+fn who_does_not_speak_9p_is_found_out_by_its_first_bytes() {
+    // A small TLS hello reads as a message of 66,326 bytes.
+    for (seed, hello) in [&b"\x16\x03\x01\x00\xf8\x01\x00"[..], b"GET / HTTP/1.0\r\n"].into_iter().enumerate()
+    {
+        let world = World::new(seed as u64);
+        let (_, service) = service(1 << 20);
+        let mut raw = Raw::dial(&world, &service, Shape::default());
+        world.run(async move {
+            raw.send_bytes(hello).await.unwrap();
+            assert_eq!(raw.reply().await, "UnexpectedEof");
+        });
+    }
+}

@@ -43,6 +43,9 @@ pub const CEILING: usize = 16 * 1024 * 1024;
 pub const SHORT: u32 = 4096;
 /// What a fid is charged, bytes.
 pub const FID_COST: usize = 512;
+/// Open files that every connection may have. It may have more, up to half of what is left of the core's, which is half of
+/// the descriptors of the process.
+pub const OPENS_FLOOR: usize = 16;
 /// Messages of one turn.
 pub const TURN_MESSAGES: usize = 64;
 /// Bytes of one turn, received or queued.
@@ -61,6 +64,8 @@ enum End {
     Malformed(WireError),
     /// A large message was coming in while the core had no memory left.
     Memory,
+    /// The client has not even greeted.
+    Silent,
 }
 
 /// See the module. Poll it on the core that made it.
@@ -88,6 +93,10 @@ pub struct Connection {
     charged: usize,
     /// What of all this is borrowed from the core.
     borrowed: usize,
+    /// Open files, as the core knows.
+    opens: usize,
+    /// Who attached last, for the log.
+    user: Box<str>,
     /// The waker that the core has.
     entered: Option<Waker>,
     drained: bool,
@@ -96,8 +105,10 @@ pub struct Connection {
 impl Connection {
     pub(super) fn new(service: &Service, transport: Box<dyn Transport>) -> Self {
         let names = service.server.names();
+        let id = service.core.next_id();
+        tracing::info!(conn = id, peer = %transport.peer().addr, "connected");
         Self {
-            id: service.core.next_id(),
+            id,
             peer: transport.peer().clone(),
             transport: Some(transport),
             session: Session::new(service.dialects, service.limits, names.clone()),
@@ -114,6 +125,8 @@ impl Connection {
             later: 0,
             charged: 0,
             borrowed: 0,
+            opens: 0,
+            user: Box::default(),
             entered: None,
             drained: false,
         }
@@ -128,6 +141,7 @@ impl Connection {
             self.cancel_all();
         }
         self.session.limit_fids(self.session.fid_count() + (self.share() + FLOOR) / FID_COST);
+        self.session.limit_opens(OPENS_FLOOR.max((self.core.free_opens() + self.opens) / 2));
         loop {
             self.take_answers(cx.waker());
             self.serve_clunks(cx.waker());
@@ -315,16 +329,20 @@ impl Connection {
     }
 
     /// Who sends a Tattach or a Tauth.
-    fn introduce(&self, request: &SessionRequest<Held, Frame>) -> Result<Arc<Who>> {
+    fn introduce(&mut self, request: &SessionRequest<Held, Frame>) -> Result<Arc<Who>> {
         let proof = &self.peer.proof;
         match request.op() {
             Op::Attach { uname, aname, uid } => {
                 let afid = request.fid2().map(|held| &held.node);
                 let admitted = self.gate.admit(proof, uname, uid, aname, afid, &*self.names);
                 match &admitted {
-                    Ok(who) => tracing::info!(
-                        conn = self.id, peer = %self.peer.addr, user = %who.name, read_only = who.read_only, "attached"
-                    ),
+                    Ok(who) => {
+                        tracing::info!(
+                            conn = self.id, peer = %self.peer.addr, user = %who.name, read_only = who.read_only,
+                            "attached"
+                        );
+                        self.user.clone_from(&who.name);
+                    }
                     Err(error) => tracing::warn!(
                         conn = self.id, peer = %self.peer.addr, "attach as {} refused: {error}",
                         nine_proto::show(uname)
@@ -431,6 +449,19 @@ impl Connection {
         let borrow = all.saturating_sub(FLOOR);
         self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;
+        let opens = self.session.open_count();
+        self.core.opened(self.opens, opens);
+        self.opens = opens;
+    }
+
+    /// Whether the client has sent a Tversion that we understand.
+    pub(super) fn has_greeted(&self) -> bool {
+        self.session.dialect().is_some() || self.transport.is_none()
+    }
+
+    /// Ends a connection whose client has said nothing in time.
+    pub(super) fn expire(&mut self) {
+        self.finish(&End::Silent);
     }
 
     fn cancel_all(&mut self) {
@@ -441,15 +472,21 @@ impl Connection {
 
     /// The client has gone: lets go of everything but what is being served.
     fn finish(&mut self, end: &End) {
-        let (conn, peer) = (self.id, &*self.peer.addr);
+        let (conn, peer, user) = (self.id, &*self.peer.addr, &*self.user);
         match end {
-            End::Closed => tracing::info!(conn, %peer, "closed by the client"),
-            End::Drained => tracing::info!(conn, %peer, "drained"),
-            End::Io(error) => tracing::info!(conn, %peer, "lost: {error}"),
-            End::Malformed(error) => tracing::warn!(conn, %peer, "cut off: {error}"),
+            End::Closed => tracing::info!(conn, peer, user, "closed by the client"),
+            End::Drained => tracing::info!(conn, peer, user, "drained"),
+            End::Io(error) => tracing::info!(conn, peer, user, "lost: {error}"),
+            End::Malformed(error) => tracing::warn!(conn, peer, user, "cut off: {error}"),
             End::Memory => {
-                tracing::warn!(conn, %peer, "cut off: a large message was coming in and no buffers were left");
+                tracing::warn!(
+                    conn,
+                    peer,
+                    user,
+                    "cut off: a large message was coming in and no buffers were left"
+                );
             }
+            End::Silent => tracing::warn!(conn, peer, user, "cut off: it did not begin to speak 9P"),
         }
         self.transport = None;
         self.cancel_all();
@@ -495,6 +532,7 @@ impl Drop for Connection {
             }
         }
         self.core.memory().borrow(self.borrowed, 0);
+        self.core.opened(self.opens, 0);
         self.core.leave(self.id);
     }
 }

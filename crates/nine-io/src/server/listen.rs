@@ -6,14 +6,15 @@
 //! [`Door::clients`] connections a new one is closed at once, and that is logged once per episode.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use nine_net::{Env, Listener, Peer, ServerTls, Socket, Transport};
+use nine_net::{Env, Listener, Peer, Proof, ServerTls, Socket, Transport};
 
 use super::{Guest, Service};
 use crate::sync::{Mutex, lock};
@@ -21,13 +22,17 @@ use crate::sync::{Mutex, lock};
 /// Time for a TLS handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// Time until a client's Tversion; who says nothing does not keep a place that others want.
+pub const GREETING: Duration = Duration::from_secs(30);
+
 /// Where clients come in.
 pub struct Door {
     /// The socket.
     pub listener: Listener,
     /// TLS on it, if any; its files are read again when they have changed.
     pub tls: Option<Tls>,
-    /// The most clients at a time.
+    /// The most clients at a time, over all doors. The last eighth is kept for those whom the transport itself proves
+    /// (a unix socket's), so that strangers do not lock out the owner.
     pub clients: usize,
 }
 
@@ -58,9 +63,11 @@ pub async fn listen<E: Env + Clone>(
             return Ok(());
         };
         let socket = accepted?;
-        if service.core.guests() >= door.clients {
+        let proven = socket.peer().proof != Proof::None;
+        let places = if proven { door.clients } else { door.clients - door.clients / 8 };
+        if service.core.guests() >= places {
             if !std::mem::replace(&mut full, true) {
-                tracing::warn!(%addr, "{} clients are connected: new ones are turned away", door.clients);
+                tracing::warn!(%addr, "{places} clients are connected: new ones are turned away");
             }
             continue;
         }
@@ -156,8 +163,18 @@ impl Client {
                 }
             }
         };
-        tracing::info!(peer = %transport.peer().addr, "connected");
-        self.service.connect(transport).await;
+        let mut connection = pin!(self.service.connect(transport));
+        let mut patience = Some(env.sleep_until(env.now() + GREETING));
+        poll_fn(|cx| {
+            if patience.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+                patience = None;
+                if !connection.has_greeted() {
+                    connection.expire();
+                }
+            }
+            connection.as_mut().poll(cx)
+        })
+        .await;
         drop(self.guest);
     }
 }

@@ -66,7 +66,7 @@ mod tests {
     use std::task::Poll;
 
     #[test]
-    fn memory_given_back_wakes_who_waits_in_every_order() {
+    fn memory_given_back_wakes_who_waits_in_any_order() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

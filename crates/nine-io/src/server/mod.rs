@@ -23,9 +23,11 @@ use nine_net::Transport;
 use nine_proto::Dialect;
 use nine_proto::session::server::Limits;
 
-pub use conn::{CEILING, Connection, FID_COST, FLOOR, OUTSTANDING, SHORT, TURN_BYTES, TURN_MESSAGES};
+pub use conn::{
+    CEILING, Connection, FID_COST, FLOOR, OPENS_FLOOR, OUTSTANDING, SHORT, TURN_BYTES, TURN_MESSAGES,
+};
 pub use gate::{Anonymous, Gate};
-pub use listen::{Door, HANDSHAKE, Seat, Tls, listen};
+pub use listen::{Door, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 
 use crate::buf::Pool;
@@ -75,6 +77,8 @@ pub struct Core {
 
 struct Shared {
     memory: Memory,
+    opens: AtomicUsize,
+    opens_max: usize,
     draining: AtomicBool,
     /// Live connections, to be woken when the core drains.
     connections: Mutex<HashMap<u64, Waker>>,
@@ -99,6 +103,8 @@ impl Core {
             pool: Pool::default(),
             shared: Arc::new(Shared {
                 memory: Memory::new(budget),
+                opens: AtomicUsize::new(0),
+                opens_max: opens_max(),
                 draining: AtomicBool::new(false),
                 connections: Mutex::new(HashMap::new()),
                 listeners: Mutex::new(HashMap::new()),
@@ -143,6 +149,20 @@ impl Core {
         &self.shared.memory
     }
 
+    /// Open files that nobody has.
+    fn free_opens(&self) -> usize {
+        self.shared.opens_max.saturating_sub(self.shared.opens.load(Ordering::Relaxed))
+    }
+
+    /// A connection that had `old` open files has `new` now.
+    fn opened(&self, old: usize, new: usize) {
+        if new > old {
+            self.shared.opens.fetch_add(new - old, Ordering::Relaxed);
+        } else if old > new {
+            self.shared.opens.fetch_sub(old - new, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a client until the guard is dropped.
     fn guest(&self) -> Guest {
         self.shared.guests.fetch_add(1, Ordering::SeqCst);
@@ -184,4 +204,11 @@ impl Drop for Guest {
             std::mem::take(&mut *lock(&shared.drained)).into_iter().for_each(Waker::wake);
         }
     }
+}
+
+/// Open files of all clients together: half of the descriptors this process may have, for each may need one; the rest is
+/// for connections and the servers' own use.
+fn opens_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))
 }

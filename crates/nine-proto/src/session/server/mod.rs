@@ -103,6 +103,9 @@ pub struct Session<N, F> {
     offered: &'static [Dialect],
     limits: Limits,
     fids_max: usize,
+    opens_max: usize,
+    /// Fids that are open files.
+    opens: usize,
     names: Arc<dyn Names>,
     dialect: Option<Dialect>,
     msize: u32,
@@ -167,9 +170,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             offered,
             limits: Limits { msize: limits.msize.clamp(MSIZE_MIN, MSIZE_MAX), ..limits },
             fids_max: usize::MAX,
+            opens_max: usize::MAX,
+            opens: 0,
             names,
             dialect: None,
-            msize: limits.msize.clamp(MSIZE_MIN, MSIZE_MAX),
+            msize: MSIZE_MIN,
             fids: HashMap::new(),
             calls: HashMap::new(),
             generation: 0,
@@ -177,7 +182,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
     }
 
-    /// The largest message, bytes: frames above it end the connection.
+    /// The largest message, bytes: frames above it end the connection. Before Tversion it is [`MSIZE_MIN`]: who speaks
+    /// something else is found out by its first bytes.
     pub fn msize(&self) -> u32 {
         self.msize
     }
@@ -264,6 +270,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.calls.clear();
         self.ready.clear();
         // A fid whose clunk is being served is clunked already; one whose clunk waits is not.
+        self.opens = 0;
         let entries = core::mem::take(&mut self.fids).into_values();
         let entries = entries.filter(|e| e.state != State::Going || e.waiting.is_some());
         let clunk = |e: Entry<N>| {
@@ -281,6 +288,16 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     /// Allows fewer fids than [`Limits::fids`] while memory is short.
     pub fn limit_fids(&mut self, fids: usize) {
         self.fids_max = fids;
+    }
+
+    /// Allows so many open fids: one more is refused with ENFILE.
+    pub fn limit_opens(&mut self, opens: usize) {
+        self.opens_max = opens;
+    }
+
+    /// Fids that are open.
+    pub fn open_count(&self) -> usize {
+        self.opens
     }
 
     /// Lowers what a request that is about to be served asks for, and with it what it costs.
@@ -301,14 +318,15 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     fn version<P>(&mut self, tag: Tag, msize: u32, version: &[u8], out: &mut impl Out<P>) -> Step<N, F> {
         let clunks = self.close();
         if msize < MSIZE_MIN {
-            self.msize = self.limits.msize;
+            self.msize = MSIZE_MIN;
             self.refuse(tag, &Error::new(Errno::EINVAL, "msize is too small: 512 at least"), out);
             return Step::Reset(clunks);
         }
         self.dialect = Dialect::negotiate(version, self.offered);
-        self.msize = msize.min(self.limits.msize);
+        let msize = msize.min(self.limits.msize);
+        self.msize = if self.dialect.is_some() { msize } else { MSIZE_MIN };
         let version = self.dialect.map_or("unknown", Dialect::name).as_bytes();
-        Rmsg::Version { msize: self.msize, version }.encode(tag, Dialect::P2000, out.bytes());
+        Rmsg::Version { msize, version }.encode(tag, Dialect::P2000, out.bytes());
         Step::Reset(clunks)
     }
 
@@ -443,7 +461,10 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         }
         if let Some(entry) = self.fids.get_mut(&call.fid) {
             match call.number {
-                _ if ends => drop(self.fids.remove(&call.fid)),
+                _ if ends => {
+                    self.opens -= usize::from(entry.is_open_file());
+                    self.fids.remove(&call.fid);
+                }
                 OPEN | LOPEN | CREATE | LCREATE | XATTRCREATE => entry.moving = false,
                 WALK if call.newfid == NOFID => entry.state = State::Here,
                 _ => {}
@@ -467,10 +488,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         let from = self.fids.get(&call.fid).map(|entry| entry.qid);
         let mut install = |fid: Fid, node: &N, qid: Qid, kind: Kind, open: Option<OpenFlags>| {
             let entry = self.fids.get_mut(&fid).expect("a fid stays while a request holds it");
+            let was = entry.is_open_file();
             entry.node = Some(node.clone());
             entry.qid = qid;
             entry.kind = kind;
             entry.open = open;
+            self.opens = self.opens + usize::from(entry.is_open_file()) - usize::from(was);
             if entry.state == State::Coming {
                 entry.state = State::Here;
             }
@@ -535,6 +558,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
 }
 
 impl<N> Entry<N> {
+    /// Whether it is an open file, of which a server can have only so many.
+    fn is_open_file(&self) -> bool {
+        self.kind == Kind::File && self.open.is_some()
+    }
+
     fn coming() -> Self {
         Self {
             node: None,

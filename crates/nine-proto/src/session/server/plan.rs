@@ -91,6 +91,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 plan.count = names.len() as u32;
                 if newfid == fid { plan.usage = Use::Alone } else { plan.newfid = new(newfid)? }
             }
+            Tmsg::Open { .. } | Tmsg::Lopen { .. } | Tmsg::Create { .. } | Tmsg::Lcreate { .. }
+                if self.opens >= self.opens_max =>
+            {
+                return Err(Error::new(Errno::ENFILE, "too many open files"));
+            }
             Tmsg::Open { fid, mode } => plan.open(self.file(fid)?, fid, OpenFlags::from_mode(mode))?,
             Tmsg::Lopen { fid, flags } => {
                 let flags = OpenFlags(flags & OpenFlags::WIRE.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);

@@ -453,6 +453,34 @@ fn fids_are_limited() {
 }
 
 #[test]
+fn open_fids_are_limited_and_counted_down() {
+    let mut world = World::opened(Dialect::L);
+    assert_eq!(world.session.open_count(), 1);
+    world.session.limit_opens(1);
+    assert_eq!(world.refused(1, Tmsg::Lopen { fid: Fid(1), flags: 0 }), "Rlerror tag 1 ecode 23\n");
+    let id = world.serve(1, clunk(2));
+    world.answer(id, Ok(Reply::Done));
+    world.sent();
+    assert_eq!(world.session.open_count(), 0);
+    let id = world.serve(1, Tmsg::Lopen { fid: Fid(1), flags: 0 });
+    world.answer(id, Ok(Reply::Open { qid: ROOT, iounit: 0, node: "dir" }));
+    assert_eq!(world.session.open_count(), 1);
+    world.send(NOTAG, Tmsg::Version { msize: 8192, version: b"9P2000.L" });
+    assert_eq!(world.session.open_count(), 0);
+}
+
+#[test]
+fn before_version_only_a_small_message_is_taken() {
+    let mut session = S::new(&[Dialect::P2000], Limits::default(), Arc::new(Numeric));
+    assert_eq!(session.msize(), MSIZE_MIN);
+    let mut wire = Wire::default();
+    let mut frame = Vec::new();
+    Tmsg::Version { msize: 8192, version: b"nonsense" }.encode(NOTAG, Dialect::P2000, &mut frame);
+    assert!(session.receive(frame, &mut wire).is_ok());
+    assert_eq!(session.msize(), MSIZE_MIN);
+}
+
+#[test]
 fn directory_reads_continue_only_where_the_last_one_ended() {
     let mut world = World::attached(Dialect::P2000);
     let id = world.serve(1, Tmsg::Open { fid: Fid(1), mode: 0 });
