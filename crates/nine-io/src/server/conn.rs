@@ -43,8 +43,8 @@ pub const CEILING: usize = 16 * 1024 * 1024;
 pub const SHORT: u32 = 4096;
 /// What a fid is charged, bytes.
 pub const FID_COST: usize = 512;
-/// Open files that every connection may have. It may have more, up to half of what is left of the core's, which is half of
-/// the descriptors of the process.
+/// Open files that every connection may have. It may have more, up to half of what is left of the core's, which is
+/// half of the descriptors of the process.
 pub const OPENS_FLOOR: usize = 16;
 /// Messages of one turn.
 pub const TURN_MESSAGES: usize = 64;

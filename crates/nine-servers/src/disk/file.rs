@@ -18,7 +18,8 @@ use super::dent::Dent;
 use super::host::{self, HostFs, Resident};
 use super::{Done, How, Inner, Kind, Node, locked};
 
-/// A range of at least this many bytes, all of it in the page cache, is sent from there without a copy (STACK 3.5).
+/// A range of at least this many bytes, all of it in the page cache, is sent from there without a copy; below it a copy
+/// is cheaper.
 const FROM_CACHE: u32 = 16 * 1024;
 /// Where that much is not left of a file, this many bytes are asked for all the same.
 const BEYOND: u32 = 4096;
