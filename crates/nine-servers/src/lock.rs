@@ -5,6 +5,8 @@
 //!
 //! Always holds: the ranges of two owners overlap only where both read; those of one owner never overlap.
 
+use std::collections::BTreeMap;
+
 use nine_proto::{Errno, LockRequest, LockType, Result};
 
 /// Ranges held on one file; one more is refused with ENOLCK.
@@ -72,8 +74,8 @@ impl Wanted {
 pub(crate) struct Ranges(Vec<Held>);
 
 impl Ranges {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// A lock of another owner in the way.
@@ -122,26 +124,31 @@ impl Ranges {
 
     /// A range in pieces (first byte, last byte), each with the strongest lock that anybody holds on it.
     pub(crate) fn strongest(&self, start: u64, last: u64) -> Vec<(u64, u64, LockType)> {
-        let here = || self.0.iter().filter(|held| held.start <= last && start <= held.last);
-        let mut cuts = vec![start];
-        cuts.extend(here().map(|held| held.start));
-        cuts.extend(here().filter_map(|held| held.last.checked_add(1)));
-        cuts.retain(|&cut| start <= cut && cut <= last);
-        cuts.sort_unstable();
-        cuts.dedup();
-        let ends = cuts.iter().skip(1).map(|cut| cut - 1).chain([last]);
-        let piece = |(&from, to): (&u64, u64)| {
-            let over = || here().filter(|held| held.start <= from && from <= held.last);
-            let ty = if over().any(|held| held.ty == LockType::Write) {
-                LockType::Write
-            } else if over().next().is_some() {
-                LockType::Read
-            } else {
-                LockType::Unlock
+        // Where readers and writers become more or fewer.
+        let mut edges = BTreeMap::from([(start, [0, 0])]);
+        for held in self.0.iter().filter(|held| held.start <= last && start <= held.last) {
+            let kind = usize::from(held.ty == LockType::Write);
+            edges.entry(held.start.max(start)).or_default()[kind] += 1;
+            if held.last < last {
+                edges.entry(held.last + 1).or_default()[kind] -= 1;
+            }
+        }
+        let (mut over, mut pieces) = ([0, 0], Vec::<(u64, u64, LockType)>::new());
+        for (from, [readers, writers]) in edges {
+            over = [over[0] + readers, over[1] + writers];
+            let ty = match over {
+                [_, (1..)] => LockType::Write,
+                [(1..), _] => LockType::Read,
+                _ => LockType::Unlock,
             };
-            (from, to, ty)
-        };
-        cuts.iter().zip(ends).map(piece).collect()
+            match pieces.last_mut() {
+                Some(piece) if piece.2 == ty => continue,
+                Some(piece) => piece.1 = from - 1,
+                None => {}
+            }
+            pieces.push((from, last, ty));
+        }
+        pieces
     }
 }
 
@@ -212,6 +219,19 @@ pub(crate) mod tests {
         }
         assert_eq!(held, PER_FILE as u64 - 1);
         assert_eq!(ranges.release(1).len() as u64, held);
+    }
+
+    #[test]
+    fn as_many_ranges_as_may_be_are_laid_over_each_other_in_time_that_grows_with_them() {
+        let mut ranges = Ranges::default();
+        for i in 0..PER_FILE as u64 - 2 {
+            ranges.replace(want(1 + (i % 7) as u32, Read, i * 3, i * 3 + 1)).unwrap();
+        }
+        let pieces = ranges.strongest(0, u64::MAX);
+        assert_eq!(pieces.len(), 2 * (PER_FILE - 2));
+        assert!(pieces.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0 && pair[0].2 != pair[1].2));
+        ranges.replace(want(1, Read, 0, u64::MAX)).unwrap();
+        assert_eq!(ranges.strongest(5, u64::MAX), [(5, u64::MAX, Read)]);
     }
 
     #[test]

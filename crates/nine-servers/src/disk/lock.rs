@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nine_io::server::Reply;
 use nine_proto::{Errno, LockRequest, LockStatus, LockType};
@@ -26,7 +26,12 @@ use crate::lock::{Ranges, Wanted, length};
 #[derive(Default)]
 pub(super) struct Locks {
     files: Mutex<HashMap<(u64, u64), FileLocks>>,
+    /// Ranges held on all files.
+    ranges: AtomicUsize,
 }
+
+/// Ranges held on all files together; one more is refused with ENOLCK.
+const ALL_MAX: usize = 1 << 17;
 
 #[derive(Default)]
 struct FileLocks {
@@ -51,13 +56,19 @@ impl<H: HostFs> Inner<H> {
         if asked.ty == LockType::Unlock && !files.contains_key(&key) {
             return Ok(Reply::Lock(LockStatus::Success));
         }
+        if asked.ty != LockType::Unlock && self.locks.ranges.load(Ordering::Relaxed) >= ALL_MAX {
+            return Err(Errno::ENOLCK.into());
+        }
         file.locked.store(true, Ordering::Release);
         let locks = files.entry(key).or_default();
         if locks.host.is_none() {
             locks.host = self.open_for_locks(file)?;
         }
+        let before = locks.held.len();
         let result = locks.set(&self.host, want);
-        if locks.held.is_empty() {
+        self.locks.ranges.fetch_add(locks.held.len(), Ordering::Relaxed);
+        self.locks.ranges.fetch_sub(before, Ordering::Relaxed);
+        if locks.held.len() == 0 {
             files.remove(&key);
         }
         result.map(Reply::Lock)
@@ -118,11 +129,13 @@ impl Locks {
         let mut files = locked(&self.files);
         let key = (file.dent.id.dev, file.dent.id.ino);
         let Some(locks) = files.get_mut(&key) else { return };
-        for (start, last) in locks.held.release(file.number) {
+        let released = locks.held.release(file.number);
+        self.ranges.fetch_sub(released.len(), Ordering::Relaxed);
+        for (start, last) in released {
             // To give up bytes cannot be refused; a host that errs here frees them when the description closes.
             let _ = locks.mirror(host, start, last);
         }
-        if locks.held.is_empty() {
+        if locks.held.len() == 0 {
             files.remove(&key);
         }
     }

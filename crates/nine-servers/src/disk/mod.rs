@@ -156,6 +156,7 @@ impl<H: HostFs> FileServer for Disk<H> {
                 result => return req.now(result.map_err(|fail| fail.0)),
             }
         }
+        let client = req.id().conn;
         let (answer, later) = req.later();
         let inner = self.inner.clone();
         let job = Box::new(move || {
@@ -163,7 +164,7 @@ impl<H: HostFs> FileServer for Disk<H> {
             later.respond(result);
         });
         // A full pool hands the job back; dropping it answers.
-        drop(self.pool.push(job));
+        drop(self.pool.push(client, job));
         answer
     }
 

@@ -1,13 +1,14 @@
 //! Threads for what has to wait for the disk.
 //!
-//! In: jobs. Out: their effects, in no particular order between threads. Threads are started when they are first
+//! In: jobs of clients. Out: their effects, in no particular order between threads. Clients take turns, so that one
+//! with very many jobs makes another wait for one of them, not for all. Threads are started when they are first
 //! needed and then stay. A push wakes at most one sleeping thread, and none while another one is waking up already:
 //! that one, when it takes a job and sees more, wakes the next. A thread that ends a job takes the next one without
 //! having slept.
 //!
 //! Always holds: every job that was taken in runs, also when the pool is dropped, which waits for them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
@@ -29,12 +30,45 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
+    queue: Queue,
     threads: Vec<JoinHandle<()>>,
     sleeping: usize,
     /// A thread was woken or started and has not looked at the queue yet.
     waking: bool,
     stop: bool,
+}
+
+/// Jobs that wait, by client.
+#[derive(Default)]
+struct Queue {
+    jobs: HashMap<u64, VecDeque<Job>>,
+    /// The clients that have jobs, the next one first.
+    turns: VecDeque<u64>,
+    len: usize,
+}
+
+impl Queue {
+    fn push(&mut self, client: u64, job: Job) {
+        let jobs = self.jobs.entry(client).or_default();
+        if jobs.is_empty() {
+            self.turns.push_back(client);
+        }
+        jobs.push_back(job);
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let client = self.turns.pop_front()?;
+        let jobs = self.jobs.get_mut(&client).expect("who has a turn has jobs");
+        let job = jobs.pop_front().expect("who has a turn has jobs");
+        self.len -= 1;
+        if jobs.is_empty() {
+            self.jobs.remove(&client);
+        } else {
+            self.turns.push_back(client);
+        }
+        Some(job)
+    }
 }
 
 /// Jobs that wait. Each belongs to a request, and a session bounds its outstanding requests, so this is reached only
@@ -53,16 +87,17 @@ impl Pool {
         std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).min(32)
     }
 
-    /// Takes a job in; `Err` hands it back: the queue is full, or not even one thread can be started.
-    pub(super) fn push(&self, job: Job) -> Result<(), Job> {
+    /// Takes a client's job in; `Err` hands a job back: the queue is full, or not even one thread can be started.
+    pub(super) fn push(&self, client: u64, job: Job) -> Result<(), Job> {
         let mut state = self.shared.lock();
-        if state.queue.len() >= QUEUE_MAX {
+        if state.queue.len >= QUEUE_MAX {
             return Err(job);
         }
-        state.queue.push_back(job);
+        state.queue.push(client, job);
         self.shared.call_one(&mut state);
         if state.threads.is_empty() {
-            return Err(state.queue.pop_back().expect("pushed just now, under this lock"));
+            // No thread has ever run: this job is the only one.
+            return Err(state.queue.pop().expect("pushed just now, under this lock"));
         }
         Ok(())
     }
@@ -114,8 +149,8 @@ impl Shared {
         let mut state = self.lock();
         state.waking = false;
         loop {
-            if let Some(job) = state.queue.pop_front() {
-                if !state.queue.is_empty() {
+            if let Some(job) = state.queue.pop() {
+                if state.queue.len > 0 {
                     self.call_one(&mut state);
                 }
                 drop(state);
@@ -147,7 +182,7 @@ mod tests {
         let pool = Pool::new(3);
         for i in 0..1000 {
             let tx = tx.clone();
-            assert!(pool.push(Box::new(move || tx.send(i).unwrap())).is_ok());
+            assert!(pool.push(1, Box::new(move || tx.send(i).unwrap())).is_ok());
         }
         drop((pool, tx));
         let mut seen: Vec<i32> = rx.iter().collect();
@@ -163,18 +198,33 @@ mod tests {
         let jobs: [Job; 2] =
             [Box::new(move || blocked.recv().unwrap()), Box::new(move || tx.send(()).unwrap())];
         for job in jobs {
-            assert!(pool.push(job).is_ok());
+            assert!(pool.push(1, job).is_ok());
         }
         rx.recv().unwrap();
         unblock.send(()).unwrap();
     }
 
     #[test]
+    fn clients_take_turns() {
+        let pool = Pool::new(1);
+        let (unblock, blocked) = mpsc::channel::<()>();
+        let (tx, rx) = mpsc::channel();
+        assert!(pool.push(1, Box::new(move || blocked.recv().unwrap())).is_ok());
+        for client in [1, 1, 1, 1, 2, 2, 3] {
+            let tx = tx.clone();
+            assert!(pool.push(client, Box::new(move || tx.send(client).unwrap())).is_ok());
+        }
+        unblock.send(()).unwrap();
+        drop(tx);
+        assert_eq!(rx.iter().collect::<Vec<u64>>(), [1, 2, 3, 1, 2, 1, 1]);
+    }
+
+    #[test]
     fn a_job_that_panics_ends_alone() {
         let pool = Pool::new(1);
         let (tx, rx) = mpsc::channel();
-        assert!(pool.push(Box::new(|| panic!("on purpose"))).is_ok());
-        assert!(pool.push(Box::new(move || tx.send(()).unwrap())).is_ok());
+        assert!(pool.push(1, Box::new(|| panic!("on purpose"))).is_ok());
+        assert!(pool.push(1, Box::new(move || tx.send(()).unwrap())).is_ok());
         rx.recv().unwrap();
     }
 
@@ -183,7 +233,7 @@ mod tests {
         let pool = Pool::new(8);
         assert_eq!(pool.shared.lock().threads.len(), 0);
         let (tx, rx) = mpsc::channel();
-        assert!(pool.push(Box::new(move || tx.send(()).unwrap())).is_ok());
+        assert!(pool.push(1, Box::new(move || tx.send(()).unwrap())).is_ok());
         rx.recv().unwrap();
         assert_eq!(pool.shared.lock().threads.len(), 1);
     }
@@ -223,7 +273,7 @@ mod orders {
     }
 
     fn push(pool: &Pool, job: impl FnOnce() + Send + 'static) {
-        assert!(pool.push(Box::new(job)).is_ok());
+        assert!(pool.push(1, Box::new(job)).is_ok());
     }
 
     #[test]
