@@ -209,7 +209,7 @@ mod tests {
         let pool = Pool::new(1);
         let (unblock, blocked) = mpsc::channel::<()>();
         let (tx, rx) = mpsc::channel();
-        assert!(pool.push(1, Box::new(move || blocked.recv().unwrap())).is_ok());
+        assert!(pool.push(0, Box::new(move || blocked.recv().unwrap())).is_ok());
         for client in [1, 1, 1, 1, 2, 2, 3] {
             let tx = tx.clone();
             assert!(pool.push(client, Box::new(move || tx.send(client).unwrap())).is_ok());
