@@ -73,7 +73,8 @@ pub struct DiskOptions {
     pub devices: bool,
     /// At most this many threads wait for the disk; 0: four per core, at most 32.
     pub threads: usize,
-    /// At most this many descriptors are kept for files that fids stand on; 0: half of what the process may open.
+    /// At most this many descriptors are kept for files that fids stand on; 0: a quarter of what the process
+    /// may open (open files may take half, and connections need some).
     pub handles: usize,
 }
 
@@ -384,7 +385,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Half of what the process may open: the other half is for open files and connections.
 fn default_handles() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    usize::try_from(limit.current.unwrap_or(u64::MAX) / 2).unwrap_or(usize::MAX).min(1 << 19)
+    usize::try_from(limit.current.unwrap_or(u64::MAX) / 4).unwrap_or(usize::MAX).min(1 << 19)
 }
 
 /// The umask, without changing it for a moment as umask(2) would.
