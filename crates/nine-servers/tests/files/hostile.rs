@@ -52,7 +52,7 @@ fn set() -> SetAttr<'static> {
     SetAttr::default()
 }
 
-/// Swaps two names under a directory until `done` says so.
+/// Swaps two names in a directory so many times, on a thread of its own.
 fn swap(dir: &Path, a: &str, b: &str, times: usize) -> std::thread::JoinHandle<()> {
     let (a, b) = (dir.join(a), dir.join(b));
     std::thread::spawn(move || {

@@ -187,3 +187,29 @@ fn a_clients_own_groups_count_and_the_servers_do_not() {
         assert_eq!(fs::metadata(dir.path().join("made")).unwrap().gid(), gid);
     });
 }
+
+#[test]
+fn two_users_of_one_connection_keep_their_own_rights() {
+    if !is_root() {
+        return;
+    }
+    let dir = open_dir();
+    as_client(&dir, 54_321, async |one| {
+        let one = one.unwrap();
+        let two = one.client().attach("", 54_322, "").await.unwrap();
+        one.create("one", RDWR, 0o600, NOGID).await.unwrap();
+        two.create("two", RDWR, 0o600, NOGID).await.unwrap();
+        for i in 0..50 {
+            let (me, mine, other) = if i % 2 == 0 { (&one, "one", "two") } else { (&two, "two", "one") };
+            me.open(mine, RDWR).await.unwrap().write_all_at(0, b"x").await.unwrap();
+            assert_eq!(errno(me.open(other, OpenFlags::READ).await), Errno::EACCES);
+            let f = me.walk(other).await.unwrap();
+            assert_eq!(
+                errno(f.setattr(&SetAttr { mode: Some(0o666), ..SetAttr::default() }).await),
+                Errno::EPERM
+            );
+            assert_eq!(errno(f.set_xattr("user.x", b"x", 0).await), Errno::EACCES);
+            assert_eq!(errno(me.create(other, RDWR | OpenFlags::TRUNC, 0o600, NOGID).await), Errno::EACCES);
+        }
+    });
+}
