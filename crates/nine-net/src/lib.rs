@@ -10,6 +10,7 @@ mod env;
 mod poll;
 pub mod rt;
 mod socket;
+mod sync;
 mod sys;
 mod tls;
 mod transport;

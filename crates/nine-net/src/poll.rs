@@ -18,17 +18,17 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Weak, atomic::Ordering::SeqCst, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread, ThreadId};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::{SockAddr, Socket as Raw};
 
 use crate::dial::Addr;
 use crate::end::{self, Place};
+use crate::sync::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId, Watched, lock};
 use crate::transport::{Peer, Transport};
 
 /// Waits for sockets and timers on the threads that need them. Clones are the same reactor; any thread may
@@ -39,8 +39,8 @@ pub struct Reactor(Arc<Owner>);
 impl Reactor {
     /// A reactor with nothing to wait for. It costs one descriptor.
     pub fn new() -> io::Result<Reactor> {
-        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Reactor(Arc::new(Owner(Arc::new(Core { bell, state: Mutex::default() })))))
+        let core = Core { bell: Bell::new()?, state: Mutex::default() };
+        Ok(Reactor(Arc::new(Owner(Arc::new(core)))))
     }
 
     /// Waits until `future` ends, on this thread, and drives what else there is meanwhile.
@@ -108,7 +108,7 @@ impl Reactor {
     fn wait<F: Future>(&self, future: F, deadline: Option<Instant>) -> Option<F::Output> {
         let core = &self.0.0;
         let me = Arc::new(Me {
-            thread: thread::current(),
+            thread: Parker::here(),
             notified: AtomicBool::new(false),
             core: Arc::downgrade(core),
         });
@@ -126,8 +126,7 @@ impl Reactor {
                 match left {
                     Some(Duration::ZERO) => return None,
                     _ if seat.lead() => core.turn(&me, left),
-                    Some(left) => thread::park_timeout(left),
-                    None => thread::park(),
+                    left => me.thread.park(left),
                 }
             }
         }
@@ -256,7 +255,7 @@ impl Drop for Owner {
 
 struct Core {
     /// Written to when the leader shall look up from poll(2).
-    bell: OwnedFd,
+    bell: Bell,
     state: Mutex<State>,
 }
 
@@ -302,8 +301,7 @@ impl Core {
 
     fn ring(&self, state: &State) {
         if state.polling {
-            // A bell that is full has been rung.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            self.bell.ring();
         }
     }
 
@@ -346,26 +344,22 @@ impl Core {
             true => timer.into_iter().chain(limit).min(),
             false => Some(Duration::ZERO),
         };
-        let watched: Vec<_> =
+        let watched: Vec<Watched> =
             state.sources.iter().filter_map(|(&id, s)| Some((id, s.raw.clone(), s.wanted()?))).collect();
         state.polling = true;
         drop(state);
 
-        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
-        fds.extend(watched.iter().map(|(_, raw, wanted)| PollFd::new(raw, *wanted)));
-        // A signal ends the wait early, which is no harm; with more time than fits there is no limit.
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let _ = rustix::event::poll(&mut fds, limit.as_ref());
+        let mut came = self.bell.wait(&watched, limit);
 
         let mut wakers = Vec::new();
         let mut state = self.lock();
         state.polling = false;
-        if !fds[0].revents().is_empty() {
-            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        if came.next().is_some_and(|bell| !bell.is_empty()) {
+            self.bell.silence();
         }
-        for ((id, ..), fd) in watched.iter().zip(&fds[1..]) {
+        for ((id, ..), came) in watched.iter().zip(came) {
             if let Some(source) = state.sources.get_mut(id) {
-                source.came(fd.revents(), &mut wakers);
+                source.came(came, &mut wakers);
             }
         }
         let now = Instant::now();
@@ -409,7 +403,8 @@ struct Job {
 impl Job {
     /// Called by the leader only.
     fn run(self: Arc<Self>) {
-        self.queued.store(false, SeqCst);
+        // A swap: whoever found the flag set has queued nothing, so this run must see what was done before that.
+        self.queued.swap(false, SeqCst);
         // Taken out while it runs, so that one that panics is not run again.
         let Some(mut future) = lock(&self.future).take() else { return };
         let waker = Waker::from(self.clone());
@@ -434,7 +429,7 @@ impl Wake for Job {
 
 /// A thread in [`Reactor::block_on`].
 struct Me {
-    thread: Thread,
+    thread: Parker,
     /// Its future was woken.
     notified: AtomicBool,
     core: Weak<Core>,
@@ -553,15 +548,10 @@ fn lookup(host: String, port: u16, deadline: Instant) -> io::Result<Vec<SockAddr
     }
 }
 
-/// A panic elsewhere leaves our tables whole: they are changed in single steps.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 const READ: usize = 0;
 const WRITE: usize = 1;
 
-#[cfg(test)]
+#[cfg(all(test, not(nine_loom)))]
 mod tests {
     use super::*;
     use crate::transport::testing::{close, read, write};
@@ -858,5 +848,175 @@ mod tests {
             read(&mut near).await
         });
         assert_eq!(got.expect("an answer"), b"sealed");
+    }
+}
+
+#[cfg(all(test, nine_loom))]
+mod orders {
+    use super::*;
+    use crate::transport::testing::read;
+    use crate::{Peer, Proof};
+    use loom::thread::spawn;
+    use std::future::poll_fn;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// Something that happens once, and who waits for it.
+    #[derive(Clone, Default)]
+    struct Event(Arc<Mutex<(bool, Option<Waker>)>>);
+
+    impl Event {
+        fn happen(&self) {
+            let mut event = lock(&self.0);
+            event.0 = true;
+            let waker = event.1.take();
+            drop(event);
+            waker.into_iter().for_each(Waker::wake);
+        }
+
+        fn wait(&self) -> impl Future<Output = ()> + use<> {
+            let event = self.clone();
+            poll_fn(move |cx| {
+                let mut event = lock(&event.0);
+                if event.0 {
+                    return Poll::Ready(());
+                }
+                event.1 = Some(cx.waker().clone());
+                Poll::Pending
+            })
+        }
+    }
+
+    fn pair(reactor: &Reactor) -> (PollSocket, UnixStream) {
+        let (near, far) = UnixStream::pair().expect("a pair");
+        let peer = Peer { addr: "unix!".into(), proof: Proof::None };
+        (reactor.from_parts(near.into(), peer).expect("adopted"), far)
+    }
+
+    fn at_rest(reactor: &Reactor) {
+        let state = reactor.0.0.lock();
+        assert!(state.leader.is_none() && state.parked.is_empty() && !state.polling);
+    }
+
+    #[test]
+    fn a_wake_from_another_thread_ends_the_wait_in_any_order() {
+        loom::model(|| {
+            let (reactor, event) = (Reactor::new().expect("a reactor"), Event::default());
+            let happens = event.clone();
+            let other = spawn(move || happens.happen());
+            reactor.block_on(event.wait());
+            other.join().expect("no panic");
+            at_rest(&reactor);
+        });
+    }
+
+    #[test]
+    fn a_future_spawned_during_a_wait_runs_in_any_order() {
+        loom::model(|| {
+            let (reactor, event) = (Reactor::new().expect("a reactor"), Event::default());
+            let (spawner, happens) = (reactor.clone(), event.clone());
+            let other = spawn(move || spawner.spawn(async move { happens.happen() }));
+            reactor.block_on(event.wait());
+            other.join().expect("no panic");
+            at_rest(&reactor);
+        });
+    }
+
+    #[test]
+    fn a_socket_that_gets_bytes_ends_the_wait_in_any_order() {
+        loom::model(|| {
+            let reactor = Reactor::new().expect("a reactor");
+            let (mut near, mut far) = pair(&reactor);
+            let core = reactor.0.0.clone();
+            let peer = spawn(move || core.bell.peer(|| far.write_all(b"x").expect("written")));
+            assert_eq!(reactor.block_on(read(&mut near)).expect("read"), b"x");
+            peer.join().expect("no panic");
+            at_rest(&reactor);
+        });
+    }
+
+    /// Two threads call over one connection, whose driver is a spawned future: whoever has the answer first leaves,
+    /// and the other one must drive on.
+    #[test]
+    fn the_driver_goes_on_when_the_leader_leaves_in_any_order() {
+        loom::model(|| {
+            let reactor = Reactor::new().expect("a reactor");
+            let calls = [(); 2].map(|()| (Event::default(), Event::default()));
+            let driven = calls.clone();
+            reactor.spawn(async move {
+                let mut answered = [false; 2];
+                poll_fn(|cx| {
+                    for ((asked, answer), done) in driven.iter().zip(&mut answered) {
+                        if !*done && pin!(asked.wait()).poll(cx).is_ready() {
+                            *done = true;
+                            answer.happen();
+                        }
+                    }
+                    if answered == [true; 2] { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+            });
+            let [first, second] = calls;
+            let call = |reactor: &Reactor, (asked, answer): (Event, Event)| {
+                asked.happen();
+                reactor.block_on(answer.wait());
+            };
+            let clone = reactor.clone();
+            let other = spawn(move || call(&clone, first));
+            call(&reactor, second);
+            other.join().expect("no panic");
+            at_rest(&reactor);
+            assert!(reactor.0.0.lock().jobs.is_empty());
+        });
+    }
+
+    /// The parked thread waits for a socket that only a leader watches.
+    #[test]
+    fn a_parked_thread_takes_the_lead_when_the_leader_leaves_in_any_order() {
+        loom::model(|| {
+            let (reactor, event) = (Reactor::new().expect("a reactor"), Event::default());
+            let (mut near, mut far) = pair(&reactor);
+            let (reader, happens) = (reactor.clone(), event.clone());
+            let other = spawn(move || {
+                happens.happen();
+                assert_eq!(reader.block_on(read(&mut near)).expect("read"), b"x");
+            });
+            reactor.block_on(event.wait());
+            reactor.0.0.bell.peer(|| far.write_all(b"x").expect("written"));
+            other.join().expect("no panic");
+            at_rest(&reactor);
+        });
+    }
+
+    /// The second wake may find the future queued already: then its next run must see what was done before that wake.
+    #[test]
+    fn what_was_done_before_a_wake_is_seen_by_the_run_after_it_in_any_order() {
+        loom::model(|| {
+            let reactor = Reactor::new().expect("a reactor");
+            let (told, seen) = (Event::default(), Event::default());
+            let done = Arc::new(AtomicBool::new(false));
+            let waker = Arc::new(Mutex::new(None));
+            let (tell, see, look, give) = (told.clone(), seen.clone(), done.clone(), waker.clone());
+            reactor.spawn(poll_fn(move |cx| {
+                *lock(&give) = Some(cx.waker().clone());
+                tell.happen();
+                if !look.load(std::sync::atomic::Ordering::Acquire) {
+                    return Poll::Pending;
+                }
+                see.happen();
+                Poll::Ready(())
+            }));
+            reactor.block_on(told.wait());
+            let waker = lock(&waker).clone().expect("told");
+            let again = waker.clone();
+            let other = spawn(move || {
+                done.store(true, std::sync::atomic::Ordering::Release);
+                waker.wake();
+            });
+            again.wake();
+            reactor.block_on(seen.wait());
+            other.join().expect("no panic");
+            at_rest(&reactor);
+        });
     }
 }

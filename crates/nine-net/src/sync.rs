@@ -1,0 +1,177 @@
+//! What the reactor's waits and wakes are made of: std's and the kernel's, or loom's when a test explores every order
+//! of them.
+//!
+//! Under loom a thread that would wait in poll(2) waits for the model instead; what it then finds is still what
+//! poll(2) says of real sockets, asked without waiting.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use socket2::Socket;
+
+#[cfg(not(nine_loom))]
+pub(crate) use real::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId};
+
+#[cfg(nine_loom)]
+pub(crate) use model::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId};
+
+/// Locks; a panic elsewhere leaves our tables whole, for they are changed in single steps.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A socket by its number, and what is to be told of it.
+pub(crate) type Watched = (u64, Arc<Socket>, PollFlags);
+
+/// Waits in poll(2); a signal ends it early, which is no harm, and with more time than fits there is no limit.
+fn poll(fds: &mut [PollFd<'_>], limit: Option<Duration>) {
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let _ = rustix::event::poll(fds, limit.as_ref());
+}
+
+#[cfg(not(nine_loom))]
+mod real {
+    use super::*;
+    use rustix::event::EventfdFlags;
+    pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicBool};
+    pub(crate) use std::thread::ThreadId;
+    use std::{io, os::fd::OwnedFd, thread};
+
+    /// A thread that may park, as others see it.
+    pub(crate) struct Parker(thread::Thread);
+
+    impl Parker {
+        /// This thread.
+        pub(crate) fn here() -> Self {
+            Self(thread::current())
+        }
+
+        pub(crate) fn id(&self) -> ThreadId {
+            self.0.id()
+        }
+
+        /// Called by the thread itself: waits until somebody calls it, or has since it last did this.
+        pub(crate) fn park(&self, limit: Option<Duration>) {
+            match limit {
+                Some(limit) => thread::park_timeout(limit),
+                None => thread::park(),
+            }
+        }
+
+        pub(crate) fn unpark(&self) {
+            self.0.unpark();
+        }
+    }
+
+    /// Where one thread waits for sockets until another one rings.
+    pub(crate) struct Bell(OwnedFd);
+
+    impl Bell {
+        pub(crate) fn new() -> io::Result<Self> {
+            Ok(Self(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        }
+
+        pub(crate) fn ring(&self) {
+            // A bell that is full has been rung.
+            let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        }
+
+        pub(crate) fn silence(&self) {
+            let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        }
+
+        /// Waits until it rings, something is to be told, or `limit` has passed. Out: what came of the bell, then of
+        /// each socket.
+        pub(crate) fn wait<'a>(
+            &'a self,
+            watched: &'a [Watched],
+            limit: Option<Duration>,
+        ) -> impl Iterator<Item = PollFlags> + 'a {
+            let mut fds = vec![PollFd::new(&self.0, PollFlags::IN)];
+            fds.extend(watched.iter().map(|(_, raw, wanted)| PollFd::new(raw, *wanted)));
+            poll(&mut fds, limit);
+            fds.into_iter().map(|fd| fd.revents())
+        }
+    }
+}
+
+#[cfg(nine_loom)]
+mod model {
+    use super::*;
+    use loom::sync::{Condvar, Notify};
+    pub(crate) use loom::sync::{Mutex, MutexGuard, atomic::AtomicBool};
+    pub(crate) use loom::thread::ThreadId;
+    use std::io;
+
+    pub(crate) struct Parker(ThreadId, Notify);
+
+    impl Parker {
+        pub(crate) fn here() -> Self {
+            Self(loom::thread::current().id(), Notify::new())
+        }
+
+        pub(crate) fn id(&self) -> ThreadId {
+            self.0
+        }
+
+        /// May end for no reason, as the real one. No test here sets a limit.
+        pub(crate) fn park(&self, _: Option<Duration>) {
+            self.1.wait();
+        }
+
+        pub(crate) fn unpark(&self) {
+            self.1.notify();
+        }
+    }
+
+    #[derive(Default)]
+    pub(crate) struct Bell {
+        rung: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Bell {
+        pub(crate) fn new() -> io::Result<Self> {
+            Ok(Self::default())
+        }
+
+        pub(crate) fn ring(&self) {
+            *lock(&self.rung) = true;
+            self.changed.notify_one();
+        }
+
+        pub(crate) fn silence(&self) {
+            *lock(&self.rung) = false;
+        }
+
+        /// Does what the other end of a socket does, and lets poll(2) know.
+        #[cfg(test)]
+        pub(crate) fn peer<R>(&self, act: impl FnOnce() -> R) -> R {
+            let rung = lock(&self.rung);
+            let done = act();
+            drop(rung);
+            self.changed.notify_one();
+            done
+        }
+
+        pub(crate) fn wait(
+            &self,
+            watched: &[Watched],
+            limit: Option<Duration>,
+        ) -> impl Iterator<Item = PollFlags> {
+            let mut rung = lock(&self.rung);
+            loop {
+                let mut fds: Vec<_> =
+                    watched.iter().map(|(_, raw, wanted)| PollFd::new(raw, *wanted)).collect();
+                poll(&mut fds, Some(Duration::ZERO));
+                let bell = if *rung { PollFlags::IN } else { PollFlags::empty() };
+                let came: Vec<_> = [bell].into_iter().chain(fds.iter().map(PollFd::revents)).collect();
+                if limit == Some(Duration::ZERO) || came.iter().any(|came| !came.is_empty()) {
+                    return came.into_iter();
+                }
+                rung = self.changed.wait(rung).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
