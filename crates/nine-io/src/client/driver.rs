@@ -227,3 +227,152 @@ enum Parked {
     No,
     Finished,
 }
+
+#[cfg(all(test, nine_loom))]
+mod orders {
+    use super::super::{Client, Options};
+    use crate::sync::{Mutex, lock};
+    use loom::future::block_on;
+    use loom::thread::spawn;
+    use nine_net::{Peer, Proof, Transport};
+    use std::io::{self, IoSlice};
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    /// Answers each message when it is whole. The driver alone touches it, but for the gate.
+    struct Server {
+        came: Vec<u8>,
+        answers: Vec<u8>,
+        gate: Arc<Gate>,
+        peer: Peer,
+    }
+
+    /// While it is shut, the transport takes nothing.
+    #[derive(Default)]
+    struct Gate(Mutex<(bool, Option<Waker>)>);
+
+    impl Gate {
+        fn shut(&self) {
+            lock(&self.0).0 = true;
+        }
+
+        fn open(&self) {
+            let mut gate = lock(&self.0);
+            gate.0 = false;
+            let waker = gate.1.take();
+            drop(gate);
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    impl Server {
+        /// Rversion repeats Tversion, Rattach and Rclunk follow.
+        fn answer(&mut self) {
+            while let Some(size) = self.came.first_chunk().map(|size| u32::from_le_bytes(*size) as usize)
+                && size <= self.came.len()
+            {
+                let message: Vec<u8> = self.came.drain(..size).collect();
+                let body = match message[4] {
+                    100 => message[7..].to_vec(),
+                    104 => [&[0x80][..], &[0; 12]].concat(),
+                    _ => Vec::new(),
+                };
+                self.answers.extend_from_slice(&(7 + body.len() as u32).to_le_bytes());
+                self.answers.push(message[4] + 1);
+                self.answers.extend_from_slice(&message[5..7]);
+                self.answers.extend_from_slice(&body);
+            }
+        }
+    }
+
+    impl Transport for Server {
+        /// What it has nothing of comes by a write only, after which it is asked again.
+        fn poll_read(&mut self, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+            if self.answers.is_empty() {
+                return Poll::Pending;
+            }
+            let n = buf.len().min(self.answers.len());
+            buf[..n].copy_from_slice(&self.answers[..n]);
+            self.answers.drain(..n);
+            Poll::Ready(Ok(n))
+        }
+
+        fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+            let mut gate = lock(&self.gate.0);
+            if gate.0 {
+                gate.1 = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            drop(gate);
+            bufs.iter().for_each(|buf| self.came.extend_from_slice(buf));
+            self.answer();
+            Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()))
+        }
+
+        fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn peer(&self) -> &Peer {
+            &self.peer
+        }
+    }
+
+    fn connected() -> (Client, super::Driver, Arc<Gate>) {
+        let gate = Arc::new(Gate::default());
+        let peer = Peer { addr: "test".into(), proof: Proof::None };
+        let server = Server { came: Vec::new(), answers: Vec::new(), gate: gate.clone(), peer };
+        let options = Options { dialects: vec![nine_proto::Dialect::P2000], ..Options::default() };
+        let (client, driver) = block_on(Client::connect(server, options)).expect("connected");
+        (client, driver, gate)
+    }
+
+    fn attach(client: &Client) {
+        drop(block_on(client.attach("u", nine_proto::NOUID, "")).expect("attached"));
+    }
+
+    fn check(test: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(test);
+    }
+
+    /// The clunk of the dropped file and the end of the client are two more events that the driver must hear of.
+    #[test]
+    fn a_call_made_at_any_moment_of_the_turn_is_sent_in_any_order() {
+        check(|| {
+            let (client, driver, _) = connected();
+            let caller = spawn(move || attach(&client));
+            block_on(driver).expect("a good end");
+            caller.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_call_made_while_the_transport_is_full_is_sent_in_any_order() {
+        check(|| {
+            let (client, driver, gate) = connected();
+            gate.shut();
+            let caller = spawn(move || attach(&client));
+            let opener = spawn(move || gate.open());
+            block_on(driver).expect("a good end");
+            caller.join().unwrap();
+            opener.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn an_abort_ends_the_driver_and_every_call_in_any_order() {
+        check(|| {
+            let (client, driver, gate) = connected();
+            gate.shut();
+            let clone = client.clone();
+            let caller =
+                spawn(move || block_on(clone.attach("u", nine_proto::NOUID, "")).expect_err("cut off"));
+            let aborter = spawn(move || client.abort(io::ErrorKind::TimedOut.into()));
+            block_on(driver).expect_err("cut off");
+            caller.join().unwrap();
+            aborter.join().unwrap();
+        });
+    }
+}

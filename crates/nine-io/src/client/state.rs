@@ -9,7 +9,7 @@
 //! by the fids.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use super::Options;
 use super::answer::Answer;
 use super::error::{Error, Result};
 use super::out::Out;
+use crate::sync::{Mutex, lock};
 
 /// What a message and its answer are charged at least, bytes.
 const SMALL: usize = 1024;
@@ -126,7 +127,7 @@ impl Shared {
     /// Does something with the state, then wakes whom it concerns: the driver if there is something new for it and
     /// it sleeps, so at most once per batch.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let result = f(&mut state);
         let driver = if state.has_work() { state.driver.take() } else { None };
         let wakes = std::mem::take(&mut state.wakes);
