@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Server, assert_same, chmod, set_mtime, tree};
 
@@ -175,6 +176,90 @@ fn an_interrupted_copy_leaves_no_file() {
         assert_eq!(output.status.code(), Some(1), "{line:?}");
         assert!(!half() && !at.join("got").exists() && !server.files().join("put").exists(), "{line:?}");
     }
+}
+
+/// A copy that has no end is ended by this test, before the disk is full.
+fn ends_with(mut child: Command, said: &str) {
+    let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
+    let late = Instant::now() + Duration::from_secs(20);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > late {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains(said), "{:?}: {stderr}", output.status);
+}
+
+#[test]
+fn a_copy_into_a_part_of_itself_ends() {
+    const SAID: &str = "cannot copy a directory into itself";
+    let server = Server::with(&["--token-file", "token"]);
+    let files = server.files();
+    let fresh = || {
+        for old in fs::read_dir(&files).unwrap() {
+            fs::remove_dir_all(old.unwrap().path()).unwrap();
+        }
+        fs::create_dir_all(files.join("self/deep")).unwrap();
+        fs::write(files.join("self/deep/f"), "f").unwrap();
+    };
+    let there = format!("{}/self/all", server.addr("tcp!"));
+    for (line, copied) in [
+        (&["cp", "-r", ":/", ":/self/all"][..], "self/all/self/deep/f"),
+        (&["cp", "-r", ":/self", ":/self/deep"], "self/deep/self/deep/f"),
+        (&["cp", "-r", ":/.", ":/self/deep"], "self/deep/self"),
+        (&["cp", "-r", ":/", ":/self/all", "--dialect", "9P2000"], "self/all/self/deep/f"),
+        // Two sessions with one server.
+        (&["cp", "-r", "--token-file", "../token", ":/", &there], "self/all/self/deep/f"),
+        // What is served is here, too.
+        (&["get", "-r", "/", "self/back"], "self/back/self/deep/f"),
+        (&["get", "-r", "/self", "self/deep"], "self/deep/self/deep/f"),
+        (&["put", "-r", ".", "/self/back"], "self/back/self/deep/f"),
+        (&["put", "-r", ".", "/self/back", "--dialect", "u"], "self/back/self/deep/f"),
+    ] {
+        fresh();
+        let mut command = server.client();
+        command.current_dir(&files).args(line);
+        ends_with(command, SAID);
+        assert!(files.join(copied).exists(), "{line:?}: the rest is copied: {:?}", tree(&files).keys());
+        let all = format!("{:?}", tree(&files).keys());
+        assert!(!all.contains(".ninefold-"), "{line:?}: {all}");
+    }
+    for line in [&["cp", "-r", ":/self", ":/"][..], &["get", "-r", "/self"], &["put", "-r", "self", "/"]] {
+        fresh();
+        let mut command = server.client();
+        command.current_dir(&files).args(line);
+        ends_with(command, SAID);
+        assert_eq!(tree(&files).len(), 4, "{line:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_only_looks_like_the_copy_is_copied() {
+    let server = Server::start();
+    fs::create_dir_all(server.files().join("a/a/a")).unwrap();
+    fs::write(server.files().join("a/a/a/f"), "f").unwrap();
+    for dir in ["a", "a/a", "a/a/a"] {
+        chmod(&server.files().join(dir), 0o700);
+    }
+    server.ok(["get", "-r", "/a"]);
+    assert_same(&server.files().join("a"), &server.dir.path().join("a"));
+    server.ok(["put", "-r", "a", "/b"]);
+    assert_same(&server.dir.path().join("a"), &server.files().join("b"));
+}
+
+#[test]
+fn a_file_is_not_copied_onto_itself() {
+    let server = Server::start();
+    fs::write(server.files().join("f"), "f").unwrap();
+    for to in [":/f", ":/", ":/../f"] {
+        let said = server.fails(["cp", ":/f", to]);
+        assert!(said.contains("same file"), "{to}: {said}");
+    }
+    server.ok(["cp", ":/f", ":/g"]);
+    server.ok(["cp", ":/f", ":/g"]);
 }
 
 #[test]

@@ -8,12 +8,14 @@ use bytes::Bytes;
 use nine_io::client::{Reader, Writer};
 use nine_proto::{Attr, Time, mode};
 
-use super::{local, remote};
+use super::{local, remote, temp_name};
 
 /// What is copied beside the data.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
     pub kind: Kind,
+    /// The qid's path, or the number of the inode.
+    pub id: u64,
     /// Permissions, 07777.
     pub mode: u32,
     pub uid: u32,
@@ -45,7 +47,15 @@ impl Kind {
 impl From<&Attr> for Meta {
     fn from(attr: &Attr) -> Meta {
         let (kind, mode) = (Kind::of(attr.mode), attr.mode & 0o7777);
-        Meta { kind, mode, uid: attr.uid, gid: attr.gid, size: attr.size, mtime: attr.mtime }
+        Meta {
+            kind,
+            id: attr.qid.path,
+            mode,
+            uid: attr.uid,
+            gid: attr.gid,
+            size: attr.size,
+            mtime: attr.mtime,
+        }
     }
 }
 
@@ -57,6 +67,7 @@ impl Meta {
 }
 
 /// A directory.
+#[derive(Clone)]
 pub enum Dir {
     Local(local::Dir),
     Remote(remote::Dir),
@@ -95,6 +106,31 @@ impl Dir {
             Dir::Local(dir) => Dir::Local(dir.make_dir(name)?),
             Dir::Remote(dir) => Dir::Remote(dir.make_dir(name).await?),
         })
+    }
+
+    /// What is known about this name; of the directory itself, if it is empty.
+    pub async fn stat(&self, name: &[u8]) -> Result<Meta> {
+        match self {
+            Dir::Local(dir) => dir.stat(name),
+            Dir::Remote(dir) => dir.stat(name).await,
+        }
+    }
+
+    /// Whether ids of both are of the same files.
+    pub fn same_world(&self, other: &Dir) -> bool {
+        match (self, other) {
+            (Dir::Local(_), Dir::Local(_)) => true,
+            (Dir::Remote(a), Dir::Remote(b)) => a.same_session(b),
+            _ => false,
+        }
+    }
+
+    /// Whether both are one directory, perhaps seen from two sides: what is made in one is there in the other.
+    pub async fn is(&self, other: &Dir) -> Result<bool> {
+        let probe = self.create(temp_name().as_bytes()).await?;
+        let seen = other.stat(probe.name()).await.is_ok();
+        probe.discard().await;
+        Ok(seen)
     }
 
     /// Where a link leads.
@@ -169,6 +205,21 @@ pub enum Sink {
 }
 
 impl Sink {
+    /// The name it has until it is whole.
+    fn name(&self) -> &[u8] {
+        match self {
+            Sink::Local(temp) => temp.name(),
+            Sink::Remote(temp) => temp.name(),
+        }
+    }
+
+    /// Removes it now; dropped, it is removed some time later.
+    async fn discard(self) {
+        if let Sink::Remote(temp) = self {
+            temp.discard().await;
+        }
+    }
+
     /// All data has come: it gets its mode, its time, and its name.
     pub async fn keep(self, meta: &Meta, preserve: bool) -> Result<()> {
         match self {

@@ -5,8 +5,10 @@
 //! told when it happens and the others go on, unless a server is gone.
 //!
 //! Always holds: at most [`AT_ONCE`] items are under way, of them [`LARGE_AT_ONCE`] large ones; listings run ahead of
-//! the copying by what one path of directories holds, and [`PARKED`] large files.
+//! the copying by what one path of directories holds, and [`PARKED`] large files. A copy into a part of its own source
+//! ends: the directories that are made for what a person named are known again ([`Engine::refuse_own`]).
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -29,6 +31,9 @@ const LARGE: u64 = 1 << 20;
 /// Large files that wait while smaller ones go on; then nothing new is begun.
 const PARKED: usize = 256;
 
+/// Directories within each other. Nobody has so many; a copy that meets itself unrecognised has.
+const DEEPEST: usize = 1000;
+
 /// A name to copy.
 pub struct Item {
     pub from: Rc<Dir>,
@@ -42,6 +47,8 @@ pub struct Item {
     pub in_place: bool,
     /// What a person calls it.
     pub path: Vec<u8>,
+    /// Directories above it in this copy; 0: a person named it.
+    pub depth: usize,
 }
 
 /// A directory that is being filled; with its last item it gets its mode and time.
@@ -58,6 +65,12 @@ impl Target {
     pub fn named(dir: Dir) -> Rc<Target> {
         Rc::new(Target { dir, parent: None, meta: None, path: Vec::new() })
     }
+
+    /// Whether the file that has this name here is the one of `meta` that was found in `from`.
+    pub async fn has(&self, from: &Dir, name: &[u8], meta: &Meta) -> bool {
+        let of = |meta: &Meta| (meta.id, meta.kind, meta.size, meta.mtime);
+        self.dir.same_world(from) && self.dir.stat(name).await.is_ok_and(|there| of(&there) == of(meta))
+    }
 }
 
 /// How trees are copied.
@@ -65,6 +78,16 @@ pub struct Engine<'a> {
     pub recursive: bool,
     pub preserve: bool,
     pub progress: &'a Progress,
+    /// What has been made for what a person named.
+    pub tops: RefCell<Vec<Top>>,
+}
+
+/// A directory that holds everything that is made for one operand.
+#[derive(Clone)]
+pub struct Top {
+    dir: Dir,
+    name: Vec<u8>,
+    meta: Meta,
 }
 
 enum Work {
@@ -133,15 +156,25 @@ impl Engine<'_> {
 
     /// Makes a directory and finds what belongs into it.
     async fn dir(&self, item: Item) -> Done {
-        let Item { from, name, meta, to, new, path, .. } = item;
+        let Item { from, name, meta, to, new, path, depth, .. } = item;
         let open = async {
             if !self.recursive {
                 bail!("Is a directory; -r copies it with everything in it");
             }
+            if depth > DEEPEST {
+                bail!("it is more than {DEEPEST} directories deep");
+            }
             let from = from.dir(&name).await?;
-            // Listed before anything is made, so that a copy into itself comes to an end.
+            self.refuse_own(&from, &name, &meta).await?;
             let found = from.list().await?;
-            Ok((from, found, to.dir.make_dir(&new).await?))
+            let dir = to.dir.make_dir(&new).await?;
+            if depth == 0 {
+                // What is made from now on lies in it, and whatever finds that comes through it.
+                let top = Top { dir: dir.clone(), name: new.clone(), meta: dir.stat(b"").await? };
+                self.tops.borrow_mut().push(top);
+                self.refuse_own(&from, &name, &meta).await?;
+            }
+            Ok((from, found, dir))
         };
         let (from, found, dir) = match open.await {
             Ok(open) => open,
@@ -166,11 +199,30 @@ impl Engine<'_> {
                     to: target.clone(),
                     in_place: false,
                     path,
+                    depth: depth + 1,
                 }),
                 Err(error) => failed = Err(error.context(show(&path).to_string())),
             }
         }
         Done { path, result: failed, children, to: Some(target), large: false }
+    }
+
+    /// An error if this directory of the source is one that the copy fills. Within a session an id says which may be
+    /// one; between two, or with this machine, the same directory may have another id, and then its name and the
+    /// permissions it was made with say so. Either is only a reason to look.
+    async fn refuse_own(&self, from: &Dir, name: &[u8], meta: &Meta) -> Result<()> {
+        let alike = |top: &&Top| {
+            let foreign = !name.is_empty() && !top.dir.same_world(from);
+            top.meta.id == meta.id
+                || foreign && top.name == name && top.meta.mode & 0o777 == meta.mode & 0o777
+        };
+        let tops: Vec<Top> = self.tops.borrow().iter().filter(alike).cloned().collect();
+        for top in tops {
+            if top.dir.is(from).await? {
+                bail!("cannot copy a directory into itself");
+            }
+        }
+        Ok(())
     }
 
     /// Copies what is no directory.

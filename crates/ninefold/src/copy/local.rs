@@ -23,6 +23,7 @@ const PIECE: usize = 256 * 1024;
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open directory.
+#[derive(Clone)]
 pub struct Dir(Rc<OwnedFd>);
 
 impl Dir {
@@ -48,6 +49,7 @@ impl Dir {
         let st = fs::statat(&*self.0, dot(name), AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(Meta {
             kind: Kind::of(st.st_mode),
+            id: st.st_ino,
             mode: st.st_mode & 0o7777,
             uid: st.st_uid,
             gid: st.st_gid,
@@ -123,6 +125,11 @@ pub struct Temp {
 }
 
 impl Temp {
+    /// Empty: it had its name before.
+    pub fn name(&self) -> &[u8] {
+        self.names.as_ref().map_or(b"", |(_, temp, _)| temp.as_bytes())
+    }
+
     pub fn write(&self, data: &[u8]) -> Result<()> {
         Ok((&self.file).write_all(data)?)
     }

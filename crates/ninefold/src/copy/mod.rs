@@ -9,6 +9,7 @@ mod local;
 mod progress;
 mod remote;
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -71,7 +72,12 @@ fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -
             _ => None,
         };
         let progress = Progress::new(copying.quiet, size);
-        let engine = Engine { recursive: copying.recursive, preserve: copying.preserve, progress: &progress };
+        let engine = Engine {
+            recursive: copying.recursive,
+            preserve: copying.preserve,
+            progress: &progress,
+            tops: RefCell::default(),
+        };
         let failed = engine.run(items).await;
         progress.end();
         let failed = failed?;
@@ -106,7 +112,10 @@ async fn item(
     }
     let new = new.unwrap_or_else(|| name.clone());
     let path = operand.to_string().trim_end_matches('/').as_bytes().to_vec();
-    Ok(Item { from: Rc::new(from), name, meta, to: target, new, in_place, path })
+    if meta.kind != Kind::Dir && target.has(&from, &new, &meta).await {
+        bail!("{to}: it is the same file");
+    }
+    Ok(Item { from: Rc::new(from), name, meta, to: target, new, in_place, path, depth: 0 })
 }
 
 type Source = (Dir, Vec<u8>, Meta);

@@ -17,6 +17,7 @@ use super::end::{Found, Meta};
 use super::temp_name;
 
 /// A directory, walked to.
+#[derive(Clone)]
 pub struct Dir(Rc<File>);
 
 impl Dir {
@@ -39,6 +40,12 @@ impl Dir {
             }
         }
         Ok(found)
+    }
+
+    /// Whether both were walked to from one root.
+    pub fn same_session(&self, other: &Dir) -> bool {
+        // The address is kept once for each session.
+        std::ptr::eq(self.0.client().peer(), other.0.client().peer())
     }
 
     pub async fn stat(&self, name: &[u8]) -> Result<Meta> {
@@ -141,6 +148,24 @@ enum Fate {
 }
 
 impl Temp {
+    /// What it is called for now.
+    pub fn name(&self) -> &[u8] {
+        match &self.fate {
+            Fate::Renamed(temp) => temp.as_bytes(),
+            _ => &self.name,
+        }
+    }
+
+    pub async fn discard(mut self) {
+        let gone = match self.fate {
+            Fate::Renamed(_) | Fate::New => self.dir.unlink(self.name(), false).await.is_ok(),
+            Fate::Old | Fate::AsItIs => true,
+        };
+        if gone {
+            self.fate = Fate::AsItIs;
+        }
+    }
+
     pub fn file(&self) -> &File {
         &self.file
     }
