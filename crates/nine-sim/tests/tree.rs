@@ -33,10 +33,49 @@ const STEPS: usize = 60;
 
 #[test]
 fn every_dialect_keeps_the_tree_that_the_oracle_keeps() {
-    for seed in seeds(6) {
+    for seed in seeds(40) {
         for dialect in [Dialect::L, Dialect::U, Dialect::P2000] {
             world(seed, dialect);
         }
+    }
+}
+
+/// The link breaks at some byte: every call ends with an error that says so, and nothing is left on either side.
+#[test]
+fn a_link_that_breaks_ends_every_call_and_leaves_nothing() {
+    for seed in seeds(60) {
+        let world = World::new(seed);
+        let service = Service::new(Arc::new(Ram::new(64 << 20)), Gate::default(), Core::default());
+        let mut rng = world.rng();
+        let breaks_after = Some(rng.below(30_000) as u64);
+        let (ours, theirs) = link(&world, Shape { breaks_after, piece: 2000, ..Shape::default() });
+        world.env().spawn(Box::pin(service.connect(Box::new(theirs))));
+        let env = world.env();
+        world.run(async move {
+            let options = Options { msize: 4096, ..Options::default() };
+            let Ok((client, driver)) = Client::connect(ours, options).await else { return };
+            env.spawn(Box::pin(async { drop(driver.await) }));
+            let Ok(root) = client.attach("u", NOUID, "").await else { return };
+            let mut n = 0;
+            let error = loop {
+                n += 1;
+                let file = match root.create(format!("f{n}"), OpenFlags::RDWR, 0o644, NOGID).await {
+                    Ok(file) => file,
+                    Err(error) => break error,
+                };
+                if let Err(error) = file.write_all_at(0, &[7; 10_000]).await {
+                    break error;
+                }
+            };
+            assert!(error.is_disconnect() && client.dead().is_some(), "{error}");
+            assert!(root.walk("f1").await.is_err_and(|error| error.is_disconnect()));
+        });
+        world.settle();
+        assert_eq!(
+            (world.tasks(), service.core.connected(), service.core.borrowed()),
+            (0, 0, 0),
+            "seed {seed}"
+        );
     }
 }
 
