@@ -21,16 +21,50 @@ pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     no_std(steps)?;
     if all {
         wake_ups(steps)?;
+        sanitizers(steps)?;
         crate::sim(steps, &[("NINE_SEEDS", "1000".to_string())])?;
     }
     crate::fuzz_smoke(steps, if all { 10 * crate::SMOKE } else { crate::SMOKE })
 }
 
-/// Every order in which two threads can meet at a wake-up, by loom.
+/// Every order in which threads can meet at a wait and its wake-up, by loom.
 fn wake_ups(steps: &mut Steps) -> Result<(), Failed> {
-    let mut tests = cargo(&["test", "--release", "--package", "nine-io", "--lib", "order"]);
+    let mut tests = cargo(&["test", "--release", "--lib"]);
+    tests.args(["-p", "nine-io", "-p", "nine-net", "-p", "nine-servers", "any_order"]);
     tests.env("RUSTFLAGS", "--cfg nine_loom").env("CARGO_TARGET_DIR", "target/loom");
     steps.run("wake-ups", &mut tests)
+}
+
+/// The tests that touch memory of others and threads, under the compiler's own checks. std is built anew where its
+/// source can be had, so that ThreadSanitizer sees its locks too: without that it takes them for races.
+fn sanitizers(steps: &mut Steps) -> Result<(), Failed> {
+    if !cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) {
+        steps.not_covered("AddressSanitizer and ThreadSanitizer (this host is not x86_64 Linux)".to_string());
+        return Ok(());
+    }
+    let address = &["test", "--target", HOST, "--lib", "--tests"];
+    sanitizer(steps, "AddressSanitizer", "address", "target/asan", address)?;
+    let source = Command::new("rustup").args(["component", "add", "rust-src"]).stdin(Stdio::null()).output();
+    if !source.is_ok_and(|output| output.status.success()) {
+        steps.not_covered("ThreadSanitizer (rustup cannot add rust-src, so std cannot be built)".to_string());
+        return Ok(());
+    }
+    let thread = &["test", "-Zbuild-std", "--target", HOST, "--lib", "--tests"];
+    sanitizer(steps, "ThreadSanitizer", "thread", "target/tsan", thread)
+}
+
+fn sanitizer(
+    steps: &mut Steps,
+    name: &str,
+    flag: &str,
+    target: &str,
+    arguments: &[&str],
+) -> Result<(), Failed> {
+    let mut tests = cargo(arguments);
+    tests.args(["-p", "nine-io", "-p", "nine-net", "-p", "nine-servers", "-p", "nine-sim"]);
+    // Both are unstable options; the variable lets a stable toolchain have them.
+    tests.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={flag}"));
+    steps.run(name, tests.env("CARGO_TARGET_DIR", target))
 }
 
 /// Installs the Debian packages that tests call, where we may; elsewhere says what is missing.
@@ -86,5 +120,6 @@ fn is_root() -> bool {
 }
 
 const BARE: &str = "x86_64-unknown-none";
+const HOST: &str = "x86_64-unknown-linux-gnu";
 
 const NEEDS: &[Need] = &[];
