@@ -15,20 +15,23 @@ use super::dent::{Dent, Identity};
 use super::host::{self, HostFs};
 use super::{Done, How, Inner, Kind, Node, View};
 
+/// What shall be in a directory that is not there yet.
+pub(super) struct New<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) make: Make<'a>,
+    /// The file to link to.
+    pub(super) other: Option<Arc<Node>>,
+    pub(super) perm: Perm,
+    pub(super) gid: u32,
+}
+
 impl<H: HostFs> Inner<H> {
-    /// Makes something that is not opened. `other`: the file to link to.
-    pub(super) fn make(
-        &self,
-        node: &Node,
-        other: Option<Arc<Node>>,
-        name: &[u8],
-        make: Make<'_>,
-        perm: Perm,
-        gid: u32,
-    ) -> Done<Qid> {
+    /// Makes something that is not opened.
+    pub(super) fn make(&self, node: &Node, new: &New<'_>) -> Done<Qid> {
+        let &New { name, make, ref other, perm, gid } = new;
         let dir_fd = self.any_fd(node, How::Pool)?;
         let linked = match (make, other) {
-            (Make::Link, Some(other)) => Some(self.any_fd(&other, How::Pool)?),
+            (Make::Link, Some(other)) => Some(self.any_fd(other, How::Pool)?),
             (Make::Link, None) => return Err(Errno::EINVAL.into()),
             _ => None,
         };

@@ -39,6 +39,7 @@ use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::{Errno, Error, NOGID, Names, Op};
 use rustix::fs::{CWD, Mode, OFlags};
 
+use change::New;
 use dent::{Dent, Tree};
 pub use dirs::Block;
 use dirs::OpenDir;
@@ -236,10 +237,10 @@ impl<H: HostFs> Inner<H> {
             Op::Walk { names } => self.walk(&node, names, how),
             Op::Open { flags } => self.open(&node, flags, how),
             Op::Create { name, make, flags, perm, gid } => {
-                self.create(&node, req.node2().ok(), name, make, flags, perm, gid)
+                self.create(&node, &New { name, make, other: req.node2().ok(), perm, gid }, flags)
             }
             Op::Make { name, make, perm, gid } => {
-                self.make(&node, req.node2().ok(), name, make, perm, gid).map(Reply::Made)
+                self.make(&node, &New { name, make, other: req.node2().ok(), perm, gid }).map(Reply::Made)
             }
             Op::Rename { name } => self.rename(&node, &*req.node2::<Node>()?, name),
             Op::RenameAt { old, new } => self.rename_at(&node, old, &*req.node2::<Node>()?, new),

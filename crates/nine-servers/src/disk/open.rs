@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use nine_io::server::Reply;
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK};
-use nine_proto::{Errno, Make, NOGID, OpenFlags, Perm};
+use nine_proto::{Errno, Make, NOGID, OpenFlags};
 use rustix::fs::{Mode, OFlags};
 
+use super::change::New;
 use super::dent::{Dent, Identity};
 use super::dirs::OpenDir;
 use super::file::OpenFile;
@@ -93,27 +94,18 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// A file that exists is opened only if the client says so (CREAT without EXCL, as Linux clients do); else EEXIST.
-    #[allow(clippy::too_many_arguments, reason = "the fields of the operation")]
-    pub(super) fn create(
-        &self,
-        node: &Node,
-        other: Option<Arc<Node>>,
-        name: &[u8],
-        make: Make<'_>,
-        flags: OpenFlags,
-        perm: Perm,
-        gid: u32,
-    ) -> Done<Reply> {
-        if make != Make::File {
-            return self.create_other(node, other, name, make, flags, perm, gid);
+    pub(super) fn create(&self, node: &Node, new: &New<'_>, flags: OpenFlags) -> Done<Reply> {
+        if new.make != Make::File {
+            return self.create_other(node, new, flags);
         }
+        let &New { name, perm, gid, .. } = new;
         let Kind::Path(dir) = &node.kind else { return Err(Errno::EBADF.into()) };
         let dir_fd = self.tree.handle(&self.host, How::Pool, dir)?;
         let bits = perm.in_dir(self.host.stat(dir_fd.as_fd(), b"")?.mode, false);
         let client = self.become_client(&node.view, gid)?;
         let oflags = host_flags(flags, false);
-        let (new, mode) = (oflags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(bits));
-        let open = || self.host.open(dir_fd.as_fd(), name, new, mode, false);
+        let (fresh, mode) = (oflags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(bits));
+        let open = || self.host.open(dir_fd.as_fd(), name, fresh, mode, false);
         let exclusive = flags.has(OpenFlags::EXCL) || !flags.has(OpenFlags::CREAT);
         let fd = match self.tree.with_room(How::Pool, open) {
             Ok(fd) => {
@@ -142,21 +134,12 @@ impl<H: HostFs> Inner<H> {
     }
 
     /// Makes it and moves the fid there. Only a directory is also opened; of the others there is nothing to read.
-    #[allow(clippy::too_many_arguments, reason = "the fields of the operation")]
-    fn create_other(
-        &self,
-        node: &Node,
-        other: Option<Arc<Node>>,
-        name: &[u8],
-        make: Make<'_>,
-        flags: OpenFlags,
-        perm: Perm,
-        gid: u32,
-    ) -> Done<Reply> {
+    fn create_other(&self, node: &Node, new: &New<'_>, flags: OpenFlags) -> Done<Reply> {
+        let &New { name, make, .. } = new;
         if make == Make::Dir && flags.changes() {
             return Err(Errno::EISDIR.into());
         }
-        let qid = self.make(node, other, name, make, perm, gid)?;
+        let qid = self.make(node, new)?;
         let dent = {
             let _still = self.tree.still(How::Pool)?;
             let dir = node.dent()?;
