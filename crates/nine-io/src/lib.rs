@@ -10,4 +10,4 @@ mod payload;
 pub mod server;
 mod sync;
 
-pub use payload::Payload;
+pub use payload::{Payload, Resident};

@@ -1,6 +1,6 @@
 //! File data on its way out: a description, made into bytes only at the edge that needs them.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,8 +20,13 @@ pub enum Payload {
         offset: u64,
         /// Bytes.
         len: u32,
+        /// Asks again, when the client has been slow to take it.
+        resident: Resident,
     },
 }
+
+/// Whether a range of a file (first byte, bytes) can be read now without waiting for the disk.
+pub type Resident = fn(BorrowedFd<'_>, u64, u64) -> bool;
 
 impl Payload {
     /// No bytes: the end of the file.

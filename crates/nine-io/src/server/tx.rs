@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -17,12 +18,17 @@ use nine_proto::msg::Rmsg;
 use nine_proto::session::server::Out;
 use nine_proto::{Dialect, Tag};
 
-use crate::payload::Payload;
+use crate::payload::{Payload, Resident};
 
 /// Data up to this size is copied behind its message: one segment less.
 const INLINE: usize = 2048;
 /// Segments of one vectored write.
 const SEGMENTS: usize = 64;
+/// Bytes of a file range that are sent at once when it has waited, and is therefore asked again whether it is resident.
+const STALE: usize = 256 * 1024;
+/// Turns that a range which has left the page cache is waited for; then the send itself waits for the disk, so that a
+/// file system that never keeps pages is served too.
+const MISSES: u32 = 10_000;
 /// The buffer for encoded messages is kept between batches up to this capacity.
 const KEEP: usize = 64 * 1024;
 
@@ -36,6 +42,10 @@ pub(crate) struct Tx {
     sent: usize,
     /// The transport may hold back bytes.
     unflushed: bool,
+    /// What waits has waited: a file range in it may have left the page cache.
+    stale: bool,
+    /// How often a range that has left was asked for again.
+    missed: u32,
     /// Bytes that wait in segments.
     queued: usize,
     /// Those of them that are in memory.
@@ -44,7 +54,7 @@ pub(crate) struct Tx {
 
 enum Segment {
     Bytes(Bytes),
-    File { file: Arc<OwnedFd>, offset: u64, len: usize },
+    File { file: Arc<OwnedFd>, offset: u64, len: usize, resident: Resident },
 }
 
 impl Out<Payload> for Tx {
@@ -60,8 +70,8 @@ impl Out<Payload> for Tx {
         match payload {
             Payload::Bytes(bytes) if bytes.len() <= INLINE => self.tail.extend_from_slice(&bytes),
             Payload::Bytes(bytes) => self.push(Segment::Bytes(bytes)),
-            Payload::File { file, offset, len } => {
-                self.push(Segment::File { file, offset, len: len as usize });
+            Payload::File { file, offset, len, resident } => {
+                self.push(Segment::File { file, offset, len: len as usize, resident });
             }
         }
     }
@@ -106,11 +116,14 @@ impl Tx {
         transport: &mut dyn Transport,
     ) -> Poll<io::Result<()>> {
         while !(self.segments.is_empty() && self.tail.is_empty()) {
-            match self.segments.front() {
-                Some(Segment::File { .. }) => ready!(self.send_file(cx, transport))?,
-                _ => ready!(self.send_bytes(cx, transport))?,
-            }
+            let sent = match self.segments.front() {
+                Some(Segment::File { .. }) => self.send_file(cx, transport),
+                _ => self.send_bytes(cx, transport),
+            };
+            self.stale |= sent.is_pending();
+            ready!(sent)?;
         }
+        self.stale = false;
         if self.tail.capacity() > KEEP {
             self.tail = Vec::new();
         }
@@ -176,9 +189,20 @@ impl Tx {
     }
 
     fn send_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
-        let Some(Segment::File { file, offset, len }) = self.segments.front() else {
+        let Some(Segment::File { file, offset, len, resident }) = self.segments.front() else {
             unreachable!("asked for the file at the front")
         };
+        let (from, rest) = (offset + self.sent as u64, len - self.sent);
+        let part = if self.stale { rest.min(STALE) } else { rest };
+        if self.stale && !resident(file.as_fd(), from, part as u64) && self.missed < MISSES {
+            // The kernel fetches it meanwhile, and we look again in our next turn.
+            let many = NonZeroU64::new(part as u64);
+            let _ = rustix::fs::fadvise(file, from, many, rustix::fs::Advice::WillNeed);
+            self.missed += 1;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.missed = 0;
         if !transport.can_sendfile() {
             let mut bytes = vec![0; *len];
             read_exact(file, *offset, &mut bytes)?;
@@ -186,8 +210,7 @@ impl Tx {
             self.segments[0] = Segment::Bytes(bytes.into());
             return Poll::Ready(Ok(()));
         }
-        let (from, rest) = (offset + self.sent as u64, len - self.sent);
-        let taken = ready!(transport.poll_sendfile(cx, file.as_fd(), from, rest))?;
+        let taken = ready!(transport.poll_sendfile(cx, file.as_fd(), from, part))?;
         if taken == 0 {
             return Poll::Ready(Err(shrunk()));
         }
@@ -253,4 +276,136 @@ fn read_exact(file: &OwnedFd, mut offset: u64, mut into: &mut [u8]) -> io::Resul
 
 fn shrunk() -> io::Error {
     io::Error::other("a file became shorter while it was being sent: its length had been announced")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nine_net::{Peer, Proof};
+    use std::io::Write;
+    use std::os::fd::BorrowedFd;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Waker;
+
+    /// Takes `room` bytes, then no more until there is room again.
+    struct Slow {
+        taken: Vec<u8>,
+        room: usize,
+        files: bool,
+        peer: Peer,
+    }
+
+    impl Slow {
+        fn new(files: bool) -> Self {
+            let peer = Peer { addr: "test".into(), proof: Proof::None };
+            Self { taken: Vec::new(), room: 0, files, peer }
+        }
+        fn take(&mut self, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            let n = bytes.len().min(self.room);
+            if n == 0 {
+                return Poll::Pending;
+            }
+            self.room -= n;
+            self.taken.extend_from_slice(&bytes[..n]);
+            Poll::Ready(Ok(n))
+        }
+    }
+
+    impl Transport for Slow {
+        fn poll_read(&mut self, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+        fn poll_write(&mut self, _: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+            self.take(&bufs.iter().flat_map(|buf| buf.to_vec()).collect::<Vec<_>>())
+        }
+        fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn can_sendfile(&self) -> bool {
+            self.files
+        }
+        fn poll_sendfile(
+            &mut self,
+            _: &mut Context<'_>,
+            file: BorrowedFd<'_>,
+            offset: u64,
+            len: usize,
+        ) -> Poll<io::Result<usize>> {
+            let mut bytes = vec![0; len];
+            let n = std::fs::File::from(file.try_clone_to_owned()?).read_at(&mut bytes, offset)?;
+            if n == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            self.take(&bytes[..n])
+        }
+        fn peer(&self) -> &Peer {
+            &self.peer
+        }
+    }
+
+    fn file(content: &[u8]) -> Arc<OwnedFd> {
+        let path = std::env::temp_dir().join(format!("nine-io-tx-{}-{:p}", std::process::id(), content));
+        let mut file = std::fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file.write_all(content).unwrap();
+        Arc::new(file.into())
+    }
+
+    fn content() -> Vec<u8> {
+        (0..600_000u32).map(|i| (i / 3) as u8).collect()
+    }
+
+    /// Sends in rooms of `step` bytes until all is out, at most `turns` times.
+    fn drain(tx: &mut Tx, transport: &mut Slow, step: usize, turns: usize) -> Poll<io::Result<()>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..turns {
+            transport.room = step;
+            if let done @ Poll::Ready(_) = tx.poll_flush(&mut cx, transport) {
+                return done;
+            }
+        }
+        Poll::Pending
+    }
+
+    #[test]
+    fn a_range_that_left_the_page_cache_is_waited_for_and_comes_whole() {
+        static ASKED: AtomicU32 = AtomicU32::new(0);
+        for files in [true, false] {
+            let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(files));
+            tx.bytes().extend_from_slice(b"head");
+            let resident: Resident = |_, _, _| ASKED.fetch_add(1, Ordering::Relaxed) % 5 == 4;
+            tx.payload(Payload::File { file: file(&data), offset: 0, len: data.len() as u32, resident });
+            tx.bytes().extend_from_slice(b"tail");
+            assert!(matches!(drain(&mut tx, &mut transport, 70_000, 1000), Poll::Ready(Ok(()))));
+            assert!(transport.taken == [b"head", &data[..], b"tail"].concat());
+            assert!(tx.is_empty() && tx.queued() == 0 && tx.held() == 0);
+        }
+        assert!(ASKED.load(Ordering::Relaxed) > 5);
+    }
+
+    #[test]
+    fn what_is_never_resident_is_sent_all_the_same() {
+        let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(true));
+        tx.payload(Payload::File { file: file(&data), offset: 100, len: 500_000, resident: |_, _, _| false });
+        assert!(matches!(drain(&mut tx, &mut transport, 300_000, 5 * MISSES as usize), Poll::Ready(Ok(()))));
+        assert!(transport.taken == data[100..500_100]);
+    }
+
+    #[test]
+    fn a_file_that_became_shorter_ends_the_connection_and_is_never_padded() {
+        for files in [true, false] {
+            let (data, mut tx, mut transport) = (content(), Tx::default(), Slow::new(files));
+            let file = file(&data);
+            tx.payload(Payload::File {
+                file: file.clone(),
+                offset: 0,
+                len: 600_000,
+                resident: |_, _, _| true,
+            });
+            std::fs::File::from(file.try_clone().unwrap()).set_len(200_000).unwrap();
+            assert!(matches!(drain(&mut tx, &mut transport, 1 << 20, 100), Poll::Ready(Err(_))));
+            assert!(data.starts_with(&transport.taken));
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! as a range of the file, which the socket sends without a copy, a small one as bytes. What it does not hold goes to
 //! the pool. A read that is short for want of cache is not answered short; it is read whole by the pool.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use nine_proto::{Errno, NOGID, OpenFlags};
 use rustix::fs::OFlags;
 
 use super::dent::Dent;
-use super::host::{self, HostFs, Resident};
+use super::host::{self, HostFs, Linux, Resident};
 use super::{Done, How, Inner, Kind, Node, locked};
 
 /// A range of at least this many bytes, all of it in the page cache, is sent from there without a copy; below it a copy
@@ -132,7 +132,8 @@ impl<H: HostFs> Inner<H> {
                 match if in_memory { Resident::All } else { resident() } {
                     Resident::All => {
                         file.hit();
-                        return Ok(Payload::File { file: fd, offset, len: want });
+                        let resident = if in_memory { always } else { still };
+                        return Ok(Payload::File { file: fd, offset, len: want, resident });
                     }
                     Resident::Part if inline => return Err(file.missed()),
                     _ => {}
@@ -226,4 +227,14 @@ impl<H: HostFs> Inner<H> {
         }
         Ok(Reply::Done)
     }
+}
+
+/// For a range on its way to a slow client: asks this host, whatever host the server was given.
+fn still(file: BorrowedFd<'_>, offset: u64, len: u64) -> bool {
+    matches!(Linux.resident(file, offset, len), Resident::All)
+}
+
+/// The same in a file system that has no disk.
+fn always(_: BorrowedFd<'_>, _: u64, _: u64) -> bool {
+    true
 }
