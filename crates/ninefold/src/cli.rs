@@ -123,7 +123,7 @@ pub struct Copying {
     /// Keep owner, group and set-id bits, too; mode and time of change are always kept
     #[arg(short, long)]
     pub preserve: bool,
-    /// No progress
+    /// No progress, and no word while a server is silent
     #[arg(short, long)]
     pub quiet: bool,
 }
@@ -144,6 +144,9 @@ pub struct Get {
 }
 
 /// Copy a file of this machine to a server
+///
+/// Until it is whole, a file is called `.ninefold-` and 16 digits there; one that stays, because the copy was killed
+/// or the server went away, may be removed.
 #[derive(Debug, Args)]
 pub struct Put {
     /// A file or, with -r, a directory of this machine
@@ -302,7 +305,8 @@ Addresses: unix:/run/x.sock/dir/file  9p://[TOKEN@]HOST[:PORT]/file  9p+tls://HO
 `:/file`, or /file where only a file of a server makes sense, is one of the default server:
 --server, else $NINEFOLD_SERVER, else the configuration, else the unix socket of `ninefold serve`.
 
-Exit status: 0 all done, 1 something failed, 2 the command line is wrong.";
+Exit status: 0 all done, 1 something failed, 2 the command line is wrong; 130 and 143: SIGINT or SIGTERM ended
+`get`, `put` or `cp`, and what was not whole is removed.";
 
 #[cfg(test)]
 mod tests {

@@ -57,6 +57,9 @@ pub struct Remote {
     /// Longest wait for a connection, seconds
     #[arg(long, value_name = "SECONDS", env = "NINEFOLD_TIMEOUT", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
+    /// Longest silence of a server that owes an answer, seconds [default: for ever, and it is said]
+    #[arg(long, value_name = "SECONDS", env = "NINEFOLD_PATIENCE", value_parser = clap::value_parser!(u32).range(1..))]
+    pub patience: Option<u32>,
     /// Authorities whose server certificates are good, PEM
     #[arg(long, value_name = "FILE", env = "NINEFOLD_CA", conflicts_with = "pin")]
     pub ca: Option<PathBuf>,

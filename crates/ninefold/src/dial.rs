@@ -4,13 +4,16 @@
 //! here, on the client's side, as every 9P client must: the server's root is where absolute ones begin, and none
 //! leads out of it.
 
+mod silence;
+
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, select};
 use nine_io::client::{Client, Error, File, Options};
 use nine_net::{Addr, ClientTls, Env, Socket, Transport, Trust, rt};
@@ -18,8 +21,9 @@ use nine_proto::{Dialect, Errno, NOUID};
 
 use crate::config::{DialectChoice, Remote};
 use crate::copy;
-use crate::fail::{self, Attach, Dial};
+use crate::fail::{self, Attach, Dial, Interrupted};
 use crate::operand::Place;
+use silence::{Moved, Watched, watch};
 
 /// Links followed for one path, as in Linux; one more is ELOOP.
 const LINKS: usize = 40;
@@ -30,31 +34,38 @@ const TIMEOUT: u32 = 30;
 pub struct Sessions {
     remote: Remote,
     env: rt::Real,
-    open: RefCell<Vec<Session>>,
+    open: Rc<RefCell<Vec<Session>>>,
 }
 
-/// An address, what was shown there, and the root.
-type Session = (Addr, Option<String>, Rc<File>);
+struct Session {
+    addr: Addr,
+    /// What was shown there.
+    token: Option<String>,
+    root: Rc<File>,
+    moved: Moved,
+}
 
 impl Sessions {
     pub fn new(remote: Remote, env: rt::Real) -> Self {
-        Self { remote, env, open: RefCell::default() }
+        Self { remote, env, open: Rc::default() }
     }
 
     /// The root of the tree a place is in.
     pub async fn root(&self, place: &Place) -> Result<Rc<File>> {
         let token = self.token(place)?;
-        let known = |(addr, shown, _): &&Session| *addr == place.addr && *shown == token;
-        if let Some((.., root)) = self.open.borrow().iter().find(known) {
-            return Ok(root.clone());
+        let known = |session: &&Session| session.addr == place.addr && session.token == token;
+        if let Some(session) = self.open.borrow().iter().find(known) {
+            return Ok(session.root.clone());
         }
         let limit = Duration::from_secs(self.remote.timeout.unwrap_or(TIMEOUT).into());
-        let dial = self.dial(&place.addr, token.clone());
+        let moved = Moved::default();
+        let dial = self.dial(&place.addr, token.clone(), moved.clone());
         let late = || format!("{} does not answer within {} s", place.addr, limit.as_secs());
         let dialled = within(&self.env, limit, dial).await;
         let root = dialled.ok_or_else(|| Dial(io::Error::new(io::ErrorKind::TimedOut, late())))??;
         let root = Rc::new(root);
-        self.open.borrow_mut().push((place.addr.clone(), token, root.clone()));
+        let (addr, copy) = (place.addr.clone(), root.clone());
+        self.open.borrow_mut().push(Session { addr, token, root: copy, moved });
         Ok(root)
     }
 
@@ -71,7 +82,7 @@ impl Sessions {
         Ok((resolve(&root, dir, true).await?, name))
     }
 
-    async fn dial(&self, addr: &Addr, token: Option<String>) -> Result<File> {
+    async fn dial(&self, addr: &Addr, token: Option<String>, moved: Moved) -> Result<File> {
         // The caller has the clock; this one only bounds what it cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(Dial)?;
         let options = self.options(token);
@@ -81,9 +92,9 @@ impl Sessions {
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
                 let tls = tls.map_err(|e| Dial(io::Error::new(e.kind(), format!("{addr}: {e}"))))?;
-                self.attach(addr, tls, options).await
+                self.attach(addr, Watched(tls, moved), options).await
             }
-            _ => self.attach(addr, socket, options).await,
+            _ => self.attach(addr, Watched(socket, moved), options).await,
         }
     }
 
@@ -219,36 +230,69 @@ fn own_name(uid: u32) -> Option<String> {
 /// What `future` comes to, unless `limit` passes before.
 pub async fn within<T>(env: &impl Env, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let late = env.sleep_until(env.now() + limit);
-    match select(std::pin::pin!(future), late).await {
+    match select(pin!(future), late).await {
         Either::Left((value, _)) => Some(value),
         Either::Right(_) => None,
     }
 }
 
-/// Runs the client's side of a verb until it ends or a signal ends it.
+/// Runs the client's side of a verb until it ends. A signal ends the program on the spot.
 pub fn run<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
+    rt::block_on(async |env| until(env, remote, false, pending(), main).await)?
+}
+
+/// The same for a verb that has something to clean up when a signal ends it.
+pub fn run_tidy<T>(remote: Remote, quiet: bool, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
     rt::block_on(async |env| {
         let mut signals = rt::signals()?;
-        let sessions = Sessions::new(remote, env);
-        let result = {
-            let main = std::pin::pin!(main(sessions));
-            match select(main, std::pin::pin!(signals.next())).await {
-                Either::Left((result, _)) => result,
-                Either::Right(_) => Err(anyhow!("interrupted")),
-            }
-        };
-        // What was under way has been dropped, and what it left half done is being removed.
-        let give_up = env.now() + CLEAN;
-        while copy::is_cleaning() && env.now() < give_up {
-            env.sleep_until(env.now() + LOOK).await;
-        }
-        // Sessions end in good order: TLS says that nothing is missing.
-        let give_up = env.now() + FAREWELL;
-        while OPEN.get() > 0 && env.now() < give_up {
-            env.sleep_until(env.now() + LOOK).await;
-        }
-        result
+        insist();
+        until(env, remote, quiet, signals.next(), main).await
     })?
+}
+
+/// Runs `main` until it ends or a signal comes, then waits for what is still to be done.
+async fn until<T>(
+    env: rt::Real,
+    remote: Remote,
+    quiet: bool,
+    signal: impl Future<Output = rt::Signal>,
+    main: impl AsyncFnOnce(Sessions) -> Result<T>,
+) -> Result<T> {
+    let patience = remote.patience;
+    let sessions = Sessions::new(remote, env);
+    let result = {
+        let (watch, signal) = (pin!(watch(sessions.open.clone(), env, quiet, patience)), pin!(signal));
+        match select(pin!(main(sessions)), select(signal, watch)).await {
+            Either::Left((result, _)) => result,
+            Either::Right((Either::Left((signal, _)), _)) => Err(Interrupted(signal).into()),
+            Either::Right((Either::Right(((), _)), _)) => unreachable!("it watches for ever"),
+        }
+    };
+    // What was under way has been dropped, and what it left half done is being removed.
+    let give_up = env.now() + CLEAN;
+    while copy::is_cleaning() && env.now() < give_up {
+        env.sleep_until(env.now() + LOOK).await;
+    }
+    // Sessions end in good order: TLS says that nothing is missing.
+    let give_up = env.now() + FAREWELL;
+    while OPEN.get() > 0 && env.now() < give_up {
+        env.sleep_until(env.now() + LOOK).await;
+    }
+    result
+}
+
+/// Ends the program after a signal, should the only thread hang in a call that waits for this machine: a second signal,
+/// or [`INSIST`] after the first.
+fn insist() {
+    std::thread::spawn(|| {
+        rt::block_on(async |env| {
+            let Ok(mut signals) = rt::signals() else { return };
+            let signal = signals.next().await;
+            let late = env.sleep_until(env.now() + INSIST);
+            select(pin!(signals.next()), late).await;
+            std::process::exit(Interrupted(signal).status().into());
+        })
+    });
 }
 
 /// The longest wait at the end for what is to be removed, and how often it looks.
@@ -256,6 +300,8 @@ const CLEAN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(1);
 /// The longest wait for servers to let us go.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// Longer than both.
+const INSIST: Duration = Duration::from_secs(5);
 
 thread_local! {
     /// Connections whose driver has not ended.

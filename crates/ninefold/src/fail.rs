@@ -1,7 +1,8 @@
 //! How a verb ends: its exit status, and what it says when something failed: what, on what, and what to try.
 //!
-//! In: the verb's result. Out: lines on the standard error, `ninefold: VERB: WHAT: WHY`; status 0, 1, or 141 when the
-//! reader of our standard output has gone (what a program killed by SIGPIPE leaves), which is said to nobody.
+//! In: the verb's result. Out: lines on the standard error, `ninefold: VERB: WHAT: WHY`; status 0, 1, what a shell sees
+//! when a signal has ended a program (128 and its number), or 141 when the reader of our standard output has gone (as
+//! with SIGPIPE), which is said to nobody.
 
 use std::fmt;
 use std::io;
@@ -9,7 +10,9 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use indicatif::ProgressBar;
 use nine_io::client::Error as ClientError;
+use nine_net::rt::Signal;
 use nine_proto::Errno;
 
 /// What a verb comes to when it has not failed as a whole: how many of its operands did.
@@ -56,7 +59,7 @@ pub fn status(verb: &'static str, result: anyhow::Result<Tally>) -> ExitCode {
         Err(error) if error.downcast_ref::<Stdout>().is_some_and(Stdout::is_gone) => ExitCode::from(141),
         Err(error) => {
             say(&error);
-            ExitCode::FAILURE
+            error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, |signal| signal.status().into())
         }
     }
 }
@@ -69,15 +72,25 @@ pub fn verb(name: &'static str) {
 /// One line that is no failure.
 pub fn note(text: impl fmt::Display) {
     let verb = VERB.get().copied().unwrap_or_default();
-    eprintln!("ninefold: {verb}: {text}");
+    let line = || eprintln!("ninefold: {verb}: {text}");
+    match BAR.get() {
+        Some(bar) => bar.suspend(line),
+        None => line(),
+    }
+}
+
+/// A bar that lines must not tear.
+pub fn beside(bar: ProgressBar) {
+    let _ = BAR.set(bar);
 }
 
 fn say(error: &anyhow::Error) {
     // A reason of several lines (a configuration file's) stays as it is.
     let reasons: Vec<String> = error.chain().map(reason).collect();
-    note(without_echo(&reasons).join(": ").trim_end());
-    if let Some(hint) = hint(error) {
-        eprintln!("  {hint}");
+    let text = without_echo(&reasons).join(": ");
+    match hint(error) {
+        Some(hint) => note(format_args!("{}\n  {hint}", text.trim_end())),
+        None => note(text.trim_end()),
     }
 }
 
@@ -196,6 +209,29 @@ impl fmt::Display for Attach {
 
 impl std::error::Error for Attach {}
 
+/// A signal has ended the verb.
+#[derive(Debug)]
+pub struct Interrupted(pub Signal);
+
+impl Interrupted {
+    /// What shells call a program that a signal ended.
+    pub fn status(&self) -> u8 {
+        128 + match self.0 {
+            Signal::Hangup => 1,
+            Signal::Interrupt => 2,
+            Signal::Terminate => 15,
+        }
+    }
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
 /// Our standard output takes no more.
 #[derive(Debug)]
 pub struct Stdout(pub io::Error);
@@ -215,4 +251,5 @@ impl fmt::Display for Stdout {
 impl std::error::Error for Stdout {}
 
 static VERB: OnceLock<&'static str> = OnceLock::new();
+static BAR: OnceLock<ProgressBar> = OnceLock::new();
 static NO_PROOF: AtomicBool = AtomicBool::new(false);

@@ -173,7 +173,8 @@ fn an_interrupted_copy_leaves_no_file() {
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
             .unwrap();
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{line:?}");
+        assert_eq!(output.status.code(), Some(130), "{line:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).ends_with(": interrupted\n"));
         assert!(!half() && !at.join("got").exists() && !server.files().join("put").exists(), "{line:?}");
     }
 }

@@ -125,7 +125,7 @@ impl Engine<'_> {
                     return Err(error);
                 }
                 failed += 1;
-                self.tell(&done.path, error);
+                fail::Tally::default().fail(show(&done.path), error);
             }
             queue.large_running -= usize::from(done.large);
             queue.extend(done.children);
@@ -231,8 +231,7 @@ impl Engine<'_> {
         match meta.kind {
             Kind::Special => {
                 let path = show(&item.path);
-                self.progress
-                    .aside(|| fail::note(format_args!("{path}: a pipe, socket or device is not copied")));
+                fail::note(format_args!("{path}: a pipe, socket or device is not copied"));
                 return Ok(());
             }
             Kind::Link => {
@@ -249,10 +248,6 @@ impl Engine<'_> {
         }
         self.progress.file();
         Ok(())
-    }
-
-    fn tell(&self, path: &[u8], error: anyhow::Error) {
-        self.progress.aside(|| fail::Tally::default().fail(show(path), error));
     }
 }
 

@@ -59,7 +59,7 @@ pub fn cp(args: cli::Cp, config: &Config) -> Result<Tally> {
 fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -> Result<Tally> {
     // Without more descriptors fewer directories are open, and a wide tree fails.
     let _ = rt::raise_nofile();
-    dial::run(remote, async |sessions| {
+    dial::run_tidy(remote, copying.quiet, async |sessions| {
         let mut tally = Tally::default();
         let several = sources.len() > 1;
         let mut items = Vec::new();
@@ -171,7 +171,8 @@ fn local_destination(path: &Path, several: bool) -> Result<Destination> {
     if several {
         bail!("Not a directory");
     }
-    let special = real.as_ref().is_some_and(|real| !real.is_file());
+    // A link to a pipe of a process has no other path than itself.
+    let special = path.metadata().is_ok_and(|meta| !meta.is_file());
     let path = real.as_deref().unwrap_or(path);
     let name = path.file_name().context("No such file or directory")?;
     into(path.parent().unwrap_or(path), Some(name), special)

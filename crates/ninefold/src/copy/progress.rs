@@ -37,7 +37,11 @@ impl Progress {
         let look = match (quiet, std::io::stderr().is_terminal()) {
             (true, _) => Look::Nothing,
             (false, false) => Look::Lines,
-            (false, true) => Look::Bar(bar(size)),
+            (false, true) => {
+                let bar = bar(size);
+                fail::beside(bar.clone());
+                Look::Bar(bar)
+            }
         };
         let begin = Instant::now();
         Self { look, begin, shown: Cell::new(None), bytes: Cell::new(0), files: Cell::new(0) }
@@ -58,14 +62,6 @@ impl Progress {
     /// Files done.
     pub fn files(&self) -> u64 {
         self.files.get()
-    }
-
-    /// Says something else without tearing the bar.
-    pub fn aside(&self, say: impl FnOnce()) {
-        match &self.look {
-            Look::Bar(bar) => bar.suspend(say),
-            _ => say(),
-        }
     }
 
     /// Nothing more comes.

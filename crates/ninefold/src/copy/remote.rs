@@ -5,11 +5,13 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
 use anyhow::Result;
 use futures_util::future::join;
-use nine_io::client::File;
+use nine_io::client::{Error, File};
 use nine_net::{Env, rt};
 use nine_proto::{Errno, GetMask, NOGID, OpenFlags, Qid, SetAttr, TimeSet};
 
@@ -99,7 +101,7 @@ impl Dir {
         let end = |file, fate| Temp { file, dir: dir.clone(), name: name.to_vec(), fate };
         if dir.client().dialect().is_l() {
             let temp = temp_name();
-            let file = dir.create(&temp, flags | OpenFlags::EXCL, 0o600, NOGID).await?;
+            let file = Making::begin(dir.clone(), temp.clone(), flags | OpenFlags::EXCL).await?;
             return Ok(end(file, Fate::Renamed(temp)));
         }
         match dir.create(name, flags, 0o600, NOGID).await {
@@ -119,6 +121,48 @@ impl Dir {
 
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         dress(&self.0, meta, preserve).await
+    }
+}
+
+/// A file with a name of its own that is being made. Dropped on the way, it is made nevertheless and then removed: a
+/// request that is taken back may have been done.
+struct Making {
+    /// `None`: it is made, or could not be.
+    create: Option<Pin<Box<Create>>>,
+    dir: Rc<File>,
+    name: String,
+}
+
+type Create = dyn Future<Output = Result<File, Error>>;
+
+impl Making {
+    fn begin(dir: Rc<File>, name: String, flags: OpenFlags) -> Making {
+        let (parent, temp) = (dir.clone(), name.clone());
+        let create = async move { parent.create(&temp, flags, 0o600, NOGID).await };
+        Making { create: Some(Box::pin(create)), dir, name }
+    }
+}
+
+impl Future for Making {
+    type Output = Result<File, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let create = self.create.as_mut().expect("it is not asked again");
+        let made = ready!(create.as_mut().poll(cx));
+        self.create = None;
+        Poll::Ready(made)
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let Some(create) = self.create.take() else { return };
+        let (dir, name) = (self.dir.clone(), std::mem::take(&mut self.name));
+        clean_up(async move {
+            if create.await.is_ok() {
+                drop(dir.unlink(&name, false).await);
+            }
+        });
     }
 }
 
