@@ -97,7 +97,7 @@ impl File {
         Ok((entries, last))
     }
 
-    /// The attributes of many names in this directory, in their order, [`STATS`] at a time: a long link is waited
+    /// The attributes of many names in this directory, in their order, 256 at a time: a long link is waited
     /// for a few times, not once per name. A name that is gone by then has its own error.
     pub fn stat_all<I>(&self, names: I, mask: GetMask) -> Stats<'_, I::IntoIter>
     where

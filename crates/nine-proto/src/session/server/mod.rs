@@ -435,7 +435,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     }
 
     /// Takes the answer to a request. What is returned is a node that nobody will ever clunk, because its session
-    /// has ended: undo it ([`Request::silent`]).
+    /// has ended: undo it ([`Session::silent`]).
     ///
     /// An open, a create, an xattrcreate and a walk onto its own fid replace the fid's node: the old one is dropped
     /// without a clunk.
