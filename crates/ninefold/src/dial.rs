@@ -21,7 +21,7 @@ use nine_proto::{Dialect, Errno, NOUID};
 
 use crate::config::{DialectChoice, Remote};
 use crate::copy;
-use crate::fail::{self, Attach, Dial, Interrupted};
+use crate::fail::{self, Attach, Dial, Interrupted, Step};
 use crate::operand::Place;
 use silence::{Moved, Watched, watch};
 
@@ -62,7 +62,8 @@ impl Sessions {
         let dial = self.dial(&place.addr, token.clone(), moved.clone());
         let late = || format!("{} does not answer within {} s", place.addr, limit.as_secs());
         let dialled = within(&self.env, limit, dial).await;
-        let root = dialled.ok_or_else(|| Dial(io::Error::new(io::ErrorKind::TimedOut, late())))??;
+        let root = dialled
+            .ok_or_else(|| failed(Step::Connect)(io::Error::new(io::ErrorKind::TimedOut, late())))??;
         let root = Rc::new(root);
         let (addr, copy) = (place.addr.clone(), root.clone());
         self.open.borrow_mut().push(Session { addr, token, root: copy, moved });
@@ -84,14 +85,14 @@ impl Sessions {
 
     async fn dial(&self, addr: &Addr, token: Option<String>, moved: Moved) -> Result<File> {
         // The caller has the clock; this one only bounds what it cannot interrupt.
-        let socket = Socket::connect(addr, HOUR).await.map_err(Dial)?;
+        let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
         let options = self.options(token);
         match addr {
             Addr::Tls { host, .. } => {
                 let tls = self.tls()?;
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
-                let tls = tls.map_err(|e| Dial(io::Error::new(e.kind(), format!("{addr}: {e}"))))?;
+                let tls = tls.map_err(|e| failed(Step::Tls)(naming(addr, e)))?;
                 self.attach(addr, Watched(tls, moved), options).await
             }
             _ => self.attach(addr, Watched(socket, moved), options).await,
@@ -162,6 +163,16 @@ impl Sessions {
             }
         }
     }
+}
+
+/// The error with the address, unless it names one already.
+fn naming(addr: &Addr, error: io::Error) -> io::Error {
+    let text = error.to_string();
+    if text.starts_with("tls!") { error } else { io::Error::new(error.kind(), format!("{addr}: {text}")) }
+}
+
+fn failed(step: Step) -> impl Fn(io::Error) -> Dial {
+    move |error| Dial { step, error }
 }
 
 /// The file at `path` below `root`.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::ProgressBar;
 use nine_io::client::Error as ClientError;
 use nine_net::rt::Signal;
-use nine_proto::Errno;
+use nine_proto::{Errno, WireError};
 
 /// What a verb comes to when it has not failed as a whole: how many of its operands did.
 #[derive(Debug, Default)]
@@ -64,6 +64,9 @@ pub fn status(verb: &'static str, result: anyhow::Result<Tally>) -> ExitCode {
     }
 }
 
+/// How an alert of TLS begins, read as the size of a message: type 21, version 3.
+const TLS_ALERT: u32 = 0x0315;
+
 /// Names the verb for the lines of [`say`].
 pub fn verb(name: &'static str) {
     let _ = VERB.set(name);
@@ -110,11 +113,15 @@ fn reason(error: &(dyn std::error::Error + 'static)) -> String {
         // The operand has been named; which of its elements is missing says ls.
         return error.to_string();
     }
-    if let Some(error) = error.downcast_ref::<io::Error>() {
-        let text = error.to_string();
-        return text.split(" (os error ").next().unwrap_or(&text).into();
+    plain(&error.to_string()).into()
+}
+
+/// Without the number that Rust puts behind errors of the system.
+fn plain(text: &str) -> &str {
+    match text.rsplit_once(" (os error ") {
+        Some((said, number)) if number.ends_with(')') => said,
+        _ => text,
     }
-    error.to_string()
 }
 
 /// What to try.
@@ -125,6 +132,11 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
         }
         if let Some(attach) = cause.downcast_ref::<Attach>() {
             return attach.hint();
+        }
+        if let Some(ClientError::Protocol { error: WireError::Size(size), .. }) = cause.downcast_ref()
+            && size & 0xffff == TLS_ALERT
+        {
+            return Some("It answers with TLS: try 9p+tls://HOST:PORT/ or tls!HOST!PORT.");
         }
         let refused = cause.downcast_ref::<ClientError>().is_some_and(|e| e.errno() == Errno::EROFS);
         if refused && NO_PROOF.load(Ordering::Relaxed) {
@@ -154,17 +166,31 @@ fn is_final(error: &anyhow::Error) -> bool {
 
 /// A server could not be reached.
 #[derive(Debug)]
-pub struct Dial(pub io::Error);
+pub struct Dial {
+    pub step: Step,
+    pub error: io::Error,
+}
+
+/// How far we came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Connect,
+    Tls,
+}
 
 impl Dial {
     fn hint(&self) -> Option<&'static str> {
-        match self.0.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+        match (self.step, self.error.kind()) {
+            (Step::Connect, io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
                 Some("Is a server running there? `ninefold serve` starts one.")
             }
-            io::ErrorKind::PermissionDenied => {
+            (Step::Connect, io::ErrorKind::PermissionDenied) => {
                 Some("The socket belongs to another user; `--server ADDR` names another server.")
             }
+            (Step::Tls, io::ErrorKind::PermissionDenied) => Some(
+                "--ca FILE names the authority of a server's certificate, --pin FINGERPRINT the certificate itself; \
+                 --cert and --key are ours.",
+            ),
             _ => None,
         }
     }
@@ -172,7 +198,7 @@ impl Dial {
 
 impl fmt::Display for Dial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&reason(&self.0))
+        f.write_str(plain(&self.error.to_string()))
     }
 }
 
@@ -193,9 +219,13 @@ impl Attach {
             (Errno::EACCES, true) => {
                 Some("The token may be an old one: `ninefold serve` prints it when it starts.")
             }
-            (Errno::EACCES | Errno::EPERM, _) => {
-                Some("`ninefold serve` prints the token when it starts: --token HEX, or 9p://HEX@HOST:PORT/.")
-            }
+            (Errno::EACCES, false) => Some(
+                "`ninefold serve` prints the token when it starts: --token HEX, or 9p://HEX@HOST:PORT/. Over TLS a \
+                 certificate may do: --cert FILE --key FILE.",
+            ),
+            (Errno::EPERM, _) => Some(
+                "The server knows who we are, from the kernel or a certificate; --user can name nobody else.",
+            ),
             _ => None,
         }
     }
@@ -244,7 +274,7 @@ impl Stdout {
 
 impl fmt::Display for Stdout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "standard output: {}", reason(&self.0))
+        write!(f, "standard output: {}", plain(&self.0.to_string()))
     }
 }
 

@@ -4,6 +4,7 @@ mod common;
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use common::{Server, ninefold};
@@ -159,12 +160,12 @@ fn a_flood_of_events_is_cut_in_the_log_and_counted() {
     server.ok(["ls"]);
     server.stop();
     let log = server.log();
-    let ours: Vec<_> = log.lines().filter(|line| line.contains("nine_io::server::listen:")).collect();
     let held =
-        |line: &&str| -> Option<usize> { line.split("... and ").nth(1)?.split(' ').next()?.parse().ok() };
-    let held_back: usize = ours.iter().filter_map(held).sum();
-    let shown = ours.iter().filter(|line| line.contains(" connected ")).count();
-    assert_eq!(shown + held_back, CLIENTS + 1, "{log}");
+        |line: &str| -> Option<usize> { line.split("... and ").nth(1)?.split(' ').next()?.parse().ok() };
+    let held_back: usize = log.lines().filter_map(held).sum();
+    let shown = log.lines().filter(|line| line.contains(" connected ") || line.contains(" closed ")).count();
+    // Each comes and goes.
+    assert_eq!(shown + held_back, 2 * (CLIENTS + 1), "{log}");
     assert!(held_back > 0, "{log}");
 }
 
@@ -180,27 +181,69 @@ fn the_log_can_be_json_and_names_connection_and_user() {
     assert!(attached["conn"].is_u64() && attached["user"].is_string(), "{attached}");
 }
 
-#[test]
-fn tls_needs_the_right_certificate_and_a_token() {
+/// A server on loopback TLS, with a certificate in `cert.pem`.
+fn tls(words: &[&str]) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
     std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).unwrap();
     std::fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
     std::fs::write(dir.path().join("f"), "secret").unwrap();
-    let mut server = Server::in_dir(
-        dir,
-        &[
-            "serve",
-            "--cert",
-            "cert.pem",
-            "--key",
-            "key.pem",
-            "--listen",
-            "tls!127.0.0.1!0",
-            "--token-file",
-            "token",
-        ],
-    );
+    let mut line = vec!["serve", "--cert", "cert.pem", "--key", "key.pem", "--listen", "tls!127.0.0.1!0"];
+    line.extend(["--token-file", "token"]);
+    line.extend(words);
+    Server::in_dir(dir, &line)
+}
+
+#[test]
+fn tls_on_loopback_reads_unless_certificates_count() {
+    let server = tls(&[]);
+    let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
+    assert!(server.banner.contains("this machine reads; who shows the token writes"), "{}", server.banner);
+    let file = format!("9p+tls://localhost:{port}/f");
+    assert_eq!(server.ok(["cat", "--ca", "cert.pem", &file]), "secret");
+    let server = tls(&["--client-ca", "cert.pem"]);
+    let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
+    assert!(server.banner.contains("who shows a certificate or the token reads and"), "{}", server.banner);
+    let file = format!("9p+tls://localhost:{port}/f");
+    let said = server.fails(["cat", "--ca", "cert.pem", &file]);
+    assert!(said.contains("does not let us in") && said.contains("--token HEX"), "{said}");
+    assert_eq!(server.ok(["cat", "--ca", "cert.pem", "--token-file", "token", &file]), "secret");
+}
+
+#[test]
+fn who_does_not_come_in_is_told_what_to_try() {
+    let server = tls(&[]);
+    let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
+    let said = server.fails(["ls", "--ca", "other.pem", &format!("9p+tls://localhost:{port}/")]);
+    assert!(said.contains("other.pem: No such file"), "{said}");
+    let other = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+    std::fs::write(server.dir.path().join("other.pem"), other.cert.pem()).unwrap();
+    let said = server.fails(["ls", "--ca", "other.pem", &format!("9p+tls://localhost:{port}/")]);
+    assert!(said.contains("--pin FINGERPRINT") && !said.contains("another user"), "{said}");
+    assert_eq!(said.matches(&port).count(), 1, "{said}");
+    let said = server.fails(["ls", &format!("9p://127.0.0.1:{port}/")]);
+    assert!(said.contains("try 9p+tls://"), "{said}");
+}
+
+#[test]
+fn over_a_unix_socket_nobody_is_somebody_else() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT COVERED: who serves may be anybody, and only root can be another user");
+        return;
+    }
+    let server = Server::with(&["--as", "client", "--socket-mode", "666"]);
+    common::chmod(server.dir.path(), 0o755);
+    let mut ls = server.client();
+    ls.args(["ls", "--user", "root"]).uid(65_534);
+    let output = ls.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("--user can name nobody else") && !said.contains("token"), "{said}");
+}
+
+#[test]
+fn tls_needs_the_right_certificate_and_a_token() {
+    let mut server = tls(&[]);
     let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
     let file = format!("9p+tls://localhost:{port}/f");
     assert_eq!(server.ok(["cat", "--ca", "cert.pem", "--token-file", "token", &file]), "secret");

@@ -3,7 +3,7 @@
 mod common;
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Stdio;
@@ -151,6 +151,33 @@ fn without_a_server_it_says_how_to_start_one() {
         "{said}"
     );
     assert_eq!(said.matches("ninefold:").count(), 1, "said once for all operands: {said}");
+}
+
+#[test]
+fn reasons_are_told_once_and_in_plain_words() {
+    let mut server = Server::start();
+    let mut write = server.client();
+    write.args(["write", "--create", "/f"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut write = write.spawn().unwrap();
+    while !server.files().join("f").exists() {
+        std::thread::yield_now();
+    }
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    // Not less than a pipe holds: what is read after the server has gone cannot be written.
+    let _ = write.stdin.take().unwrap().write_all(&[0; 200_000]);
+    let said = String::from_utf8(write.wait_with_output().unwrap().stderr).unwrap();
+    let lost = ["Connection reset by peer", "Broken pipe", "the server closed the connection"];
+    assert_eq!(lost.iter().map(|text| said.matches(text).count()).sum::<usize>(), 1, "{said}");
+    assert!(!said.contains("os error"), "{said}");
+    let dir = server.dir.path();
+    let output = ninefold(dir).args(["put", "none", "tcp!127.0.0.1!1/x"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("none: No such file") && !said.contains("os error"), "{said}");
+    let server = Server::start();
+    std::fs::write(server.files().join("f"), "f").unwrap();
+    let said = server.fails(["get", "/f", "/proc/self/f"]);
+    assert!(said.contains("/f: No such file or directory\n"), "{said}");
 }
 
 #[test]

@@ -82,22 +82,23 @@ impl fmt::Display for Error {
         match self {
             Self::Remote(error) | Self::Refused(error) => error.fmt(f),
             Self::Walk { path, error } => write!(f, "{path}: {error}"),
-            Self::Transport { peer, error } => write!(f, "{peer}: {error}"),
+            Self::Transport { peer, error } => write!(f, "{peer}: {}", plain(error)),
             Self::Protocol { peer, error } => write!(f, "{peer} does not keep to 9P: {error}"),
             Self::Version { peer } => write!(f, "{peer} speaks no 9P that we know"),
         }
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Transport { error, .. } => Some(&**error),
-            Self::Protocol { error, .. } => Some(error),
-            _ => None,
-        }
+/// An error of the system in its own words, without Rust's number behind them.
+fn plain(error: &io::Error) -> String {
+    match error.raw_os_error().and_then(|n| u32::try_from(n).ok()) {
+        Some(n) => Errno(n).to_string(),
+        None => error.to_string(),
     }
 }
+
+/// Without a source: the text has said all of it.
+impl std::error::Error for Error {}
 
 impl From<nine_proto::Error> for Error {
     fn from(error: nine_proto::Error) -> Self {
@@ -121,5 +122,19 @@ impl From<Error> for io::Error {
             },
         };
         Self::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_connection_is_told_once_and_plainly() {
+        let error = Arc::new(io::Error::from_raw_os_error(104));
+        let lost = Error::Transport { peer: "tcp!h!1".into(), error };
+        assert_eq!(lost.to_string(), "tcp!h!1: Connection reset by peer");
+        assert!(std::error::Error::source(&lost).is_none());
+        assert_eq!(lost.errno(), Errno::ECONNRESET);
     }
 }

@@ -20,10 +20,10 @@ pub fn text(export: &Export, serving: &Serving, open: &[Open]) -> String {
 fn write(f: &mut String, export: &Export, serving: &Serving, open: &[Open]) -> fmt::Result {
     let read_only = if serving.read_only.unwrap_or(false) { ", read-only" } else { "" };
     writeln!(f, "ninefold {} serves {export}{read_only}", env!("CARGO_PKG_VERSION"))?;
-    for Open { door, gate } in open {
+    for Open { door, gate, certificates } in open {
         let addr = door.listener.addr();
         let place = Place::new(addr, !serving.listen.is_empty());
-        writeln!(f, "\n{addr}\n    {}", who(addr, gate, serving.socket_mode.is_some()))?;
+        writeln!(f, "\n{addr}\n    {}", who(addr, gate, *certificates, serving.socket_mode.is_some()))?;
         writeln!(f, "    {}", place.command(None))?;
         if let Some(token) = &gate.token {
             writeln!(f, "    {}", place.command(Some(token)))?;
@@ -35,29 +35,25 @@ fn write(f: &mut String, export: &Export, serving: &Serving, open: &[Open]) -> f
     writeln!(f, "\nready")
 }
 
-fn who(addr: &Addr, gate: &Gate, shared: bool) -> &'static str {
-    let everything = if gate.read_only { "reads everything" } else { "reads and writes" };
-    match (addr, gate.anonymous, gate.token.is_some()) {
-        (Addr::Unix { .. }, ..) if shared && gate.read_only => "whom the socket's mode lets in reads",
-        (Addr::Unix { .. }, ..) if shared => "whom the socket's mode lets in reads and writes",
-        (Addr::Unix { .. }, ..) if gate.read_only => "this user, and root, read",
-        (Addr::Unix { .. }, ..) => "this user, and root, read and write",
-        (_, Anonymous::Trusted, _) if gate.read_only => {
-            "INSECURE: whoever reaches this address reads everything"
+fn who(addr: &Addr, gate: &Gate, certificates: bool, shared: bool) -> String {
+    let (reads, read) =
+        if gate.read_only { ("reads", "read") } else { ("reads and writes", "read and write") };
+    match (addr, gate.anonymous) {
+        (Addr::Unix { .. }, _) if shared => format!("whom the socket's mode lets in {reads}"),
+        (Addr::Unix { .. }, _) => format!("this user, and root, {read}"),
+        (_, Anonymous::Trusted) => format!("INSECURE: whoever reaches this address {reads} everything"),
+        (_, Anonymous::ReadOnly) if gate.token.is_some() && !gate.read_only => {
+            "this machine reads; who shows the token writes, too".into()
         }
-        (_, Anonymous::Trusted, _) => "INSECURE: whoever reaches this address reads and writes everything",
-        (_, Anonymous::ReadOnly, true) if !gate.read_only => {
-            "this machine reads; who shows the token writes, too"
+        (_, Anonymous::ReadOnly) => "this machine reads".into(),
+        (_, Anonymous::Refused) => {
+            let proof = match (certificates, gate.token.is_some()) {
+                (true, true) => "a certificate or the token",
+                (true, false) => "a certificate",
+                (false, _) => "the token",
+            };
+            format!("who shows {proof} {reads}")
         }
-        (_, Anonymous::ReadOnly, _) => "this machine reads",
-        (_, Anonymous::Refused, true) if everything.ends_with("writes") => {
-            "who shows a certificate or the token reads and writes"
-        }
-        (_, Anonymous::Refused, true) => "who shows a certificate or the token reads",
-        (_, Anonymous::Refused, false) if everything.ends_with("writes") => {
-            "who shows a certificate reads and writes"
-        }
-        (_, Anonymous::Refused, false) => "who shows a certificate reads",
     }
 }
 

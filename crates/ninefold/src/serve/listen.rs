@@ -3,8 +3,8 @@
 //! | address | who proves nothing else |
 //! |---|---|
 //! | unix socket | does not exist: the kernel says who is there; the socket's mode says who may come (only its owner) |
-//! | loopback | reads; with the token, everything |
-//! | tls | is refused; a client certificate or the token opens |
+//! | loopback | reads; with the token, everything. With `--client-ca`, tls on loopback is as tls elsewhere |
+//! | tls | is refused; the token opens, and a client certificate, if there is a `--client-ca` |
 //! | any other | there is no such listener without `-insecure`, and then everybody is trusted |
 
 use std::fmt;
@@ -41,19 +41,16 @@ pub struct Listen {
 pub struct Open {
     pub door: Door,
     pub gate: Gate,
+    /// Client certificates count here.
+    pub certificates: bool,
 }
 
 /// Opens every door, or none.
 pub fn open(env: &rt::Real, serving: &Serving) -> Result<Vec<Open>> {
-    let asked: Vec<Listen> = match &*serving.listen {
-        [] => Vec::new(),
-        listen => listen.to_vec(),
-    };
-    if !asked.is_empty() {
-        let mut token = None;
-        return asked.iter().map(|listen| open_one(env, serving, listen, &mut token)).collect();
-    }
     let mut token = None;
+    if !serving.listen.is_empty() {
+        return serving.listen.iter().map(|listen| open_one(env, serving, listen, &mut token)).collect();
+    }
     make_socket_dir()?;
     let unix = Listen { addr: Addr::Unix { path: default_socket()? }, insecure: false };
     let tcp = Listen { addr: Addr::Tcp { host: "127.0.0.1".into(), port: PORT }, insecure: false };
@@ -102,7 +99,7 @@ fn open_one(
     let anonymous = match &listen.addr {
         Addr::Unix { .. } => Anonymous::Refused,
         _ if insecure => Anonymous::Trusted,
-        _ if local => Anonymous::ReadOnly,
+        _ if local && !certificates => Anonymous::ReadOnly,
         Addr::Tls { .. } => Anonymous::Refused,
         _ => bail!(
             "{}: whoever reaches this address could do everything, and all of it could be read on the way. Listen on \
@@ -126,7 +123,8 @@ fn open_one(
     }
     let read_only = serving.read_only.unwrap_or(false);
     let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
-    Ok(Open { door: Door { listener, tls, clients }, gate: Gate { anonymous, token, read_only } })
+    let gate = Gate { anonymous, token, read_only };
+    Ok(Open { door: Door { listener, tls, clients }, gate, certificates })
 }
 
 fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Tls>> {

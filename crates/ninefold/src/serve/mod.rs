@@ -80,7 +80,7 @@ async fn serve(
     let banner = banner::text(export, serving, &open);
     let core = Core::default();
     let mut doors = FuturesUnordered::new();
-    for listen::Open { door, gate } in open {
+    for listen::Open { door, gate, .. } in open {
         let mut service = Service::new(server.clone(), gate, core.clone());
         let default = Limits::default();
         service.limits = Limits {
