@@ -269,7 +269,7 @@ pub struct Config {
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigVerb {
-    /// Say whether a configuration file is right, or where it is wrong
+    /// Say whether a configuration file, and certificates that it names, are right, or what is wrong
     Check {
         /// The file; if not given, those that are read at every start
         file: Option<PathBuf>,

@@ -24,13 +24,13 @@ use crate::serve::Listen;
 #[derive(Clone, Debug, Default, Args)]
 pub struct General {
     /// Read this configuration file instead of the usual ones
-    #[arg(long, global = true, value_name = "FILE", env = "NINEFOLD_CONFIG", help_heading = GENERAL)]
+    #[arg(long, hide_short_help = true, global = true, value_name = "FILE", env = "NINEFOLD_CONFIG", help_heading = GENERAL)]
     pub config: Option<PathBuf>,
     /// What is logged to the standard error [default: info for serve, else warn]
-    #[arg(long, global = true, value_name = "LEVEL", env = "NINEFOLD_LOG", help_heading = GENERAL)]
+    #[arg(long, hide_short_help = true, global = true, value_name = "LEVEL", env = "NINEFOLD_LOG", help_heading = GENERAL)]
     pub log: Option<Level>,
     /// How it is logged [default: text]
-    #[arg(long, global = true, value_name = "FORMAT", env = "NINEFOLD_LOG_FORMAT", help_heading = GENERAL)]
+    #[arg(long, hide_short_help = true, global = true, value_name = "FORMAT", env = "NINEFOLD_LOG_FORMAT", help_heading = GENERAL)]
     pub log_format: Option<LogFormat>,
 }
 
@@ -43,37 +43,43 @@ pub struct Remote {
     #[arg(long, value_name = "ADDR", env = "NINEFOLD_SERVER")]
     pub server: Option<Server>,
     /// User to be on the server: a name or a number [default: who runs this]
-    #[arg(long, value_name = "NAME", env = "NINEFOLD_USER")]
+    #[arg(long, hide_short_help = true, value_name = "NAME", env = "NINEFOLD_USER")]
     pub user: Option<String>,
     /// Which tree of the server
-    #[arg(long, value_name = "NAME", env = "NINEFOLD_ANAME")]
+    #[arg(long, hide_short_help = true, value_name = "NAME", env = "NINEFOLD_ANAME")]
     pub aname: Option<String>,
     /// Which 9P to speak
-    #[arg(long, env = "NINEFOLD_DIALECT")]
+    #[arg(long, hide_short_help = true, env = "NINEFOLD_DIALECT")]
     pub dialect: Option<DialectChoice>,
     /// Longest message to propose, bytes
-    #[arg(long, value_name = "BYTES", env = "NINEFOLD_MSIZE", value_parser = msize())]
+    #[arg(long, hide_short_help = true, value_name = "BYTES", env = "NINEFOLD_MSIZE", value_parser = msize())]
     pub msize: Option<u32>,
     /// Longest wait for a connection, seconds
-    #[arg(long, value_name = "SECONDS", env = "NINEFOLD_TIMEOUT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "SECONDS", env = "NINEFOLD_TIMEOUT", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
     /// Longest silence of a server that owes an answer, seconds [default: for ever, and it is said]
-    #[arg(long, value_name = "SECONDS", env = "NINEFOLD_PATIENCE", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "SECONDS", env = "NINEFOLD_PATIENCE", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
     /// Authorities whose server certificates are good, PEM
-    #[arg(long, value_name = "FILE", env = "NINEFOLD_CA", conflicts_with = "pin")]
+    #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_CA", conflicts_with = "pin")]
     pub ca: Option<PathBuf>,
     /// SHA-256 of the server's certificate, in hex
-    #[arg(long, value_name = "FINGERPRINT", env = "NINEFOLD_PIN")]
+    #[arg(long, hide_short_help = true, value_name = "FINGERPRINT", env = "NINEFOLD_PIN")]
     pub pin: Option<Pin>,
     /// Our certificate, PEM
-    #[arg(long, value_name = "FILE", env = "NINEFOLD_CERT", requires = "key")]
+    #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_CERT", requires = "key")]
     pub cert: Option<PathBuf>,
     /// The key of our certificate, PEM
-    #[arg(long, value_name = "FILE", env = "NINEFOLD_KEY", requires = "cert")]
+    #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_KEY", requires = "cert")]
     pub key: Option<PathBuf>,
     /// A file with the token to show
-    #[arg(long, value_name = "FILE", env = "NINEFOLD_TOKEN_FILE", conflicts_with = "token")]
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "FILE",
+        env = "NINEFOLD_TOKEN_FILE",
+        conflicts_with = "token"
+    )]
     pub token_file: Option<PathBuf>,
     /// The token that the server printed at its start
     #[arg(long, value_name = "HEX", env = "NINEFOLD_TOKEN", hide_env_values = true)]

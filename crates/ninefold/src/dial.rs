@@ -89,7 +89,12 @@ impl Sessions {
         let options = self.options(token);
         match addr {
             Addr::Tls { host, .. } => {
-                let tls = self.tls()?;
+                let Some(tls) = trust(&self.remote)? else {
+                    bail!(
+                        "how shall the server be known? --ca FILE names the authority of its certificate, --pin FINGERPRINT \
+                         the certificate itself"
+                    );
+                };
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
                 let tls = tls.map_err(|e| failed(Step::Tls)(naming(addr, e)))?;
@@ -129,19 +134,6 @@ impl Sessions {
         options
     }
 
-    fn tls(&self) -> Result<ClientTls> {
-        let trust = match (&self.remote.ca, &self.remote.pin) {
-            (_, Some(pin)) => Trust::Pin(pin.bytes()),
-            (Some(ca), None) => Trust::Ca(ca.clone()),
-            (None, None) => bail!(
-                "how shall the server be known? --ca FILE names the authority of its certificate, --pin FINGERPRINT \
-                 the certificate itself"
-            ),
-        };
-        let identity = self.remote.cert.as_deref().zip(self.remote.key.as_deref());
-        Ok(ClientTls::new(&trust, identity)?)
-    }
-
     /// What is shown at this place: what its address says, else what the options say.
     fn token(&self, place: &Place) -> Result<Option<String>> {
         if place.token.is_some() || self.remote.token.is_some() {
@@ -163,6 +155,17 @@ impl Sessions {
             }
         }
     }
+}
+
+/// How servers are known over TLS and what is shown to them, as the files are now; `None`: nobody has said.
+pub fn trust(remote: &Remote) -> Result<Option<ClientTls>> {
+    let trust = match (&remote.ca, &remote.pin) {
+        (_, Some(pin)) => Trust::Pin(pin.bytes()),
+        (Some(ca), None) => Trust::Ca(ca.clone()),
+        (None, None) => return Ok(None),
+    };
+    let identity = remote.cert.as_deref().zip(remote.key.as_deref());
+    Ok(Some(ClientTls::new(&trust, identity)?))
 }
 
 /// The error with the address, unless it names one already.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nine_net::{Addr, Target, is_socket};
 use nine_proto::show;
 
@@ -52,6 +52,7 @@ impl Place {
     pub fn parse(word: &OsStr, remote: &Remote) -> Result<Place> {
         match address(word)? {
             Some(place) => Ok(place),
+            None if word.is_empty() => bail!("an empty word names no file; the root is /"),
             None => Place::at_default(word, remote),
         }
     }

@@ -39,6 +39,17 @@ fn check_names_file_and_line() {
     assert!(said.contains("c.toml") && said.contains("line 3") && said.contains("lisen"), "{said}");
     let output = ninefold(dir.path()).args(["--config", "c.toml", "ls"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "no verb runs with a wrong file");
+    let tls = "[serve]\nlisten = ['tls!*!1']\ncert = 'cert.pem'\nkey = 'key.pem'\n";
+    let (status, said) = check(tls);
+    assert!(status == Some(1) && said.contains("c.toml: cert.pem: No such file"), "{said}");
+    let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+    std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(dir.path().join("key.pem"), "no key").unwrap();
+    let (status, said) = check(tls);
+    assert!(status == Some(1) && said.contains("key.pem"), "{said}");
+    std::fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    assert_eq!(check(tls).0, Some(0));
+    assert!(check("[client]\nca = 'none.pem'\n").1.contains("none.pem: No such file"));
     let output = ninefold(dir.path()).args(["--config", "none.toml", "ls"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("none.toml: No such file"));
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Server, assert_same, chmod, set_mtime, tree};
+use common::{Server, assert_same, chmod, set_mtime, tree, ended_within};
 
 /// The sources of this project, and what else a tree may have.
 fn source(to: &Path) {
@@ -182,12 +182,8 @@ fn an_interrupted_copy_leaves_no_file() {
 /// A copy that has no end is ended by this test, before the disk is full.
 fn ends_with(mut child: Command, said: &str) {
     let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
-    let late = Instant::now() + Duration::from_secs(20);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > late {
-            child.kill().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    if ended_within(&mut child, Duration::from_secs(20)).is_none() {
+        child.kill().unwrap();
     }
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -129,6 +129,8 @@ fn failures_say_what_on_what_and_the_others_go_on() {
         (&["mkdir", "-p", "/f/y"], "ninefold: mkdir: /f/y: Not a directory\n"),
         (&["mv", "/x", "/y"], "ninefold: mv: /x: No such file or directory\n"),
         (&["mv", "/f", "/d", "/f"], "ninefold: mv: /f: Not a directory\n"),
+        (&["mv", "/f", "/d", "/none"], "ninefold: mv: /none: No such file or directory\n"),
+        (&["stat", ""], "an empty word names no file"),
         (&["write", "/x"], "ninefold: write: /x: No such file or directory\n"),
         (&["cp", "a", "b"], "both ends are of this machine"),
         (&["cp", "tcp!h!x/f", "b"], "not a number"),
@@ -137,6 +139,8 @@ fn failures_say_what_on_what_and_the_others_go_on() {
         assert!(stderr.contains(said), "{line:?}: {stderr}");
     }
     assert_eq!(server.run(["frob"]).status.code(), Some(2));
+    let (short, long) = (server.ok(["ls", "-h"]), server.ok(["ls", "--help"]));
+    assert!(short.contains("--server") && !short.contains("--msize") && long.contains("--msize"), "{short}");
 }
 
 #[test]

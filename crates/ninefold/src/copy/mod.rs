@@ -1,6 +1,6 @@
 //! `get`, `put` and `cp`: files and trees from, to and between servers, contents, modes, times and links alike.
 //!
-//! In: what the command line names. Out: an [`Item`](engine::Item) for each source, which the engine copies. Here is
+//! In: what the command line names. Out: an [`Item`] for each source, which the engine copies. Here is
 //! decided what a name means: into a directory that exists, or as a new name.
 
 mod end;

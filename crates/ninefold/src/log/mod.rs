@@ -90,7 +90,7 @@ impl Hash for Site {
     }
 }
 
-/// What the formatter and [`tell_held_back`] share.
+/// What the formatter and [`end`] share.
 struct Shared {
     limit: Mutex<Limit<Site>>,
     format: LogFormat,

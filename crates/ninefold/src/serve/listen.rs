@@ -129,17 +129,22 @@ fn open_one(
 
 fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Tls>> {
     let Addr::Tls { .. } = addr else { return Ok(None) };
-    let (Some(cert), Some(key)) = (serving.cert.clone(), serving.key.clone()) else {
-        bail!("{addr}: a tls! listener needs --cert and --key");
-    };
+    match certificate(env, serving)? {
+        Some(tls) => Ok(Some(Arc::new(Mutex::new(tls)))),
+        None => bail!("{addr}: a tls! listener needs --cert and --key"),
+    }
+}
+
+/// What TLS needs, as the files are now; `None`: they are not named.
+pub fn certificate(env: &rt::Real, serving: &Serving) -> Result<Option<ServerTls>> {
+    let (Some(cert), Some(key)) = (serving.cert.clone(), serving.key.clone()) else { return Ok(None) };
     let auth = match (&serving.client_ca, serving.no_token) {
         (None, _) => ClientAuth::None,
         (Some(_), Some(true)) => ClientAuth::Required,
         (Some(_), _) => ClientAuth::Optional,
     };
     let files = TlsFiles { cert, key, client_ca: serving.client_ca.clone() };
-    let tls = ServerTls::new(files, auth, env.now(), env.wall())?;
-    Ok(Some(Arc::new(Mutex::new(tls))))
+    Ok(Some(ServerTls::new(files, auth, env.now(), env.wall())?))
 }
 
 /// The socket of a server that is told nothing, and where clients look for one.

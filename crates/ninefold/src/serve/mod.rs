@@ -29,7 +29,7 @@ use crate::dial::within;
 use crate::log;
 
 pub use export::Export;
-pub use listen::{Listen, default_socket};
+pub use listen::{Listen, certificate, default_socket};
 
 /// The longest wait for answers that are still owed when the server ends.
 const PATIENCE: Duration = Duration::from_secs(10);

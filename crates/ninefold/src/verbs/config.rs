@@ -1,17 +1,19 @@
 //! `config`: says whether files are right, or what files and environment come to.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
+use nine_net::rt;
 
 use crate::cli::{Cli, Config as Args, ConfigVerb, Verb};
 use crate::config::{Config, General, files};
 use crate::output::Output;
+use crate::{dial, serve};
 
 pub fn run(args: Args, general: &General) -> Result<()> {
     let mut out = Output::new();
     match args.verb {
         ConfigVerb::Check { file: Some(file) } => {
-            Config::read(&file)?;
+            certificates(&Config::read(&file)?).with_context(|| file.display().to_string())?;
             out.print(format_args!("{}: good\n", file.display()))?;
         }
         ConfigVerb::Check { file: None } => {
@@ -23,8 +25,11 @@ pub fn run(args: Args, general: &General) -> Result<()> {
                 }
                 out.print(format_args!("no configuration: neither {}\n", looked.join(" nor ")))?;
             }
+            for file in &present {
+                Config::read(file)?;
+            }
+            certificates(&Config::load(general)?)?;
             for file in present {
-                Config::read(&file)?;
                 out.print(format_args!("{}: good\n", file.display()))?;
             }
         }
@@ -43,4 +48,11 @@ pub fn run(args: Args, general: &General) -> Result<()> {
         }
     }
     out.flush()
+}
+
+/// Whether the files of certificates and keys are there and what they should be.
+fn certificates(config: &Config) -> Result<()> {
+    serve::certificate(&rt::Real, &config.serve)?;
+    dial::trust(&config.client)?;
+    Ok(())
 }

@@ -22,11 +22,10 @@ pub fn run(args: cli::Mv, config: &Config) -> Result<Tally> {
     dial::run(remote, async |sessions| {
         let dir = match sessions.walk(&to, true).await {
             Ok(file) if file.qid().is_dir() => Some(file),
+            Ok(_) if sources.len() > 1 => bail!("{to}: Not a directory"),
+            Err(error) if sources.len() > 1 => return Err(error.context(to.to_string())),
             _ => None,
         };
-        if dir.is_none() && sources.len() > 1 {
-            bail!("{to}: Not a directory");
-        }
         let mut tally = Tally::default();
         for source in &sources {
             let moved = mv(&sessions, source, &to, dir.as_ref()).await;

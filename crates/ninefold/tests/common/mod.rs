@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -192,4 +193,16 @@ pub fn set_mtime(path: &Path, sec: i64, nsec: i64) {
 
 pub fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Waits for the end of a process, at most so long.
+pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let pid = Pid::from_child(child);
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    let mut end = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    let limit = rustix::time::Timespec::try_from(limit).unwrap();
+    match rustix::event::poll(&mut end, Some(&limit)).unwrap() {
+        0 => None,
+        _ => Some(child.wait().unwrap()),
+    }
 }
