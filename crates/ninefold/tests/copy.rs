@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Server, assert_same, chmod, set_mtime, tree, ended_within};
+use common::{Server, assert_same, chmod, ended_within, set_mtime, tree};
 
 /// The sources of this project, and what else a tree may have.
 fn source(to: &Path) {
