@@ -24,13 +24,16 @@ use crate::serve::Listen;
 #[derive(Clone, Debug, Default, Args)]
 pub struct General {
     /// Read this configuration file instead of the usual ones
-    #[arg(long, hide_short_help = true, global = true, value_name = "FILE", env = "NINEFOLD_CONFIG", help_heading = GENERAL)]
+    #[arg(long, hide_short_help = true, global = true, value_name = "FILE",
+        env = "NINEFOLD_CONFIG", help_heading = GENERAL)]
     pub config: Option<PathBuf>,
     /// What is logged to the standard error [default: info for serve, else warn]
-    #[arg(long, hide_short_help = true, global = true, value_name = "LEVEL", env = "NINEFOLD_LOG", help_heading = GENERAL)]
+    #[arg(long, hide_short_help = true, global = true, value_name = "LEVEL",
+        env = "NINEFOLD_LOG", help_heading = GENERAL)]
     pub log: Option<Level>,
     /// How it is logged [default: text]
-    #[arg(long, hide_short_help = true, global = true, value_name = "FORMAT", env = "NINEFOLD_LOG_FORMAT", help_heading = GENERAL)]
+    #[arg(long, hide_short_help = true, global = true, value_name = "FORMAT",
+        env = "NINEFOLD_LOG_FORMAT", help_heading = GENERAL)]
     pub log_format: Option<LogFormat>,
 }
 
@@ -55,10 +58,12 @@ pub struct Remote {
     #[arg(long, hide_short_help = true, value_name = "BYTES", env = "NINEFOLD_MSIZE", value_parser = msize())]
     pub msize: Option<u32>,
     /// Longest wait for a connection, seconds
-    #[arg(long, hide_short_help = true, value_name = "SECONDS", env = "NINEFOLD_TIMEOUT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "SECONDS",
+        env = "NINEFOLD_TIMEOUT", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
     /// Longest silence of a server that owes an answer, seconds [default: for ever, and it is said]
-    #[arg(long, hide_short_help = true, value_name = "SECONDS", env = "NINEFOLD_PATIENCE", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide_short_help = true, value_name = "SECONDS",
+        env = "NINEFOLD_PATIENCE", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
     /// Authorities whose server certificates are good, PEM
     #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_CA", conflicts_with = "pin")]

@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures_util::future::{Either, select};
 use nine_io::client::{Client, Error, File, Options};
 use nine_net::{Addr, ClientTls, Env, Socket, Transport, Trust, rt};
@@ -27,6 +27,9 @@ use silence::{Moved, Watched, watch};
 
 /// Links followed for one path, as in Linux; one more is ELOOP.
 const LINKS: usize = 40;
+/// What is asked when nothing says which certificate is good.
+const UNKNOWN: &str = "how shall the server be known? --ca FILE names the authority of its certificate, \
+                       --pin FINGERPRINT the certificate itself";
 /// Seconds for a connection, its handshakes and the attach, unless told otherwise.
 const TIMEOUT: u32 = 30;
 
@@ -89,12 +92,7 @@ impl Sessions {
         let options = self.options(token);
         match addr {
             Addr::Tls { host, .. } => {
-                let Some(tls) = trust(&self.remote)? else {
-                    bail!(
-                        "how shall the server be known? --ca FILE names the authority of its certificate, --pin FINGERPRINT \
-                         the certificate itself"
-                    );
-                };
+                let tls = trust(&self.remote)?.context(UNKNOWN)?;
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
                 let tls = tls.map_err(|e| failed(Step::Tls)(naming(addr, e)))?;
