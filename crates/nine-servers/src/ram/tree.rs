@@ -292,12 +292,16 @@ impl Inode {
     }
 
     pub(super) fn write(&self, append: bool, offset: u64, data: &[u8]) -> Result<Reply> {
-        let offset = if append { self.lock().data.len() as u64 } else { offset };
-        let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
-        if end > self.lock().data.len() as u64 {
-            self.resize(end)?;
+        // As write(2): no bytes change nothing, wherever they are.
+        if data.is_empty() {
+            return Ok(Reply::Wrote(0));
         }
         let mut state = self.lock();
+        let offset = if append { state.data.len() as u64 } else { offset };
+        let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
+        if end > state.data.len() as u64 {
+            self.space.resize(&mut state, end)?;
+        }
         state.data[offset as usize..end as usize].copy_from_slice(data);
         state.touch();
         Ok(Reply::Wrote(data.len() as u32))
@@ -305,12 +309,7 @@ impl Inode {
 
     pub(super) fn resize(&self, size: u64) -> Result<()> {
         let mut state = self.lock();
-        let old = state.data.len() as u64;
-        self.space.charge(size.saturating_sub(old))?;
-        self.space.release(old.saturating_sub(size));
-        // It fits: what is charged is below the limit, which somebody has thought of as memory.
-        state.data.resize(size as usize, 0);
-        state.data.shrink_to(size as usize * 2);
+        self.space.resize(&mut state, size)?;
         state.touch();
         Ok(())
     }
@@ -354,6 +353,17 @@ impl Space {
 
     pub(super) fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Makes a content longer, with zeros, or shorter, if there is room.
+    fn resize(&self, state: &mut State, size: u64) -> Result<()> {
+        let old = state.data.len() as u64;
+        self.charge(size.saturating_sub(old))?;
+        self.release(old.saturating_sub(size));
+        // It fits: what is charged is below the limit, which somebody has thought of as memory.
+        state.data.resize(size as usize, 0);
+        state.data.shrink_to(size as usize * 2);
+        Ok(())
     }
 
     pub(super) fn statfs(&self) -> Statfs {

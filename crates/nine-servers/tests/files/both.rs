@@ -53,6 +53,18 @@ fn what_is_written_is_read_and_listed() {
 }
 
 #[test]
+fn a_write_of_no_bytes_changes_nothing_wherever_it_is() {
+    each(&ALL, async |root| {
+        put(root, "f", b"hello").await;
+        let file = root.open("f", RDWR).await.unwrap();
+        for offset in [0, 5, 1 << 40, u64::MAX >> 1] {
+            assert_eq!(file.write(offset, b"").await.unwrap(), 0);
+        }
+        assert_eq!(get(root, "f").await, b"hello");
+    });
+}
+
+#[test]
 fn a_walk_goes_down_and_up_and_never_out() {
     each(&ALL, async |root| {
         root.mkdir("a", 0o755, NOGID).await.unwrap();
