@@ -316,3 +316,20 @@ fn who_does_not_speak_9p_is_found_out_by_its_first_bytes() {
         });
     }
 }
+
+#[test]
+fn a_server_that_authenticates_by_itself_gets_what_is_written_to_its_afid() {
+    let world = World::new(0);
+    let zeros = Arc::new(Zeros::default());
+    let gate = Gate { read_only: true, ..Gate::default() };
+    let service = Service::new(zeros, gate, Core::default());
+    let mut raw = Raw::dial(&world, &service, Shape::default());
+    world.run(async move {
+        raw.hello(8192).await;
+        let n_uname = nine_proto::msg::OnlyIds(nine_proto::NOUID);
+        let auth = Tmsg::Auth { afid: Fid(9), uname: b"u", aname: b"", n_uname };
+        assert!(raw.call(1, auth).await.starts_with("Rauth"));
+        let write = Tmsg::Write { fid: Fid(9), offset: 0, data: Data::Bytes(b"proof") };
+        assert_eq!(raw.call(1, write).await, "Rwrite tag 1 count 5");
+    });
+}

@@ -190,7 +190,7 @@ impl Connection {
                 }
                 return self.hung_up(cx);
             }
-            if self.rx.held() > FLOOR.max(self.ceiling()) {
+            if self.rx.held() > self.ceiling() {
                 return Poll::Ready(End::Memory);
             }
             let Some(transport) = &mut self.transport else { return Poll::Pending };
@@ -350,7 +350,8 @@ impl Connection {
                 }
                 admitted.map(Arc::new)
             }
-            _ => Ok(Arc::new(Who { name: "none".into(), uid: None, proof: proof.clone(), read_only: true })),
+            // Writes to an afid are how a client proves itself: the attach decides what it may do.
+            _ => Ok(Arc::new(Who { name: "none".into(), uid: None, proof: proof.clone(), read_only: false })),
         }
     }
 
