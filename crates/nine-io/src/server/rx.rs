@@ -101,7 +101,7 @@ impl Rx {
             }
         }
         // A large frame gets its own buffer when the first of it has filled an ordinary one.
-        let len = if have >= READ_SIZE / 2 { self.need } else { READ_SIZE.min(self.need.max(READ_SIZE)) };
+        let len = if have >= READ_SIZE / 2 { self.need } else { READ_SIZE };
         let mut fresh = pool.take(len);
         let into = Arc::get_mut(&mut fresh).expect("a fresh buffer is ours alone");
         let old: &[u8] = match &self.buf {
