@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use common::{Server, ninefold};
+use common::{Server, ninefold, not_covered};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
@@ -28,7 +28,7 @@ fn without_arguments_the_current_directory_is_served_to_its_user() {
     std::fs::write(dir.path().join("here"), "").unwrap();
     let root = rustix::process::geteuid().is_root();
     if root && std::path::Path::new("/run/ninefold.sock").exists() {
-        eprintln!("NOT COVERED: /run/ninefold.sock is taken");
+        not_covered("/run/ninefold.sock is taken");
         return;
     }
     let server = Server::in_dir(dir, &["serve"]);
@@ -228,7 +228,7 @@ fn who_does_not_come_in_is_told_what_to_try() {
 #[test]
 fn over_a_unix_socket_nobody_is_somebody_else() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("NOT COVERED: who serves may be anybody, and only root can be another user");
+        not_covered("who serves may be anybody, and only root can be another user");
         return;
     }
     let server = Server::with(&["--as", "client", "--socket-mode", "666"]);
@@ -311,7 +311,7 @@ fn a_socket_for_others_needs_their_own_rights() {
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--as client"));
     if !rustix::process::geteuid().is_root() {
-        eprintln!("NOT COVERED: --as client needs root");
+        not_covered("--as client needs root");
         return;
     }
     let server = Server::with(&["--as", "client", "--socket-mode", "666"]);

@@ -8,7 +8,7 @@ use nine_proto::{Dialect, Errno, GetMask, NOGID, OpenFlags, SetAttr};
 use nine_servers::disk::{As, Disk, DiskOptions};
 use tempfile::TempDir;
 
-use crate::world::{errno, is_root, serve_as};
+use crate::world::{errno, is_root, not_covered, serve_as};
 
 const NOBODY: u32 = 65534;
 const RDWR: OpenFlags = OpenFlags::RDWR;
@@ -104,7 +104,7 @@ fn writing_to_anothers_set_id_file_takes_the_bit_off() {
 #[test]
 fn who_is_not_root_cannot_serve_others_as_themselves() {
     if rustix::process::geteuid().is_root() {
-        eprintln!("NOT COVERED: this test must not be root");
+        not_covered("this test must not be root");
         return;
     }
     let options = DiskOptions { identity: As::Client, ..DiskOptions::default() };
@@ -173,7 +173,7 @@ fn a_clients_own_groups_count_and_the_servers_do_not() {
         assert_eq!(errno(root.unwrap().open("roots", OpenFlags::READ).await), Errno::EACCES);
     });
     let Some((user, gid)) = member else {
-        eprintln!("NOT COVERED: no user here is in a second group");
+        not_covered("no user here is in a second group");
         return;
     };
     file("groups", gid);
