@@ -491,7 +491,6 @@ impl Connection {
         }
         self.transport = None;
         self.cancel_all();
-        self.answers.close();
         let clunks = self.session.close();
         self.retire(clunks);
         self.rx = Rx::default();

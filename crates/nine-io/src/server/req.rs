@@ -201,11 +201,6 @@ impl Later {
         self.send(result);
     }
 
-    /// Whether nobody waits any more: the connection is gone. (A flush does not show here: see `cancel`.)
-    pub fn is_moot(&self) -> bool {
-        self.kept.as_ref().is_none_or(|(_, answers)| lock(&answers.state).closed)
-    }
-
     fn send(&mut self, result: Result<Reply>) {
         if let Some((Request { inner, who, cost, .. }, answers)) = self.kept.take() {
             let (call, rclose) = (inner.id(), inner.rclose());
@@ -250,7 +245,6 @@ pub(crate) struct Answered {
 struct Arrived {
     answers: Vec<Answered>,
     waker: Option<Waker>,
-    closed: bool,
 }
 
 impl Default for Answers {
@@ -277,11 +271,6 @@ impl Answers {
             Some(old) => old.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
-    }
-
-    /// Nobody will read the answers any more (`Later::is_moot`).
-    pub(crate) fn close(&self) {
-        lock(&self.state).closed = true;
     }
 }
 
