@@ -10,7 +10,7 @@
 use std::fmt;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
@@ -150,11 +150,14 @@ pub fn certificate(env: &rt::Real, serving: &Serving) -> Result<Option<ServerTls
 /// The socket of a server that is told nothing, and where clients look for one.
 pub fn default_socket() -> Result<PathBuf> {
     let uid = rustix::process::geteuid();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // A root shell may still have that of the user before: his directory is no place for root's socket.
+    let ours = |dir: &PathBuf| !uid.is_root() || dir.metadata().is_ok_and(|meta| meta.uid() == uid.as_raw());
+    if let Some(dir) = runtime.filter(|dir| !dir.as_os_str().is_empty()).filter(ours) {
+        return Ok(dir.join("ninefold.sock"));
+    }
     if uid.is_root() {
         return Ok("/run/ninefold.sock".into());
-    }
-    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        return Ok(Path::new(&dir).join("ninefold.sock"));
     }
     let dir = own_dir();
     match dir.symlink_metadata() {
