@@ -6,6 +6,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
+
 /// What one read of a connection can take.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
 /// Part of a frame up to this size waits for the rest in memory of its own size.
@@ -61,6 +63,14 @@ pub struct Frame {
 impl Frame {
     pub(crate) fn new(buf: Arc<Buf>, start: usize, end: usize) -> Self {
         Self { buf, start: start as u32, end: end as u32 }
+    }
+
+    /// A part of the frame, as bytes that keep all of it.
+    pub(crate) fn share(&self, part: &[u8]) -> Bytes {
+        let start = part.as_ptr() as usize - self.as_ref().as_ptr() as usize + self.start as usize;
+        let end = start + part.len();
+        assert!(end <= self.end as usize, "a part of this frame");
+        Bytes::from_owner(Self::new(self.buf.clone(), start, end))
     }
 
     /// Copies the frame out of a buffer that is much larger than itself.

@@ -11,20 +11,37 @@ const ENAME_MAX: usize = 512;
 /// `ERRUNDEF` of .u: the text alone counts.
 const ERRUNDEF: u32 = u32::MAX;
 
-/// See the module.
+/// See the module. Its kind is that of the request's reply: the session has seen to that.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
+    /// It is done.
     Done,
+    /// Of attach, auth, and what makes a file without opening it.
     Qid(Qid),
-    Open { qid: Qid, iounit: u32 },
+    /// Of open and create.
+    Open {
+        /// Of the open file.
+        qid: Qid,
+        /// Bytes in one piece, 0 = not said.
+        iounit: u32,
+    },
+    /// Of a walk: of each name that was walked.
     Walk(Vec<Qid>),
+    /// Of getattr and stat.
     Attr(Box<Attr>),
+    /// Of read and readdir.
     Data(Bytes),
+    /// Of readlink.
     Text(Box<[u8]>),
+    /// Of write: bytes taken.
     Wrote(u32),
+    /// Of xattrwalk: bytes to read.
     Size(u64),
+    /// Of lock: its status.
     Lock(u8),
+    /// Of getlock.
     Getlock(Getlock),
+    /// Of statfs.
     Statfs(Statfs),
 }
 

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use nine_proto::msg::Tmsg;
 
 use super::answer::Answer;
+use super::cancel;
 use super::error::Result;
-use super::state::Shared;
+use super::state::{Shared, Waiter, interrupted};
 
 /// See the module. Sent when it is polled for the first time, or when there is room after that.
 pub(crate) struct Call<'m> {
@@ -45,18 +46,34 @@ impl Future for Call<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { shared, message, payload, stage } = self.get_mut();
+        let cancelled = cancel::is_cancelled();
         let answer = match *stage {
-            Stage::New => match shared.with(|state| state.begin(message, payload.take(), cx.waker())) {
-                Ok(call) => {
-                    *stage = Stage::Begun(call);
-                    return Poll::Pending;
+            Stage::New if cancelled => {
+                shared.with(|state| state.unsent(message));
+                Err(interrupted())
+            }
+            Stage::New => {
+                let waiter = Waiter::Waker(cx.waker().clone());
+                match shared.with(|state| state.begin(message, payload.take(), waiter)) {
+                    Ok(call) => {
+                        *stage = Stage::Begun(call);
+                        return Poll::Pending;
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            },
-            Stage::Begun(call) => match shared.with(|state| state.poll(call, cx.waker())) {
-                Poll::Ready(answer) => answer,
-                Poll::Pending => return Poll::Pending,
-            },
+            }
+            Stage::Begun(call) => {
+                let polled = shared.with(|state| {
+                    if cancelled {
+                        state.flush(call);
+                    }
+                    state.poll(call, cx.waker())
+                });
+                match polled {
+                    Poll::Ready(answer) => answer,
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
             Stage::Over => panic!("a call is polled no more after its answer"),
         };
         *stage = Stage::Over;

@@ -29,11 +29,13 @@ mod answer;
 mod attr;
 pub mod blocking;
 mod call;
+mod cancel;
 mod dir;
 mod driver;
 mod error;
 mod file;
 mod flow;
+mod forward;
 mod names;
 mod out;
 mod state;
@@ -50,16 +52,17 @@ use nine_net::Transport;
 use nine_proto::msg::{OnlyIds, Tmsg};
 use nine_proto::{Dialect, Fid, NOFID, Names, Numeric};
 
-use answer::Answer;
 use call::Call;
 use state::Shared;
 
-pub use answer::Getlock;
+pub use answer::{Answer, Getlock};
+pub use cancel::{Cancel, Scope};
 pub use dir::{Entry, ReadDir, Stats};
 pub use driver::Driver;
 pub use error::{Error, Result};
 pub use file::File;
 pub use flow::{Reader, Writer, copy};
+pub use forward::Forward;
 
 /// What a client asks for and what it may use. The defaults suit a person's tools and a mux alike.
 #[derive(Clone)]

@@ -20,6 +20,7 @@ use nine_proto::{Dialect, Errno, Fid, NOTAG, Names, Tag, WireError};
 use super::Options;
 use super::answer::Answer;
 use super::error::{Error, Result};
+use super::forward::Forwarded;
 use super::out::Out;
 use crate::sync::{Mutex, lock};
 
@@ -60,6 +61,10 @@ pub(crate) struct State {
     /// Fids nobody wants any more, waiting for a tag or for the end of an orphan.
     clunks: VecDeque<Fid>,
     wakes: Vec<Waker>,
+    /// Answers to what was passed on, to be told when the lock is free.
+    told: Vec<Told>,
+    /// What [`State::tick`] has counted.
+    now: u32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -69,12 +74,30 @@ struct Sent {
     cost: usize,
     /// The most data that the answer may carry, or say that it took.
     count: u32,
+    /// When it was flushed by somebody who still waits.
+    flushed: Option<u32>,
 }
 
 enum Slot {
     Free,
-    Waits { at: At, waker: Waker },
+    Waits { at: At, waiter: Waiter },
     Done { answer: Result<Answer>, made: Option<Fid> },
+}
+
+/// Who waits for an answer.
+pub(crate) enum Waiter {
+    /// A future.
+    Waker(Waker),
+    /// Nobody: it is told. Boxed, for most slots are of futures.
+    Forward(Box<Forwarded>),
+    /// [`State::forward`] will say.
+    Unknown,
+}
+
+struct Told {
+    forwarded: Box<Forwarded>,
+    answer: Result<Answer>,
+    made: Option<Fid>,
 }
 
 /// Where a call waits.
@@ -120,19 +143,25 @@ impl Shared {
             budget: options.budget,
             clunks: VecDeque::new(),
             wakes: Vec::new(),
+            told: Vec::new(),
+            now: 0,
         });
         Self { peer, state }
     }
 
-    /// Does something with the state, then wakes whom it concerns: the driver if there is something new for it and
-    /// it sleeps, so at most once per batch.
+    /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for
+    /// it and it sleeps, so at most once per batch.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut state = lock(&self.state);
         let result = f(&mut state);
         let driver = if state.has_work() { state.driver.take() } else { None };
         let wakes = std::mem::take(&mut state.wakes);
+        let told = std::mem::take(&mut state.told);
         drop(state);
         driver.into_iter().chain(wakes).for_each(Waker::wake);
+        for Told { forwarded, answer, made } in told {
+            forwarded.tell(answer, made);
+        }
         result
     }
 }
@@ -163,13 +192,13 @@ impl State {
         &mut self,
         message: &Tmsg<'_>,
         payload: Option<Bytes>,
-        waker: &Waker,
+        waiter: Waiter,
     ) -> Result<usize> {
         if let Some(dead) = &self.dead {
             return Err(dead.clone());
         }
         let call = self.free_call();
-        let sent = Sent { call: Some(call), cost: self.cost(message), count: asked(message) };
+        let sent = Sent { call: Some(call), cost: self.cost(message), count: asked(message), flushed: None };
         let room = self.queue.is_empty() && self.fits(sent.cost);
         let mut queued = Vec::new();
         let buf = if room { &mut self.out.heads } else { &mut queued };
@@ -191,19 +220,82 @@ impl State {
             self.queue.insert(self.ticket, Queued { call, message: queued, payload, intent, sent });
             At::Queue(self.ticket)
         };
-        self.calls[call] = Slot::Waits { at, waker: waker.clone() };
+        self.calls[call] = Slot::Waits { at, waiter };
         Ok(call)
+    }
+
+    /// The call was begun for this.
+    pub(crate) fn forward(&mut self, call: usize, forwarded: Box<Forwarded>) {
+        if let Slot::Waits { waiter, .. } = &mut self.calls[call] {
+            *waiter = Waiter::Forward(forwarded);
+        }
     }
 
     /// The answer of a call, when it is there; the call is over then.
     pub(crate) fn poll(&mut self, call: usize, waker: &Waker) -> Poll<Result<Answer>> {
         match &mut self.calls[call] {
-            Slot::Waits { waker: old, .. } => {
-                old.clone_from(waker);
+            Slot::Waits { waiter, .. } => {
+                match waiter {
+                    Waiter::Waker(old) => old.clone_from(waker),
+                    _ => unreachable!("a future polls its own call only"),
+                }
                 Poll::Pending
             }
             _ => Poll::Ready(self.take(call).0),
         }
+    }
+
+    /// Nobody needs the call any more, but somebody waits for what became of it: its answer if there is one before its
+    /// Rflush, else EINTR, and then it has not happened (flush(5)).
+    pub(crate) fn flush(&mut self, call: usize) {
+        let Slot::Waits { at, .. } = self.calls[call] else { return };
+        match at {
+            At::Queue(ticket) => {
+                let orphan = self.queue.remove(&ticket).and_then(|q| self.session.unsent(q.intent));
+                self.complete(call, Err(interrupted()), None);
+                self.clunk(orphan);
+            }
+            At::Tag(tag) => {
+                if self.send_flush(tag) {
+                    self.sent[usize::from(tag.0)].flushed = Some(self.now);
+                }
+            }
+        }
+    }
+
+    /// As [`State::flush`], for requests that were passed on and that `is` names.
+    pub(crate) fn flush_forwarded(&mut self, is: impl Fn(&Forwarded) -> bool) {
+        let named = |slot: &Slot| matches!(slot, Slot::Waits { waiter: Waiter::Forward(forwarded), .. } if is(forwarded));
+        for call in 0..self.calls.len() {
+            if named(&self.calls[call]) {
+                self.flush(call);
+            }
+        }
+    }
+
+    /// Some time has passed: who has waited for an Rflush for `patience` of these waits no longer. The tag stays taken
+    /// until the server says something. How many are so by now.
+    pub(crate) fn tick(&mut self, patience: u32) -> usize {
+        self.now = self.now.wrapping_add(1);
+        let mut forsaken = 0;
+        for index in 0..self.sent.len() {
+            let sent = &mut self.sent[index];
+            let Some(since) = sent.flushed else { continue };
+            if self.now.wrapping_sub(since) < patience {
+                continue;
+            }
+            forsaken += 1;
+            if let Some(call) = sent.call.take() {
+                self.complete(call, Err(interrupted()), None);
+            }
+        }
+        forsaken
+    }
+
+    fn send_flush(&mut self, tag: Tag) -> bool {
+        let Some(flush) = self.session.cancel(tag) else { return false };
+        Tmsg::Flush { oldtag: tag }.encode(flush, self.session.dialect(), &mut self.out.heads);
+        true
     }
 
     /// Nobody waits for the call any more: it is taken back, or what it has made is.
@@ -218,10 +310,7 @@ impl State {
                     }
                     At::Tag(tag) => {
                         self.sent[usize::from(tag.0)].call = None;
-                        if let Some(flush) = self.session.cancel(tag) {
-                            let dialect = self.session.dialect();
-                            Tmsg::Flush { oldtag: tag }.encode(flush, dialect, &mut self.out.heads);
-                        }
+                        self.send_flush(tag);
                         None
                     }
                 }
@@ -259,6 +348,7 @@ impl State {
                 let call = sent.call.take();
                 if ended {
                     self.charged -= std::mem::take(&mut sent.cost);
+                    sent.flushed = None;
                 }
                 match call {
                     Some(call) => {
@@ -269,8 +359,11 @@ impl State {
                 }
             }
             Event::Flushed { tag, clunk, .. } => {
-                let sent = &mut self.sent[usize::from(tag.0)];
-                self.charged -= std::mem::take(&mut sent.cost);
+                let sent = std::mem::take(&mut self.sent[usize::from(tag.0)]);
+                self.charged -= sent.cost;
+                if let Some(call) = sent.call {
+                    self.complete(call, Err(interrupted()), None);
+                }
                 self.clunks.extend(clunk);
             }
             Event::Nothing => {}
@@ -323,9 +416,16 @@ impl State {
     }
 
     fn complete(&mut self, call: usize, answer: Result<Answer>, made: Option<Fid>) {
-        let done = Slot::Done { answer, made };
-        if let Slot::Waits { waker, .. } = std::mem::replace(&mut self.calls[call], done) {
-            self.wakes.push(waker);
+        match std::mem::replace(&mut self.calls[call], Slot::Free) {
+            Slot::Waits { waiter: Waiter::Waker(waker), .. } => {
+                self.calls[call] = Slot::Done { answer, made };
+                self.wakes.push(waker);
+            }
+            Slot::Waits { waiter: Waiter::Forward(forwarded), .. } => {
+                self.free.push(call);
+                self.told.push(Told { forwarded, answer, made });
+            }
+            _ => unreachable!("a call is completed once"),
         }
     }
 
@@ -388,6 +488,11 @@ impl State {
             _ => SMALL,
         }
     }
+}
+
+/// Of a call that was flushed and has not happened, or that nobody could wait for any longer.
+pub(crate) fn interrupted() -> Error {
+    Error::refused(Errno::EINTR, "interrupted")
 }
 
 /// The most data that the answer may carry, or say that it took.

@@ -247,7 +247,7 @@ impl Connection {
                 }
             }
             Step::Serve(request) => self.serve(request),
-            Step::Cancel(call) => self.server.cancel(ReqId { conn: self.id, call }),
+            Step::Cancel(call) => self.cancel(call),
             Step::Reset(clunks) => self.retire(clunks),
         }
         Ok(())
@@ -467,8 +467,13 @@ impl Connection {
 
     fn cancel_all(&mut self) {
         for call in self.session.served() {
-            self.server.cancel(ReqId { conn: self.id, call });
+            self.cancel(call);
         }
+    }
+
+    fn cancel(&self, call: CallId) {
+        let node = self.session.node(call).map(|held| &held.node);
+        self.server.cancel(ReqId { conn: self.id, call }, node);
     }
 
     /// The client has gone: lets go of everything but what is being served.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 
+use bytes::Bytes;
 use nine_net::Proof;
 use nine_proto::session::server::{CallId, Request as SessionRequest};
 use nine_proto::{DirBuf, Errno, Error, Names, Op, Result};
@@ -42,11 +43,11 @@ pub trait FileServer: Send + Sync + 'static {
     /// client.
     fn serve(&self, req: Req) -> Answer;
 
-    /// The client wants no answer any more to the request that was answered `later` with this id. A server whose
-    /// operations may wait for ever finds it and answers it (EINTR); others finish soon and need do nothing. Until
-    /// the answer, the client's Rflush waits.
-    fn cancel(&self, id: ReqId) {
-        let _ = id;
+    /// The client wants no answer any more to the request that was answered `later` with this id; `node` is behind its
+    /// fid, if it has one. A server whose operations may wait for ever finds it and answers it (EINTR); others finish
+    /// soon and need do nothing. Until the answer, the client's Rflush waits.
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        let _ = (id, node);
     }
 
     /// The names of its users, for dialects that want text.
@@ -118,6 +119,15 @@ impl Request {
     /// Who asks: as of the attach this fid descends from, or of this attach.
     pub fn who(&self) -> &Arc<Who> {
         &self.who
+    }
+
+    /// What a Twrite carries, without a copy. Of a request that is kept ([`Req::later`]) it pins nothing larger than
+    /// twice itself.
+    pub fn data(&self) -> Option<Bytes> {
+        match self.inner.op() {
+            Op::Write { data, .. } => Some(self.inner.frame()?.share(data)),
+            _ => None,
+        }
     }
 
     /// The node behind the request's fid (for `Auth` and `Attach`: EIO, there is none).

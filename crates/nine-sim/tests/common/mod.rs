@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 
 use nine_io::Payload;
-use nine_io::server::{Answer, FileServer, Later, Reply, Req, ReqId, Service};
+use nine_io::server::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Service};
 use nine_net::{Env, Transport};
 use nine_proto::frame::{self, Split};
 use nine_proto::msg::{OnlyIds, Rmsg, Tmsg};
@@ -165,7 +165,7 @@ impl FileServer for Zeros {
         req.now(Ok(reply))
     }
 
-    fn cancel(&self, id: ReqId) {
+    fn cancel(&self, id: ReqId, _: Option<&Node>) {
         let mut stuck = self.stuck.lock().unwrap();
         let cancels = |later: &Later| matches!(later.op(), Op::Read { offset: STUCK, .. });
         if let Some(i) = stuck.iter().position(|(other, later)| *other == id && cancels(later)) {

@@ -210,6 +210,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         served.map(|(&tag, call)| CallId { tag, generation: call.generation })
     }
 
+    /// The node behind the fid of an outstanding request.
+    pub fn node(&self, id: CallId) -> Option<&N> {
+        let call = self.calls.get(&id.tag).filter(|call| call.generation == id.generation)?;
+        self.fids.get(&call.fid)?.node.as_ref()
+    }
+
     /// The connection is idle: gives back what the tables hold beyond their content.
     pub fn shrink(&mut self) {
         if self.calls.is_empty() && self.calls.capacity() > 16 {

@@ -67,6 +67,11 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
         self.fid2.as_ref()
     }
 
+    /// The frame, if it has one.
+    pub fn frame(&self) -> Option<&F> {
+        self.frame.as_ref()
+    }
+
     /// The frame, if it has one, to be moved to smaller memory.
     pub fn frame_mut(&mut self) -> Option<&mut F> {
         self.frame.as_mut()

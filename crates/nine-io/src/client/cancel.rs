@@ -1,0 +1,64 @@
+//! Giving up in good order: a whole computation is told to stop, and says what became of it.
+//!
+//! Dropping a future takes its request back and waits for nothing. Who owes somebody the truth (a mux that answers a
+//! Tflush) cancels instead: the call that is under way is flushed and waited for, so that its answer, if it came first,
+//! counts (flush(5)); calls that are not yet begun fail with EINTR.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+/// A wish to stop. Clones are the same wish.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Stops what runs in this scope, from its next poll on: whoever cancels also wakes it.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was wished.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// `future`, whose calls heed this wish.
+    pub fn scope<F: Future + Unpin>(self, future: F) -> Scope<F> {
+        Scope { cancel: self, future }
+    }
+}
+
+/// See [`Cancel::scope`].
+#[derive(Debug)]
+pub struct Scope<F> {
+    cancel: Cancel,
+    future: F,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Cancel>> = const { RefCell::new(None) };
+}
+
+/// Whether the computation that is polled on this thread now shall stop.
+pub(crate) fn is_cancelled() -> bool {
+    CURRENT.with_borrow(|current| current.as_ref().is_some_and(Cancel::is_cancelled))
+}
+
+impl<F: Future + Unpin> Future for Scope<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        struct Restore(Option<Cancel>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CURRENT.set(self.0.take());
+            }
+        }
+        let _restore = Restore(CURRENT.replace(Some(self.cancel.clone())));
+        Pin::new(&mut self.future).poll(cx)
+    }
+}

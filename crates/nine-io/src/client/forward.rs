@@ -1,0 +1,94 @@
+//! Passing a request on: the answer is told, no future and no task waits for it.
+//!
+//! In: a request of a client of ours that will be answered [`Later`], and the message that asks a server for the same.
+//! Out: [`Forward::answered`], on the driver's task, in the order of the answers.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nine_proto::msg::Tmsg;
+use nine_proto::{Fid, Qid};
+
+use super::answer::Answer;
+use super::error::{Error, Result};
+use super::file::File;
+use super::state::Waiter;
+use super::{Client, text};
+use crate::server::{Later, ReqId, Request};
+
+/// Who turns answers into answers.
+pub trait Forward: Send + Sync + 'static {
+    /// The server's answer to what was asked for `later`. `made`: the fid that a walk, an attach or an xattrwalk made.
+    /// Must not block; may use the client.
+    fn answered(self: Arc<Self>, later: Later, answer: Result<Answer>, made: Option<Fid>);
+}
+
+/// See the module.
+pub(crate) struct Forwarded {
+    later: Later,
+    by: Arc<dyn Forward>,
+}
+
+impl Forwarded {
+    pub(crate) fn tell(self, answer: Result<Answer>, made: Option<Fid>) {
+        self.by.answered(self.later, answer, made);
+    }
+}
+
+impl Client {
+    /// Passes a request on: `message` says what asks for it here; a payload is the end of a message whose own data is
+    /// only a count. While there is no room it waits in order of arrival, like every call.
+    pub fn forward<F>(&self, later: Later, by: Arc<dyn Forward>, message: F)
+    where
+        F: for<'r> FnOnce(&'r Request) -> (Tmsg<'r>, Option<Bytes>),
+    {
+        let forwarded = Box::new(Forwarded { later, by });
+        let refused = self.0.shared.with(|state| {
+            let (message, payload) = message(&forwarded.later);
+            match state.begin(&message, payload, Waiter::Unknown) {
+                Ok(call) => {
+                    state.forward(call, forwarded);
+                    None
+                }
+                Err(error) => Some((forwarded, error)),
+            }
+        });
+        if let Some((forwarded, error)) = refused {
+            forwarded.tell(Err(error), None);
+        }
+    }
+
+    /// Nobody needs the answer to this request any more: its server is told so. [`Forward::answered`] comes all the
+    /// same: with the answer if that was first, else with EINTR.
+    pub fn flush_forwarded(&self, id: ReqId) {
+        self.0.shared.with(|state| state.flush_forwarded(|forwarded| forwarded.later.id() == id));
+    }
+
+    /// To be called from time to time while [`Client::under_way`] shows requests that were taken back: whoever has
+    /// waited for an Rflush for `patience` calls of this is answered EINTR. How many Rflushes are so overdue: their tags
+    /// and fids stay taken, and if they become many the server is better given up ([`Client::abort`]).
+    pub fn tick(&self, patience: u32) -> usize {
+        self.0.shared.with(|state| state.tick(patience))
+    }
+
+    /// A number for a fid that a message of [`Client::forward`] makes. If it is not used in one, it is lost until the
+    /// session ends.
+    pub fn new_fid(&self) -> Result<Fid> {
+        self.fid()
+    }
+
+    /// The file behind a fid that [`Forward::answered`] was told of.
+    pub fn adopt(&self, fid: Fid, qid: Qid) -> File {
+        File::new(self, fid, qid)
+    }
+
+    /// Asks for what no other method says.
+    pub async fn ask(&self, message: Tmsg<'_>) -> Result<Answer> {
+        self.call(message).await
+    }
+
+    /// A string that the wire can carry: at most 65,535 bytes, without NUL.
+    pub fn text<'s>(&self, s: &'s [u8]) -> Result<&'s [u8], Error> {
+        text(s)
+    }
+}
