@@ -1,0 +1,103 @@
+//! The command line: what to measure, how long, and where the figures go.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub const USAGE: &str = "usage: nine-bench LIST | NAME [--quick] [--only PART] [--json FILE]";
+
+#[derive(Debug, PartialEq)]
+pub enum Args {
+    List,
+    Run { name: String, pace: Pace, only: Option<String>, json: Option<PathBuf> },
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    Full,
+    Quick,
+    /// For tests: everything runs, no figure means anything.
+    Tiny,
+}
+
+impl Args {
+    pub fn parse(words: &[OsString]) -> Result<Self, String> {
+        let (mut name, mut pace, mut only, mut json) = (None, Pace::Full, None, None);
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match word.to_str() {
+                Some("--quick") => pace = Pace::Quick,
+                Some("--tiny") => pace = Pace::Tiny,
+                Some("--only") => {
+                    let part = words.next().and_then(|word| word.to_str());
+                    only = Some(part.ok_or("--only wants the name of a part")?.to_string());
+                }
+                Some("--json") => {
+                    json = Some(PathBuf::from(words.next().ok_or("--json wants the name of a file")?));
+                }
+                Some(flag) if flag.starts_with('-') => return Err(format!("{flag} is not known")),
+                Some(word) if name.is_none() => name = Some(word.to_string()),
+                _ => return Err(format!("{} is too much", word.display())),
+            }
+        }
+        match name {
+            None => Err("say what shall be measured".into()),
+            Some(list) if list.eq_ignore_ascii_case("list") => Ok(Self::List),
+            Some(name) => Ok(Self::Run { name, pace, only, json }),
+        }
+    }
+}
+
+impl Pace {
+    /// Of full, quick and tiny.
+    pub fn of<T>(self, full: T, quick: T, tiny: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+            Self::Tiny => tiny,
+        }
+    }
+
+    /// How often each contestant has its turn.
+    pub fn rounds(self) -> usize {
+        self.of(15, 5, 2)
+    }
+
+    /// How long a turn is.
+    pub fn turn(self) -> Duration {
+        Duration::from_millis(self.of(500, 150, 5))
+    }
+
+    pub fn promise(self) -> &'static str {
+        self.of("it ends within 45 minutes", "it ends within 5 minutes", "tiny, its figures mean nothing")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Args, String> {
+        Args::parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_name_and_its_flags_stand_in_any_order() {
+        let run = |pace, json: Option<&str>| {
+            Ok(Args::Run { name: "rpc".into(), pace, only: None, json: json.map(PathBuf::from) })
+        };
+        assert_eq!(parse("rpc"), run(Pace::Full, None));
+        assert_eq!(parse("--quick rpc"), run(Pace::Quick, None));
+        assert_eq!(parse("rpc --json out.json --quick"), run(Pace::Quick, Some("out.json")));
+        assert_eq!(parse("LIST"), Ok(Args::List));
+        assert_eq!(parse("list"), Ok(Args::List));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for line in ["", "--quick", "rpc mux", "rpc --json", "rpc --only", "rpc --fast"] {
+            assert!(parse(line).is_err(), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The physical limits: the same bytes over the same sockets, with no protocol behind them.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use nine_proto::frame::{Split, split};
+use rustix::event::epoll;
+
+use crate::child;
+
+/// Bytes of one read or write.
+const CHUNK: usize = 256 * 1024;
+
+/// What an answer to a request of a type weighs, bytes: Rwalk of one name, Rclunk, Rgetattr, Rread of 4 KiB.
+const ANSWERS: &[(u8, usize)] = &[(110, 22), (120, 7), (24, 160), (116, 11 + 4096)];
+
+/// Answers frames with as many bytes as 9P would, from epoll(7): one read, one write per wake-up.
+pub fn echo(socket: &Path) -> io::Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, &listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
+    child::ready();
+    let mut lanes: Vec<Option<UnixStream>> = Vec::new();
+    let (mut events, mut came, mut out) = (Vec::with_capacity(1024), vec![0; CHUNK], Vec::new());
+    loop {
+        events.clear();
+        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in &events {
+            let n = event.data.u64();
+            if n == u64::MAX {
+                let (stream, _) = listener.accept()?;
+                let data = epoll::EventData::new_u64(lanes.len() as u64);
+                epoll::add(&epoll, &stream, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+                lanes.push(Some(stream));
+                continue;
+            }
+            let lane = &mut lanes[n as usize];
+            let Some(stream) = lane else { continue };
+            match stream.read(&mut came) {
+                Ok(0) | Err(_) => *lane = None,
+                Ok(n) => {
+                    answer(&came[..n], &mut out)?;
+                    stream.write_all(&out)?;
+                }
+            }
+        }
+    }
+}
+
+/// What is asked in frames that come whole, for they are small and their sender waits for the answers.
+fn answer(mut came: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+    out.clear();
+    while let Split::Whole(size) = split(came, u32::MAX).map_err(io::Error::other)? {
+        let (_, len) = ANSWERS.iter().find(|(ty, _)| *ty == came[4]).ok_or(io::ErrorKind::InvalidData)?;
+        let at = out.len();
+        out.resize(at + len, 0);
+        out[at..at + 4].copy_from_slice(&(*len as u32).to_le_bytes());
+        out[at + 4] = came[4] + 1;
+        out[at + 5..at + 7].copy_from_slice(&came[5..7]);
+        came = &came[size..];
+    }
+    if came.is_empty() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// What [`bulk`] is asked to do with so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bulk {
+    /// Send them from memory, by write(2).
+    Write,
+    /// Send them from the file, by sendfile(2).
+    Sendfile,
+    /// Receive them, and say so with one byte.
+    Receive,
+}
+
+/// Moves bytes one way, of or to one client at a time.
+pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    let file = std::fs::File::open(file)?;
+    let mut memory = vec![0x5a; CHUNK];
+    child::ready();
+    loop {
+        let (mut stream, _) = listener.accept()?;
+        let mut order = [0; 9];
+        // The client goes when it has enough.
+        while stream.read_exact(&mut order).is_ok() {
+            let [how, count @ ..] = order;
+            let mut left = u64::from_le_bytes(count);
+            let (mut at, total) = (0, left);
+            while left > 0 {
+                let piece = left.min(CHUNK as u64) as usize;
+                left -= match how {
+                    0 => stream.write(&memory[..piece])?,
+                    1 => rustix::fs::sendfile(&stream, &file, Some(&mut at), piece)?,
+                    _ => stream.read(&mut memory[..piece])?,
+                } as u64;
+            }
+            if how == Bulk::Receive as u8 && total > 0 {
+                stream.write_all(&[1])?;
+            }
+        }
+    }
+}
+
+impl Bulk {
+    /// Has `count` bytes moved, and waits until they are.
+    pub fn move_bytes(self, stream: &mut UnixStream, count: u64, buf: &mut [u8]) -> io::Result<()> {
+        let mut order = [self as u8; 9];
+        order[1..].copy_from_slice(&count.to_le_bytes());
+        stream.write_all(&order)?;
+        let mut left = count;
+        while left > 0 {
+            let piece = left.min(buf.len() as u64) as usize;
+            let n = match self {
+                Self::Receive => stream.write(&buf[..piece])?,
+                _ => stream.read(&mut buf[..piece])?,
+            };
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            left -= n as u64;
+        }
+        match self {
+            Self::Receive => stream.read_exact(&mut [0]),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_have_the_tag_and_the_size_of_real_ones() {
+        let mut out = Vec::new();
+        let ask = |ty: u8, tag: u8| [&[8, 0, 0, 0, ty, tag, 0][..], b"x"].concat();
+        answer(&[ask(24, 5), ask(120, 6)].concat(), &mut out).unwrap();
+        assert_eq!(out.len(), 160 + 7);
+        assert_eq!((&out[..7], &out[160..]), (&[160, 0, 0, 0, 25, 5, 0][..], &[7, 0, 0, 0, 121, 6, 0][..]));
+        assert!(answer(&ask(99, 1), &mut out).is_err());
+        assert!(answer(&ask(24, 1)[..7], &mut out).is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! Every measurement of Ninefold: ours, the peer that a user would pick instead, and the physical limit, in turn.
+//!
+//! ```text
+//! cargo run --release -p nine-bench -- LIST | NAME [--quick] [--only PART] [--json FILE]
+//! ```
+//! In: the name of an experiment. Out: progress on the standard error; a table and the line `result NAME key=value ...`
+//! on the standard output. Always holds: whatever ends the program, its servers end with it (`child`) and its scratch
+//! files go (`scratch`); a peer that is missing is said to be, and its keys are `na`.
+#![forbid(unsafe_code)]
+
+mod args;
+mod child;
+mod limit;
+mod ours;
+mod peers;
+mod place;
+mod report;
+mod rpc;
+mod scratch;
+mod server;
+mod stats;
+mod wire;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use args::{Args, Pace};
+use report::Report;
+
+/// One experiment: a file or a folder of its own.
+struct Experiment {
+    name: &'static str,
+    /// One line for LIST.
+    what: &'static str,
+    /// All of it, or the one part that is named.
+    run: fn(Pace, Option<&str>) -> io::Result<Report>,
+}
+
+const EXPERIMENTS: &[Experiment] = &[rpc::EXPERIMENT];
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if words.first().is_some_and(|word| word == child::ROLE) {
+        return ended(child::main(&words[1..]));
+    }
+    match Args::parse(&words) {
+        Ok(Args::List) => {
+            for Experiment { name, what, .. } in EXPERIMENTS {
+                println!("{name:12} {what}");
+            }
+            ExitCode::SUCCESS
+        }
+        Ok(Args::Run { name, pace, only, json }) => match EXPERIMENTS.iter().find(|one| name == one.name) {
+            Some(experiment) => ended(measure(experiment, pace, only.as_deref(), json.as_deref())),
+            None => refused(&format!("there is no experiment `{name}`; LIST names them")),
+        },
+        Err(why) => refused(&why),
+    }
+}
+
+fn measure(experiment: &Experiment, pace: Pace, only: Option<&str>, json: Option<&Path>) -> io::Result<()> {
+    scratch::sweep_on_signals()?;
+    nine_net::rt::raise_nofile()?;
+    place::remember();
+    eprintln!("{}: {}; {}", experiment.name, experiment.what, pace.promise());
+    if cfg!(debug_assertions) && pace != Pace::Tiny {
+        eprintln!("{}: THIS IS A DEBUG BUILD: its figures mean nothing; use --release", experiment.name);
+    }
+    let report = (experiment.run)(pace, only)?;
+    print!("{}", report.text(experiment.name));
+    match json {
+        Some(path) => std::fs::write(path, report.json(experiment.name)),
+        None => Ok(()),
+    }
+}
+
+fn ended(result: io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nine-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refused(why: &str) -> ExitCode {
+    eprintln!("nine-bench: {why}\n{}", args::USAGE);
+    ExitCode::from(2)
+}

@@ -1,0 +1,3 @@
+//! Other people's servers, as Debian packages them.
+
+pub mod diod;

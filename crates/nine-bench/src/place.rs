@@ -1,0 +1,79 @@
+//! Which processor runs what. On a virtual machine a wake-up from one processor to another costs more than most of what
+//! is measured here, so every row says its placement.
+
+use std::io;
+use std::sync::OnceLock;
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Client and server share a processor: what the software costs, and nothing else.
+    Same,
+    /// Each has one of its own.
+    Cross,
+    /// The kernel decides.
+    Free,
+}
+
+impl Place {
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Same => "same core",
+            Self::Cross => "cross",
+            Self::Free => "free",
+        }
+    }
+
+    /// Puts this thread where the client is to be, and the threads of these processes where servers are.
+    pub fn arrange(self, servers: &[Pid]) -> io::Result<()> {
+        let all = processors();
+        let (first, last) = (&all[..1], &all[all.len() - 1..]);
+        let (client, server) = match self {
+            Self::Same => (first, first),
+            Self::Cross => (last, first),
+            Self::Free => (all, all),
+        };
+        sched_setaffinity(None, &set(client))?;
+        servers.iter().try_for_each(|&pid| move_process(pid, &set(server)))
+    }
+}
+
+/// Looks which processors we may use, before anything is pinned.
+pub fn remember() {
+    processors();
+}
+
+/// How many there are.
+pub fn count() -> usize {
+    processors().len()
+}
+
+fn processors() -> &'static [usize] {
+    static ALL: OnceLock<Vec<usize>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let ours = sched_getaffinity(None).unwrap_or_default();
+        let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).collect();
+        if all.is_empty() { vec![0] } else { all }
+    })
+}
+
+fn set(cpus: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    set
+}
+
+/// All threads of a process; those it makes later begin where their maker is.
+fn move_process(pid: Pid, to: &CpuSet) -> io::Result<()> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        match task.map(|task| sched_setaffinity(Some(task), to)) {
+            // A thread that has ended meanwhile needs no place.
+            None | Some(Ok(()) | Err(rustix::io::Errno::SRCH)) => {}
+            Some(Err(error)) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

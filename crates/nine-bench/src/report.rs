@@ -1,0 +1,216 @@
+//! What an experiment has found: rows of a table, and the keys of its result line.
+
+use std::fmt::Write as _;
+use std::io;
+
+use serde_json::{Value, json};
+
+use crate::stats::{median, spread, varied};
+
+/// The figures of one row, in the order of the rounds. What is missing has none.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub what: String,
+    pub unit: &'static str,
+    pub ours: Vec<f64>,
+    pub peer: Vec<f64>,
+    pub limit: Vec<f64>,
+}
+
+#[derive(Debug, Default)]
+pub struct Report {
+    /// What the figures depend on: peers, placements, sizes.
+    pub notes: Vec<String>,
+    pub rows: Vec<Row>,
+    /// Of the result line, in order.
+    pub keys: Vec<(&'static str, String)>,
+    pub noisy: bool,
+}
+
+/// A contestant's turn: one figure.
+pub type Turn<'a> = Box<dyn FnMut() -> io::Result<f64> + 'a>;
+
+/// Gives every contestant its turn, round after round: ours, the peer, the limit. One turn of each goes before and does
+/// not count.
+pub fn alternate(
+    what: impl Into<String>,
+    unit: &'static str,
+    rounds: usize,
+    mut turns: [Option<Turn<'_>>; 3],
+) -> io::Result<Row> {
+    let mut row = Row { what: what.into(), unit, ..Row::default() };
+    for round in 0..=rounds {
+        let figures = [&mut row.ours, &mut row.peer, &mut row.limit];
+        for (turn, figures) in turns.iter_mut().zip(figures) {
+            let Some(turn) = turn else { continue };
+            let figure = turn().map_err(|error| io::Error::other(format!("{}: {error}", row.what)))?;
+            if round > 0 {
+                figures.push(figure);
+            }
+        }
+    }
+    eprintln!("  {}", row.line());
+    Ok(row)
+}
+
+impl Row {
+    /// A row of one figure that is counted rather than timed.
+    pub fn counted(what: impl Into<String>, unit: &'static str, ours: f64, peer: Option<f64>) -> Self {
+        let peer = peer.into_iter().collect();
+        let row = Self { what: what.into(), unit, ours: vec![ours], peer, ..Self::default() };
+        eprintln!("  {}", row.line());
+        row
+    }
+
+    /// Our median over the peer's.
+    pub fn vs_peer(&self) -> Option<f64> {
+        ratio(&self.ours, &self.peer)
+    }
+
+    /// Our median over the limit's.
+    pub fn vs_limit(&self) -> Option<f64> {
+        ratio(&self.ours, &self.limit)
+    }
+
+    /// Whether the peer or the limit was not the same in all rounds.
+    pub fn noisy(&self) -> bool {
+        varied(&self.peer) || varied(&self.limit)
+    }
+
+    fn line(&self) -> String {
+        let cells = [&self.ours, &self.peer, &self.limit].map(|figures| match median(figures) {
+            Some(middle) => format!("{} ±{:.0}%", figure(middle), spread(figures) * 50.0),
+            None => "-".into(),
+        });
+        let ratios = [self.vs_peer(), self.vs_limit()].map(|r| r.map_or("-".into(), figure));
+        format!(
+            "{:44} {:6} {:>14} {:>14} {:>14} {:>8} {:>8}",
+            self.what, self.unit, cells[0], cells[1], cells[2], ratios[0], ratios[1]
+        )
+    }
+}
+
+impl Report {
+    pub fn push(&mut self, row: Row) -> &Row {
+        self.noisy |= row.noisy();
+        self.rows.push(row);
+        &self.rows[self.rows.len() - 1]
+    }
+
+    /// A key of the result line; `None` is `na`.
+    pub fn key(&mut self, name: &'static str, value: Option<f64>) {
+        self.keys.push((name, value.map_or("na".into(), figure)));
+    }
+
+    /// The table and the result line.
+    pub fn text(&self, name: &str) -> String {
+        let mut text = String::new();
+        for note in &self.notes {
+            let _ = writeln!(text, "# {note}");
+        }
+        let _ = writeln!(
+            text,
+            "{:44} {:6} {:>14} {:>14} {:>14} {:>8} {:>8}",
+            "", "", "ours", "peer", "limit", "/peer", "/limit"
+        );
+        for row in &self.rows {
+            let _ = writeln!(text, "{}", row.line());
+        }
+        let _ = writeln!(text, "{}", self.result(name));
+        text
+    }
+
+    fn result(&self, name: &str) -> String {
+        let keys: String = self.keys.iter().map(|(key, value)| format!(" {key}={value}")).collect();
+        format!("result {name}{keys} noisy={}", u8::from(self.noisy))
+    }
+
+    /// Everything, every round of it.
+    pub fn json(&self, name: &str) -> String {
+        let row = |row: &Row| {
+            json!({
+                "what": row.what, "unit": row.unit, "ours": row.ours, "peer": row.peer, "limit": row.limit,
+                "vs_peer": row.vs_peer(), "vs_limit": row.vs_limit(),
+            })
+        };
+        let rows: Vec<Value> = self.rows.iter().map(row).collect();
+        let keys: serde_json::Map<_, _> =
+            self.keys.iter().map(|(key, value)| (key.to_string(), value.clone().into())).collect();
+        let all = json!({
+            "name": name, "notes": self.notes, "rows": rows, "keys": keys, "noisy": self.noisy,
+        });
+        format!("{all:#}\n")
+    }
+}
+
+fn ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
+    Some(median(ours)? / median(theirs)?)
+}
+
+/// Three digits that count.
+fn figure(value: f64) -> String {
+    let digits = 2 - value.abs().max(0.01).log10().floor() as i32;
+    format!("{value:.*}", digits.clamp(0, 3) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(ours: &[f64], peer: &[f64], limit: &[f64]) -> Row {
+        Row { what: "x".into(), unit: "us", ours: ours.into(), peer: peer.into(), limit: limit.into() }
+    }
+
+    #[test]
+    fn the_result_line_holds_every_key_and_na_for_what_is_missing() {
+        let mut report = Report::default();
+        let (with, without) = (row(&[6.0], &[2.0], &[]), row(&[6.0], &[], &[4.0]));
+        report.key("a_vs_peer", with.vs_peer());
+        report.key("b_vs_peer", without.vs_peer());
+        report.key("b_vs_limit", without.vs_limit());
+        report.keys.push(("peer", "1.0".into()));
+        assert_eq!(
+            report.result("rpc"),
+            "result rpc a_vs_peer=3.00 b_vs_peer=na b_vs_limit=1.50 peer=1.0 noisy=0"
+        );
+    }
+
+    #[test]
+    fn noise_of_ours_is_ours_and_noise_of_the_others_is_the_machines() {
+        let mut report = Report::default();
+        report.push(row(&[1.0, 9.0], &[2.0, 2.0], &[3.0, 3.0]));
+        assert!(report.result("x").ends_with("noisy=0"));
+        report.push(row(&[1.0, 1.0], &[2.0, 2.0], &[3.0, 9.0]));
+        assert!(report.result("x").ends_with("noisy=1"));
+    }
+
+    #[test]
+    fn contestants_take_turns_and_the_first_round_does_not_count() {
+        let log = std::cell::RefCell::new(Vec::new());
+        let turn = |who: f64| -> Option<Turn<'_>> {
+            let log = &log;
+            Some(Box::new(move || {
+                log.borrow_mut().push(who);
+                Ok(who + log.borrow().len() as f64)
+            }))
+        };
+        let row = alternate("x", "us", 2, [turn(0.0), None, turn(100.0)]).unwrap();
+        assert_eq!(log.borrow()[..], [0.0, 100.0, 0.0, 100.0, 0.0, 100.0]);
+        assert_eq!((row.ours, row.peer, row.limit), (vec![3.0, 5.0], vec![], vec![104.0, 106.0]));
+    }
+
+    #[test]
+    fn figures_have_three_digits_that_count() {
+        let shown = [0.0, 0.1234, 1.234, 12.34, 123.4, 12_345.6].map(figure);
+        assert_eq!(shown, ["0.000", "0.123", "1.23", "12.3", "123", "12346"]);
+    }
+
+    #[test]
+    fn the_json_says_every_round() {
+        let mut report = Report::default();
+        report.push(row(&[1.0, 2.0], &[], &[]));
+        let value: Value = serde_json::from_str(&report.json("rpc")).unwrap();
+        assert_eq!(value["rows"][0]["ours"], json!([1.0, 2.0]));
+        assert_eq!(value["rows"][0]["vs_peer"], Value::Null);
+    }
+}

@@ -1,0 +1,113 @@
+//! One file from end to end, in the largest messages that server and our client agree to. The file is in the page cache.
+//! The limit is a raw sender of as many bytes to a plain reader: by write or by sendfile, whichever is better here.
+
+use std::io;
+use std::time::Instant;
+
+use bytes::Bytes;
+use nine_io::client::{Reader, Writer};
+use nine_proto::OpenFlags;
+
+use super::{Contest, LARGE};
+use crate::limit::Bulk;
+use crate::place::Place;
+use crate::report::{Report, Row, Turn, alternate};
+use crate::server::Server;
+use crate::wire::Conn;
+
+/// What a plain reader reads at once, and what our writer is given at once.
+const PIECE: usize = 256 * 1024;
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    Place::Cross.arrange(&contest.servers())?;
+    let senders = [Bulk::Sendfile, Bulk::Write].map(|how| raw(contest, how));
+    let [sendfile, write] = senders;
+    let (sendfile, write) = (one(sendfile?)?, one(write?)?);
+    let best = if sendfile > write { Bulk::Sendfile } else { Bulk::Write };
+    report.notes.push(format!(
+        "limit of sequential reads: {best:?}, the better of sendfile ({sendfile:.2} GB/s) and write ({write:.2} GB/s)"
+    ));
+    let reading = row(contest, "sequential read", read, best)?;
+    report.key("seqread_vs_limit", reading.vs_limit());
+    report.key("seqread_vs_diod", reading.vs_peer());
+    report.push(reading);
+    let writing = row(contest, "sequential write", write_file, Bulk::Receive)?;
+    report.key("seqwrite_vs_diod", writing.vs_peer());
+    report.push(writing);
+    Ok(())
+}
+
+fn row(
+    contest: &Contest,
+    what: &str,
+    transfer: fn(&Contest, &Server) -> io::Result<Turn<'static>>,
+    limit: Bulk,
+) -> io::Result<Row> {
+    let peer = contest.diod.as_ref().map(|diod| transfer(contest, diod)).transpose()?;
+    alternate(
+        format!("{what}, {} MiB, {}", contest.large >> 20, Place::Cross.label()),
+        "GB/s",
+        contest.pace.rounds(),
+        [Some(transfer(contest, &contest.ours)?), peer, Some(raw(contest, limit)?)],
+    )
+}
+
+fn read(contest: &Contest, server: &Server) -> io::Result<Turn<'static>> {
+    let (client, root) = server.client()?;
+    let file = root.open(LARGE, OpenFlags::READ)?;
+    let large = contest.large;
+    Ok(Box::new(move || {
+        let begun = Instant::now();
+        let read = client.wait(async {
+            let mut reader = Reader::new(file.file(), 0, large);
+            let mut read = 0;
+            while let Some(data) = reader.next().await {
+                read += data?.len() as u64;
+            }
+            Ok::<_, io::Error>(read)
+        })?;
+        rate(begun, read, large)
+    }))
+}
+
+/// Over what is there: no block of the disk changes hands.
+fn write_file(contest: &Contest, server: &Server) -> io::Result<Turn<'static>> {
+    let (client, root) = server.client()?;
+    let file = root.open(LARGE, OpenFlags::WRITE)?;
+    let (large, piece) = (contest.large, Bytes::from(vec![0x5a; PIECE]));
+    Ok(Box::new(move || {
+        let begun = Instant::now();
+        let written = client.wait(async {
+            let mut writer = Writer::new(file.file(), 0);
+            for _ in 0..large / PIECE as u64 {
+                writer.push(piece.clone()).await?;
+            }
+            writer.finish().await?;
+            Ok::<_, io::Error>(writer.written())
+        })?;
+        rate(begun, written, large)
+    }))
+}
+
+fn raw(contest: &Contest, how: Bulk) -> io::Result<Turn<'static>> {
+    let mut conn = Conn::bare(&contest.bulk.socket)?;
+    let (large, mut buf) = (contest.large, vec![0; PIECE]);
+    Ok(Box::new(move || {
+        let begun = Instant::now();
+        how.move_bytes(conn.stream(), large, &mut buf)?;
+        rate(begun, large, large)
+    }))
+}
+
+/// A turn before the contest, to choose by.
+fn one(mut turn: Turn<'static>) -> io::Result<f64> {
+    let figures = [turn()?, turn()?, turn()?];
+    Ok(figures.into_iter().fold(0.0, f64::max))
+}
+
+fn rate(begun: Instant, moved: u64, wanted: u64) -> io::Result<f64> {
+    if moved != wanted {
+        return Err(io::Error::other(format!("{moved} bytes of {wanted} came")));
+    }
+    Ok(moved as f64 / begun.elapsed().as_secs_f64() / 1e9)
+}

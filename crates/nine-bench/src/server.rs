@@ -1,0 +1,66 @@
+//! A 9P server under measurement: its process, how it is reached, what it is called.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nine_io::client::Options;
+use nine_io::client::blocking::{Client, File};
+use nine_net::Addr;
+use nine_proto::Dialect;
+use rustix::process::{Pid, geteuid};
+
+use crate::child::Child;
+use crate::wire::Conn;
+
+/// A peer that says nothing for so long is broken.
+pub const SILENCE: Duration = Duration::from_secs(30);
+
+pub struct Server {
+    pub child: Child,
+    socket: PathBuf,
+    aname: String,
+    /// The largest message it agrees to.
+    msize: u32,
+}
+
+impl Server {
+    /// Ours, serving `dir`.
+    pub fn ours(dir: &Path, sockets: &Path) -> io::Result<Self> {
+        let socket = sockets.join("ours");
+        let child = Child::role(&[OsStr::new("serve"), dir.as_os_str(), socket.as_os_str()])?;
+        Ok(Self { child, socket, aname: String::new(), msize: 1 << 20 })
+    }
+
+    /// A peer that has been started.
+    pub fn peer(child: Child, socket: PathBuf, aname: String, msize: u32) -> Self {
+        Self { child, socket, aname, msize }
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    /// A lean connection, with fid 0 for the root.
+    pub fn dial(&self) -> io::Result<Conn> {
+        Conn::attach(&self.socket, self.msize, &self.aname)
+    }
+
+    /// Our client, with the largest messages that both agree to, and the root.
+    pub fn client(&self) -> io::Result<(Client, File)> {
+        let addr = Addr::Unix { path: self.socket.clone() };
+        let options = Options { dialects: vec![Dialect::L], msize: self.msize, ..Options::default() };
+        let client = Client::dial(&addr, SILENCE, options)?;
+        let root = client.attach("", geteuid().as_raw(), &self.aname)?;
+        Ok((client, root))
+    }
+
+    /// Memory of its process, bytes: pages of its own, and its share of others.
+    pub fn memory(&self) -> io::Result<u64> {
+        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid()))?;
+        let pss = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let kib = pss.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+        Ok(kib.ok_or_else(|| io::Error::other("the kernel does not say what memory it has"))? * 1024)
+    }
+}

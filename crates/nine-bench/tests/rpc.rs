@@ -1,0 +1,85 @@
+//! The program itself, with tiny sizes: every key is there, and nothing stays behind. No figure is looked at.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const KEYS: &[&str] = &[
+    "small32_vs_diod",
+    "small32_128conn_vs_diod",
+    "depth1_vs_limit",
+    "seqread_vs_limit",
+    "seqread_vs_diod",
+    "seqwrite_vs_diod",
+    "idle_conn_bytes",
+    "fid_bytes",
+    "rounds",
+    "diod",
+    "noisy",
+];
+
+fn bench(args: &[&str], tmp: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nine-bench"));
+    command.args(args).env("TMPDIR", tmp).output().expect("it runs")
+}
+
+#[test]
+fn rpc_ends_with_every_key_of_its_result_line() {
+    let tmp = tempfile::tempdir().unwrap();
+    let json = tmp.path().join("rpc.json");
+    let out = bench(&["rpc", "--tiny", "--json", json.to_str().unwrap()], tmp.path());
+    let (text, log) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{log}");
+    let result =
+        text.lines().last().and_then(|line| line.strip_prefix("result rpc ")).expect("a result line");
+    let keys: Vec<&str> = result.split(' ').map(|pair| pair.split_once('=').expect("key=value").0).collect();
+    assert_eq!(keys, KEYS);
+    // What needs no peer is never left out, and a peer that is missing is said to be.
+    for pair in result.split(' ').filter(|pair| pair.ends_with("=na")) {
+        assert!(pair.contains("diod") && text.contains("diod is MISSING"), "{pair}");
+    }
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert!(json["rows"].as_array().is_some_and(|rows| rows.len() > 10), "{json}");
+    let left: Vec<_> =
+        std::fs::read_dir(tmp.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["rpc.json"]);
+}
+
+#[test]
+fn a_signal_ends_the_servers_and_leaves_no_files() {
+    let tmp = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nine-bench"));
+    // A group of its own, so that the signal is sent to the program alone, as `kill` does.
+    let command = command.args(["rpc"]).env("TMPDIR", tmp.path()).process_group(0);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("the servers run") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut log, &mut line).unwrap() > 0, "it ended early");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    // Every process that has our end of the pipe has ended when it is at its end.
+    std::io::copy(&mut log, &mut std::io::sink()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let beside = Path::new(env!("CARGO_BIN_EXE_nine-bench")).parent().unwrap();
+    for dir in [tmp.path(), beside] {
+        let mut names =
+            std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let left = names.find(|name| name.starts_with(&format!("nine-bench-{pid}-")));
+        assert_eq!(left, None, "in {}", dir.display());
+    }
+}
+
+#[test]
+fn what_it_cannot_do_is_refused_with_the_usage() {
+    let tmp = tempfile::tempdir().unwrap();
+    for args in [&[][..], &["nonsense"], &["rpc", "--fast"]] {
+        let out = bench(args, tmp.path());
+        assert_eq!(out.status.code(), Some(2), "{args:?}");
+        assert!(String::from_utf8_lossy(&out.stderr).contains("usage"), "{args:?}");
+    }
+    let list = bench(&["LIST"], tmp.path());
+    assert!(String::from_utf8_lossy(&list.stdout).lines().any(|line| line.starts_with("rpc ")));
+}
