@@ -333,3 +333,20 @@ fn a_server_that_authenticates_by_itself_gets_what_is_written_to_its_afid() {
         assert_eq!(raw.call(1, write).await, "Rwrite tag 1 count 5");
     });
 }
+
+#[test]
+fn a_new_session_clunks_the_fids_of_the_old_one_though_nothing_more_comes() {
+    let world = World::new(0);
+    let (zeros, service) = service(1 << 20);
+    let mut raw = Raw::dial(&world, &service, Shape::default());
+    let env = world.env();
+    world.run(async move {
+        raw.hello(8192).await;
+        raw.open().await;
+        let version = Tmsg::Version { msize: 8192, version: b"9P2000.L" };
+        assert!(raw.call(0xffff, version).await.starts_with("Rversion"));
+        env.sleep_until(env.now() + Duration::from_secs(60)).await;
+        assert_eq!(*zeros.clunks.lock().unwrap(), 2);
+        raw.hang_up();
+    });
+}

@@ -202,6 +202,10 @@ impl Connection {
                     self.tx.shrink();
                     self.session.shrink();
                     self.settle();
+                    if !self.clunks.is_empty() {
+                        // Of fids that the last message has freed: nobody else will wake us for them.
+                        cx.waker().wake_by_ref();
+                    }
                     return Poll::Pending;
                 }
             }
