@@ -66,7 +66,7 @@ impl Ram {
     fn run(&self, req: &Request) -> Result<Reply> {
         let op = req.op();
         match op {
-            Op::Auth { .. } => return Err(Error::new(Errno::EOPNOTSUPP, "authentication not required")),
+            Op::Auth { .. } => return Err(Error::new(Errno::ENOENT, "authentication not required")),
             Op::Attach { .. } => {
                 return Ok(Reply::Attach {
                     qid: self.root.qid(),
@@ -199,6 +199,7 @@ impl Ram {
 
     fn open(&self, inode: Arc<Inode>, at: Place, flags: OpenFlags) -> Result<Reply> {
         match inode.mode() & S_IFMT {
+            ty if ty != S_IFDIR && flags.has(OpenFlags::DIRECTORY) => return Err(Errno::ENOTDIR.into()),
             S_IFREG if flags.has(OpenFlags::TRUNC) => inode.resize(0)?,
             S_IFREG => {}
             S_IFDIR if flags.changes() => return Err(Errno::EISDIR.into()),
