@@ -1,0 +1,326 @@
+//! Names in 9P2000.L: links, renames, and what goes.
+
+use nine_proto::msg::{Rmsg, Tmsg};
+use nine_proto::{OpenFlags, Qid, mode, show};
+
+use super::attr::{TEXT, file};
+use super::errors::{errno, one_of};
+use crate::case::{Verdict, cases, fail, hold, skip};
+use crate::conn::Conn;
+use crate::scene::{A, B, C, D, DIR, Scene};
+
+cases! { "names":
+    symlink_and_readlink, L, Dir,
+        "9P2000.L Tsymlink: make a symbolic link name in the directory dfid; Treadlink: its target";
+    a_symlink_is_not_followed, L, Dir,
+        "9P2000.L: links are resolved by the client; the qid has QTSYMLINK";
+    a_link_that_leads_nowhere, L, Dir,
+        "symlink(2): the target need not exist";
+    readlink_of_a_file_is_refused, L, Dir,
+        "9P2000.L Treadlink: fid is that of a symbolic link";
+    symlink_onto_an_existing_name_is_refused, L, Dir,
+        "symlink(2): EEXIST";
+    link_gives_a_second_name, L, Dir,
+        "9P2000.L Tlink: create a hard link name in the directory dfid to the file fid";
+    link_onto_an_existing_name_is_refused, L, Dir,
+        "link(2): EEXIST";
+    mknod_makes_a_pipe, L, Dir,
+        "9P2000.L Tmknod: create a device node (or pipe, or file) name in the directory dfid";
+    rename_moves_the_file, L, Dir,
+        "9P2000.L Trename: rename the file fid to name in the directory dfid";
+    rename_keeps_the_fid, L, Dir,
+        "9P2000.L Trename: fid stays valid, and represents the file at its new place";
+    renameat_moves_the_file, L, Dir,
+        "9P2000.L Trenameat: change oldname in olddirfid to newname in newdirfid";
+    renameat_replaces_a_file, L, Dir,
+        "rename(2): if newpath exists, it is atomically replaced";
+    renameat_keeps_fids, L, Dir,
+        "rename(2): open descriptors of the file are unaffected";
+    renameat_of_a_directory, L, Dir,
+        "9P2000.L Trenameat: change oldname in olddirfid to newname in newdirfid";
+    renameat_onto_a_full_directory_is_refused, L, Dir,
+        "rename(2): ENOTEMPTY or EEXIST";
+    renameat_into_itself_is_refused, L, Dir,
+        "rename(2): EINVAL, the new name is below the old one";
+    renameat_of_nothing_is_refused, L, Dir,
+        "rename(2): ENOENT";
+    renameat_by_a_bad_name_is_refused, L, Dir,
+        "intro(5): names do not contain slashes; the names . and .. are special";
+    unlinkat_takes_the_name, L, Dir,
+        "9P2000.L Tunlinkat: unlink name from the directory dirfd";
+    unlinkat_clunks_no_fid, L, Dir,
+        "9P2000.L Tunlinkat: unlike Tremove it does not clunk a fid";
+    unlinkat_removes_a_directory_when_told, L, Dir,
+        "9P2000.L Tunlinkat: flags is AT_REMOVEDIR for a directory";
+    unlinkat_of_a_directory_needs_the_flag, L, Dir,
+        "unlinkat(2): without AT_REMOVEDIR a directory is refused";
+    unlinkat_of_a_file_refuses_the_flag, L, Dir,
+        "unlinkat(2): with AT_REMOVEDIR a file is refused: ENOTDIR";
+    unlinkat_of_a_full_directory_is_refused, L, Dir,
+        "unlinkat(2): ENOTEMPTY";
+    unlinkat_of_nothing_is_refused, L, Dir,
+        "unlinkat(2): ENOENT";
+    unlinkat_of_a_link_leaves_its_target, L, Dir,
+        "unlink(2): if the name refers to a symbolic link, the link is removed";
+    mkdir_leaves_the_fid, L, Dir,
+        "9P2000.L Tmkdir: create a directory name in the directory dfid, which stays where it is";
+}
+
+async fn symlink_and_readlink(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    for (n, target) in [&b"where/it/leads"[..], b"/absolute", b"..", &[b'x'; 300]].iter().enumerate() {
+        let name = format!("l{n}").into_bytes();
+        symlink(&mut c, &name, target).await?;
+        c.walk_whole(DIR, A, &[&name]).await?;
+        let got = c.ok(Tmsg::Readlink { fid: A }).await?;
+        let Rmsg::Readlink { target: told } = got.msg() else { return fail("an Rreadlink was expected") };
+        hold(told == *target, || format!("it leads to '{}', not to '{}'", show(told), show(target)))?;
+        let st_mode = c.attr(A).await?.mode;
+        hold(st_mode & mode::S_IFMT == mode::S_IFLNK, || format!("its mode is {st_mode:o}"))?;
+        c.clunk(A).await?;
+    }
+    Ok(())
+}
+
+async fn a_symlink_is_not_followed(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.mkdir(DIR, b"d").await?;
+    symlink(&mut c, b"l", b"d").await?;
+    let qid = c.walk_whole(DIR, A, &[b"l"]).await?;
+    hold(!qid.is_dir() && qid.ty & Qid::SYMLINK != 0, || format!("the link's qid is {qid}"))
+}
+
+async fn a_link_that_leads_nowhere(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    symlink(&mut c, b"l", b"no-such-file-4f1c").await?;
+    c.walk_whole(DIR, A, &[b"l"]).await?;
+    c.clunk(A).await?;
+    c.unlink(DIR, b"l").await
+}
+
+async fn readlink_of_a_file_is_refused(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.refused(Tmsg::Readlink { fid: A }, "it is a plain file").await.map(drop)
+}
+
+async fn symlink_onto_an_existing_name_is_refused(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    let asked = Tmsg::Symlink { dfid: DIR, name: b"f", target: b"t", gid: c.gid };
+    c.refused(asked, "the name exists").await?;
+    hold(c.content_of(DIR, b"f").await? == TEXT, || "the refused link has changed the file".into())
+}
+
+async fn link_gives_a_second_name(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.supported(Tmsg::Link { dfid: DIR, fid: A, name: b"g" }).await?;
+    let (old, new) = (c.attr(A).await?.qid, c.walk_whole(DIR, B, &[b"g"]).await?);
+    hold(old.path == new.path, || format!("one file, two qids: {old} and {new}"))?;
+    c.open(B, OpenFlags::RDWR).await?;
+    c.write_all(B, 0, b"SOME").await?;
+    hold(c.content_of(DIR, b"f").await? == b"SOME text", || "the two names have two contents".into())
+}
+
+async fn link_onto_an_existing_name_is_refused(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.put(DIR, b"g", b"other").await?;
+    let got = c.refused(Tmsg::Link { dfid: DIR, fid: A, name: b"g" }, "the name exists").await?;
+    if matches!(errno(&got), 38 | 95) {
+        return skip("the server has no hard links");
+    }
+    hold(c.content_of(DIR, b"g").await? == b"other", || "the refused link has changed the file".into())
+}
+
+async fn mknod_makes_a_pipe(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    let asked =
+        Tmsg::Mknod { dfid: DIR, name: b"p", mode: mode::S_IFIFO | 0o644, major: 0, minor: 0, gid: c.gid };
+    let got = c.call(asked).await?;
+    match errno(&got) {
+        0 => {}
+        1 | 38 | 95 => return skip(format!("the server makes no pipes: {}", got.text())),
+        _ => return fail(format!("it was refused: {}", got.text())),
+    }
+    c.walk_whole(DIR, A, &[b"p"]).await?;
+    let st_mode = c.attr(A).await?.mode;
+    hold(st_mode & mode::S_IFMT == mode::S_IFIFO, || format!("its mode is {st_mode:o}"))
+}
+
+async fn rename_moves_the_file(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.mkdir(DIR, b"d").await?;
+    c.walk_whole(DIR, B, &[b"d"]).await?;
+    c.supported(Tmsg::Rename { fid: A, dfid: B, name: b"g" }).await?;
+    hold(!c.exists(DIR, b"f").await?, || "the old name is still there".into())?;
+    hold(c.content_of(B, b"g").await? == TEXT, || "the content is another one".into())
+}
+
+async fn rename_keeps_the_fid(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    let before = c.attr(A).await?.qid;
+    c.mkdir(DIR, b"d").await?;
+    c.walk_whole(DIR, B, &[b"d"]).await?;
+    c.supported(Tmsg::Rename { fid: A, dfid: B, name: b"g" }).await?;
+    let after = c.attr(A).await?.qid;
+    hold(before.path == after.path, || format!("the fid was of {before}, now of {after}"))?;
+    c.walk(A, C, &[]).await?;
+    c.open(A, OpenFlags::READ).await?;
+    hold(c.content(A).await? == TEXT, || "the renamed fid does not read the file".into())
+}
+
+async fn renameat_moves_the_file(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.mkdir(DIR, b"d").await?;
+    c.walk_whole(DIR, B, &[b"d"]).await?;
+    c.supported(Tmsg::Renameat { olddirfid: DIR, oldname: b"f", newdirfid: B, newname: b"g" }).await?;
+    hold(!c.exists(DIR, b"f").await?, || "the old name is still there".into())?;
+    hold(c.content_of(B, b"g").await? == TEXT, || "the content is another one".into())
+}
+
+async fn renameat_replaces_a_file(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.put(DIR, b"g", b"replaced").await?;
+    renameat(&mut c, b"f", b"g").await?;
+    hold(!c.exists(DIR, b"f").await?, || "the old name is still there".into())?;
+    hold(c.content_of(DIR, b"g").await? == TEXT, || "the content is another one".into())
+}
+
+async fn renameat_keeps_fids(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.walk(A, B, &[]).await?;
+    c.open(B, OpenFlags::RDWR).await?;
+    renameat(&mut c, b"f", b"g").await?;
+    c.write_all(B, 0, b"SOME").await?;
+    hold(c.content(B).await? == b"SOME text", || "the open fid does not read the file any more".into())?;
+    hold(c.content_of(DIR, b"g").await? == b"SOME text", || "what the open fid wrote is not there".into())
+}
+
+async fn renameat_of_a_directory(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.mkdir(DIR, b"d").await?;
+    c.walk_whole(DIR, B, &[b"d"]).await?;
+    c.put(B, b"f", TEXT).await?;
+    renameat(&mut c, b"d", b"e").await?;
+    c.walk_whole(DIR, C, &[b"e"]).await?;
+    hold(c.content_of(C, b"f").await? == TEXT, || "what was below is not there".into())
+}
+
+async fn renameat_onto_a_full_directory_is_refused(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.mkdir(DIR, b"d").await?;
+    c.mkdir(DIR, b"e").await?;
+    c.walk_whole(DIR, B, &[b"e"]).await?;
+    c.put(B, b"f", TEXT).await?;
+    refused(&mut c, b"d", b"e", "the directory is not empty").await?;
+    hold(c.content_of(B, b"f").await? == TEXT, || "the refused rename has changed what is below".into())
+}
+
+async fn renameat_into_itself_is_refused(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.mkdir(DIR, b"d").await?;
+    c.walk_whole(DIR, B, &[b"d"]).await?;
+    let asked = Tmsg::Renameat { olddirfid: DIR, oldname: b"d", newdirfid: B, newname: b"e" };
+    c.refused(asked, "a directory cannot move below itself").await?;
+    hold(c.exists(DIR, b"d").await?, || "the directory is gone".into())
+}
+
+async fn renameat_of_nothing_is_refused(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    refused(&mut c, b"no-such-file-4f1c", b"g", "the name does not exist").await
+}
+
+async fn renameat_by_a_bad_name_is_refused(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.mkdir(DIR, b"d").await?;
+    for bad in [&b"."[..], b"..", b"d/g", b"../g"] {
+        refused(&mut c, b"f", bad, "no file can have this name").await?;
+    }
+    hold(c.content_of(DIR, b"f").await? == TEXT, || "a refused rename has moved the file".into())
+}
+
+async fn unlinkat_takes_the_name(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    unlinkat(&mut c, b"f", 0).await?;
+    hold(!c.exists(DIR, b"f").await?, || "the name is still there".into())
+}
+
+async fn unlinkat_clunks_no_fid(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    unlinkat(&mut c, b"f", 0).await?;
+    c.attr(DIR).await?;
+    // The file is gone, the fid is not: it still wants a clunk, and its number is taken until then.
+    c.refused(crate::talk::walk(DIR, A, &[]), "the fid is still in use").await?;
+    c.clunk(A).await
+}
+
+async fn unlinkat_removes_a_directory_when_told(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.mkdir(DIR, b"d").await?;
+    unlinkat(&mut c, b"d", REMOVEDIR).await?;
+    hold(!c.exists(DIR, b"d").await?, || "the directory is still there".into())
+}
+
+async fn unlinkat_of_a_directory_needs_the_flag(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.mkdir(DIR, b"d").await?;
+    c.refused(Tmsg::Unlinkat { dirfid: DIR, name: b"d", flags: 0 }, "it is a directory").await?;
+    hold(c.exists(DIR, b"d").await?, || "the directory is gone".into())
+}
+
+async fn unlinkat_of_a_file_refuses_the_flag(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    c.refused(Tmsg::Unlinkat { dirfid: DIR, name: b"f", flags: REMOVEDIR }, "it is no directory").await?;
+    hold(c.exists(DIR, b"f").await?, || "the file is gone".into())
+}
+
+async fn unlinkat_of_a_full_directory_is_refused(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    c.mkdir(DIR, b"d").await?;
+    c.walk_whole(DIR, B, &[b"d"]).await?;
+    c.put(B, b"f", TEXT).await?;
+    let asked = Tmsg::Unlinkat { dirfid: DIR, name: b"d", flags: REMOVEDIR };
+    c.refused(asked, "the directory is not empty").await?;
+    hold(c.content_of(B, b"f").await? == TEXT, || "what was below is gone".into())
+}
+
+async fn unlinkat_of_nothing_is_refused(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    let asked = Tmsg::Unlinkat { dirfid: DIR, name: b"no-such-file-4f1c", flags: 0 };
+    one_of(&c.refused(asked, "the name does not exist").await?, &[2])
+}
+
+async fn unlinkat_of_a_link_leaves_its_target(s: &Scene) -> Verdict {
+    let mut c = file(s).await?;
+    symlink(&mut c, b"l", b"f").await?;
+    unlinkat(&mut c, b"l", 0).await?;
+    hold(!c.exists(DIR, b"l").await?, || "the link is still there".into())?;
+    hold(c.content_of(DIR, b"f").await? == TEXT, || "its target is gone".into())
+}
+
+async fn mkdir_leaves_the_fid(s: &Scene) -> Verdict {
+    let mut c = s.here().await?;
+    let before = c.attr(DIR).await?.qid;
+    let made = c.mkdir(DIR, b"d").await?;
+    let after = c.attr(DIR).await?.qid;
+    hold(before.path == after.path && made.path != after.path, || format!("the fid is of {after} now"))?;
+    c.walk_whole(DIR, D, &[b"d"]).await.map(drop)
+}
+
+async fn symlink(c: &mut Conn, name: &[u8], target: &[u8]) -> Verdict {
+    let asked = Tmsg::Symlink { dfid: DIR, name, target, gid: c.gid };
+    c.supported(asked).await.map(drop)
+}
+
+async fn renameat(c: &mut Conn, oldname: &[u8], newname: &[u8]) -> Verdict {
+    c.supported(Tmsg::Renameat { olddirfid: DIR, oldname, newdirfid: DIR, newname }).await.map(drop)
+}
+
+async fn refused(c: &mut Conn, oldname: &[u8], newname: &[u8], why: &str) -> Verdict {
+    c.refused(Tmsg::Renameat { olddirfid: DIR, oldname, newdirfid: DIR, newname }, why).await.map(drop)
+}
+
+async fn unlinkat(c: &mut Conn, name: &[u8], flags: u32) -> Verdict {
+    c.supported(Tmsg::Unlinkat { dirfid: DIR, name, flags }).await.map(drop)
+}
+
+/// `AT_REMOVEDIR` on the wire.
+const REMOVEDIR: u32 = 0x200;

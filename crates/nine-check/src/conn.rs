@@ -1,0 +1,283 @@
+//! A raw connection: sends messages, whole or malformed, and receives frames, each checked to be 9P.
+//!
+//! In: a transport, T-messages or bytes. Out: R-messages as they came; everything said stands in a [`Log`].
+//!
+//! Always holds: what is read is bounded by msize; a frame that is too large, that does not decode, or that belongs to
+//! another dialect fails the case at once, and so does an answer that nobody asked for.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::rc::Rc;
+
+use nine_net::Transport;
+use nine_proto::frame::{self, HEADER};
+use nine_proto::msg::{Rmsg, Tmsg};
+use nine_proto::{Dialect, NOTAG, Tag};
+
+use crate::case::{Stop, Verdict, fail};
+
+/// The largest Rversion that is read: nothing is agreed yet. Bytes.
+const GREETING: u32 = 8192;
+/// Read at once, bytes.
+const BLOCK: usize = 64 * 1024;
+/// Lines of the exchange that are kept; older ones are dropped.
+const LINES: usize = 24;
+/// Longest line of the exchange, characters.
+const WIDTH: usize = 180;
+
+/// What was said, for the report of a failure. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Rc<RefCell<VecDeque<String>>>);
+
+impl Log {
+    fn add(&self, mark: &str, conn: u32, text: &str) {
+        let mut lines = self.0.borrow_mut();
+        if lines.len() == LINES {
+            lines.pop_front();
+        }
+        let cut: String = text.chars().take(WIDTH).collect();
+        let more = if text.chars().nth(WIDTH).is_some() { "..." } else { "" };
+        lines.push_back(format!("{mark}{conn} {cut}{more}"));
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        self.0.take().into()
+    }
+}
+
+/// See the module.
+pub(crate) struct Conn {
+    transport: Box<dyn Transport>,
+    log: Log,
+    /// Tells the connections of a case apart in its log.
+    number: u32,
+    come: Vec<u8>,
+    next_tag: u16,
+    /// What was agreed; before, the plainest.
+    pub(crate) dialect: Dialect,
+    pub(crate) msize: u32,
+    /// The group of new files.
+    pub(crate) gid: u32,
+}
+
+/// An R-message as it came: it decodes.
+pub(crate) struct Got {
+    frame: Vec<u8>,
+    dialect: Dialect,
+}
+
+impl Got {
+    pub(crate) fn msg(&self) -> Rmsg<'_> {
+        Rmsg::decode(&self.frame, self.dialect).expect("checked when it came").1
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        frame::tag_of(&self.frame)
+    }
+
+    /// Its number on the wire.
+    pub(crate) fn number(&self) -> u8 {
+        frame::type_of(&self.frame)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.frame.len()
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        matches!(self.msg(), Rmsg::Error { .. } | Rmsg::Lerror { .. })
+    }
+
+    /// Printed.
+    pub(crate) fn text(&self) -> String {
+        self.msg().with_tag(self.tag()).to_string()
+    }
+}
+
+/// What ends a wait for whatever comes.
+pub(crate) enum Event {
+    Got(Got),
+    Ended,
+}
+
+impl Conn {
+    pub(crate) fn new(transport: Box<dyn Transport>, log: Log, number: u32, gid: u32) -> Self {
+        let (dialect, msize) = (Dialect::P2000, GREETING);
+        Self { transport, log, number, come: Vec::new(), next_tag: 1, dialect, msize, gid }
+    }
+
+    /// A tag that has not been used for long.
+    pub(crate) fn tag(&mut self) -> u16 {
+        let tag = self.next_tag;
+        self.next_tag = if tag >= 0xff00 { 1 } else { tag + 1 };
+        tag
+    }
+
+    /// Sends one message.
+    pub(crate) async fn send(&mut self, tag: u16, message: &Tmsg<'_>) -> Verdict {
+        self.send_all(&[(tag, message.clone())]).await
+    }
+
+    /// Sends messages in one piece.
+    pub(crate) async fn send_all(&mut self, messages: &[(u16, Tmsg<'_>)]) -> Verdict {
+        let mut bytes = Vec::new();
+        for (tag, message) in messages {
+            message.encode(Tag(*tag), self.dialect, &mut bytes);
+            self.log.add("->", self.number, &message.with_tag(Tag(*tag)).to_string());
+        }
+        self.push(&bytes).await
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) -> Verdict {
+        let hex: String = bytes.iter().take(32).map(|b| format!("{b:02x} ")).collect();
+        self.log.add("->", self.number, &format!("{} bytes: {}", bytes.len(), hex.trim_end()));
+        self.push(bytes).await
+    }
+
+    async fn push(&mut self, mut bytes: &[u8]) -> Verdict {
+        while !bytes.is_empty() {
+            let sent = poll_fn(|cx| self.transport.poll_write(cx, &[IoSlice::new(bytes)])).await;
+            let n = sent.map_err(|e| self.gone(&e.to_string()))?;
+            bytes = &bytes[n..];
+        }
+        poll_fn(|cx| self.transport.poll_flush(cx)).await.map_err(|e| self.gone(&e.to_string()))
+    }
+
+    fn gone(&self, why: &str) -> Stop {
+        self.log.add("<-", self.number, &format!("the end: {why}"));
+        Stop::Gone(format!("the server ended the connection ({why})"))
+    }
+
+    /// The next message, whatever it answers, or the end of the connection.
+    pub(crate) async fn event(&mut self) -> Verdict<Event> {
+        match self.frame().await? {
+            Some(frame) => self.checked(frame).map(Event::Got),
+            None => Ok(Event::Ended),
+        }
+    }
+
+    /// The next message as bytes of some dialect; none: the connection has ended.
+    pub(crate) async fn frame(&mut self) -> Verdict<Option<Vec<u8>>> {
+        loop {
+            if let Some(head) = self.come.first_chunk::<4>() {
+                let size = u32::from_le_bytes(*head);
+                if size < HEADER as u32 || size > self.msize {
+                    let start: String = self.come.escape_ascii().map(char::from).take(WIDTH / 2).collect();
+                    self.log.add("<-", self.number, &format!("bytes that begin \"{start}\""));
+                    return fail(format!(
+                        "what came says that it is {size} bytes long; the limit is {}",
+                        self.msize
+                    ));
+                }
+                if self.come.len() >= size as usize {
+                    let rest = self.come.split_off(size as usize);
+                    return Ok(Some(std::mem::replace(&mut self.come, rest)));
+                }
+            }
+            let mut buf = vec![0; BLOCK];
+            match poll_fn(|cx| self.transport.poll_read(cx, &mut buf)).await {
+                Ok(0) if !self.come.is_empty() => {
+                    return fail(format!(
+                        "the connection ended after {} bytes of a message",
+                        self.come.len()
+                    ));
+                }
+                Ok(0) | Err(_) => {
+                    self.log.add("<-", self.number, "the end");
+                    return Ok(None);
+                }
+                Ok(n) => self.come.extend_from_slice(&buf[..n]),
+            }
+        }
+    }
+
+    fn checked(&self, frame: Vec<u8>) -> Verdict<Got> {
+        let (tag, ty) = (frame::tag_of(&frame), frame::type_of(&frame));
+        if let Err(error) = Rmsg::decode(&frame, self.dialect) {
+            self.log.add("<-", self.number, &format!("type {ty} tag {tag}, {} bytes", frame.len()));
+            return fail(format!("the answer is not {}: {error}", self.dialect.name()));
+        }
+        let got = Got { frame, dialect: self.dialect };
+        self.log.add("<-", self.number, &got.text());
+        match got.msg() {
+            Rmsg::Error { .. } if self.dialect.is_l() => fail("Rerror is no message of 9P2000.L: Rlerror is"),
+            Rmsg::Lerror { .. } if !self.dialect.is_l() => fail("Rlerror is a message of 9P2000.L alone"),
+            _ => Ok(got),
+        }
+    }
+
+    /// The next message; the connection must not end.
+    pub(crate) async fn receive(&mut self) -> Verdict<Got> {
+        match self.event().await? {
+            Event::Got(got) => Ok(got),
+            Event::Ended => Err(self.gone("an answer was owed")),
+        }
+    }
+
+    /// The answer to the only request that is outstanding: of its type, or an error.
+    pub(crate) async fn answer(&mut self, tag: u16, message: &Tmsg<'_>) -> Verdict<Got> {
+        let got = self.receive().await?;
+        if got.tag() != Tag(tag) {
+            return fail(format!("an answer with tag {}; only tag {} is outstanding", got.tag(), Tag(tag)));
+        }
+        answers(message, &got)?;
+        Ok(got)
+    }
+
+    /// Asks, and waits for the answer: of its type, or an error.
+    pub(crate) async fn call(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
+        let tag = if matches!(message, Tmsg::Version { .. }) { NOTAG.0 } else { self.tag() };
+        self.send(tag, &message).await?;
+        self.answer(tag, &message).await
+    }
+
+    /// The same; it must succeed.
+    pub(crate) async fn ok(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
+        let got = self.call(message.clone()).await?;
+        if got.is_error() {
+            fail(format!("{} was refused: {}", message.label(), got.text()))
+        } else {
+            Ok(got)
+        }
+    }
+
+    /// The same; it must be refused, because of `why`.
+    pub(crate) async fn refused(&mut self, message: Tmsg<'_>, why: &str) -> Verdict<Got> {
+        let got = self.call(message.clone()).await?;
+        if got.is_error() { Ok(got) } else { fail(format!("{} succeeded, but {why}", message.label())) }
+    }
+
+    /// The same; `None` if the server does not have this.
+    pub(crate) async fn supported(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
+        let label = message.label();
+        let got = self.call(message).await?;
+        match got.msg() {
+            Rmsg::Lerror { ecode: EOPNOTSUPP | ENOSYS } => {
+                Err(Stop::Skip(format!("the server has no {label}: {}", got.text())))
+            }
+            Rmsg::Lerror { .. } | Rmsg::Error { .. } => fail(format!("{label} was refused: {}", got.text())),
+            _ => Ok(got),
+        }
+    }
+}
+
+/// Whether this can be an answer to that.
+pub(crate) fn answers(message: &Tmsg<'_>, got: &Got) -> Verdict {
+    let (asked, label) = (message.number(), message.label());
+    if got.number() == asked + 1 {
+        return Ok(());
+    }
+    match message {
+        Tmsg::Flush { .. } => {
+            fail(format!("a Tflush has no other answer than Rflush; this is {}", got.text()))
+        }
+        _ if got.is_error() => Ok(()),
+        _ => fail(format!("{} is no answer to {label}", got.text())),
+    }
+}
+
+const EOPNOTSUPP: u32 = 95;
+const ENOSYS: u32 = 38;

@@ -1,0 +1,397 @@
+//! The suite from its first look at the server to its last broom.
+//!
+//! In: [`Options`], a way to dial, the time. Out: a [`Report`] as each case ends, and the [`Summary`].
+//!
+//! Always holds: every wait has a limit, and a server that is plainly gone ends the suite instead of every case after
+//! the other; what the suite has made, it removes.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use nine_net::{Env, Transport};
+use nine_proto::msg::{Rmsg, Tmsg};
+use nine_proto::{Dialect, Str, show};
+
+use crate::case::{Case, Needs, Outcome, Stop, Verdict, fail};
+use crate::cases;
+use crate::conn::Log;
+use crate::scene::{A, MSIZE, ROOT, Scene, Server};
+
+/// How the server is reached.
+pub trait Dial {
+    /// A new connection, on which nothing has been said.
+    fn dial(&self) -> Dialling<'_>;
+}
+
+/// A connection to be.
+pub type Dialling<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + 'a>>;
+
+/// What is checked, and as whom.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// These dialects; none: all that the server offers.
+    pub dialects: Vec<Dialect>,
+    /// Only cases in whose name this stands.
+    pub only: String,
+    /// For one case.
+    pub limit: Duration,
+    /// User to attach as, by name.
+    pub uname: String,
+    /// The same by number, or `NOUID`.
+    pub uid: u32,
+    /// Group of new files.
+    pub gid: u32,
+    /// Which tree.
+    pub aname: String,
+    /// The directory, from that tree's root, in which a scratch directory is made.
+    pub path: Vec<Vec<u8>>,
+}
+
+/// One case in one dialect.
+#[derive(Clone)]
+pub struct Report {
+    /// Which.
+    pub case: &'static Case,
+    /// In which dialect.
+    pub dialect: Dialect,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The end of what was said, one message per line, if it failed.
+    pub exchange: Vec<String>,
+}
+
+/// How it all ended.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Of each dialect that was spoken.
+    pub tallies: Vec<Tally>,
+    /// Why the suite stopped early, and how many cases were not run.
+    pub stopped: Option<(String, usize)>,
+    /// What a person should know besides.
+    pub notes: Vec<String>,
+}
+
+/// Of one dialect.
+#[derive(Clone, Copy, Debug)]
+pub struct Tally {
+    /// Which.
+    pub dialect: Dialect,
+    /// Cases that passed.
+    pub passed: usize,
+    /// Cases that failed.
+    pub failed: usize,
+    /// Cases that were skipped.
+    pub skipped: usize,
+}
+
+impl Summary {
+    /// Nothing failed, and nothing was left out but with a reason of its own.
+    pub fn is_good(&self) -> bool {
+        self.stopped.is_none() && self.tallies.iter().all(|tally| tally.failed == 0)
+    }
+}
+
+/// There is nothing to check: why.
+#[derive(Clone, Debug)]
+pub struct Unusable(pub String);
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+/// Runs the suite; `each` is told of every case as it ends.
+pub async fn check(
+    env: Rc<dyn Env>,
+    dial: Rc<dyn Dial>,
+    options: Options,
+    mut each: impl FnMut(&Report),
+) -> Result<Summary, Unusable> {
+    let server = Rc::new(Server { env, dial, options });
+    let offered = offered(&server).await?;
+    let mut summary = Summary::default();
+    for (n, &dialect) in offered.iter().enumerate() {
+        let mut round =
+            Round { server: server.clone(), dialect, offered: offered.clone(), scratch: Err(String::new()) };
+        round.scratch = round.make_scratch().await?;
+        if let Err(reason) = &round.scratch {
+            summary.notes.push(format!("{}: {reason}: what needs a directory is skipped", dialect.name()));
+        }
+        let stopped = round.run(&mut summary, &mut each).await;
+        if let Some(note) = round.sweep().await {
+            summary.notes.push(note);
+        }
+        if let Some((reason, left)) = stopped {
+            let more: usize =
+                offered[n + 1..].iter().map(|&dialect| chosen(&server.options, dialect).count()).sum();
+            summary.stopped = Some((reason, left + more));
+            break;
+        }
+    }
+    Ok(summary)
+}
+
+/// The cases to run in a dialect.
+fn chosen(options: &Options, dialect: Dialect) -> impl Iterator<Item = &'static Case> {
+    let only = options.only.clone();
+    cases::all().filter(move |case| case.speaks.has(dialect) && case.name.contains(&only))
+}
+
+/// The dialects that are wanted and offered. None: the reason.
+async fn offered(server: &Rc<Server>) -> Result<Vec<Dialect>, Unusable> {
+    let wanted = &server.options.dialects;
+    let all = [Dialect::P2000, Dialect::U, Dialect::L];
+    let mut offered = Vec::new();
+    let mut answers = Vec::new();
+    for dialect in all.into_iter().filter(|dialect| wanted.is_empty() || wanted.contains(dialect)) {
+        let scene = scene(server, dialect, &[]);
+        let answer = within(server, greet(&scene)).await.ok_or_else(|| late(server, "to Tversion"))?;
+        match answer {
+            Ok(None) => offered.push(dialect),
+            Ok(Some(other)) => answers.push(format!("{} to {}", other, dialect.name())),
+            Err(Stop::Fail(reason)) => {
+                let heard = scene.log.take().pop().unwrap_or_default();
+                return Err(Unusable(format!("it does not speak 9P: {reason}; {heard}")));
+            }
+            Err(Stop::Gone(reason))
+                if answers.is_empty() && offered.is_empty() && reason.starts_with(NO_CONNECTION) =>
+            {
+                return Err(Unusable(reason));
+            }
+            Err(Stop::Gone(reason) | Stop::Skip(reason)) => {
+                answers.push(format!("{reason}, at {}", dialect.name()))
+            }
+        }
+    }
+    if offered.is_empty() {
+        return Err(Unusable(format!("it offers no dialect of these; it answers {}", answers.join(", "))));
+    }
+    if let Some(missing) = wanted.iter().find(|dialect| !offered.contains(dialect)) {
+        return Err(Unusable(format!(
+            "it does not offer {}; it answers {}",
+            missing.name(),
+            answers.join(", ")
+        )));
+    }
+    Ok(offered)
+}
+
+/// Tversion; what it answers, unless it agrees.
+async fn greet(scene: &Scene) -> Verdict<Option<String>> {
+    let mut c = scene.dial().await?;
+    let version = scene.dialect.name().as_bytes();
+    let got = c.call(Tmsg::Version { msize: MSIZE, version }).await?;
+    Ok(match got.msg() {
+        Rmsg::Version { version: answer, .. } if answer == version => None,
+        Rmsg::Version { version, .. } => Some(show(version).to_string()),
+        _ => Some(got.text()),
+    })
+}
+
+fn scene(server: &Rc<Server>, dialect: Dialect, offered: &[Dialect]) -> Scene {
+    Scene {
+        server: server.clone(),
+        dialect,
+        offered: offered.to_vec(),
+        dir: Vec::new(),
+        log: Log::default(),
+        dialled: Cell::new(0),
+    }
+}
+
+/// The suite in one dialect.
+struct Round {
+    server: Rc<Server>,
+    dialect: Dialect,
+    offered: Vec<Dialect>,
+    /// The name of the suite's directory, or why there is none.
+    scratch: Result<Vec<u8>, String>,
+}
+
+impl Round {
+    /// Finds out whether the server lets us in, and whether it lets us write.
+    async fn make_scratch(&self) -> Result<Result<Vec<u8>, String>, Unusable> {
+        let scene = scene(&self.server, self.dialect, &self.offered);
+        let mut random = [0; 8];
+        self.server.env.entropy(&mut random);
+        let name = format!("nine-check-{:016x}", u64::from_le_bytes(random)).into_bytes();
+        let session = within(&self.server, scene.session()).await;
+        let session = session.ok_or_else(|| late(&self.server, "to Tattach"))?;
+        let mut c = session.map_err(|stop| Unusable(format!("it does not let us in: {}", reason(stop))))?;
+        match within(&self.server, c.mkdir(ROOT, &name)).await {
+            Some(Ok(_)) => Ok(Ok(name)),
+            Some(Err(stop)) => Ok(Err(format!("no directory can be made there: {}", reason(stop)))),
+            None => Err(late(&self.server, "when a directory was to be made")),
+        }
+    }
+
+    /// Runs the cases. Why it stopped before the last, and how many are left.
+    async fn run(&self, summary: &mut Summary, each: &mut impl FnMut(&Report)) -> Option<(String, usize)> {
+        let mut tally = Tally { dialect: self.dialect, passed: 0, failed: 0, skipped: 0 };
+        let mut stopped = None;
+        let mut dead = 0;
+        let cases: Vec<_> = chosen(&self.server.options, self.dialect).collect();
+        for (n, &case) in cases.iter().enumerate() {
+            let (report, lives) = self.one(case, n).await;
+            match report.outcome {
+                Outcome::Pass => tally.passed += 1,
+                Outcome::Fail(_) => tally.failed += 1,
+                Outcome::Skip(_) => tally.skipped += 1,
+            }
+            each(&report);
+            dead = if lives { 0 } else { dead + 1 };
+            if dead >= DEAD
+                && let Some(reason) = self.lives().await
+            {
+                stopped = Some((reason, cases.len() - n - 1));
+                break;
+            }
+        }
+        summary.tallies.push(tally);
+        stopped
+    }
+
+    /// One case, and whether the server has shown life.
+    async fn one(&self, case: &'static Case, n: usize) -> (Report, bool) {
+        let mut scene = scene(&self.server, self.dialect, &self.offered);
+        if case.needs == Needs::Dir {
+            match &self.scratch {
+                Ok(scratch) => scene.dir = vec![scratch.clone(), format!("c{n}").into_bytes()],
+                Err(reason) => {
+                    let outcome = Outcome::Skip(reason.clone());
+                    return (Report { case, dialect: self.dialect, outcome, exchange: Vec::new() }, true);
+                }
+            }
+        }
+        let run = async {
+            make_dir(&scene).await?;
+            (case.run)(&scene).await
+        };
+        let ended = within(&self.server, run).await;
+        let exchange = scene.log.take();
+        if lives_on(&ended) && !scene.dir.is_empty() {
+            // What stays is found by the last broom, and told by it.
+            let _ = within(&self.server, sweep(&scene, &scene.dir)).await;
+        }
+        let (outcome, lives) = match ended {
+            Some(Ok(())) => (Outcome::Pass, true),
+            Some(Err(Stop::Skip(reason))) => (Outcome::Skip(reason), true),
+            Some(Err(Stop::Fail(reason))) => (Outcome::Fail(reason), true),
+            Some(Err(Stop::Gone(reason))) => (Outcome::Fail(reason), false),
+            None => (Outcome::Fail(late(&self.server, "").0), false),
+        };
+        (Report { case, dialect: self.dialect, outcome, exchange }, lives)
+    }
+
+    /// Why the server does not answer any more; `None`: it does.
+    async fn lives(&self) -> Option<String> {
+        let scene = scene(&self.server, self.dialect, &self.offered);
+        match within(&self.server, async { scene.session().await?.attr(ROOT).await }).await {
+            Some(Ok(_)) => None,
+            Some(Err(stop)) => Some(reason(stop)),
+            None => Some(late(&self.server, "").0),
+        }
+    }
+
+    /// Removes what the suite has made; what there is to say if it cannot.
+    async fn sweep(&self) -> Option<String> {
+        let scratch = self.scratch.as_ref().ok()?;
+        let scene = scene(&self.server, self.dialect, &self.offered);
+        let swept = within(&self.server, sweep(&scene, std::slice::from_ref(scratch))).await;
+        let why = match swept {
+            Some(Ok(())) => return None,
+            Some(Err(stop)) => reason(stop),
+            None => late(&self.server, "").0,
+        };
+        Some(format!("{} could not be removed: {why}", show(scratch)))
+    }
+}
+
+/// The directory of a case, if it has one, on a connection of its own.
+async fn make_dir(scene: &Scene) -> Verdict {
+    let [scratch, name] = &scene.dir[..] else { return Ok(()) };
+    let mut c = scene.session().await?;
+    c.walk_whole(ROOT, A, &[scratch]).await?;
+    c.mkdir(A, name).await?;
+    scene.log.take();
+    Ok(())
+}
+
+/// Whether the server has answered, whatever it was.
+fn lives_on(ended: &Option<Verdict>) -> bool {
+    !matches!(ended, None | Some(Err(Stop::Gone(_))))
+}
+
+/// Removes a directory with everything in it, on a connection of its own.
+async fn sweep(scene: &Scene, path: &[Vec<u8>]) -> Verdict {
+    let mut c = scene.session().await?;
+    let mut todo = vec![path.to_vec()];
+    let mut steps = 0;
+    while let Some(path) = todo.last().cloned() {
+        steps += 1;
+        if steps > SWEEPS {
+            return fail("there is no end of it");
+        }
+        let names: Vec<Str<'_>> = path.iter().map(Vec::as_slice).collect();
+        c.walk_whole(ROOT, A, &names).await?;
+        if !c.call(Tmsg::Remove { fid: A }).await?.is_error() {
+            todo.pop();
+            continue;
+        }
+        c.walk_whole(ROOT, A, &names).await?;
+        let entries = c.list(A).await?;
+        for (entry, qid) in &entries {
+            let below = [&path[..], std::slice::from_ref(entry)].concat();
+            if qid.is_dir() {
+                todo.push(below);
+                continue;
+            }
+            c.unlink(A, entry).await?;
+        }
+        c.clunk(A).await?;
+        if entries.is_empty() {
+            return fail(format!("{} is empty and cannot be removed", show(&path.join(&b'/'))));
+        }
+    }
+    Ok(())
+}
+
+/// What `future` comes to, unless a case's time runs out.
+async fn within<T>(server: &Server, future: impl Future<Output = T>) -> Option<T> {
+    let env = &server.env;
+    let mut late = env.sleep_until(env.now() + server.options.limit);
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+fn late(server: &Server, to: &str) -> Unusable {
+    let limit = server.options.limit.as_secs_f32();
+    let to = if to.is_empty() { String::new() } else { format!(" {to}") };
+    Unusable(format!("no answer{to} within {limit} s"))
+}
+
+fn reason(stop: Stop) -> String {
+    match stop {
+        Stop::Fail(reason) | Stop::Skip(reason) | Stop::Gone(reason) => reason,
+    }
+}
+
+/// How a dial that failed begins.
+pub(crate) const NO_CONNECTION: &str = "no connection";
+/// After so many cases in a row without an answer the server is asked whether it is there at all.
+const DEAD: usize = 3;
+/// Steps of the broom: more than all cases make.
+const SWEEPS: usize = 20_000;

@@ -1,0 +1,127 @@
+//! What a case finds when it begins: the server to dial, who to be there, and a directory of its own.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nine_net::Env;
+use nine_proto::msg::{OnlyIds, Rmsg, Tmsg};
+use nine_proto::{Dialect, Fid, NOFID};
+
+use crate::case::{Stop, Verdict, fail};
+use crate::conn::{Conn, Log};
+use crate::run::{Dial, NO_CONNECTION, Options};
+
+/// The directory of the suite, on every session.
+pub(crate) const ROOT: Fid = Fid(0);
+/// The case's own directory, where it has one.
+pub(crate) const DIR: Fid = Fid(1);
+/// For the cases' use.
+pub(crate) const A: Fid = Fid(10);
+pub(crate) const B: Fid = Fid(11);
+pub(crate) const C: Fid = Fid(12);
+pub(crate) const D: Fid = Fid(13);
+
+/// What sessions propose unless the case is about it, bytes. Linux clients and some servers refuse less than 4096.
+pub(crate) const MSIZE: u32 = 64 * 1024;
+
+/// Between two looks at what another connection has changed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What all cases share.
+pub(crate) struct Server {
+    pub(crate) env: Rc<dyn Env>,
+    pub(crate) dial: Rc<dyn Dial>,
+    pub(crate) options: Options,
+}
+
+/// See the module.
+pub(crate) struct Scene {
+    pub(crate) server: Rc<Server>,
+    pub(crate) dialect: Dialect,
+    /// What the server offers besides.
+    pub(crate) offered: Vec<Dialect>,
+    /// Names from the suite's directory to the case's, if it has one.
+    pub(crate) dir: Vec<Vec<u8>>,
+    pub(crate) log: Log,
+    pub(crate) dialled: Cell<u32>,
+}
+
+impl Scene {
+    /// A connection on which nothing has been said.
+    pub(crate) async fn dial(&self) -> Verdict<Conn> {
+        let number = self.dialled.get() + 1;
+        self.dialled.set(number);
+        match self.server.dial.dial().await {
+            Ok(transport) => Ok(Conn::new(transport, self.log.clone(), number, self.server.options.gid)),
+            Err(error) => Err(Stop::Gone(format!("{NO_CONNECTION}: {error}"))),
+        }
+    }
+
+    /// A connection that speaks the dialect.
+    pub(crate) async fn version(&self, msize: u32) -> Verdict<Conn> {
+        let mut c = self.dial().await?;
+        c.version(msize, self.dialect).await?;
+        Ok(c)
+    }
+
+    /// A session: [`ROOT`] is the suite's directory.
+    pub(crate) async fn session(&self) -> Verdict<Conn> {
+        self.session_with(MSIZE).await
+    }
+
+    /// The same with another msize.
+    pub(crate) async fn session_with(&self, msize: u32) -> Verdict<Conn> {
+        let mut c = self.version(msize).await?;
+        self.attach(&mut c, ROOT).await?;
+        let path = self.names();
+        if !path.is_empty() {
+            c.walk_whole(ROOT, ROOT, &path).await?;
+        }
+        Ok(c)
+    }
+
+    /// A session with [`DIR`], the case's own directory.
+    pub(crate) async fn here(&self) -> Verdict<Conn> {
+        self.here_with(MSIZE).await
+    }
+
+    /// The same with another msize.
+    pub(crate) async fn here_with(&self, msize: u32) -> Verdict<Conn> {
+        let mut c = self.session_with(msize).await?;
+        let path: Vec<&[u8]> = self.dir.iter().map(Vec::as_slice).collect();
+        c.walk_whole(ROOT, DIR, &path).await?;
+        Ok(c)
+    }
+
+    /// The Tattach of the user that the suite is.
+    pub(crate) fn tattach(&self, fid: Fid) -> Tmsg<'_> {
+        let Options { uname, uid, aname, .. } = &self.server.options;
+        Tmsg::Attach {
+            fid,
+            afid: NOFID,
+            uname: uname.as_bytes(),
+            aname: aname.as_bytes(),
+            n_uname: OnlyIds(*uid),
+        }
+    }
+
+    /// A fid for the server's own root.
+    pub(crate) async fn attach(&self, c: &mut Conn, fid: Fid) -> Verdict<nine_proto::Qid> {
+        match c.ok(self.tattach(fid)).await?.msg() {
+            Rmsg::Attach { qid } => Ok(qid),
+            _ => fail("an Rattach was expected"),
+        }
+    }
+
+    fn names(&self) -> Vec<&[u8]> {
+        self.server.options.path.iter().map(Vec::as_slice).collect()
+    }
+
+    /// Lets some time pass, for what a server does when it notices that a connection has ended. The case's limit ends
+    /// such waits.
+    pub(crate) async fn pause(&self) {
+        let env = &self.server.env;
+        env.sleep_until(env.now() + LOOK).await;
+    }
+}
