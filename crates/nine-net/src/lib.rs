@@ -23,3 +23,8 @@ pub use poll::{PollSocket, Reactor, Sleep};
 pub use socket::{Listener, Socket};
 pub use tls::{ClientAuth, ClientTls, ServerTls, Tls, TlsFiles, Trust, fingerprint};
 pub use transport::{Peer, Proof, Transport};
+
+/// The user and group that this process acts as.
+pub fn own_ids() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}

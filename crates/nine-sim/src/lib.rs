@@ -11,6 +11,6 @@ mod rng;
 mod world;
 
 pub use host::{Faulty, Plan};
-pub use link::{End, Shape, link};
+pub use link::{End, Links, Shape, link};
 pub use rng::Rng;
 pub use world::{SimEnv, World, seeds};

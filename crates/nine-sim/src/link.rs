@@ -69,9 +69,31 @@ struct Way {
 
 /// Two ends of a new link.
 pub fn link(world: &World, shape: Shape) -> (End, End) {
-    let clock = world.env().clock();
+    connect(world.env().clock(), world.rng(), shape)
+}
+
+/// Makes links where the world itself cannot be: for whoever dials from any thread.
+pub struct Links {
+    clock: Arc<Clock>,
+    rng: Mutex<Rng>,
+}
+
+impl Links {
+    /// Links of this world.
+    pub fn new(world: &World) -> Self {
+        Self { clock: world.env().clock(), rng: Mutex::new(world.rng()) }
+    }
+
+    /// Two ends of a new link.
+    pub fn link(&self, shape: Shape) -> (End, End) {
+        let rng = self.rng.lock().expect("no panic while it is held").fork();
+        connect(self.clock.clone(), rng, shape)
+    }
+}
+
+fn connect(clock: Arc<Clock>, rng: Rng, shape: Shape) -> (End, End) {
     let peer = Peer { addr: "sim".into(), proof: shape.proof.clone() };
-    let shared = Shared { shape, rng: world.rng(), sent: 0, broken: false, ways: Default::default() };
+    let shared = Shared { shape, rng, sent: 0, broken: false, ways: Default::default() };
     let shared = Arc::new(Mutex::new(shared));
     let end = |side| End { shared: shared.clone(), clock: clock.clone(), side, peer: peer.clone() };
     (end(0), end(1))

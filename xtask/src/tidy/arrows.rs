@@ -140,7 +140,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nine-block", &[]),
     ("nine-net", &["nine-stream", "nine-ring"]),
     ("nine-io", &["nine-proto", "nine-stream", "nine-net"]),
-    ("nine-mux", &["nine-proto", "nine-io"]),
+    ("nine-mux", &["nine-proto", "nine-io", "nine-net"]),
     ("nine-servers", &["nine-proto", "nine-io", "nine-stream", "nine-net", "nine-ring", "nine-block"]),
     ("nine-aoe", &["nine-stream", "nine-net", "nine-block"]),
     ("nine-fs", &["nine-proto", "nine-io", "nine-block"]),

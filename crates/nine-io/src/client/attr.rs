@@ -41,6 +41,11 @@ impl File {
         if set.name.is_some() {
             return Err(Error::refused(Errno::EINVAL, "9P2000.L changes names by rename only"));
         }
+        self.call(self.tsetattr(set)).await.map(drop)
+    }
+
+    /// The Tsetattr that says this, but for a name.
+    pub fn tsetattr(&self, set: &SetAttr<'_>) -> Tmsg<'static> {
         let mut valid = SetMask(0);
         for (wanted, bit) in [
             (set.mode.is_some(), SetMask::MODE),
@@ -57,7 +62,7 @@ impl File {
             }
         }
         let time = |t| if let Some(TimeSet::To(time)) = t { time } else { Time::default() };
-        let message = Tmsg::Setattr {
+        Tmsg::Setattr {
             fid: self.fid(),
             valid,
             mode: set.mode.unwrap_or(0),
@@ -66,8 +71,7 @@ impl File {
             size: set.size.unwrap_or(0),
             atime: time(set.atime),
             mtime: time(set.mtime),
-        };
-        self.call(message).await.map(drop)
+        }
     }
 
     async fn setattr_by_wstat(&self, set: &SetAttr<'_>) -> Result<()> {

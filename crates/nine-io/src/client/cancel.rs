@@ -5,11 +5,14 @@
 //! counts (flush(5)); calls that are not yet begun fail with EINTR.
 
 use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+
+use super::error::Result;
+use super::state::interrupted;
 
 /// A wish to stop. Clones are the same wish.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +33,17 @@ impl Cancel {
     pub fn scope<F: Future + Unpin>(self, future: F) -> Scope<F> {
         Scope { cancel: self, future }
     }
+}
+
+/// `future`, or EINTR as soon as the computation it is part of shall stop: for waits that are no calls. What it has
+/// begun is dropped.
+pub async fn heed<T>(future: impl Future<Output = T>) -> Result<T> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match is_cancelled() {
+        true => Poll::Ready(Err(interrupted())),
+        false => future.as_mut().poll(cx).map(Ok),
+    })
+    .await
 }
 
 /// See [`Cancel::scope`].

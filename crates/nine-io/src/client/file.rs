@@ -1,6 +1,7 @@
 //! A file of the server: one fid, and what is known about it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nine_proto::msg::{MAXWELEM, Names, Tmsg};
 use nine_proto::{Errno, Fid, OpenFlags, Qid, show};
@@ -22,12 +23,12 @@ pub struct File {
     /// How it is open, and the `iounit` the server gave it.
     open: Option<(OpenFlags, u32)>,
     /// The fid is another's to clunk.
-    gone: bool,
+    gone: AtomicBool,
 }
 
 impl File {
     pub(crate) fn new(client: &Client, fid: Fid, qid: Qid) -> Self {
-        Self { client: client.clone(), fid, qid, open: None, gone: false }
+        Self { client: client.clone(), fid, qid, open: None, gone: AtomicBool::new(false) }
     }
 
     /// The session it belongs to.
@@ -134,15 +135,20 @@ impl File {
 
     /// Clunks the fid and waits for the answer (clunk(5)): the file is gone in any case, but an error may mean that
     /// something written was not kept. Dropping the future leaves the clunk to the background.
-    pub async fn close(mut self) -> Result<()> {
-        self.gone = true;
+    pub async fn close(self) -> Result<()> {
+        self.leave();
         self.call(Tmsg::Clunk { fid: self.fid }).await.map(drop)
     }
 
     /// Removes the file (remove(5)). The fid is gone in any case.
-    pub async fn remove(mut self) -> Result<()> {
-        self.gone = true;
+    pub async fn remove(self) -> Result<()> {
+        self.leave();
         self.call(Tmsg::Remove { fid: self.fid }).await.map(drop)
+    }
+
+    /// A message that was passed on ends the fid: dropping this must not.
+    pub fn leave(&self) {
+        self.gone.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn call<'m>(&self, message: Tmsg<'m>) -> Call<'m> {
@@ -152,7 +158,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        if !self.gone {
+        if !*self.gone.get_mut() {
             self.client.0.shared.with(|state| state.clunk([self.fid]));
         }
     }

@@ -65,8 +65,8 @@ impl Client {
     }
 
     /// To be called from time to time while [`Client::under_way`] shows requests that were taken back: whoever has
-    /// waited for an Rflush for `patience` calls of this is answered EINTR. How many Rflushes are so overdue: their tags
-    /// and fids stay taken, and if they become many the server is better given up ([`Client::abort`]).
+    /// waited for an Rflush for `patience` calls of this is answered EINTR. How many Rflushes are so overdue: their
+    /// tags and fids stay taken, and if they become many the server is better given up ([`Client::abort`]).
     pub fn tick(&self, patience: u32) -> usize {
         self.0.shared.with(|state| state.tick(patience))
     }

@@ -56,7 +56,7 @@ use call::Call;
 use state::Shared;
 
 pub use answer::{Answer, Getlock};
-pub use cancel::{Cancel, Scope};
+pub use cancel::{Cancel, Scope, heed};
 pub use dir::{Entry, ReadDir, Stats};
 pub use driver::Driver;
 pub use error::{Error, Result};
@@ -190,6 +190,11 @@ impl Client {
     /// The most data in one read or write of a file that does not ask for less, bytes.
     pub fn iounit_max(&self) -> u32 {
         self.0.iounit
+    }
+
+    /// Whether both are the same session, so that a fid of one means the same to the other.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The server's address.

@@ -245,8 +245,8 @@ impl State {
         }
     }
 
-    /// Nobody needs the call any more, but somebody waits for what became of it: its answer if there is one before its
-    /// Rflush, else EINTR, and then it has not happened (flush(5)).
+    /// Nobody needs the call any more, but somebody waits for what became of it: its answer if there is one before
+    /// its Rflush, else EINTR, and then it has not happened (flush(5)).
     pub(crate) fn flush(&mut self, call: usize) {
         let Slot::Waits { at, .. } = self.calls[call] else { return };
         match at {
@@ -273,8 +273,8 @@ impl State {
         }
     }
 
-    /// Some time has passed: who has waited for an Rflush for `patience` of these waits no longer. The tag stays taken
-    /// until the server says something. How many are so by now.
+    /// Some time has passed: who has waited for an Rflush for `patience` of these waits no longer. The tag stays
+    /// taken until the server says something. How many are so by now.
     pub(crate) fn tick(&mut self, patience: u32) -> usize {
         self.now = self.now.wrapping_add(1);
         let mut forsaken = 0;

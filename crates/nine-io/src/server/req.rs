@@ -12,7 +12,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use nine_net::Proof;
 use nine_proto::session::server::{CallId, Request as SessionRequest};
-use nine_proto::{DirBuf, Errno, Error, Names, Op, Result};
+use nine_proto::{Dialect, DirBuf, Errno, Error, Names, Op, Result};
 
 use super::gate::split_token;
 use crate::buf::Frame;
@@ -119,6 +119,16 @@ impl Request {
     /// Who asks: as of the attach this fid descends from, or of this attach.
     pub fn who(&self) -> &Arc<Who> {
         &self.who
+    }
+
+    /// What the client speaks.
+    pub fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+
+    /// Of a read: the bytes that the answer may have.
+    pub fn count(&self) -> u32 {
+        self.inner.count()
     }
 
     /// What a Twrite carries, without a copy. Of a request that is kept ([`Req::later`]) it pins nothing larger than

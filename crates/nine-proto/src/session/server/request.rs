@@ -57,6 +57,11 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
         self.id
     }
 
+    /// What the client speaks.
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
     /// The node behind its fid.
     pub fn fid(&self) -> Option<&N> {
         self.fid.as_ref()
@@ -75,6 +80,11 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
     /// The frame, if it has one, to be moved to smaller memory.
     pub fn frame_mut(&mut self) -> Option<&mut F> {
         self.frame.as_mut()
+    }
+
+    /// Of a read: the bytes that the answer may have.
+    pub fn count(&self) -> u32 {
+        self.count
     }
 
     /// Where the answer to a `Readdir` goes.

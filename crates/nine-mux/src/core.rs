@@ -1,0 +1,434 @@
+//! What all of a mux shares, and the calls that change it.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use nine_io::client::{Error, heed};
+use nine_net::Env;
+use nine_proto::{Errno, Names};
+
+use crate::cfid::{Step, Walker};
+use crate::jobs::Jobs;
+use crate::lock;
+use crate::named::Named;
+use crate::outside::Outside;
+use crate::qid::Qids;
+use crate::space::{Flags, Place, Space, TreeId};
+use crate::upstream::{As, Ident, Root, Server, Tree, Upstream};
+use crate::walk::{Last, Pos};
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) me: Weak<Core>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) qids: Arc<Qids>,
+    named: Mutex<HashMap<Box<str>, Arc<Named>>>,
+    upstreams: Mutex<HashMap<Arc<str>, Weak<Upstream>>>,
+    /// Trees that are mounted or still have fids. Whoever mounts one holds it in `mounted`.
+    trees: Mutex<HashMap<TreeId, Weak<Tree>>>,
+    mounted: Mutex<HashMap<TreeId, Arc<Tree>>>,
+    idents: Mutex<HashMap<User, Weak<Ident>>>,
+    next_upstream: AtomicU32,
+    next_tree: AtomicU32,
+    pub(crate) outside: Outside,
+    /// Whether somebody waits for an Rflush.
+    flushing: Mutex<Flushing>,
+    pub(crate) counts: Counts,
+    /// The tree that every name space begins with.
+    backbone: OnceLock<TreeId>,
+    /// Of users and groups, for dialects that want text.
+    pub(crate) names: Arc<dyn Names>,
+}
+
+/// A name and a number.
+type User = (Box<str>, Option<u32>);
+
+/// What has happened since the beginning.
+#[derive(Default)]
+pub(crate) struct Counts {
+    /// Requests passed on as they came.
+    pub(crate) forwarded: AtomicU64,
+    /// Requests that took several steps.
+    pub(crate) jobs: AtomicU64,
+    /// Rflushes that came too late.
+    pub(crate) forsaken: AtomicU64,
+}
+
+#[derive(Default)]
+struct Flushing {
+    any: bool,
+    waker: Option<Waker>,
+}
+
+impl Core {
+    pub(crate) fn new(names: Arc<dyn Names>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            jobs: Arc::default(),
+            qids: Arc::new(Qids::new()),
+            named: Mutex::default(),
+            upstreams: Mutex::default(),
+            trees: Mutex::default(),
+            mounted: Mutex::default(),
+            idents: Mutex::default(),
+            next_upstream: AtomicU32::new(1),
+            next_tree: AtomicU32::new(1),
+            outside: Outside::default(),
+            flushing: Mutex::default(),
+            counts: Counts::default(),
+            backbone: OnceLock::new(),
+            names,
+        })
+    }
+
+    /// Spawns what is to be spawned, polls jobs, and runs out of patience in time; does not end.
+    pub(crate) async fn run(&self, env: impl Env) {
+        let mut tick: Option<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> = None;
+        poll_fn(|cx| {
+            self.jobs.poll(cx);
+            self.outside.visit(&env, cx);
+            let flushing = {
+                let mut flushing = lock(&self.flushing);
+                flushing.waker = Some(cx.waker().clone());
+                flushing.any
+            };
+            if flushing {
+                let timer = tick.get_or_insert_with(|| env.sleep_until(env.now() + TICK));
+                if timer.as_mut().poll(cx).is_ready() {
+                    tick = None;
+                    lock(&self.flushing).any = self.tick();
+                    // A new timer, if there still is a reason.
+                    cx.waker().wake_by_ref();
+                }
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    /// Somebody waits for an Rflush from now on.
+    pub(crate) fn flushed(&self) {
+        let waker = {
+            let mut flushing = lock(&self.flushing);
+            if std::mem::replace(&mut flushing.any, true) {
+                return;
+            }
+            flushing.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether anybody still waits for an Rflush.
+    fn tick(&self) -> bool {
+        let mut any = false;
+        for upstream in self.upstreams() {
+            for client in upstream.lanes().iter().filter_map(|lane| lane.client()) {
+                let overdue = client.tick(PATIENCE);
+                self.counts.forsaken.fetch_max(overdue as u64, Ordering::Relaxed);
+                if overdue > QUARANTINE {
+                    tracing::warn!(upstream = %upstream.server.name, "it answers no Tflush: given up");
+                    let text = "the server answers no Tflush";
+                    client.abort(std::io::Error::new(std::io::ErrorKind::TimedOut, text));
+                }
+                any |= client.under_way().1 > 0;
+            }
+        }
+        any
+    }
+
+    /// An upstream by its name, made known if it is new.
+    pub(crate) fn upstream(&self, server: Server) -> Arc<Upstream> {
+        let mut upstreams = lock(&self.upstreams);
+        if let Some(known) = upstreams.get(&server.name).and_then(Weak::upgrade) {
+            return known;
+        }
+        upstreams.retain(|_, upstream| upstream.strong_count() > 0);
+        let name = server.name.clone();
+        let id = self.next_upstream.fetch_add(1, Ordering::Relaxed);
+        let upstream = Arc::new(Upstream::new(id, server, self.qids.clone()));
+        upstreams.insert(name, Arc::downgrade(&upstream));
+        upstream
+    }
+
+    /// Every upstream that is mounted or still has fids, by number.
+    pub(crate) fn upstreams(&self) -> Vec<Arc<Upstream>> {
+        let mut all: Vec<_> = lock(&self.upstreams).values().filter_map(Weak::upgrade).collect();
+        all.sort_by_key(|upstream| upstream.id);
+        all
+    }
+
+    /// The tree of an aname, as somebody. The same question has the same answer.
+    pub(crate) fn tree(&self, upstream: &Arc<Upstream>, aname: &str, user: &As) -> Arc<Tree> {
+        let user = match user {
+            As::Client => None,
+            As::User { name, uid } => Some((name, *uid)),
+        };
+        let is = |tree: &Arc<Tree>| {
+            let of = tree.user.as_ref().map(|ident| (&ident.name, ident.uid));
+            Arc::ptr_eq(&tree.upstream, upstream) && *tree.aname == *aname && of == user
+        };
+        let mut trees = lock(&self.trees);
+        if let Some(tree) = trees.values().filter_map(Weak::upgrade).find(is) {
+            return tree;
+        }
+        trees.retain(|_, tree| tree.strong_count() > 0);
+        let id = TreeId(self.next_tree.fetch_add(1, Ordering::Relaxed));
+        let user = user.map(|(name, uid)| Arc::new(Ident::new(name, uid)));
+        let tree = Arc::new(Tree { id, upstream: upstream.clone(), aname: aname.into(), user });
+        trees.insert(id, Arc::downgrade(&tree));
+        tree
+    }
+
+    pub(crate) fn tree_of(&self, id: TreeId) -> Option<Arc<Tree>> {
+        lock(&self.trees).get(&id).and_then(Weak::upgrade)
+    }
+
+    /// The user of this name and number, with the roots that it has already.
+    pub(crate) fn ident(&self, name: &str, uid: Option<u32>) -> Arc<Ident> {
+        let mut idents = lock(&self.idents);
+        let key = (Box::from(name), uid);
+        if let Some(ident) = idents.get(&key).and_then(Weak::upgrade) {
+            return ident;
+        }
+        idents.retain(|_, ident| ident.strong_count() > 0);
+        let ident = Arc::new(Ident::new(name, uid));
+        idents.insert(key, Arc::downgrade(&ident));
+        ident
+    }
+
+    /// The root of a tree for whoever walks.
+    pub(crate) async fn root(&self, by: &Walker, tree: TreeId) -> Result<Arc<Root>, Error> {
+        let tree = self.tree_of(tree).ok_or(Error::Remote(Errno::ENOENT.into()))?;
+        let ident = tree.user.as_ref().unwrap_or(&by.ident);
+        heed(ident.root(&tree, by.hops, by.client, &self.outside)).await?
+    }
+
+    /// Every name space, by name.
+    pub(crate) fn all_named(&self) -> Vec<Arc<Named>> {
+        let mut all: Vec<_> = lock(&self.named).values().cloned().collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// A name space, made if there is none of that name; before any, the backbone is set.
+    pub(crate) fn named_or_new(&self, name: &str) -> Arc<Named> {
+        let backbone = *self.backbone.get().expect("a mux is made with its backbone");
+        let mut named = lock(&self.named);
+        let new = || Arc::new(Named::new(name, Space::new(Place::root(backbone))));
+        named.entry(name.into()).or_insert_with(new).clone()
+    }
+
+    pub(crate) fn set_backbone(&self, tree: Arc<Tree>) {
+        let id = tree.id;
+        lock(&self.mounted).insert(id, tree);
+        self.backbone.get_or_init(|| id);
+    }
+
+    /// Mounts the root of a tree on `old` (mount(2)).
+    pub(crate) async fn mount(
+        &self,
+        by: &Walker,
+        tree: Arc<Tree>,
+        what: &str,
+        old: &str,
+        flags: Flags,
+    ) -> Result<u64, Error> {
+        let root = self.root(by, tree.id);
+        // A server that is not there now is mounted when somebody walks to it; one that refuses is refused.
+        let is_dir = match root.await {
+            Ok(root) => Some(root.qid().is_dir()),
+            Err(error) if is_unreachable(&error) => {
+                tracing::warn!("{what} is mounted, but not reached yet: {error}");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let from = self.covered(by, old, is_dir).await?;
+        lock(&self.mounted).insert(tree.id, tree.clone());
+        by.named
+            .change(|space| space.mount(vec![Place::root(tree.id)], what, from, old, flags))
+            .inspect(|_| self.prune())
+            .map_err(Error::Refused)
+    }
+
+    /// Makes `new` be seen at `old` (bind(2)): what is there now, whatever happens to its name later.
+    pub(crate) async fn bind(&self, by: &Walker, new: &str, old: &str, flags: Flags) -> Result<u64, Error> {
+        let pos = self.resolve(by, new).await?;
+        let from = self.covered(by, old, Some(pos.raw.is_dir())).await?;
+        let to = match &pos.crossed {
+            Some((head, _)) => head.members.iter().map(|member| member.to.clone()).collect(),
+            None => vec![pos.place().clone()],
+        };
+        if !pos.raw.is_dir() && flags != Flags::REPLACE {
+            return Err(refused(
+                Errno::EINVAL,
+                "inconsistent mount: files are bound on files, without -a, -b, -c",
+            ));
+        }
+        by.named.change(|space| space.mount(to, new, from, old, flags)).map_err(Error::Refused)
+    }
+
+    /// Takes `new` away from `old`, or with no `new` everything (bind(2)).
+    pub(crate) async fn unmount(&self, by: &Walker, new: Option<&str>, old: &str) -> Result<(), Error> {
+        let from = self.covered(by, old, None).await?;
+        let places = match new {
+            None => None,
+            // The words of the call are enough: its server may be gone.
+            Some(new) => match self.resolve(by, new).await {
+                Ok(pos) => Some(vec![pos.step.covered.clone(), pos.place().clone()]),
+                Err(_) => Some(Vec::new()),
+            },
+        };
+        by.named
+            .change(|space| {
+                space.unmount(&from, |mount| match (&places, new) {
+                    (Some(places), Some(new)) => &*mount.what == new || places.contains(&mount.to),
+                    _ => true,
+                })
+            })
+            .map_err(Error::Refused)?;
+        self.prune();
+        Ok(())
+    }
+
+    /// Where a path leads, with what is mounted there.
+    pub(crate) async fn resolve(&self, by: &Walker, path: &str) -> Result<Pos, Error> {
+        let space = by.named.space();
+        let names = names_of(path);
+        let root = self.begin(&space, by).await?;
+        self.walk_pos(&space, by, root, &names, Last::Crossed, |_| {})
+            .await
+            .map_err(|error| at_path(path, error))
+    }
+
+    /// The root of a name space.
+    pub(crate) async fn begin(&self, space: &Space, by: &Walker) -> Result<Pos, Error> {
+        let step = Step::root(space.root().clone());
+        if let Some(head) = space.head(space.root()) {
+            return self.cross(by, step, head.clone()).await;
+        }
+        let (root, file, raw) = self.enter_place(by, space.root()).await?;
+        Ok(Pos { step, crossed: None, root, file, raw })
+    }
+
+    /// The place that a mount on `old` covers: its last name is not looked up among the mount points. It is made if it
+    /// is a directory that is missing in the backbone, and nowhere else.
+    async fn covered(&self, by: &Walker, old: &str, is_dir: Option<bool>) -> Result<Place, Error> {
+        let space = by.named.space();
+        let names = names_of(old);
+        let Some((last, up)) = names.split_last() else {
+            return Ok(space.root().clone());
+        };
+        if names.contains(&&b".."[..]) {
+            return Err(refused(Errno::EINVAL, "a mount point is named without \"..\""));
+        }
+        let mut pos = self.begin(&space, by).await?;
+        for name in up {
+            let next = self.step(&space, by, pos, name, Last::Crossed, true).await;
+            pos = next.map_err(|error| at_path(old, error))?;
+        }
+        let is_dir_or_unknown = is_dir != Some(false);
+        let next = self.step(&space, by, pos, last, Last::Covered, is_dir_or_unknown).await;
+        let next = next.map_err(|error| at_path(old, error))?;
+        if is_dir.is_some_and(|is_dir| is_dir != next.raw.is_dir()) {
+            let text = "inconsistent mount: both must be directories, or both files";
+            return Err(refused(Errno::EINVAL, text));
+        }
+        Ok(next.step.covered.clone())
+    }
+
+    /// One name on the way to a mount point; a directory that is missing in the backbone is made.
+    async fn step(
+        &self,
+        space: &Space,
+        by: &Walker,
+        pos: Pos,
+        name: &[u8],
+        last: Last,
+        make: bool,
+    ) -> Result<Pos, Error> {
+        let may_make = make && pos.place().tree == space.root().tree;
+        match self.walk_pos(space, by, pos.clone(), &[name], last, |_| {}).await {
+            Err(error) if error.errno() == Errno::ENOENT && may_make => {
+                match pos.file.mkdir(name, 0o755, nine_proto::NOGID).await {
+                    Err(error) if error.errno() != Errno::EEXIST => return Err(error),
+                    _ => {}
+                }
+                self.walk_pos(space, by, pos, &[name], last, |_| {}).await
+            }
+            other => other,
+        }
+    }
+
+    /// Lets go of trees that no name space shows any more.
+    fn prune(&self) {
+        let shown: std::collections::HashSet<TreeId> =
+            self.all_named().iter().flat_map(|named| named.space().trees()).collect();
+        let gone: Vec<_> = {
+            let mut mounted = lock(&self.mounted);
+            let gone = mounted.keys().copied().filter(|id| !shown.contains(id)).collect::<Vec<_>>();
+            gone.into_iter().filter_map(|id| mounted.remove(&id)).collect()
+        };
+        for tree in gone {
+            // Its own user's roots hold the tree: nobody else would let go of them.
+            let idents: Vec<_> = lock(&self.idents).values().filter_map(Weak::upgrade).collect();
+            idents.iter().chain(&tree.user).for_each(|ident| ident.forget(tree.id));
+        }
+    }
+
+    /// A file of an upstream has been removed: nothing is mounted from it any more.
+    pub(crate) fn removed(&self, place: &Place) {
+        for named in self.all_named() {
+            if named.space().trees().contains(&place.tree) {
+                let forgotten = named.change(|space| match space.forget(place) {
+                    true => Ok(()),
+                    false => Err(Errno::ENOENT.into()),
+                });
+                if forgotten.is_ok() {
+                    tracing::info!("{} is gone: its mounts are, too", crate::space::show_path(&place.path));
+                    self.prune();
+                }
+            }
+        }
+    }
+}
+
+/// Whether a server could not be asked at all.
+fn is_unreachable(error: &Error) -> bool {
+    matches!(error, Error::Transport { .. })
+}
+
+pub(crate) fn refused(errno: Errno, text: &str) -> Error {
+    Error::Refused(nine_proto::Error::new(errno, text))
+}
+
+fn at_path(path: &str, error: Error) -> Error {
+    match error {
+        Error::Remote(error) => Error::Walk { path: path.into(), error },
+        other => other,
+    }
+}
+
+fn names_of(path: &str) -> Vec<&[u8]> {
+    path.as_bytes().split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b".")).collect()
+}
+
+/// How long an Rflush is waited for: so many ticks.
+const PATIENCE: u32 = 10;
+/// Of this length.
+const TICK: Duration = Duration::from_secs(1);
+/// Overdue Rflushes with which an upstream is given up.
+const QUARANTINE: usize = 64;
+
+impl Drop for Core {
+    /// Roots hold their trees, and a tree its own user's roots.
+    fn drop(&mut self) {
+        for tree in lock(&self.mounted).values() {
+            tree.user.iter().for_each(|ident| ident.forget(tree.id));
+        }
+    }
+}

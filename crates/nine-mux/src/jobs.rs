@@ -1,0 +1,179 @@
+//! Operations of several steps, as futures in slots that are used again: no task for each.
+//!
+//! In: [`Jobs::begin`], which polls the job at once, so that what needs no waiting never meets the queue. Out: nothing;
+//! a job answers its request itself. [`Jobs::poll`] polls those that were woken since.
+//!
+//! Always holds: a job that is woken while it is polled is polled again; one that is cancelled is polled again with its
+//! wish set, and ends by itself. Bounded by the requests that clients may have outstanding: one job each.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+
+use nine_io::client::{Cancel, Scope};
+use nine_io::server::ReqId;
+
+use crate::sync::{Mutex, lock};
+
+/// What a job is: it answers its request before it ends.
+pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Default)]
+pub(crate) struct Jobs {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    by_request: HashMap<ReqId, usize>,
+    /// Slots whose jobs were woken.
+    ready: Vec<usize>,
+    /// Of whoever polls [`Jobs::poll`].
+    driver: Option<Waker>,
+}
+
+struct Slot {
+    job: Stage,
+    request: Option<ReqId>,
+    cancel: Cancel,
+    waker: Waker,
+    /// It is in `ready`, or will be when its poll ends.
+    woken: bool,
+}
+
+enum Stage {
+    Free,
+    Waits(Scope<Job>),
+    /// Somebody polls it now.
+    Polled,
+}
+
+struct Wakes {
+    jobs: Weak<Jobs>,
+    slot: usize,
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        if let Some(jobs) = self.jobs.upgrade() {
+            jobs.wake(self.slot);
+        }
+    }
+}
+
+impl Jobs {
+    /// Begins a job for a request, or one of our own.
+    pub(crate) fn begin(self: &Arc<Self>, request: Option<ReqId>, job: Job) {
+        let index = {
+            let mut state = lock(&self.state);
+            let index = state.free.pop().unwrap_or_else(|| {
+                let slot = state.slots.len();
+                let waker = Waker::from(Arc::new(Wakes { jobs: Arc::downgrade(self), slot }));
+                let free =
+                    Slot { job: Stage::Free, request: None, cancel: Cancel::default(), waker, woken: false };
+                state.slots.push(free);
+                slot
+            });
+            if let Some(id) = request {
+                state.by_request.insert(id, index);
+            }
+            let slot = &mut state.slots[index];
+            slot.cancel = Cancel::default();
+            slot.job = Stage::Waits(slot.cancel.clone().scope(job));
+            slot.request = request;
+            slot.woken = true;
+            index
+        };
+        self.run(index);
+    }
+
+    /// Wishes that the job of a request stop; `false`: there is none.
+    pub(crate) fn cancel(&self, request: ReqId) -> bool {
+        let found = {
+            let state = lock(&self.state);
+            let index = state.by_request.get(&request).copied();
+            index.inspect(|&index| state.slots[index].cancel.cancel())
+        };
+        found.inspect(|&index| self.wake(index)).is_some()
+    }
+
+    /// Jobs that have not ended.
+    pub(crate) fn len(&self) -> usize {
+        let state = lock(&self.state);
+        state.slots.len() - state.free.len()
+    }
+
+    /// Polls what was woken, and remembers to be woken.
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) {
+        let ready = {
+            let mut state = lock(&self.state);
+            match &mut state.driver {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            std::mem::take(&mut state.ready)
+        };
+        for index in ready {
+            self.run(index);
+        }
+    }
+
+    /// Polls a job until it waits and was not woken meanwhile.
+    fn run(&self, index: usize) {
+        let mut polled: Option<Scope<Job>> = None;
+        loop {
+            let (mut job, waker) = {
+                let mut state = lock(&self.state);
+                let slot = &mut state.slots[index];
+                let again = std::mem::take(&mut slot.woken);
+                let job = match (polled.take(), std::mem::replace(&mut slot.job, Stage::Polled)) {
+                    (Some(job), _) | (None, Stage::Waits(job)) => job,
+                    (None, other) => {
+                        // Its poller looks at `woken` when it is done; a free slot was woken by an old waker.
+                        slot.woken = again && matches!(other, Stage::Polled);
+                        slot.job = other;
+                        return;
+                    }
+                };
+                if !again {
+                    slot.job = Stage::Waits(job);
+                    return;
+                }
+                (job, slot.waker.clone())
+            };
+            if let Poll::Ready(()) = Pin::new(&mut job).poll(&mut Context::from_waker(&waker)) {
+                drop(job);
+                return self.end(index);
+            }
+            polled = Some(job);
+        }
+    }
+
+    fn end(&self, index: usize) {
+        let mut state = lock(&self.state);
+        let slot = &mut state.slots[index];
+        slot.job = Stage::Free;
+        slot.woken = false;
+        if let Some(id) = slot.request.take() {
+            state.by_request.remove(&id);
+        }
+        state.free.push(index);
+    }
+
+    fn wake(&self, index: usize) {
+        let driver = {
+            let mut state = lock(&self.state);
+            let slot = &mut state.slots[index];
+            if std::mem::replace(&mut slot.woken, true) || !matches!(slot.job, Stage::Waits(_)) {
+                return;
+            }
+            state.ready.push(index);
+            if state.ready.len() == 1 { state.driver.clone() } else { None }
+        };
+        driver.into_iter().for_each(Waker::wake);
+    }
+}

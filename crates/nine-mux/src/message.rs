@@ -1,0 +1,113 @@
+//! Passing a request on as it came: the message that asks an upstream for the same, where its dialect has one.
+
+use bytes::Bytes;
+use nine_io::client::{Answer, Client};
+use nine_io::server::Request;
+use nine_proto::msg::{Data, OnlyUStr, Tmsg};
+use nine_proto::{Fid, Make, Op, OpenFlags, mode};
+
+use crate::cfid::CFid;
+
+/// What asks for the same. `None`: it takes more than one message, or the dialect cannot say it.
+pub(crate) fn message<'r>(
+    request: &'r Request,
+    cfid: &CFid,
+    other: Option<Fid>,
+    newfid: Fid,
+) -> Option<(Tmsg<'r>, Option<Bytes>)> {
+    let (fid, client) = (cfid.fid(), cfid.client());
+    let is_l = client.dialect().is_l();
+    let most = client.iounit_max();
+    Some(match request.op() {
+        Op::Walk { names } => (Tmsg::Walk { fid, newfid, names }, None),
+        Op::Read { offset, count } => (Tmsg::Read { fid, offset, count: count.min(most) }, None),
+        Op::Write { offset, .. } => {
+            // A write is shortened, never split: the client sends the rest.
+            let mut data = request.data()?;
+            data.truncate(most as usize);
+            (Tmsg::Write { fid, offset, data: Data::Count(data.len() as u32) }, Some(data))
+        }
+        Op::Readdir { cookie } if is_l => {
+            (Tmsg::Readdir { fid, offset: cookie, count: request.count().min(most) }, None)
+        }
+        Op::Getattr { mask } if is_l => (Tmsg::Getattr { fid, mask: mask.0 & ON_THE_WIRE }, None),
+        Op::Getattr { .. } => (Tmsg::Stat { fid }, None),
+        // The session sees to ORCLOSE itself.
+        Op::Open { flags } if is_l => (Tmsg::Lopen { fid, flags: flags.to_wire() }, None),
+        Op::Open { flags } => (Tmsg::Open { fid, mode: flags.to_mode() & !ORCLOSE }, None),
+        Op::Create { name, make: Make::File, flags, perm, gid } if is_l && !perm.inherit => {
+            let flags = flags.to_wire() | OpenFlags::CREAT.0;
+            (Tmsg::Lcreate { fid, name, flags, mode: perm.bits, gid }, None)
+        }
+        Op::Create { name, make, flags, perm, .. } if !is_l && perm.inherit => {
+            let perm = match make {
+                Make::File => perm.bits & 0o777,
+                Make::Dir => mode::DMDIR | perm.bits & 0o777,
+                _ => return None,
+            };
+            let (mode, extension) = (flags.to_mode() & !ORCLOSE, OnlyUStr(b""));
+            (Tmsg::Create { fid, name, perm, mode, extension }, None)
+        }
+        Op::Make { name, make, perm, gid } if is_l => {
+            let message = match make {
+                Make::File => {
+                    let mode = mode::S_IFREG | perm.bits;
+                    Tmsg::Mknod { dfid: fid, name, mode, major: 0, minor: 0, gid }
+                }
+                Make::Dir => Tmsg::Mkdir { dfid: fid, name, mode: perm.bits, gid },
+                Make::Symlink(target) => Tmsg::Symlink { dfid: fid, name, target, gid },
+                Make::Link => Tmsg::Link { dfid: fid, fid: other?, name },
+                Make::Node { ty, major, minor } => {
+                    Tmsg::Mknod { dfid: fid, name, mode: ty | perm.bits, major, minor, gid }
+                }
+            };
+            (message, None)
+        }
+        Op::Rename { name } if is_l => (Tmsg::Rename { fid, dfid: other?, name }, None),
+        Op::RenameAt { old, new } if is_l => {
+            (Tmsg::Renameat { olddirfid: fid, oldname: old, newdirfid: other?, newname: new }, None)
+        }
+        Op::Unlink { name, dir } if is_l => {
+            (Tmsg::Unlinkat { dirfid: fid, name, flags: if dir { REMOVEDIR } else { 0 } }, None)
+        }
+        Op::Remove => (Tmsg::Remove { fid }, None),
+        Op::Clunk => (Tmsg::Clunk { fid }, None),
+        Op::Readlink if is_l => (Tmsg::Readlink { fid }, None),
+        Op::Setattr { set } if is_l && set.name.is_none() => (cfid.file.tsetattr(&set), None),
+        Op::Fsync { datasync } if is_l => (Tmsg::Fsync { fid, datasync: datasync.into() }, None),
+        Op::Lock(lock) if is_l => {
+            let nine_proto::LockRequest { ty, flags, start, length, proc_id, client_id } = lock;
+            (Tmsg::Lock { fid, ty: ty as u8, flags, start, length, proc_id, client_id }, None)
+        }
+        Op::Getlock(lock) if is_l => {
+            let nine_proto::LockRequest { ty, start, length, proc_id, client_id, .. } = lock;
+            (Tmsg::Getlock { fid, ty: ty as u8, start, length, proc_id, client_id }, None)
+        }
+        Op::XattrWalk { name } if is_l => (Tmsg::Xattrwalk { fid, newfid, name }, None),
+        Op::XattrCreate { name, size, flags } if is_l => (Tmsg::Xattrcreate { fid, name, size, flags }, None),
+        Op::Statfs if is_l => (Tmsg::Statfs { fid }, None),
+        _ => return None,
+    })
+}
+
+/// A fid number for what a message makes.
+pub(crate) fn newfid(op: &Op<'_>, client: &Client) -> nine_io::client::Result<Fid> {
+    match op {
+        Op::Walk { .. } | Op::XattrWalk { .. } => client.new_fid(),
+        _ => Ok(nine_proto::NOFID),
+    }
+}
+
+/// Whether the answer has the data that was asked for, or what the server took.
+pub(crate) fn data(answer: Answer) -> Option<Bytes> {
+    match answer {
+        Answer::Data(data) => Some(data),
+        _ => None,
+    }
+}
+
+/// `AT_REMOVEDIR`.
+const REMOVEDIR: u32 = 0x200;
+/// Of a mode byte (open(5)).
+const ORCLOSE: u8 = 0x40;
+const ON_THE_WIRE: u64 = nine_proto::GetMask::ALL.0;

@@ -1,0 +1,42 @@
+//! A name space by its name: who may have it, and its value, which is swapped as a whole.
+
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use nine_proto::Result;
+
+use crate::lock;
+use crate::space::Space;
+
+/// See the module. Readers take the value without a lock; changes are made one after the other.
+pub(crate) struct Named {
+    pub(crate) name: Box<str>,
+    value: ArcSwap<Space>,
+    changes: Mutex<()>,
+    /// Who gets it who asks for none. Empty: everybody may have it.
+    pub(crate) users: Mutex<Vec<Box<str>>>,
+}
+
+impl Named {
+    pub(crate) fn new(name: &str, space: Space) -> Self {
+        Self {
+            name: name.into(),
+            value: ArcSwap::from_pointee(space),
+            changes: Mutex::default(),
+            users: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn space(&self) -> Arc<Space> {
+        self.value.load_full()
+    }
+
+    /// Changes the value, or leaves it as it is.
+    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut Space) -> Result<T>) -> Result<T> {
+        let _one_at_a_time = lock(&self.changes);
+        let mut space = Space::clone(&self.value.load());
+        let result = f(&mut space)?;
+        self.value.store(Arc::new(space));
+        Ok(result)
+    }
+}

@@ -1,0 +1,211 @@
+//! Qids of many upstreams, unique for a client (seed: section 3.4.3; here also past 65,536 upper halves).
+//!
+//! A qid path of an upstream is mapped by its upper 16 bits: each pair of (upstream, upper bits) gets one of 32,768
+//! slots, so that the paths of one directory stay as dense as they were. An upstream that uses more than
+//! [`SLOTS_EACH`] upper halves, or comes when there are no slots left, has its further paths mapped to the top bit and
+//! a keyed hash of 63 bits: without state, the same on every core and after a reconnect.
+//!
+//! Always holds: two files with fids at the same time never share a path. For hashed ones that is looked up among the
+//! live fids, and the second gets another one; for names that are merely listed, two of a million files share a path
+//! with a chance of 1 in 18 million.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, RwLock};
+
+use nine_proto::Qid;
+
+use crate::lock;
+
+/// Slots of one upstream.
+pub const SLOTS_EACH: usize = 1024;
+/// All slots: the top bit is for hashes.
+const SLOTS: u16 = 0x8000;
+const TOP: u64 = 1 << 63;
+
+/// What the upstreams of a mux share.
+pub(crate) struct Qids {
+    free: Mutex<(u16, Vec<u16>)>,
+    hash: Hash,
+    /// Hashed paths behind fids: whose they are, and how many fids.
+    live: Mutex<HashMap<u64, (u32, u64, u32)>>,
+}
+
+type Hash = Box<dyn Fn(u32, u64) -> u64 + Send + Sync>;
+
+/// The map of one upstream.
+pub(crate) struct Map {
+    upstream: u32,
+    /// Upper bits, and their slots.
+    slots: RwLock<HashMap<u16, u16>>,
+}
+
+impl Qids {
+    pub(crate) fn new() -> Self {
+        let key = RandomState::new();
+        Self::with_hash(Box::new(move |upstream, path| key.hash_one((upstream, path))))
+    }
+
+    fn with_hash(hash: Hash) -> Self {
+        Self { free: Mutex::new((0, Vec::new())), hash, live: Mutex::default() }
+    }
+
+    pub(crate) fn map(&self, map: &Map, qid: Qid) -> Qid {
+        Qid { path: self.path(map, qid.path), ..qid }
+    }
+
+    /// The path of a file that a fid now stands for; [`Qids::release`] it.
+    pub(crate) fn hold(&self, map: &Map, qid: Qid) -> Qid {
+        let mut path = self.path(map, qid.path);
+        if path & TOP != 0 {
+            let mut live = lock(&self.live);
+            loop {
+                match live.entry(path) {
+                    Entry::Vacant(entry) => {
+                        entry.insert((map.upstream, qid.path, 1));
+                        break;
+                    }
+                    Entry::Occupied(mut entry) => {
+                        let (upstream, of, fids) = entry.get_mut();
+                        if (*upstream, *of) == (map.upstream, qid.path) {
+                            *fids += 1;
+                            break;
+                        }
+                    }
+                }
+                path = TOP | path.wrapping_add(1);
+            }
+        }
+        Qid { path, ..qid }
+    }
+
+    pub(crate) fn release(&self, held: Qid) {
+        if held.path & TOP == 0 {
+            return;
+        }
+        if let Entry::Occupied(mut entry) = lock(&self.live).entry(held.path) {
+            entry.get_mut().2 -= 1;
+            if entry.get().2 == 0 {
+                entry.remove();
+            }
+        }
+    }
+
+    /// The upstream is gone, and with it every fid there.
+    pub(crate) fn give_back(&self, map: &Map) {
+        let mut slots = map.slots.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        lock(&self.free).1.extend(slots.drain().map(|(_, slot)| slot));
+    }
+
+    fn path(&self, map: &Map, path: u64) -> u64 {
+        let upper = (path >> 48) as u16;
+        let lower = path & (u64::MAX >> 16);
+        let known = || {
+            let slots = map.slots.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            slots.get(&upper).copied().map_or_else(|| Err(slots.len()), Ok)
+        };
+        let slot = match known() {
+            Ok(slot) => Some(slot),
+            Err(used) if used >= SLOTS_EACH => None,
+            Err(_) => self.take(map, upper),
+        };
+        slot.map_or_else(|| TOP | (self.hash)(map.upstream, path), |slot| u64::from(slot) << 48 | lower)
+    }
+
+    /// A slot for upper bits that are new, or that another thread has just entered.
+    fn take(&self, map: &Map, upper: u16) -> Option<u16> {
+        let mut slots = map.slots.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(&slot) = slots.get(&upper) {
+            return Some(slot);
+        }
+        let mut free = lock(&self.free);
+        let slot = free.1.pop().or_else(|| {
+            let next = free.0;
+            (next < SLOTS).then(|| {
+                free.0 += 1;
+                next
+            })
+        })?;
+        slots.insert(upper, slot);
+        Some(slot)
+    }
+}
+
+impl Map {
+    pub(crate) fn new(upstream: u32) -> Self {
+        Self { upstream, slots: RwLock::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn qid(path: u64) -> Qid {
+        Qid { ty: 0x80, vers: 7, path }
+    }
+
+    #[test]
+    fn equal_paths_of_two_upstreams_differ_and_stay_as_they_were() {
+        let qids = Qids::new();
+        let (a, b) = (Map::new(1), Map::new(2));
+        let (first, second) = (qids.map(&a, qid(5)), qids.map(&b, qid(5)));
+        assert_ne!(first.path, second.path);
+        assert_eq!((first.ty, first.vers, first.path & 0xffff_ffff_ffff), (0x80, 7, 5));
+        assert_eq!(qids.map(&a, qid(5)), first);
+        assert_ne!(qids.map(&a, qid(5 | 1 << 60)), first);
+    }
+
+    #[test]
+    fn past_all_slots_paths_are_hashed_and_still_unique() {
+        let qids = Qids::new();
+        let maps: Vec<Map> = (0..70).map(Map::new).collect();
+        let mut seen = std::collections::HashSet::new();
+        for map in &maps {
+            for upper in 0..1000u64 {
+                assert!(seen.insert(qids.map(map, qid(upper << 48 | 9)).path));
+            }
+        }
+        assert_eq!(seen.len(), 70_000);
+        assert!(seen.iter().any(|path| path & TOP != 0));
+        for map in &maps {
+            for upper in 0..1000u64 {
+                assert!(seen.contains(&qids.map(map, qid(upper << 48 | 9)).path), "the same every time");
+            }
+        }
+    }
+
+    #[test]
+    fn one_upstream_does_not_take_all_slots() {
+        let qids = Qids::new();
+        let (greedy, other) = (Map::new(1), Map::new(2));
+        for upper in 0..0x10000u64 {
+            qids.map(&greedy, qid(upper << 48));
+        }
+        assert_eq!(qids.map(&other, qid(3)).path & TOP, 0);
+    }
+
+    #[test]
+    fn fids_of_two_files_whose_hashes_meet_have_two_paths() {
+        let mut qids = Qids::with_hash(Box::new(|_, path| path & 1));
+        qids.free = Mutex::new((SLOTS, Vec::new()));
+        let map = Map::new(1);
+        let (two, four) = (qids.hold(&map, qid(2)), qids.hold(&map, qid(4)));
+        assert_ne!(two.path, four.path);
+        assert_eq!(qids.hold(&map, qid(2)), two);
+        qids.release(two);
+        qids.release(two);
+        qids.release(four);
+        assert!(lock(&qids.live).is_empty());
+    }
+
+    #[test]
+    fn slots_of_an_upstream_that_has_gone_are_used_again() {
+        let qids = Qids::new();
+        let map = Map::new(1);
+        let slot = qids.map(&map, qid(0)).path >> 48;
+        qids.give_back(&map);
+        assert_eq!(qids.map(&Map::new(2), qid(0)).path >> 48, slot);
+    }
+}

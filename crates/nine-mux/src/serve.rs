@@ -1,0 +1,487 @@
+//! The mux as a file server: what becomes of each request (seed: section 4.1.2).
+//!
+//! Three ways: it is answered at once; it is passed on as it came, and the answer comes back through [`Forward`], with
+//! no task and no future for it; or it takes several steps, as a job.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::lock::Mutex as AsyncMutex;
+use nine_io::Payload;
+use nine_io::client::{Answer as Got, Error as Failed, File, Forward, heed};
+use nine_io::server::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request};
+use nine_proto::{
+    Attr, Dialect, DirBuf, Dirent, Entries, Errno, Error, Fid, GetMask, Make, NOFID, Names, Op, OpenFlags,
+    Qid, Result, Texts, Walked,
+};
+
+use crate::Mux;
+use crate::cfid::{CFid, Held, Open, Step, Walker};
+use crate::core::{Core, refused};
+use crate::message::{data, message, newfid};
+use crate::space::Place;
+use crate::union::Listing;
+use crate::upstream::{HOPS, HOPS_MAX};
+use crate::walk::{Pos, run_of};
+
+/// What becomes of a request.
+enum Way {
+    Done,
+    Refused(Error),
+    Forward(Arc<CFid>, Option<Fid>),
+    Job,
+}
+
+impl FileServer for Mux {
+    fn serve(&self, req: Req) -> Answer {
+        match self.0.way(&req) {
+            Way::Done => req.now(Ok(Reply::Done)),
+            Way::Refused(error) => req.now(Err(error)),
+            Way::Forward(cfid, other) => self.0.forward(req, &cfid, other),
+            Way::Job => self.0.job(req),
+        }
+    }
+
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        self.0.flushed();
+        if self.0.jobs.cancel(id) {
+            return;
+        }
+        if let Some(cfid) = node.and_then(|node| node.downcast_ref::<CFid>()) {
+            cfid.client().flush_forwarded(id);
+        }
+    }
+
+    fn names(&self) -> Arc<dyn Names> {
+        self.0.names.clone()
+    }
+}
+
+impl Core {
+    fn way(&self, req: &Request) -> Way {
+        let op = req.op();
+        match op {
+            Op::Auth { .. } => {
+                return Way::Refused(Error::new(Errno::EOPNOTSUPP, "no authentication required"));
+            }
+            Op::Attach { .. } => return Way::Job,
+            _ => {}
+        }
+        let cfid = match req.node::<CFid>() {
+            Ok(cfid) => cfid,
+            Err(error) => return Way::Refused(error),
+        };
+        if let Some(error) = self.forbids(&op, &cfid, req) {
+            return Way::Refused(error);
+        }
+        let other = match req.node2::<CFid>() {
+            Ok(other) if !Arc::ptr_eq(other.client(), cfid.client()) => {
+                return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers"));
+            }
+            Ok(other) => Some(other.fid()),
+            Err(_) => None,
+        };
+        let everywhere =
+            matches!(op, Op::Walk { .. } | Op::Read { .. } | Op::Write { .. } | Op::Remove | Op::Clunk);
+        let has_message = || everywhere || message(req, &cfid, other, NOFID).is_some();
+        if self.is_simple(&op, &cfid, req.dialect()) && has_message() {
+            return Way::Forward(cfid, other);
+        }
+        match op {
+            // Nothing but the fid goes, and dropping the file sees to that.
+            Op::Clunk => Way::Done,
+            _ => Way::Job,
+        }
+    }
+
+    /// What a name space does not let happen to its mount points.
+    fn forbids(&self, op: &Op<'_>, cfid: &CFid, req: &Request) -> Option<Error> {
+        let space = cfid.by.named.space();
+        let busy = |place: &Place| {
+            let head = space.within(place)?;
+            let what = if head.from == *place { "is a mount point" } else { "has a mount point below it" };
+            Some(Error::new(Errno::EBUSY, what))
+        };
+        match op {
+            Op::Remove | Op::Rename { .. } => busy(&cfid.step.covered),
+            Op::Setattr { set } if set.name.is_some() => busy(&cfid.step.covered),
+            // In a union only the walk tells whose name it is: see `unlink`.
+            Op::Unlink { name, .. } if !cfid.is_union() => busy(&cfid.place().child(name)),
+            Op::RenameAt { old, new } => {
+                let to = req.node2::<CFid>().ok()?;
+                busy(&cfid.place().child(old)).or_else(|| busy(&to.place().child(new)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether one message to one upstream does it.
+    fn is_simple(&self, op: &Op<'_>, cfid: &CFid, spoken: Dialect) -> bool {
+        match op {
+            Op::Walk { names } => {
+                let space = cfid.by.named.space();
+                let list: Vec<&[u8]> = names.iter().collect();
+                !cfid.is_union()
+                    && !list.iter().any(|name| matches!(*name, b"..") || name.starts_with(b"#"))
+                    && run_of(&space, cfid.place(), &list).1.is_none()
+            }
+            Op::Open { .. } if cfid.raw.is_dir() => {
+                let is_l = spoken.is_l() && cfid.client().dialect().is_l();
+                let covered = cfid.by.named.space().covered_names(cfid.place()).next().is_some();
+                is_l && !cfid.is_union() && !covered
+            }
+            Op::Readdir { .. } => matches!(cfid.open, Some(Open::There)),
+            Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } => !cfid.is_union(),
+            Op::Read { count, .. } => {
+                let in_one_piece = cfid.raw.ty & (Qid::APPEND | Qid::EXCL) != 0;
+                in_one_piece || *count <= cfid.client().iounit_max()
+            }
+            // An attribute is stored by its clunk, and a file that is written may fail there.
+            Op::Clunk => cfid.open.is_some(),
+            Op::Getattr { mask } => {
+                let wants_target = mask.has(GetMask::TEXTS) && cfid.client().dialect().is_l();
+                !(wants_target && cfid.raw.is_symlink())
+            }
+            _ => true,
+        }
+    }
+
+    fn forward(&self, req: Req, cfid: &Arc<CFid>, other: Option<Fid>) -> Answer {
+        let client = cfid.client();
+        let newfid = match newfid(&req.op(), client) {
+            Ok(newfid) => newfid,
+            Err(error) => return req.now(Err(error.into_reply())),
+        };
+        if matches!(req.op(), Op::Remove | Op::Clunk) {
+            cfid.file.leave();
+        }
+        self.counts.forwarded.fetch_add(1, Ordering::Relaxed);
+        let (answer, later) = req.later();
+        client.forward(later, self.arc(), |request| {
+            message(request, cfid, other, newfid).expect("the same request had a message before")
+        });
+        answer
+    }
+
+    fn job(&self, req: Req) -> Answer {
+        self.counts.jobs.fetch_add(1, Ordering::Relaxed);
+        let (id, core) = (req.id(), self.arc());
+        let (answer, later) = req.later();
+        let job = async move {
+            let result = core.steps(&later).await;
+            later.respond(result.map_err(Failed::into_reply));
+        };
+        self.jobs.begin(Some(id), Box::pin(job));
+        answer
+    }
+
+    pub(crate) fn arc(&self) -> Arc<Self> {
+        self.me.upgrade().expect("whoever calls it holds one")
+    }
+
+    /// A request of several steps.
+    async fn steps(&self, req: &Later) -> Result<Reply, Failed> {
+        let op = req.op();
+        if let Op::Attach { aname, .. } = op {
+            return self.attach(req, aname).await;
+        }
+        let cfid = req.node::<CFid>().map_err(Failed::Remote)?;
+        match op {
+            Op::Walk { names } => {
+                let names: Vec<&[u8]> = names.iter().collect();
+                if let Some(hops) = hops(&cfid, &names) {
+                    return self.hop(&cfid, hops?).await;
+                }
+                let (qids, made) = self.walk(&cfid, &names).await?;
+                Ok(Reply::Walk { qids, node: made.map(|made| Arc::new(made) as Node) })
+            }
+            Op::Open { flags } if cfid.raw.is_dir() => self.open_dir(&cfid, flags).await,
+            Op::Readdir { cookie } => {
+                let mut buf = req.dir_buf(self.names.clone());
+                let Some(Open::Here(listing)) = &cfid.open else {
+                    return Err(Failed::Remote(Errno::EBADF.into()));
+                };
+                heed(listing.lock()).await?.read(self, &cfid, cookie, &mut buf).await?;
+                Ok(Reply::Dir(buf))
+            }
+            Op::Read { offset, count } => {
+                // More than a message of the upstream holds: several, at once.
+                let mut bytes = vec![0; count as usize];
+                let n = cfid.file.read_at(offset, &mut bytes).await?;
+                bytes.truncate(n);
+                Ok(Reply::Read(bytes.into()))
+            }
+            Op::Create { name, make, flags, perm, gid } => {
+                let made = self.create(&cfid, name, make, flags, perm, gid, req).await?;
+                Ok(Reply::Open { qid: made.qid.qid, iounit: made.file.iounit(), node: Arc::new(made) })
+            }
+            Op::Make { name, make, perm, gid } => {
+                if self.in_union(&cfid, name).await?.is_some() {
+                    return Err(Failed::Remote(Errno::EEXIST.into()));
+                }
+                let dir = self.creating(&cfid).await?;
+                Ok(Reply::Made(self.make(&dir, name, make, perm, gid, req).await?))
+            }
+            Op::Unlink { name, dir } => self.unlink(&cfid, name, dir).await,
+            other => self.translate(&cfid, other, req).await,
+        }
+    }
+
+    /// A new client at the root of the name space that its aname or its name chooses.
+    async fn attach(&self, req: &Later, aname: &[u8]) -> Result<Reply, Failed> {
+        let who = req.who();
+        let aname = std::str::from_utf8(aname).map_err(|_| Failed::Remote(Errno::ENOENT.into()))?;
+        let (name, path) = match aname.trim_start_matches('/') {
+            whole if aname.starts_with('/') => ("", whole),
+            whole => whole.split_once('/').unwrap_or((whole, "")),
+        };
+        let named = self.choose(name, &who.name)?;
+        let by =
+            Arc::new(Walker { named, ident: self.ident(&who.name, who.uid), hops: 0, client: req.id().conn });
+        let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
+        // Nothing leads out of the tree that was asked for.
+        let step = Arc::new(Step { parent: None, name: Box::default(), covered: pos.step.covered.clone() });
+        let cfid = self.cfid(&by, Pos { step, ..pos });
+        Ok(Reply::Attach { qid: cfid.qid.qid, node: Arc::new(cfid) })
+    }
+
+    /// The same root, for a mux that passes on what has come over others.
+    async fn hop(&self, from: &CFid, hops: u8) -> Result<Reply, Failed> {
+        let by = Arc::new(Walker {
+            named: from.by.named.clone(),
+            ident: from.by.ident.clone(),
+            hops,
+            client: from.by.client,
+        });
+        let space = by.named.space();
+        let pos = self.begin(&space, &by).await?;
+        let pos = Pos { step: from.step.clone(), ..self.clone_pos(pos).await? };
+        let cfid = self.cfid(&by, pos);
+        let mut qids = Walked::new();
+        qids.push(cfid.qid.qid);
+        Ok(Reply::Walk { qids, node: Some(Arc::new(cfid)) })
+    }
+
+    /// Opens a directory to be read by us.
+    async fn open_dir(&self, cfid: &Arc<CFid>, flags: OpenFlags) -> Result<Reply, Failed> {
+        if flags.changes() {
+            return Err(refused(Errno::EISDIR, "is a directory"));
+        }
+        let listing = AsyncMutex::new(Listing::open(self, cfid).await?);
+        let open = self.opened(cfid, cfid.raw, Open::Here(listing));
+        Ok(Reply::Open { qid: open.qid.qid, iounit: 0, node: Arc::new(open) })
+    }
+
+    /// The fid after its open: perhaps for another file (a clone file).
+    fn opened(&self, cfid: &CFid, raw: Qid, open: Open) -> CFid {
+        CFid {
+            by: cfid.by.clone(),
+            step: cfid.step.clone(),
+            crossed: cfid.crossed.clone(),
+            root: cfid.root.clone(),
+            file: cfid.file.clone(),
+            raw,
+            qid: Held::new(&self.qids, &cfid.root, raw),
+            open: Some(open),
+        }
+    }
+
+    /// Where new files of this directory go: itself, or the member of a union that takes them.
+    pub(crate) async fn creating(&self, cfid: &CFid) -> Result<Pos, Failed> {
+        let Some((head, held)) = cfid.crossed.as_ref().filter(|_| cfid.is_union()) else {
+            return Ok(Pos::of(cfid));
+        };
+        let Some(index) = head.creates() else {
+            return Err(refused(Errno::EPERM, "mounted directory forbids creation"));
+        };
+        if index == *held {
+            return Ok(Pos::of(cfid));
+        }
+        let (root, file, raw) = self.enter_place(&cfid.by, &head.members[index].to).await?;
+        let crossed = Some((head.clone(), index));
+        Ok(Pos { step: cfid.step.clone(), crossed, root, file, raw })
+    }
+
+    /// Removes a name from the first member that has it.
+    async fn unlink(&self, cfid: &Arc<CFid>, name: &[u8], dir: bool) -> Result<Reply, Failed> {
+        let space = cfid.by.named.space();
+        let last = crate::walk::Last::Covered;
+        let pos = self.walk_pos(&space, &cfid.by, Pos::of(cfid), &[name], last, |_| {}).await?;
+        if space.within(&pos.step.covered).is_some() {
+            return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));
+        }
+        match (pos.raw.is_dir(), dir) {
+            (true, false) => return Err(refused(Errno::EISDIR, "is a directory")),
+            (false, true) => return Err(refused(Errno::ENOTDIR, "not a directory")),
+            _ => {}
+        }
+        let covered = pos.step.covered.clone();
+        match Arc::try_unwrap(pos.file) {
+            Ok(file) => file.remove().await?,
+            Err(_) => return Err(Failed::Remote(Errno::EIO.into())),
+        }
+        self.removed(&covered);
+        Ok(Reply::Done)
+    }
+
+    /// The name space of this name, or the one this user gets who names none.
+    fn choose(&self, name: &str, user: &str) -> Result<Arc<crate::named::Named>, Failed> {
+        let all = self.all_named();
+        let is_for =
+            |named: &&Arc<crate::named::Named>| crate::lock(&named.users).iter().any(|of| **of == *user);
+        let found = match name {
+            "" => all.iter().find(is_for).or_else(|| all.iter().find(|named| &*named.name == crate::MAIN)),
+            name => all.iter().find(|named| *named.name == *name),
+        };
+        let found = found.ok_or_else(|| refused(Errno::ENOENT, "no such name space"))?;
+        if !crate::lock(&found.users).is_empty() && !is_for(&found) {
+            return Err(refused(Errno::EACCES, "that name space is not yours"));
+        }
+        Ok(found.clone())
+    }
+
+    /// What a client sees of the attributes that an upstream gives.
+    pub(crate) fn attr(&self, cfid: &CFid, attr: Attr, mask: GetMask) -> Attr {
+        let mut attr = Attr { qid: cfid.map(attr.qid), ..attr };
+        if mask.has(GetMask::TEXTS) {
+            let texts = attr.texts.get_or_insert_with(Box::<Texts>::default);
+            // A root is called "/" by its server: here it has a name.
+            if cfid.step.parent.is_none() {
+                texts.name = b"/"[..].into();
+            } else if cfid.crossed.is_some() || texts.name.is_empty() {
+                texts.name = cfid.step.name.clone();
+            }
+        }
+        attr
+    }
+
+    /// The answer of an upstream, as the answer to a client.
+    fn reply(&self, req: &Request, cfid: &Arc<CFid>, got: Got, made: Option<Fid>) -> Result<Reply> {
+        let open = |raw| {
+            let open = self.opened(cfid, raw, Open::There);
+            (open.qid.qid, Arc::new(open))
+        };
+        Ok(match (req.op(), got) {
+            (Op::Walk { names }, Got::Walk(raw)) => {
+                let mut qids = Walked::new();
+                raw.iter().for_each(|&raw| qids.push(cfid.map(raw)));
+                let node = made.map(|fid| {
+                    let raw = raw.last().copied().unwrap_or(cfid.raw);
+                    let file = Arc::new(cfid.client().adopt(fid, raw));
+                    let mut step = cfid.step.clone();
+                    let mut place = cfid.place().clone();
+                    for name in names.iter() {
+                        place = place.child(name);
+                        step = Step::child(&step, name, place.clone());
+                    }
+                    let crossed = if names.is_empty() { cfid.crossed.clone() } else { None };
+                    let root = cfid.root.clone();
+                    Arc::new(self.cfid(&cfid.by, Pos { step, crossed, root, file, raw })) as Node
+                });
+                Reply::Walk { qids, node }
+            }
+            (Op::Read { .. }, got) => Reply::Read(data(got).map_or(Payload::EMPTY, Payload::Bytes)),
+            (Op::Write { .. }, Got::Wrote(n)) => Reply::Wrote(n),
+            (Op::Getattr { mask }, Got::Attr(attr)) => Reply::Attr(self.attr(cfid, *attr, mask)),
+            (Op::Readdir { .. }, Got::Data(data)) => {
+                let mut buf = req.dir_buf(self.names.clone());
+                self.entries(cfid, &data, &mut buf)?;
+                Reply::Dir(buf)
+            }
+            (Op::Open { .. }, Got::Open { qid, iounit }) => {
+                let (qid, node) = open(qid);
+                Reply::Open { qid, iounit: cfid.iounit(iounit), node }
+            }
+            (Op::Create { name, .. }, Got::Open { qid, iounit }) => {
+                let step = Step::child(&cfid.step, name, cfid.place().child(name));
+                let (file, root) = (cfid.file.clone(), cfid.root.clone());
+                let made = self.cfid(&cfid.by, Pos { step, crossed: None, root, file, raw: qid });
+                let made = CFid { open: Some(Open::There), ..made };
+                Reply::Open { qid: made.qid.qid, iounit: cfid.iounit(iounit), node: Arc::new(made) }
+            }
+            (Op::Make { make: Make::Link, .. }, _) => Reply::Done,
+            (Op::Make { .. }, Got::Qid(qid)) => Reply::Made(cfid.map(qid)),
+            (Op::Readlink, Got::Text(target)) => Reply::Target(target),
+            (Op::Lock(_), Got::Lock(status)) => Reply::Lock(match status {
+                0 => nine_proto::LockStatus::Success,
+                1 => nine_proto::LockStatus::Blocked,
+                3 => nine_proto::LockStatus::Grace,
+                _ => nine_proto::LockStatus::Error,
+            }),
+            (Op::Getlock(_), Got::Getlock(lock)) => Reply::Getlock {
+                ty: lock.ty,
+                start: lock.start,
+                length: lock.length,
+                proc_id: lock.proc_id,
+                client_id: lock.client_id,
+            },
+            (Op::XattrWalk { .. }, Got::Size(size)) => {
+                let fid = made.ok_or(Errno::EIO)?;
+                let file = Arc::new(cfid.client().adopt(fid, Qid::default()));
+                let pos = Pos { file, raw: Qid::default(), ..Pos::of(cfid) };
+                let node = CFid { open: Some(Open::There), ..self.cfid(&cfid.by, pos) };
+                Reply::Xattr { size, node: Arc::new(node) }
+            }
+            (Op::XattrCreate { .. }, _) => Reply::Moved(open(cfid.raw).1),
+            (Op::Statfs, Got::Statfs(statfs)) => Reply::Statfs(statfs),
+            (Op::Remove, _) => {
+                self.removed(cfid.place());
+                Reply::Done
+            }
+            (Op::Unlink { name, .. }, _) => {
+                self.removed(&cfid.place().child(name));
+                Reply::Done
+            }
+            _ => Reply::Done,
+        })
+    }
+
+    /// Directory data of an upstream, with the qids that clients see.
+    fn entries(&self, cfid: &CFid, data: &[u8], buf: &mut DirBuf) -> Result<()> {
+        for entry in Entries::new(data, cfid.client().dialect()) {
+            let (entry, _) = entry.map_err(|_| Error::new(Errno::EPROTO, "malformed directory data"))?;
+            if !buf.push(&Dirent { qid: cfid.map(entry.qid), ..entry }, None) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Forward for Core {
+    fn answered(self: Arc<Self>, later: Later, answer: Result<Got, Failed>, made: Option<Fid>) {
+        let result = match (answer, later.node::<CFid>()) {
+            (Ok(got), Ok(cfid)) => self.reply(&later, &cfid, got, made),
+            (Err(error), _) => Err(error.into_reply()),
+            (_, Err(error)) => Err(error),
+        };
+        later.respond(result);
+    }
+}
+
+impl CFid {
+    /// Bytes in one piece: what the upstream says, or what a message to it holds.
+    pub(crate) fn iounit(&self, said: u32) -> u32 {
+        let most = self.client().iounit_max();
+        if said == 0 { most } else { said.min(most) }
+    }
+}
+
+/// The question of another mux: see [`HOPS`].
+fn hops(cfid: &CFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
+    let [name] = names else { return None };
+    let hops = std::str::from_utf8(name).ok()?.strip_prefix(HOPS)?.parse().ok()?;
+    if cfid.step.parent.is_some() {
+        return None;
+    }
+    Some(if hops > HOPS_MAX {
+        Err(refused(Errno::ELOOP, "the mounts lead round in a loop"))
+    } else {
+        Ok(hops)
+    })
+}
+
+/// Files that another is moved to or made from.
+pub(crate) fn second(req: &Request) -> Result<Arc<File>, Failed> {
+    req.node2::<CFid>().map(|cfid| cfid.file.clone()).map_err(Failed::Remote)
+}

@@ -1,0 +1,140 @@
+//! A mux as it is now, for people and their tools.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::Mux;
+use crate::core::Core;
+use crate::space::{Head, show_path};
+use crate::upstream::{Lane, Upstream};
+
+/// What is mounted where, who is connected to what, and what is under way.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// By name space, then by mount point, in the order in which members are searched.
+    pub mounts: Vec<MountStatus>,
+    /// By number.
+    pub upstreams: Vec<UpstreamStatus>,
+    /// Requests passed on as they came, since the beginning.
+    pub forwarded: u64,
+    /// Requests that took several steps, since the beginning.
+    pub jobs: u64,
+    /// Such requests under way.
+    pub jobs_now: usize,
+    /// The most Rflushes that were overdue at one upstream.
+    pub forsaken: u64,
+}
+
+/// One member of a mount point.
+#[derive(Clone, Debug)]
+pub struct MountStatus {
+    /// The name space.
+    pub space: Box<str>,
+    /// The mount point, in the words of the call.
+    pub old: Arc<str>,
+    /// What is seen there, in the words of the call.
+    pub what: Arc<str>,
+    /// What the call returned; 0: the directory itself, in a union.
+    pub id: u64,
+    /// New files may be made in it.
+    pub create: bool,
+    /// It is one of several.
+    pub union: bool,
+    /// The server and the path on it.
+    pub from: String,
+}
+
+/// One server.
+#[derive(Clone, Debug)]
+pub struct UpstreamStatus {
+    /// Its number.
+    pub id: u32,
+    /// Its address.
+    pub name: Arc<str>,
+    /// Connections that were tried.
+    pub dials: u32,
+    /// Connections that are there, or were.
+    pub connections: Vec<ConnectionStatus>,
+}
+
+/// One connection to a server.
+#[derive(Clone, Debug)]
+pub struct ConnectionStatus {
+    /// What is spoken; `None`: it is gone.
+    pub dialect: Option<&'static str>,
+    /// Requests under way.
+    pub calls: usize,
+    /// Among them such that nobody waits for.
+    pub orphans: usize,
+    /// Fids that the server has for us.
+    pub fids: u32,
+    /// How long the latest attach took, microseconds; 0: not known.
+    pub rtt_us: u64,
+}
+
+impl Mux {
+    /// As it is now.
+    pub fn status(&self) -> Status {
+        let core = &self.0;
+        let mut mounts = Vec::new();
+        for named in core.all_named() {
+            for head in named.space().heads() {
+                mounts.extend(mounts_of(core, &named.name, head));
+            }
+        }
+        Status {
+            mounts,
+            upstreams: core.upstreams().iter().map(|upstream| of_upstream(upstream)).collect(),
+            forwarded: core.counts.forwarded.load(Ordering::Relaxed),
+            jobs: core.counts.jobs.load(Ordering::Relaxed),
+            jobs_now: core.jobs.len(),
+            forsaken: core.counts.forsaken.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Ends the connections to a server: what waits for it learns `reason`, and the next walk there dials anew.
+    /// `false`: there is no such server.
+    pub fn hangup(&self, server: &str, reason: &str) -> bool {
+        let all = self.0.upstreams();
+        let found = all.iter().find(|upstream| *upstream.server.name == *server);
+        found.inspect(|upstream| upstream.abort(reason)).is_some()
+    }
+}
+
+fn mounts_of(core: &Core, space: &str, head: &Head) -> Vec<MountStatus> {
+    let one = |member: &crate::space::Mount| {
+        let tree = core.tree_of(member.to.tree);
+        let server = tree.as_ref().map_or("?", |tree| &*tree.upstream.server.name);
+        MountStatus {
+            space: space.into(),
+            old: head.old.clone(),
+            what: member.what.clone(),
+            id: member.id,
+            create: member.create,
+            union: head.members.len() > 1,
+            from: format!("{server} {}", show_path(&member.to.path)),
+        }
+    };
+    head.members.iter().map(one).collect()
+}
+
+fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
+    UpstreamStatus {
+        id: upstream.id,
+        name: upstream.server.name.clone(),
+        dials: upstream.dials.load(Ordering::Relaxed),
+        connections: upstream.lanes().iter().map(|lane| of_lane(lane)).collect(),
+    }
+}
+
+fn of_lane(lane: &Lane) -> ConnectionStatus {
+    let client = lane.client();
+    let (calls, orphans) = client.as_ref().map_or((0, 0), |client| client.under_way());
+    ConnectionStatus {
+        dialect: client.as_ref().map(|client| client.dialect().name()),
+        calls,
+        orphans,
+        fids: client.as_ref().map_or(0, |client| client.fids()),
+        rtt_us: lane.rtt_us.load(Ordering::Relaxed),
+    }
+}

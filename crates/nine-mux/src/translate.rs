@@ -1,0 +1,184 @@
+//! What takes more than one message: making files in unions, and requests for which the upstream's dialect has no
+//! message of the same meaning. What cannot be said in it at all is refused with EOPNOTSUPP.
+
+use std::sync::Arc;
+
+use nine_io::client::{Error as Failed, File};
+use nine_io::server::{Later, Reply};
+use nine_proto::msg::Tmsg;
+use nine_proto::{Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, Texts, mode};
+
+use crate::cfid::{CFid, Open, Step};
+use crate::core::{Core, refused};
+use crate::serve::second;
+use crate::walk::{Last, Pos};
+
+impl Core {
+    /// Makes a file and opens it. In a union, a name that any member has exists.
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of the request")]
+    pub(crate) async fn create(
+        &self,
+        cfid: &Arc<CFid>,
+        name: &[u8],
+        make: Make<'_>,
+        flags: OpenFlags,
+        perm: Perm,
+        gid: u32,
+        req: &Later,
+    ) -> Result<CFid, Failed> {
+        if let Some(there) = self.in_union(cfid, name).await? {
+            let may_be_there = make == Make::File && !perm.inherit && !flags.has(OpenFlags::EXCL);
+            if !may_be_there {
+                return Err(Failed::Remote(Errno::EEXIST.into()));
+            }
+            let flags = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
+            let file = there.file.open("", flags).await?;
+            return Ok(self.made(cfid, Pos { raw: file.qid(), file: Arc::new(file), ..there }));
+        }
+        let dir = self.creating(cfid).await?;
+        let step = Step::child(&dir.step, name, dir.place().child(name));
+        let file = if make == Make::File {
+            let excl = if perm.inherit { OpenFlags::EXCL } else { OpenFlags::READ };
+            let perm = self.permissions(&dir, perm, false).await?;
+            dir.file.create(name, flags | excl, perm, gid).await?
+        } else {
+            self.make(&dir, name, make, perm, gid, req).await?;
+            let file = dir.file.walk(name).await?;
+            if matches!(make, Make::Dir | Make::Link) { file.open_here(flags).await? } else { file }
+        };
+        let raw = file.qid();
+        let pos = Pos { step, crossed: None, root: dir.root, file: Arc::new(file), raw };
+        Ok(self.made(cfid, pos))
+    }
+
+    fn made(&self, cfid: &CFid, pos: Pos) -> CFid {
+        CFid { open: Some(Open::There), ..self.cfid(&cfid.by, pos) }
+    }
+
+    /// Makes a file and does not open it.
+    pub(crate) async fn make(
+        &self,
+        dir: &Pos,
+        name: &[u8],
+        make: Make<'_>,
+        perm: Perm,
+        gid: u32,
+        req: &Later,
+    ) -> Result<Qid, Failed> {
+        let bits = self.permissions(dir, perm, make == Make::Dir).await?;
+        let raw = match make {
+            Make::File => dir.file.create(name, OpenFlags::READ | OpenFlags::EXCL, bits, gid).await?.qid(),
+            Make::Dir => dir.file.mkdir(name, bits, gid).await?,
+            Make::Symlink(target) => dir.file.symlink(name, target, gid).await?,
+            Make::Link => {
+                let target = second(req)?;
+                if !target.client().is_same(dir.file.client()) {
+                    return Err(refused(Errno::EXDEV, "the files are on different servers"));
+                }
+                dir.file.link(name, &target).await?;
+                target.qid()
+            }
+            Make::Node { ty, major, minor } => dir.file.mknod(name, ty | bits, (major, minor), gid).await?,
+        };
+        Ok(self.qids.map(&dir.root.tree.upstream.map, raw))
+    }
+
+    /// What has this name in a union, if it is one.
+    pub(crate) async fn in_union(&self, cfid: &CFid, name: &[u8]) -> Result<Option<Pos>, Failed> {
+        if !cfid.is_union() {
+            return Ok(None);
+        }
+        let space = cfid.by.named.space();
+        match self.walk_pos(&space, &cfid.by, Pos::of(cfid), &[name], Last::Crossed, |_| {}).await {
+            Ok(pos) => Ok(Some(pos)),
+            Err(error) if error.errno() == Errno::ENOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The rule of open(5), for a server that does not know it.
+    async fn permissions(&self, dir: &Pos, perm: Perm, is_dir: bool) -> Result<u32, Failed> {
+        if !perm.inherit || !dir.file.client().dialect().is_l() {
+            return Ok(perm.bits);
+        }
+        let attr = dir.file.getattr(GetMask::MODE).await?;
+        Ok(perm.in_dir(attr.mode & 0o777, is_dir))
+    }
+
+    /// A request for which the upstream's dialect has no message of the same meaning.
+    pub(crate) async fn translate(&self, cfid: &Arc<CFid>, op: Op<'_>, req: &Later) -> Result<Reply, Failed> {
+        let file = &*cfid.file;
+        Ok(match op {
+            Op::Getattr { mask } => {
+                let mut attr = file.getattr(mask).await?;
+                if mask.has(GetMask::TEXTS) && attr.mode & mode::S_IFMT == mode::S_IFLNK {
+                    let texts = attr.texts.get_or_insert_with(Box::<Texts>::default);
+                    if texts.target.is_empty() {
+                        texts.target = file.readlink().await?;
+                    }
+                }
+                Reply::Attr(self.attr(cfid, attr, mask))
+            }
+            Op::Setattr { set } if set.name.is_some() && file.client().dialect().is_l() => {
+                let name = set.name.unwrap_or_default();
+                let rest = nine_proto::SetAttr { name: None, ..set };
+                if rest != nine_proto::SetAttr::default() {
+                    file.setattr(&rest).await?;
+                }
+                self.rename_here(cfid, name).await?;
+                Reply::Done
+            }
+            Op::Setattr { set } => {
+                file.setattr(&set).await?;
+                Reply::Done
+            }
+            Op::Fsync { datasync } => {
+                file.fsync(datasync).await?;
+                Reply::Done
+            }
+            Op::Readlink => Reply::Target(file.readlink().await?),
+            Op::Rename { name } => {
+                let to = second(req)?;
+                let is_here = match cfid.step.parent.as_ref() {
+                    Some(_) => file.walk("..").await?.qid().path == to.qid().path,
+                    None => false,
+                };
+                if !is_here {
+                    return Err(refused(Errno::EXDEV, "this server cannot move a file to another directory"));
+                }
+                file.setattr(&nine_proto::SetAttr { name: Some(name), ..Default::default() }).await?;
+                Reply::Done
+            }
+            Op::RenameAt { old, new } => {
+                file.rename(old, &*second(req)?, new).await?;
+                Reply::Done
+            }
+            Op::Unlink { name, dir } => {
+                file.unlink(name, dir).await?;
+                self.removed(&cfid.place().child(name));
+                Reply::Done
+            }
+            Op::Lock(lock) => Reply::Lock(file.lock(&lock).await?),
+            Op::Getlock(lock) => {
+                let got = file.getlock(&lock).await?;
+                let nine_io::client::Getlock { ty, start, length, proc_id, client_id } = got;
+                Reply::Getlock { ty, start, length, proc_id, client_id }
+            }
+            Op::Statfs => Reply::Statfs(file.statfs().await?),
+            _ => return Err(refused(Errno::EOPNOTSUPP, "the server's dialect cannot say that")),
+        })
+    }
+
+    /// Gives a file another name in its directory, where there is no Twstat.
+    async fn rename_here(&self, cfid: &CFid, name: &[u8]) -> Result<(), Failed> {
+        let dir: File = cfid.file.walk("..").await?;
+        // Twstat never replaces (stat(5)), Trename does.
+        match dir.walk(name).await {
+            Ok(_) => return Err(Failed::Remote(Errno::EEXIST.into())),
+            Err(error) if error.errno() == Errno::ENOENT => {}
+            Err(error) => return Err(error),
+        }
+        let message = Tmsg::Rename { fid: cfid.fid(), dfid: dir.fid(), name };
+        cfid.client().ask(message).await.map(drop)
+    }
+}

@@ -1,0 +1,251 @@
+//! Reading a directory that is more than one server's: a union, or one in which something is mounted.
+//!
+//! Members are opened when it is their turn. Entries fill what the client asked for, across members, and are whole. A
+//! name that several members have is listed once, by the first, as a walk would find it; an entry that is a mount point
+//! is shown as what is mounted there (mountfix of the kernel). A member that fails is passed over, unless it is alone.
+//!
+//! Always holds: an entry's cookie is its number since the beginning. The next read goes on where the last one ended;
+//! a client that goes back has it read again from the beginning. Names are remembered as hashes, [`SEEN_MAX`] of them;
+//! beyond that, duplicates may appear.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use nine_io::client::{Entry, Error, File};
+use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid};
+
+use crate::cfid::{CFid, Step};
+use crate::core::{Core, refused};
+use crate::space::{Head, Place};
+use crate::upstream::Root;
+
+/// Names of one open directory that are remembered.
+pub const SEEN_MAX: usize = 1 << 20;
+/// Directory data asked of a member at once, bytes.
+const BLOCK: u32 = 64 * 1024;
+
+/// An open directory, and how far it has been read.
+pub(crate) struct Listing {
+    members: Vec<Member>,
+    /// The member whose turn it is.
+    at: usize,
+    /// Entries that the client has not got yet; one block.
+    pending: VecDeque<Shown>,
+    /// Entries that it has.
+    given: u64,
+    seen: HashSet<u64>,
+    hash: RandomState,
+    /// List a name once.
+    unique: bool,
+}
+
+struct Member {
+    place: Place,
+    dir: Option<Dir>,
+}
+
+/// A member that has been opened.
+struct Dir {
+    root: Arc<Root>,
+    /// To walk from, for attributes.
+    file: Arc<File>,
+    open: File,
+    cursor: u64,
+    ended: bool,
+}
+
+/// An entry as the client sees it.
+struct Shown {
+    name: Box<[u8]>,
+    qid: Qid,
+    ty: u8,
+    attr: Option<Attr>,
+}
+
+impl Listing {
+    /// Opens what the fid stands for. Fails if none of the members can be opened.
+    pub(crate) async fn open(core: &Core, cfid: &CFid) -> Result<Self, Error> {
+        let (places, unique) = match &cfid.crossed {
+            Some((head, _)) => {
+                let places = head.members.iter().map(|member| member.to.clone()).collect();
+                (places, !head.duplicates && head.members.len() > 1)
+            }
+            None => (vec![cfid.step.covered.clone()], false),
+        };
+        let members = places.into_iter().map(|place| Member { place, dir: None }).collect();
+        let (pending, seen, hash) = (VecDeque::new(), HashSet::new(), RandomState::new());
+        let mut listing = Self { members, at: 0, pending, given: 0, seen, hash, unique };
+        // The first that can be opened says whether the client may read at all.
+        let mut failed = None;
+        for index in 0..listing.members.len() {
+            match listing.member(core, cfid, index).await {
+                Ok(_) => return Ok(listing),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        Err(failed.expect("a directory has a member"))
+    }
+
+    /// Puts entries from `cookie` on into `buf`.
+    pub(crate) async fn read(
+        &mut self,
+        core: &Core,
+        cfid: &CFid,
+        cookie: u64,
+        buf: &mut DirBuf,
+    ) -> Result<(), Error> {
+        if cookie < self.given {
+            self.rewind();
+        }
+        while let Some(entry) = self.next(core, cfid, buf.wants_attrs()).await? {
+            let next = self.given + 1;
+            if next > cookie {
+                let Shown { name, qid, ty, attr } = &entry;
+                let dirent = Dirent { qid: *qid, cookie: next, ty: *ty, name };
+                if !buf.push(&dirent, attr.as_ref()) {
+                    self.pending.push_front(entry);
+                    return Ok(());
+                }
+            }
+            self.given = next;
+        }
+        if cookie > self.given {
+            return Err(refused(Errno::EINVAL, "bad offset"));
+        }
+        Ok(())
+    }
+
+    fn rewind(&mut self) {
+        (self.at, self.given) = (0, 0);
+        self.pending.clear();
+        self.seen.clear();
+        for dir in self.members.iter_mut().filter_map(|member| member.dir.as_mut()) {
+            (dir.cursor, dir.ended) = (0, false);
+        }
+    }
+
+    async fn next(&mut self, core: &Core, cfid: &CFid, attrs: bool) -> Result<Option<Shown>, Error> {
+        if self.given == 0 && self.pending.is_empty() && self.at == 0 {
+            self.pending.extend(dots(cfid));
+        }
+        while self.pending.is_empty() && self.at < self.members.len() {
+            match self.block(core, cfid, attrs).await {
+                Ok(true) => {}
+                Ok(false) => self.at += 1,
+                Err(error) if error.errno() == Errno::EINTR => return Err(error),
+                Err(error) if self.members.len() == 1 => return Err(error),
+                Err(error) => {
+                    tracing::debug!("a member of {} is passed over: {error}", cfid.step.path());
+                    self.at += 1;
+                }
+            }
+        }
+        Ok(self.pending.pop_front())
+    }
+
+    /// The next block of the member whose turn it is; `false`: it has no more.
+    async fn block(&mut self, core: &Core, cfid: &CFid, attrs: bool) -> Result<bool, Error> {
+        let at = self.at;
+        let dir = self.member(core, cfid, at).await?;
+        if dir.ended {
+            return Ok(false);
+        }
+        let Some((entries, next)) = dir.open.read_dir_block(dir.cursor, BLOCK).await? else {
+            dir.ended = true;
+            return Ok(false);
+        };
+        let mut entries = entries;
+        if attrs {
+            attributes(&dir.file, &mut entries).await?;
+        }
+        dir.cursor = next;
+        let root = dir.root.clone();
+        let place = self.members[at].place.clone();
+        let space = cfid.by.named.space();
+        let covered: HashMap<&[u8], &Arc<Head>> = space.covered_names(&place).collect();
+        for entry in entries {
+            if self.unique && !self.is_new(&entry.name) {
+                continue;
+            }
+            let shown = match covered.get(&*entry.name) {
+                Some(head) => mounted(core, cfid, &place, head, &entry, attrs).await,
+                None => None,
+            };
+            let shown = shown.unwrap_or_else(|| {
+                let map = |qid| core.qids.map(&root.tree.upstream.map, qid);
+                let attr = entry.attr.map(|attr| Attr { qid: map(attr.qid), ..attr });
+                Shown { name: entry.name, qid: map(entry.qid), ty: entry.ty, attr }
+            });
+            self.pending.push_back(shown);
+        }
+        Ok(true)
+    }
+
+    fn is_new(&mut self, name: &[u8]) -> bool {
+        let hash = self.hash.hash_one(name);
+        if self.seen.len() < SEEN_MAX { self.seen.insert(hash) } else { !self.seen.contains(&hash) }
+    }
+
+    async fn member(&mut self, core: &Core, cfid: &CFid, index: usize) -> Result<&mut Dir, Error> {
+        let member = &mut self.members[index];
+        if member.dir.is_none() {
+            let is_here = cfid.crossed.as_ref().is_none_or(|(_, held)| *held == index);
+            let (root, file) = if is_here {
+                (cfid.root.clone(), cfid.file.clone())
+            } else {
+                let (root, file, _) = core.enter_place(&cfid.by, &member.place).await?;
+                (root, file)
+            };
+            let open = file.open("", OpenFlags::READ).await?;
+            member.dir = Some(Dir { root, file, open, cursor: 0, ended: false });
+        }
+        Ok(member.dir.as_mut().expect("opened just now"))
+    }
+}
+
+/// "." and "..": for dialects that list them.
+fn dots(cfid: &CFid) -> [Shown; 2] {
+    [&b"."[..], b".."].map(|name| Shown { name: name.into(), qid: cfid.qid.qid, ty: 4, attr: None })
+}
+
+/// Fetches the attributes of entries that came without.
+async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
+    if entries.iter().all(|entry| entry.attr.is_some()) {
+        return Ok(());
+    }
+    let names: Vec<_> = entries.iter().map(|entry| entry.name.clone()).collect();
+    let mut stats = dir.stat_all(names, GetMask::BASIC);
+    for entry in entries.iter_mut() {
+        match stats.next().await {
+            Some(Ok(attr)) => entry.attr = Some(attr),
+            Some(Err(error)) if error.is_disconnect() || error.errno() == Errno::EINTR => return Err(error),
+            // It has just gone, or may not be looked at: it is left out.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What is mounted over an entry, if it can be had.
+async fn mounted(
+    core: &Core,
+    cfid: &CFid,
+    dir: &Place,
+    head: &Arc<Head>,
+    entry: &Entry,
+    attrs: bool,
+) -> Option<Shown> {
+    let step = Step::child(&cfid.step, &entry.name, dir.child(&entry.name));
+    let pos = core.cross(&cfid.by, step, head.clone()).await.ok()?;
+    let map = |qid| core.qids.map(&pos.root.tree.upstream.map, qid);
+    let attr = match attrs {
+        true => {
+            let attr = pos.file.getattr(GetMask::BASIC).await.ok()?;
+            Some(Attr { qid: map(attr.qid), ..attr })
+        }
+        false => None,
+    };
+    let ty = if pos.raw.is_dir() { 4 } else { entry.ty };
+    Some(Shown { name: entry.name.clone(), qid: map(pos.raw), ty, attr })
+}

@@ -1,0 +1,309 @@
+//! Upstreams: servers that a mux is a client of, by one connection each, or as many as their mount allows.
+//!
+//! An [`Upstream`] is an address. A [`Lane`] of it is one connection: one session, one fid space; it is dialled when it
+//! is first needed, and again when it is needed after it has died. A [`Tree`] is what one aname of it shows. A [`Root`]
+//! is a fid for the root of a tree, on one lane, of one user; it is attached when it is first needed.
+//!
+//! Always holds: nobody waits for an upstream but those who need it. One that cannot be dialled is not tried again for
+//! [`RETRY`]; meanwhile whoever needs it is told why at once.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::lock::Mutex as AsyncMutex;
+use nine_io::client::{Client, Error, File, Options};
+use nine_net::Transport;
+use nine_proto::{Errno, NOUID, Qid};
+
+use crate::lock;
+use crate::outside::Outside;
+use crate::qid::{Map, Qids};
+use crate::space::TreeId;
+
+/// A future of a library's user.
+pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// How an upstream is reached: called for every connection, so that its address is resolved anew each time.
+pub trait Dial: Send + Sync + 'static {
+    /// A connection. What must live beside it can be spawned.
+    fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>>;
+}
+
+/// Where tasks are spawned: on the core that runs the mux.
+pub trait Spawn {
+    /// Has a task spawned.
+    fn spawn(&self, task: Boxed<()>);
+}
+
+/// As whom an upstream is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum As {
+    /// Every client of the mux is this user.
+    User {
+        /// Its name; empty where the upstream knows from elsewhere.
+        name: Box<str>,
+        /// Its number.
+        uid: Option<u32>,
+    },
+    /// Each client as itself, each with a root of its own.
+    Client,
+}
+
+/// What is known of an upstream before it is dialled.
+#[derive(Clone)]
+pub struct Server {
+    /// What it is called in messages: its address.
+    pub name: Arc<str>,
+    /// How it is reached.
+    pub dial: Arc<dyn Dial>,
+    /// How it is spoken to. One call more than `calls` waits.
+    pub options: Options,
+    /// Connections at most: one client of the mux keeps to one of them.
+    pub lanes: u16,
+    /// It is in this process, and no mux.
+    pub local: bool,
+}
+
+pub(crate) struct Upstream {
+    pub(crate) id: u32,
+    pub(crate) server: Server,
+    pub(crate) map: Map,
+    qids: Arc<Qids>,
+    lanes: std::sync::Mutex<HashMap<LaneKey, Arc<Lane>>>,
+    /// Whether it is a mux like this one, once it is known.
+    is_mux: OnceLock<bool>,
+    pub(crate) dials: AtomicU32,
+}
+
+/// A loop of muxes uses connections of their own for each time round, so that no request waits for what it holds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LaneKey {
+    pub(crate) hops: u8,
+    pub(crate) index: u16,
+}
+
+pub(crate) struct Lane {
+    pub(crate) key: LaneKey,
+    state: AsyncMutex<Connection>,
+    /// The live client, to be looked at without waiting.
+    now: arc_swap::ArcSwapOption<Client>,
+    /// Round-trip time of what was asked last by [`Root`]s, microseconds; 0: not known.
+    pub(crate) rtt_us: AtomicU64,
+}
+
+#[derive(Default)]
+struct Connection {
+    client: Option<Arc<Client>>,
+    /// Why it could not be dialled, and until when that counts.
+    failed: Option<(Duration, Error)>,
+}
+
+/// One aname of an upstream, as one user or each.
+pub(crate) struct Tree {
+    pub(crate) id: TreeId,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) aname: Box<str>,
+    /// Everybody, or `None`: each client as itself.
+    pub(crate) user: Option<Arc<Ident>>,
+}
+
+/// A user, and the roots that it has. Shared by the user's clients; when the last of its fids goes, so do its roots.
+pub(crate) struct Ident {
+    pub(crate) name: Box<str>,
+    pub(crate) uid: Option<u32>,
+    roots: std::sync::Mutex<HashMap<(TreeId, LaneKey), RootPlace>>,
+}
+
+/// A root, or the place for one: whoever attaches it holds the lock.
+type RootPlace = Arc<AsyncMutex<Option<Arc<Root>>>>;
+
+pub(crate) struct Root {
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) file: Arc<File>,
+}
+
+impl Upstream {
+    pub(crate) fn new(id: u32, server: Server, qids: Arc<Qids>) -> Self {
+        let is_mux = OnceLock::new();
+        if server.local {
+            is_mux.get_or_init(|| false);
+        }
+        Self {
+            id,
+            server,
+            map: Map::new(id),
+            qids,
+            lanes: std::sync::Mutex::default(),
+            is_mux,
+            dials: AtomicU32::new(0),
+        }
+    }
+
+    /// The lane for requests that have come over so many muxes, of the clients of this number.
+    pub(crate) fn lane(&self, hops: u8, client: u64) -> Arc<Lane> {
+        let hops = if self.is_mux.get() == Some(&false) { 0 } else { hops };
+        let index = (client % u64::from(self.server.lanes.max(1))) as u16;
+        let key = LaneKey { hops, index };
+        lock(&self.lanes).entry(key).or_insert_with(|| Arc::new(Lane::new(key))).clone()
+    }
+
+    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+        let mut lanes: Vec<_> = lock(&self.lanes).values().cloned().collect();
+        lanes.sort_by_key(|lane| (lane.key.hops, lane.key.index));
+        lanes
+    }
+
+    /// Ends every connection: what waits for an answer learns `reason`.
+    pub(crate) fn abort(&self, reason: &str) {
+        for client in self.lanes().iter().filter_map(|lane| lane.client()) {
+            client.abort(io::Error::new(io::ErrorKind::ConnectionAborted, reason));
+        }
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.qids.give_back(&self.map);
+    }
+}
+
+impl Lane {
+    fn new(key: LaneKey) -> Self {
+        Self {
+            key,
+            state: AsyncMutex::default(),
+            now: arc_swap::ArcSwapOption::empty(),
+            rtt_us: AtomicU64::new(0),
+        }
+    }
+
+    /// The client, if there is a live one now.
+    pub(crate) fn client(&self) -> Option<Arc<Client>> {
+        self.now.load_full().filter(|client| client.dead().is_none())
+    }
+
+    /// The client, dialled if need be.
+    async fn connect(&self, upstream: &Upstream, outside: &Outside) -> Result<Arc<Client>, Error> {
+        let mut state = self.state.lock().await;
+        if let Some(client) = state.client.as_ref().filter(|client| client.dead().is_none()) {
+            return Ok(client.clone());
+        }
+        state.client = None;
+        self.now.store(None);
+        if let Some((until, error)) = &state.failed
+            && outside.now().await < *until
+        {
+            return Err(error.clone());
+        }
+        let name = &upstream.server.name;
+        upstream.dials.fetch_add(1, Ordering::Relaxed);
+        let connected = async {
+            let transport = upstream
+                .server
+                .dial
+                .dial(outside)
+                .await
+                .map_err(|error| Error::Transport { peer: name.clone(), error: Arc::new(error) })?;
+            Client::connect(transport, upstream.server.options.clone()).await
+        };
+        match connected.await {
+            Ok((client, driver)) => {
+                let name = name.clone();
+                outside.spawn(Box::pin(async move {
+                    match driver.await {
+                        Ok(()) => tracing::info!(upstream = %name, "closed"),
+                        Err(error) => tracing::warn!(upstream = %name, "lost: {error}"),
+                    }
+                }));
+                tracing::info!(upstream = %upstream.server.name, dialect = client.dialect().name(), "connected");
+                let client = Arc::new(client);
+                self.now.store(Some(client.clone()));
+                *state = Connection { client: Some(client.clone()), failed: None };
+                Ok(client)
+            }
+            Err(error) => {
+                tracing::warn!(upstream = %name, "not reached: {error}");
+                state.failed = Some((outside.now().await + RETRY, error.clone()));
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Ident {
+    pub(crate) fn new(name: &str, uid: Option<u32>) -> Self {
+        Self { name: name.into(), uid, roots: std::sync::Mutex::default() }
+    }
+
+    /// Its root of a tree on the lane for clients of this number, whose requests have come over so many muxes.
+    pub(crate) async fn root(
+        &self,
+        tree: &Arc<Tree>,
+        hops: u8,
+        client: u64,
+        outside: &Outside,
+    ) -> Result<Arc<Root>, Error> {
+        let lane = tree.upstream.lane(hops, client);
+        let place = lock(&self.roots).entry((tree.id, lane.key)).or_default().clone();
+        let mut place = place.lock().await;
+        if let Some(root) = &*place
+            && root.client.dead().is_none()
+        {
+            return Ok(root.clone());
+        }
+        *place = None;
+        let client = lane.connect(&tree.upstream, outside).await?;
+        let begun = outside.now().await;
+        let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), &tree.aname).await?;
+        let took = outside.now().await.saturating_sub(begun).as_micros();
+        lane.rtt_us.store(u64::try_from(took).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+        let file = hop(&tree.upstream, file, hops + 1).await?;
+        let root = Arc::new(Root { tree: tree.clone(), client, file: Arc::new(file) });
+        *place = Some(root.clone());
+        Ok(root)
+    }
+
+    /// Forgets the roots of a tree that is mounted no more.
+    pub(crate) fn forget(&self, tree: TreeId) {
+        lock(&self.roots).retain(|(of, _), _| *of != tree);
+    }
+}
+
+/// Tells a server that is a mux like this one over how many of them this root's requests come: see [`HOPS_MAX`].
+/// Others know no such name.
+async fn hop(upstream: &Upstream, root: File, hops: u8) -> Result<File, Error> {
+    if upstream.is_mux.get() == Some(&false) {
+        return Ok(root);
+    }
+    match root.walk(format!("{HOPS}{hops}")).await {
+        Ok(root) => {
+            upstream.is_mux.get_or_init(|| true);
+            Ok(root)
+        }
+        Err(error) if error.errno() == Errno::ELOOP || error.is_disconnect() => Err(error),
+        Err(_) => {
+            upstream.is_mux.get_or_init(|| false);
+            Ok(root)
+        }
+    }
+}
+
+impl Root {
+    pub(crate) fn qid(&self) -> Qid {
+        self.file.qid()
+    }
+}
+
+/// The name that leads from a mux's root to the same root, for requests that have come over so many muxes. No listing
+/// shows it.
+pub(crate) const HOPS: &str = "#hops=";
+/// Muxes that a request may come over: in a loop of mounts, a walk ends here.
+pub const HOPS_MAX: u8 = 8;
+/// For how long an upstream that cannot be reached is not tried again.
+pub const RETRY: Duration = Duration::from_secs(1);

@@ -1,0 +1,303 @@
+//! Walking the name space: the seed's walk handler (section 4.1.2) and bindmount (section 4.1.3).
+//!
+//! A walk goes down in runs: as many names as lead to one upstream, ending at the first mount point. At a union each
+//! member is asked for the first name of the run, in order; who has it gets the rest, without turning back (walk(5) and
+//! the kernel's walk). ".." leads back lexically.
+//!
+//! Always holds: what is not walked whole leaves no fid; which mount points count is read once, at the beginning.
+
+use std::sync::Arc;
+
+use nine_io::client::{Answer, Error, File};
+use nine_proto::msg::{MAXWELEM, Names, Tmsg};
+use nine_proto::{Errno, Qid, Walked};
+
+use crate::cfid::{CFid, Held, Step, Walker};
+use crate::core::Core;
+use crate::space::{Head, Place, Space, push};
+use crate::upstream::Root;
+
+/// What becomes of the last name of a walk if it is a mount point.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Last {
+    /// What is mounted there counts.
+    Crossed,
+    /// What is covered there counts.
+    Covered,
+}
+
+/// Where a walk is.
+#[derive(Clone)]
+pub(crate) struct Pos {
+    pub(crate) step: Arc<Step>,
+    pub(crate) crossed: Option<(Arc<Head>, usize)>,
+    pub(crate) root: Arc<Root>,
+    pub(crate) file: Arc<File>,
+    /// As the upstream says.
+    pub(crate) raw: Qid,
+}
+
+/// Why a walk stopped, and how far it came.
+struct Stop {
+    walked: Vec<Qid>,
+    error: Error,
+}
+
+impl Pos {
+    pub(crate) fn of(cfid: &CFid) -> Self {
+        Self {
+            step: cfid.step.clone(),
+            crossed: cfid.crossed.clone(),
+            root: cfid.root.clone(),
+            file: cfid.file.clone(),
+            raw: cfid.raw,
+        }
+    }
+
+    /// Where it really is.
+    pub(crate) fn place(&self) -> &Place {
+        match &self.crossed {
+            Some((head, member)) => &head.members[*member].to,
+            None => &self.step.covered,
+        }
+    }
+
+    fn qid(&self, core: &Core) -> Qid {
+        core.qids.map(&self.root.tree.upstream.map, self.raw)
+    }
+
+    /// Where a name leads to, by member: its place, and the file to walk from if there is one already.
+    fn members(&self) -> Vec<(Place, Option<usize>)> {
+        match &self.crossed {
+            None => vec![(self.step.covered.clone(), None)],
+            Some((head, _)) => {
+                head.members.iter().enumerate().map(|(i, m)| (m.to.clone(), Some(i))).collect()
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Walks on from a fid. `None`: not all of it.
+    pub(crate) async fn walk(&self, from: &CFid, names: &[&[u8]]) -> Result<(Walked, Option<CFid>), Error> {
+        let space = from.by.named.space();
+        let mut walked = Walked::new();
+        match self
+            .walk_pos(&space, &from.by, Pos::of(from), names, Last::Crossed, |qid| walked.push(qid))
+            .await
+        {
+            Ok(pos) => {
+                // A fid is its own: not the one walked from, not a root's.
+                let is_own = ![&from.file, &pos.root.file].iter().any(|file| Arc::ptr_eq(file, &pos.file));
+                let pos = if is_own { pos } else { self.clone_pos(pos).await? };
+                Ok((walked, Some(self.cfid(&from.by, pos))))
+            }
+            Err(_) if !walked.is_empty() => Ok((walked, None)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The fid of a client for where a walk has ended.
+    pub(crate) fn cfid(&self, by: &Arc<Walker>, pos: Pos) -> CFid {
+        let Pos { step, crossed, root, file, raw } = pos;
+        let qid = Held::new(&self.qids, &root, raw);
+        CFid { by: by.clone(), step, crossed, root, file, raw, qid, open: None }
+    }
+
+    /// Walks; `seen` is told the qid that a client sees of each name walked.
+    pub(crate) async fn walk_pos(
+        &self,
+        space: &Space,
+        by: &Walker,
+        mut pos: Pos,
+        names: &[&[u8]],
+        last: Last,
+        mut seen: impl FnMut(Qid),
+    ) -> Result<Pos, Error> {
+        let mut at = 0;
+        while at < names.len() {
+            if names[at] == b".." {
+                pos = self.up(space, by, pos).await?;
+                seen(pos.qid(self));
+                at += 1;
+                continue;
+            }
+            let run = &names[at..];
+            let end = run.iter().position(|name| *name == b"..").unwrap_or(run.len());
+            let stays = last == Last::Covered && end == run.len();
+            let (next, n) = self.down(space, by, pos, &run[..end], stays, &mut seen).await?;
+            (pos, at) = (next, at + n);
+        }
+        Ok(pos)
+    }
+
+    /// One run of names, from whichever member has the first; says how many they were. `stays`: the last of the names
+    /// is not looked up among the mount points.
+    async fn down(
+        &self,
+        space: &Space,
+        by: &Walker,
+        pos: Pos,
+        names: &[&[u8]],
+        stays: bool,
+        seen: &mut impl FnMut(Qid),
+    ) -> Result<(Pos, usize), Error> {
+        let mut failed: Option<Error> = None;
+        for (place, member) in pos.members() {
+            let here = match (&pos.crossed, member) {
+                (Some((_, held)), Some(member)) if *held != member => {
+                    match self.enter_place(by, &place).await {
+                        Ok((root, file, _)) => (root, file),
+                        Err(error) => {
+                            failed = Some(worse(failed, error));
+                            continue;
+                        }
+                    }
+                }
+                _ => (pos.root.clone(), pos.file.clone()),
+            };
+            let (run, head) = run_of(space, &place, names);
+            let head = head.filter(|_| !(stays && run == names.len()));
+            match steps(&here.1, &names[..run]).await {
+                Ok((file, qids)) => {
+                    let raw = *qids.last().expect("a run has names");
+                    let before = if head.is_some() { run - 1 } else { run };
+                    for qid in &qids[..before] {
+                        seen(self.qids.map(&here.0.tree.upstream.map, *qid));
+                    }
+                    let mut step = pos.step.clone();
+                    let mut covered = place;
+                    for name in &names[..run] {
+                        covered = covered.child(name);
+                        step = Step::child(&step, name, covered.clone());
+                    }
+                    let mut next = Pos { step, crossed: None, root: here.0, file: Arc::new(file), raw };
+                    if let Some(head) = head {
+                        next = self.cross(by, next.step, head).await?;
+                        seen(next.qid(self));
+                    }
+                    return Ok((next, run));
+                }
+                Err(Stop { walked, error }) if walked.is_empty() => failed = Some(worse(failed, error)),
+                Err(Stop { walked, error }) => {
+                    for qid in walked {
+                        seen(self.qids.map(&here.0.tree.upstream.map, qid));
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(not_found))
+    }
+
+    /// To the directory that this one was walked to from.
+    async fn up(&self, space: &Space, by: &Walker, pos: Pos) -> Result<Pos, Error> {
+        let Some(parent) = pos.step.parent.clone() else {
+            // The root is its own parent.
+            return Ok(pos);
+        };
+        let is_plain = pos.crossed.is_none() && pos.step.covered == parent.covered.child(&pos.step.name);
+        match space.head(&parent.covered) {
+            None if is_plain => {
+                // The upstream knows where it is now, also if somebody has renamed it.
+                let (file, qids) = steps(&pos.file, &[b".."]).await.map_err(|stop| stop.error)?;
+                let raw = qids.last().copied().unwrap_or_default();
+                Ok(Pos { step: parent, crossed: None, root: pos.root, file: Arc::new(file), raw })
+            }
+            None => {
+                let (root, file, raw) = self.enter_place(by, &parent.covered).await?;
+                Ok(Pos { step: parent, crossed: None, root, file, raw })
+            }
+            Some(head) => self.cross(by, parent, head.clone()).await,
+        }
+    }
+
+    /// To what is mounted at a place: the first member that can be had.
+    pub(crate) async fn cross(&self, by: &Walker, step: Arc<Step>, head: Arc<Head>) -> Result<Pos, Error> {
+        let mut failed = None;
+        for (index, member) in head.members.iter().enumerate() {
+            match self.enter_place(by, &member.to).await {
+                Ok((root, file, raw)) => {
+                    return Ok(Pos { step, crossed: Some((head, index)), root, file, raw });
+                }
+                Err(error) => failed = Some(worse(failed, error)),
+            }
+        }
+        Err(failed.unwrap_or_else(not_found))
+    }
+
+    /// A fid for a place, from the root of its tree.
+    pub(crate) async fn enter_place(
+        &self,
+        by: &Walker,
+        place: &Place,
+    ) -> Result<(Arc<Root>, Arc<File>, Qid), Error> {
+        let root = self.root(by, place.tree).await?;
+        let names = place.names();
+        if names.is_empty() {
+            let (file, raw) = (root.file.clone(), root.qid());
+            return Ok((root, file, raw));
+        }
+        let (first, rest) = names.split_at(names.len().min(MAXWELEM));
+        let (mut file, mut qids) = steps(&root.file, first).await.map_err(|stop| stop.error)?;
+        for run in rest.chunks(MAXWELEM) {
+            (file, qids) = steps(&file, run).await.map_err(|stop| stop.error)?;
+        }
+        let raw = qids.last().copied().unwrap_or_default();
+        Ok((root, Arc::new(file), raw))
+    }
+
+    /// Another fid for the same file: a root's own is nobody's to open or to clunk.
+    pub(crate) async fn clone_pos(&self, pos: Pos) -> Result<Pos, Error> {
+        let (file, _) = steps(&pos.file, &[]).await.map_err(|stop| stop.error)?;
+        Ok(Pos { file: Arc::new(file), ..pos })
+    }
+}
+
+/// How many of the names lead to one upstream, and the mount point where they end.
+pub(crate) fn run_of(space: &Space, from: &Place, names: &[&[u8]]) -> (usize, Option<Arc<Head>>) {
+    let most = names.len().min(MAXWELEM);
+    if !space.is_covered(from.tree) {
+        return (most, None);
+    }
+    let mut path = from.path.to_vec();
+    for (i, name) in names[..most].iter().enumerate() {
+        push(&mut path, name);
+        if let Some(head) = space.head_at(from.tree, &path) {
+            return (i + 1, Some(head.clone()));
+        }
+    }
+    (most, None)
+}
+
+/// One Twalk, all of it.
+async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid>), Stop> {
+    let stop = |error| Stop { walked: Vec::new(), error };
+    let client = from.client();
+    let newfid = client.new_fid().map_err(stop)?;
+    let walk = Tmsg::Walk { fid: from.fid(), newfid, names: Names::Slice(names) };
+    match client.ask(walk).await.map_err(stop)? {
+        Answer::Walk(qids) if qids.len() == names.len() => {
+            let qid = qids.last().copied().unwrap_or(from.qid());
+            Ok((client.adopt(newfid, qid), qids))
+        }
+        Answer::Walk(walked) => {
+            let past_a_file = walked.last().is_some_and(|qid| !qid.is_dir());
+            let errno = if past_a_file { Errno::ENOTDIR } else { Errno::ENOENT };
+            Err(Stop { walked, error: Error::Remote(errno.into()) })
+        }
+        _ => Err(stop(Error::Remote(Errno::EPROTO.into()))),
+    }
+}
+
+/// Of what several members say, what a client should hear: that a name does not exist only if all say so.
+fn worse(before: Option<Error>, error: Error) -> Error {
+    match before {
+        Some(before) if before.errno() != Errno::ENOENT || error.errno() == Errno::ENOENT => before,
+        _ => error,
+    }
+}
+
+fn not_found() -> Error {
+    Error::Remote(Errno::ENOENT.into())
+}

@@ -1,0 +1,4 @@
+//! The mux in simulated worlds: clients on one side, RAM servers on the other, links between.
+
+mod space;
+mod world;

@@ -1,0 +1,159 @@
+//! A mux with its backbone, servers behind links, and clients of it.
+
+use std::future::ready;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nine_io::client::{Client, File, Options};
+use nine_io::server::{Core, FileServer, Gate, Service};
+use nine_mux::{As, Boxed, Dial, Local, Mux, Owner, Server, Space, Spawn};
+use nine_net::{Env, Transport};
+use nine_proto::{Dialect, NOUID, Numeric, OpenFlags};
+use nine_servers::Ram;
+use nine_sim::{Links, Shape, SimEnv, World};
+
+pub struct Muxed {
+    pub env: SimEnv,
+    pub core: Core,
+    pub mux: Mux,
+    pub space: Space,
+    links: Arc<Links>,
+}
+
+/// A server behind a link that is made anew at each dial.
+pub struct Far {
+    pub service: Service,
+    pub links: Arc<Links>,
+    pub shape: Shape,
+}
+
+impl Dial for Far {
+    fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
+        let (near, far) = self.links.link(self.shape.clone());
+        spawn.spawn(Box::pin(self.service.connect(Box::new(far))));
+        Box::pin(ready(Ok(Box::new(near) as Box<dyn Transport>)))
+    }
+}
+
+/// As whoever the servers say we are.
+pub fn owner() -> As {
+    As::User { name: "".into(), uid: None }
+}
+
+impl Muxed {
+    pub fn new(world: &World) -> Self {
+        let core = Core::default();
+        let backbone = Local::server("ram:", Arc::new(Ram::new(16 << 20)), core.clone());
+        let mux = Mux::new(backbone, Arc::new(Numeric));
+        world.env().spawn(Box::pin(mux.run(world.env())));
+        let space = mux.space(nine_mux::MAIN, Owner::default());
+        Self { env: world.env(), core, mux, space, links: Arc::new(Links::new(world)) }
+    }
+
+    /// What mounts a file server of another machine.
+    pub fn far(&self, name: &str, server: Arc<dyn FileServer>, shape: Shape) -> Server {
+        self.far_service(name, Service::new(server, Gate::default(), Core::default()), shape)
+    }
+
+    pub fn far_service(&self, name: &str, service: Service, shape: Shape) -> Server {
+        let dial = Arc::new(Far { service, links: self.links.clone(), shape });
+        let options = Options { msize: 64 * 1024, ..Options::default() };
+        Server { name: name.into(), dial, options, lanes: 1, local: false }
+    }
+
+    /// What mounts this mux somewhere, itself included.
+    pub fn as_server(&self, name: &str) -> Server {
+        self.far(name, Arc::new(self.mux.clone()), Shape::default())
+    }
+
+    /// A client of the mux, at its root.
+    pub async fn client(&self, dialect: Dialect) -> (Client, File) {
+        let service = Service::new(Arc::new(self.mux.clone()), Gate::default(), self.core.clone());
+        let (near, far) = self.links.link(Shape::default());
+        self.env.spawn(Box::pin(service.connect(Box::new(far))));
+        let options = Options { dialects: vec![dialect], msize: 32 * 1024, ..Options::default() };
+        let (client, driver) = Client::connect(near, options).await.expect("the mux answers");
+        self.env.spawn(Box::pin(async { drop(driver.await) }));
+        let root = client.attach("u", NOUID, "").await.expect("the mux lets in");
+        (client, root)
+    }
+
+    /// Waits until nothing of a client is under way.
+    pub async fn quiet(&self, client: &Client) {
+        while client.under_way().0 > 0 {
+            self.env.sleep_until(self.env.now() + Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// A RAM server with these files, whose content is given; a name that ends in '/' is a directory.
+pub async fn ram(files: &[(&str, &str)]) -> Arc<Ram> {
+    let ram = Arc::new(Ram::new(16 << 20));
+    fill(&ram, files).await;
+    ram
+}
+
+async fn fill(ram: &Arc<Ram>, files: &[(&str, &str)]) {
+    let service = Service::new(ram.clone(), Gate::default(), Core::default());
+    let peer = || nine_net::Peer {
+        addr: "test".into(),
+        proof: nine_net::Proof::Unix { uid: nine_net::own_ids().0, gid: 0 },
+    };
+    let (near, far) = nine_net::pipe(peer(), peer());
+    let mut connection = Box::pin(service.connect(Box::new(far)));
+    let work = async {
+        let (client, driver) = Client::connect(near, Options::default()).await.unwrap();
+        let mut driver = Box::pin(driver);
+        let put = async {
+            let root = client.attach("", NOUID, "").await.unwrap();
+            for (path, content) in files {
+                put(&root, path, content).await;
+            }
+        };
+        let mut put = Box::pin(put);
+        std::future::poll_fn(|cx| {
+            let _ = driver.as_mut().poll(cx);
+            put.as_mut().poll(cx)
+        })
+        .await;
+    };
+    let mut work = Box::pin(work);
+    std::future::poll_fn(|cx| {
+        let _ = connection.as_mut().poll(cx);
+        work.as_mut().poll(cx)
+    })
+    .await;
+}
+
+/// Makes a file, and the directories that lead to it.
+pub async fn put(root: &File, path: &str, content: &str) {
+    let mut dir = root.walk("").await.unwrap();
+    let mut names: Vec<&str> = path.split('/').collect();
+    let last = names.pop().expect("a path has a name");
+    for name in names {
+        let _ = dir.mkdir(name, 0o755, nine_proto::NOGID).await;
+        dir = dir.walk(name).await.unwrap();
+    }
+    if !last.is_empty() {
+        let file = dir.open_or_create(last, OpenFlags::RDWR, 0o644).await.unwrap();
+        file.write_all_at(0, content.as_bytes()).await.unwrap();
+    }
+}
+
+pub async fn cat(root: &File, path: &str) -> Result<String, String> {
+    let file = root.open(path, OpenFlags::READ).await.map_err(|error| error.to_string())?;
+    let mut text = vec![0; 64 * 1024];
+    let n = file.read_at(0, &mut text).await.map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&text[..n]).into())
+}
+
+pub async fn ls(root: &File, path: &str) -> Result<Vec<String>, String> {
+    let dir = root.walk(path).await.map_err(|error| error.to_string())?;
+    let mut entries = dir.read_dir().await.map_err(|error| error.to_string())?;
+    let mut names = Vec::new();
+    while let Some(entry) = entries.next().await {
+        names.push(String::from_utf8_lossy(&entry.map_err(|error| error.to_string())?.name).into());
+    }
+    Ok(names)
+}
