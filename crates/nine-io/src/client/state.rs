@@ -265,7 +265,10 @@ impl State {
 
     /// As [`State::flush`], for requests that were passed on and that `is` names.
     pub(crate) fn flush_forwarded(&mut self, is: impl Fn(&Forwarded) -> bool) {
-        let named = |slot: &Slot| matches!(slot, Slot::Waits { waiter: Waiter::Forward(forwarded), .. } if is(forwarded));
+        let named = |slot: &Slot| match slot {
+            Slot::Waits { waiter: Waiter::Forward(forwarded), .. } => is(forwarded),
+            _ => false,
+        };
         for call in 0..self.calls.len() {
             if named(&self.calls[call]) {
                 self.flush(call);
