@@ -220,7 +220,7 @@ impl<H: HostFs> Inner<H> {
             return Err(Errno::EROFS.into());
         }
         if let Op::Auth { .. } = op {
-            return Err(Error::new(Errno::EOPNOTSUPP, "authentication not required").into());
+            return Err(Error::new(Errno::ENOENT, "authentication not required").into());
         }
         if let Op::Attach { aname, .. } = op {
             return self.attach(req.who(), aname);

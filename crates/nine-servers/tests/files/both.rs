@@ -1,13 +1,16 @@
 //! What any file server must do: the RAM tree and a host directory, in every dialect.
 
+use std::sync::Arc;
+
 use nine_io::client::File;
+use nine_io::server::FileServer;
 use nine_proto::{
     Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, SetAttr, Time, TimeSet,
     mode,
 };
 use nine_servers::{Disk, DiskOptions, Ram};
 
-use crate::world::{ALL, content, errno, list, serve};
+use crate::world::{ALL, content, errno, list, raw, serve};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 
@@ -356,4 +359,18 @@ fn a_ram_tree_is_full_at_its_limit_and_empties_again() {
         }
         assert!((900..1100).contains(&made), "{made} directories in a mebibyte");
     });
+}
+
+/// diod's programs take ENOENT, and nothing else, for "go on without".
+#[test]
+fn who_asks_for_authentication_is_told_that_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::open(dir.path(), DiskOptions::default()).unwrap();
+    let servers: [Arc<dyn FileServer>; 2] = [Arc::new(disk), Arc::new(Ram::new(1 << 20))];
+    for server in servers {
+        let version = b"\x15\0\0\0\x64\xff\xff\0\x20\0\0\x08\09P2000.L";
+        let auth = b"\x13\0\0\0\x66\0\0\x01\0\0\0\0\0\0\0\0\0\0\0";
+        let answers = raw(server, [&version[..], auth].concat(), version.len() + 11);
+        assert_eq!(answers[version.len()..], *b"\x0b\0\0\0\x07\0\0\x02\0\0\0");
+    }
 }

@@ -1,5 +1,6 @@
 //! A client and a server on two ends of a socket pair, on one thread.
 
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -32,16 +33,27 @@ pub fn serve_as(
     .expect("a runtime");
 }
 
+/// What a server answers to these bytes, the first `count` bytes of it.
+pub fn raw(server: Arc<dyn FileServer>, bytes: Vec<u8>, count: usize) -> Vec<u8> {
+    let (mut near, far) = UnixStream::pair().expect("a pair of sockets");
+    let client = std::thread::spawn(move || {
+        near.write_all(&bytes).expect("the server reads");
+        let mut answers = vec![0; count];
+        near.read_exact(&mut answers).expect("answers");
+        answers
+    });
+    nine_net::rt::block_on(async |_| {
+        Service::new(server, trusting(), Core::default()).connect(Box::new(socket(far))).await;
+    })
+    .expect("a runtime");
+    client.join().expect("a client")
+}
+
 /// A new connection to a server.
 pub async fn connect(env: &nine_net::rt::Real, server: Arc<dyn FileServer>, dialect: Dialect) -> Client {
     let (near, far) = UnixStream::pair().expect("a pair of sockets");
-    let [near, far] = [near, far].map(|end| {
-        end.set_nonblocking(true).expect("a socket");
-        let peer = Peer { addr: "pair".into(), proof: Proof::None };
-        Socket::from_parts(OwnedFd::from(end), peer).expect("a socket on the runtime")
-    });
-    let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
-    env.spawn(Box::pin(Service::new(server, gate, Core::default()).connect(Box::new(far))));
+    let [near, far] = [near, far].map(socket);
+    env.spawn(Box::pin(Service::new(server, trusting(), Core::default()).connect(Box::new(far))));
     let options = Options { dialects: vec![dialect], ..Options::default() };
     let (client, driver) = Client::connect(near, options).await.expect("a session");
     env.spawn(Box::pin(async move {
@@ -49,6 +61,16 @@ pub async fn connect(env: &nine_net::rt::Real, server: Arc<dyn FileServer>, dial
         let _ = driver.await;
     }));
     client
+}
+
+fn socket(end: UnixStream) -> Socket {
+    end.set_nonblocking(true).expect("a socket");
+    let peer = Peer { addr: "pair".into(), proof: Proof::None };
+    Socket::from_parts(OwnedFd::from(end), peer).expect("a socket on the runtime")
+}
+
+fn trusting() -> Gate {
+    Gate { anonymous: Anonymous::Trusted, ..Gate::default() }
 }
 
 /// The names in a directory, sorted.
