@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use nine_proto::msg::Tmsg;
@@ -208,7 +208,7 @@ where
             let (dir, mask) = (self.dir, self.mask);
             self.window.push_back(Box::pin(async move { dir.stat_of(name.as_ref(), mask).await }));
         }
-        Poll::Ready(ready!(self.window.poll_next(cx)))
+        self.window.poll_next_driving_all(cx)
     }
 }
 

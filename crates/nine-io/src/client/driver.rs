@@ -5,7 +5,8 @@
 //!
 //! Always holds: reading never waits for writing; an idle connection owns no buffer, for what one read takes lies in a
 //! buffer of the thread; a frame too large for that is read into memory of its own, which the caller of the Tread gets
-//! without another copy; a turn ends after [`TURN`] reads, so that other tasks run.
+//! without another copy and which serves again when that is dropped; a turn ends after [`TURN`] reads, so that other
+//! tasks run.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,11 +22,14 @@ use nine_proto::frame::{Split, split};
 use super::error::Error;
 use super::out::{Out, PIECES};
 use super::state::Shared;
+use crate::buf::{Buf, Frame, Pool};
 
 /// Reads in one turn.
 const TURN: usize = 16;
 /// What one read can take, bytes.
 const READ: usize = 64 * 1024;
+/// What the first read of a frame takes that is probably large again: its head, and little that has to be copied.
+const HEAD: usize = 4 * 1024;
 
 thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -43,15 +47,31 @@ pub struct Driver {
     out: Out,
     /// The transport may hold back bytes that it has taken.
     unflushed: bool,
-    /// The beginning of a frame; room for all of it, if it is larger than [`READ`].
+    /// The beginning of a frame.
     partial: Vec<u8>,
-    /// Bytes of `partial` that are there.
+    /// Of one that is larger than [`READ`]: room for all of it, and its size.
+    large: Option<(Arc<Buf>, usize)>,
+    /// Bytes that are there, in one of both.
     filled: usize,
+    /// The last frame was a large one.
+    was_large: bool,
+    /// Memory of large frames that nobody needs any more, while there are calls.
+    pool: Pool,
 }
 
 impl Driver {
     pub(crate) fn new(transport: Box<dyn Transport>, shared: Arc<Shared>) -> Self {
-        Self { transport, shared, out: Out::default(), unflushed: false, partial: Vec::new(), filled: 0 }
+        Self {
+            transport,
+            shared,
+            out: Out::default(),
+            unflushed: false,
+            partial: Vec::new(),
+            large: None,
+            filled: 0,
+            was_large: false,
+            pool: Pool::default(),
+        }
     }
 }
 
@@ -108,11 +128,16 @@ impl Driver {
                 }
                 state.driver = Some(cx.waker().clone());
                 state.blocked = !idle;
-                Ok(Parked::Yes)
+                Ok(Parked::Yes { calls: state.session.calls() })
             })?;
             match parked {
                 Parked::No => {}
-                Parked::Yes => return Poll::Pending,
+                Parked::Yes { calls } => {
+                    if calls == 0 {
+                        self.pool = Pool::default();
+                    }
+                    return Poll::Pending;
+                }
                 Parked::Finished => {
                     // A peer that is gone already has nothing left to be told.
                     return self.transport.poll_close(cx).map(|_| Ok(()));
@@ -156,12 +181,16 @@ impl Driver {
     /// Reads until there is no more (`Pending`) or the turn is over (`Ready`).
     fn read(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Result<Poll<()>, Error> {
         for _ in 0..TURN {
-            let large = self.partial.len() > READ;
-            let buf = if large {
-                &mut self.partial[self.filled..]
-            } else {
-                scratch[..self.filled].copy_from_slice(&self.partial[..self.filled]);
-                &mut scratch[self.filled..]
+            let buf = match &mut self.large {
+                Some((buf, size)) => {
+                    let own = Arc::get_mut(buf).expect("nobody has it before it is whole");
+                    &mut own.bytes[self.filled..*size]
+                }
+                None => {
+                    scratch[..self.filled].copy_from_slice(&self.partial);
+                    let end = if self.was_large && self.filled == 0 { HEAD } else { READ };
+                    &mut scratch[self.filled..end]
+                }
             };
             let n = match self.transport.poll_read(cx, buf) {
                 Poll::Ready(Ok(0)) => {
@@ -173,13 +202,16 @@ impl Driver {
                 Poll::Pending => return Ok(Poll::Pending),
             };
             self.filled += n;
-            if !large {
-                self.frames(&scratch[..self.filled])?;
-            } else if self.filled == self.partial.len() {
-                self.filled = 0;
-                let frame = Bytes::from(std::mem::take(&mut self.partial));
-                let received = self.shared.with(|state| state.receive(&frame, Some(&frame)));
-                received.map_err(|error| self.wire_error(error))?;
+            match self.large.take() {
+                None => self.frames(&scratch[..self.filled])?,
+                Some((buf, size)) if self.filled == size => {
+                    self.filled = 0;
+                    self.was_large = true;
+                    let frame = Bytes::from_owner(Frame::new(buf, 0, size));
+                    let received = self.shared.with(|state| state.receive(&frame, Some(&frame)));
+                    received.map_err(|error| self.wire_error(error))?;
+                }
+                partly => self.large = partly,
             }
         }
         Ok(Poll::Ready(()))
@@ -201,14 +233,17 @@ impl Driver {
         });
         let need = need.map_err(|error| self.wire_error(error))?;
         let rest = &bytes[at..];
+        self.was_large &= at == 0;
         self.filled = rest.len();
-        self.partial = if need > READ {
-            let mut partial = vec![0; need];
-            partial[..rest.len()].copy_from_slice(rest);
-            partial
+        self.partial.clear();
+        if need > READ {
+            let mut buf = self.pool.take(need);
+            let own = Arc::get_mut(&mut buf).expect("a fresh buffer is ours alone");
+            own.bytes[..rest.len()].copy_from_slice(rest);
+            self.large = Some((buf, need));
         } else {
-            rest.to_vec()
-        };
+            self.partial = rest.to_vec();
+        }
         Ok(())
     }
 
@@ -222,7 +257,10 @@ impl Driver {
 }
 
 enum Parked {
-    Yes,
+    Yes {
+        /// Under way.
+        calls: usize,
+    },
     /// There is something new to write.
     No,
     Finished,

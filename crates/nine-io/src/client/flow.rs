@@ -20,8 +20,11 @@ use super::error::{Error, Result};
 use super::file::File;
 use super::window::Window;
 
-/// The most data in one piece, bytes: larger ones only make progress coarser.
-const PIECE: u32 = 256 * 1024;
+/// The most data in one Tread of several, bytes: the answer fits into a unix socket's buffer (208 KiB), so that it is
+/// sent at one go.
+const READ: u32 = 128 * 1024;
+/// The most data in one Twrite of several, bytes: larger ones only make progress coarser.
+const WRITE: u32 = 256 * 1024;
 /// A piece above this is cut to a multiple of it, so that pieces fall on pages.
 const PAGE: u32 = 4096;
 
@@ -32,7 +35,7 @@ impl File {
     /// A file that delivers events rather than bytes at an offset is to be read with [`File::read`].
     pub async fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let stop = offset.saturating_add(buf.len() as u64);
-        if self.is_sequential() || buf.len() <= self.piece() as usize {
+        if self.is_sequential() || buf.len() <= self.piece(READ) as usize {
             // The common case; and a short answer may be followed up below.
             let data = self.read(offset, buf.len().min(self.iounit() as usize) as u32).await?;
             buf[..data.len()].copy_from_slice(&data);
@@ -70,13 +73,13 @@ impl File {
     /// only before an error, which the next write meets. Large writes are pipelined. To append-only and exclusive
     /// files it is one Twrite, which may take less.
     pub async fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
-        if self.is_sequential() || data.len() <= self.piece() as usize {
+        if self.is_sequential() || data.len() <= self.piece(WRITE) as usize {
             let n = self.write(offset, &data[..data.len().min(self.iounit() as usize)]).await?;
             return Ok(n as usize);
         }
         let mut writer = Writer::new(self, offset);
         let mut written = Ok(());
-        for piece in data.chunks(self.piece() as usize) {
+        for piece in data.chunks(self.piece(WRITE) as usize) {
             written = writer.push(Bytes::copy_from_slice(piece)).await;
             if written.is_err() {
                 break;
@@ -118,9 +121,9 @@ impl File {
         appends || self.qid().ty & (Qid::APPEND | Qid::EXCL) != 0
     }
 
-    /// The most data in a piece.
-    fn piece(&self) -> u32 {
-        let piece = self.iounit().min(PIECE);
+    /// The most data in a piece of at most so much.
+    fn piece(&self, most: u32) -> u32 {
+        let piece = self.iounit().min(most);
         if piece > PAGE { piece - piece % PAGE } else { piece }
     }
 
@@ -190,7 +193,7 @@ impl<'f> Reader<'f> {
     }
 
     fn fill(&mut self) {
-        let piece = self.file.piece();
+        let piece = self.file.piece(READ);
         let window = self.file.window();
         loop {
             let alone = self.window.len() == 0;
@@ -240,7 +243,7 @@ impl<'f> Writer<'f> {
     /// Writes `data` next. Waits while the window is full. An error is of this or of an earlier piece, and stays.
     pub async fn push(&mut self, mut data: Bytes) -> Result<()> {
         while !data.is_empty() {
-            let len = data.len().min(self.file.piece() as usize);
+            let len = data.len().min(self.file.piece(WRITE) as usize);
             let room = self.file.window().saturating_sub(len);
             poll_fn(|cx| self.poll_until(cx, room)).await?;
             self.window.push_back(piece_of(self.file, self.at, data.split_to(len)));

@@ -5,10 +5,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// See the module. Whoever fills it bounds it. Polling drives all of them, for each is sent by its first poll and
-/// may have to wait for room after that.
+/// See the module. Whoever fills it bounds it.
 pub(crate) struct Window<F: Future> {
     slots: VecDeque<Slot<F>>,
+    /// So many at the end have not been polled yet.
+    fresh: usize,
 }
 
 enum Slot<F: Future> {
@@ -18,7 +19,7 @@ enum Slot<F: Future> {
 
 impl<F: Future + Unpin> Window<F> {
     pub(crate) fn new() -> Self {
-        Self { slots: VecDeque::new() }
+        Self { slots: VecDeque::new(), fresh: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -27,26 +28,38 @@ impl<F: Future + Unpin> Window<F> {
 
     pub(crate) fn push_back(&mut self, future: F) {
         self.slots.push_back(Slot::Running(future));
+        self.fresh += 1;
     }
 
-    /// Goes before all others.
+    /// Goes before all others, and is polled as the first one.
     pub(crate) fn push_front(&mut self, future: F) {
         self.slots.push_front(Slot::Running(future));
     }
 
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
+        self.fresh = 0;
     }
 
-    /// The output of the oldest; `None` when there is none under way.
+    /// The output of the oldest; `None` when there is none under way. For futures that go on by themselves once they
+    /// have been polled, as a single request does: the others are left alone until their turn comes.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
-        for slot in &mut self.slots {
-            if let Slot::Running(future) = slot
-                && let Poll::Ready(output) = Pin::new(future).poll(cx)
-            {
-                *slot = Slot::Done(output);
-            }
-        }
+        let begun = self.slots.len() - self.fresh;
+        self.fresh = 0;
+        // The oldest one is polled below.
+        self.slots.iter_mut().skip(begun.max(1)).for_each(|slot| slot.poll(cx));
+        self.poll_oldest(cx)
+    }
+
+    /// The same for futures that must be polled whenever something happens.
+    pub(crate) fn poll_next_driving_all(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        self.fresh = 0;
+        self.slots.iter_mut().skip(1).for_each(|slot| slot.poll(cx));
+        self.poll_oldest(cx)
+    }
+
+    fn poll_oldest(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        self.slots.iter_mut().take(1).for_each(|slot| slot.poll(cx));
         match self.slots.pop_front() {
             None => Poll::Ready(None),
             Some(Slot::Done(output)) => Poll::Ready(Some(output)),
@@ -55,5 +68,67 @@ impl<F: Future + Unpin> Window<F> {
                 Poll::Pending
             }
         }
+    }
+}
+
+impl<F: Future + Unpin> Slot<F> {
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if let Self::Running(future) = self
+            && let Poll::Ready(output) = Pin::new(future).poll(cx)
+        {
+            *self = Self::Done(output);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::task::Waker;
+
+    /// Counts its polls; done when it is told to be.
+    #[derive(Clone, Default)]
+    struct Told(Rc<(Cell<u32>, Cell<bool>)>);
+
+    impl Future for Told {
+        type Output = u32;
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<u32> {
+            self.0.0.set(self.0.0.get() + 1);
+            if self.0.1.get() { Poll::Ready(self.0.0.get()) } else { Poll::Pending }
+        }
+    }
+
+    #[test]
+    fn each_is_begun_at_once_and_polled_again_when_its_turn_comes() {
+        let all: Vec<Told> = (0..3).map(|_| Told::default()).collect();
+        let polls = || all.iter().map(|told| told.0.0.get()).collect::<Vec<_>>();
+        let (mut window, mut cx) = (Window::new(), Context::from_waker(Waker::noop()));
+        all[..2].iter().for_each(|told| window.push_back(told.clone()));
+        assert!(window.poll_next(&mut cx).is_pending());
+        assert_eq!(polls(), [1, 1, 0]);
+        window.push_back(all[2].clone());
+        assert!(window.poll_next(&mut cx).is_pending());
+        assert_eq!(polls(), [2, 1, 1]);
+        all.iter().for_each(|told| told.0.1.set(true));
+        let first = Told::default();
+        first.0.1.set(true);
+        window.push_front(first);
+        for expected in [1, 3, 2, 2] {
+            assert_eq!(window.poll_next(&mut cx), Poll::Ready(Some(expected)));
+        }
+        assert_eq!(window.poll_next(&mut cx), Poll::Ready(None));
+    }
+
+    #[test]
+    fn those_with_several_steps_are_all_driven() {
+        let all: Vec<Told> = (0..3).map(|_| Told::default()).collect();
+        let (mut window, mut cx) = (Window::new(), Context::from_waker(Waker::noop()));
+        all.iter().for_each(|told| window.push_back(told.clone()));
+        for _ in 0..2 {
+            assert!(window.poll_next_driving_all(&mut cx).is_pending());
+        }
+        assert!(all.iter().all(|told| told.0.0.get() == 2));
     }
 }
