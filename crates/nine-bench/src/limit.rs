@@ -81,7 +81,7 @@ pub enum Bulk {
 pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     let file = std::fs::File::open(file)?;
-    let mut memory = vec![0x5a; CHUNK];
+    let (mut memory, mut content) = (vec![0; CHUNK], Vec::new());
     child::ready();
     loop {
         let (mut stream, _) = listener.accept()?;
@@ -91,10 +91,17 @@ pub fn bulk(socket: &Path, file: &Path) -> io::Result<()> {
             let [how, count @ ..] = order;
             let mut left = u64::from_le_bytes(count);
             let (mut at, total) = (0, left);
+            if how == Bulk::Write as u8 && content.is_empty() {
+                (&file).read_to_end(&mut content)?;
+            }
             while left > 0 {
                 let piece = left.min(CHUNK as u64) as usize;
+                let sent = (total - left) as usize;
                 left -= match how {
-                    0 => stream.write(&memory[..piece])?,
+                    // The same bytes: from all of the memory they take, as the page cache has to.
+                    0 => {
+                        stream.write(content.get(sent..sent + piece).ok_or(io::ErrorKind::UnexpectedEof)?)?
+                    }
                     1 => rustix::fs::sendfile(&stream, &file, Some(&mut at), piece)?,
                     _ => stream.read(&mut memory[..piece])?,
                 } as u64;
