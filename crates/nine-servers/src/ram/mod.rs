@@ -67,11 +67,14 @@ impl Ram {
         let op = req.op();
         match op {
             Op::Auth { .. } => return Err(Error::new(Errno::ENOENT, "authentication not required")),
-            Op::Attach { .. } => {
-                return Ok(Reply::Attach {
-                    qid: self.root.qid(),
-                    node: Node::walked(self.root.clone(), nowhere()),
-                });
+            Op::Attach { aname, .. } => {
+                let (mut inode, mut at) = (self.root.clone(), nowhere());
+                for name in aname.split(|&b| b == b'/').filter(|&name| !matches!(name, b"" | b".")) {
+                    nine_proto::check_name(name)?;
+                    at = (Arc::downgrade(&inode), name.into());
+                    inode = inode.child(name)?;
+                }
+                return Ok(Reply::Attach { qid: inode.qid(), node: Node::walked(inode, at) });
             }
             _ => {}
         }

@@ -82,6 +82,22 @@ fn a_walk_goes_down_and_up_and_never_out() {
 }
 
 #[test]
+fn an_attach_with_a_path_begins_there() {
+    each(&ALL, async |root| {
+        root.mkdir("a", 0o755, NOGID).await.unwrap();
+        let a = root.walk("a").await.unwrap();
+        put(&a, "f", b"below").await;
+        for aname in ["a", "/a/", "/./a"] {
+            let view = root.client().attach("0", 0, aname).await.unwrap();
+            assert_eq!(view.qid().path, a.qid().path);
+            assert_eq!(get(&view, "f").await, b"below");
+        }
+        assert_eq!(errno(root.client().attach("0", 0, "/none").await), Errno::ENOENT);
+        assert!(root.client().attach("0", 0, "/a/..").await.is_err());
+    });
+}
+
+#[test]
 fn a_new_name_must_be_new() {
     each(&ALL, async |root| {
         put(root, "x", b"").await;
