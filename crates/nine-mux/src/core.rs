@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use nine_proto::{Errno, Names};
 
 use crate::cfid::{Step, Walker};
 use crate::jobs::Jobs;
-use crate::lock;
 use crate::named::Named;
 use crate::outside::Outside;
 use crate::qid::Qids;
 use crate::space::{Flags, Place, Space, TreeId};
+use crate::sync::{Mutex, lock};
 use crate::upstream::{As, Ident, Root, Server, Tree, Upstream};
 use crate::walk::{Last, Pos};
 

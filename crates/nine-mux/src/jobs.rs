@@ -177,3 +177,92 @@ impl Jobs {
         driver.into_iter().for_each(Waker::wake);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(not(nine_loom))]
+    use std::future::pending;
+    use std::future::poll_fn;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Ends when it has been woken; counts its polls.
+    fn waits(at: &Arc<Mutex<Option<Waker>>>, ended: &Arc<AtomicUsize>) -> Job {
+        let (at, ended, mut polls) = (at.clone(), ended.clone(), 0);
+        Box::pin(poll_fn(move |cx| {
+            polls += 1;
+            if polls == 2 {
+                ended.fetch_add(1, Ordering::SeqCst);
+                return Poll::Ready(());
+            }
+            *lock(&at) = Some(cx.waker().clone());
+            Poll::Pending
+        }))
+    }
+
+    fn poll(jobs: &Jobs) {
+        jobs.poll(&mut Context::from_waker(Waker::noop()));
+    }
+
+    #[cfg(not(nine_loom))]
+    #[test]
+    fn a_job_runs_at_once_and_again_when_it_is_woken() {
+        let jobs = Arc::new(Jobs::default());
+        let (at, ended) = (Arc::default(), Arc::default());
+        jobs.begin(None, waits(&at, &ended));
+        poll(&jobs);
+        assert_eq!((jobs.len(), ended.load(Ordering::SeqCst)), (1, 0));
+        let waker = lock(&at).take().unwrap();
+        waker.wake_by_ref();
+        poll(&jobs);
+        assert_eq!((jobs.len(), ended.load(Ordering::SeqCst)), (0, 1));
+        waker.wake();
+        jobs.begin(None, Box::pin(pending()));
+        poll(&jobs);
+        assert_eq!(jobs.len(), 1, "an old waker of a slot does no harm to its next job");
+    }
+
+    #[cfg(not(nine_loom))]
+    #[test]
+    fn a_job_that_wakes_itself_is_polled_until_it_waits() {
+        let jobs = Arc::new(Jobs::default());
+        let mut polls = 0;
+        jobs.begin(
+            None,
+            Box::pin(poll_fn(move |cx| {
+                polls += 1;
+                cx.waker().wake_by_ref();
+                if polls == 5 { Poll::Ready(()) } else { Poll::Pending }
+            })),
+        );
+        assert_eq!(jobs.len(), 0);
+    }
+
+    #[cfg(nine_loom)]
+    #[test]
+    fn a_job_woken_from_another_thread_is_never_left_lying_in_any_order() {
+        use loom::future::block_on;
+        loom::model(|| {
+            let jobs = Arc::new(Jobs::default());
+            let (at, ended): (Arc<Mutex<Option<Waker>>>, Arc<AtomicUsize>) =
+                (Arc::new(Mutex::new(None)), Arc::default());
+            let waker = {
+                let at = at.clone();
+                loom::thread::spawn(move || {
+                    loop {
+                        if let Some(waker) = lock(&at).take() {
+                            return waker.wake();
+                        }
+                        loom::thread::yield_now();
+                    }
+                })
+            };
+            jobs.begin(None, waits(&at, &ended));
+            block_on(poll_fn(|cx| {
+                jobs.poll(cx);
+                if ended.load(Ordering::SeqCst) == 1 { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            waker.join().unwrap();
+        });
+    }
+}

@@ -1,12 +1,12 @@
 //! A name space by its name: who may have it, and its value, which is swapped as a whole.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use nine_proto::Result;
 
-use crate::lock;
 use crate::space::Space;
+use crate::sync::{Mutex, lock};
 
 /// See the module. Readers take the value without a lock; changes are made one after the other.
 pub(crate) struct Named {

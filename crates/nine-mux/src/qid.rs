@@ -12,11 +12,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, RwLock};
+use std::sync::RwLock;
 
 use nine_proto::Qid;
 
-use crate::lock;
+use crate::sync::{Mutex, lock};
 
 /// Slots of one upstream.
 pub const SLOTS_EACH: usize = 1024;

@@ -327,14 +327,15 @@ impl Core {
     /// The name space of this name, or the one this user gets who names none.
     fn choose(&self, name: &str, user: &str) -> Result<Arc<crate::named::Named>, Failed> {
         let all = self.all_named();
-        let is_for =
-            |named: &&Arc<crate::named::Named>| crate::lock(&named.users).iter().any(|of| **of == *user);
+        let is_for = |named: &&Arc<crate::named::Named>| {
+            crate::sync::lock(&named.users).iter().any(|of| **of == *user)
+        };
         let found = match name {
             "" => all.iter().find(is_for).or_else(|| all.iter().find(|named| &*named.name == crate::MAIN)),
             name => all.iter().find(|named| *named.name == *name),
         };
         let found = found.ok_or_else(|| refused(Errno::ENOENT, "no such name space"))?;
-        if !crate::lock(&found.users).is_empty() && !is_for(&found) {
+        if !crate::sync::lock(&found.users).is_empty() && !is_for(&found) {
             return Err(refused(Errno::EACCES, "that name space is not yours"));
         }
         Ok(found.clone())

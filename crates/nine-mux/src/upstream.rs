@@ -20,10 +20,10 @@ use nine_io::client::{Client, Error, File, Options};
 use nine_net::Transport;
 use nine_proto::{Errno, NOUID, Qid};
 
-use crate::lock;
 use crate::outside::Outside;
 use crate::qid::{Map, Qids};
 use crate::space::TreeId;
+use crate::sync::{Mutex, lock};
 
 /// A future of a library's user.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -74,7 +74,7 @@ pub(crate) struct Upstream {
     pub(crate) server: Server,
     pub(crate) map: Map,
     qids: Arc<Qids>,
-    lanes: std::sync::Mutex<HashMap<LaneKey, Arc<Lane>>>,
+    lanes: Mutex<HashMap<LaneKey, Arc<Lane>>>,
     /// Whether it is a mux like this one, once it is known.
     is_mux: OnceLock<bool>,
     pub(crate) dials: AtomicU32,
@@ -116,7 +116,7 @@ pub(crate) struct Tree {
 pub(crate) struct Ident {
     pub(crate) name: Box<str>,
     pub(crate) uid: Option<u32>,
-    roots: std::sync::Mutex<HashMap<(TreeId, LaneKey), RootPlace>>,
+    roots: Mutex<HashMap<(TreeId, LaneKey), RootPlace>>,
 }
 
 /// A root, or the place for one: whoever attaches it holds the lock.
@@ -139,7 +139,7 @@ impl Upstream {
             server,
             map: Map::new(id),
             qids,
-            lanes: std::sync::Mutex::default(),
+            lanes: Mutex::default(),
             is_mux,
             dials: AtomicU32::new(0),
         }
@@ -238,7 +238,7 @@ impl Lane {
 
 impl Ident {
     pub(crate) fn new(name: &str, uid: Option<u32>) -> Self {
-        Self { name: name.into(), uid, roots: std::sync::Mutex::default() }
+        Self { name: name.into(), uid, roots: Mutex::default() }
     }
 
     /// Its root of a tree on the lane for clients of this number, whose requests have come over so many muxes.
