@@ -206,7 +206,9 @@ impl<N, F: AsRef<[u8]>> fmt::Debug for Request<N, F> {
 pub(super) fn check_wstat(stat: &Stat<'_>, qid: Qid, dialect: Dialect, names: &dyn Names) -> Result<u32> {
     let untouched = Stat::DONT_TOUCH;
     let fixed = (stat.ty, stat.dev, stat.qid) == (untouched.ty, untouched.dev, untouched.qid);
-    if !fixed || !stat.muid.is_empty() || (!dialect.is_u() && !stat.uid.is_empty()) {
+    // Linux names itself as the last modifier of what it renames.
+    let muid = stat.muid.is_empty() || !stat.name.is_empty();
+    if !fixed || !muid || (!dialect.is_u() && !stat.uid.is_empty()) {
         return Err(Error::new(Errno::EPERM, "wstat may not change type, dev, qid, uid or muid"));
     }
     if stat.mode != u32::MAX && (stat.mode & mode::DMDIR != 0) != qid.is_dir() {

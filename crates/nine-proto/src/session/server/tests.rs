@@ -521,6 +521,12 @@ fn wstat_changes_what_it_may_and_touches_nothing_else() {
     };
     let Op::Setattr { set } = request.op() else { panic!() };
     assert_eq!((set.size, set.name, set.mode, set.mtime), (Some(0), Some(&b"n"[..]), None, None));
+    let Step::Serve(request) = world.send(Tag(4), wstat(Stat { name: b"n", muid: b"me", ..untouched }))
+    else {
+        panic!()
+    };
+    let Op::Setattr { set } = request.op() else { panic!() };
+    assert_eq!((set.name, set.uid), (Some(&b"n"[..]), None));
     for bad in [
         Stat { uid: b"me", ..untouched },
         Stat { muid: b"me", ..untouched },
