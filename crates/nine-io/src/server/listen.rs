@@ -168,11 +168,14 @@ impl Client {
         poll_fn(|cx| {
             if patience.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
                 patience = None;
-                if !connection.has_greeted() {
-                    connection.expire();
-                }
+                connection.expire();
             }
-            connection.as_mut().poll(cx)
+            let done = connection.as_mut().poll(cx);
+            if connection.has_greeted() {
+                // A timer that is kept has the runtime look at the clock whenever it wakes.
+                patience = None;
+            }
+            done
         })
         .await;
         drop(self.guest);
