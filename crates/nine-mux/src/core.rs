@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use nine_io::client::{Error, heed};
+use nine_io::client::{Client, Error, heed};
 use nine_net::Env;
 use nine_proto::{Errno, Names};
 
@@ -205,6 +205,12 @@ impl Core {
         let tree = self.tree_of(tree).ok_or(Error::Remote(Errno::ENOENT.into()))?;
         let ident = tree.user.as_ref().unwrap_or(&by.ident);
         heed(ident.root(&tree, by.hops, by.client, &self.outside)).await?
+    }
+
+    /// The client of a tree's server, dialled if need be.
+    pub(crate) async fn connect(&self, by: &Walker, tree: &Tree) -> Result<Arc<Client>, Error> {
+        let lane = tree.upstream.lane(by.hops, by.client);
+        heed(lane.connect(&tree.upstream, &self.outside)).await?
     }
 
     /// Every name space, by name.

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod attach;
+mod auth;
 mod cfid;
 mod core;
 mod jobs;

@@ -16,9 +16,11 @@ use nine_proto::{
 };
 
 use crate::Mux;
+use crate::auth::Afid;
 use crate::cfid::{CFid, Held, Open, Step, Walker};
 use crate::core::{Core, refused};
 use crate::message::{data, message, newfid};
+use crate::named::Named;
 use crate::space::Place;
 use crate::union::Listing;
 use crate::upstream::{HOPS, HOPS_MAX};
@@ -61,10 +63,8 @@ impl Core {
     fn way(&self, req: &Request) -> Way {
         let op = req.op();
         match op {
-            Op::Auth { .. } => {
-                return Way::Refused(Error::new(Errno::EOPNOTSUPP, "no authentication required"));
-            }
-            Op::Attach { .. } => return Way::Job,
+            Op::Auth { .. } | Op::Attach { .. } => return Way::Job,
+            _ if req.node::<Afid>().is_ok() => return Way::Job,
             _ => {}
         }
         let cfid = match req.node::<CFid>() {
@@ -96,8 +96,8 @@ impl Core {
 
     /// What a name space does not let happen to its mount points.
     fn forbids(&self, op: &Op<'_>, cfid: &CFid, req: &Request) -> Option<Error> {
-        let space = cfid.by.named.space();
         let busy = |place: &Place| {
+            let space = cfid.by.named.space();
             let head = space.within(place)?;
             let what = if head.from == *place { "is a mount point" } else { "has a mount point below it" };
             Some(Error::new(Errno::EBUSY, what))
@@ -182,8 +182,13 @@ impl Core {
     /// A request of several steps.
     async fn steps(&self, req: &Later) -> Result<Reply, Failed> {
         let op = req.op();
-        if let Op::Attach { aname, .. } = op {
-            return self.attach(req, aname).await;
+        match op {
+            Op::Auth { .. } => return self.auth(req).await,
+            Op::Attach { aname, .. } => return self.attach(req, aname).await,
+            _ => {}
+        }
+        if let Ok(afid) = req.node::<Afid>() {
+            return self.prove(&afid, req).await;
         }
         let cfid = req.node::<CFid>().map_err(Failed::Remote)?;
         match op {
@@ -230,14 +235,12 @@ impl Core {
     /// A new client at the root of the name space that its aname or its name chooses.
     async fn attach(&self, req: &Later, aname: &[u8]) -> Result<Reply, Failed> {
         let who = req.who();
-        let aname = std::str::from_utf8(aname).map_err(|_| Failed::Remote(Errno::ENOENT.into()))?;
-        let (name, path) = match aname.trim_start_matches('/') {
-            whole if aname.starts_with('/') => ("", whole),
-            whole => whole.split_once('/').unwrap_or((whole, "")),
+        let (named, path) = self.aname(aname, &who.name)?;
+        let ident = match req.node2::<Afid>() {
+            Ok(afid) => self.proven(req, &afid).await?,
+            Err(_) => self.ident(&who.name, who.uid),
         };
-        let named = self.choose(name, &who.name)?;
-        let by =
-            Arc::new(Walker { named, ident: self.ident(&who.name, who.uid), hops: 0, client: req.id().conn });
+        let by = Arc::new(Walker { named, ident, hops: 0, client: req.id().conn });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
         // Nothing leads out of the tree that was asked for.
         let step = Arc::new(Step { parent: None, name: Box::default(), covered: pos.step.covered.clone() });
@@ -253,10 +256,15 @@ impl Core {
             hops,
             client: from.by.client,
         });
-        let space = by.named.space();
-        let pos = self.begin(&space, &by).await?;
-        let pos = Pos { step: from.step.clone(), ..self.clone_pos(pos).await? };
-        let cfid = self.cfid(&by, pos);
+        let (space, step) = (by.named.space(), from.step.clone());
+        let pos = match space.head(&step.covered) {
+            Some(head) => self.cross(&by, step, head.clone()).await?,
+            None => {
+                let (root, file, raw) = self.enter_place(&by, &step.covered).await?;
+                Pos { step, crossed: None, root, file, raw }
+            }
+        };
+        let cfid = self.cfid(&by, self.clone_pos(pos).await?);
         let mut qids = Walked::new();
         qids.push(cfid.qid.qid);
         Ok(Reply::Walk { qids, node: Some(Arc::new(cfid)) })
@@ -324,12 +332,20 @@ impl Core {
         Ok(Reply::Done)
     }
 
-    /// The name space of this name, or the one this user gets who names none.
-    fn choose(&self, name: &str, user: &str) -> Result<Arc<crate::named::Named>, Failed> {
-        let all = self.all_named();
-        let is_for = |named: &&Arc<crate::named::Named>| {
-            crate::sync::lock(&named.users).iter().any(|of| **of == *user)
+    /// The name space that an aname asks for, and the path in it: `NAME`, `NAME/PATH` or `/PATH`.
+    pub(crate) fn aname<'a>(&self, aname: &'a [u8], user: &str) -> Result<(Arc<Named>, &'a str), Failed> {
+        let aname = std::str::from_utf8(aname).map_err(|_| Failed::Remote(Errno::ENOENT.into()))?;
+        let (name, path) = match aname.trim_start_matches('/') {
+            whole if aname.starts_with('/') => ("", whole),
+            whole => whole.split_once('/').unwrap_or((whole, "")),
         };
+        Ok((self.choose(name, user)?, path))
+    }
+
+    /// The name space of this name, or the one this user gets who names none.
+    fn choose(&self, name: &str, user: &str) -> Result<Arc<Named>, Failed> {
+        let all = self.all_named();
+        let is_for = |named: &&Arc<Named>| crate::sync::lock(&named.users).iter().any(|of| **of == *user);
         let found = match name {
             "" => all.iter().find(is_for).or_else(|| all.iter().find(|named| &*named.name == crate::MAIN)),
             name => all.iter().find(|named| *named.name == *name),

@@ -189,7 +189,7 @@ impl Lane {
     }
 
     /// The client, dialled if need be.
-    async fn connect(&self, upstream: &Upstream, outside: &Outside) -> Result<Arc<Client>, Error> {
+    pub(crate) async fn connect(&self, upstream: &Upstream, outside: &Outside) -> Result<Arc<Client>, Error> {
         let mut state = self.state.lock().await;
         if let Some(client) = state.client.as_ref().filter(|client| client.dead().is_none()) {
             return Ok(client.clone());
@@ -267,6 +267,12 @@ impl Ident {
         let root = Arc::new(Root { tree: tree.clone(), client, file: Arc::new(file) });
         *place = Some(root.clone());
         Ok(root)
+    }
+
+    /// Gives it a root that it has been attached to already.
+    pub(crate) fn admit(&self, tree: &Arc<Tree>, key: LaneKey, client: Arc<Client>, file: File) {
+        let root = Root { tree: tree.clone(), client, file: Arc::new(file) };
+        lock(&self.roots).insert((tree.id, key), Arc::new(AsyncMutex::new(Some(Arc::new(root)))));
     }
 
     /// Forgets the roots of a tree that is mounted no more.

@@ -1,4 +1,5 @@
 //! The mux in simulated worlds: clients on one side, RAM servers on the other, links between.
 
+mod attach;
 mod space;
 mod world;

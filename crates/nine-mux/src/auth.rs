@@ -1,0 +1,86 @@
+//! Authentication, passed through: a client proves itself to the server whose tree its name space begins with.
+//!
+//! Only where that tree is attached as each client is (`As::Client`), and is not of this process: a server that sees
+//! everybody as the same user has been convinced already. The afid is the server's; what is said over it is not the
+//! mux's to understand. An attach that shows it gets roots of its own: nobody else profits from the proof.
+
+use std::sync::Arc;
+
+use nine_io::client::{Answer, Error as Failed, File};
+use nine_io::server::{Later, Reply};
+use nine_proto::msg::{OnlyIds, Tmsg};
+use nine_proto::{Errno, Fid, Op, Qid, Str};
+
+use crate::cfid::Walker;
+use crate::core::{Core, refused};
+use crate::named::Named;
+use crate::upstream::{Ident, Tree};
+
+/// Behind a client's afid.
+pub(crate) struct Afid {
+    pub(crate) file: File,
+    tree: Arc<Tree>,
+}
+
+impl Core {
+    /// Begins to prove somebody.
+    pub(crate) async fn auth(&self, req: &Later) -> Result<Reply, Failed> {
+        let Op::Auth { uname, aname, uid } = req.op() else { unreachable!("only Tauth comes here") };
+        let named = self.aname(aname, &req.who().name)?.0;
+        let tree =
+            self.proves(&named).ok_or_else(|| refused(Errno::ENOENT, "authentication not required"))?;
+        let by = Arc::new(Walker { named, ident: self.ident("", None), hops: 0, client: req.id().conn });
+        let client = self.connect(&by, &tree).await?;
+        let afid = client.new_fid()?;
+        let aname = tree.aname.as_bytes();
+        let qid = match client.ask(Tmsg::Auth { afid, uname, aname, n_uname: OnlyIds(uid) }).await? {
+            Answer::Qid(qid) => qid,
+            _ => return Err(Failed::Remote(Errno::EPROTO.into())),
+        };
+        let file = client.adopt(afid, qid);
+        let seen = Qid { ty: Qid::AUTH, vers: 0, path: 0 };
+        Ok(Reply::Auth { qid: seen, node: Arc::new(Afid { file, tree }) })
+    }
+
+    /// What a client says and hears on its afid.
+    pub(crate) async fn prove(&self, afid: &Afid, req: &Later) -> Result<Reply, Failed> {
+        match req.op() {
+            Op::Read { offset, count } => {
+                Ok(Reply::Read(nine_io::Payload::Bytes(afid.file.read(offset, count).await?)))
+            }
+            Op::Write { offset, data } => Ok(Reply::Wrote(afid.file.write(offset, data).await?)),
+            Op::Clunk | Op::Remove => Ok(Reply::Done),
+            _ => Err(Failed::Remote(Errno::EBADF.into())),
+        }
+    }
+
+    /// The user of an attach, with the root that its proof has opened.
+    pub(crate) async fn proven(&self, req: &Later, afid: &Afid) -> Result<Arc<Ident>, Failed> {
+        let Op::Attach { uname, uid, .. } = req.op() else { unreachable!("only Tattach comes here") };
+        let client = afid.file.client();
+        let fid = client.new_fid()?;
+        let file = attach(&afid.file, fid, uname, afid.tree.aname.as_bytes(), uid).await?;
+        let ident = Ident::new(&req.who().name, req.who().uid);
+        let lane = afid.tree.upstream.lane(0, req.id().conn);
+        let live = lane.client().filter(|live| live.is_same(client));
+        let live = live.ok_or_else(|| refused(Errno::ECONNRESET, "the server has gone since Tauth"))?;
+        ident.admit(&afid.tree, lane.key, live, file);
+        Ok(Arc::new(ident))
+    }
+
+    /// The tree whose server clients of a name space prove themselves to.
+    fn proves(&self, named: &Named) -> Option<Arc<Tree>> {
+        let space = named.space();
+        let first =
+            space.head(space.root()).map_or_else(|| space.root().tree, |head| head.members[0].to.tree);
+        self.tree_of(first).filter(|tree| tree.user.is_none() && !tree.upstream.server.local)
+    }
+}
+
+async fn attach(afid: &File, fid: Fid, uname: Str<'_>, aname: &[u8], uid: u32) -> Result<File, Failed> {
+    let message = Tmsg::Attach { fid, afid: afid.fid(), uname, aname, n_uname: OnlyIds(uid) };
+    match afid.client().ask(message).await? {
+        Answer::Qid(qid) => Ok(afid.client().adopt(fid, qid)),
+        _ => Err(Failed::Remote(Errno::EPROTO.into())),
+    }
+}
