@@ -5,13 +5,22 @@
 
 #![forbid(unsafe_code)]
 
+mod child;
+mod diod;
+mod dissector;
+mod guest;
+mod packages;
+mod recorder;
+mod served;
 mod steps;
 mod test;
 mod tidy;
+mod v9fs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use served::Program;
 use steps::{Failed, Steps, cargo};
 
 const HELP: &str = "\
@@ -26,6 +35,11 @@ Usage: cargo xtask VERB
   fuzz-smoke [ITERATIONS]   every fuzz target for a fixed number of inputs (default 500000 each)
   sim [--seed N] [--count N]
                             simulated worlds: one by its seed, or COUNT of them
+  guest [--timeout S] [--share DIR] [--qemu WORD].. -- COMMAND..
+                            a command in a virtual machine with Debian's kernel and this host's files
+  v9fs [--all]              the Linux kernel's 9P client at work on our servers, in such a machine
+  diod                      diod's programs against our server
+  dissector                 wireshark's dissector reads all that we say
   bless                     write golden/ anew from what the code says now; then read the difference
 ";
 
@@ -41,6 +55,20 @@ fn main() -> ExitCode {
         ["fuzz-smoke"] => fuzz_smoke(&mut steps, SMOKE),
         ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => fuzz_smoke(&mut steps, n.parse().unwrap_or(SMOKE)),
         ["bless"] => bless(&mut steps),
+        ["guest", words @ ..] => match guest::verb(words) {
+            Some(status) => return status,
+            None => return wrong(&args),
+        },
+        ["diod"] => Program::built(&mut steps, false).and_then(|program| diod::run(&mut steps, &program)),
+        ["dissector"] => {
+            Program::built(&mut steps, false).and_then(|program| dissector::run(&mut steps, &program))
+        }
+        ["v9fs"] => {
+            Program::built(&mut steps, false).and_then(|program| v9fs::run(&mut steps, &program, false))
+        }
+        ["v9fs", "--all"] => {
+            Program::built(&mut steps, true).and_then(|program| v9fs::run(&mut steps, &program, true))
+        }
         ["sim", options @ ..] => match worlds(options) {
             Some(env) => sim(&mut steps, &env),
             None => return wrong(&args),
@@ -103,6 +131,11 @@ fn root() -> &'static Path {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         here.parent().unwrap_or(here).to_path_buf()
     })
+}
+
+/// Where cargo puts what it builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
 /// Inputs per fuzz target in a smoke run: about a second each.

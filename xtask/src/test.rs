@@ -3,15 +3,15 @@
 //!
 //! Order: what fails soonest comes first. What this machine cannot check is said, never skipped in silence.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::served::Program;
 use crate::steps::{Failed, Steps, cargo};
-use crate::tidy;
+use crate::{diod, dissector, packages, tidy, v9fs};
 
 /// Runs every step; `all` adds what is too long for each change.
 pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
-    install(steps)?;
+    packages::install(steps, all)?;
     steps.call("tidy", "cargo xtask tidy", || tidy::run(crate::root()))?;
     let mut tests = cargo(&["test", "--workspace"]);
     if all {
@@ -19,6 +19,7 @@ pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     }
     steps.run("tests", &mut tests)?;
     no_std(steps)?;
+    others(steps, all)?;
     if all {
         wake_ups(steps)?;
         sanitizers(steps)?;
@@ -27,10 +28,18 @@ pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     crate::fuzz_smoke(steps, if all { 10 * crate::SMOKE } else { crate::SMOKE })
 }
 
+/// Programs that are not ours, as clients of our server.
+fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
+    let program = Program::built(steps, all)?;
+    diod::run(steps, &program)?;
+    dissector::run(steps, &program)?;
+    v9fs::run(steps, &program, all)
+}
+
 /// Every order in which threads can meet at a wait and its wake-up, by loom.
 fn wake_ups(steps: &mut Steps) -> Result<(), Failed> {
     let mut tests = cargo(&["test", "--release", "--lib"]);
-    tests.args(["-p", "nine-io", "-p", "nine-net", "-p", "nine-servers", "any_order"]);
+    tests.args(["-p", "nine-io", "-p", "nine-mux", "-p", "nine-net", "-p", "nine-servers", "any_order"]);
     tests.env("RUSTFLAGS", "--cfg nine_loom").env("CARGO_TARGET_DIR", "target/loom");
     steps.run("wake-ups", &mut tests)
 }
@@ -67,26 +76,6 @@ fn sanitizer(
     steps.run(name, tests.env("CARGO_TARGET_DIR", target))
 }
 
-/// Installs the Debian packages that tests call, where we may; elsewhere says what is missing.
-fn install(steps: &mut Steps) -> Result<(), Failed> {
-    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !on_path(need.program)).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
-    if is_root() && on_path("apt-get") {
-        let script = "apt-get install -qy --no-install-recommends \"$@\" \
-                      || { apt-get update -q && apt-get install -qy --no-install-recommends \"$@\"; }";
-        let mut apt = Command::new("sh");
-        apt.env("DEBIAN_FRONTEND", "noninteractive").args(["-c", script, "apt"]).args(&packages);
-        return steps.run("packages", apt.stdin(Stdio::null()));
-    }
-    for need in missing {
-        steps.not_covered(format!("{} (package {} is not installed)", need.covers, need.package));
-    }
-    Ok(())
-}
-
 /// nine-proto needs neither std nor an operating system: it links and runs without std on this host, and it
 /// builds for bare metal where rustup can bring that target.
 fn no_std(steps: &mut Steps) -> Result<(), Failed> {
@@ -102,24 +91,5 @@ fn no_std(steps: &mut Steps) -> Result<(), Failed> {
     steps.run("no_std on bare metal", &mut cargo(&["build", "--package", "nine-proto", "--target", BARE]))
 }
 
-/// A program that some test calls.
-struct Need {
-    program: &'static str,
-    package: &'static str,
-    covers: &'static str,
-}
-
-fn on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
-}
-
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    Path::new("/proc/self").metadata().is_ok_and(|meta| meta.uid() == 0)
-}
-
 const BARE: &str = "x86_64-unknown-none";
 const HOST: &str = "x86_64-unknown-linux-gnu";
-
-const NEEDS: &[Need] = &[];

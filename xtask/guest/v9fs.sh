@@ -1,0 +1,403 @@
+#!/bin/bash
+# The Linux kernel's 9P client at work on our servers. Runs in the guest.
+#
+# In: quick or all, the ports of three servers on 10.0.2.2: a directory, the same directory with each client's own
+# rights (0: there is none), a tree in memory; and the folder of fsx and pjdfstest. /share holds two trees, `part` and
+# `whole`: TREE.tar, TREE.sums (of sha256sum), TREE.listing.
+# Out: a line for each check, what a failing one said, and the number of those that failed as status.
+set -u
+how=$1 disk=$2 as_client=$3 ram=$4 tools=$5
+
+failed=0
+
+# check NAME FUNCTION ARGUMENT..: the function runs in a shell of its own, which its first failing command ends.
+check() {
+    local name=$1 out=/tmp/check start=$EPOCHREALTIME
+    shift
+    (
+        set -eE -o pipefail
+        trap 'echo "at line $LINENO: $BASH_COMMAND" >&2' ERR
+        "$@"
+    ) </dev/null >$out 2>&1
+    local status=$?
+    local took=$(((${EPOCHREALTIME/./} - ${start/./}) / 1000))
+    if [ $status = 0 ]; then
+        printf 'ok      %6d ms  %s\n' $took "$name"
+    else
+        failed=$((failed + 1))
+        printf 'FAILED  %6d ms  %s (status %d)\n' $took "$name" $status
+        tail -n 30 $out | sed 's/^/  | /'
+    fi
+}
+
+# refused TEXT COMMAND..: the command fails, and this is why.
+refused() {
+    local why
+    if why=$("${@:2}" 2>&1); then
+        echo "was not refused: ${*:2}" >&2
+        return 1
+    fi
+    [[ $why == *"$1"* ]] || { echo "refused otherwise: $why" >&2 && return 1; }
+}
+
+same() {
+    [ "$1" = "$2" ] || { echo "is $1, not $2" >&2 && return 1; }
+}
+
+# attach PORT DIALECT OPTIONS PLACE
+attach() {
+    mkdir -p "$4"
+    mount -t 9p -o "trans=tcp,port=$1,version=$2,$3" 10.0.2.2 "$4"
+}
+
+# with PORT DIALECT OPTIONS COMMAND..: runs the command in a folder of its own there, in a fresh mount.
+with() {
+    local place dialect=$2
+    place=$(mktemp -d /tmp/mount.XXXXXX)
+    attach "$1" "$2" "$3" "$place"
+    mkdir "$place/${place##*.}"
+    cd "$place/${place##*.}"
+    "${@:4}"
+    cd /
+    rm -r "$place/${place##*.}"
+    umount "$place"
+}
+
+L=9p2000.L
+
+### What every dialect can do
+
+# tree_goes_in_and_comes_out whole|part PORT DIALECT OPTIONS
+tree_goes_in_and_comes_out() {
+    local tree=$1 port=$2 dialect=$3 options=$4 without=none
+    local place=/tmp/tree$port name=$tree-$dialect-${options##*=}
+    [ "$dialect" != 9p2000 ] || without=links
+    attach "$port" "$dialect" "$options" "$place"
+    mkdir "$place/$name"
+    tar -C "$place/$name" --no-same-owner --exclude=$without -xf "/share/$tree.tar"
+    umount "$place"
+    attach "$port" "$dialect" "$options" "$place"
+    cd "$place/$name"
+    sha256sum --quiet -c "/share/$tree.sums"
+    find . -mindepth 1 ! -type d -printf '%P %y %m %l %s %Ts\n' | sort >/tmp/found
+    grep -v "^$without/" "/share/$tree.listing" | diff - /tmp/found
+    cd /
+    # What the host compares stays; memory's goes.
+    [ "$port" = "$disk" ] || rm -r "${place:?}/$name"
+    umount "$place"
+}
+
+files_grow_and_shrink() {
+    echo one >f
+    echo two >>f
+    same "$(cat f)" $'one\ntwo'
+    truncate -s 2 f
+    same "$(cat f)" on
+    truncate -s 5000 f
+    same "$(stat -c %s f)" 5000
+    same "$(tr -d '\0' <f)" on
+    : >f
+    same "$(stat -c %s f)" 0
+    dd if=/dev/zero of=sparse bs=1 count=1 seek=3000000000 status=none
+    same "$(stat -c %s sparse)" 3000000001
+    same "$(tail -c 1 sparse | od -An -tx1)" " 00"
+}
+
+names_change() {
+    mkdir -p a/b/c/d
+    echo one >a/one
+    mv a/one a/two
+    refused "No such file" cat a/one
+    same "$(cat a/two)" one
+    echo three >a/three
+    if [ "$dialect" = $L ]; then
+        mv a/two a/three
+    else
+        # By stat(5) nothing is renamed over something.
+        refused "File exists" mv a/two a/three
+        rm a/three
+        mv a/two a/three
+    fi
+    same "$(cat a/three)" one
+    mv a/three a/b/c/d/moved # where a dialect cannot, mv copies
+    same "$(cat a/b/c/d/moved)" one
+    mv a/b a/B
+    same "$(cat a/B/c/d/moved)" one
+    refused "not empty" rmdir a/B
+    rm -r a
+    refused "No such file" ls a
+    local long
+    long=$(printf 'x%.0s' {1..255})
+    echo long >"$long"
+    same "$(cat x*)" long
+    refused "File name too long" touch "${long}x"
+    echo odd >$'sp ace\nand "quotes" \\ \xc3\xa9'
+    same "$(cat sp*)" odd
+}
+
+an_open_file_outlives_its_name() {
+    echo before >f
+    exec 3<>f
+    rm f
+    refused "No such file" cat f
+    same "$(cat <&3)" before
+    echo after >&3
+    exec 3<&-
+    echo new >f
+    same "$(cat f)" new
+}
+
+modes_are_kept() {
+    echo x >f
+    chmod 640 f
+    same "$(stat -c %a f)" 640
+    chmod u+x,o+r f
+    same "$(stat -c %a f)" 744
+    mkdir -m 750 d
+    same "$(stat -c %a d)" 750
+    touch -d '2001-02-03 04:05:06 UTC' f
+    same "$(stat -c %Y f)" 981173106
+}
+
+many_entries_are_listed() {
+    mkdir many
+    (cd many && seq -f 'a-name-of-some-length-%06g' "$1" | xargs touch)
+    same "$(ls many | wc -l)" "$1"
+    same "$(ls many | sort -u | wc -l)" "$1"
+    rm -r many
+}
+
+large_files_are_whole() {
+    head -c "$1" /dev/urandom >/tmp/large
+    cp /tmp/large f
+    cmp f /tmp/large
+    dd if=f bs=7777 status=none | cmp - /tmp/large
+    rm f
+}
+
+writers_do_not_disturb_each_other() {
+    local n
+    for n in 1 2 3 4; do
+        head -c 300000 /dev/zero | tr '\0' "$n" >/tmp/part$n
+        dd if=/tmp/part$n of=f bs=10000 seek=$(((n - 1) * 30)) conv=notrunc status=none &
+    done
+    wait
+    cat /tmp/part[1-4] | cmp - f
+    for n in 1 2 3 4; do
+        for _ in {1..25}; do echo "line of $n"; done >>lines &
+    done
+    wait
+    same "$(sort lines | uniq -c | tr -s ' ')" $' 25 line of 1\n 25 line of 2\n 25 line of 3\n 25 line of 4'
+}
+
+### What .u and .L can do
+
+links() {
+    ln -s some/where/else symlink
+    same "$(readlink symlink)" some/where/else
+    refused "No such file" cat symlink
+    echo one >f
+    ln f g
+    echo two >>g
+    same "$(cat f)" $'one\ntwo'
+    same "$(stat -c %h f)" 2
+    rm f
+    same "$(cat g)" $'one\ntwo'
+    mkfifo pipe
+    same "$(stat -c %F pipe)" fifo
+    (echo through >pipe) &
+    same "$(cat pipe)" through
+}
+
+### What .L can do
+
+git_works() {
+    export GIT_CONFIG_GLOBAL=/tmp/gitconfig GIT_CONFIG_SYSTEM=/dev/null
+    printf '[safe]\ndirectory = *\n' >$GIT_CONFIG_GLOBAL
+    git init -q -b main origin
+    cd origin
+    git config user.name Glenda && git config user.email glenda@example.com
+    tar -xf /share/part.tar repo/docs links
+    git add -A
+    git commit -q -m one
+    same "$(git status --porcelain)" ""
+    echo change >>repo/docs/protocol.md
+    git mv repo/docs/testing.md moved
+    git commit -q -a -m two
+    cd ..
+    git clone -q origin clone
+    cd clone
+    same "$(git rev-parse HEAD)" "$(git -C ../origin rev-parse HEAD)"
+    same "$(git status --porcelain)" ""
+    [ "$how" = quick ] || git gc -q
+    git fsck --strict --no-progress
+    git checkout -q HEAD~1
+    git diff --quiet HEAD
+    ! grep -q '^change$' repo/docs/protocol.md
+    cd ..
+}
+
+locks_are_kept() {
+    exec 3>lock
+    flock -n 3
+    refused "" flock -n lock true
+    exec 3>&-
+    flock -n lock true
+    # fcntl(2): a second process meets the first one's record, and only where it lies.
+    perl -e '
+        use Fcntl;
+        sub ask { fcntl($_[0], F_SETLK, pack("s s x4 q q i x4", @_[1..4], 0)) }
+        open(F, "+>", "record") or die "open: $!";
+        ask(*F, F_WRLCK, 0, 100, 50) or die "lock: $!";
+        my $child = fork // die;
+        if (!$child) {
+            open(G, "+<", "record") or exit 2;
+            exit 3 if ask(*G, F_WRLCK, 0, 149, 10);
+            exit 4 if !ask(*G, F_WRLCK, 0, 150, 10);
+            exit 0;
+        }
+        waitpid($child, 0);
+        die "the other: " . ($? >> 8) if $?;
+    '
+}
+
+space_is_told() {
+    local total
+    total=$(stat -f -c %b .)
+    [ "$total" -gt 1000 ]
+    same "$(stat -f -c %l .)" 255
+    same "$(stat -f -c %t .)" 1021997 # v9fs
+}
+
+finer_things() {
+    touch -d '2001-02-03 04:05:06.789012345 UTC' f
+    same "$(stat -c %y f)" "2001-02-03 04:05:06.789012345 +0000"
+    echo body >f
+    chmod 4711 f
+    same "$(stat -c %a f)" 4711
+    [ "$(stat -c %i f)" != "$(stat -c %i .)" ]
+    fallocate -l 100 g || true # v9fs has none; it must only not hang
+    mkdir d && touch d/x
+    exec 3<d
+    mv d e
+    same "$(ls /proc/self/fd/3/)" x
+    exec 3<&-
+    sync f
+    sync -f .
+    refused "File exists" ln -s x f
+    refused "Is a directory" rm e
+    refused "Not a directory" ls f/x
+    refused "Too many levels" sh -c 'ln -s loop loop; cat loop'
+}
+
+attributes_are_kept() {
+    touch f
+    setfattr -n user.colour -v green f
+    setfattr -n user.empty f
+    head -c 3000 /dev/zero | tr '\0' x >/tmp/value
+    setfattr -n user.long -v "$(cat /tmp/value)" f
+    same "$(getfattr --only-values -n user.colour f)" green
+    same "$(getfattr --only-values -n user.long f)" "$(cat /tmp/value)"
+    same "$(getfattr f | grep -c '^user')" 3
+    setfattr -x user.colour f
+    refused "No such attribute" getfattr -n user.colour f
+}
+
+a_data_base_is_shared() {
+    sqlite3 db "create table t(who, n);"
+    local n
+    for n in 1 2 3; do
+        for i in 1 2 3 4 5; do echo "insert into t values($n, $i);"; done | sqlite3 -cmd '.timeout 60000' db &
+    done
+    wait
+    same "$(sqlite3 db 'select count(*), sum(n) from t; pragma integrity_check;')" $'15|45\nok'
+}
+
+fsx_finds_nothing() {
+    cp /share/"$1" /tmp/fsx.toml
+    "$tools/fsx" -q -f /tmp/fsx.toml -S 9 -N "$2" -P /tmp f
+}
+
+others_have_their_own_rights() {
+    chmod 711 .
+    echo secret >mine
+    chmod 600 mine
+    setpriv --reuid 65534 --regid 65534 --clear-groups true
+    refused "Permission denied" setpriv --reuid 65534 --regid 65534 --clear-groups cat mine
+    refused "Permission denied" setpriv --reuid 65534 --regid 65534 --clear-groups touch theirs
+    mkdir -m 777 all
+    setpriv --reuid 65534 --regid 65534 --clear-groups touch all/theirs
+    same "$(stat -c %u:%g all/theirs)" 65534:65534
+    chown 1234:5678 mine
+    same "$(stat -c %u:%g mine)" 1234:5678
+}
+
+# pjdfstest, whose failures must be exactly the lines of /share/pjdfstest.known.
+posix_is_kept() {
+    grep -q '^tests:' /etc/passwd || echo 'tests:x:4242:4242::/:/bin/false' >>/etc/passwd
+    grep -q '^tests:' /etc/group || echo 'tests:x:4242:' >>/etc/group
+    chmod 755 .
+    printf '[settings]\nnaptime = 0.01\n[dummy_auth]\nentries = [["nobody", "nogroup"], ["tests", "tests"]]\n' >/tmp/pjd.toml
+    "$tools/pjdfstest" -c /tmp/pjd.toml -p . >/tmp/pjd 2>&1 || true
+    cp /tmp/pjd /share/pjdfstest.output
+    tail -n 1 /tmp/pjd
+    sed -n 's/^\(.*[^ ]\)  *failed.*/\1/p' /tmp/pjd | sort | diff /share/pjdfstest.known -
+    grep -Eq '[1-9][0-9]+ passed' /tmp/pjd
+}
+
+### The order
+
+options=msize=262144,access=user
+
+if [ "$how" = quick ]; then
+    check "disk, $L: a tree" tree_goes_in_and_comes_out part "$disk" $L $options,cache=none
+    check "disk, $L: git" with "$disk" $L $options,cache=none git_works
+    check "disk, $L: links" with "$disk" $L $options,cache=none links
+    check "ram, $L: a tree" tree_goes_in_and_comes_out part "$ram" $L $options,cache=loose
+    check "disk, 9p2000.u: a tree" tree_goes_in_and_comes_out part "$disk" 9p2000.u $options,cache=none
+    check "disk, 9p2000: names" with "$disk" 9p2000 $options,cache=none names_change
+    exit $failed
+fi
+
+common=(files_grow_and_shrink names_change an_open_file_outlives_its_name modes_are_kept
+    writers_do_not_disturb_each_other)
+finer=(git_works locks_are_kept space_is_told finer_things attributes_are_kept a_data_base_is_shared)
+
+# everything SERVER PORT DIALECT CACHE
+everything() {
+    local dialect=$3 options=$options,cache=$4 work
+    check "$1, $dialect, $4: a tree" tree_goes_in_and_comes_out part "$2" "$dialect" "$options"
+    for work in "${common[@]}"; do
+        check "$1, $dialect, $4: $work" with "$2" "$dialect" "$options" "$work"
+    done
+    [ "$dialect" = 9p2000 ] || check "$1, $dialect, $4: links" with "$2" "$dialect" "$options" links
+    [ "$dialect" = $L ] || return 0
+    for work in "${finer[@]}"; do
+        check "$1, $dialect, $4: $work" with "$2" "$dialect" "$options" "$work"
+    done
+    if [ "$4" = none ]; then
+        check "$1, $dialect, $4: fsx" with "$2" "$dialect" "$options" fsx_finds_nothing fsx.toml 3000
+    else
+        check "$1, $dialect, $4: fsx with mmap" with "$2" "$dialect" "$options" fsx_finds_nothing fsx-mmap.toml 3000
+    fi
+}
+
+check "disk, $L: a whole tree" tree_goes_in_and_comes_out whole "$disk" $L $options,cache=none
+for dialect in $L 9p2000.u 9p2000; do
+    everything disk "$disk" $dialect none
+    everything disk "$disk" $dialect loose
+    everything ram "$ram" $dialect none
+    check "disk, $dialect: 1000 entries" with "$disk" $dialect $options many_entries_are_listed 1000
+    check "ram, $dialect: 1000 entries" with "$ram" $dialect $options many_entries_are_listed 1000
+    for msize in 4096 8191 65536 1048576; do
+        check "disk, $dialect: msize $msize" with "$disk" $dialect msize=$msize,access=user large_files_are_whole 700000
+        check "ram, $dialect: msize $msize" with "$ram" $dialect msize=$msize,access=user many_entries_are_listed 100
+    done
+done
+everything disk "$disk" $L mmap
+everything ram "$ram" $L loose
+if [ "$as_client" != 0 ]; then
+    check "disk, $L: each client's rights" with "$as_client" $L $options others_have_their_own_rights
+    check "disk, $L: pjdfstest" with "$as_client" $L $options posix_is_kept
+fi
+exit $failed

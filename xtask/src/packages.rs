@@ -1,0 +1,92 @@
+//! The programs of other people that some checks call, and the Debian packages that bring them.
+//!
+//! As root on Debian what is missing is installed; elsewhere, and where the archive cannot be reached, it is named
+//! together with what is not covered without it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::steps::{Failed, Steps};
+
+/// A program that some check calls.
+pub struct Need {
+    pub program: &'static str,
+    pub package: &'static str,
+    pub covers: &'static str,
+    /// Only `--all` calls it.
+    all: bool,
+}
+
+/// Installs what is missing where we may. What cannot be had is said; with `all` it fails where we might have had it.
+pub fn install(steps: &mut Steps, all: bool) -> Result<(), Failed> {
+    let missing = |needs: &[Need]| -> Vec<&'static str> {
+        let wanted = needs.iter().filter(|need| (all || !need.all) && program(need.program).is_none());
+        let mut packages: Vec<&str> = wanted.map(|need| need.package).collect();
+        packages.dedup();
+        packages
+    };
+    let packages = missing(NEEDS);
+    if !packages.is_empty() && is_root() && on_path("apt-get") {
+        let mut apt = apt(&packages);
+        if all {
+            steps.run("packages", &mut apt)?;
+        } else {
+            println!("==> packages: {}", packages.join(" "));
+            // What it could not bring is named below.
+            let _ = apt.status();
+        }
+    }
+    for package in missing(NEEDS) {
+        let covers: Vec<&str> =
+            NEEDS.iter().filter(|need| need.package == package).map(|n| n.covers).collect();
+        steps.not_covered(format!("{} (package {package} is not installed)", covers.join(", ")));
+    }
+    Ok(())
+}
+
+/// Installs packages; fetches the archive's lists first where those at hand no longer lead to them.
+fn apt(packages: &[&str]) -> Command {
+    let script = "apt-get install -qqy --no-install-recommends \"$@\" \
+                  || { apt-get update -q && apt-get install -qqy --no-install-recommends \"$@\"; }";
+    let mut apt = Command::new("sh");
+    apt.env("DEBIAN_FRONTEND", "noninteractive").args(["-c", script, "apt"]).args(packages);
+    apt.stdin(Stdio::null());
+    apt
+}
+
+/// Where a program is. Those for administrators are found for everybody.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    dirs.map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+/// Whether a program would start by its name alone.
+pub fn on_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
+}
+
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    Path::new("/proc/self").metadata().is_ok_and(|meta| meta.uid() == 0)
+}
+
+const GUEST: &str = "the Linux kernel as a client";
+
+const NEEDS: &[Need] = &[
+    Need { program: "qemu-system-x86_64", package: "qemu-system-x86", covers: GUEST, all: false },
+    Need { program: "busybox", package: "busybox-static", covers: GUEST, all: false },
+    Need { program: "depmod", package: "kmod", covers: GUEST, all: false },
+    Need { program: "xz", package: "xz-utils", covers: GUEST, all: false },
+    Need { program: "git", package: "git", covers: "git over the kernel's client", all: false },
+    Need { program: "setfattr", package: "attr", covers: "attributes over the kernel's client", all: true },
+    Need {
+        program: "sqlite3",
+        package: "sqlite3",
+        covers: "a data base over the kernel's client",
+        all: true,
+    },
+    Need { program: "diodls", package: "diod", covers: "diod's programs as clients", all: false },
+    Need { program: "tshark", package: "tshark", covers: "what wireshark says of our bytes", all: false },
+];

@@ -1,0 +1,60 @@
+//! Our server, started for a step on a free port of the loopback, with everybody let in.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::child::{Child, last_lines};
+
+/// A server that runs until it is dropped.
+pub struct Served {
+    child: Child,
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    what: String,
+}
+
+impl Served {
+    /// Starts `ninefold serve WHAT OPTION..` and waits until it is ready.
+    pub fn start(program: &Program, what: &str, options: &[&str]) -> Result<Served, String> {
+        let mut words =
+            ["serve", what, "--listen", "tcp!127.0.0.1!0 -insecure", "--config", "/dev/null"].to_vec();
+        words.extend(options);
+        let words: Vec<String> = words.into_iter().map(String::from).collect();
+        let mut child = Child::start(&program.0.display().to_string(), &words, false)?;
+        let ready = child.wait_for("\nready\n", Duration::from_secs(60));
+        let port = child.output().split("tcp!127.0.0.1!").nth(1).and_then(|rest| {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().ok()
+        });
+        match (ready, port) {
+            (Ok(()), Some(port)) => Ok(Served { child, port, what: what.to_string() }),
+            (ready, _) => {
+                let why = ready.err().unwrap_or_else(|| "named no port".to_string());
+                Err(format!("ninefold serve {what} {why}\n{}", last_lines(&child.output(), 20)))
+            }
+        }
+    }
+
+    /// What it has said, for a report.
+    pub fn log(&mut self) -> String {
+        self.child.catch_up();
+        format!(
+            "ninefold serve {}, the last of its log:\n{}",
+            self.what,
+            last_lines(&self.child.output(), 20)
+        )
+    }
+}
+
+/// The command `ninefold`, built.
+pub struct Program(pub PathBuf);
+
+impl Program {
+    /// The one that the tests have built, or with `release` the one that users have.
+    pub fn built(steps: &mut crate::steps::Steps, release: bool) -> Result<Program, crate::steps::Failed> {
+        let mut words = vec!["build", "--quiet", "--package", "ninefold"];
+        words.extend(release.then_some("--release"));
+        steps.run("ninefold", &mut crate::steps::cargo(&words))?;
+        Ok(Program(crate::target().join(if release { "release" } else { "debug" }).join("ninefold")))
+    }
+}

@@ -1,0 +1,185 @@
+//! The Linux kernel's own 9P client at work on our servers, in a guest.
+//!
+//! The work is `guest/v9fs.sh`. Here: what it is done with, the servers, and afterwards a look at what has come to
+//! lie in the host's folder.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::guest::{Guest, Trouble, folder, lacking, quoted, scratch};
+use crate::packages;
+use crate::served::{Program, Served};
+use crate::steps::{Failed, Steps, cargo};
+
+/// The work of some seconds, or with `all` everything.
+pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed> {
+    if let Some(what) = lacking() {
+        steps.not_covered(format!("the Linux kernel as a client: {what}"));
+        return Ok(());
+    }
+    if all {
+        tools(steps)?;
+    }
+    let mut never = None;
+    let (name, again) = if all { (ALL, "cargo xtask v9fs --all") } else { (QUICK, "cargo xtask v9fs") };
+    steps.call(name, again, || match work(program, all) {
+        Ok(()) => true,
+        Err(Trouble::NotStarted(why)) if !all => {
+            never = Some(why);
+            true
+        }
+        Err(Trouble::NotStarted(why) | Trouble::NotEnded(why)) => {
+            eprintln!("{why}");
+            false
+        }
+    })?;
+    if let Some(why) = never {
+        steps.not_covered(format!("the Linux kernel as a client: no guest could be started: {why}"));
+    }
+    Ok(())
+}
+
+fn work(program: &Program, all: bool) -> Result<(), Trouble> {
+    let place = scratch("v9fs").map_err(Trouble::NotEnded)?;
+    let (share, disk) = (place.0.join("share"), place.0.join("disk"));
+    prepare(&place.0).map_err(Trouble::NotEnded)?;
+    let start =
+        |what: &str, options: &[&str]| Served::start(program, what, options).map_err(Trouble::NotEnded);
+    let what = format!("disk:{}", disk.display());
+    let mut served = vec![start(&what, &[])?, start("ram:1G", &[])?];
+    if packages::is_root() && all {
+        served.push(start(&what, &["--as", "client"])?);
+    }
+    let port = |at: usize| served.get(at).map_or(0, |served: &Served| served.port).to_string();
+    let script = crate::root().join("xtask/guest/v9fs.sh").display().to_string();
+    let tools = folder().map_err(Trouble::NotEnded)?.join("tools/bin").display().to_string();
+    let how = if all { "all" } else { "quick" };
+    let mut guest = Guest::new(&["bash", &script, how, &port(0), &port(2), &port(1), &tools]);
+    guest.share = Some(share.clone());
+    guest.limit = Duration::from_secs(if all { 1800 } else { 180 });
+    let ended = guest.run();
+    let found = match &ended {
+        Ok(ended) if ended.status != 0 => Some(format!("{} checks failed in the guest", ended.status)),
+        Ok(ended) if !ended.output.contains("\nok ") && !ended.output.starts_with("ok ") => {
+            Some("not one check has run in the guest".to_string())
+        }
+        Ok(_) => compare(&place.0.join("source"), &disk),
+        Err(_) => None,
+    };
+    let logs = |served: &mut Vec<Served>| served.iter_mut().map(Served::log).collect::<String>();
+    match (ended, found) {
+        (Ok(_), None) => Ok(()),
+        (Ok(_), Some(what)) => Err(Trouble::NotEnded(format!("{what}\n{}", logs(&mut served)))),
+        (Err(Trouble::NotEnded(why)), _) => Err(Trouble::NotEnded(format!("{why}{}", logs(&mut served)))),
+        (Err(never), _) => Err(never),
+    }
+}
+
+/// The files that are to be carried, each tree as an archive with its checksums and a listing.
+fn prepare(place: &Path) -> Result<(), String> {
+    for dir in ["share", "disk"] {
+        fs::create_dir(place.join(dir)).map_err(|e| format!("{dir}: {e}"))?;
+    }
+    for (name, text) in [("fsx.toml", FSX), ("fsx-mmap.toml", FSX_MMAP), ("pjdfstest.known", KNOWN)] {
+        fs::write(place.join("share").join(name), text).map_err(|e| format!("{name}: {e}"))?;
+    }
+    tree(&place.join("source/part"), "docs crates/nine-proto/src", 100, 1 << 20)?;
+    tree(&place.join("source/whole"), "", 2000, 20 << 20)?;
+    let script = "for tree in part whole; do
+            cd source/$tree
+            find . -type f | sort | tr '\\n' '\\0' | xargs -0 sha256sum >../../share/$tree.sums
+            find . -mindepth 1 ! -type d -printf '%P %y %m %l %s %Ts\\n' | sort >../../share/$tree.listing
+            tar --sort=name -cf ../../share/$tree.tar *
+            cd ../..
+        done";
+    shell(script, place)
+}
+
+/// Makes a tree of this repository's files below some paths, and of what file systems find hard.
+fn tree(place: &Path, paths: &str, small: usize, large: u32) -> Result<(), String> {
+    for dir in ["repo", "links/deep/er", "many", "hard"] {
+        fs::create_dir_all(place.join(dir)).map_err(|e| format!("{dir}: {e}"))?;
+    }
+    let put = |name: &str, bytes: &[u8]| {
+        fs::write(place.join(name), bytes).map_err(|e| format!("{}: {e}", place.join(name).display()))
+    };
+    put("hard/empty", b"")?;
+    put("hard/one byte", b"1")?;
+    put(&format!("hard/{}", "long".repeat(63)), b"a name of 252 bytes")?;
+    put("hard/\u{e9} \"quoted\" 'and' $spaced\\", b"odd")?;
+    put("hard/-dash", b"dash")?;
+    let numbers = (0..large / 4).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes());
+    put("hard/large", &numbers.collect::<Vec<u8>>())?;
+    for n in 0..small {
+        put(&format!("many/{n}"), "small\n".repeat(n % 100).as_bytes())?;
+    }
+    for (mode, name) in [(0o400, "hard/read"), (0o755, "hard/run"), (0o640, "hard/group")] {
+        put(name, name.as_bytes())?;
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(place.join(name), mode).map_err(|e| format!("{name}: {e}"))?;
+    }
+    let long = "t/".repeat(500);
+    let links =
+        [("../hard/empty", "up"), ("nowhere", "dangling"), ("/etc/passwd", "out"), (&long, "deep/er/long")];
+    for (target, name) in links {
+        std::os::unix::fs::symlink(target, place.join("links").join(name))
+            .map_err(|e| format!("{name}: {e}"))?;
+    }
+    let root = quoted(&crate::root().display().to_string());
+    shell(&format!("git -C {root} -c safe.directory='*' archive HEAD {paths} | tar -x -C repo"), place)
+}
+
+fn shell(script: &str, place: &Path) -> Result<(), String> {
+    let mut shell = Command::new("bash");
+    shell.args(["-euo", "pipefail", "-c", script]).current_dir(place).env("LC_ALL", "C");
+    match shell.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{status}: {script}")),
+        Err(e) => Err(format!("bash: {e}")),
+    }
+}
+
+/// What differs between what was carried and what has come to lie on the host's disk.
+fn compare(source: &Path, disk: &Path) -> Option<String> {
+    let trees: Vec<_> = match fs::read_dir(disk) {
+        Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
+        Err(e) => return Some(format!("{}: {e}", disk.display())),
+    };
+    if trees.is_empty() {
+        return Some("nothing has come to lie on the host's disk".to_string());
+    }
+    trees.iter().find_map(|tree| {
+        let name = tree.file_name().unwrap_or_default().display().to_string();
+        let (source, plain) =
+            (source.join(name.split('-').next().unwrap_or_default()), name.contains("-9p2000-"));
+        let mut diff = Command::new("diff");
+        diff.args(["-r", "--no-dereference"]).args(plain.then_some("--exclude=links")).arg(source).arg(tree);
+        match diff.output() {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => Some(format!("on the host's disk: {}", String::from_utf8_lossy(&output.stdout))),
+            Err(e) => Some(format!("diff: {e}")),
+        }
+    })
+}
+
+/// fsx and pjdfstest, built into `target/guest/tools`.
+fn tools(steps: &mut Steps) -> Result<(), Failed> {
+    let Ok(root) = folder().map(|dir| dir.join("tools")) else { return Ok(()) };
+    for (name, version) in [("fsx", "0.3.2"), ("pjdfstest", "0.2.2")] {
+        if !root.join("bin").join(name).exists() {
+            let mut install =
+                cargo(&["install", "--quiet", "--locked", "--version", version, name, "--root"]);
+            steps.run(name, install.arg(&root))?;
+        }
+    }
+    Ok(())
+}
+
+const QUICK: &str = "Linux 9P client, quick";
+const ALL: &str = "Linux 9P client";
+const FSX: &str = include_str!("../guest/fsx.toml");
+const FSX_MMAP: &str = include_str!("../guest/fsx-mmap.toml");
+const KNOWN: &str = include_str!("../guest/pjdfstest.known");
