@@ -25,6 +25,7 @@ mod message;
 mod named;
 mod outside;
 mod qid;
+pub mod script;
 mod serve;
 mod show;
 mod space;

@@ -1,0 +1,477 @@
+//! The name space file: lines that mount, bind and listen (namespace(6), with servers and listeners added).
+//!
+//! In: text, and a [`World`] that knows other files and the environment. Out: a [`Script`]: its lines, each with the
+//! place where it stands, and everything that is wrong with it, not only the first. Nothing is done here; which SERVER
+//! words and addresses are right is for whoever does it to say ([`Line::wrong`]).
+//!
+//! Always holds: a file that includes itself, directly or not, is an error; so is whatever passes a limit below. A
+//! [`Statement`] shows itself as a line that is parsed to the same one.
+
+mod words;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use words::{Sort, Word, words};
+
+use crate::space::{Flags, Order};
+
+pub use words::quote;
+
+/// What a script may ask for while it is parsed.
+pub trait World {
+    /// The text of the file that `name` means where it stands in the file `from`, and what messages call it.
+    fn include(&mut self, name: &str, from: &str) -> io::Result<(Arc<str>, String)>;
+
+    /// A variable that the script does not set itself.
+    fn variable(&self, name: &str) -> Option<String>;
+}
+
+/// A world in which there is nothing else: for a line alone.
+pub struct Alone;
+
+impl World for Alone {
+    fn include(&mut self, _: &str, _: &str) -> io::Result<(Arc<str>, String)> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "only a file includes others"))
+    }
+
+    fn variable(&self, _: &str) -> Option<String> {
+        None
+    }
+}
+
+/// A script, as far as it could be understood.
+#[derive(Debug, Default)]
+pub struct Script {
+    /// In order, those of included files among them.
+    pub lines: Vec<Line>,
+    /// In order; empty: nothing is wrong.
+    pub wrong: Vec<Wrong>,
+}
+
+/// One statement, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Where.
+    pub at: At,
+    /// The name space it is about.
+    pub space: Arc<str>,
+    /// What it says.
+    pub statement: Statement,
+}
+
+/// A line of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At {
+    /// What messages call the file.
+    pub file: Arc<str>,
+    /// From 1.
+    pub line: u32,
+}
+
+/// What a line says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Statement {
+    /// `mount [-abcd] [-n N] [-u USER] SERVER OLD [ANAME]`
+    Mount(Mount),
+    /// `bind [-abcd] NEW OLD`
+    Bind {
+        /// How.
+        flags: Flags,
+        /// A path.
+        new: String,
+        /// The mount point.
+        old: String,
+    },
+    /// `unmount [NEW] OLD`
+    Unmount {
+        /// What of it; `None`: everything.
+        new: Option<String>,
+        /// The mount point.
+        old: String,
+    },
+    /// `listen ADDR [-insecure]`
+    Listen {
+        /// An address.
+        addr: String,
+        /// Whoever reaches it is trusted.
+        insecure: bool,
+    },
+    /// `space NAME [USER...]`: the lines after it are about this name space.
+    Space {
+        /// Its users; none: everybody who asks for it.
+        users: Vec<String>,
+    },
+    /// `nomux`: there shall be no /mux.
+    NoMux,
+    /// `hangup SERVER`: its connections end.
+    Hangup {
+        /// Its address.
+        server: String,
+    },
+}
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// How.
+    pub flags: Flags,
+    /// Connections at most.
+    pub lanes: u16,
+    /// As whom; `None`: whoever serves decides.
+    pub user: Option<User>,
+    /// One word: an address or `kind:argument`.
+    pub server: String,
+    /// The mount point.
+    pub old: String,
+    /// Which tree of the server.
+    pub aname: String,
+}
+
+/// As whom a server is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum User {
+    /// `.`: each client as itself.
+    Client,
+    /// All of them as this one.
+    Name(String),
+}
+
+/// Something that is wrong, for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Where.
+    pub at: At,
+    /// What is wrong; what was expected.
+    pub what: String,
+}
+
+impl Line {
+    /// That something is wrong with this line after all.
+    pub fn wrong(&self, what: impl Into<String>) -> Wrong {
+        Wrong { at: self.at.clone(), what: what.into() }
+    }
+}
+
+/// Parses a file that is called `file` in messages.
+pub fn parse(file: &str, text: &str, world: &mut dyn World) -> Script {
+    let mut parser = Parser {
+        world,
+        open: Vec::new(),
+        set: Vec::new(),
+        space: crate::MAIN.into(),
+        out: Script::default(),
+    };
+    parser.file(file.into(), text);
+    parser.out
+}
+
+struct Parser<'w> {
+    world: &'w mut dyn World,
+    /// Files that are being read, the outer ones first.
+    open: Vec<Arc<str>>,
+    set: Vec<(String, String)>,
+    space: Arc<str>,
+    out: Script,
+}
+
+impl Parser<'_> {
+    fn file(&mut self, file: Arc<str>, text: &str) {
+        self.open.push(file.clone());
+        for (n, line) in (1..).zip(text.lines()) {
+            let at = At { file: file.clone(), line: n };
+            if self.out.lines.len() >= LINES_MAX {
+                self.wrong(at, format!("too long; a name space has at most {LINES_MAX} lines"));
+                break;
+            }
+            if let Err(what) = self.line(&at, line) {
+                self.wrong(at, what);
+            }
+            if self.out.wrong.len() >= WRONG_MAX {
+                break;
+            }
+        }
+        self.open.pop();
+    }
+
+    fn line(&mut self, at: &At, line: &str) -> Result<(), String> {
+        let (set, world) = (&self.set, &*self.world);
+        let variable = |name: &str| {
+            let own = set.iter().rev().find(|(of, _)| of == name);
+            own.map(|(_, value)| value.clone()).or_else(|| world.variable(name))
+        };
+        let words = words(line, &variable)?;
+        let Some((first, rest)) = words.split_first() else { return Ok(()) };
+        if let Sort::Assignment(name) = &first.sort {
+            if let Some(more) = rest.first() {
+                return Err(format!("`{}` after a value; a value is one word: NAME='two words'", more.text));
+            }
+            self.set.retain(|(of, _)| of != name);
+            self.set.push((name.clone(), first.text.clone()));
+            return Ok(());
+        }
+        if first.text == "." {
+            let [file] = rest else { return Err("`.` takes one word; write `. FILE`".into()) };
+            return self.include(at, &file.text);
+        }
+        let statement = statement(&first.text, rest, &mut self.space)?;
+        self.out.lines.push(Line { at: at.clone(), space: self.space.clone(), statement });
+        Ok(())
+    }
+
+    fn include(&mut self, at: &At, name: &str) -> Result<(), String> {
+        if self.open.len() >= DEPTH_MAX {
+            return Err(format!(
+                "`. {name}` goes too deep; files include each other at most {DEPTH_MAX} deep"
+            ));
+        }
+        let (file, text) = self.world.include(name, &at.file).map_err(|e| format!("`. {name}`: {e}"))?;
+        if self.open.contains(&file) {
+            return Err(format!("`. {name}` leads round in a circle; {file} is being read already"));
+        }
+        self.file(file, &text);
+        Ok(())
+    }
+
+    fn wrong(&mut self, at: At, what: String) {
+        if self.out.wrong.len() < WRONG_MAX {
+            self.out.wrong.push(Wrong { at, what });
+        }
+    }
+}
+
+fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Statement, String> {
+    match verb {
+        "mount" => {
+            let (options, rest) = Options::parse("mount", words)?;
+            let (server, old, aname) = match rest {
+                [server, old] => (server, old, ""),
+                [server, old, aname] => (server, old, &*aname.text),
+                _ => return Err(format!("`mount` with {}; {MOUNT}", count(rest))),
+            };
+            let Options { flags, lanes, user } = options;
+            let (server, old, aname) = (filled("SERVER", server)?, path("OLD", old)?, aname.into());
+            Ok(Statement::Mount(Mount { flags, lanes, user, server, old, aname }))
+        }
+        "bind" => {
+            let (Options { flags, .. }, rest) = Options::parse("bind", words)?;
+            let [new, old] = rest else { return Err(format!("`bind` with {}; {BIND}", count(rest))) };
+            Ok(Statement::Bind { flags, new: path("NEW", new)?, old: path("OLD", old)? })
+        }
+        "unmount" => match words {
+            [old] => Ok(Statement::Unmount { new: None, old: path("OLD", old)? }),
+            [new, old] => Ok(Statement::Unmount { new: Some(filled("NEW", new)?), old: path("OLD", old)? }),
+            _ => Err(format!("`unmount` with {}; write: unmount [NEW] OLD", count(words))),
+        },
+        "listen" => {
+            let (flags, addrs): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.is_flag());
+            if let Some(flag) = flags.iter().find(|flag| flag.text != "-insecure") {
+                return Err(format!("`{}` is not known; write: listen ADDR [-insecure]", flag.text));
+            }
+            let [addr] = *addrs else {
+                return Err(format!("`listen` with {}; write: listen ADDR [-insecure]", count(&addrs)));
+            };
+            Ok(Statement::Listen { addr: filled("ADDR", addr)?, insecure: !flags.is_empty() })
+        }
+        "space" => {
+            let Some((name, users)) = words.split_first() else {
+                return Err("`space` without a name; write: space NAME [USER...]".into());
+            };
+            let name = filled("NAME", name)?;
+            if name.contains('/') || name.starts_with("token:") {
+                return Err(format!("`{name}` is no name for a name space; it has no `/` and no `token:`"));
+            }
+            *space = name.into();
+            Ok(Statement::Space { users: users.iter().map(|user| user.text.clone()).collect() })
+        }
+        "nomux" if words.is_empty() => Ok(Statement::NoMux),
+        "nomux" => Err("`nomux` stands alone".into()),
+        "hangup" => {
+            let [server] = words else {
+                return Err(format!("`hangup` with {}; write: hangup SERVER", count(words)));
+            };
+            Ok(Statement::Hangup { server: filled("SERVER", server)? })
+        }
+        other => Err(format!("`{other}` is not known; a line begins with {VERBS}")),
+    }
+}
+
+/// What stands between the verb and its operands.
+struct Options {
+    flags: Flags,
+    lanes: u16,
+    user: Option<User>,
+}
+
+impl Options {
+    fn parse<'w>(verb: &str, words: &'w [Word]) -> Result<(Self, &'w [Word]), String> {
+        let mounts = verb == "mount";
+        let mut options = Self { flags: Flags::REPLACE, lanes: 1, user: None };
+        let mut rest = words;
+        while let Some((word, after)) = rest.split_first().filter(|(word, _)| word.is_flag()) {
+            rest = after;
+            let letters = &word.text[1..];
+            for (i, letter) in letters.char_indices() {
+                let mut value = |what: &str| match rest.split_first() {
+                    _ if i + letter.len_utf8() < letters.len() => {
+                        Err(format!("`{}`: {what} is due after -{letter}, as a word of its own", word.text))
+                    }
+                    Some((value, after)) => {
+                        rest = after;
+                        Ok(&*value.text)
+                    }
+                    None => Err(format!("`{}` is the last word; {what} is due after it", word.text)),
+                };
+                match letter {
+                    'a' | 'b' => {
+                        let order = if letter == 'a' { Order::After } else { Order::Before };
+                        if !matches!(options.flags.order, Order::Replace) && options.flags.order != order {
+                            return Err("-a and -b; only one of them may stand".into());
+                        }
+                        options.flags.order = order;
+                    }
+                    'c' => options.flags.create = true,
+                    'd' => options.flags.duplicates = true,
+                    'n' if mounts => {
+                        let text = value("a number of connections")?;
+                        let lanes = text.parse().ok().filter(|n| (1..=LANES_MAX).contains(n));
+                        options.lanes = lanes.ok_or_else(|| {
+                            format!("`-n {text}`; a number of connections from 1 to {LANES_MAX} is due")
+                        })?;
+                    }
+                    'u' if mounts => {
+                        options.user = Some(match value("a user, or `.` for each client,")? {
+                            "." => User::Client,
+                            name => User::Name(name.into()),
+                        });
+                    }
+                    'C' | 'r' | 'P' if mounts => {
+                        let what = match letter {
+                            'C' => "caching",
+                            'r' => "reconnection",
+                            _ => "read-ahead",
+                        };
+                        return Err(format!("-{letter} ({what}) is not there yet; mount without it"));
+                    }
+                    _ => {
+                        let usage = if mounts { MOUNT } else { BIND };
+                        return Err(format!("`-{letter}` is not known to {verb}; {usage}"));
+                    }
+                }
+            }
+        }
+        Ok((options, rest))
+    }
+}
+
+fn count(words: &[impl Sized]) -> String {
+    match words.len() {
+        0 => "no word".into(),
+        1 => "one word".into(),
+        n => format!("{n} words"),
+    }
+}
+
+fn filled(what: &str, word: &Word) -> Result<String, String> {
+    if word.text.is_empty() { Err(format!("{what} is empty")) } else { Ok(word.text.clone()) }
+}
+
+fn path(what: &str, word: &Word) -> Result<String, String> {
+    let text = &word.text;
+    if !text.starts_with('/') {
+        return Err(format!("{what} is `{text}`; a path that begins with `/` is due"));
+    }
+    if what == "OLD" && text.split('/').any(|name| name == "..") {
+        return Err(format!("`{text}` has a `..` in it; a mount point is named without"));
+    }
+    Ok(text.clone())
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.what)
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.statement {
+            Statement::Space { users } => {
+                write!(f, "space {}", quote(&self.space))?;
+                users.iter().try_for_each(|user| write!(f, " {}", quote(user)))
+            }
+            other => other.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Statement {
+    /// Of `space` only the users: the name is its [`Line`]'s.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mount(Mount { flags, lanes, user, server, old, aname }) => {
+                write!(f, "mount{flags}")?;
+                if *lanes != 1 {
+                    write!(f, " -n {lanes}")?;
+                }
+                match user {
+                    None => {}
+                    Some(User::Client) => f.write_str(" -u .")?,
+                    Some(User::Name(name)) => write!(f, " -u {}", quote(name))?,
+                }
+                write!(f, " {} {}", quote(server), quote(old))?;
+                if aname.is_empty() { Ok(()) } else { write!(f, " {}", quote(aname)) }
+            }
+            Self::Bind { flags, new, old } => write!(f, "bind{flags} {} {}", quote(new), quote(old)),
+            Self::Unmount { new: Some(new), old } => write!(f, "unmount {} {}", quote(new), quote(old)),
+            Self::Unmount { new: None, old } => write!(f, "unmount {}", quote(old)),
+            Self::Listen { addr, insecure } => {
+                write!(f, "listen {}{}", quote(addr), if *insecure { " -insecure" } else { "" })
+            }
+            Self::Space { users } => {
+                f.write_str("space")?;
+                users.iter().try_for_each(|user| write!(f, " {}", quote(user)))
+            }
+            Self::NoMux => f.write_str("nomux"),
+            Self::Hangup { server } => write!(f, "hangup {}", quote(server)),
+        }
+    }
+}
+
+impl fmt::Display for Flags {
+    /// As they stand after the verb: ` -ac`, or nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = match self.order {
+            Order::Replace => "",
+            Order::Before => "b",
+            Order::After => "a",
+        };
+        let (create, duplicates) =
+            (if self.create { "c" } else { "" }, if self.duplicates { "d" } else { "" });
+        let letters = [order, create, duplicates].concat();
+        if letters.is_empty() { Ok(()) } else { write!(f, " -{letters}") }
+    }
+}
+
+const VERBS: &str = "mount, bind, unmount, listen, space, nomux, `.` or NAME=";
+const MOUNT: &str = "write: mount [-abcd] [-n N] [-u USER] SERVER OLD [ANAME]";
+const BIND: &str = "write: bind [-abcd] NEW OLD";
+
+/// Lines of a script that say something, those of included files among them.
+pub const LINES_MAX: usize = 10_000;
+/// Errors that are told; there may be more.
+pub const WRONG_MAX: usize = 20;
+/// Files that include each other.
+pub const DEPTH_MAX: usize = 16;
+/// Connections of one mount.
+pub const LANES_MAX: u16 = 64;
+
+#[cfg(test)]
+mod tests;
