@@ -82,7 +82,7 @@ impl Jobs {
                 state.by_request.insert(id, index);
             }
             let slot = &mut state.slots[index];
-            slot.cancel = Cancel::default();
+            slot.cancel = Cancel::of(request.map_or(0, |id| id.conn));
             slot.job = Stage::Waits(slot.cancel.clone().scope(job));
             slot.request = request;
             slot.woken = true;

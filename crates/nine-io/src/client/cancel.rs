@@ -14,25 +14,39 @@ use std::task::{Context, Poll};
 use super::error::Result;
 use super::state::interrupted;
 
-/// A wish to stop. Clones are the same wish.
+/// A wish to stop, of a client of ours. Clones are the same wish.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+pub struct Cancel {
+    wished: Arc<AtomicBool>,
+    client: u64,
+}
 
 impl Cancel {
+    /// For a computation that is done for this client ([`ReqId::conn`](crate::server::ReqId)): its calls count as that
+    /// client's. 0: for nobody but us.
+    pub fn of(client: u64) -> Self {
+        Self { wished: Arc::default(), client }
+    }
+
     /// Stops what runs in this scope, from its next poll on: whoever cancels also wakes it.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.wished.store(true, Ordering::Relaxed);
     }
 
     /// Whether it was wished.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.wished.load(Ordering::Relaxed)
     }
 
     /// `future`, whose calls heed this wish.
     pub fn scope<F: Future + Unpin>(self, future: F) -> Scope<F> {
         Scope { cancel: self, future }
     }
+}
+
+/// The client for which the computation is done that is polled on this thread now.
+pub(crate) fn client() -> u64 {
+    CURRENT.with_borrow(|current| current.as_ref().map_or(0, |cancel| cancel.client))
 }
 
 /// `future`, or EINTR as soon as the computation it is part of shall stop: for waits that are no calls. What it has

@@ -30,6 +30,11 @@ pub(crate) struct Forwarded {
 }
 
 impl Forwarded {
+    /// The client whose request it is.
+    pub(crate) fn client(&self) -> u64 {
+        self.later.id().conn
+    }
+
     pub(crate) fn tell(self, answer: Result<Answer>, made: Option<Fid>) {
         self.by.answered(self.later, answer, made);
     }
@@ -37,15 +42,16 @@ impl Forwarded {
 
 impl Client {
     /// Passes a request on: `message` says what asks for it here; a payload is the end of a message whose own data is
-    /// only a count. While there is no room it waits in order of arrival, like every call.
+    /// only a count. While there is no room it waits, like every call, until its client has its turn.
     pub fn forward<F>(&self, later: Later, by: Arc<dyn Forward>, message: F)
     where
         F: for<'r> FnOnce(&'r Request) -> (Tmsg<'r>, Option<Bytes>),
     {
+        let client = later.id().conn;
         let forwarded = Box::new(Forwarded { later, by });
         let refused = self.0.shared.with(|state| {
             let (message, payload) = message(&forwarded.later);
-            match state.begin(&message, payload, Waiter::Unknown) {
+            match state.begin(&message, payload, Waiter::Unknown(client)) {
                 Ok(call) => {
                     state.forward(call, forwarded);
                     None

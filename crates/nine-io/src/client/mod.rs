@@ -38,6 +38,7 @@ mod flow;
 mod forward;
 mod names;
 mod out;
+mod share;
 mod state;
 mod window;
 mod xattr;

@@ -5,8 +5,8 @@
 //!
 //! Always holds: every queue here is bounded. Calls under way are at most `Options::calls`, orphans included; their
 //! messages and largest possible answers together are at most `Options::budget` bytes, unless one call alone is
-//! larger; what does not fit waits in order of arrival, and is dropped with its future. Clunks in waiting are bounded
-//! by the fids.
+//! larger; what does not fit waits, each client's calls in their order and the clients in turn (`share`), and
+//! is dropped with its future. Clunks in waiting are bounded by the fids.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use super::answer::Answer;
 use super::error::{Error, Result};
 use super::forward::Forwarded;
 use super::out::Out;
+use super::share::{Ledger, Shares};
 use crate::sync::{Mutex, lock};
 
 /// What a message and its answer are charged at least, bytes.
@@ -52,9 +53,13 @@ pub(crate) struct State {
     sent: Vec<Sent>,
     calls: Vec<Slot>,
     free: Vec<usize>,
-    /// Calls without room, in order of arrival; as many as there are futures that wait.
+    /// Calls without room, by ticket; as many as there are futures and clients that wait. Whose turn it is, `shares`
+    /// knows.
     queue: BTreeMap<u64, Queued>,
     ticket: u64,
+    shares: Shares,
+    /// Somebody waits for room, and not for its own share of it.
+    full: bool,
     /// Bytes that calls under way may need.
     charged: usize,
     budget: usize,
@@ -76,6 +81,8 @@ struct Sent {
     count: u32,
     /// When it was flushed by somebody who still waits.
     flushed: Option<u32>,
+    /// For which client; 0: for us.
+    share: u64,
 }
 
 enum Slot {
@@ -90,8 +97,8 @@ pub(crate) enum Waiter {
     Waker(Waker),
     /// Nobody: it is told. Boxed, for most slots are of futures.
     Forward(Box<Forwarded>),
-    /// [`State::forward`] will say.
-    Unknown,
+    /// [`State::forward`] will say; for a request of this client.
+    Unknown(u64),
 }
 
 struct Told {
@@ -118,6 +125,17 @@ struct Queued {
     sent: Sent,
 }
 
+impl Waiter {
+    /// The client it waits for.
+    fn share(&self) -> u64 {
+        match self {
+            Self::Forward(forwarded) => forwarded.client(),
+            Self::Unknown(client) => *client,
+            Self::Waker(_) => super::cancel::client(),
+        }
+    }
+}
+
 impl Shared {
     pub(crate) fn new(peer: &str, options: &Options) -> Self {
         let peer: Arc<str> = peer.into();
@@ -139,6 +157,8 @@ impl Shared {
             free: Vec::new(),
             queue: BTreeMap::new(),
             ticket: 0,
+            shares: Shares::default(),
+            full: false,
             charged: 0,
             budget: options.budget,
             clunks: VecDeque::new(),
@@ -198,8 +218,10 @@ impl State {
             return Err(dead.clone());
         }
         let call = self.free_call();
-        let sent = Sent { call: Some(call), cost: self.cost(message), count: asked(message), flushed: None };
-        let room = self.queue.is_empty() && self.fits(sent.cost);
+        let share = waiter.share();
+        let sent =
+            Sent { call: Some(call), cost: self.cost(message), count: asked(message), flushed: None, share };
+        let room = !self.full && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent);
         let mut queued = Vec::new();
         let buf = if room { &mut self.out.heads } else { &mut queued };
         let start = buf.len();
@@ -218,6 +240,8 @@ impl State {
         } else {
             self.ticket += 1;
             self.queue.insert(self.ticket, Queued { call, message: queued, payload, intent, sent });
+            self.shares.wait(share, self.ticket);
+            self.full |= !self.fits(sent.cost);
             At::Queue(self.ticket)
         };
         self.calls[call] = Slot::Waits { at, waiter };
@@ -350,8 +374,11 @@ impl State {
                 }
                 let call = sent.call.take();
                 if ended {
-                    self.charged -= std::mem::take(&mut sent.cost);
+                    let cost = std::mem::take(&mut sent.cost);
+                    let share = std::mem::take(&mut sent.share);
                     sent.flushed = None;
+                    self.charged -= cost;
+                    self.shares.ended(share, cost);
                 }
                 match call {
                     Some(call) => {
@@ -364,6 +391,7 @@ impl State {
             Event::Flushed { tag, clunk, .. } => {
                 let sent = std::mem::take(&mut self.sent[usize::from(tag.0)]);
                 self.charged -= sent.cost;
+                self.shares.ended(sent.share, sent.cost);
                 if let Some(call) = sent.call {
                     self.complete(call, Err(interrupted()), None);
                 }
@@ -399,6 +427,7 @@ impl State {
             self.out.payload(payload);
         }
         self.charged += sent.cost;
+        self.shares.begun(sent.share, sent.cost);
         self.note(tag, sent);
         tag
     }
@@ -459,14 +488,29 @@ impl State {
             clunk.encode(tag, self.session.dialect(), &mut self.out.heads);
             self.note(tag, Sent::default());
         }
-        while let Some(first) = self.queue.first_entry() {
-            let cost = first.get().sent.cost;
-            if !self.fits(cost) {
+        self.full = false;
+        let mut turns = self.shares.turns();
+        while turns > 0
+            && let Some((share, ticket)) = self.shares.next()
+        {
+            let Some(sent) = self.queue.get(&ticket).map(|queued| queued.sent) else {
+                // Taken back meanwhile.
+                self.shares.served(share);
+                continue;
+            };
+            if !self.fits(sent.cost) {
+                self.full = true;
                 return;
             }
-            let Some((_, Queued { call, message, payload, intent, sent })) = self.queue.pop_first() else {
-                return;
-            };
+            if !self.may(&sent) {
+                self.shares.pass();
+                turns -= 1;
+                continue;
+            }
+            self.shares.served(share);
+            turns = self.shares.turns();
+            let Queued { call, message, payload, intent, sent } =
+                self.queue.remove(&ticket).expect("looked at just now");
             let start = self.out.heads.len();
             self.out.heads.extend_from_slice(&message);
             let tag = self.sends(start, payload, intent, sent);
@@ -474,6 +518,13 @@ impl State {
                 *at = At::Tag(tag);
             }
         }
+    }
+
+    /// Whether a call stays within its client's share.
+    fn may(&self, sent: &Sent) -> bool {
+        let all = Ledger { calls: self.session.calls(), bytes: self.charged };
+        let most = Ledger { calls: self.session.limit(), bytes: self.budget };
+        self.shares.may(sent.share, sent.cost, all, most)
     }
 
     fn fits(&self, cost: usize) -> bool {

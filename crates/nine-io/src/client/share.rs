@@ -1,0 +1,144 @@
+//! Shares of a connection that many clients use: whose turn it is, and how much one may have.
+//!
+//! Clients that wait take turns, one call each. A client may have a quarter of the calls and bytes that the others
+//! leave, so that the requests of a few clients that a server never answers do not take all of them. Client 0 is
+//! whoever owns the connection; it has no limit but the connection's own.
+
+use std::collections::{HashMap, VecDeque};
+
+/// What every client may have, whatever the others do: calls.
+const FLOOR: usize = 4;
+
+/// Calls, and bytes that they may need.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) calls: usize,
+    pub(super) bytes: usize,
+}
+
+/// See the module. Knows tickets, not calls; a client is known while it has any.
+#[derive(Default)]
+pub(super) struct Shares {
+    clients: HashMap<u64, Client>,
+    /// Those that wait, whose turn it is first.
+    ring: VecDeque<u64>,
+}
+
+#[derive(Default)]
+struct Client {
+    has: Ledger,
+    waiting: VecDeque<u64>,
+}
+
+impl Shares {
+    /// Whether a client may begin a call of this cost. `all` is what everybody has, `most` what there is.
+    pub(super) fn may(&self, client: u64, cost: usize, all: Ledger, most: Ledger) -> bool {
+        if client == 0 {
+            return true;
+        }
+        let has = self.clients.get(&client).map(|client| client.has).unwrap_or_default();
+        let left = |all: usize, has: usize, most: usize| (most + has).saturating_sub(all) / 4;
+        has.calls < left(all.calls, has.calls, most.calls).max(FLOOR)
+            && (has.calls < FLOOR || has.bytes + cost <= left(all.bytes, has.bytes, most.bytes))
+    }
+
+    pub(super) fn begun(&mut self, client: u64, cost: usize) {
+        if client != 0 {
+            let has = &mut self.clients.entry(client).or_default().has;
+            has.calls += 1;
+            has.bytes += cost;
+        }
+    }
+
+    pub(super) fn ended(&mut self, client: u64, cost: usize) {
+        if let Some(Client { has, waiting }) = self.clients.get_mut(&client)
+            && client != 0
+        {
+            has.calls -= 1;
+            has.bytes -= cost;
+            if has.calls == 0 && waiting.is_empty() {
+                self.clients.remove(&client);
+            }
+        }
+    }
+
+    pub(super) fn wait(&mut self, client: u64, ticket: u64) {
+        let waiting = &mut self.clients.entry(client).or_default().waiting;
+        if waiting.is_empty() {
+            self.ring.push_back(client);
+        }
+        waiting.push_back(ticket);
+    }
+
+    /// Whether a client has calls that wait.
+    pub(super) fn waits(&self, client: u64) -> bool {
+        self.clients.get(&client).is_some_and(|client| !client.waiting.is_empty())
+    }
+
+    /// Clients that wait.
+    pub(super) fn turns(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// The client whose turn it is, and its first ticket.
+    pub(super) fn next(&self) -> Option<(u64, u64)> {
+        let client = *self.ring.front()?;
+        Some((client, *self.clients.get(&client)?.waiting.front()?))
+    }
+
+    /// It cannot use its turn.
+    pub(super) fn pass(&mut self) {
+        self.ring.rotate_left(1);
+    }
+
+    /// Its ticket is served, or was taken back.
+    pub(super) fn served(&mut self, client: u64) {
+        self.ring.pop_front();
+        let Some(of) = self.clients.get_mut(&client) else { return };
+        of.waiting.pop_front();
+        if !of.waiting.is_empty() {
+            self.ring.push_back(client);
+        } else if of.has.calls == 0 {
+            self.clients.remove(&client);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_take_turns_and_each_keeps_its_order() {
+        let mut shares = Shares::default();
+        for ticket in 0..100 {
+            shares.wait(1, ticket);
+        }
+        shares.wait(2, 100);
+        shares.wait(2, 101);
+        let mut order = Vec::new();
+        while let Some((client, ticket)) = shares.next() {
+            order.push(ticket);
+            shares.served(client);
+        }
+        assert_eq!(order[..5], [0, 100, 1, 101, 2]);
+        assert_eq!((order.len(), shares.clients.len()), (102, 0));
+    }
+
+    #[test]
+    fn ten_clients_that_take_all_they_may_leave_enough_for_another() {
+        let mut shares = Shares::default();
+        let (most, mut all) = (Ledger { calls: 1024, bytes: 1 << 20 }, Ledger::default());
+        for client in 1..=10 {
+            let mut n = 0;
+            while shares.may(client, 1000, all, most) && n < 2000 {
+                shares.begun(client, 1000);
+                all = Ledger { calls: all.calls + 1, bytes: all.bytes + 1000 };
+                n += 1;
+            }
+            assert!(n >= FLOOR, "client {client} got {n}");
+        }
+        assert!(all.calls < 1024);
+        assert!(shares.may(0, 1 << 30, all, most), "the owner has no share");
+    }
+}
