@@ -27,6 +27,7 @@ use nine_proto::{Errno, Names, Op, Reply as ProtoReply, Result, WireError, frame
 use super::gate::{self, Gate};
 use super::req::{Answer, Answered, Answers, FileServer, Held, Req, ReqId, Request, Who};
 use super::rx::Rx;
+use super::seen::Seen;
 use super::tx::Tx;
 use super::{Core, Service};
 use crate::buf::Frame;
@@ -97,6 +98,10 @@ pub struct Connection {
     opens: usize,
     /// Who attached last, for the log.
     user: Box<str>,
+    /// What others may see of it.
+    seen: Arc<Seen>,
+    /// Messages received.
+    received: u64,
     /// The waker that the core has.
     entered: Option<Waker>,
     drained: bool,
@@ -110,7 +115,6 @@ impl Connection {
         Self {
             id,
             peer: transport.peer().clone(),
-            transport: Some(transport),
             session: Session::new(service.dialects, service.limits, names.clone()),
             server: service.server.clone(),
             names,
@@ -127,6 +131,9 @@ impl Connection {
             borrowed: 0,
             opens: 0,
             user: Box::default(),
+            seen: service.core.introduce(id, &transport.peer().addr),
+            received: 0,
+            transport: Some(transport),
             entered: None,
             drained: false,
         }
@@ -239,6 +246,7 @@ impl Connection {
                 tracing::trace!(conn = self.id, "<- {}", message.with_tag(tag));
             }
         }
+        self.received += 1;
         let tag = frame::tag_of(frame.as_ref());
         if frame::type_of(frame.as_ref()) == TVERSION {
             self.cancel_all();
@@ -346,6 +354,7 @@ impl Connection {
                             "attached"
                         );
                         self.user.clone_from(&who.name);
+                        self.seen.attached(&who.name, self.session.dialect());
                     }
                     Err(error) => tracing::warn!(
                         conn = self.id, peer = %self.peer.addr, "attach as {} refused: {error}",
@@ -355,7 +364,10 @@ impl Connection {
                 admitted.map(Arc::new)
             }
             // Writes to an afid are how a client proves itself: the attach decides what it may do.
-            _ => Ok(Arc::new(Who { name: "none".into(), uid: None, proof: proof.clone(), read_only: false })),
+            _ => {
+                let (name, proof) = ("none".into(), proof.clone());
+                Ok(Arc::new(Who { name, uid: None, proof, read_only: false, owner: false }))
+            }
         }
     }
 
@@ -454,9 +466,15 @@ impl Connection {
         let borrow = all.saturating_sub(FLOOR);
         self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;
+        self.seen.moved(self.received, self.session.fid_count(), self.session.outstanding());
         let opens = self.session.open_count();
         self.core.opened(self.opens, opens);
         self.opens = opens;
+    }
+
+    /// When the client came.
+    pub(super) fn began(&self, wall: std::time::Duration) {
+        self.seen.began(wall);
     }
 
     /// Whether the client has sent a Tversion that we understand.

@@ -68,20 +68,26 @@ impl Gate {
             uid,
             proof: proof.clone(),
             read_only: read_only || self.read_only,
+            owner: false,
         };
         if self.shows_token(aname, afid)? {
-            return Ok(who(claimed_name, claimed_uid, false));
+            return Ok(Who { owner: true, ..who(claimed_name, claimed_uid, false) });
         }
         match proof {
             Proof::Unix { uid, .. } => {
                 // Root may be anybody, and so may whoever runs this server: the files are his anyway.
-                let free = *uid == 0 || *uid == rustix::process::geteuid().as_raw();
+                let own = rustix::process::geteuid().as_raw();
+                let free = *uid == 0 || *uid == own;
                 match claimed_uid {
                     Some(claimed) if claimed != *uid && !free => Err(not_you(&names.user(*uid))),
-                    Some(claimed) => Ok(who(claimed_name, Some(claimed), false)),
+                    Some(claimed) => {
+                        // As somebody else he has that user's rights only.
+                        let owner = free && (claimed == *uid || claimed == own);
+                        Ok(Who { owner, ..who(claimed_name, Some(claimed), false) })
+                    }
                     // A name nobody knows is not his own, if he may choose.
                     None if free && !uname.is_empty() => Ok(who(claimed_name, None, false)),
-                    None => Ok(who(names.user(*uid).into(), Some(*uid), false)),
+                    None => Ok(Who { owner: free, ..who(names.user(*uid).into(), Some(*uid), false) }),
                 }
             }
             Proof::Certificate { name, .. } => {
@@ -186,6 +192,20 @@ mod tests {
         let root = Proof::Unix { uid: 0, gid: 0 };
         assert_eq!(admit(&gate, &root, "", 4711, "").unwrap().uid, Some(4711));
         assert_eq!(admit(&gate, &root, "nosuchuser", NOUID, "").unwrap().uid, None);
+    }
+
+    #[test]
+    fn the_owner_is_whom_the_kernel_or_the_token_says_and_never_a_claim() {
+        let own = rustix::process::geteuid().as_raw();
+        let gate = Gate { token: Some("00ff".into()), anonymous: Anonymous::Trusted, ..Gate::default() };
+        let owner = |proof: &Proof, uid, aname| admit(&gate, proof, "", uid, aname).unwrap().owner;
+        let unix = |uid| Proof::Unix { uid, gid: 0 };
+        assert!(owner(&unix(own), NOUID, "") && owner(&unix(own), own, "") && owner(&unix(0), own, ""));
+        assert!(owner(&unix(0), 0, "") && owner(&UNPROVEN, 4711, "token:00ff"));
+        assert!(!owner(&unix(own), 4711, "") && !owner(&unix(0), 4711, ""));
+        assert!(!owner(&unix(4711), NOUID, "") && !owner(&UNPROVEN, own, ""));
+        let certificate = Proof::Certificate { name: own.to_string(), fingerprint: [0; 32] };
+        assert!(!owner(&certificate, own, ""));
     }
 
     #[test]

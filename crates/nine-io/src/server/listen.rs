@@ -164,6 +164,7 @@ impl Client {
             }
         };
         let mut connection = pin!(self.service.connect(transport));
+        connection.began(env.wall());
         let mut patience = Some(env.sleep_until(env.now() + GREETING));
         poll_fn(|cx| {
             if patience.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {

@@ -12,6 +12,7 @@ mod listen;
 mod memory;
 mod req;
 mod rx;
+mod seen;
 mod tx;
 
 use std::collections::HashMap;
@@ -29,10 +30,12 @@ pub use conn::{
 pub use gate::{Anonymous, Gate};
 pub use listen::{Door, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
+pub use seen::ClientStatus;
 
 use crate::buf::Pool;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use memory::Memory;
+use seen::Seen;
 
 /// The dialects we speak, best first.
 pub const DIALECTS: &[Dialect] = &[Dialect::L, Dialect::U, Dialect::P2000];
@@ -82,6 +85,8 @@ struct Shared {
     draining: AtomicBool,
     /// Live connections, to be woken when the core drains.
     connections: Mutex<HashMap<u64, Waker>>,
+    /// What may be seen of them.
+    seen: Mutex<HashMap<u64, Arc<Seen>>>,
     /// Listeners, likewise.
     listeners: Mutex<HashMap<u64, Waker>>,
     /// Clients from accept to the last clunk.
@@ -107,6 +112,7 @@ impl Core {
                 opens_max: opens_max(),
                 draining: AtomicBool::new(false),
                 connections: Mutex::new(HashMap::new()),
+                seen: Mutex::new(HashMap::new()),
                 listeners: Mutex::new(HashMap::new()),
                 guests: AtomicUsize::new(0),
                 drained: Mutex::new(Vec::new()),
@@ -134,6 +140,13 @@ impl Core {
     /// How many clients are connected.
     pub fn connected(&self) -> usize {
         lock(&self.shared.connections).len()
+    }
+
+    /// The clients that are connected, by number.
+    pub fn clients(&self) -> Vec<ClientStatus> {
+        let mut all: Vec<_> = lock(&self.shared.seen).iter().map(|(&id, seen)| seen.status(id)).collect();
+        all.sort_unstable_by_key(|client| client.id);
+        all
     }
 
     /// Bytes that connections hold above their floors.
@@ -173,6 +186,13 @@ impl Core {
         self.shared.guests.load(Ordering::SeqCst)
     }
 
+    /// A new connection's face.
+    fn introduce(&self, id: u64, peer: &str) -> Arc<Seen> {
+        let seen = Arc::new(Seen::new(peer));
+        lock(&self.shared.seen).insert(id, seen.clone());
+        seen
+    }
+
     fn enter(&self, id: u64, waker: &Waker) {
         lock(&self.shared.connections).insert(id, waker.clone());
     }
@@ -184,6 +204,7 @@ impl Core {
     fn leave(&self, id: u64) {
         self.memory().forget(id);
         lock(&self.shared.connections).remove(&id);
+        lock(&self.shared.seen).remove(&id);
         lock(&self.shared.listeners).remove(&id);
     }
 

@@ -67,6 +67,9 @@ pub struct Who {
     pub proof: Proof,
     /// Whether it may change nothing; the framework refuses before the server sees it.
     pub read_only: bool,
+    /// It is the user that runs this server, or root, by the kernel's word, or has shown the token. What is for nobody
+    /// else (control files) asks for this, never for a name.
+    pub owner: bool,
 }
 
 /// Names one request among all of a process' life.

@@ -1,0 +1,80 @@
+//! What may be seen of a connection from outside, without asking it.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nine_proto::Dialect;
+
+use crate::sync::{Mutex, lock};
+
+/// A client that is connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientStatus {
+    /// The connection's number, as in the log and in [`ReqId::conn`](super::ReqId::conn).
+    pub id: u64,
+    /// Where it comes from.
+    pub peer: Box<str>,
+    /// Who attached last; empty: nobody yet.
+    pub user: Box<str>,
+    /// What is spoken, since somebody has attached.
+    pub dialect: Option<Dialect>,
+    /// When it came, since 1970; zero: not known.
+    pub since: Duration,
+    /// Messages that it has sent.
+    pub requests: u64,
+    /// Among them such that are not answered yet.
+    pub outstanding: usize,
+    /// Fids that it has.
+    pub fids: usize,
+}
+
+/// Written by the connection, read by anybody.
+pub(super) struct Seen {
+    peer: Box<str>,
+    user: Mutex<(Box<str>, Option<Dialect>)>,
+    since: AtomicU64,
+    requests: AtomicU64,
+    outstanding: AtomicUsize,
+    fids: AtomicUsize,
+}
+
+impl Seen {
+    pub(super) fn new(peer: &str) -> Self {
+        Self {
+            peer: peer.into(),
+            user: Mutex::new((Box::default(), None)),
+            since: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            outstanding: AtomicUsize::new(0),
+            fids: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn began(&self, wall: Duration) {
+        self.since.store(wall.as_secs(), Ordering::Relaxed);
+    }
+
+    pub(super) fn attached(&self, user: &str, dialect: Option<Dialect>) {
+        *lock(&self.user) = (user.into(), dialect);
+    }
+
+    pub(super) fn moved(&self, requests: u64, fids: usize, outstanding: usize) {
+        self.requests.store(requests, Ordering::Relaxed);
+        self.fids.store(fids, Ordering::Relaxed);
+        self.outstanding.store(outstanding, Ordering::Relaxed);
+    }
+
+    pub(super) fn status(&self, id: u64) -> ClientStatus {
+        let (user, dialect) = lock(&self.user).clone();
+        ClientStatus {
+            id,
+            peer: self.peer.clone(),
+            user,
+            dialect,
+            since: Duration::from_secs(self.since.load(Ordering::Relaxed)),
+            requests: self.requests.load(Ordering::Relaxed),
+            outstanding: self.outstanding.load(Ordering::Relaxed),
+            fids: self.fids.load(Ordering::Relaxed),
+        }
+    }
+}
