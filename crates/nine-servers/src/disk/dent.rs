@@ -32,16 +32,17 @@ use super::host::{Errno, HostFs, Result, Stat};
 pub(super) struct Identity {
     pub(super) dev: u64,
     pub(super) ino: u64,
-    /// Seconds and nanoseconds; tells a reused inode number from its former owner.
-    born: (i64, u32),
+    /// When it was made; tells a reused inode number from its former owner.
+    born_sec: i64,
+    born_nsec: u32,
     /// `S_IFMT` bits.
     ty: u32,
 }
 
 impl Identity {
     pub(super) fn of(st: &Stat) -> Self {
-        let born = st.btime.map_or((0, 0), |t| (t.sec, t.nsec));
-        Self { dev: st.dev, ino: st.ino, born, ty: st.mode & S_IFMT }
+        let (born_sec, born_nsec) = st.btime.map_or((0, 0), |t| (t.sec, t.nsec));
+        Self { dev: st.dev, ino: st.ino, born_sec, born_nsec, ty: st.mode & S_IFMT }
     }
 }
 

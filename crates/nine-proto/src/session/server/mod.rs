@@ -18,6 +18,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -109,7 +110,8 @@ pub struct Session<N, F> {
     names: Arc<dyn Names>,
     dialect: Option<Dialect>,
     msize: u32,
-    fids: HashMap<Fid, Entry<N>>,
+    /// Boxed: a table has up to twice as many places as fids, and a place is then small.
+    fids: HashMap<Fid, Box<Entry<N>>>,
     calls: HashMap<Tag, Call<N, F>>,
     generation: u32,
     ready: VecDeque<Request<N, F>>,
@@ -127,8 +129,8 @@ struct Entry<N> {
     moving: bool,
     /// The request that waits to have it alone.
     waiting: Option<Tag>,
-    /// Where the last directory read of 9P2000 ended: (offset, cookie).
-    dir: (u64, u64),
+    /// Where the last directory read of 9P2000 ended: (offset, cookie); few fids have one.
+    dir: Option<Box<(u64, u64)>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -279,7 +281,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.opens = 0;
         let entries = core::mem::take(&mut self.fids).into_values();
         let entries = entries.filter(|e| e.state != State::Going || e.waiting.is_some());
-        let clunk = |e: Entry<N>| {
+        let clunk = |e: Box<Entry<N>>| {
             let clunk = self.silent(e.node?, e.open.is_some_and(rclose));
             Some(Request { users: e.users, ..clunk })
         };
@@ -384,15 +386,14 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         if self.fids.contains_key(&plan.newfid) {
             return Err(Error::new(Errno::EBUSY, "fid in use"));
         }
-        self.fids.insert(plan.newfid, Entry::coming());
+        self.fids.insert(plan.newfid, Box::new(Entry::coming()));
         Ok(())
     }
 
     /// Enters the call, and its request into service or behind others.
     fn admit(&mut self, tag: Tag, number: u8, plan: Plan, dialect: Dialect, frame: F) -> Step<N, F> {
         let generation = self.next_generation();
-        let node =
-            |fids: &HashMap<Fid, Entry<N>>, fid| fids.get(&fid).and_then(|e: &Entry<N>| e.node.clone());
+        let node = |fids: &HashMap<Fid, Box<Entry<N>>>, fid| fids.get(&fid).and_then(|e| e.node.clone());
         let ends_open = self.fids.get(&plan.fid).and_then(|e| e.open).filter(|_| plan.usage == Use::Ends);
         let is_dir = self.fids.get(&plan.fid).is_some_and(|e| e.qid.is_dir() && e.kind == Kind::File);
         let request = Request {
@@ -534,7 +535,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             }
             Reply::Dir(dir) if !dialect.is_l() && !dir.bytes().is_empty() => {
                 let entry = self.fids.get_mut(&call.fid).expect("a fid stays while a request holds it");
-                entry.dir = (call.offset + dir.bytes().len() as u64, dir.last());
+                entry.dir = Some(Box::new((call.offset + dir.bytes().len() as u64, dir.last())));
             }
             _ => {}
         }
@@ -579,7 +580,7 @@ impl<N> Entry<N> {
             users: 0,
             moving: false,
             waiting: None,
-            dir: (0, 0),
+            dir: None,
         }
     }
 }

@@ -139,10 +139,10 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 plan.offset = offset;
                 plan.fid = fid;
                 if entry.qid.is_dir() && entry.kind == Kind::File {
-                    plan.extra = match offset {
+                    plan.extra = match entry.dir.as_deref() {
                         _ if dialect.is_l() => return Err(Errno::EISDIR.into()),
-                        0 => 0,
-                        _ if offset == entry.dir.0 => entry.dir.1,
+                        _ if offset == 0 => 0,
+                        Some(&(end, cookie)) if end == offset => cookie,
                         _ => return Err(Error::new(Errno::EINVAL, "bad offset in directory read")),
                     };
                 }

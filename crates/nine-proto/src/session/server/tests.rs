@@ -570,3 +570,10 @@ fn reads_are_cut_to_what_a_message_holds() {
     let Step::Serve(request) = world.send(Tag(1), read(2, 0, u32::MAX)) else { panic!() };
     assert!(matches!(request.op(), Op::Read { count, .. } if count == 8192 - IOHDRSZ));
 }
+
+#[test]
+fn what_a_fid_needs_beside_its_node_fits_into_fifty_bytes() {
+    // A node of three words one of which is never 0, as the framework keeps.
+    let node = size_of::<(Arc<()>, [usize; 2])>();
+    assert!(size_of::<Entry<(Arc<()>, [usize; 2])>>() <= node + 48);
+}
