@@ -235,6 +235,7 @@ impl Ram {
             dir.link(name, &linked)?;
             return Ok(linked);
         }
+        let bits = if let Make::Symlink(_) = make { 0o777 } else { bits };
         let ty = match make {
             Make::Dir => S_IFDIR,
             Make::Symlink(b"") => return Err(Errno::ENOENT.into()),

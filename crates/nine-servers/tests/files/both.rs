@@ -234,6 +234,7 @@ fn links_of_both_kinds() {
         root.symlink("s", "../../etc/passwd", NOGID).await.unwrap();
         let s = root.walk("s").await.unwrap();
         assert!(s.qid().is_symlink());
+        assert_eq!(s.getattr(GetMask::BASIC).await.unwrap().mode, mode::S_IFLNK | 0o777);
         assert_eq!(&*s.readlink().await.unwrap(), b"../../etc/passwd");
         assert_eq!(errno(root.open("s", OpenFlags::READ).await), Errno::ELOOP);
         assert_eq!(errno(root.walk("s/x").await), Errno::ENOTDIR);
