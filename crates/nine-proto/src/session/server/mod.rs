@@ -129,8 +129,15 @@ struct Entry<N> {
     moving: bool,
     /// The request that waits to have it alone.
     waiting: Option<Tag>,
-    /// Where the last directory read of 9P2000 ended: (offset, cookie); few fids have one.
-    dir: Option<Box<(u64, u64)>>,
+    /// Of the last directory read of 9P2000; few fids have one.
+    dir: Option<Box<Listed>>,
+}
+
+/// Where a directory read ended, and how much it asked for.
+struct Listed {
+    end: u64,
+    cookie: u64,
+    count: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -531,11 +538,19 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 install(call.newfid, node, Qid::default(), Kind::Xattr, Some(OpenFlags::READ));
             }
             Reply::Dir(dir) if dir.too_small() => {
+                // Linux fills its buffer by several reads, and takes nothing for its end, but an error for an error.
+                let listed = self.fids.get(&call.fid).and_then(|entry| entry.dir.as_deref());
+                if listed.is_some_and(|last| call.offset == last.end && call.count < last.count)
+                    && !dialect.is_l()
+                {
+                    return Ok(reply);
+                }
                 return Err(Error::new(Errno::EINVAL, "i/o count too small for a directory entry"));
             }
             Reply::Dir(dir) if !dialect.is_l() && !dir.bytes().is_empty() => {
                 let entry = self.fids.get_mut(&call.fid).expect("a fid stays while a request holds it");
-                entry.dir = Some(Box::new((call.offset + dir.bytes().len() as u64, dir.last())));
+                let (end, cookie) = (call.offset + dir.bytes().len() as u64, dir.last());
+                entry.dir = Some(Box::new(Listed { end, cookie, count: call.count }));
             }
             _ => {}
         }

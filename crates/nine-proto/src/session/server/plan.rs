@@ -142,7 +142,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                     plan.extra = match entry.dir.as_deref() {
                         _ if dialect.is_l() => return Err(Errno::EISDIR.into()),
                         _ if offset == 0 => 0,
-                        Some(&(end, cookie)) if end == offset => cookie,
+                        Some(last) if last.end == offset => last.cookie,
                         _ => return Err(Error::new(Errno::EINVAL, "bad offset in directory read")),
                     };
                 }

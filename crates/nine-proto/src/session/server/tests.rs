@@ -498,6 +498,29 @@ fn directory_reads_continue_only_where_the_last_one_ended() {
 }
 
 #[test]
+fn no_room_for_an_entry_is_nothing_at_the_end_of_a_buffer_and_an_error_elsewhere() {
+    let mut world = World::attached(Dialect::P2000);
+    let id = world.serve(1, Tmsg::Open { fid: Fid(1), mode: 0 });
+    world.answer(id, Ok(Reply::Open { qid: ROOT, iounit: 0, node: "dir" }));
+    world.sent();
+    let mut listed = |offset, count, name: &[u8]| {
+        let Step::Serve(request) = world.send(Tag(1), read(1, offset, count)) else { panic!() };
+        let mut dir = request.dir_buf(Arc::new(Numeric));
+        dir.push(&Dirent { qid: FILE, cookie: 42, ty: 8, name }, Some(&Attr::default()));
+        let len = dir.bytes().len();
+        world.answer(request.id(), Ok(Reply::Dir(dir)));
+        (len, world.sent())
+    };
+    assert!(listed(0, 20, b"f").1.starts_with("Rerror"));
+    let len = listed(0, 100, b"f").0;
+    assert_eq!(listed(len as u64, 20, b"f").1, "Rread tag 1 data 0 bytes\n");
+    assert_eq!(listed(len as u64, 100, b"f").0, len);
+    // Who always asks for as little must not take it for the end.
+    listed(0, len as u32, b"f");
+    assert!(listed(len as u64, len as u32, b"longer").1.starts_with("Rerror"));
+}
+
+#[test]
 fn messages_of_another_dialect_are_refused_not_fatal() {
     let mut world = World::attached(Dialect::L);
     assert_eq!(world.refused(1, Tmsg::Stat { fid: Fid(1) }), "Rlerror tag 1 ecode 95\n");
