@@ -21,7 +21,7 @@ use crate::case::{Stop, Verdict, fail};
 /// The largest Rversion that is read: nothing is agreed yet. Bytes.
 const GREETING: u32 = 8192;
 /// Read at once, bytes.
-const BLOCK: usize = 64 * 1024;
+const BLOCK: usize = 16 * 1024;
 /// Lines of the exchange that are kept; older ones are dropped.
 const LINES: usize = 24;
 /// Longest line of the exchange, characters.
@@ -54,10 +54,14 @@ pub(crate) struct Conn {
     /// Tells the connections of a case apart in its log.
     number: u32,
     come: Vec<u8>,
+    /// What one read brings.
+    block: Vec<u8>,
     next_tag: u16,
     /// What was agreed; before, the plainest.
     pub(crate) dialect: Dialect,
     pub(crate) msize: u32,
+    /// Whether something has been agreed: before, an error may be of any dialect.
+    pub(crate) agreed: bool,
     /// The group of new files.
     pub(crate) gid: u32,
 }
@@ -105,7 +109,18 @@ pub(crate) enum Event {
 impl Conn {
     pub(crate) fn new(transport: Box<dyn Transport>, log: Log, number: u32, gid: u32) -> Self {
         let (dialect, msize) = (Dialect::P2000, GREETING);
-        Self { transport, log, number, come: Vec::new(), next_tag: 1, dialect, msize, gid }
+        Self {
+            transport,
+            log,
+            number,
+            come: Vec::new(),
+            block: vec![0; BLOCK],
+            next_tag: 1,
+            dialect,
+            msize,
+            agreed: false,
+            gid,
+        }
     }
 
     /// A tag that has not been used for long.
@@ -177,8 +192,8 @@ impl Conn {
                     return Ok(Some(std::mem::replace(&mut self.come, rest)));
                 }
             }
-            let mut buf = vec![0; BLOCK];
-            match poll_fn(|cx| self.transport.poll_read(cx, &mut buf)).await {
+            let Self { transport, block, .. } = self;
+            match poll_fn(|cx| transport.poll_read(cx, block)).await {
                 Ok(0) if !self.come.is_empty() => {
                     return fail(format!(
                         "the connection ended after {} bytes of a message",
@@ -189,7 +204,7 @@ impl Conn {
                     self.log.add("<-", self.number, "the end");
                     return Ok(None);
                 }
-                Ok(n) => self.come.extend_from_slice(&buf[..n]),
+                Ok(n) => self.come.extend_from_slice(&self.block[..n]),
             }
         }
     }
@@ -203,6 +218,7 @@ impl Conn {
         let got = Got { frame, dialect: self.dialect };
         self.log.add("<-", self.number, &got.text());
         match got.msg() {
+            _ if !self.agreed => Ok(got),
             Rmsg::Error { .. } if self.dialect.is_l() => fail("Rerror is no message of 9P2000.L: Rlerror is"),
             Rmsg::Lerror { .. } if !self.dialect.is_l() => fail("Rlerror is a message of 9P2000.L alone"),
             _ => Ok(got),
@@ -250,7 +266,19 @@ impl Conn {
         if got.is_error() { Ok(got) } else { fail(format!("{} succeeded, but {why}", message.label())) }
     }
 
-    /// The same; `None` if the server does not have this.
+    /// The same, where a server that does not have this says so by the same error.
+    pub(crate) async fn supported_but_refused(&mut self, message: Tmsg<'_>, why: &str) -> Verdict<Got> {
+        let label = message.label();
+        let got = self.refused(message, why).await?;
+        match got.msg() {
+            Rmsg::Lerror { ecode: EOPNOTSUPP | ENOSYS } => {
+                Err(Stop::Skip(format!("the server has no {label}: {}", got.text())))
+            }
+            _ => Ok(got),
+        }
+    }
+
+    /// The same as `ok`; the case is skipped if the server does not have this.
     pub(crate) async fn supported(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
         let label = message.label();
         let got = self.call(message).await?;

@@ -17,4 +17,4 @@ mod talk;
 
 pub use case::{Case, Needs, Outcome, Speaks};
 pub use cases::all;
-pub use run::{Dial, Dialling, Options, Report, Summary, Tally, Unusable, check};
+pub use run::{Dial, Dialling, Options, Report, Summary, Tally, Unusable, check, chosen};

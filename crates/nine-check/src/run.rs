@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use nine_net::{Env, Transport};
 use nine_proto::msg::{Rmsg, Tmsg};
-use nine_proto::{Dialect, Str, show};
+use nine_proto::{Dialect, NOTAG, Str, frame, show};
 
 use crate::case::{Case, Needs, Outcome, Stop, Verdict, fail};
 use crate::cases;
@@ -109,12 +110,12 @@ impl fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// Runs the suite; `each` is told of every case as it ends.
+/// Runs the suite; `each` is told of every case as it ends, and may end the suite by `Break`.
 pub async fn check(
     env: Rc<dyn Env>,
     dial: Rc<dyn Dial>,
     options: Options,
-    mut each: impl FnMut(&Report),
+    mut each: impl FnMut(&Report) -> ControlFlow<()>,
 ) -> Result<Summary, Unusable> {
     let server = Rc::new(Server { env, dial, options });
     let offered = offered(&server).await?;
@@ -141,7 +142,7 @@ pub async fn check(
 }
 
 /// The cases to run in a dialect.
-fn chosen(options: &Options, dialect: Dialect) -> impl Iterator<Item = &'static Case> {
+pub fn chosen(options: &Options, dialect: Dialect) -> impl Iterator<Item = &'static Case> {
     let only = options.only.clone();
     cases::all().filter(move |case| case.speaks.has(dialect) && case.name.contains(&only))
 }
@@ -189,12 +190,15 @@ async fn offered(server: &Rc<Server>) -> Result<Vec<Dialect>, Unusable> {
 async fn greet(scene: &Scene) -> Verdict<Option<String>> {
     let mut c = scene.dial().await?;
     let version = scene.dialect.name().as_bytes();
-    let got = c.call(Tmsg::Version { msize: MSIZE, version }).await?;
-    Ok(match got.msg() {
-        Rmsg::Version { version: answer, .. } if answer == version => None,
-        Rmsg::Version { version, .. } => Some(show(version).to_string()),
-        _ => Some(got.text()),
-    })
+    c.send(NOTAG.0, &Tmsg::Version { msize: MSIZE, version }).await?;
+    // An error here is wrong, and a case of its own; it is an answer.
+    let Some(frame) = c.frame().await? else { return Err(Stop::Gone("it ends the connection".into())) };
+    match Rmsg::decode(&frame, Dialect::P2000) {
+        Ok((_, Rmsg::Version { version: answer, .. })) if answer == version => Ok(None),
+        Ok((_, Rmsg::Version { version, .. })) => Ok(Some(show(version).to_string())),
+        Ok((_, message @ (Rmsg::Lerror { .. } | Rmsg::Error { .. }))) => Ok(Some(message.label().into())),
+        _ => fail(format!("Tversion was answered by a message of type {}", frame::type_of(&frame))),
+    }
 }
 
 fn scene(server: &Rc<Server>, dialect: Dialect, offered: &[Dialect]) -> Scene {
@@ -235,7 +239,11 @@ impl Round {
     }
 
     /// Runs the cases. Why it stopped before the last, and how many are left.
-    async fn run(&self, summary: &mut Summary, each: &mut impl FnMut(&Report)) -> Option<(String, usize)> {
+    async fn run(
+        &self,
+        summary: &mut Summary,
+        each: &mut impl FnMut(&Report) -> ControlFlow<()>,
+    ) -> Option<(String, usize)> {
         let mut tally = Tally { dialect: self.dialect, passed: 0, failed: 0, skipped: 0 };
         let mut stopped = None;
         let mut dead = 0;
@@ -247,7 +255,10 @@ impl Round {
                 Outcome::Fail(_) => tally.failed += 1,
                 Outcome::Skip(_) => tally.skipped += 1,
             }
-            each(&report);
+            if each(&report).is_break() {
+                stopped = Some(("interrupted".into(), cases.len() - n - 1));
+                break;
+            }
             dead = if lives { 0 } else { dead + 1 };
             if dead >= DEAD
                 && let Some(reason) = self.lives().await

@@ -14,12 +14,12 @@ pub(crate) type Entry = (Vec<u8>, Qid);
 impl Conn {
     /// Agrees on a dialect, which must be this one.
     pub(crate) async fn version(&mut self, msize: u32, dialect: Dialect) -> Verdict {
-        self.dialect = Dialect::P2000;
+        (self.dialect, self.agreed) = (Dialect::P2000, false);
         self.msize = self.msize.max(msize);
         let asked = dialect.name().as_bytes();
         match self.ok(Tmsg::Version { msize, version: asked }).await?.msg() {
             Rmsg::Version { msize: agreed, version } if version == asked => {
-                (self.dialect, self.msize) = (dialect, agreed.min(msize));
+                (self.dialect, self.msize, self.agreed) = (dialect, agreed.min(msize), true);
                 Ok(())
             }
             _ => fail(format!("the server does not agree to {} and msize {msize}", dialect.name())),

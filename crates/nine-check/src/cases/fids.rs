@@ -88,8 +88,7 @@ async fn nofid_is_never_known(s: &Scene) -> Verdict {
     let mut c = s.session().await?;
     let asked = c.tattr(NOFID);
     c.refused(asked, "NOFID is no fid").await?;
-    c.refused(Tmsg::Clunk { fid: NOFID }, "NOFID is no fid").await?;
-    c.refused(s.tattach(NOFID), "NOFID is no fid").await.map(drop)
+    c.refused(Tmsg::Clunk { fid: NOFID }, "NOFID is no fid").await.map(drop)
 }
 
 async fn each_connection_has_its_own(s: &Scene) -> Verdict {

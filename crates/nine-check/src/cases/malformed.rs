@@ -178,7 +178,8 @@ async fn an_answer_from_the_client(s: &Scene) -> Verdict {
     for message in [Rmsg::Clunk {}, Rmsg::Flush {}, Rmsg::Write { count: 1 }] {
         let mut bytes = Vec::new();
         message.encode(Tag(TAG), c.dialect, &mut bytes);
-        not_served(s, &bytes).await?;
+        // It asks for nothing, so that silence is an answer, too.
+        ignores(s, &bytes).await?;
     }
     Ok(())
 }
@@ -250,23 +251,35 @@ async fn an_end_before_the_answer(s: &Scene) -> Verdict {
 
 /// Sends these bytes in a session: an error comes, or the end of the connection, and then the server still serves.
 async fn not_served(s: &Scene, bytes: &[u8]) -> Verdict {
+    if ignores(s, bytes).await? {
+        fail("it was passed over in silence: a client would wait for ever")
+    } else {
+        Ok(())
+    }
+}
+
+/// The same; whether no answer came at all but to a request behind it.
+async fn ignores(s: &Scene, bytes: &[u8]) -> Verdict<bool> {
     let mut c = s.session().await?;
+    let mut ignored = false;
     // The connection may end before everything is sent.
     if c.send_bytes(bytes).await.is_ok() {
-        // A server that waits for more than was sent must see that no more comes: a request behind it.
-        let asked = encoded(&c, &c.tattr(ROOT));
-        if c.send_bytes(&asked).await.is_ok() {
-            ended_or_refused(&mut c).await?;
+        // A server that waits for more than was sent gets more: a request.
+        let asked = c.tattr(ROOT);
+        if c.send(BEHIND, &asked).await.is_ok() {
+            ignored = ended_or_refused(&mut c).await?;
         }
     }
     drop(c);
-    still_serves(s).await
+    still_serves(s).await.map(|()| ignored)
 }
 
-async fn ended_or_refused(c: &mut Conn) -> Verdict {
+/// Whether the answer was to the request behind.
+async fn ended_or_refused(c: &mut Conn) -> Verdict<bool> {
     match c.event().await {
-        Ok(Event::Ended) => Ok(()),
-        Ok(Event::Got(got)) if got.is_error() => Ok(()),
+        Ok(Event::Ended) => Ok(false),
+        Ok(Event::Got(got)) if got.tag() == Tag(BEHIND) && !got.is_error() => Ok(true),
+        Ok(Event::Got(got)) if got.is_error() => Ok(false),
         Ok(Event::Got(got)) => fail(format!("what is no message was answered by {}", got.text())),
         Err(stop) => Err(stop),
     }
@@ -289,3 +302,4 @@ fn resize(bytes: &mut [u8]) {
 }
 
 pub(super) const TAG: u16 = 600;
+const BEHIND: u16 = 601;

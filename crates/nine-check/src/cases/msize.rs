@@ -5,14 +5,15 @@ use nine_proto::{NOTAG, OpenFlags};
 
 use crate::case::{Verdict, cases, fail, hold, skip};
 use crate::scene::{A, DIR, MSIZE, ROOT, Scene};
+use crate::talk::IOHDRSZ;
 
 cases! { "msize":
     no_rread_is_longer, Any, Dir,
         "version(5): after the agreement no message is longer than msize, whatever count is asked for";
     no_directory_read_is_longer, Any, Dir,
         "version(5): after the agreement no message is longer than msize, whatever count is asked for";
-    a_message_of_msize_is_taken, Any, Dir,
-        "version(5): msize is the maximum length of any single message, and that is allowed";
+    a_full_twrite_is_taken, Any, Dir,
+        "open(5): if iounit is zero, it is msize less the room of a header (IOHDRSZ, 24)";
     a_smaller_one_is_agreed_to, Any, Nothing,
         "version(5): the client proposes msize; the server answers with the smaller of both wishes";
     again_it_may_be_lowered, Any, Dir,
@@ -29,7 +30,7 @@ async fn no_rread_is_longer(s: &Scene) -> Verdict {
         let got = c.call(Tmsg::Read { fid: A, offset: 0, count }).await?;
         hold(got.len() <= c.msize as usize, || format!("an answer of {} bytes", got.len()))?;
     }
-    let data = c.read(A, 0, c.msize - crate::talk::IOHDRSZ).await?;
+    let data = c.read(A, 0, c.msize - IOHDRSZ).await?;
     hold(!data.is_empty(), || "a read that fits into msize brings nothing".into())
 }
 
@@ -41,22 +42,21 @@ async fn no_directory_read_is_longer(s: &Scene) -> Verdict {
     c.walk(DIR, A, &[]).await?;
     c.open(A, OpenFlags::READ).await?;
     let (fid, offset) = (A, 0);
-    for count in [20_000, u32::MAX] {
+    for count in [30_000, u32::MAX] {
         let l = c.dialect.is_l();
         let asked = if l { Tmsg::Readdir { fid, offset, count } } else { Tmsg::Read { fid, offset, count } };
         c.call(asked).await?;
     }
-    let entries = c.entries(A, c.msize - crate::talk::IOHDRSZ).await?;
+    let entries = c.entries(A, c.msize - IOHDRSZ).await?;
     hold(entries.len() == 100, || format!("100 files, {} entries", entries.len()))
 }
 
-async fn a_message_of_msize_is_taken(s: &Scene) -> Verdict {
+async fn a_full_twrite_is_taken(s: &Scene) -> Verdict {
     let mut c = s.here_with(LEAST).await?;
     c.make(DIR, A, b"f", b"").await?;
-    // `size[4] type[1] tag[2] fid[4] offset[8] count[4]`
-    let data = vec![9; c.msize as usize - 23];
+    let data = vec![9; (c.msize - IOHDRSZ) as usize];
     let n = c.write(A, 0, &data).await?;
-    hold(n > 0, || "a Twrite as long as msize wrote nothing".into())
+    hold(n > 0, || "a Twrite that fits into msize wrote nothing".into())
 }
 
 async fn a_smaller_one_is_agreed_to(s: &Scene) -> Verdict {

@@ -1,6 +1,6 @@
 //! Twalk: from a fid to a fid.
 
-use nine_proto::{Fid, NOFID, OpenFlags};
+use nine_proto::{Fid, OpenFlags};
 
 use crate::case::{Verdict, cases, hold};
 use crate::conn::Conn;
@@ -46,8 +46,6 @@ cases! { "walk":
         "walk(5): fid must be valid and must not have been opened for I/O";
     opens_nothing, Any, Dir,
         "read(5): the fid must have been opened for reading";
-    nofid_is_not_made, Any, Nothing,
-        "intro(5): NOFID is no fid; walk(5): newfid is a fid that the client chooses";
     a_slash_does_not_separate, Any, Dir,
         "intro(5): names do not contain slashes; each element is one name";
     the_same_file_has_the_same_qid, Any, Dir,
@@ -213,11 +211,6 @@ async fn opens_nothing(s: &Scene) -> Verdict {
     c.walk_whole(DIR, A, &[b"d", b"e", b"f"]).await?;
     let asked = nine_proto::msg::Tmsg::Read { fid: A, offset: 0, count: 64 };
     c.refused(asked, "the fid has not been opened").await.map(drop)
-}
-
-async fn nofid_is_not_made(s: &Scene) -> Verdict {
-    let mut c = s.session().await?;
-    c.refused(walk(ROOT, NOFID, &[]), "NOFID is no fid").await.map(drop)
 }
 
 async fn a_slash_does_not_separate(s: &Scene) -> Verdict {

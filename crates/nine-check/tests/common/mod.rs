@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -130,9 +131,13 @@ pub fn service(server: impl FileServer) -> Service {
     Service::new(Arc::new(server), gate, Core::default())
 }
 
-async fn run(env: Rc<dyn Env>, dial: Rc<dyn Dial>, options: Options) -> Run {
+pub async fn run(env: Rc<dyn Env>, dial: Rc<dyn Dial>, options: Options) -> Run {
     let mut reports = Vec::new();
-    let summary = check(env, dial, options, |report| reports.push(report.clone())).await;
+    let each = |report: &Report| {
+        reports.push(report.clone());
+        ControlFlow::Continue(())
+    };
+    let summary = check(env, dial, options, each).await;
     Run { reports, summary }
 }
 

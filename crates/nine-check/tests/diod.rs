@@ -1,0 +1,139 @@
+//! The suite over diod, where it is installed: what it is known to do in its own way, and nothing else.
+//!
+//! Its deviations are told one by one in docs/conformance.md. A change of either side shows here.
+
+mod common;
+
+use std::cell::RefCell;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+
+use common::{not_covered, options};
+use nine_check::{Dial, Dialling, Options, Outcome};
+use nine_net::{Addr, Env, Socket, rt};
+
+/// What diod 1.0.24 of Debian 12 fails, always.
+const KNOWN: &[&str] = &[
+    "version/unknown_is_not_an_error",
+    "version/again_clunks_all_fids",
+    "attach/a_fid_in_use_is_refused",
+    "walk/partial_makes_no_fid",
+    "walk/partial_onto_itself_stays",
+    "walk/a_newfid_in_use_is_refused",
+    "walk/a_refused_newfid_keeps_its_file",
+    "walk/dotdot_at_the_root_stays",
+    "walk/a_slash_does_not_separate",
+    "create/a_slash_in_the_name_is_refused",
+    "msize/no_rread_is_longer",
+    "malformed/a_size_below_seven",
+    "malformed/bytes_after_the_last_field",
+    "malformed/a_nul_in_a_name",
+    "malformed/an_answer_from_the_client",
+    "malformed/an_end_before_the_answer",
+    "lock/getlock_names_who_holds_it",
+    "lock/other_ranges_are_free",
+    "xattr/what_is_not_whole_is_not_stored",
+];
+
+/// What it fails when its threads happen to run so.
+const SOMETIMES: &[&str] = &["version/again_aborts_what_is_outstanding"];
+
+/// How a case ends during which it died, of what an earlier one has asked.
+const DIED: &[&str] = &["the server ended the connection", "no answer within", "no connection"];
+
+#[test]
+#[ignore = "needs diod and root: `--include-ignored` runs it"]
+fn diod_deviates_as_it_is_known_to() {
+    if !Path::new(DIOD).exists() || !is_root() {
+        return not_covered("the suite over diod: it is not installed, or we are not root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let exported = dir.path().join("exported");
+    std::fs::create_dir(&exported).unwrap();
+    let run = rt::block_on(async |env| {
+        let diod =
+            Diod { env, exported: exported.clone(), socket: dir.path().join("s"), child: RefCell::default() };
+        let options = Options {
+            aname: exported.display().to_string(),
+            only: std::env::var("ONLY").unwrap_or_default(),
+            ..options()
+        };
+        common::run(Rc::new(env), Rc::new(diod), options).await
+    })
+    .unwrap();
+    let failed: Vec<String> = run.failed().iter().map(|name| name.replace("9P2000.L ", "")).collect();
+    let mended: Vec<_> = KNOWN.iter().filter(|name| !failed.iter().any(|failed| failed == *name)).collect();
+    assert!(mended.is_empty(), "these pass now: {mended:?}");
+    for report in &run.reports {
+        let name = &report.case.name;
+        if let Outcome::Fail(reason) = &report.outcome
+            && !KNOWN.iter().chain(SOMETIMES).any(|known| known == name)
+        {
+            assert!(
+                DIED.iter().any(|died| reason.starts_with(died)),
+                "{name} is new:
+{}",
+                run.told()
+            );
+        }
+    }
+}
+
+/// A diod that is started again when it has died: one of its deviations is that some questions kill it.
+struct Diod {
+    env: rt::Real,
+    exported: PathBuf,
+    socket: PathBuf,
+    child: RefCell<Option<Child>>,
+}
+
+impl Diod {
+    fn start(&self) -> io::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            child.wait()?;
+        }
+        // It may not have been made yet.
+        let _ = std::fs::remove_file(&self.socket);
+        let mut command = Command::new(DIOD);
+        command.args(["-f", "-n", "-e"]).arg(&self.exported).arg("-l").arg(&self.socket);
+        *self.child.borrow_mut() = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        Ok(())
+    }
+}
+
+impl Dial for Diod {
+    fn dial(&self) -> Dialling<'_> {
+        Box::pin(async {
+            if UnixStream::connect(&self.socket).is_err() {
+                self.start()?;
+            }
+            // The case's limit ends this, if it does not come up.
+            while UnixStream::connect(&self.socket).is_err() {
+                self.env.sleep_until(self.env.now() + LOOK).await;
+            }
+            let addr = Addr::Unix { path: self.socket.clone() };
+            Ok(Box::new(Socket::connect(&addr, LOOK * 100).await?) as _)
+        })
+    }
+}
+
+impl Drop for Diod {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0)
+}
+
+const DIOD: &str = "/usr/sbin/diod";
+/// Between two looks whether it listens.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
