@@ -41,6 +41,7 @@ pub enum Verb {
     Stat(Stat),
     Write(Write),
     Tree(Tree),
+    CheckServer(CheckServer),
     Config(Config),
     Completions(Completions),
     Man(Man),
@@ -62,6 +63,7 @@ impl Verb {
             Self::Stat(_) => "stat",
             Self::Write(_) => "write",
             Self::Tree(_) => "tree",
+            Self::CheckServer(_) => "check-server",
             Self::Config(_) => "config",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
@@ -256,6 +258,33 @@ pub struct Tree {
     /// Directories; the root if not given
     #[arg(value_name = "PATH")]
     pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Check whether a server keeps to 9P
+///
+/// Runs a suite of cases, each of which proves a sentence of the manual, over the wire, in every dialect that the
+/// server offers (or in that of --dialect), in a directory of its own that is removed afterwards. --timeout is for one
+/// case, 5 seconds if not given. What the server has not, or does not let us do, is skipped, with the reason. Exit
+/// status: 0 nothing failed, 1 something did, 2 the suite could not be run.
+#[derive(Debug, Args)]
+pub struct CheckServer {
+    /// Only cases in whose name this stands: `walk/`, `flush`, `partial`
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub only: String,
+    /// Show the cases and what they prove, and run none
+    #[arg(long)]
+    pub list: bool,
+    /// One JSON object per case, then one for all
+    #[arg(long)]
+    pub json: bool,
+    /// Also cases that pass
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// The server, and the directory in which ours is made
+    #[arg(value_name = "PATH", required_unless_present = "list")]
+    pub path: Option<OsString>,
     #[command(flatten)]
     pub remote: Remote,
 }

@@ -133,7 +133,7 @@ impl Sessions {
     }
 
     /// What is shown at this place: what its address says, else what the options say.
-    fn token(&self, place: &Place) -> Result<Option<String>> {
+    pub fn token(&self, place: &Place) -> Result<Option<String>> {
         if place.token.is_some() || self.remote.token.is_some() {
             return Ok(place.token.clone().or_else(|| self.remote.token.clone()));
         }
@@ -143,7 +143,7 @@ impl Sessions {
     }
 
     /// As whom we attach. Somebody with a certificate is whom it names.
-    fn user(&self) -> (String, u32) {
+    pub fn user(&self) -> (String, u32) {
         match &self.remote.user {
             Some(user) => (user.clone(), user.parse().unwrap_or(NOUID)),
             None if self.remote.cert.is_some() => (String::new(), NOUID),

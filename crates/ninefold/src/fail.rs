@@ -57,6 +57,10 @@ pub fn status(verb: &'static str, result: anyhow::Result<Tally>) -> ExitCode {
         Ok(Tally { failed: 0 }) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) if error.downcast_ref::<Stdout>().is_some_and(Stdout::is_gone) => ExitCode::from(141),
+        Err(error) if error.is::<nine_check::Unusable>() => {
+            say(&error);
+            ExitCode::from(2)
+        }
         Err(error) => {
             say(&error);
             error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, |signal| signal.status().into())

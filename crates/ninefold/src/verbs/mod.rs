@@ -4,6 +4,7 @@
 //! there, nobody reads our output) ends the verb.
 
 mod cat;
+mod check;
 mod config;
 mod ls;
 mod mkdir;
@@ -50,6 +51,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Stat(args) => return stat::run(args, &config),
         Verb::Write(args) => return write::run(args, &config),
         Verb::Tree(args) => return tree::run(args, &config),
+        Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,
         Verb::Man(args) => completions::man(&args.dir)?,

@@ -1,0 +1,238 @@
+//! `check-server`: the conformance suite over a server, told as a test runner tells it.
+//!
+//! In: a place, what to run. Out: a line for each case that failed or was skipped, the clause and the exchange below a
+//! failure, and a tally per dialect; or the same as JSON. The suite itself is nine-check.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use nine_check::{Case, Dial, Dialling, Needs, Options, Outcome, Report, Speaks, Summary};
+use nine_net::{Addr, Env, Socket, rt};
+use nine_proto::Dialect;
+use serde_json::json;
+
+use crate::cli;
+use crate::config::{Config, DialectChoice, Remote};
+use crate::dial::{Sessions, trust};
+use crate::fail::{self, Interrupted, Tally};
+use crate::operand::Place;
+use crate::output::Output;
+
+pub fn run(args: cli::CheckServer, config: &Config) -> Result<Tally> {
+    let mut out = Output::new();
+    let Some(path) = args.path.as_ref().filter(|_| !args.list) else {
+        for case in nine_check::all().filter(|case| case.name.contains(&args.only)) {
+            listed(&mut out, case, args.json)?;
+        }
+        out.flush()?;
+        return Ok(Tally::default());
+    };
+    let remote = config.remote(&args.remote)?;
+    let place = Place::parse(path, &remote)?;
+    let ended: Result<Summary> = rt::block_on(async |env| {
+        let options = options(&args, &place, &Sessions::new(remote.clone(), env))?;
+        let total: usize = dialects(&args).iter().map(|d| nine_check::chosen(&options, *d).count()).sum();
+        let dialler = Dialler { addr: place.addr.clone(), remote, limit: options.limit };
+        let mut teller = Teller { out, json: args.json, verbose: args.verbose, bar: bar(total) };
+        let mut failed = Ok(());
+        let mut signals = rt::signals()?;
+        let stop = Cell::new(None);
+        let summary = {
+            let each = |report: &Report| {
+                failed = teller.case(report);
+                if failed.is_err() || stop.get().is_some() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            };
+            let mut suite = pin!(nine_check::check(Rc::new(env), Rc::new(dialler), options, each));
+            let mut next = pin!(signals.next());
+            poll_fn(|cx| {
+                // The case that runs ends, what was made is removed: the suite is told, not dropped.
+                if stop.get().is_none()
+                    && let Poll::Ready(signal) = next.as_mut().poll(cx)
+                {
+                    stop.set(Some(signal));
+                }
+                suite.as_mut().poll(cx)
+            })
+            .await?
+        };
+        failed?;
+        teller.summary(&summary)?;
+        match stop.get() {
+            Some(signal) => Err(Interrupted(signal).into()),
+            None => Ok(summary),
+        }
+    })?;
+    let mut tally = Tally::default();
+    tally.add(usize::from(!ended?.is_good()));
+    Ok(tally)
+}
+
+fn options(args: &cli::CheckServer, place: &Place, sessions: &Sessions) -> Result<Options> {
+    let (uname, uid) = sessions.user();
+    let aname = args.remote.aname.clone().unwrap_or_default();
+    let aname = match sessions.token(place)? {
+        Some(token) if aname.is_empty() => format!("token:{token}"),
+        Some(token) => format!("token:{token}/{}", aname.trim_start_matches('/')),
+        None => aname,
+    };
+    let names = place.path.split(|&b| b == b'/').filter(|name| !name.is_empty());
+    Ok(Options {
+        dialects: if args.remote.dialect.is_some() { dialects(args) } else { Vec::new() },
+        only: args.only.clone(),
+        limit: Duration::from_secs(args.remote.timeout.unwrap_or(LIMIT).into()),
+        uname,
+        uid,
+        gid: rustix::process::getegid().as_raw(),
+        aname,
+        path: names.map(<[u8]>::to_vec).collect(),
+    })
+}
+
+/// What may be spoken.
+fn dialects(args: &cli::CheckServer) -> Vec<Dialect> {
+    match args.remote.dialect {
+        None | Some(DialectChoice::Auto) => vec![Dialect::P2000, Dialect::U, Dialect::L],
+        Some(DialectChoice::P2000) => vec![Dialect::P2000],
+        Some(DialectChoice::U) => vec![Dialect::U],
+        Some(DialectChoice::L) => vec![Dialect::L],
+    }
+}
+
+/// Dials one server, again and again.
+struct Dialler {
+    addr: Addr,
+    remote: Remote,
+    limit: Duration,
+}
+
+impl Dial for Dialler {
+    fn dial(&self) -> Dialling<'_> {
+        Box::pin(async {
+            let socket = Socket::connect(&self.addr, self.limit).await?;
+            let Addr::Tls { host, .. } = &self.addr else { return Ok(Box::new(socket) as _) };
+            let tls = trust(&self.remote).map_err(|error| io::Error::other(format!("{error:#}")))?;
+            let tls = tls.ok_or_else(|| io::Error::other("--ca or --pin says how the server is known"))?;
+            let env = rt::Real;
+            let late = env.sleep_until(env.now() + self.limit);
+            Ok(Box::new(tls.connect(socket, host, late).await?) as _)
+        })
+    }
+}
+
+/// Says how it goes.
+struct Teller {
+    out: Output,
+    json: bool,
+    verbose: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Teller {
+    fn case(&mut self, report: &Report) -> Result<()> {
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+            bar.set_message(report.case.name);
+        }
+        let (word, reason) = match &report.outcome {
+            Outcome::Pass => ("pass", ""),
+            Outcome::Fail(reason) => ("fail", reason.as_str()),
+            Outcome::Skip(reason) => ("skip", reason.as_str()),
+        };
+        let (name, clause, dialect) = (report.case.name, report.case.clause, report.dialect.name());
+        if self.json {
+            return self.out.json(&json!({
+                "case": name, "dialect": dialect, "outcome": word, "reason": reason, "clause": clause,
+                "exchange": report.exchange,
+            }));
+        }
+        let text = match report.outcome {
+            Outcome::Pass if !self.verbose => return Ok(()),
+            Outcome::Pass => format!("{dialect:9} ok    {name}\n"),
+            Outcome::Skip(_) => format!("{dialect:9} skip  {name}: {reason}\n"),
+            Outcome::Fail(_) => {
+                let exchange: String = report.exchange.iter().map(|line| format!("      {line}\n")).collect();
+                format!("{dialect:9} FAIL  {name}: {reason}\n    {clause}\n{exchange}")
+            }
+        };
+        self.lines(&text)
+    }
+
+    fn summary(&mut self, summary: &Summary) -> Result<()> {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        if self.json {
+            let tallies = summary.tallies.iter().map(|tally| {
+                let (passed, failed, skipped) = (tally.passed, tally.failed, tally.skipped);
+                json!({ "dialect": tally.dialect.name(), "passed": passed, "failed": failed, "skipped": skipped })
+            });
+            let (stopped, not_run) = summary.stopped.clone().unzip();
+            self.out.json(&json!({
+                "good": summary.is_good(), "dialects": tallies.collect::<Vec<_>>(), "notes": summary.notes,
+                "stopped": stopped, "not_run": not_run.unwrap_or(0),
+            }))?;
+            return self.out.flush();
+        }
+        for tally in &summary.tallies {
+            let (passed, failed, skipped) = (tally.passed, tally.failed, tally.skipped);
+            let dialect = tally.dialect.name();
+            self.out
+                .print(format_args!("{dialect:9} {passed} passed, {failed} failed, {skipped} skipped\n"))?;
+        }
+        self.out.flush()?;
+        for note in &summary.notes {
+            fail::note(note);
+        }
+        if let Some((reason, left)) = &summary.stopped {
+            fail::note(format_args!("stopped: {reason}; {left} cases were not run"));
+        }
+        Ok(())
+    }
+
+    /// Text that the bar does not tear.
+    fn lines(&mut self, text: &str) -> Result<()> {
+        match self.bar.clone() {
+            Some(bar) => bar.suspend(|| self.out.print(text).and_then(|()| self.out.flush())),
+            None => self.out.print(text).and_then(|()| self.out.flush()),
+        }
+    }
+}
+
+/// On a terminal, how far it is.
+fn bar(total: usize) -> Option<ProgressBar> {
+    let style = ProgressStyle::with_template("{pos}/{len} {msg}").expect("the template is right");
+    io::stderr().is_terminal().then(|| ProgressBar::new(total as u64).with_style(style))
+}
+
+fn listed(out: &mut Output, case: &Case, as_json: bool) -> Result<()> {
+    let speaks = match case.speaks {
+        Speaks::Any => "all",
+        Speaks::Stat => "9P2000 and .u",
+        Speaks::P2000 => "9P2000",
+        Speaks::U => "9P2000.u",
+        Speaks::Errno => ".u and .L",
+        Speaks::L => "9P2000.L",
+    };
+    let writes = case.needs == Needs::Dir;
+    if as_json {
+        return out.json(
+            &json!({ "case": case.name, "dialects": speaks, "writes": writes, "clause": case.clause }),
+        );
+    }
+    out.print(format_args!("{} ({speaks})\n    {}\n", case.name, case.clause))
+}
+
+/// For one case, seconds.
+const LIMIT: u32 = 5;
