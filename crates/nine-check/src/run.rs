@@ -259,7 +259,11 @@ impl Round {
                 stopped = Some(("interrupted".into(), cases.len() - n - 1));
                 break;
             }
-            dead = if lives { 0 } else { dead + 1 };
+            dead = match lives {
+                Some(true) => 0,
+                Some(false) => dead + 1,
+                None => dead,
+            };
             if dead >= DEAD
                 && let Some(reason) = self.lives().await
             {
@@ -271,15 +275,15 @@ impl Round {
         stopped
     }
 
-    /// One case, and whether the server has shown life.
-    async fn one(&self, case: &'static Case, n: usize) -> (Report, bool) {
+    /// One case, and whether the server has shown life, if it was asked.
+    async fn one(&self, case: &'static Case, n: usize) -> (Report, Option<bool>) {
         let mut scene = scene(&self.server, self.dialect, &self.offered);
         if case.needs == Needs::Dir {
             match &self.scratch {
                 Ok(scratch) => scene.dir = vec![scratch.clone(), format!("c{n}").into_bytes()],
                 Err(reason) => {
                     let outcome = Outcome::Skip(reason.clone());
-                    return (Report { case, dialect: self.dialect, outcome, exchange: Vec::new() }, true);
+                    return (Report { case, dialect: self.dialect, outcome, exchange: Vec::new() }, None);
                 }
             }
         }
@@ -300,7 +304,7 @@ impl Round {
             Some(Err(Stop::Gone(reason))) => (Outcome::Fail(reason), false),
             None => (Outcome::Fail(late(&self.server, "").0), false),
         };
-        (Report { case, dialect: self.dialect, outcome, exchange }, lives)
+        (Report { case, dialect: self.dialect, outcome, exchange }, Some(lives))
     }
 
     /// Why the server does not answer any more; `None`: it does.
