@@ -1,4 +1,5 @@
-//! Live 9P: the server framework, and (in `client`) the [`Client`](client::Client) and its files.
+//! Live 9P: the server framework, synthetic trees for it, and (in `client`) the [`Client`](client::Client) and its
+//! files.
 //!
 //! Everything here depends on wakers only: a [`nine_net::Transport`] for bytes and a [`nine_net::Env`] for time and
 //! tasks decide whether the world is real or simulated.
@@ -9,5 +10,6 @@ pub mod client;
 mod payload;
 pub mod server;
 mod sync;
+pub mod synth;
 
 pub use payload::{Payload, Resident};

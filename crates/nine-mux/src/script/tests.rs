@@ -1,3 +1,5 @@
+//! Scripts that are right, and all that can be wrong with one.
+
 use super::*;
 
 /// Files by name, and variables.

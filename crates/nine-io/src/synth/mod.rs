@@ -1,0 +1,224 @@
+//! Synthetic trees: files that are not stored but made, by closures, when somebody opens them.
+//!
+//! ```
+//! use nine_io::synth::{Dir, File, Node, Tree};
+//! use std::time::Duration;
+//!
+//! let root = Dir::new()
+//!     .file("uptime", File::text(|_| "42 days\n".into()))
+//!     .file("ctl", File::text(|_| "write: reboot\n".into()).on_write(|ask| {
+//!         let known = ask.lines().is_ok_and(|lines| lines == ["reboot"]);
+//!         ask.done(if known { Ok(()) } else { Err(nine_proto::Errno::EINVAL.into()) });
+//!     }))
+//!     .dir("users", Dir::new().live(|_| vec![("glenda".into(), Node::from(Dir::new()))]));
+//! let server: std::sync::Arc<dyn nine_io::server::FileServer> =
+//!     std::sync::Arc::new(Tree::new(root, Duration::from_secs(1_800_000_000)));
+//! ```
+//!
+//! In: a [`Dir`] of [`File`]s. Out: a [`FileServer`] for every dialect.
+//!
+//! - What a reader sees is made at the open and stays as it is until the clunk; lengths are 0, as of pipes.
+//! - A write is a message: whole lines, the last one with or without its end. Its [`Ask`] is answered now or later.
+//! - Files that answer for themselves (data that waits, conversations) open a [`Handle`].
+//! - A directory's entries may come and go ([`Dir::live`]); an open directory shows those of its open.
+//! - The tree's owner has the permissions of a file's first digit, everybody else those of the last.
+//!
+//! Always holds: a file's qid follows from its path alone, so it is the same after a restart; of a million files two
+//! share one with a chance of 1 in 500. Its upper 16 bits are zero: a mux keeps such qids as they are. A request that
+//! is flushed while it waits is answered at once.
+
+mod ask;
+mod serve;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nine_proto::{OpenFlags, Result};
+
+use crate::server::Who;
+
+pub use ask::Ask;
+use ask::Asks;
+
+/// A synthetic tree: the file server.
+pub struct Tree {
+    root: Arc<Dir>,
+    /// Of all its files.
+    time: nine_proto::Time,
+    ids: (u32, u32),
+    owns: Owns,
+    asks: Arc<Asks>,
+}
+
+type Owns = Box<dyn Fn(&Who, &[u8]) -> bool + Send + Sync>;
+type Live = Box<dyn Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync>;
+type Text = Box<dyn Fn(&Visitor) -> Vec<u8> + Send + Sync>;
+type OnWrite = Arc<dyn Fn(Ask) + Send + Sync>;
+type OnOpen = Box<dyn Fn(&Arc<Visitor>, OpenFlags) -> Result<Box<dyn Handle>> + Send + Sync>;
+
+/// Who has attached to the tree, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visitor {
+    /// As the door let it in.
+    pub who: Arc<Who>,
+    /// It has the owner's permissions.
+    pub owner: bool,
+}
+
+impl Tree {
+    /// A tree whose files are as old as this time since 1970, and belong to the user that runs this process.
+    pub fn new(root: Dir, wall: Duration) -> Self {
+        let time = nine_proto::Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
+        Self {
+            root: Arc::new(root),
+            time,
+            ids: nine_net::own_ids(),
+            owns: Box::new(|who, _| who.owner),
+            asks: Arc::default(),
+        }
+    }
+
+    /// Who is the owner, by who attaches and the aname that is asked for; if nobody says: [`Who::owner`].
+    pub fn owned_by(mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) -> Self {
+        self.owns = Box::new(owns);
+        self
+    }
+}
+
+/// A directory.
+pub struct Dir {
+    mode: u32,
+    fixed: Vec<(Box<str>, Node)>,
+    live: Option<Live>,
+}
+
+/// An entry of a directory.
+#[derive(Clone)]
+pub enum Node {
+    /// A file.
+    File(Arc<File>),
+    /// A directory.
+    Dir(Arc<Dir>),
+}
+
+/// A file.
+pub struct File {
+    mode: u32,
+    opens: Opens,
+}
+
+/// What an open brings.
+enum Opens {
+    Text(Text, Option<OnWrite>),
+    Handle(OnOpen),
+}
+
+/// An open file that answers for itself; dropped after its clunk. What it does not know is refused.
+pub trait Handle: Send + Sync + 'static {
+    /// Bytes from `ask.offset`, at most `ask.count`.
+    fn read(&self, ask: Ask) {
+        ask.fail(nine_proto::Errno::EBADF.into());
+    }
+
+    /// `ask.data` has been written at `ask.offset`.
+    fn write(&self, ask: Ask) {
+        ask.fail(nine_proto::Errno::EBADF.into());
+    }
+}
+
+impl Default for Dir {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Dir {
+    /// An empty one, of mode 0555.
+    pub fn new() -> Self {
+        Self { mode: 0o555, fixed: Vec::new(), live: None }
+    }
+
+    /// With this file in it.
+    pub fn file(self, name: &str, file: File) -> Self {
+        self.with(name, file.into())
+    }
+
+    /// With this directory in it.
+    pub fn dir(self, name: &str, dir: Dir) -> Self {
+        self.with(name, dir.into())
+    }
+
+    fn with(mut self, name: &str, node: Node) -> Self {
+        self.fixed.push((name.into(), node));
+        self
+    }
+
+    /// With entries that come and go: asked for at each open and each walk. Names as in any directory: one that is
+    /// not legal is not seen.
+    pub fn live(mut self, live: impl Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync + 'static) -> Self {
+        self.live = Some(Box::new(live));
+        self
+    }
+
+    /// With these permissions.
+    pub fn mode(self, mode: u32) -> Self {
+        Self { mode: mode & 0o777, ..self }
+    }
+
+    fn entries(&self, visitor: &Visitor) -> Vec<(String, Node)> {
+        let mut all: Vec<_> =
+            self.fixed.iter().map(|(name, node)| (name.to_string(), node.clone())).collect();
+        all.extend(self.live.iter().flat_map(|live| live(visitor)));
+        all.retain(|(name, _)| nine_proto::check_name(name.as_bytes()).is_ok());
+        all
+    }
+
+    fn entry(&self, name: &[u8], visitor: &Visitor) -> Option<Node> {
+        let fixed = self.fixed.iter().find(|(of, _)| of.as_bytes() == name);
+        if let Some((_, node)) = fixed {
+            return Some(node.clone());
+        }
+        let live = self.live.as_ref()?(visitor);
+        live.into_iter().find(|(of, _)| of.as_bytes() == name).map(|(_, node)| node)
+    }
+}
+
+impl File {
+    /// A file that shows this text, made at each open. Mode 0444.
+    pub fn text(text: impl Fn(&Visitor) -> String + Send + Sync + 'static) -> Self {
+        Self { mode: 0o444, opens: Opens::Text(Box::new(move |visitor| text(visitor).into_bytes()), None) }
+    }
+
+    /// A file whose open makes something that answers for itself. Mode 0666.
+    pub fn opened(
+        open: impl Fn(&Arc<Visitor>, OpenFlags) -> Result<Box<dyn Handle>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { mode: 0o666, opens: Opens::Handle(Box::new(open)) }
+    }
+
+    /// Of a text file: what a write does; its owner may write from now on.
+    pub fn on_write(mut self, write: impl Fn(Ask) + Send + Sync + 'static) -> Self {
+        if let Opens::Text(_, on_write) = &mut self.opens {
+            *on_write = Some(Arc::new(write));
+            self.mode |= 0o200;
+        }
+        self
+    }
+
+    /// With these permissions.
+    pub fn mode(self, mode: u32) -> Self {
+        Self { mode: mode & 0o777, ..self }
+    }
+}
+
+impl From<File> for Node {
+    fn from(file: File) -> Self {
+        Self::File(Arc::new(file))
+    }
+}
+
+impl From<Dir> for Node {
+    fn from(dir: Dir) -> Self {
+        Self::Dir(Arc::new(dir))
+    }
+}

@@ -1,0 +1,258 @@
+//! A synthetic tree as a file server: what becomes of each request.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nine_proto::mode::{S_IFDIR, S_IFREG};
+use nine_proto::{
+    Attr, DirBuf, Dirent, Errno, Error, GetMask, Op, OpenFlags, Qid, Result, Statfs, Texts, Walked,
+};
+
+use super::{Ask, Dir, Handle, Node, OnWrite, Opens, Tree, Visitor};
+use crate::server::{Answer, FileServer, Node as AnyNode, Reply, Req, ReqId, Request};
+
+/// What stands behind a fid.
+struct Held {
+    at: Arc<At>,
+    visitor: Arc<Visitor>,
+    open: Option<Open>,
+}
+
+/// A file by the way to it.
+struct At {
+    /// `None`: the root.
+    parent: Option<Arc<At>>,
+    name: Box<[u8]>,
+    node: Node,
+    qid: Qid,
+}
+
+enum Open {
+    Dir(Vec<(Box<[u8]>, Attr)>),
+    File(Arc<dyn Handle>),
+}
+
+impl FileServer for Tree {
+    fn serve(&self, req: Req) -> Answer {
+        let asked = match (req.op(), req.node::<Held>()) {
+            (Op::Read { .. } | Op::Write { .. }, Ok(held)) => match &held.open {
+                Some(Open::File(handle)) => Some((handle.clone(), held.visitor.clone())),
+                _ => None,
+            },
+            _ => None,
+        };
+        match asked {
+            Some((handle, visitor)) => {
+                let (answer, later) = req.later();
+                let reads = matches!(later.op(), Op::Read { .. });
+                let ask = self.asks.ask(later, visitor);
+                if reads {
+                    handle.read(ask)
+                } else {
+                    handle.write(ask)
+                };
+                answer
+            }
+            None => {
+                let result = self.run(&req);
+                req.now(result)
+            }
+        }
+    }
+
+    fn cancel(&self, id: ReqId, _: Option<&AnyNode>) {
+        self.asks.answer(id, Err(Errno::EINTR.into()));
+    }
+}
+
+impl Tree {
+    fn run(&self, req: &Request) -> Result<Reply> {
+        let op = req.op();
+        match op {
+            Op::Auth { .. } => return Err(Error::new(Errno::ENOENT, "authentication not required")),
+            Op::Attach { aname, .. } => {
+                let who = req.who().clone();
+                let visitor = Arc::new(Visitor { owner: (self.owns)(&who, aname), who });
+                let at = Arc::new(At::root(&self.root));
+                return Ok(Reply::Attach { qid: at.qid, node: held(at, visitor, None) });
+            }
+            _ => {}
+        }
+        let here = req.node::<Held>()?;
+        let (at, visitor) = (&here.at, &here.visitor);
+        match op {
+            Op::Walk { names } => {
+                let (mut at, mut qids) = (at.clone(), Walked::new());
+                for name in names.iter() {
+                    match at.walk(name, visitor) {
+                        Ok(next) => at = next,
+                        Err(error) if qids.is_empty() => return Err(error),
+                        Err(_) => return Ok(Reply::Walk { qids, node: None }),
+                    }
+                    qids.push(at.qid);
+                }
+                Ok(Reply::Walk { qids, node: Some(held(at, visitor.clone(), None)) })
+            }
+            Op::Open { flags } => {
+                let open = self.open(at, visitor, flags)?;
+                Ok(Reply::Open {
+                    qid: at.qid,
+                    iounit: 0,
+                    node: held(at.clone(), visitor.clone(), Some(open)),
+                })
+            }
+            Op::Readdir { cookie } => match &here.open {
+                Some(Open::Dir(entries)) => {
+                    Ok(Reply::Dir(self.readdir(at, entries, cookie, req.dir_buf(self.names()))))
+                }
+                _ => Err(Errno::EBADF.into()),
+            },
+            Op::Getattr { .. } => Ok(Reply::Attr(self.attr(at))),
+            // Cut to nothing, as a shell's `>` does: a file made of messages is that already.
+            Op::Setattr { set } if set.size == Some(0) && set.name.is_none() && set.mode.is_none() => {
+                at.may(visitor, 2).map(|()| Reply::Done)
+            }
+            Op::Fsync { .. } | Op::Clunk => Ok(Reply::Done),
+            Op::Statfs => {
+                Ok(Reply::Statfs(Statfs { ty: V9FS_MAGIC, bsize: 4096, namelen: 255, ..Statfs::default() }))
+            }
+            Op::Readlink => Err(Errno::EINVAL.into()),
+            Op::XattrWalk { .. } | Op::XattrCreate { .. } | Op::Lock(_) | Op::Getlock(_) => {
+                Err(Errno::EOPNOTSUPP.into())
+            }
+            Op::Read { .. } | Op::Write { .. } => Err(Errno::EBADF.into()),
+            // It is made by a program: its files stay as they are.
+            _ => Err(Errno::EPERM.into()),
+        }
+    }
+
+    fn open(&self, at: &Arc<At>, visitor: &Arc<Visitor>, flags: OpenFlags) -> Result<Open> {
+        let exec = if flags.has(OpenFlags::EXEC) { 1 } else { 0 };
+        let reads = if flags.reads() { 4 } else { 0 };
+        let writes = if flags.writes() || flags.has(OpenFlags::TRUNC) { 2 } else { 0 };
+        at.may(visitor, if exec != 0 { exec } else { reads } | writes)?;
+        if flags.has(OpenFlags::RCLOSE) {
+            return Err(Errno::EPERM.into());
+        }
+        match &at.node {
+            Node::Dir(_) if flags.changes() => Err(Errno::EISDIR.into()),
+            Node::Dir(dir) => {
+                let entries = dir.entries(visitor).into_iter().map(|(name, node)| {
+                    let at = At::child(at, name.as_bytes(), node);
+                    let attr = self.attr(&at);
+                    (at.name, attr)
+                });
+                Ok(Open::Dir(entries.collect()))
+            }
+            Node::File(_) if flags.has(OpenFlags::DIRECTORY) => Err(Errno::ENOTDIR.into()),
+            Node::File(file) => Ok(Open::File(match &file.opens {
+                Opens::Text(text, on_write) => {
+                    let text = if flags.reads() { text(visitor).into() } else { Bytes::new() };
+                    Arc::new(TextHandle { text, on_write: on_write.clone() })
+                }
+                Opens::Handle(open) => open(visitor, flags)?.into(),
+            })),
+        }
+    }
+
+    fn readdir(&self, at: &At, entries: &[(Box<[u8]>, Attr)], cookie: u64, mut buf: DirBuf) -> DirBuf {
+        let up = at.parent.as_ref().map_or(at.qid, |parent| parent.qid);
+        for (name, here, qid) in [(&b"."[..], 1, at.qid), (b"..", 2, up)] {
+            if cookie < here && !buf.push(&Dirent { qid, cookie: here, ty: 4, name }, None) {
+                return buf;
+            }
+        }
+        let skip = usize::try_from(cookie.saturating_sub(2)).unwrap_or(usize::MAX);
+        for (here, (name, attr)) in (3..).zip(entries).skip(skip) {
+            let entry = Dirent { qid: attr.qid, cookie: here, ty: Dirent::type_of_mode(attr.mode), name };
+            if !buf.push(&entry, Some(attr)) {
+                break;
+            }
+        }
+        buf
+    }
+
+    fn attr(&self, at: &At) -> Attr {
+        let (uid, gid) = self.ids;
+        Attr {
+            valid: GetMask::BASIC | GetMask::TEXTS,
+            qid: at.qid,
+            mode: at.mode(),
+            uid,
+            gid,
+            nlink: if at.qid.is_dir() { 2 } else { 1 },
+            blksize: 4096,
+            atime: self.time,
+            mtime: self.time,
+            ctime: self.time,
+            texts: Some(Box::new(Texts { name: at.name.clone(), ..Texts::default() })),
+            ..Attr::default()
+        }
+    }
+}
+
+fn held(at: Arc<At>, visitor: Arc<Visitor>, open: Option<Open>) -> AnyNode {
+    Arc::new(Held { at, visitor, open })
+}
+
+impl At {
+    fn root(dir: &Arc<Dir>) -> Self {
+        let qid = Qid { ty: Qid::DIR, vers: 0, path: 0 };
+        Self { parent: None, name: b"/"[..].into(), node: Node::Dir(dir.clone()), qid }
+    }
+
+    fn child(parent: &Arc<At>, name: &[u8], node: Node) -> Self {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(parent.qid.path);
+        hasher.write(name);
+        let ty = if let Node::Dir(_) = node { Qid::DIR } else { Qid::FILE };
+        let qid = Qid { ty, vers: 0, path: hasher.finish() & (u64::MAX >> 16) };
+        Self { parent: Some(parent.clone()), name: name.into(), node, qid }
+    }
+
+    fn walk(self: &Arc<At>, name: &[u8], visitor: &Visitor) -> Result<Arc<At>> {
+        let Node::Dir(dir) = &self.node else { return Err(Errno::ENOTDIR.into()) };
+        if name == b".." {
+            return Ok(self.parent.as_ref().unwrap_or(self).clone());
+        }
+        self.may(visitor, 1)?;
+        let node = dir.entry(name, visitor).ok_or(Errno::ENOENT)?;
+        Ok(Arc::new(At::child(self, name, node)))
+    }
+
+    fn mode(&self) -> u32 {
+        match &self.node {
+            Node::Dir(dir) => S_IFDIR | dir.mode,
+            Node::File(file) => S_IFREG | file.mode,
+        }
+    }
+
+    /// Whether these bits (4 read, 2 write, 1 execute) are all permitted.
+    fn may(&self, visitor: &Visitor, bits: u32) -> Result<()> {
+        let digit = if visitor.owner { self.mode() >> 6 } else { self.mode() };
+        if digit & bits == bits { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+}
+
+/// Content as of the open, and what is done with what is written.
+struct TextHandle {
+    text: Bytes,
+    on_write: Option<OnWrite>,
+}
+
+impl Handle for TextHandle {
+    fn read(&self, ask: Ask) {
+        ask.give_from(&self.text);
+    }
+
+    fn write(&self, ask: Ask) {
+        match &self.on_write {
+            Some(on_write) => on_write(ask),
+            None => ask.fail(Errno::EPERM.into()),
+        }
+    }
+}
+
+/// What statfs(2) shows of a 9P mount.
+const V9FS_MAGIC: u32 = 0x0102_1997;

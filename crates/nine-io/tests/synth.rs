@@ -1,0 +1,213 @@
+//! Synthetic trees, as clients see them in every dialect.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_io::client::{Client, Error, File, Options};
+use nine_io::server::{Anonymous, Core, Gate, Service};
+use nine_io::synth::{Ask, Dir, File as Made, Handle, Node, Tree};
+use nine_net::{Peer, Proof, Reactor, pipe};
+use nine_proto::{Dialect, Errno, GetMask, NOUID, OpenFlags, SetAttr};
+
+const ALL: [Dialect; 3] = [Dialect::L, Dialect::U, Dialect::P2000];
+
+/// A client of a tree, let in as `proof` says.
+struct World {
+    reactor: Reactor,
+    tree: Arc<Tree>,
+}
+
+impl World {
+    fn new(root: Dir) -> Self {
+        let tree = Tree::new(root, Duration::from_secs(1_800_000_000));
+        Self { reactor: Reactor::new().unwrap(), tree: Arc::new(tree) }
+    }
+
+    fn attach(&self, dialect: Dialect, proof: Proof) -> File {
+        let peer = |proof| Peer { addr: "pipe".into(), proof };
+        let (near, far) = pipe(peer(Proof::None), peer(proof));
+        let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+        let service = Service::new(self.tree.clone(), gate, Core::default());
+        self.reactor.spawn(service.connect(Box::new(far)));
+        let options = Options { dialects: vec![dialect], ..Options::default() };
+        let (client, driver) = self.wait(Client::connect(near, options)).unwrap();
+        self.reactor.spawn(async { drop(driver.await) });
+        self.wait(client.attach("", NOUID, "")).unwrap()
+    }
+
+    fn owner(&self, dialect: Dialect) -> File {
+        let (uid, gid) = nine_net::own_ids();
+        self.attach(dialect, Proof::Unix { uid, gid })
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.reactor.block_on(future)
+    }
+
+    fn read(&self, root: &File, path: &str) -> Result<Bytes, Error> {
+        self.wait(async { root.open(path, OpenFlags::READ).await?.read(0, 4096).await })
+    }
+
+    fn names(&self, dir: &File) -> Vec<String> {
+        self.wait(async {
+            let mut names = Vec::new();
+            let mut reading = dir.read_dir().await.unwrap();
+            while let Some(entry) = reading.next().await {
+                names.push(String::from_utf8_lossy(&entry.unwrap().name).into_owned());
+            }
+            names
+        })
+    }
+}
+
+fn errno<T>(result: Result<T, Error>) -> Errno {
+    result.err().expect("an error").errno()
+}
+
+#[test]
+fn what_is_read_is_made_at_the_open_and_stays_until_the_clunk() {
+    let opens = Arc::new(AtomicUsize::new(0));
+    let counted = opens.clone();
+    let text = move |_: &_| format!("open {}\n", counted.fetch_add(1, Ordering::Relaxed) + 1);
+    let world = World::new(Dir::new().file("n", Made::text(text)));
+    for dialect in ALL {
+        let root = world.owner(dialect);
+        opens.store(0, Ordering::Relaxed);
+        let (one, two) = world.wait(async {
+            (root.open("n", OpenFlags::READ).await.unwrap(), root.open("n", OpenFlags::READ).await.unwrap())
+        });
+        for _ in 0..2 {
+            assert_eq!(world.wait(one.read(0, 100)).unwrap(), "open 1\n");
+            assert_eq!(world.wait(two.read(5, 100)).unwrap(), "2\n");
+        }
+        assert_eq!(world.wait(one.read(1 << 40, 100)).unwrap(), "");
+        let attr = world.wait(one.getattr(GetMask::BASIC)).unwrap();
+        assert_eq!((attr.size, attr.mode), (0, 0o100_444));
+        assert_eq!(attr.mtime.sec, 1_800_000_000);
+    }
+}
+
+#[test]
+fn directories_list_what_is_there_and_qids_stay() {
+    let live = Arc::new(Mutex::new(vec!["1", "2"]));
+    let shown = live.clone();
+    let users = Dir::new().live(move |_| {
+        let users = shown.lock().unwrap();
+        users.iter().map(|user| (user.to_string(), Node::from(Made::text(|_| "x".into())))).collect()
+    });
+    let world = World::new(Dir::new().dir("users", users).file("a", Made::text(|_| String::new())));
+    let mut seen = Vec::new();
+    for dialect in ALL {
+        let root = world.owner(dialect);
+        assert_eq!(world.names(&root), ["users", "a"]);
+        let users = world.wait(root.walk("users")).unwrap();
+        assert_eq!(world.names(&users), ["1", "2"]);
+        live.lock().unwrap().push("3");
+        assert_eq!(world.names(&users), ["1", "2", "3"], "another open");
+        live.lock().unwrap().truncate(2);
+        assert_eq!(errno(world.wait(root.walk("users/3"))), Errno::ENOENT);
+        assert_eq!(errno(world.wait(root.walk("a/x"))), Errno::ENOTDIR);
+        let up =
+            world.wait(root.walk("users/1/../../../a")).or_else(|_| world.wait(root.walk("users/../../a")));
+        seen.push((world.wait(root.walk("users/2")).unwrap().qid(), up.unwrap().qid()));
+    }
+    assert!(seen.windows(2).all(|two| two[0] == two[1]) && seen[0].0.path >> 48 == 0, "{seen:?}");
+    assert_ne!(seen[0].0.path, seen[0].1.path);
+}
+
+#[test]
+fn a_write_is_a_message_of_lines_and_only_who_may_writes() {
+    let said = Arc::new(Mutex::new(Vec::<String>::new()));
+    let heard = said.clone();
+    let ctl = Made::text(|visitor| format!("owner {}\n", visitor.owner)).on_write(move |ask| {
+        let result = ask.lines().and_then(|lines| {
+            if lines.contains(&"bad") {
+                return Err(nine_proto::Error::new(Errno::EINVAL, "bad is not known"));
+            }
+            heard.lock().unwrap().extend(lines.iter().map(|line| line.to_string()));
+            Ok(())
+        });
+        ask.done(result);
+    });
+    let world = World::new(Dir::new().file("ctl", ctl));
+    for dialect in ALL {
+        said.lock().unwrap().clear();
+        let root = world.owner(dialect);
+        let ctl = world.wait(root.open("ctl", OpenFlags::WRITE | OpenFlags::TRUNC)).unwrap();
+        assert_eq!(world.wait(ctl.write(7, b"one\n\ntwo")).unwrap(), 8);
+        let error = world.wait(ctl.write(0, b"bad\n")).unwrap_err();
+        // .L carries the number alone, 9P2000 the text alone.
+        if dialect != Dialect::P2000 {
+            assert_eq!(error.errno(), Errno::EINVAL);
+        }
+        if !dialect.is_l() {
+            assert!(error.to_string().contains("bad is not known"), "{error}");
+        }
+        assert!(world.wait(ctl.write(0, b"\xff")).is_err());
+        assert_eq!(*said.lock().unwrap(), ["one", "two"]);
+        world.wait(root.walk("ctl")).unwrap();
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        world.wait(async { root.walk("ctl").await.unwrap().setattr(&cut).await }).unwrap();
+        assert_eq!(world.read(&root, "ctl").unwrap(), "owner true\n");
+        // Somebody else.
+        let root = world.attach(dialect, Proof::None);
+        assert_eq!(world.read(&root, "ctl").unwrap(), "owner false\n");
+        assert_eq!(errno(world.wait(root.open("ctl", OpenFlags::WRITE))), Errno::EACCES);
+        assert_eq!(errno(world.wait(root.mkdir("d", 0o755, nine_proto::NOGID))), Errno::EPERM);
+    }
+}
+
+fn pending(read: &mut std::pin::Pin<Box<impl Future<Output = Result<Bytes, Error>>>>) {
+    assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+/// Reads wait until somebody lets them go.
+#[derive(Default)]
+struct Waiting(Mutex<Vec<Ask>>);
+
+struct Waits(Arc<Waiting>);
+
+impl Handle for Waits {
+    fn read(&self, ask: Ask) {
+        self.0.0.lock().unwrap().push(ask);
+    }
+}
+
+#[test]
+fn a_read_may_wait_and_a_flush_ends_it() {
+    let waiting = Arc::new(Waiting::default());
+    let held = waiting.clone();
+    let world =
+        World::new(Dir::new().file("news", Made::opened(move |_, _| Ok(Box::new(Waits(held.clone()))))));
+    for dialect in ALL {
+        let root = world.owner(dialect);
+        let news = world.wait(root.open("news", OpenFlags::RDWR)).unwrap();
+        let mut read = Box::pin(news.read(0, 4));
+        pending(&mut read);
+        // Another request goes by, so this one has arrived.
+        world.wait(root.getattr(GetMask::BASIC)).unwrap();
+        pending(&mut read);
+        let ask = waiting.0.lock().unwrap().pop().expect("it has arrived");
+        assert!(ask.is_wanted());
+        ask.give(Bytes::from_static(b"news!"));
+        assert_eq!(world.wait(read).unwrap(), "news");
+        let mut read = Box::pin(news.read(0, 4));
+        pending(&mut read);
+        world.wait(root.getattr(GetMask::BASIC)).unwrap();
+        drop(read);
+        // The client's Tflush is answered, and then so is this.
+        world.wait(root.getattr(GetMask::BASIC)).unwrap();
+        let ask = waiting.0.lock().unwrap().pop().expect("it has arrived");
+        assert!(!ask.is_wanted(), "it was flushed");
+        ask.fail(Errno::EIO.into());
+        assert_eq!(errno(world.wait(news.write(0, b"x"))), Errno::EBADF, "this handle takes none");
+        let mut read = Box::pin(news.read(0, 4));
+        pending(&mut read);
+        world.wait(root.getattr(GetMask::BASIC)).unwrap();
+        drop(waiting.0.lock().unwrap().pop().expect("it has arrived"));
+        assert_eq!(errno(world.wait(read)), Errno::EIO, "one that is dropped is answered");
+    }
+}
