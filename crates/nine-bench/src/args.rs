@@ -61,12 +61,12 @@ impl Pace {
 
     /// How often each contestant has its turn.
     pub fn rounds(self) -> usize {
-        self.of(15, 5, 2)
+        self.of(25, 7, 2)
     }
 
     /// How long a turn is.
     pub fn turn(self) -> Duration {
-        Duration::from_millis(self.of(500, 150, 5))
+        Duration::from_millis(self.of(250, 100, 5))
     }
 
     pub fn promise(self) -> &'static str {

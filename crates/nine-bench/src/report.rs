@@ -62,12 +62,12 @@ impl Row {
         row
     }
 
-    /// Our median over the peer's.
+    /// Ours over the peer's.
     pub fn vs_peer(&self) -> Option<f64> {
         ratio(&self.ours, &self.peer)
     }
 
-    /// Our median over the limit's.
+    /// Ours over the limit's.
     pub fn vs_limit(&self) -> Option<f64> {
         ratio(&self.ours, &self.limit)
     }
@@ -143,8 +143,10 @@ impl Report {
     }
 }
 
+/// Round by round, for those who had their turns one after the other had the same machine; then the median.
 fn ratio(ours: &[f64], theirs: &[f64]) -> Option<f64> {
-    Some(median(ours)? / median(theirs)?)
+    let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+    median(&ratios)
 }
 
 /// Three digits that count.
@@ -197,6 +199,13 @@ mod tests {
         let row = alternate("x", "us", 2, [turn(0.0), None, turn(100.0)]).unwrap();
         assert_eq!(log.borrow()[..], [0.0, 100.0, 0.0, 100.0, 0.0, 100.0]);
         assert_eq!((row.ours, row.peer, row.limit), (vec![3.0, 5.0], vec![], vec![104.0, 106.0]));
+    }
+
+    #[test]
+    fn a_machine_that_slows_down_for_all_changes_no_ratio() {
+        let row = row(&[30.0, 15.0, 3.0], &[10.0, 5.0, 1.0], &[60.0, 30.0, 6.0]);
+        assert_eq!((row.vs_peer(), row.vs_limit()), (Some(3.0), Some(0.5)));
+        assert!(row.noisy());
     }
 
     #[test]

@@ -35,6 +35,10 @@ fn rpc_ends_with_every_key_of_its_result_line() {
     let keys: Vec<&str> = result.split(' ').map(|pair| pair.split_once('=').expect("key=value").0).collect();
     assert_eq!(keys, KEYS);
     // What needs no peer is never left out, and a peer that is missing is said to be.
+    if text.contains("diod is MISSING") {
+        let said = "NOT COVERED: nine-bench beside diod (package diod)\n";
+        std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()).unwrap();
+    }
     for pair in result.split(' ').filter(|pair| pair.ends_with("=na")) {
         assert!(pair.contains("diod") && text.contains("diod is MISSING"), "{pair}");
     }
