@@ -40,14 +40,37 @@ impl Mux {
 pub struct Local {
     server: Arc<dyn FileServer>,
     core: Core,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Scratch,
+    Told,
 }
 
 impl Local {
     /// What to mount it by; `name` is what messages call it. Its clients are the user that runs this process.
     pub fn server(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
+        Self::of_kind(name, server, core, Kind::Plain)
+    }
+
+    /// The same for a tree in memory: mount points that are missing there are made.
+    pub fn scratch(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
+        Self::of_kind(name, server, core, Kind::Scratch)
+    }
+
+    /// The same for a server that must know who the owner is: it comes with the aname [`OWNER`](crate::OWNER), and nobody
+    /// else does if it is mounted as [`As::Client`](crate::As) with another one.
+    pub fn told(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
+        Self::of_kind(name, server, core, Kind::Told)
+    }
+
+    fn of_kind(name: &str, server: Arc<dyn FileServer>, core: Core, kind: Kind) -> Server {
         Server {
             name: name.into(),
-            dial: Arc::new(Self { server, core }),
+            dial: Arc::new(Self { server, core, kind }),
             options: Options::default(),
             lanes: 1,
             local: true,
@@ -61,6 +84,14 @@ impl Dial for Local {
         let service = Service::new(self.server.clone(), Gate::default(), self.core.clone());
         spawn.spawn(Box::pin(service.connect(Box::new(far))));
         Box::pin(ready(Ok(Box::new(near) as Box<dyn Transport>)))
+    }
+
+    fn is_scratch(&self) -> bool {
+        self.kind == Kind::Scratch
+    }
+
+    fn is_told(&self) -> bool {
+        self.kind == Kind::Told
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use nine_io::client::{Client, Error, heed};
+use nine_io::client::{Client, Error, File, heed};
 use nine_net::Env;
 use nine_proto::{Errno, Names};
 
@@ -44,8 +44,8 @@ pub(crate) struct Core {
     pub(crate) names: Arc<dyn Names>,
 }
 
-/// A name and a number.
-type User = (Box<str>, Option<u32>);
+/// A name, a number, and whether it is the owner.
+type User = (Box<str>, Option<u32>, bool);
 
 /// What has happened since the beginning.
 #[derive(Default)]
@@ -188,14 +188,16 @@ impl Core {
     }
 
     /// The user of this name and number, with the roots that it has already.
-    pub(crate) fn ident(&self, name: &str, uid: Option<u32>) -> Arc<Ident> {
+    pub(crate) fn ident(&self, name: &str, uid: Option<u32>, owner: bool) -> Arc<Ident> {
         let mut idents = lock(&self.idents);
-        let key = (Box::from(name), uid);
+        let key = (Box::from(name), uid, owner);
         if let Some(ident) = idents.get(&key).and_then(Weak::upgrade) {
             return ident;
         }
         idents.retain(|_, ident| ident.strong_count() > 0);
-        let ident = Arc::new(Ident::new(name, uid));
+        let mut ident = Ident::new(name, uid);
+        ident.owner = owner;
+        let ident = Arc::new(ident);
         idents.insert(key, Arc::downgrade(&ident));
         ident
     }
@@ -347,7 +349,8 @@ impl Core {
         Ok(next.step.covered.clone())
     }
 
-    /// One name on the way to a mount point; a directory that is missing in the backbone is made.
+    /// One name on the way to a mount point; a directory that is missing is made where that may be: in the backbone,
+    /// and in other trees in memory.
     async fn step(
         &self,
         space: &Space,
@@ -357,10 +360,10 @@ impl Core {
         last: Last,
         make: bool,
     ) -> Result<Pos, Error> {
-        let may_make = make && pos.place().tree == space.root().tree;
         match self.walk_pos(space, by, pos.clone(), &[name], last, |_| {}).await {
-            Err(error) if error.errno() == Errno::ENOENT && may_make => {
-                match pos.file.mkdir(name, 0o755, nine_proto::NOGID).await {
+            Err(error) if error.errno() == Errno::ENOENT && make => {
+                let dir = self.scratch(space, by, &pos).await?;
+                match dir.mkdir(name, 0o755, nine_proto::NOGID).await {
                     Err(error) if error.errno() != Errno::EEXIST => return Err(error),
                     _ => {}
                 }
@@ -368,6 +371,24 @@ impl Core {
             }
             other => other,
         }
+    }
+
+    /// The directory among those of a place in which missing mount points may be made.
+    async fn scratch(&self, space: &Space, by: &Walker, pos: &Pos) -> Result<Arc<File>, Error> {
+        let server = |place: &Place| self.tree_of(place.tree).map(|tree| tree.upstream.server.clone());
+        let is_scratch = |place: &Place| {
+            place.tree == space.root().tree || server(place).is_some_and(|server| server.dial.is_scratch())
+        };
+        let places = pos.places();
+        let Some(place) = places.iter().find(|place| is_scratch(place)) else {
+            let name = server(pos.place()).map_or("?".into(), |server| server.name);
+            let text = format!("it is not in {name}: make it there, or mount where a ram: is");
+            return Err(Error::Remote(nine_proto::Error::new(Errno::ENOENT, text)));
+        };
+        if place == pos.place() {
+            return Ok(pos.file.clone());
+        }
+        self.enter_place(by, place).await.map(|(_, file, _)| file)
     }
 
     /// Lets go of trees that no name space shows any more.

@@ -238,7 +238,7 @@ impl Core {
         let (named, path) = self.aname(aname, &who.name)?;
         let ident = match req.node2::<Afid>() {
             Ok(afid) => self.proven(req, &afid).await?,
-            Err(_) => self.ident(&who.name, who.uid),
+            Err(_) => self.ident(&who.name, who.uid, who.owner),
         };
         let by = Arc::new(Walker { named, ident, hops: 0, client: req.id().conn });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;

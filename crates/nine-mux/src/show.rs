@@ -40,6 +40,8 @@ pub struct MountStatus {
     pub create: bool,
     /// It is one of several.
     pub union: bool,
+    /// A name that several members have is listed for each of them.
+    pub duplicates: bool,
     /// The server and the path on it.
     pub from: String,
 }
@@ -112,6 +114,7 @@ fn mounts_of(core: &Core, space: &str, head: &Head) -> Vec<MountStatus> {
             id: member.id,
             create: member.create,
             union: head.members.len() > 1,
+            duplicates: head.duplicates,
             from: format!("{server} {}", show_path(&member.to.path)),
         }
     };

@@ -32,6 +32,16 @@ pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub trait Dial: Send + Sync + 'static {
     /// A connection. What must live beside it can be spawned.
     fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>>;
+
+    /// Whether mount points that are missing may be made there.
+    fn is_scratch(&self) -> bool {
+        false
+    }
+
+    /// Whether it is told by the aname [`OWNER`] which clients are the owner ([`Who::owner`](nine_io::server::Who)).
+    fn is_told(&self) -> bool {
+        false
+    }
 }
 
 /// Where tasks are spawned: on the core that runs the mux.
@@ -116,6 +126,8 @@ pub(crate) struct Tree {
 pub(crate) struct Ident {
     pub(crate) name: Box<str>,
     pub(crate) uid: Option<u32>,
+    /// It is the owner of this mux, and has proven it here.
+    pub(crate) owner: bool,
     roots: Mutex<HashMap<(TreeId, LaneKey), RootPlace>>,
 }
 
@@ -238,7 +250,7 @@ impl Lane {
 
 impl Ident {
     pub(crate) fn new(name: &str, uid: Option<u32>) -> Self {
-        Self { name: name.into(), uid, roots: Mutex::default() }
+        Self { name: name.into(), uid, owner: false, roots: Mutex::default() }
     }
 
     /// Its root of a tree on the lane for clients of this number, whose requests have come over so many muxes.
@@ -260,7 +272,9 @@ impl Ident {
         *place = None;
         let client = lane.connect(&tree.upstream, outside).await?;
         let begun = outside.now().await;
-        let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), &tree.aname).await?;
+        let told = self.owner && tree.upstream.server.dial.is_told();
+        let aname = if told { OWNER } else { &tree.aname };
+        let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), aname).await?;
         let took = outside.now().await.saturating_sub(begun).as_micros();
         lane.rtt_us.store(u64::try_from(took).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
         let file = hop(&tree.upstream, file, hops + 1).await?;
@@ -306,6 +320,8 @@ impl Root {
     }
 }
 
+/// The aname with which the owner comes to a server that [is told](Dial::is_told).
+pub const OWNER: &str = "owner";
 /// The name that leads from a mux's root to the same root, for requests that have come over so many muxes. No listing
 /// shows it.
 pub(crate) const HOPS: &str = "#hops=";

@@ -62,6 +62,11 @@ impl Pos {
         }
     }
 
+    /// Every place that it stands for.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.members().into_iter().map(|(place, _)| place).collect()
+    }
+
     fn qid(&self, core: &Core) -> Qid {
         core.qids.map(&self.root.tree.upstream.map, self.raw)
     }
