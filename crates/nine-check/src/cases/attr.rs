@@ -24,7 +24,7 @@ cases! { "getattr":
     a_write_moves_the_time, L, Dir,
         "9P2000.L Rgetattr: mtime is st_mtime of stat(2), the last change of content";
     the_file_system, L, Nothing,
-        "9P2000.L Tstatfs: as statfs(2)";
+        "9P2000.L Tstatfs: what statfs(2) tells about the file system of fid";
 }
 
 async fn the_basic_ones_are_valid(s: &Scene) -> Verdict {

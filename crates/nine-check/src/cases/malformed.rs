@@ -36,7 +36,7 @@ cases! { "malformed":
     an_answer_from_the_client, Any, Nothing,
         "intro(5): the client sends T-messages, the server R-messages";
     terror, Any, Nothing,
-        "intro(5): there is no Terror";
+        "intro(5): an error is an answer only; there is no Terror";
     an_unknown_type, Any, Nothing,
         "intro(5): the type says which message it is";
     a_message_of_another_dialect, Any, Nothing,

@@ -20,11 +20,11 @@ cases! { "names":
     readlink_of_a_file_is_refused, L, Dir,
         "9P2000.L Treadlink: fid is that of a symbolic link";
     symlink_onto_an_existing_name_is_refused, L, Dir,
-        "symlink(2): EEXIST";
+        "symlink(2): EEXIST, the new name exists already";
     link_gives_a_second_name, L, Dir,
         "9P2000.L Tlink: create a hard link name in the directory dfid to the file fid";
     link_onto_an_existing_name_is_refused, L, Dir,
-        "link(2): EEXIST";
+        "link(2): EEXIST, the new name exists already";
     mknod_makes_a_pipe, L, Dir,
         "9P2000.L Tmknod: create a device node (or pipe, or file) name in the directory dfid";
     rename_moves_the_file, L, Dir,
@@ -40,11 +40,11 @@ cases! { "names":
     renameat_of_a_directory, L, Dir,
         "9P2000.L Trenameat: change oldname in olddirfid to newname in newdirfid";
     renameat_onto_a_full_directory_is_refused, L, Dir,
-        "rename(2): ENOTEMPTY or EEXIST";
+        "rename(2): ENOTEMPTY or EEXIST, the new name is a directory that is not empty";
     renameat_into_itself_is_refused, L, Dir,
         "rename(2): EINVAL, the new name is below the old one";
     renameat_of_nothing_is_refused, L, Dir,
-        "rename(2): ENOENT";
+        "rename(2): ENOENT, the old name does not exist";
     renameat_by_a_bad_name_is_refused, L, Dir,
         "intro(5): names do not contain slashes; the names . and .. are special";
     unlinkat_takes_the_name, L, Dir,
@@ -58,9 +58,9 @@ cases! { "names":
     unlinkat_of_a_file_refuses_the_flag, L, Dir,
         "unlinkat(2): with AT_REMOVEDIR a file is refused: ENOTDIR";
     unlinkat_of_a_full_directory_is_refused, L, Dir,
-        "unlinkat(2): ENOTEMPTY";
+        "unlinkat(2): ENOTEMPTY, the directory is not empty";
     unlinkat_of_nothing_is_refused, L, Dir,
-        "unlinkat(2): ENOENT";
+        "unlinkat(2): ENOENT, the name does not exist";
     unlinkat_of_a_link_leaves_its_target, L, Dir,
         "unlink(2): if the name refers to a symbolic link, the link is removed";
     mkdir_leaves_the_fid, L, Dir,

@@ -19,7 +19,7 @@ cases! { "setattr":
     size_by_an_open_fid, L, Dir,
         "9P2000.L Tsetattr: P9_SETATTR_SIZE is truncate(2)";
     size_of_a_directory_is_refused, L, Dir,
-        "truncate(2): EISDIR";
+        "truncate(2): EISDIR, the named file is a directory";
     times_to_a_value, L, Dir,
         "9P2000.L Tsetattr: with ATIME_SET and MTIME_SET the times are those of the message";
     nanoseconds, L, Dir,

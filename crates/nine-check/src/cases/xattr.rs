@@ -15,7 +15,7 @@ cases! { "xattr":
     the_list_has_the_names, L, Dir,
         "9P2000.L Txattrwalk: with an empty name newfid has the list of names, each ended by NUL";
     a_missing_one_is_an_error, L, Dir,
-        "getxattr(2): ENODATA";
+        "getxattr(2): ENODATA, the named attribute does not exist";
     it_can_be_replaced, L, Dir,
         "setxattr(2): by default the attribute is created or its value replaced";
     it_can_be_removed, L, Dir,
