@@ -37,7 +37,8 @@ Usage: cargo xtask VERB
                             simulated worlds: one by its seed, or COUNT of them
   guest [--timeout S] [--share DIR] [--qemu WORD].. -- COMMAND..
                             a command in a virtual machine with Debian's kernel and this host's files
-  v9fs [--all]              the Linux kernel's 9P client at work on our servers, in such a machine
+  v9fs [--all [PART]]       the Linux kernel's 9P client at work on our servers, in such a machine
+                            (--all PART: the checks whose names hold PART)
   diod                      diod's programs against our server
   dissector                 wireshark's dissector reads all that we say
   bless                     write golden/ anew from what the code says now; then read the difference
@@ -59,15 +60,11 @@ fn main() -> ExitCode {
             Some(status) => return status,
             None => return wrong(&args),
         },
-        ["diod"] => Program::built(&mut steps, false).and_then(|program| diod::run(&mut steps, &program)),
-        ["dissector"] => {
-            Program::built(&mut steps, false).and_then(|program| dissector::run(&mut steps, &program))
-        }
-        ["v9fs"] => {
-            Program::built(&mut steps, false).and_then(|program| v9fs::run(&mut steps, &program, false))
-        }
-        ["v9fs", "--all"] => {
-            Program::built(&mut steps, true).and_then(|program| v9fs::run(&mut steps, &program, true))
+        ["diod"] => clients(&mut steps, false, diod::run),
+        ["dissector"] => clients(&mut steps, false, dissector::run),
+        ["v9fs"] => clients(&mut steps, false, |steps, program| v9fs::run(steps, program, false, "")),
+        ["v9fs", "--all", part @ ..] if part.len() < 2 => {
+            clients(&mut steps, true, |steps, program| v9fs::run(steps, program, true, &part.concat()))
         }
         ["sim", options @ ..] => match worlds(options) {
             Some(env) => sim(&mut steps, &env),
@@ -96,6 +93,17 @@ fn fuzz_smoke(steps: &mut Steps, iterations: u64) -> Result<(), Failed> {
         cargo(&["run", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--", "all"]);
     driver.args(["--iterations", &iterations.to_string(), "--seed", "1"]);
     steps.run("fuzz smoke", &mut driver)
+}
+
+/// One of the steps with other people's clients, alone.
+fn clients(
+    steps: &mut Steps,
+    all: bool,
+    step: impl FnOnce(&mut Steps, &Program) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    packages::install(steps, all)?;
+    let program = Program::built(steps, all)?;
+    step(steps, &program)
 }
 
 fn sim(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {

@@ -33,7 +33,7 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     let program = Program::built(steps, all)?;
     diod::run(steps, &program)?;
     dissector::run(steps, &program)?;
-    v9fs::run(steps, &program, all)
+    v9fs::run(steps, &program, all, "")
 }
 
 /// Every order in which threads can meet at a wait and its wake-up, by loom.

@@ -14,8 +14,8 @@ use crate::packages;
 use crate::served::{Program, Served};
 use crate::steps::{Failed, Steps, cargo};
 
-/// The work of some seconds, or with `all` everything.
-pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed> {
+/// The work of some seconds, or with `all` everything; of it the checks whose names hold `only`.
+pub fn run(steps: &mut Steps, program: &Program, all: bool, only: &str) -> Result<(), Failed> {
     if let Some(what) = lacking() {
         steps.not_covered(format!("the Linux kernel as a client: {what}"));
         return Ok(());
@@ -25,7 +25,7 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed
     }
     let mut never = None;
     let (name, again) = if all { (ALL, "cargo xtask v9fs --all") } else { (QUICK, "cargo xtask v9fs") };
-    steps.call(name, again, || match work(program, all) {
+    steps.call(name, again, || match work(program, all, only) {
         Ok(()) => true,
         Err(Trouble::NotStarted(why)) if !all => {
             never = Some(why);
@@ -42,7 +42,7 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed
     Ok(())
 }
 
-fn work(program: &Program, all: bool) -> Result<(), Trouble> {
+fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
     let place = scratch("v9fs").map_err(Trouble::NotEnded)?;
     let (share, disk) = (place.0.join("share"), place.0.join("disk"));
     prepare(&place.0).map_err(Trouble::NotEnded)?;
@@ -54,10 +54,9 @@ fn work(program: &Program, all: bool) -> Result<(), Trouble> {
         served.push(start(&what, &["--as", "client"])?);
     }
     let port = |at: usize| served.get(at).map_or(0, |served: &Served| served.port).to_string();
-    let script = crate::root().join("xtask/guest/v9fs.sh").display().to_string();
     let tools = folder().map_err(Trouble::NotEnded)?.join("tools/bin").display().to_string();
     let how = if all { "all" } else { "quick" };
-    let mut guest = Guest::new(&["bash", &script, how, &port(0), &port(2), &port(1), &tools]);
+    let mut guest = Guest::new(&["bash", "/share/v9fs.sh", how, &port(0), &port(2), &port(1), &tools, only]);
     guest.share = Some(share.clone());
     guest.limit = Duration::from_secs(if all { 1800 } else { 180 });
     let ended = guest.run();
@@ -83,7 +82,9 @@ fn prepare(place: &Path) -> Result<(), String> {
     for dir in ["share", "disk"] {
         fs::create_dir(place.join(dir)).map_err(|e| format!("{dir}: {e}"))?;
     }
-    for (name, text) in [("fsx.toml", FSX), ("fsx-mmap.toml", FSX_MMAP), ("pjdfstest.known", KNOWN)] {
+    for (name, text) in
+        [("v9fs.sh", SCRIPT), ("fsx.toml", FSX), ("fsx-mmap.toml", FSX_MMAP), ("pjdfstest.known", KNOWN)]
+    {
         fs::write(place.join("share").join(name), text).map_err(|e| format!("{name}: {e}"))?;
     }
     tree(&place.join("source/part"), "docs crates/nine-proto/src", 100, 1 << 20)?;
@@ -180,6 +181,7 @@ fn tools(steps: &mut Steps) -> Result<(), Failed> {
 
 const QUICK: &str = "Linux 9P client, quick";
 const ALL: &str = "Linux 9P client";
+const SCRIPT: &str = include_str!("../guest/v9fs.sh");
 const FSX: &str = include_str!("../guest/fsx.toml");
 const FSX_MMAP: &str = include_str!("../guest/fsx-mmap.toml");
 const KNOWN: &str = include_str!("../guest/pjdfstest.known");
