@@ -1,5 +1,5 @@
-//! diod, the 9P server of the Linux file systems group at LLNL. It serves 9P2000.L alone, in messages of 65,512 bytes at
-//! most, with 16 threads for each tree and one more for each connection.
+//! diod, the 9P server that Debian has. It serves 9P2000.L alone, in messages of 65,512 bytes at most, with 16 threads
+//! for each tree and one more for each connection.
 
 use std::ffi::OsStr;
 use std::io;

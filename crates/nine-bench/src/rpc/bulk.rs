@@ -1,4 +1,4 @@
-//! One file from end to end, in the largest messages that server and our client agree to. The file is in the page cache.
+//! One file from end to end, in the largest messages that server and our client agree to. The page cache holds it.
 //! The limit is a raw sender of as many bytes to a plain reader: by write or by sendfile, whichever is better here.
 
 use std::io;
