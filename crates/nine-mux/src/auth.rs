@@ -29,7 +29,8 @@ impl Core {
         let named = self.aname(aname, &req.who().name)?.0;
         let tree =
             self.proves(&named).ok_or_else(|| refused(Errno::ENOENT, "authentication not required"))?;
-        let by = Arc::new(Walker { named, ident: self.ident("", None, false), hops: 0, client: req.id().conn });
+        let by =
+            Arc::new(Walker { named, ident: self.ident("", None, false), hops: 0, client: req.id().conn });
         let client = self.connect(&by, &tree).await?;
         let afid = client.new_fid()?;
         let aname = tree.aname.as_bytes();

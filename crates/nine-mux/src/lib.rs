@@ -21,6 +21,7 @@ mod auth;
 mod cfid;
 mod core;
 mod jobs;
+mod live;
 mod message;
 mod named;
 mod outside;
@@ -43,6 +44,7 @@ use nine_net::Env;
 use nine_proto::Names;
 
 pub use attach::{Con, Local, Received, UNSENT_MAX};
+pub use live::{CLIENTS, Kinds, Live};
 pub use qid::SLOTS_EACH;
 pub use show::{ConnectionStatus, MountStatus, Status, UpstreamStatus};
 pub use space::{Flags, MEMBERS_MAX, Order};

@@ -34,6 +34,10 @@ pub struct MountStatus {
     pub old: Arc<str>,
     /// What is seen there, in the words of the call.
     pub what: Arc<str>,
+    /// The same for the members of one mount point only.
+    pub head: String,
+    /// The server it is on.
+    pub server: Arc<str>,
     /// What the call returned; 0: the directory itself, in a union.
     pub id: u64,
     /// New files may be made in it.
@@ -106,11 +110,13 @@ impl Mux {
 fn mounts_of(core: &Core, space: &str, head: &Head) -> Vec<MountStatus> {
     let one = |member: &crate::space::Mount| {
         let tree = core.tree_of(member.to.tree);
-        let server = tree.as_ref().map_or("?", |tree| &*tree.upstream.server.name);
+        let server = tree.as_ref().map_or("?".into(), |tree| tree.upstream.server.name.clone());
         MountStatus {
             space: space.into(),
             old: head.old.clone(),
             what: member.what.clone(),
+            head: format!("{} {}", head.from.tree.0, show_path(&head.from.path)),
+            server: server.clone(),
             id: member.id,
             create: member.create,
             union: head.members.len() > 1,

@@ -1,0 +1,365 @@
+//! A mux that is run by statements, and shown as files: what a name space file says, and `/mux`.
+//!
+//! ```text
+//! /mux/ctl               read: what may be written; written by the owner: lines of a script
+//! /mux/mounts            lines that would make the name space again
+//! /mux/clients           who is connected: a line of column names, then a line each, with tabs between
+//! /mux/servers/N/status  a server: its address, connections, what is under way
+//! ```
+//!
+//! In: [`Statement`]s, and [`Kinds`], which knows what SERVER words mean. Out: a changed name space; the files.
+//!
+//! Always holds: only the owner writes, and only the owner sees other name spaces and other users' connections.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use nine_io::client::Error;
+use nine_io::server::Core as Clients;
+use nine_io::synth::{Ask, Dir, File, Node, Tree, Visitor};
+use nine_proto::{Dialect, Errno, show};
+
+use crate::core::refused;
+use crate::script::{self, Alone, Mount, Statement, User, quote};
+use crate::show::{MountStatus, UpstreamStatus};
+use crate::space::{Flags, Order};
+use crate::sync::{Mutex, lock};
+use crate::upstream::{As, OWNER, Server};
+use crate::{Local, MAIN, Mux, Owner};
+
+/// What words mean, in the program that runs a mux.
+pub trait Kinds: Send + Sync + 'static {
+    /// The server that a word stands for, and how the word is shown: without secrets, and whole.
+    fn server(&self, word: &str) -> Result<(Server, String), String>;
+
+    /// As whom servers are attached when the line does not say.
+    fn user(&self) -> As;
+
+    /// A tree in memory for a name space other than [`MAIN`] to begin with.
+    fn backbone(&self, space: &str) -> Server;
+}
+
+/// See the module. Clones are the same.
+#[derive(Clone)]
+pub struct Live(Arc<State>);
+
+struct State {
+    mux: Mux,
+    owner: Owner,
+    kinds: Box<dyn Kinds>,
+    /// Who is connected.
+    clients: Clients,
+    /// What was mounted and bound, by name space and the number of the call.
+    made: Mutex<HashMap<(Box<str>, u64), Made>>,
+    /// Name spaces other than [`MAIN`], and their users.
+    spaces: Mutex<BTreeMap<Arc<str>, Vec<String>>>,
+    /// How the latest message to `ctl` ended.
+    latest: Mutex<String>,
+}
+
+/// A statement that holds, its SERVER word as it is shown, and what the mux calls what it has mounted.
+struct Made {
+    statement: Statement,
+    what: String,
+    /// The server, of a mount.
+    server: Option<Arc<str>>,
+}
+
+impl Live {
+    /// Nothing is mounted yet. `clients` is the core that serves the mux to others.
+    pub fn new(mux: Mux, owner: Owner, kinds: impl Kinds, clients: Clients) -> Self {
+        let (made, spaces, latest) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self(Arc::new(State { mux, owner, kinds: Box::new(kinds), clients, made, spaces, latest }))
+    }
+
+    /// Does what a statement says in a name space.
+    pub async fn apply(&self, space: &str, statement: &Statement) -> Result<(), Error> {
+        let state = &*self.0;
+        let changed = state.mux.space(space, state.owner.clone());
+        match statement {
+            Statement::Mount(mount) => {
+                let (mut server, shown) = state.kinds.server(&mount.server).map_err(invalid)?;
+                server.lanes = mount.lanes;
+                let user = match &mount.user {
+                    None => state.kinds.user(),
+                    Some(User::Client) => As::Client,
+                    Some(User::Name(name)) => As::User { name: name.as_str().into(), uid: name.parse().ok() },
+                };
+                let what = match &*mount.aname {
+                    "" => server.name.to_string(),
+                    aname => format!("{} {aname}", server.name),
+                };
+                let name = Some(server.name.clone());
+                let id = changed.mount(server, &mount.aname, &user, &mount.old, mount.flags).await?;
+                let statement = Statement::Mount(Mount { server: shown, ..mount.clone() });
+                self.remember(space, id, Made { statement, what, server: name });
+            }
+            Statement::Bind { flags, new, old } => {
+                let id = changed.bind(new, old, *flags).await?;
+                let made = Made { statement: statement.clone(), what: new.clone(), server: None };
+                self.remember(space, id, made);
+            }
+            Statement::Unmount { new, old } => {
+                let is = |mount: &Mount, new: &str| mount.server == new && mount.old == *old;
+                let what = new.as_ref().map(|new| {
+                    let made = self.find(space, |mount| is(mount, new), |made| made.what.clone());
+                    made.unwrap_or_else(|| new.clone())
+                });
+                changed.unmount(what.as_deref(), old).await?;
+            }
+            Statement::Hangup { server } => {
+                let name = self.find(space, |mount| mount.server == *server, |made| made.server.clone());
+                let name = name.flatten().unwrap_or_else(|| server.as_str().into());
+                if !state.mux.hangup(&name, "hung up by the owner of the mux") {
+                    return Err(invalid(format!("{server} is no server here; /mux/mounts names them")));
+                }
+            }
+            Statement::Space { users } => {
+                let is_new = lock(&state.spaces).insert(space.into(), users.clone()).is_none();
+                if is_new && space != MAIN {
+                    let root = state.kinds.backbone(space);
+                    let user = As::User { name: Box::default(), uid: None };
+                    changed.mount(root, "", &user, "/", Flags::REPLACE.with_create()).await?;
+                }
+                changed.for_users(&users.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+            Statement::Listen { .. } | Statement::NoMux => {
+                return Err(invalid("it stands only in a name space file, and counts at the start".into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Mounts the files on `/mux`. `wall`: the time since 1970, which is theirs.
+    pub async fn mount_files(&self, space: &str, wall: Duration) -> Result<(), Error> {
+        let mux = self.0.mux.space(space, self.0.owner.clone());
+        let tree = Arc::new(self.files(space, wall));
+        let mut server = Local::told(&format!("{FILES}{space}"), tree, Clients::default());
+        // .L has no room for the text of an error, which says what is wrong with a line.
+        server.options.dialects = vec![Dialect::U];
+        mux.mount(server, "", &As::Client, "/mux", Flags::REPLACE).await.map(drop)
+    }
+
+    /// The files of one name space.
+    fn files(&self, space: &str, wall: Duration) -> Tree {
+        let space: Arc<str> = space.into();
+        let of = |f: fn(&Live, &str, &Visitor) -> String| {
+            // The mux holds its files: they must not hold it.
+            let (state, space) = (Arc::downgrade(&self.0), space.clone());
+            File::text(move |visitor| live(&state).map_or(String::new(), |live| f(&live, &space, visitor)))
+        };
+        let (state, here) = (Arc::downgrade(&self.0), space.clone());
+        let ctl =
+            of(|live, _, _| format!("{USAGE}{}", lock(&live.0.latest))).on_write(move |ask| {
+                match live(&state) {
+                    Some(live) => live.told(&here, ask),
+                    None => ask.fail(Errno::EIO.into()),
+                }
+            });
+        let (state, here) = (Arc::downgrade(&self.0), space.clone());
+        let servers = Dir::new()
+            .live(move |visitor| live(&state).map_or(Vec::new(), |live| live.servers(&here, visitor)));
+        let root = Dir::new()
+            .file("ctl", ctl)
+            .file("mounts", of(|live, space, visitor| live.mounts((!visitor.owner).then_some(space))))
+            .file("clients", of(|live, _, visitor| live.clients(visitor)))
+            .dir("servers", servers);
+        Tree::new(root, wall).owned_by(|_, aname| aname == OWNER.as_bytes())
+    }
+
+    /// Somebody has written to ctl.
+    fn told(&self, space: &Arc<str>, ask: Ask) {
+        let (live, space) = (self.clone(), space.clone());
+        self.0.mux.0.jobs.begin(
+            None,
+            Box::pin(async move {
+                let result = match ask.text() {
+                    Ok(text) => live.message(&space, text).await,
+                    Err(error) => Err(error),
+                };
+                let latest = match &result {
+                    Ok(()) => "# the latest message was understood\n".into(),
+                    Err(error) => format!("# the latest message was refused: {error}\n"),
+                };
+                *lock(&live.0.latest) = latest;
+                ask.done(result);
+            }),
+        );
+    }
+
+    /// Lines of a script, one after the other; the first that fails ends them.
+    async fn message(&self, space: &str, text: &str) -> nine_proto::Result<()> {
+        // What a line is about stands before it: `space`, or where this ctl is.
+        let script = script::parse("line ", text, &mut Alone);
+        if let Some(wrong) = script.wrong.first() {
+            return Err(nine_proto::Error::new(Errno::EINVAL, wrong.what.clone()));
+        }
+        let mut named = false;
+        for line in &script.lines {
+            if let Statement::Space { users } = &line.statement {
+                named = true;
+                let known = *line.space == *MAIN || lock(&self.0.spaces).contains_key(&line.space);
+                if !known || !users.is_empty() {
+                    let text = "ctl only chooses among the name spaces of the file: space NAME";
+                    return Err(nine_proto::Error::new(Errno::EINVAL, text));
+                }
+                continue;
+            }
+            let about = if named { &*line.space } else { space };
+            self.apply(about, &line.statement).await.map_err(spoken)?;
+            tracing::info!(space = about, "ctl: {}", line.statement);
+        }
+        Ok(())
+    }
+
+    /// The lines that would make this name space again, or all of them.
+    pub fn mounts(&self, only: Option<&str>) -> String {
+        let status = self.0.mux.status();
+        let mut lines: BTreeMap<&str, Vec<(u64, String)>> = BTreeMap::new();
+        let mut made = lock(&self.0.made);
+        made.retain(|(space, id), _| status.mounts.iter().any(|m| m.space == *space && m.id == *id));
+        let mut rest = &*status.mounts;
+        while let Some(first) = rest.first() {
+            let same = |m: &&MountStatus| m.space == first.space && m.head == first.head;
+            let (head, after) = rest.split_at(rest.iter().take_while(same).count());
+            rest = after;
+            for id in head.iter().map(|m| m.id).collect::<std::collections::BTreeSet<_>>() {
+                if let Some(made) = made.get(&(first.space.clone(), id)) {
+                    let line = again(&made.statement, head, id).to_string();
+                    lines.entry(&first.space).or_default().push((id, line));
+                }
+            }
+        }
+        drop(made);
+        let mut spaces = lock(&self.0.spaces).clone();
+        spaces.entry(MAIN.into()).or_default();
+        let mut text = String::new();
+        // Lines before any `space` are about the main one.
+        let main_first = |space: &&Arc<str>| (&***space != MAIN, (*space).clone());
+        let mut order: Vec<_> = spaces.keys().collect();
+        order.sort_by_key(main_first);
+        for space in order.into_iter().filter(|space| only.is_none_or(|only| *only == ***space)) {
+            let users = &spaces[space];
+            if &**space != MAIN || !users.is_empty() {
+                let users: String = users.iter().map(|user| format!(" {}", quote(user))).collect();
+                put(&mut text, format_args!("space {}{users}\n", quote(space)));
+            }
+            let mut lines = lines.remove(&**space).unwrap_or_default();
+            lines.sort_unstable_by_key(|(id, _)| *id);
+            lines.iter().for_each(|(_, line)| put(&mut text, format_args!("{line}\n")));
+        }
+        text
+    }
+
+    fn clients(&self, visitor: &Visitor) -> String {
+        let mut text = format!("{}\n", CLIENTS.join("\t"));
+        for client in self.0.clients.clients() {
+            if !visitor.owner && client.user != visitor.who.name {
+                continue;
+            }
+            let dialect = client.dialect.map_or("-", Dialect::name);
+            let (peer, user) = (show(client.peer.as_bytes()), show(client.user.as_bytes()));
+            let (id, since, sent) = (client.id, client.since.as_secs(), client.requests);
+            let (waits, fids) = (client.outstanding, client.fids);
+            put(
+                &mut text,
+                format_args!("{id}\t{peer}\t{user}\t{dialect}\t{since}\t{sent}\t{waits}\t{fids}\n"),
+            );
+        }
+        text
+    }
+
+    fn servers(&self, space: &str, visitor: &Visitor) -> Vec<(String, Node)> {
+        let status = self.0.mux.status();
+        let has = |upstream: &UpstreamStatus| {
+            let of = |m: &MountStatus| *m.space == *space && m.server == upstream.name;
+            visitor.owner || status.mounts.iter().any(of)
+        };
+        let shown = |upstream: &&UpstreamStatus| !upstream.name.starts_with(FILES) && has(upstream);
+        let dir = |upstream: &UpstreamStatus| {
+            let text = status_text(upstream);
+            (upstream.id.to_string(), Dir::new().file("status", File::text(move |_| text.clone())).into())
+        };
+        status.upstreams.iter().filter(shown).map(dir).collect()
+    }
+
+    fn remember(&self, space: &str, id: u64, made: Made) {
+        lock(&self.0.made).insert((space.into(), id), made);
+    }
+
+    /// Of a mount that a line has made.
+    fn find<T>(&self, space: &str, is: impl Fn(&Mount) -> bool, f: impl Fn(&Made) -> T) -> Option<T> {
+        let made = lock(&self.0.made);
+        let mut of_space = made.iter().filter(|((of, _), _)| **of == *space).map(|(_, made)| made);
+        of_space.find(|made| matches!(&made.statement, Statement::Mount(mount) if is(mount))).map(f)
+    }
+}
+
+fn live(state: &Weak<State>) -> Option<Live> {
+    state.upgrade().map(Live)
+}
+
+/// The statement that puts what call `id` has made where it is among the members of its mount point.
+fn again(statement: &Statement, head: &[MountStatus], id: u64) -> Statement {
+    let at = head.iter().position(|m| m.id == id).unwrap_or(0);
+    let older = |m: &MountStatus| m.id < id;
+    let order = match (head[..at].iter().any(older), head[at..].iter().any(older)) {
+        (true, _) => Order::After,
+        (_, true) => Order::Before,
+        _ => Order::Replace,
+    };
+    let create = head.iter().any(|m| m.id == id && m.create);
+    let again = Flags { order, create, duplicates: head[at].duplicates };
+    match statement.clone() {
+        Statement::Mount(mount) => Statement::Mount(Mount { flags: again, ..mount }),
+        Statement::Bind { new, old, .. } => Statement::Bind { flags: again, new, old },
+        other => other,
+    }
+}
+
+fn status_text(upstream: &UpstreamStatus) -> String {
+    let live = || upstream.connections.iter().filter(|connection| connection.dialect.is_some());
+    let rtt = live().map(|connection| connection.rtt_us).max().unwrap_or(0);
+    let mut text = String::new();
+    for (key, value) in [
+        ("name", upstream.name.to_string()),
+        ("dialect", live().find_map(|connection| connection.dialect).unwrap_or("-").into()),
+        ("connections", live().count().to_string()),
+        ("dials", upstream.dials.to_string()),
+        ("rtt-us", rtt.to_string()),
+        ("in-flight", live().map(|connection| connection.calls).sum::<usize>().to_string()),
+        ("orphans", live().map(|connection| connection.orphans).sum::<usize>().to_string()),
+        ("fids", live().map(|connection| connection.fids).sum::<u32>().to_string()),
+    ] {
+        put(&mut text, format_args!("{key} {}\n", show(value.as_bytes())));
+    }
+    text
+}
+
+/// The answer that a client gets, with the path that it is about.
+fn spoken(error: Error) -> nine_proto::Error {
+    nine_proto::Error::new(error.errno(), error.to_string())
+}
+
+fn invalid(text: String) -> Error {
+    refused(Errno::EINVAL, &text)
+}
+
+fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
+    text.write_fmt(line).expect("a String takes whatever is written to it");
+}
+
+/// The columns of `clients`.
+pub const CLIENTS: [&str; 8] = ["id", "address", "user", "dialect", "since", "requests", "in-flight", "fids"];
+/// How the servers of the files are called.
+const FILES: &str = "mux:";
+const USAGE: &str = "\
+# The owner writes lines like these:
+# mount [-abcd] [-n N] [-u USER] SERVER OLD [ANAME]
+# bind [-abcd] NEW OLD
+# unmount [NEW] OLD
+# hangup SERVER
+# space NAME (the lines after it are about that name space)
+";
