@@ -16,7 +16,7 @@ use crate::jobs::Jobs;
 use crate::named::Named;
 use crate::outside::Outside;
 use crate::qid::Qids;
-use crate::space::{Flags, Place, Space, TreeId};
+use crate::space::{Flags, Mount, Place, Space, TreeId};
 use crate::sync::{Mutex, lock};
 use crate::upstream::{As, Ident, Root, Server, Tree, Upstream};
 use crate::walk::{Last, Pos};
@@ -245,9 +245,16 @@ impl Core {
         old: &str,
         flags: Flags,
     ) -> Result<u64, Error> {
-        let root = self.root(by, tree.id);
+        let from = self.mount_point(by, &tree, what, old).await;
+        // Also if it fails: nobody else would let go of the root.
+        let to = vec![Place::root(tree.id)];
+        self.change(by, &[tree.id], |space| space.mount(to, what, from?, old, flags).map_err(Error::Refused))
+    }
+
+    /// Where a tree is mounted, if that can be.
+    async fn mount_point(&self, by: &Walker, tree: &Tree, what: &str, old: &str) -> Result<Place, Error> {
         // A server that is not there now is mounted when somebody walks to it; one that refuses is refused.
-        let is_dir = match root.await {
+        let is_dir = match self.root(by, tree.id).await {
             Ok(root) => Some(root.qid().is_dir()),
             Err(error) if is_unreachable(&error) => {
                 tracing::warn!("{what} is mounted, but not reached yet: {error}");
@@ -255,19 +262,35 @@ impl Core {
             }
             Err(error) => return Err(error),
         };
-        let from = self.covered(by, old, is_dir).await?;
-        lock(&self.mounted).insert(tree.id, tree.clone());
-        by.named
-            .change(|space| space.mount(vec![Place::root(tree.id)], what, from, old, flags))
-            .inspect(|_| self.prune())
-            .map_err(Error::Refused)
+        self.covered(by, old, is_dir, true).await
+    }
+
+    /// Changes a name space in which `trees` are to be seen from now on, and lets go of what is seen no more.
+    fn change<T>(
+        &self,
+        by: &Walker,
+        trees: &[TreeId],
+        f: impl FnOnce(&mut Space) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let changed = {
+            // As one step for `prune`.
+            let mut mounted = lock(&self.mounted);
+            for id in trees {
+                // It may have been unmounted while it was walked to.
+                let tree = self.tree_of(*id).ok_or(Error::Remote(Errno::ENOENT.into()))?;
+                mounted.insert(*id, tree);
+            }
+            by.named.change(f)
+        };
+        self.prune();
+        changed
     }
 
     /// Makes `new` be seen at `old` (bind(2)): what is there now, whatever happens to its name later.
     pub(crate) async fn bind(&self, by: &Walker, new: &str, old: &str, flags: Flags) -> Result<u64, Error> {
         let pos = self.resolve(by, new).await?;
-        let from = self.covered(by, old, Some(pos.raw.is_dir())).await?;
-        let to = match &pos.crossed {
+        let from = self.covered(by, old, Some(pos.raw.is_dir()), true).await?;
+        let to: Vec<Place> = match &pos.crossed {
             Some((head, _)) => head.members.iter().map(|member| member.to.clone()).collect(),
             None => vec![pos.place().clone()],
         };
@@ -277,30 +300,36 @@ impl Core {
                 "inconsistent mount: files are bound on files, without -a, -b, -c",
             ));
         }
-        by.named.change(|space| space.mount(to, new, from, old, flags)).map_err(Error::Refused)
+        let trees: Vec<TreeId> = to.iter().map(|place| place.tree).collect();
+        self.change(by, &trees, |space| space.mount(to, new, from, old, flags).map_err(Error::Refused))
     }
 
-    /// Takes `new` away from `old`, or with no `new` everything (bind(2)).
+    /// Takes `new` away from `old`, or with no `new` everything (bind(2)). The words of the calls are enough: servers
+    /// may be gone, and what `old` was may be hidden by now.
     pub(crate) async fn unmount(&self, by: &Walker, new: Option<&str>, old: &str) -> Result<(), Error> {
-        let from = self.covered(by, old, None).await?;
+        let covered = self.covered(by, old, None, false).await;
         let places = match new {
             None => None,
-            // The words of the call are enough: its server may be gone.
             Some(new) => match self.resolve(by, new).await {
                 Ok(pos) => Some(vec![pos.step.covered.clone(), pos.place().clone()]),
                 Err(_) => Some(Vec::new()),
             },
         };
-        by.named
-            .change(|space| {
-                space.unmount(&from, |mount| match (&places, new) {
-                    (Some(places), Some(new)) => &*mount.what == new || places.contains(&mount.to),
-                    _ => true,
-                })
-            })
-            .map_err(Error::Refused)?;
-        self.prune();
-        Ok(())
+        let is = |mount: &Mount| match (&places, new) {
+            (Some(places), Some(new)) => &*mount.what == new || places.contains(&mount.to),
+            _ => true,
+        };
+        let missing = covered.as_ref().err().cloned();
+        self.change(by, &[], |space| {
+            let from = match covered.ok().filter(|place| space.head(place).is_some()) {
+                Some(from) => vec![from],
+                None => space.called(old),
+            };
+            if from.is_empty() {
+                return Err(missing.unwrap_or_else(|| refused(Errno::EINVAL, "nothing is mounted there")));
+            }
+            from.iter().try_for_each(|from| space.unmount(from, is).map_err(Error::Refused))
+        })
     }
 
     /// Where a path leads, with what is mounted there.
@@ -323,28 +352,35 @@ impl Core {
         Ok(Pos { step, crossed: None, root, file, raw })
     }
 
-    /// The place that a mount on `old` covers: its last name is not looked up among the mount points. It is made if it
-    /// is a directory that is missing in the backbone, and nowhere else.
-    async fn covered(&self, by: &Walker, old: &str, is_dir: Option<bool>) -> Result<Place, Error> {
+    /// The place that a mount on `old` covers: its last name is not looked up among the mount points. `make`: what is
+    /// missing and shall be a directory is made, in the backbone and nowhere else.
+    async fn covered(
+        &self,
+        by: &Walker,
+        old: &str,
+        is_dir: Option<bool>,
+        make: bool,
+    ) -> Result<Place, Error> {
         let space = by.named.space();
         let names = names_of(old);
         let Some((last, up)) = names.split_last() else {
-            return Ok(space.root().clone());
+            return match is_dir {
+                Some(false) => Err(inconsistent()),
+                _ => Ok(space.root().clone()),
+            };
         };
         if names.contains(&&b".."[..]) {
             return Err(refused(Errno::EINVAL, "a mount point is named without \"..\""));
         }
         let mut pos = self.begin(&space, by).await?;
         for name in up {
-            let next = self.step(&space, by, pos, name, Last::Crossed, true).await;
+            let next = self.step(&space, by, pos, name, Last::Crossed, make).await;
             pos = next.map_err(|error| at_path(old, error))?;
         }
-        let is_dir_or_unknown = is_dir != Some(false);
-        let next = self.step(&space, by, pos, last, Last::Covered, is_dir_or_unknown).await;
+        let next = self.step(&space, by, pos, last, Last::Covered, make && is_dir != Some(false)).await;
         let next = next.map_err(|error| at_path(old, error))?;
         if is_dir.is_some_and(|is_dir| is_dir != next.raw.is_dir()) {
-            let text = "inconsistent mount: both must be directories, or both files";
-            return Err(refused(Errno::EINVAL, text));
+            return Err(inconsistent());
         }
         Ok(next.step.covered.clone())
     }
@@ -393,10 +429,10 @@ impl Core {
 
     /// Lets go of trees that no name space shows any more.
     fn prune(&self) {
-        let shown: std::collections::HashSet<TreeId> =
-            self.all_named().iter().flat_map(|named| named.space().trees()).collect();
         let gone: Vec<_> = {
             let mut mounted = lock(&self.mounted);
+            let shown: std::collections::HashSet<TreeId> =
+                self.all_named().iter().flat_map(|named| named.space().trees()).collect();
             let gone = mounted.keys().copied().filter(|id| !shown.contains(id)).collect::<Vec<_>>();
             gone.into_iter().filter_map(|id| mounted.remove(&id)).collect()
         };
@@ -413,7 +449,7 @@ impl Core {
             if named.space().trees().contains(&place.tree) {
                 let forgotten = named.change(|space| match space.forget(place) {
                     true => Ok(()),
-                    false => Err(Errno::ENOENT.into()),
+                    false => Err(()),
                 });
                 if forgotten.is_ok() {
                     tracing::info!("{} is gone: its mounts are, too", crate::space::show_path(&place.path));
@@ -427,6 +463,10 @@ impl Core {
 /// Whether a server could not be asked at all.
 fn is_unreachable(error: &Error) -> bool {
     matches!(error, Error::Transport { .. })
+}
+
+fn inconsistent() -> Error {
+    refused(Errno::EINVAL, "inconsistent mount: both must be directories, or both files")
 }
 
 pub(crate) fn refused(errno: Errno, text: &str) -> Error {

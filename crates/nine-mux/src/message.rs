@@ -36,10 +36,11 @@ pub(crate) fn message<'r>(
         Op::Open { flags } if is_l => (Tmsg::Lopen { fid, flags: flags.to_wire() }, None),
         Op::Open { flags } => (Tmsg::Open { fid, mode: flags.to_mode() & !ORCLOSE }, None),
         Op::Create { name, make: Make::File, flags, perm, gid } if is_l && !perm.inherit => {
-            let flags = flags.to_wire() | OpenFlags::CREAT.0;
+            let excl = if may_exist(flags) { 0 } else { OpenFlags::EXCL.0 };
+            let flags = flags.to_wire() | OpenFlags::CREAT.0 | excl;
             (Tmsg::Lcreate { fid, name, flags, mode: perm.bits, gid }, None)
         }
-        Op::Create { name, make, flags, perm, .. } if !is_l && perm.inherit => {
+        Op::Create { name, make, flags, perm, .. } if !is_l && perm.inherit && !may_exist(flags) => {
             let perm = match make {
                 Make::File => perm.bits & 0o777,
                 Make::Dir => mode::DMDIR | perm.bits & 0o777,
@@ -88,6 +89,11 @@ pub(crate) fn message<'r>(
         Op::Statfs if is_l => (Tmsg::Statfs { fid }, None),
         _ => return None,
     })
+}
+
+/// Whether a create may find the file there: Tlcreate says so, Tcreate makes new ones only.
+pub(crate) fn may_exist(flags: OpenFlags) -> bool {
+    flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL)
 }
 
 /// A fid number for what a message makes.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use nine_proto::Result;
 
 use crate::space::Space;
 use crate::sync::{Mutex, lock};
@@ -32,7 +31,7 @@ impl Named {
     }
 
     /// Changes the value, or leaves it as it is.
-    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut Space) -> Result<T>) -> Result<T> {
+    pub(crate) fn change<T, E>(&self, f: impl FnOnce(&mut Space) -> Result<T, E>) -> Result<T, E> {
         let _one_at_a_time = lock(&self.changes);
         let mut space = Space::clone(&self.value.load());
         let result = f(&mut space)?;

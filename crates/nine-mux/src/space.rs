@@ -182,6 +182,12 @@ impl Space {
         heads
     }
 
+    /// The mount points that were called so when they were made.
+    pub fn called(&self, old: &str) -> Vec<Place> {
+        let heads = self.heads.values().flat_map(HashMap::values).filter(|head| *head.old == *old);
+        heads.map(|head| head.from.clone()).collect()
+    }
+
     /// The names in this directory that are mount points.
     pub fn covered_names(&self, dir: &Place) -> impl Iterator<Item = (&[u8], &Arc<Head>)> {
         let heads = self.heads.get(&dir.tree).into_iter().flat_map(HashMap::values);

@@ -10,6 +10,7 @@ use nine_proto::{Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, Texts, mode};
 
 use crate::cfid::{CFid, Open, Step};
 use crate::core::{Core, refused};
+use crate::message::may_exist;
 use crate::serve::second;
 use crate::walk::{Last, Pos};
 
@@ -26,8 +27,8 @@ impl Core {
         gid: u32,
         req: &Later,
     ) -> Result<CFid, Failed> {
+        let may_be_there = make == Make::File && may_exist(flags);
         if let Some(there) = self.in_union(cfid, name).await? {
-            let may_be_there = make == Make::File && !perm.inherit && !flags.has(OpenFlags::EXCL);
             if !may_be_there {
                 return Err(Failed::Remote(Errno::EEXIST.into()));
             }
@@ -38,9 +39,14 @@ impl Core {
         let dir = self.creating(cfid).await?;
         let step = Step::child(&dir.step, name, dir.place().child(name));
         let file = if make == Make::File {
-            let excl = if perm.inherit { OpenFlags::EXCL } else { OpenFlags::READ };
             let perm = self.permissions(&dir, perm, false).await?;
-            dir.file.create(name, flags | excl, perm, gid).await?
+            let is_l = dir.file.client().dialect().is_l();
+            match may_be_there {
+                // Tcreate makes new files only.
+                true if !is_l => dir.file.open_or_create(name, flags, perm).await?,
+                true => dir.file.create(name, flags, perm, gid).await?,
+                false => dir.file.create(name, flags | OpenFlags::EXCL, perm, gid).await?,
+            }
         } else {
             self.make(&dir, name, make, perm, gid, req).await?;
             let file = dir.file.walk(name).await?;

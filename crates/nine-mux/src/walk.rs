@@ -197,6 +197,9 @@ impl Core {
 
     /// To the directory that this one was walked to from.
     async fn up(&self, space: &Space, by: &Walker, pos: Pos) -> Result<Pos, Error> {
+        if !pos.raw.is_dir() {
+            return Err(Error::Remote(Errno::ENOTDIR.into()));
+        }
         let Some(parent) = pos.step.parent.clone() else {
             // The root is its own parent.
             return Ok(pos);
