@@ -44,12 +44,16 @@ pub fn install(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Installs packages; fetches the archive's lists first where those at hand no longer lead to them.
+/// Installs packages, and starts none of their services. Fetches the archive's lists first where those at hand no
+/// longer lead to them.
 fn apt(packages: &[&str]) -> Command {
-    let script = "apt-get install -qqy --no-install-recommends \"$@\" \
-                  || { apt-get update -q && apt-get install -qqy --no-install-recommends \"$@\"; }";
+    let script = "get() { apt-get install -qqy -oDpkg::Use-Pty=0 --no-install-recommends \"$@\"; }
+                  get \"$@\" || { apt-get update -q && get \"$@\"; }";
     let mut apt = Command::new("sh");
-    apt.env("DEBIAN_FRONTEND", "noninteractive").args(["-c", script, "apt"]).args(packages);
+    apt.env("DEBIAN_FRONTEND", "noninteractive")
+        .env("RUNLEVEL", "1")
+        .args(["-c", script, "apt"])
+        .args(packages);
     apt.stdin(Stdio::null());
     apt
 }
