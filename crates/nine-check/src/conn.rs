@@ -94,6 +94,11 @@ impl Got {
         matches!(self.msg(), Rmsg::Error { .. } | Rmsg::Lerror { .. })
     }
 
+    /// Whether it says that the server does not have the message.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        matches!(self.msg(), Rmsg::Lerror { ecode: EOPNOTSUPP | ENOSYS })
+    }
+
     /// Printed.
     pub(crate) fn text(&self) -> String {
         self.msg().with_tag(self.tag()).to_string()
@@ -270,26 +275,23 @@ impl Conn {
     pub(crate) async fn supported_but_refused(&mut self, message: Tmsg<'_>, why: &str) -> Verdict<Got> {
         let label = message.label();
         let got = self.refused(message, why).await?;
-        match got.msg() {
-            Rmsg::Lerror { ecode: EOPNOTSUPP | ENOSYS } => {
-                Err(Stop::Skip(format!("the server has no {label}: {}", got.text())))
-            }
-            _ => Ok(got),
-        }
+        if got.is_unsupported() { Err(not_there(label, &got)) } else { Ok(got) }
     }
 
     /// The same as `ok`; the case is skipped if the server does not have this.
     pub(crate) async fn supported(&mut self, message: Tmsg<'_>) -> Verdict<Got> {
         let label = message.label();
         let got = self.call(message).await?;
-        match got.msg() {
-            Rmsg::Lerror { ecode: EOPNOTSUPP | ENOSYS } => {
-                Err(Stop::Skip(format!("the server has no {label}: {}", got.text())))
-            }
-            Rmsg::Lerror { .. } | Rmsg::Error { .. } => fail(format!("{label} was refused: {}", got.text())),
-            _ => Ok(got),
+        match got.is_error() {
+            _ if got.is_unsupported() => Err(not_there(label, &got)),
+            true => fail(format!("{label} was refused: {}", got.text())),
+            false => Ok(got),
         }
     }
+}
+
+fn not_there(label: &str, got: &Got) -> Stop {
+    Stop::Skip(format!("the server has no {label}: {}", got.text()))
 }
 
 /// Whether this can be an answer to that.

@@ -293,7 +293,7 @@ impl Round {
         };
         let ended = within(&self.server, run).await;
         let exchange = scene.log.take();
-        if lives_on(&ended) && !scene.dir.is_empty() {
+        if ended.is_some() && !scene.dir.is_empty() {
             // What stays is found by the last broom, and told by it.
             let _ = within(&self.server, sweep(&scene, &scene.dir)).await;
         }
@@ -341,11 +341,6 @@ async fn make_dir(scene: &Scene) -> Verdict {
     Ok(())
 }
 
-/// Whether the server has answered, whatever it was.
-fn lives_on(ended: &Option<Verdict>) -> bool {
-    !matches!(ended, None | Some(Err(Stop::Gone(_))))
-}
-
 /// Removes a directory with everything in it, on a connection of its own.
 async fn sweep(scene: &Scene, path: &[Vec<u8>]) -> Verdict {
     let mut c = scene.session().await?;
@@ -357,8 +352,11 @@ async fn sweep(scene: &Scene, path: &[Vec<u8>]) -> Verdict {
             return fail("there is no end of it");
         }
         let names: Vec<Str<'_>> = path.iter().map(Vec::as_slice).collect();
-        c.walk_whole(ROOT, A, &names).await?;
-        if !c.call(Tmsg::Remove { fid: A }).await?.is_error() {
+        let Some((last, above)) = names.split_last() else { break };
+        c.walk_whole(ROOT, A, above).await?;
+        let kept = c.try_unlink(A, last).await?;
+        c.clunk(A).await?;
+        if kept.is_none() {
             todo.pop();
             continue;
         }

@@ -120,8 +120,24 @@ impl Conn {
 
     /// Takes a name out of a directory, and whatever it names with it.
     pub(crate) async fn unlink(&mut self, dir: Fid, name: Str<'_>) -> Verdict {
-        self.walk_whole(dir, PROBE, &[name]).await?;
-        self.ok(Tmsg::Remove { fid: PROBE }).await.map(drop)
+        match self.try_unlink(dir, name).await? {
+            None => Ok(()),
+            Some(got) => fail(format!("what was to be removed was not: {}", got.text())),
+        }
+    }
+
+    /// The same; the refusal, if there is one. A .L server may have Tunlinkat alone, or Tremove alone.
+    pub(crate) async fn try_unlink(&mut self, dir: Fid, name: Str<'_>) -> Verdict<Option<Got>> {
+        let qid = self.walk_whole(dir, PROBE, &[name]).await?;
+        let got = self.call(Tmsg::Remove { fid: PROBE }).await?;
+        if !got.is_unsupported() {
+            return Ok(got.is_error().then_some(got));
+        }
+        // Whether a message that the server does not have has clunked the fid, it alone knows.
+        self.call(Tmsg::Clunk { fid: PROBE }).await?;
+        let flags = if qid.is_dir() { REMOVEDIR } else { 0 };
+        let got = self.call(Tmsg::Unlinkat { dirfid: dir, name, flags }).await?;
+        Ok(got.is_error().then_some(got))
     }
 
     /// One read.
@@ -280,6 +296,8 @@ pub(crate) fn walk<'a>(fid: Fid, newfid: Fid, names: &'a [Str<'a>]) -> Tmsg<'a> 
 
 /// Of the helpers above; no case uses it.
 const PROBE: Fid = Fid(99);
+/// `AT_REMOVEDIR` on the wire.
+pub(crate) const REMOVEDIR: u32 = 0x200;
 /// Room for the head of a message around data, bytes.
 pub(crate) const IOHDRSZ: u32 = nine_proto::frame::IOHDRSZ;
 /// Reads of one directory; none that a case makes needs so many.

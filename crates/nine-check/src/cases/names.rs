@@ -8,7 +8,7 @@ use super::errors::{errno, one_of};
 use crate::case::{Verdict, cases, fail, hold, skip};
 use crate::conn::Conn;
 use crate::scene::{A, B, C, D, DIR, Scene};
-use crate::talk::walk;
+use crate::talk::{REMOVEDIR, walk};
 
 cases! { "names":
     symlink_and_readlink, L, Dir,
@@ -326,6 +326,3 @@ async fn refused(c: &mut Conn, oldname: &[u8], newname: &[u8], why: &str) -> Ver
 async fn unlinkat(c: &mut Conn, name: &[u8], flags: u32) -> Verdict {
     c.supported(Tmsg::Unlinkat { dirfid: DIR, name, flags }).await.map(drop)
 }
-
-/// `AT_REMOVEDIR` on the wire.
-const REMOVEDIR: u32 = 0x200;

@@ -3,6 +3,7 @@
 use nine_proto::msg::Tmsg;
 
 use crate::case::{Verdict, cases, hold};
+use crate::conn::Conn;
 use crate::scene::{A, B, DIR, Scene};
 
 cases! { "remove":
@@ -27,14 +28,14 @@ cases! { "remove":
 async fn the_file_is_gone(s: &Scene) -> Verdict {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
-    c.unlink(DIR, b"f").await?;
+    tremove(&mut c, b"f").await?;
     hold(!c.exists(DIR, b"f").await? && c.list(DIR).await?.is_empty(), || "the file is still there".into())
 }
 
 async fn an_empty_directory_is_gone(s: &Scene) -> Verdict {
     let mut c = s.here().await?;
     c.mkdir(DIR, b"d").await?;
-    c.unlink(DIR, b"d").await?;
+    tremove(&mut c, b"d").await?;
     hold(!c.exists(DIR, b"d").await?, || "the directory is still there".into())
 }
 
@@ -42,7 +43,7 @@ async fn the_fid_is_clunked(s: &Scene) -> Verdict {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"").await?;
     c.walk_whole(DIR, A, &[b"f"]).await?;
-    c.ok(Tmsg::Remove { fid: A }).await?;
+    c.supported(Tmsg::Remove { fid: A }).await?;
     let asked = c.tattr(A);
     c.refused(asked, "Tremove has clunked the fid").await?;
     c.walk(DIR, A, &[]).await.map(drop)
@@ -53,7 +54,7 @@ async fn clunks_on_failure(s: &Scene) -> Verdict {
     c.mkdir(DIR, b"d").await?;
     c.walk_whole(DIR, A, &[b"d"]).await?;
     c.put(A, b"f", b"").await?;
-    c.refused(Tmsg::Remove { fid: A }, "the directory is not empty").await?;
+    c.supported_but_refused(Tmsg::Remove { fid: A }, "the directory is not empty").await?;
     let asked = c.tattr(A);
     c.refused(asked, "the Tremove that failed has clunked the fid").await.map(drop)
 }
@@ -64,14 +65,14 @@ async fn a_directory_with_files_is_refused(s: &Scene) -> Verdict {
     c.walk_whole(DIR, A, &[b"d"]).await?;
     c.put(A, b"f", b"text").await?;
     c.walk_whole(DIR, B, &[b"d"]).await?;
-    c.refused(Tmsg::Remove { fid: B }, "the directory is not empty").await?;
+    c.supported_but_refused(Tmsg::Remove { fid: B }, "the directory is not empty").await?;
     hold(c.content_of(A, b"f").await? == b"text", || "the refused remove has changed what is below".into())
 }
 
 async fn an_open_file_can_be_removed(s: &Scene) -> Verdict {
     let mut c = s.here().await?;
     c.make(DIR, A, b"f", b"text").await?;
-    c.ok(Tmsg::Remove { fid: A }).await?;
+    c.supported(Tmsg::Remove { fid: A }).await?;
     hold(!c.exists(DIR, b"f").await?, || "the file is still there".into())
 }
 
@@ -80,7 +81,7 @@ async fn others_keep_their_files(s: &Scene) -> Verdict {
     for name in [b"f", b"g", b"h"] {
         c.put(DIR, name, name).await?;
     }
-    c.unlink(DIR, b"g").await?;
+    tremove(&mut c, b"g").await?;
     for name in [b"f", b"h"] {
         hold(c.content_of(DIR, name).await? == name, || "another file has changed".into())?;
     }
@@ -90,7 +91,13 @@ async fn others_keep_their_files(s: &Scene) -> Verdict {
 async fn the_name_is_free_again(s: &Scene) -> Verdict {
     let mut c = s.here().await?;
     c.put(DIR, b"f", b"old").await?;
-    c.unlink(DIR, b"f").await?;
+    tremove(&mut c, b"f").await?;
     c.put(DIR, b"f", b"").await?;
     hold(c.content_of(DIR, b"f").await?.is_empty(), || "the new file has the old content".into())
+}
+
+/// Removes what a name in the case's directory stands for.
+async fn tremove(c: &mut Conn, name: &[u8]) -> Verdict {
+    c.walk_whole(DIR, B, &[name]).await?;
+    c.supported(Tmsg::Remove { fid: B }).await.map(drop)
 }
