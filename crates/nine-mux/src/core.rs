@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -178,7 +178,8 @@ impl Core {
         trees.retain(|_, tree| tree.strong_count() > 0);
         let id = TreeId(self.next_tree.fetch_add(1, Ordering::Relaxed));
         let user = user.map(|(name, uid)| Arc::new(Ident::new(name, uid)));
-        let tree = Arc::new(Tree { id, upstream: upstream.clone(), aname: aname.into(), user });
+        let unmounted = AtomicBool::new(false);
+        let tree = Arc::new(Tree { id, upstream: upstream.clone(), aname: aname.into(), user, unmounted });
         trees.insert(id, Arc::downgrade(&tree));
         tree
     }
@@ -275,12 +276,16 @@ impl Core {
         let changed = {
             // As one step for `prune`.
             let mut mounted = lock(&self.mounted);
-            for id in trees {
-                // It may have been unmounted while it was walked to.
-                let tree = self.tree_of(*id).ok_or(Error::Remote(Errno::ENOENT.into()))?;
-                mounted.insert(*id, tree);
-            }
-            by.named.change(f)
+            by.named.change(|space| {
+                for id in trees {
+                    // It may have been unmounted while it was walked to.
+                    let tree = self.tree_of(*id).ok_or(Error::Remote(Errno::ENOENT.into()))?;
+                    tree.unmounted.store(false, Ordering::Relaxed);
+                    space.keep(*id, tree.clone());
+                    mounted.insert(*id, tree);
+                }
+                f(space)
+            })
         };
         self.prune();
         changed
@@ -434,12 +439,25 @@ impl Core {
             let shown: std::collections::HashSet<TreeId> =
                 self.all_named().iter().flat_map(|named| named.space().trees()).collect();
             let gone = mounted.keys().copied().filter(|id| !shown.contains(id)).collect::<Vec<_>>();
-            gone.into_iter().filter_map(|id| mounted.remove(&id)).collect()
+            gone.into_iter()
+                .filter_map(|id| mounted.remove(&id))
+                .inspect(|tree| tree.unmounted.store(true, Ordering::Relaxed))
+                .collect()
         };
         for tree in gone {
             // Its own user's roots hold the tree: nobody else would let go of them.
             let idents: Vec<_> = lock(&self.idents).values().filter_map(Weak::upgrade).collect();
             idents.iter().chain(&tree.user).for_each(|ident| ident.forget(tree.id));
+        }
+    }
+
+    /// A file of an upstream has another name, and took the place of what had that name.
+    pub(crate) fn moved(&self, old: &Place, new: &Place) {
+        self.removed(new);
+        for named in self.all_named() {
+            if named.space().trees().contains(&old.tree) {
+                let _ = named.change(|space| if space.moved(old, new) { Ok(()) } else { Err(()) });
+            }
         }
     }
 

@@ -35,6 +35,7 @@ impl Named {
         let _one_at_a_time = lock(&self.changes);
         let mut space = Space::clone(&self.value.load());
         let result = f(&mut space)?;
+        space.let_go();
         self.value.store(Arc::new(space));
         Ok(result)
     }

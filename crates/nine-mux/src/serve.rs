@@ -74,7 +74,9 @@ impl Core {
         if let Some(error) = self.forbids(&op, &cfid, req) {
             return Way::Refused(error);
         }
-        let other = match req.node2::<CFid>() {
+        let target = req.node2::<CFid>();
+        let into_union = target.as_ref().is_ok_and(|target| target.is_union());
+        let other = match target {
             Ok(other) if !Arc::ptr_eq(other.client(), cfid.client()) => {
                 return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers"));
             }
@@ -84,7 +86,7 @@ impl Core {
         let everywhere =
             matches!(op, Op::Walk { .. } | Op::Read { .. } | Op::Write { .. } | Op::Remove | Op::Clunk);
         let has_message = || everywhere || message(req, &cfid, other, NOFID).is_some();
-        if self.is_simple(&op, &cfid, req.dialect()) && has_message() {
+        if self.is_simple(&op, &cfid, req.dialect()) && !into_union && has_message() {
             return Way::Forward(cfid, other);
         }
         match op {
@@ -107,7 +109,8 @@ impl Core {
             Op::Setattr { set } if set.name.is_some() => busy(&cfid.step.covered),
             // In a union only the walk tells whose name it is: see `unlink`.
             Op::Unlink { name, .. } if !cfid.is_union() => busy(&cfid.place().child(name)),
-            Op::RenameAt { old, new } => {
+            // Likewise: see `rename_at`.
+            Op::RenameAt { old, new } if !cfid.is_union() => {
                 let to = req.node2::<CFid>().ok()?;
                 busy(&cfid.place().child(old)).or_else(|| busy(&to.place().child(new)))
             }
@@ -131,7 +134,7 @@ impl Core {
                 is_l && !cfid.is_union() && !covered
             }
             Op::Readdir { .. } => matches!(cfid.open, Some(Open::There)),
-            Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } => !cfid.is_union(),
+            Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } | Op::RenameAt { .. } => !cfid.is_union(),
             Op::Read { count, .. } => {
                 let in_one_piece = cfid.raw.ty & (Qid::APPEND | Qid::EXCL) != 0;
                 in_one_piece || *count <= cfid.client().iounit_max()
@@ -443,6 +446,18 @@ impl Core {
             (Op::Statfs, Got::Statfs(statfs)) => Reply::Statfs(statfs),
             (Op::Remove, _) => {
                 self.removed(cfid.place());
+                Reply::Done
+            }
+            (Op::Rename { name }, _) => {
+                if let Ok(to) = req.node2::<CFid>() {
+                    self.moved(&cfid.step.covered, &to.place().child(name));
+                }
+                Reply::Done
+            }
+            (Op::RenameAt { old, new }, _) => {
+                if let Ok(to) = req.node2::<CFid>() {
+                    self.moved(&cfid.place().child(old), &to.place().child(new));
+                }
                 Reply::Done
             }
             (Op::Unlink { name, .. }, _) => {

@@ -6,6 +6,7 @@
 //! A [`Place`] is a file by its upstream's tree and its path there. A mount point is a place, not a name: whoever comes
 //! to it by another way (a bind) sees the same (Mhead of Plan 9, whose key is a qid; a path is known before the walk).
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -50,6 +51,20 @@ impl Place {
             None => false,
         };
         self.tree == other.tree && below()
+    }
+
+    /// Where it is when `old` has become `new`.
+    fn moved(&self, old: &Self, new: &Self) -> Self {
+        if !self.is_within(old) {
+            return self.clone();
+        }
+        self.names()[old.names().len()..].iter().fold(new.clone(), |place, name| place.child(name))
+    }
+
+    /// The directory that it is in; a root is in itself.
+    pub fn parent(&self) -> Self {
+        let end = self.path.iter().rposition(|&b| b == b'/').unwrap_or(0);
+        Self { tree: self.tree, path: self.path[..end].into() }
     }
 
     /// Whether it is `name` directly in `dir`.
@@ -145,6 +160,8 @@ impl Head {
 #[derive(Clone, Debug)]
 pub struct Space {
     root: Place,
+    /// What the trees are, for whoever walks by this value while another one has taken its place.
+    kept: HashMap<TreeId, Arc<dyn Any + Send + Sync>>,
     heads: HashMap<TreeId, HashMap<Box<[u8]>, Arc<Head>>>,
     next: u64,
 }
@@ -152,12 +169,23 @@ pub struct Space {
 impl Space {
     /// Nothing is mounted on the tree whose root this is.
     pub fn new(root: Place) -> Self {
-        Self { root, heads: HashMap::new(), next: 1 }
+        Self { root, kept: HashMap::new(), heads: HashMap::new(), next: 1 }
     }
 
     /// Where everybody begins, if nothing is mounted there.
     pub fn root(&self) -> &Place {
         &self.root
+    }
+
+    /// Lets a tree live as long as this value shows it.
+    pub fn keep(&mut self, id: TreeId, tree: Arc<dyn Any + Send + Sync>) {
+        self.kept.insert(id, tree);
+    }
+
+    /// Lets go of what it does not show.
+    pub fn let_go(&mut self) {
+        let shown = self.trees();
+        self.kept.retain(|id, _| shown.contains(id));
     }
 
     /// What is mounted at a place.
@@ -259,6 +287,25 @@ impl Space {
         any
     }
 
+    /// A file and all below it have another name: mounts follow them. Whether there were any.
+    pub fn moved(&mut self, old: &Place, new: &Place) -> bool {
+        let concerns = |head: &&Arc<Head>| {
+            head.from.is_within(old) || head.members.iter().any(|member| member.to.is_within(old))
+        };
+        let concerned: Vec<Arc<Head>> =
+            self.heads.values().flat_map(HashMap::values).filter(concerns).cloned().collect();
+        for head in &concerned {
+            self.remove(&head.from);
+        }
+        for head in &concerned {
+            let mut head = Head::clone(head);
+            head.from = head.from.moved(old, new);
+            head.members.iter_mut().for_each(|member| member.to = member.to.moved(old, new));
+            self.insert(head);
+        }
+        !concerned.is_empty()
+    }
+
     /// The trees that are to be seen, or are mounted on.
     pub fn trees(&self) -> std::collections::HashSet<TreeId> {
         let members = self.heads.values().flat_map(HashMap::values).flat_map(|head| &head.members);
@@ -274,10 +321,14 @@ impl Space {
         if head.members.iter().any(|member| member.id != 0) {
             return self.insert(head);
         }
-        if let Some(of_tree) = self.heads.get_mut(&head.from.tree) {
-            of_tree.remove(&head.from.path);
+        self.remove(&head.from);
+    }
+
+    fn remove(&mut self, from: &Place) {
+        if let Some(of_tree) = self.heads.get_mut(&from.tree) {
+            of_tree.remove(&from.path);
             if of_tree.is_empty() {
-                self.heads.remove(&head.from.tree);
+                self.heads.remove(&from.tree);
             }
         }
     }
@@ -360,6 +411,19 @@ mod tests {
         assert!(!space.forget(&place(1, "f")));
         assert!(space.head(&from).is_none());
         assert_eq!(members(&space, &other), [(other.clone(), false), (place(1, "g"), false)]);
+    }
+
+    #[test]
+    fn mounts_follow_a_file_to_its_new_name() {
+        let mut space = space();
+        let (from, old, new) = (place(0, "m"), place(1, "a"), place(1, "x/b"));
+        space.mount(vec![place(1, "a/f")], "f", from.clone(), "/m", Flags::REPLACE).unwrap();
+        space.mount(vec![place(2, "")], "g", place(1, "a/d"), "/g", Flags::AFTER).unwrap();
+        assert!(space.moved(&old, &new) && !space.moved(&old, &new));
+        assert_eq!(members(&space, &from), [(place(1, "x/b/f"), false)]);
+        let at = place(1, "x/b/d");
+        assert_eq!(members(&space, &at), [(at.clone(), false), (place(2, ""), false)]);
+        assert!(space.head(&place(1, "a/d")).is_none());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::cfid::{CFid, Open, Step};
 use crate::core::{Core, refused};
 use crate::message::may_exist;
 use crate::serve::second;
+use crate::space::Place;
 use crate::walk::{Last, Pos};
 
 impl Core {
@@ -136,6 +137,9 @@ impl Core {
             }
             Op::Setattr { set } => {
                 file.setattr(&set).await?;
+                if let Some(name) = set.name {
+                    self.moved(&cfid.step.covered, &cfid.step.covered.parent().child(name));
+                }
                 Reply::Done
             }
             Op::Fsync { datasync } => {
@@ -144,19 +148,13 @@ impl Core {
             }
             Op::Readlink => Reply::Target(file.readlink().await?),
             Op::Rename { name } => {
-                let to = second(req)?;
-                let is_here = match cfid.step.parent.as_ref() {
-                    Some(_) => file.walk("..").await?.qid().path == to.qid().path,
-                    None => false,
-                };
-                if !is_here {
-                    return Err(refused(Errno::EXDEV, "this server cannot move a file to another directory"));
-                }
-                file.setattr(&nine_proto::SetAttr { name: Some(name), ..Default::default() }).await?;
+                let to = req.node2::<CFid>().map_err(Failed::Remote)?;
+                self.rename(cfid, &to, name).await?;
                 Reply::Done
             }
             Op::RenameAt { old, new } => {
-                file.rename(old, &*second(req)?, new).await?;
+                let to = req.node2::<CFid>().map_err(Failed::Remote)?;
+                self.rename_at(cfid, old, &to, new).await?;
                 Reply::Done
             }
             Op::Unlink { name, dir } => {
@@ -175,9 +173,57 @@ impl Core {
         })
     }
 
+    /// Moves a file into a union, or where there is no Trename.
+    async fn rename(&self, cfid: &CFid, to: &CFid, name: &[u8]) -> Result<(), Failed> {
+        let from = &cfid.step.covered;
+        let (place, into) = self.target(from, to).await?;
+        let client = cfid.client();
+        if !into.client().is_same(client) || (!client.dialect().is_l() && place != from.parent()) {
+            return Err(refused(Errno::EXDEV, "this server cannot move the file there"));
+        }
+        if client.dialect().is_l() {
+            client.ask(Tmsg::Rename { fid: cfid.fid(), dfid: into.fid(), name }).await?;
+        } else {
+            cfid.file.setattr(&nine_proto::SetAttr { name: Some(name), ..Default::default() }).await?;
+        }
+        self.moved(from, &place.child(name));
+        Ok(())
+    }
+
+    /// Moves what the first member of a union has under this name.
+    async fn rename_at(&self, cfid: &CFid, old: &[u8], to: &CFid, new: &[u8]) -> Result<(), Failed> {
+        let space = cfid.by.named.space();
+        let found = self.walk_pos(&space, &cfid.by, Pos::of(cfid), &[old], Last::Covered, |_| {}).await?;
+        let from = &found.step.covered;
+        let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
+        let (place, into) = self.target(from, to).await?;
+        let place = place.child(new);
+        if [from, &place].iter().any(|place| space.within(place).is_some()) {
+            return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));
+        }
+        if !into.client().is_same(dir.client()) {
+            return Err(refused(Errno::EXDEV, "the files are on different servers"));
+        }
+        dir.rename(old, &into, new).await?;
+        self.moved(from, &place);
+        Ok(())
+    }
+
+    /// The directory that a file is moved to: of a union the one that it is in, else the one that takes new files.
+    async fn target(&self, from: &Place, to: &CFid) -> Result<(Place, Arc<File>), Failed> {
+        let here = from.parent();
+        if to.is_union() && Pos::of(to).places().contains(&here) {
+            let (_, file, _) = self.enter_place(&to.by, &here).await?;
+            return Ok((here, file));
+        }
+        let pos = self.creating(to).await?;
+        Ok((pos.place().clone(), pos.file))
+    }
+
     /// Gives a file another name in its directory, where there is no Twstat.
     async fn rename_here(&self, cfid: &CFid, name: &[u8]) -> Result<(), Failed> {
-        let dir: File = cfid.file.walk("..").await?;
+        let from = &cfid.step.covered;
+        let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
         // Twstat never replaces (stat(5)), Trename does.
         match dir.walk(name).await {
             Ok(_) => return Err(Failed::Remote(Errno::EEXIST.into())),
@@ -185,6 +231,8 @@ impl Core {
             Err(error) => return Err(error),
         }
         let message = Tmsg::Rename { fid: cfid.fid(), dfid: dir.fid(), name };
-        cfid.client().ask(message).await.map(drop)
+        cfid.client().ask(message).await?;
+        self.moved(from, &from.parent().child(name));
+        Ok(())
     }
 }

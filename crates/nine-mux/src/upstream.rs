@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -120,6 +120,8 @@ pub(crate) struct Tree {
     pub(crate) aname: Box<str>,
     /// Everybody, or `None`: each client as itself.
     pub(crate) user: Option<Arc<Ident>>,
+    /// Nobody would let go of another root: whoever still needs one has it alone.
+    pub(crate) unmounted: AtomicBool,
 }
 
 /// A user, and the roots that it has. Shared by the user's clients; when the last of its fids goes, so do its roots.
@@ -262,7 +264,13 @@ impl Ident {
         outside: &Outside,
     ) -> Result<Arc<Root>, Error> {
         let lane = tree.upstream.lane(hops, client);
-        let place = lock(&self.roots).entry((tree.id, lane.key)).or_default().clone();
+        let place = {
+            let mut roots = lock(&self.roots);
+            match tree.unmounted.load(Ordering::Relaxed) {
+                true => RootPlace::default(),
+                false => roots.entry((tree.id, lane.key)).or_default().clone(),
+            }
+        };
         let mut place = place.lock().await;
         if let Some(root) = &*place
             && root.client.dead().is_none()
