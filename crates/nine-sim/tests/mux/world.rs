@@ -13,6 +13,7 @@ use nine_proto::{Dialect, NOUID, Numeric, OpenFlags};
 use nine_servers::Ram;
 use nine_sim::{Links, Shape, SimEnv, World};
 
+#[derive(Clone)]
 pub struct Muxed {
     pub env: SimEnv,
     pub core: Core,
@@ -79,6 +80,33 @@ impl Muxed {
         (client, root)
     }
 
+    /// Waits until nothing is under way at any upstream.
+    pub async fn all_settled(&self) {
+        loop {
+            let status = self.mux.status();
+            let connections = status.upstreams.iter().flat_map(|upstream| &upstream.connections);
+            if status.jobs_now == 0 && connections.map(|connection| connection.calls).sum::<usize>() == 0 {
+                return;
+            }
+            self.env.sleep_until(self.env.now() + Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Takes away every mount, whatever hides it.
+    pub async fn clear(&self) {
+        loop {
+            let mounts = self.mux.status().mounts;
+            if mounts.is_empty() {
+                return;
+            }
+            let mut any = false;
+            for mount in &mounts {
+                any |= self.space.unmount(None, &mount.old).await.is_ok();
+            }
+            assert!(any, "these cannot be unmounted: {mounts:?}");
+        }
+    }
+
     /// Waits until nothing of a client is under way.
     pub async fn quiet(&self, client: &Client) {
         while client.under_way().0 > 0 {
@@ -90,12 +118,13 @@ impl Muxed {
 /// A RAM server with these files, whose content is given; a name that ends in '/' is a directory.
 pub async fn ram(files: &[(&str, &str)]) -> Arc<Ram> {
     let ram = Arc::new(Ram::new(16 << 20));
-    fill(&ram, files).await;
+    fill(&(ram.clone() as Arc<dyn FileServer>), files).await;
     ram
 }
 
-async fn fill(ram: &Arc<Ram>, files: &[(&str, &str)]) {
-    let service = Service::new(ram.clone(), Gate::default(), Core::default());
+/// Puts files into a server.
+pub async fn fill(server: &Arc<dyn FileServer>, files: &[(&str, &str)]) {
+    let service = Service::new(server.clone(), Gate::default(), Core::default());
     let peer = || nine_net::Peer {
         addr: "test".into(),
         proof: nine_net::Proof::Unix { uid: nine_net::own_ids().0, gid: 0 },

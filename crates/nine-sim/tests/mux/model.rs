@@ -1,0 +1,433 @@
+//! What each path of a name space means: the oracle, written from bind(2), mount(2) and walk(5) alone.
+//!
+//! Servers are trees of maps, and a file is a number that it keeps for life. A mount point is a file, and so is what
+//! is mounted there: the names that led to them do not matter afterwards. Nothing here is shared with the mux.
+
+use std::collections::BTreeMap;
+
+use nine_mux::{Flags, Order};
+use nine_proto::Errno;
+
+/// A file, whatever it is called.
+pub type Id = u32;
+
+/// All servers, and what is mounted where. Server 0 is the backbone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    files: BTreeMap<Id, Entry>,
+    pub roots: Vec<Id>,
+    names: Vec<String>,
+    mounts: BTreeMap<Id, Vec<Member>>,
+    /// In the words of the call that made them.
+    called: BTreeMap<Id, String>,
+    /// Planted by the canary: unions are searched from the wrong end.
+    pub backwards: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    server: usize,
+    parent: Id,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kind {
+    File(Vec<u8>),
+    Dir(BTreeMap<String, Id>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Member {
+    to: Id,
+    create: bool,
+    /// By the words of which call; `None`: the directory itself.
+    by: Option<String>,
+}
+
+/// What somebody does. Paths have names with '/' between.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Read(String),
+    List(String),
+    /// Eight bytes over what is there, without truncation: one step of one server.
+    Write(String, [u8; 8]),
+    Create(String, String),
+    Mkdir(String, String),
+    Remove(String),
+    Rename(String, String, String),
+    Mount(usize, String, Flags),
+    Bind(String, String, Flags),
+    Unmount(Option<String>, String),
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Saw {
+    Done,
+    Bytes(Vec<u8>),
+    /// Sorted; whether they are directories.
+    Names(Vec<(String, bool)>),
+    Failed(Errno),
+}
+
+/// How somebody came to a file: by names, each with what is there if nothing is mounted.
+#[derive(Clone)]
+struct Place {
+    way: Vec<Id>,
+    /// What is to be seen: several in a union.
+    at: Vec<Id>,
+}
+
+type Answer<T> = Result<T, Errno>;
+
+impl Op {
+    pub fn changes_space(&self) -> bool {
+        matches!(self, Self::Mount(..) | Self::Bind(..) | Self::Unmount(..))
+    }
+
+    pub fn changes_tree(&self) -> bool {
+        !self.changes_space() && !matches!(self, Self::Read(_) | Self::List(_))
+    }
+}
+
+impl Model {
+    pub fn new(names: &[&str]) -> Self {
+        let dir = |server| Entry { server, parent: server as Id, kind: Kind::Dir(BTreeMap::new()) };
+        Self {
+            files: (0..names.len()).map(|server| (server as Id, dir(server))).collect(),
+            roots: (0..names.len() as Id).collect(),
+            names: names.iter().map(|name| (*name).into()).collect(),
+            mounts: BTreeMap::new(),
+            called: BTreeMap::new(),
+            backwards: false,
+        }
+    }
+
+    /// Puts a file, or a directory, into a directory of a server.
+    pub fn plant(&mut self, dir: Id, name: &str, content: Option<&[u8]>) -> Id {
+        let kind = match content {
+            Some(bytes) => Kind::File(bytes.into()),
+            None => Kind::Dir(BTreeMap::new()),
+        };
+        let id = self.files.keys().max().expect("there is a root") + 1;
+        let server = self.files[&dir].server;
+        self.files.insert(id, Entry { server, parent: dir, kind });
+        self.dir_mut(dir).expect("a directory").insert(name.into(), id);
+        id
+    }
+
+    /// What comes of an operation, and the states that the world goes through on the way, the last one included.
+    pub fn apply(&self, op: &Op) -> (Saw, Vec<Self>) {
+        let mut states = Vec::new();
+        let mut world = self.clone();
+        let saw = match world.run(op, &mut states) {
+            Ok(saw) => saw,
+            Err(errno) => Saw::Failed(errno),
+        };
+        if states.last() != Some(&world) {
+            states.push(world);
+        }
+        (saw, states)
+    }
+
+    /// The names to be seen in a directory; none if it is none.
+    pub fn seen(&self, path: &str) -> Vec<(String, bool)> {
+        match self.walk(path).and_then(|place| self.list(&place)) {
+            Ok(names) => names,
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn run(&mut self, op: &Op, states: &mut Vec<Self>) -> Answer<Saw> {
+        match op {
+            Op::Read(path) => {
+                let place = self.walk(path)?;
+                match &self.files[&place.at[0]].kind {
+                    Kind::File(bytes) => Ok(Saw::Bytes(bytes.clone())),
+                    Kind::Dir(_) => Err(Errno::EISDIR),
+                }
+            }
+            Op::List(path) => {
+                let place = self.walk(path)?;
+                self.list(&place).map(Saw::Names)
+            }
+            Op::Write(path, new) => {
+                let place = self.walk(path)?;
+                match &mut self.files.get_mut(&place.at[0]).expect("it was walked to").kind {
+                    Kind::File(bytes) => {
+                        bytes.resize(bytes.len().max(8), 0);
+                        bytes[..8].copy_from_slice(new);
+                        Ok(Saw::Done)
+                    }
+                    Kind::Dir(_) => Err(Errno::EISDIR),
+                }
+            }
+            Op::Create(dir, name) | Op::Mkdir(dir, name) => {
+                let place = self.walk(dir)?;
+                self.dir(place.at[0])?;
+                match self.step(&place, name) {
+                    Ok(_) => return Err(Errno::EEXIST),
+                    Err(Errno::ENOENT) => {}
+                    Err(errno) => return Err(errno),
+                }
+                let into = self.creates(&place).ok_or(Errno::EPERM)?;
+                self.plant(into, name, matches!(op, Op::Create(..)).then_some(b""));
+                Ok(Saw::Done)
+            }
+            Op::Remove(path) => self.remove(path),
+            Op::Rename(dir, old, new) => {
+                let place = self.walk(dir)?;
+                let (file, in_dir) = self.first(&place, old)?;
+                if self.is_busy(file) {
+                    return Err(Errno::EBUSY);
+                }
+                let names = self.dir_mut(in_dir)?;
+                names.remove(old);
+                names.insert(new.clone(), file);
+                Ok(Saw::Done)
+            }
+            Op::Mount(server, old, flags) => {
+                let from = self.covered(old, Some(true), true, states)?;
+                let by = self.names[*server].clone();
+                self.join(&[self.roots[*server]], from, (&by, old), *flags)
+            }
+            Op::Bind(new, old, flags) => {
+                let place = self.walk(new)?;
+                let is_dir = self.is_dir(place.at[0]);
+                let from = self.covered(old, Some(is_dir), true, states)?;
+                if !is_dir && *flags != Flags::REPLACE {
+                    return Err(Errno::EINVAL);
+                }
+                self.join(&place.at, from, (new, old), *flags)
+            }
+            Op::Unmount(new, old) => self.unmount(new.as_deref(), old, states),
+        }
+    }
+
+    fn unmount(&mut self, new: Option<&str>, old: &str, states: &mut Vec<Self>) -> Answer<Saw> {
+        let covered = self.covered(old, None, false, states);
+        let is: Vec<Id> = match new.map(|new| self.walk(new)) {
+            Some(Ok(place)) => {
+                vec![place.way.last().copied().unwrap_or(self.roots[0]), place.at[0]]
+            }
+            _ => Vec::new(),
+        };
+        let from: Vec<Id> = match covered {
+            Ok(from) if self.mounts.contains_key(&from) => vec![from],
+            // Hidden by now, or out of reach: its words are enough.
+            _ => self.called.iter().filter(|(_, called)| *called == old).map(|(&from, _)| from).collect(),
+        };
+        let before = self.clone();
+        for from in &from {
+            let members = self.mounts.get_mut(from).expect("it is a mount point");
+            let len = members.len();
+            members.retain(|member| match (&member.by, new) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(by), Some(new)) => by != new && !is.contains(&member.to),
+            });
+            if members.len() == len {
+                *self = before;
+                return Err(Errno::EINVAL);
+            }
+        }
+        self.tidy();
+        if from.is_empty() { Err(covered.err().unwrap_or(Errno::EINVAL)) } else { Ok(Saw::Done) }
+    }
+
+    fn remove(&mut self, path: &str) -> Answer<Saw> {
+        let place = self.walk(path)?;
+        let Some(&file) = place.way.last() else { return Err(Errno::EBUSY) };
+        if self.is_busy(file) {
+            return Err(Errno::EBUSY);
+        }
+        if self.dir(file).is_ok_and(|names| !names.is_empty()) {
+            return Err(Errno::ENOTEMPTY);
+        }
+        let parent = self.files[&file].parent;
+        self.dir_mut(parent)?.retain(|_, id| *id != file);
+        self.files.remove(&file);
+        // A file that is gone is mounted nowhere.
+        self.mounts.values_mut().for_each(|members| members.retain(|m| m.by.is_none() || m.to != file));
+        self.tidy();
+        Ok(Saw::Done)
+    }
+
+    /// bind(2): early, and with all members of what is bound.
+    fn join(&mut self, new: &[Id], from: Id, (by, old): (&str, &str), flags: Flags) -> Answer<Saw> {
+        if new.len() > 1 && flags.create {
+            return Err(Errno::EINVAL);
+        }
+        let new = new.iter().map(|&to| Member { to, create: flags.create, by: Some(by.into()) });
+        let mut new: Vec<_> = new.collect();
+        let itself = || vec![Member { to: from, create: false, by: None }];
+        let mut members = self.mounts.remove(&from).unwrap_or_else(itself);
+        match flags.order {
+            Order::Replace => members = new,
+            Order::Before => {
+                new.append(&mut members);
+                members = new;
+            }
+            Order::After => members.append(&mut new),
+        }
+        self.mounts.insert(from, members);
+        self.called.entry(from).or_insert_with(|| old.into());
+        Ok(Saw::Done)
+    }
+
+    /// What a mount on `old` covers: its last name is not looked up among the mount points. Directories that are
+    /// missing in the backbone are made.
+    fn covered(&mut self, old: &str, is_dir: Option<bool>, make: bool, states: &mut Vec<Self>) -> Answer<Id> {
+        let names: Vec<&str> = names(old).collect();
+        let mut place = self.root();
+        for (i, name) in names.iter().enumerate() {
+            let is_last = i + 1 == names.len();
+            let may_make = make && !(is_last && is_dir == Some(false));
+            match self.first(&place, name) {
+                Err(Errno::ENOENT) if may_make => {
+                    let here = place.at.iter().find(|member| self.files[member].server == 0);
+                    self.plant(*here.ok_or(Errno::ENOENT)?, name, None);
+                    states.push(self.clone());
+                }
+                _ => {}
+            }
+            place = if is_last {
+                let (file, _) = self.first(&place, name)?;
+                Place { way: vec![file], at: vec![file] }
+            } else {
+                self.step(&place, name)?
+            };
+        }
+        let from = place.way.last().copied().unwrap_or(self.roots[0]);
+        match is_dir.is_some_and(|is_dir| is_dir != self.is_dir(from)) {
+            true => Err(Errno::EINVAL),
+            false => Ok(from),
+        }
+    }
+
+    fn root(&self) -> Place {
+        Place { way: Vec::new(), at: self.shown(self.roots[0]) }
+    }
+
+    fn walk(&self, path: &str) -> Answer<Place> {
+        let mut place = self.root();
+        for name in names(path) {
+            place = if name == ".." { self.up(&place)? } else { self.step(&place, name)? };
+        }
+        Ok(place)
+    }
+
+    /// Lexically: to where the last name was walked from.
+    fn up(&self, place: &Place) -> Answer<Place> {
+        self.dir(place.at[0])?;
+        let mut way = place.way.clone();
+        way.pop();
+        let covered = way.last().copied().unwrap_or(self.roots[0]);
+        Ok(Place { way, at: self.shown(covered) })
+    }
+
+    /// One name, into what is mounted there.
+    fn step(&self, place: &Place, name: &str) -> Answer<Place> {
+        let (file, _) = self.first(place, name)?;
+        let way = place.way.iter().copied().chain([file]).collect();
+        Ok(Place { way, at: self.shown(file) })
+    }
+
+    /// What the first member of a union that has a name has under it, and that member.
+    fn first(&self, place: &Place, name: &str) -> Answer<(Id, Id)> {
+        self.dir(place.at[0])?;
+        let mut members = place.at.clone();
+        if self.backwards {
+            members.reverse();
+        }
+        members
+            .into_iter()
+            .find_map(|dir| self.dir(dir).ok()?.get(name).map(|&file| (file, dir)))
+            .ok_or(Errno::ENOENT)
+    }
+
+    /// What is to be seen at a file.
+    fn shown(&self, file: Id) -> Vec<Id> {
+        match self.mounts.get(&file) {
+            Some(members) => members.iter().map(|member| member.to).collect(),
+            None => vec![file],
+        }
+    }
+
+    /// Where new files of a directory go.
+    fn creates(&self, place: &Place) -> Option<Id> {
+        if let [alone] = *place.at {
+            return Some(alone);
+        }
+        let covered = place.way.last().copied().unwrap_or(self.roots[0]);
+        self.mounts[&covered].iter().find(|member| member.create).map(|member| member.to)
+    }
+
+    /// Each name once, with the kind of what a walk leads to.
+    fn list(&self, place: &Place) -> Answer<Vec<(String, bool)>> {
+        self.dir(place.at[0])?;
+        let mut all = BTreeMap::new();
+        for &member in &place.at {
+            for (name, &file) in self.dir(member)? {
+                all.entry(name.clone()).or_insert_with(|| self.is_dir(self.shown(file)[0]));
+            }
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    /// It is a mount point, or one is below it.
+    fn is_busy(&self, file: Id) -> bool {
+        self.mounts.keys().any(|&from| {
+            let mut at = from;
+            while at != file && self.files[&at].parent != at {
+                at = self.files[&at].parent;
+            }
+            at == file
+        })
+    }
+
+    /// A mount point at which nothing is mounted is none.
+    fn tidy(&mut self) {
+        self.mounts.retain(|_, members| members.iter().any(|member| member.by.is_some()));
+        self.called.retain(|from, _| self.mounts.contains_key(from));
+    }
+
+    fn is_dir(&self, file: Id) -> bool {
+        matches!(self.files[&file].kind, Kind::Dir(_))
+    }
+
+    fn dir(&self, file: Id) -> Answer<&BTreeMap<String, Id>> {
+        match &self.files[&file].kind {
+            Kind::Dir(names) => Ok(names),
+            Kind::File(_) => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn dir_mut(&mut self, file: Id) -> Answer<&mut BTreeMap<String, Id>> {
+        match &mut self.files.get_mut(&file).ok_or(Errno::ENOENT)?.kind {
+            Kind::Dir(names) => Ok(names),
+            Kind::File(_) => Err(Errno::ENOTDIR),
+        }
+    }
+}
+
+/// A line for each file and each mount point, by their numbers.
+impl std::fmt::Display for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (id, Entry { server, kind, .. }) in &self.files {
+            match kind {
+                Kind::Dir(names) => write!(f, "\n{id} on {server}: {names:?}")?,
+                Kind::File(bytes) => write!(f, "\n{id} on {server}: {:?}", String::from_utf8_lossy(bytes))?,
+            }
+        }
+        for (from, members) in &self.mounts {
+            write!(f, "\nat {from}: {members:?}")?;
+        }
+        Ok(())
+    }
+}
+
+fn names(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|name| !name.is_empty())
+}
