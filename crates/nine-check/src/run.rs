@@ -293,6 +293,10 @@ impl Round {
         };
         let ended = within(&self.server, run).await;
         let exchange = scene.log.take();
+        if let Some(Err(Stop::Gone(_))) = &ended {
+            // A server that somebody starts again shall not fail the next case for this one.
+            self.lives().await;
+        }
         if ended.is_some() && !scene.dir.is_empty() {
             // What stays is found by the last broom, and told by it.
             let _ = within(&self.server, sweep(&scene, &scene.dir)).await;
