@@ -291,6 +291,7 @@ space_is_told() {
     total=$(stat -f -c %b .)
     [ "$total" -gt 1000 ]
     same "$(stat -f -c %l .)" 255
+    same "$(stat -f -c %T .)" v9fs
 }
 
 finer_things() {

@@ -212,6 +212,11 @@ pub struct Statfs {
     pub namelen: u32,
 }
 
+impl Statfs {
+    /// The kind that Linux shows for a mount of 9P.
+    pub const V9FS: u32 = 0x0102_1997;
+}
+
 /// A record lock (Tlock, Tgetlock; fcntl(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest<'a> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nine_io::server::Reply;
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use nine_proto::{Attr, Errno, GetMask, NOGID, Qid, SetAttr, Texts, Time, TimeSet};
+use nine_proto::{Attr, Errno, GetMask, NOGID, Qid, SetAttr, Statfs, Texts, Time, TimeSet};
 use rustix::fs::{OFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
 use super::host::{HostFs, Stat};
@@ -162,7 +162,8 @@ impl<H: HostFs> Inner<H> {
 
     pub(super) fn statfs(&self, node: &Node) -> Done<Reply> {
         let fd = self.any_fd(node, How::Pool)?;
-        Ok(Reply::Statfs(self.host.statfs(fd.as_fd())?))
+        // Programs take the kind for what the mount can do; of the host's file system they would believe too much.
+        Ok(Reply::Statfs(Statfs { ty: Statfs::V9FS, ..self.host.statfs(fd.as_fd())? }))
     }
 }
 

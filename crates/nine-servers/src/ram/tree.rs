@@ -369,8 +369,7 @@ impl Space {
     pub(super) fn statfs(&self) -> Statfs {
         let free = (self.limit - self.used.load(Ordering::Relaxed)) / 4096;
         let ffree = FILES - self.files.load(Ordering::Relaxed);
-        // TMPFS_MAGIC
-        let (ty, bsize, namelen) = (0x0102_1994, 4096, 255);
+        let (ty, bsize, namelen) = (Statfs::V9FS, 4096, 255);
         let blocks = self.limit / 4096;
         Statfs { ty, bsize, blocks, bfree: free, bavail: free, files: FILES, ffree, fsid: 0, namelen }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use nine_io::client::File;
 use nine_io::server::FileServer;
 use nine_proto::{
-    Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, SetAttr, Time, TimeSet,
-    mode,
+    Dialect, Errno, GetMask, LockRequest, LockStatus, LockType, NOGID, OpenFlags, SetAttr, Statfs, Time,
+    TimeSet, mode,
 };
 use nine_servers::{Disk, DiskOptions, Ram};
 
@@ -330,6 +330,7 @@ fn statfs_and_fsync_answer() {
     each(&[Dialect::L], async |root| {
         put(root, "f", b"x").await;
         let statfs = root.statfs().await.unwrap();
+        assert_eq!(statfs.ty, Statfs::V9FS);
         assert!(statfs.blocks > 0 && statfs.bsize > 0 && statfs.namelen == 255);
         root.open("f", RDWR).await.unwrap().fsync(true).await.unwrap();
         root.fsync(false).await.unwrap();
