@@ -61,8 +61,8 @@ impl Local {
         Self::of_kind(name, server, core, Kind::Scratch)
     }
 
-    /// The same for a server that must know who the owner is: it comes with the aname [`OWNER`](crate::OWNER), and nobody
-    /// else does if it is mounted as [`As::Client`](crate::As) with another one.
+    /// The same for a server that must know who the owner is: it comes with the aname [`OWNER`](crate::OWNER), and
+    /// nobody else does if it is mounted as [`As::Client`](crate::As) with another one.
     pub fn told(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
         Self::of_kind(name, server, core, Kind::Told)
     }

@@ -41,6 +41,7 @@ pub enum Verb {
     Stat(Stat),
     Write(Write),
     Tree(Tree),
+    Mux(Mux),
     CheckServer(CheckServer),
     Config(Config),
     Completions(Completions),
@@ -63,6 +64,7 @@ impl Verb {
             Self::Stat(_) => "stat",
             Self::Write(_) => "write",
             Self::Tree(_) => "tree",
+            Self::Mux(_) => "mux",
             Self::CheckServer(_) => "check-server",
             Self::Config(_) => "config",
             Self::Completions(_) => "completions",
@@ -71,13 +73,14 @@ impl Verb {
     }
 }
 
-/// Serve a directory, or a tree in memory, until SIGTERM
+/// Serve a directory, a tree in memory, or a name space of many servers, until SIGTERM
 ///
 /// Without any option: the current directory, on a unix socket for this user, and on loopback TCP, read-only
 /// unless the token printed at start is shown.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// What to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`; the current directory if not given
+    /// What to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`, or a name space file (`NAME.ns`, or any
+    /// regular file); the current directory if not given
     #[arg(value_name = "SERVER")]
     pub exports: Vec<Export>,
     #[command(flatten)]
@@ -260,6 +263,48 @@ pub struct Tree {
     pub paths: Vec<OsString>,
     #[command(flatten)]
     pub remote: Remote,
+}
+
+/// Show or change the name space of a running server
+///
+/// Shows what is mounted where, the servers behind it, and who is connected; or, with a statement, changes it, which
+/// only its owner may: docs/namespace.md tells what the words mean.
+#[derive(Debug, Args)]
+#[command(subcommand_precedence_over_arg = true)]
+pub struct Mux {
+    /// The server; the default one if not given
+    #[arg(value_name = "ADDR")]
+    pub addr: Option<OsString>,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Again every second
+    #[arg(long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub remote: Remote,
+    #[command(subcommand)]
+    pub verb: Option<MuxVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MuxVerb {
+    /// Mount a server: [-abcd] [-n N] [-u USER] SERVER OLD [ANAME]
+    Mount(Words),
+    /// Have what is at NEW be seen at OLD, too: [-abcd] NEW OLD
+    Bind(Words),
+    /// Take away what was mounted or bound: [NEW] OLD
+    Unmount(Words),
+    /// End the connections to a server: SERVER
+    Hangup(Words),
+}
+
+/// A line of a name space file, in words.
+#[derive(Debug, Args)]
+pub struct Words {
+    /// As in a name space file
+    #[arg(value_name = "WORD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
 }
 
 /// Check whether a server keeps to 9P

@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use nine_net::{Target, is_socket};
+use nine_proto::Dialect;
 use nine_servers::As;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -227,6 +228,17 @@ impl Config {
         Ok(remote)
     }
 
+    /// The client's side as files and environment have it, for a server that is a client of others.
+    pub fn remote_of_server(&self) -> Result<Remote> {
+        #[derive(clap::Parser)]
+        struct Environment {
+            #[command(flatten)]
+            remote: Remote,
+        }
+        let environment = <Environment as clap::Parser>::try_parse_from(["environment"])?;
+        self.remote(&environment.remote)
+    }
+
     /// The server's side, likewise.
     pub fn serving(&self, over: &Serving) -> Result<Serving> {
         layer(&self.serve, over)
@@ -294,6 +306,18 @@ pub enum DialectChoice {
     #[value(name = "9P2000")]
     #[serde(rename = "9P2000")]
     P2000,
+}
+
+impl DialectChoice {
+    /// The dialects to try; `None`: those that one tries when nobody says.
+    pub fn list(choice: Option<Self>) -> Option<Vec<Dialect>> {
+        match choice? {
+            Self::Auto => None,
+            Self::L => Some(vec![Dialect::L]),
+            Self::U => Some(vec![Dialect::U]),
+            Self::P2000 => Some(vec![Dialect::P2000]),
+        }
+    }
 }
 
 /// Whose rights requests have.

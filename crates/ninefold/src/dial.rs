@@ -28,7 +28,7 @@ use silence::{Moved, Watched, watch};
 /// Links followed for one path, as in Linux; one more is ELOOP.
 const LINKS: usize = 40;
 /// What is asked when nothing says which certificate is good.
-const UNKNOWN: &str = "how shall the server be known? --ca FILE names the authority of its certificate, \
+pub const UNKNOWN: &str = "how shall the server be known? --ca FILE names the authority of its certificate, \
                        --pin FINGERPRINT the certificate itself";
 /// Seconds for a connection, its handshakes and the attach, unless told otherwise.
 const TIMEOUT: u32 = 30;
@@ -51,6 +51,11 @@ struct Session {
 impl Sessions {
     pub fn new(remote: Remote, env: rt::Real) -> Self {
         Self { remote, env, open: Rc::default() }
+    }
+
+    /// The time they live in.
+    pub fn env(&self) -> rt::Real {
+        self.env
     }
 
     /// The root of the tree a place is in.
@@ -122,12 +127,7 @@ impl Sessions {
 
     fn options(&self, token: Option<String>) -> Options {
         let mut options = Options { token, ..Options::default() };
-        options.dialects = match self.remote.dialect {
-            None | Some(DialectChoice::Auto) => options.dialects,
-            Some(DialectChoice::L) => vec![Dialect::L],
-            Some(DialectChoice::U) => vec![Dialect::U],
-            Some(DialectChoice::P2000) => vec![Dialect::P2000],
-        };
+        options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
         options.msize = self.remote.msize.unwrap_or(options.msize);
         options
     }
@@ -144,13 +144,18 @@ impl Sessions {
 
     /// As whom we attach. Somebody with a certificate is whom it names.
     pub fn user(&self) -> (String, u32) {
-        match &self.remote.user {
-            Some(user) => (user.clone(), user.parse().unwrap_or(NOUID)),
-            None if self.remote.cert.is_some() => (String::new(), NOUID),
-            None => {
-                let uid = rustix::process::geteuid().as_raw();
-                (own_name(uid).unwrap_or_default(), uid)
-            }
+        user(&self.remote)
+    }
+}
+
+/// As whom we attach to servers that are reached like this.
+pub fn user(remote: &Remote) -> (String, u32) {
+    match &remote.user {
+        Some(user) => (user.clone(), user.parse().unwrap_or(NOUID)),
+        None if remote.cert.is_some() => (String::new(), NOUID),
+        None => {
+            let uid = rustix::process::geteuid().as_raw();
+            (own_name(uid).unwrap_or_default(), uid)
         }
     }
 }

@@ -121,7 +121,7 @@ fn reason(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// Without the number that Rust puts behind errors of the system.
-fn plain(text: &str) -> &str {
+pub fn plain(text: &str) -> &str {
     match text.rsplit_once(" (os error ") {
         Some((said, number)) if number.ends_with(')') => said,
         _ => text,

@@ -25,6 +25,11 @@ impl Output {
         Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), terminal }
     }
 
+    /// Whether a person reads it.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
     /// Text as it is.
     pub fn print(&mut self, text: impl fmt::Display) -> Result<()> {
         Ok(write!(self.out, "{text}").map_err(Stdout)?)

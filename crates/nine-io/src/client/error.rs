@@ -57,7 +57,13 @@ impl Error {
             Self::Remote(error) | Self::Refused(error) | Self::Walk { error, .. } => error.errno,
             Self::Transport { error, .. } => {
                 let known = error.raw_os_error().and_then(|n| u32::try_from(n).ok());
-                known.map_or(Errno::ECONNRESET, Errno)
+                // A dial that failed has left its number behind.
+                known.map(Errno).unwrap_or(match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Errno::ECONNREFUSED,
+                    io::ErrorKind::TimedOut => Errno::ETIMEDOUT,
+                    io::ErrorKind::PermissionDenied => Errno::EACCES,
+                    _ => Errno::ECONNRESET,
+                })
             }
             Self::Protocol { .. } | Self::Version { .. } => Errno::EPROTO,
         }

@@ -79,6 +79,11 @@ pub struct DiskOptions {
     pub handles: usize,
 }
 
+/// The names of this host's users and groups, as its files have them now.
+pub fn names() -> Arc<dyn nine_proto::Names> {
+    Arc::new(Users::load())
+}
+
 /// A directory of the host as a [`FileServer`].
 ///
 /// Concurrency: `serve` never waits for the disk. Requests may be served at the same time from any threads.

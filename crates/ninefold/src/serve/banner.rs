@@ -5,21 +5,21 @@ use std::fmt::{self, Write};
 use nine_io::server::{Anonymous, Gate};
 use nine_net::Addr;
 
-use super::export::Export;
+use super::Served;
 use super::listen::Open;
 use crate::config::Serving;
 
 /// All of it; the last line is `ready`.
-pub fn text(export: &Export, serving: &Serving, open: &[Open]) -> String {
+pub fn text(served: &Served, serving: &Serving, open: &[Open]) -> String {
     let mut text = String::new();
     // A String takes whatever is written to it.
-    write(&mut text, export, serving, open).expect("memory");
+    write(&mut text, served, serving, open).expect("memory");
     text
 }
 
-fn write(f: &mut String, export: &Export, serving: &Serving, open: &[Open]) -> fmt::Result {
+fn write(f: &mut String, served: &Served, serving: &Serving, open: &[Open]) -> fmt::Result {
     let read_only = if serving.read_only.unwrap_or(false) { ", read-only" } else { "" };
-    writeln!(f, "ninefold {} serves {export}{read_only}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(f, "ninefold {} serves {served}{read_only}", env!("CARGO_PKG_VERSION"))?;
     for Open { door, gate, certificates } in open {
         let addr = door.listener.addr();
         let place = Place::new(addr, !serving.listen.is_empty());

@@ -1,7 +1,8 @@
-//! What is served: one word, `disk:/path` (or just a path), `ram:` or `ram:SIZE`, and the file server it stands for.
+//! What is served: one word, `disk:/path` (or just a path), `ram:`, `ram:SIZE` or a name space file, and the file
+//! server that the first ones stand for.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use nine_servers::{Disk, DiskOptions, Ram};
 use crate::config::Serving;
 
 /// Bytes that `ram:` may hold.
-const RAM: u64 = 1 << 30;
+pub const RAM: u64 = 1 << 30;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Export {
     Disk(PathBuf),
     /// A tree in memory of at most so many bytes.
     Ram(u64),
+    /// What a name space file says.
+    Space(PathBuf),
 }
 
 impl Export {
@@ -28,22 +31,26 @@ impl Export {
     pub fn here() -> Result<Export> {
         Ok(Export::Disk(std::env::current_dir().context("the current directory")?))
     }
+}
 
-    /// Makes it ready to be served.
-    pub fn open(&self, serving: &Serving) -> Result<Arc<dyn FileServer>> {
-        Ok(match self {
-            Export::Disk(path) => {
-                let options = DiskOptions {
-                    read_only: serving.read_only.unwrap_or(false),
-                    identity: serving.identity.map(Into::into).unwrap_or_default(),
-                    devices: serving.devices.unwrap_or(false),
-                    ..DiskOptions::default()
-                };
-                let whole = path.canonicalize().context(path.display().to_string())?;
-                Arc::new(Disk::open(&whole, options).context(path.display().to_string())?)
-            }
-            Export::Ram(limit) => Arc::new(Ram::new(*limit)),
-        })
+/// Makes a directory ready to be served.
+pub fn disk(path: &Path, serving: &Serving) -> Result<Arc<dyn FileServer>> {
+    let whole = path.canonicalize().context(path.display().to_string())?;
+    Ok(Arc::new(Disk::open(&whole, disk_options(serving)).context(path.display().to_string())?))
+}
+
+/// Makes a tree in memory.
+pub fn ram(limit: u64) -> Arc<dyn FileServer> {
+    Arc::new(Ram::new(limit))
+}
+
+/// How directories are served.
+pub fn disk_options(serving: &Serving) -> DiskOptions {
+    DiskOptions {
+        read_only: serving.read_only.unwrap_or(false),
+        identity: serving.identity.map(Into::into).unwrap_or_default(),
+        devices: serving.devices.unwrap_or(false),
+        ..DiskOptions::default()
     }
 }
 
@@ -54,6 +61,7 @@ impl fmt::Display for Export {
                 write!(f, "disk:{}", path.canonicalize().as_ref().unwrap_or(path).display())
             }
             Export::Ram(limit) => write!(f, "ram:{limit}"),
+            Export::Space(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -71,13 +79,14 @@ impl FromStr for Export {
                 "`{kind}:` is no server; write disk:/PATH, ram: or ram:SIZE (a path may begin with ./)"
             )),
             _ if word.is_empty() => Err("write a path, disk:/PATH, ram: or ram:SIZE".into()),
+            _ if word.ends_with(".ns") || Path::new(word).is_file() => Ok(Export::Space(word.into())),
             _ => Ok(Export::Disk(word.into())),
         }
     }
 }
 
 /// `4096`, `64K`, `64M`, `2G`.
-fn bytes(text: &str) -> Result<u64, String> {
+pub fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
         "" => Some(0),
@@ -103,6 +112,9 @@ mod tests {
             ("src", Export::Disk("src".into())),
             ("ram:", Export::Ram(RAM)),
             ("ram:64M", Export::Ram(64 << 20)),
+            ("home.ns", Export::Space("home.ns".into())),
+            ("Cargo.toml", Export::Space("Cargo.toml".into())),
+            ("disk:x.ns", Export::Disk("x.ns".into())),
         ] {
             assert_eq!(word.parse(), Ok(export), "{word}");
         }

@@ -1,4 +1,5 @@
-//! `serve`: one file server behind as many doors as were asked for, until a signal ends it.
+//! `serve`: one file server, or the mux of a name space file, behind as many doors as were asked for, until a signal
+//! ends it.
 //!
 //! In: [`Export`], [`Serving`]. Out: on the standard output what is served and how to reach it, then `ready`.
 //! SIGTERM or SIGINT: nobody new comes in, what has been asked for is answered, status 0; a second one, or
@@ -9,9 +10,12 @@
 
 mod banner;
 mod export;
+mod kinds;
 mod listen;
+mod space;
 mod token;
 
+use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +23,19 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nine_io::server::{Core, Seat, Service, listen as serve_door};
+use nine_io::server::{Core, FileServer, Seat, Service, listen as serve_door};
+use nine_mux::Live;
 use nine_net::rt;
 use nine_proto::session::server::Limits;
 
 use crate::cli;
-use crate::config::{Config, General, Level, Serving};
+use crate::config::{Config, General, Level, Remote, Serving};
 use crate::dial::within;
 use crate::log;
 
 pub use export::Export;
 pub use listen::{Listen, certificate, default_socket};
+use space::Space;
 
 /// The longest wait for answers that are still owed when the server ends.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,11 +46,12 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
         Ok([export]) => export,
         Err(none) if none.is_empty() => Export::here()?,
         Err(_) => bail!(
-            "several servers in one tree are not possible yet: start one `ninefold serve` for each, with its own \
-             --listen"
+            "several servers in one tree: write them into a name space file, with a line like `mount disk:/srv /srv` \
+             for each, and serve that"
         ),
     };
-    let serving = config.serving(&args.serving)?;
+    let mut serving = config.serving(&args.serving)?;
+    let served = Served::prepare(export, config, &mut serving)?;
     // What clients ask for shall be what files get.
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Err(e) = rt::raise_nofile() {
@@ -52,9 +59,9 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
     }
     let cores = serving.cores.map_or_else(rt::default_cores, |n| n as usize).max(1);
     let seats: Vec<Arc<Seat>> = (1..cores).map(|_| Arc::default()).collect();
-    let served = rt::run(cores, async |core: rt::Core, env: rt::Real| match core.index {
+    let ended = rt::run(cores, async |core: rt::Core, env: rt::Real| match core.index {
         0 => {
-            let served = serve(env, &export, &serving, general, &seats).await;
+            let served = serve(env, &served, &serving, general, &seats).await;
             seats.iter().for_each(|seat| seat.close());
             served
         }
@@ -64,21 +71,77 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
         }
     })?;
     log::end();
-    served.into_iter().collect()
+    ended.into_iter().collect()
+}
+
+/// What is served, before anything is opened.
+enum Served {
+    One(Export),
+    Space(Space, Box<Remote>),
+}
+
+impl Served {
+    /// A name space file says where to listen, too.
+    fn prepare(export: Export, config: &Config, serving: &mut Serving) -> Result<Self> {
+        let Export::Space(path) = &export else { return Ok(Self::One(export)) };
+        let remote = config.remote_of_server()?;
+        let space = Space::read(path, &remote)?;
+        for listen in &space.listen {
+            if !serving.listen.iter().any(|other| other.addr == listen.addr) {
+                serving.listen.push(listen.clone());
+            }
+        }
+        Ok(Self::Space(space, Box::new(remote)))
+    }
+
+    /// The file server, and what must be kept beside it.
+    async fn open(
+        &self,
+        env: rt::Real,
+        serving: &Serving,
+        core: &Core,
+    ) -> Result<(Arc<dyn FileServer>, Option<Live>)> {
+        Ok(match self {
+            Self::One(Export::Disk(path)) => (export::disk(path, serving)?, None),
+            Self::One(Export::Ram(limit)) => (export::ram(*limit), None),
+            Self::One(Export::Space(_)) => unreachable!("it has been read"),
+            Self::Space(space, remote) => {
+                let (mux, live) = space.open(env, serving, remote, core.clone()).await?;
+                (Arc::new(mux), Some(live))
+            }
+        })
+    }
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(export) => export.fmt(f),
+            Self::Space(space, _) => space.fmt(f),
+        }
+    }
 }
 
 async fn serve(
     env: rt::Real,
-    export: &Export,
+    served: &Served,
     serving: &Serving,
     general: &General,
     seats: &[Arc<Seat>],
 ) -> Result<()> {
     let mut signals = rt::signals()?;
-    let server = export.open(serving)?;
-    let open = listen::open(&env, serving)?;
-    let banner = banner::text(export, serving, &open);
     let core = Core::default();
+    // A signal during the start ends it: servers may keep us waiting.
+    let mut opening = std::pin::pin!(served.open(env, serving, &core));
+    let (server, _live) = loop {
+        match select(&mut opening, std::pin::pin!(signals.next())).await {
+            Either::Left((opened, _)) => break opened?,
+            Either::Right((rt::Signal::Hangup, _)) => {}
+            Either::Right(_) => return Ok(()),
+        }
+    };
+    let open = listen::open(&env, serving)?;
+    let banner = banner::text(served, serving, &open);
     let mut doors = FuturesUnordered::new();
     for listen::Open { door, gate, .. } in open {
         let mut service = Service::new(server.clone(), gate, core.clone());
@@ -96,7 +159,7 @@ async fn serve(
             Either::Left((Some(Err(e)), _)) => return Err(e.into()),
             Either::Left((Some(Ok(())), _)) => {}
             Either::Left((None, _)) => break,
-            Either::Right((rt::Signal::Hangup, _)) => reread(general),
+            Either::Right((rt::Signal::Hangup, _)) => reread(general, served),
             Either::Right((signal, _)) => {
                 tracing::info!(
                     ?signal,
@@ -120,7 +183,10 @@ async fn serve(
     Ok(())
 }
 
-fn reread(general: &General) {
+fn reread(general: &General, served: &Served) {
+    if let Served::Space(..) = served {
+        tracing::info!("the name space file is read at a new start; `ninefold mux` changes what runs");
+    }
     match Config::load(general) {
         Ok(config) => {
             let level = general.log.or(config.log).unwrap_or(Level::Info);

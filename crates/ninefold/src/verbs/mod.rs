@@ -8,6 +8,7 @@ mod check;
 mod config;
 mod ls;
 mod mkdir;
+mod mux;
 mod mv;
 mod rm;
 mod stat;
@@ -51,6 +52,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Stat(args) => return stat::run(args, &config),
         Verb::Write(args) => return write::run(args, &config),
         Verb::Tree(args) => return tree::run(args, &config),
+        Verb::Mux(args) => return mux::run(args, &config),
         Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,

@@ -1,0 +1,325 @@
+//! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, or an address.
+//!
+//! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
+//! needed. A word for a disk or an address is the same server each time; every `ram:` is a tree of its own.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nine_io::client::Options;
+use nine_io::server::Core;
+use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn};
+use nine_net::{Addr, Env, Peer, Socket, Target, Transport, rt};
+use nine_proto::NOUID;
+use nine_servers::{Disk, Ram};
+
+use super::export::{self, disk_options};
+use crate::config::{DialectChoice, Identity, Remote, Serving};
+use crate::{dial, fail};
+
+/// What a word means, before anything is opened.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Kind {
+    Disk(PathBuf),
+    Ram(u64),
+    Remote { addr: Addr, token: Option<String> },
+}
+
+impl Kind {
+    /// The same, a relative directory being one below `dir`.
+    pub fn within(self, dir: &Path) -> Self {
+        match self {
+            Kind::Disk(path) => Kind::Disk(dir.join(path)),
+            other => other,
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Kind, String> {
+        const KNOWN: &str =
+            "write disk:/PATH, ram:, ram:SIZE, or an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST";
+        match word.split_once(':') {
+            Some(("disk", "")) => Err("`disk:` without a path; write disk:/PATH".into()),
+            Some(("disk", path)) => Ok(Kind::Disk(path.into())),
+            Some(("ram", "")) => Ok(Kind::Ram(export::RAM)),
+            Some(("ram", size)) => export::bytes(size).map(Kind::Ram),
+            Some((kind, rest)) if kind != "unix" && !kind.contains(['!', '/']) && !rest.starts_with("//") => {
+                Err(format!("`{kind}:` is no kind of server; {KNOWN}"))
+            }
+            None if !word.contains('!') => Err(format!("`{word}` is no server; {KNOWN}")),
+            _ => {
+                // Nothing may follow the address: all of `unix:/PATH` is the socket.
+                let Target { addr, path, token } =
+                    Target::parse(word, |_| false).map_err(|error| error.to_string())?;
+                if path != "/" {
+                    return Err(format!(
+                        "{addr}{path}: a server is mounted whole; bind what is below {path} then"
+                    ));
+                }
+                Ok(Kind::Remote { addr, token })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    /// Without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Disk(path) => write!(f, "disk:{}", path.display()),
+            Kind::Ram(export::RAM) => f.write_str("ram:"),
+            Kind::Ram(size) => {
+                match [("G", 30), ("M", 20), ("K", 10)].iter().find(|(_, n)| size % (1 << n) == 0) {
+                    Some((unit, shift)) => write!(f, "ram:{}{unit}", size >> shift),
+                    None => write!(f, "ram:{size}"),
+                }
+            }
+            Kind::Remote { addr, .. } => addr.fmt(f),
+        }
+    }
+}
+
+/// See the module.
+pub struct Servers {
+    serving: Serving,
+    remote: Remote,
+    env: rt::Real,
+    /// Buffers of the servers of this process, apart from those of the clients: each is drained by itself.
+    core: Core,
+    /// Directories that share the descriptors.
+    disks: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    rams: usize,
+    /// What has been shown at an address: each is a connection of its own.
+    tokens: HashMap<Addr, Vec<Option<String>>>,
+}
+
+impl Servers {
+    /// For a name space with so many directories of this host.
+    pub fn new(serving: &Serving, remote: Remote, env: rt::Real, disks: usize) -> Self {
+        let (serving, core, state) = (serving.clone(), Core::default(), Mutex::default());
+        Self { serving, remote, env, core, disks: disks.max(1), state }
+    }
+
+    /// A tree in memory that takes mount points.
+    pub fn root(&self, name: &str) -> Server {
+        Local::scratch(name, Arc::new(Ram::new(ROOT)), self.core.clone())
+    }
+
+    fn disk(&self, path: &Path) -> Result<Server> {
+        let whole = path.canonicalize().with_context(|| path.display().to_string())?;
+        let mut options = disk_options(&self.serving);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let share = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX)) / 4 / self.disks;
+        options.handles = share.max(16);
+        let disk = Disk::open(&whole, options).with_context(|| path.display().to_string())?;
+        Ok(Local::server(&format!("disk:{}", whole.display()), Arc::new(disk), self.core.clone()))
+    }
+
+    fn ram(&self, kind: &Kind, size: u64) -> Server {
+        let n = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.rams += 1;
+            state.rams
+        };
+        Local::scratch(&numbered(&kind.to_string(), n), Arc::new(Ram::new(size)), self.core.clone())
+    }
+
+    fn reach(&self, addr: &Addr, token: Option<String>) -> Server {
+        let n = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let shown = state.tokens.entry(addr.clone()).or_default();
+            let at = shown.iter().position(|of| *of == token).unwrap_or_else(|| {
+                shown.push(token.clone());
+                shown.len() - 1
+            });
+            at + 1
+        };
+        let mut options = Options { token, ..Options::default() };
+        options.msize = self.remote.msize.unwrap_or(options.msize);
+        options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
+        Server {
+            name: numbered(&addr.to_string(), n).into(),
+            dial: Arc::new(Reach { addr: addr.clone(), remote: self.remote.clone(), env: self.env }),
+            options,
+            lanes: 1,
+            local: false,
+        }
+    }
+}
+
+impl Kinds for Servers {
+    fn server(&self, word: &str) -> Result<(Server, String), String> {
+        let kind: Kind = word.parse()?;
+        let server = match &kind {
+            Kind::Disk(path) if path.is_relative() => {
+                return Err(format!("{kind}: a path that begins with `/` is due"));
+            }
+            Kind::Disk(path) => self.disk(path).map_err(|error| format!("{error:#}"))?,
+            Kind::Ram(size) => self.ram(&kind, *size),
+            Kind::Remote { addr, token } => self.reach(addr, token.clone()),
+        };
+        let shown = match kind {
+            Kind::Ram(_) => kind.to_string(),
+            _ => server.name.to_string(),
+        };
+        Ok((server, shown))
+    }
+
+    fn user(&self) -> As {
+        if self.serving.identity == Some(Identity::Client) {
+            return As::Client;
+        }
+        let (name, uid) = dial::user(&self.remote);
+        As::User { name: name.into(), uid: (uid != NOUID).then_some(uid) }
+    }
+
+    fn backbone(&self, space: &str) -> Server {
+        self.root(&format!("the root of {space}"))
+    }
+}
+
+fn numbered(name: &str, n: usize) -> String {
+    if n == 1 { name.into() } else { format!("{name} ({n})") }
+}
+
+/// Dials a server, as the verbs of clients do.
+struct Reach {
+    addr: Addr,
+    remote: Remote,
+    env: rt::Real,
+}
+
+impl Dial for Reach {
+    fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
+        let (addr, remote, env) = (self.addr.clone(), self.remote.clone(), self.env);
+        Box::pin(async move {
+            let socket = Socket::connect(&addr, CONNECT).await.map_err(|error| bare(&addr, error))?;
+            let late = || env.sleep_until(env.now() + CONNECT);
+            let Addr::Tls { host, .. } = &addr else {
+                return Ok(Box::new(Greeted { io: socket, late: Some(late()) }) as Box<dyn Transport>);
+            };
+            let tls = dial::trust(&remote).map_err(|error| io::Error::other(format!("{error:#}")))?;
+            let tls = tls.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, dial::UNKNOWN))?;
+            let io = tls.connect(socket, host, late()).await.map_err(|error| bare(&addr, error))?;
+            Ok(Box::new(Greeted { io, late: Some(late()) }) as Box<dyn Transport>)
+        })
+    }
+}
+
+/// The error alone: whoever tells it names the address.
+fn bare(addr: &Addr, error: io::Error) -> io::Error {
+    let text = error.to_string();
+    let text = text.strip_prefix(&format!("{addr}: ")).unwrap_or(&text);
+    io::Error::new(error.kind(), fail::plain(text))
+}
+
+/// A transport whose other end must say something before it is late.
+struct Greeted<T> {
+    io: T,
+    late: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl<T: Transport> Transport for Greeted<T> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        let read = self.io.poll_read(cx, buf);
+        if read.is_ready() {
+            self.late = None;
+        } else if self.late.as_mut().is_some_and(|late| late.as_mut().poll(cx).is_ready()) {
+            let text = format!("connected, but no answer within {} s", CONNECT.as_secs());
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)));
+        }
+        read
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.io.poll_write(cx, bufs)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_flush(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_close(cx)
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_hangup(cx)
+    }
+
+    fn can_sendfile(&self) -> bool {
+        self.io.can_sendfile()
+    }
+
+    fn poll_sendfile(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.io.poll_sendfile(cx, file, offset, len)
+    }
+
+    fn peer(&self) -> &Peer {
+        self.io.peer()
+    }
+}
+
+/// Bytes of a tree that only holds mount points, and what clients make beside them.
+const ROOT: u64 = 64 << 20;
+/// For a connection; for its TLS handshake; and for the first words of the server.
+const CONNECT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_server_or_the_known_ones_are_told() {
+        let shown = |word: &str| word.parse::<Kind>().map(|kind| kind.to_string());
+        for (word, kind) in [
+            ("disk:/srv", "disk:/srv"),
+            ("disk:srv", "disk:srv"),
+            ("ram:", "ram:"),
+            ("ram:64M", "ram:64M"),
+            ("ram:65537", "ram:65537"),
+            ("ram:1024M", "ram:"),
+            ("unix:/run/x/y", "unix!/run/x/y"),
+            ("unix!/run/x", "unix!/run/x"),
+            ("9p://secret@h:5", "tcp!h!5"),
+            ("9p+tls://h", "tls!h!5640"),
+            ("tcp!h", "tcp!h!564"),
+        ] {
+            assert_eq!(shown(word), Ok(kind.into()), "{word}");
+        }
+        for (word, said) in [
+            ("net:", "`net:` is no kind of server; write disk:/PATH, ram:"),
+            ("/srv", "`/srv` is no server; write disk:/PATH"),
+            ("disk:", "without a path"),
+            ("ram:x", "is no size"),
+            ("tcp!h!x", "not a number"),
+            ("tcp!h!5/dir", "tcp!h!5/dir: a server is mounted whole"),
+        ] {
+            let error = shown(word).unwrap_err();
+            assert!(error.contains(said), "{word}: {error}");
+        }
+    }
+}

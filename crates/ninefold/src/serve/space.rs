@@ -1,0 +1,242 @@
+//! A name space file, and the mux that it makes.
+//!
+//! In: the path of the file. Out: a [`Space`] whose words are all understood, or everything that is wrong with them;
+//! then a running [`Mux`]. A server that cannot be reached is mounted all the same, and that is said; one that refuses
+//! ends the start.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use nine_io::server::Core;
+use nine_mux::script::{self, Line, Script, Statement, WRONG_MAX, World, Wrong};
+use nine_mux::{Live, MAIN, Mux, Order, Owner};
+use nine_net::{Addr, Env, rt};
+
+use super::kinds::{Kind, Servers};
+use super::listen::Listen;
+use crate::config::{Remote, Serving};
+use crate::dial::{self, within};
+use crate::fail;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Space {
+    path: PathBuf,
+    lines: Vec<Line>,
+    /// Where its lines say to listen.
+    pub listen: Vec<Listen>,
+}
+
+impl Space {
+    /// Reads and understands all of it; nothing is opened or dialled.
+    pub fn read(path: &Path, remote: &Remote) -> Result<Self> {
+        let name = shown(path);
+        let text = text(path).with_context(|| name.to_string())?;
+        let Script { lines, mut wrong } = script::parse(&name, &text, &mut Files);
+        let mut space = Self { path: path.into(), lines: Vec::new(), listen: Vec::new() };
+        for line in lines {
+            let understood = space.understand(line.clone(), remote);
+            wrong.extend(understood.err().map(|what| line.wrong(what)));
+        }
+        if wrong.is_empty() {
+            space.warn();
+            return Ok(space);
+        }
+        // Those of words among those of lines; of included files, behind.
+        wrong.sort_by_key(|wrong| (wrong.at.file != name, wrong.at.file.clone(), wrong.at.line));
+        wrong.truncate(WRONG_MAX);
+        bail!("{}", wrong.iter().map(Wrong::to_string).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// What SERVER and ADDR words mean.
+    fn understand(&mut self, mut line: Line, remote: &Remote) -> Result<(), String> {
+        match &mut line.statement {
+            Statement::Mount(mount) => {
+                let dir = Path::new(&*line.at.file).parent().unwrap_or(Path::new(""));
+                let kind = mount.server.parse::<Kind>()?.within(dir);
+                match kind {
+                    // Not at the dial: it would be tried, in vain, for ever.
+                    Kind::Remote { addr: Addr::Tls { .. }, .. } => {
+                        dial::trust(remote).map_err(|error| format!("{error:#}"))?.ok_or(dial::UNKNOWN)?;
+                    }
+                    Kind::Disk(path) => {
+                        let whole = std::path::absolute(&path).map_err(|error| error.to_string())?;
+                        mount.server = Kind::Disk(whole).to_string();
+                    }
+                    _ => {}
+                }
+            }
+            Statement::Listen { addr, insecure } => {
+                let addr = addr.parse().map_err(|error: nine_net::DialError| error.to_string())?;
+                self.listen.push(Listen { addr, insecure: *insecure });
+            }
+            Statement::Hangup { .. } => {
+                return Err("`hangup` is for a mux that runs; write: ninefold mux hangup SERVER".into());
+            }
+            _ => {}
+        }
+        self.lines.push(line);
+        Ok(())
+    }
+
+    /// Says what is allowed and seldom meant.
+    fn warn(&self) {
+        let mut first: HashMap<(&str, &str), &Line> = HashMap::new();
+        let mut any = false;
+        for line in &self.lines {
+            let (flags, old) = match &line.statement {
+                Statement::Mount(mount) => (mount.flags, &mount.old),
+                Statement::Bind { flags, old, .. } => (*flags, old),
+                Statement::Unmount { old, .. } => {
+                    first.remove(&(&*line.space, trimmed(old)));
+                    continue;
+                }
+                _ => continue,
+            };
+            any = true;
+            let before = first.insert((&line.space, trimmed(old)), line);
+            if let Some(before) = before.filter(|_| flags.order == Order::Replace) {
+                fail::note(format_args!(
+                    "{}: {old} again, without -a or -b: what line {} has put there is hidden",
+                    line.at, before.at.line
+                ));
+            }
+        }
+        if !any {
+            fail::note(format_args!("{}: nothing is mounted; an empty tree is served", shown(&self.path)));
+        }
+    }
+
+    /// Makes the mux and does what the lines say. What keeps its files is to be kept as long as it serves.
+    pub async fn open(
+        &self,
+        env: rt::Real,
+        serving: &Serving,
+        remote: &Remote,
+        clients: Core,
+    ) -> Result<(Mux, Live)> {
+        let is_disk =
+            |line: &&Line| matches!(&line.statement, Statement::Mount(m) if m.server.starts_with("disk:"));
+        let disks = self.lines.iter().filter(is_disk).count();
+        let servers = Servers::new(serving, remote.clone(), env, disks);
+        let mux = Mux::new(servers.root("the root"), nine_servers::disk::names());
+        env.spawn(Box::pin(mux.run(env)));
+        let (name, uid) = dial::user(remote);
+        let live = Live::new(mux.clone(), Owner { name: name.into(), uid: Some(uid) }, servers, clients);
+        let mut spaces: Vec<Arc<str>> = vec![MAIN.into()];
+        for line in &self.lines {
+            if !spaces.contains(&line.space) {
+                spaces.push(line.space.clone());
+            }
+            if let Statement::Listen { .. } | Statement::NoMux = line.statement {
+                continue;
+            }
+            let done = within(&env, PATIENCE, live.apply(&line.space, &line.statement)).await;
+            let done = done.ok_or_else(|| anyhow!("no answer within {} s", PATIENCE.as_secs()))?;
+            done.map_err(|error| anyhow!("{}: {}: {error}", line.at, hidden(line)))?;
+        }
+        if !self.lines.iter().any(|line| line.statement == Statement::NoMux) {
+            for space in spaces {
+                self.mount_files(&live, &space, env).await?;
+            }
+        }
+        Ok((mux, live))
+    }
+
+    async fn mount_files(&self, live: &Live, space: &str, env: rt::Real) -> Result<()> {
+        let at_mux = |line: &Line| match &line.statement {
+            Statement::Mount(mount) => *line.space == *space && trimmed(&mount.old) == "/mux",
+            Statement::Bind { old, .. } => *line.space == *space && trimmed(old) == "/mux",
+            _ => false,
+        };
+        if self.lines.iter().any(at_mux) {
+            return Ok(());
+        }
+        match live.mount_files(space, env.wall()).await {
+            Err(error) if error.errno() == nine_proto::Errno::ENOENT => {
+                let name = shown(&self.path);
+                fail::note(format_args!("{name}: no /mux in {space}: {error}; or say nomux"));
+                Ok(())
+            }
+            other => other.context("/mux"),
+        }
+    }
+}
+
+impl fmt::Display for Space {
+    /// The file, and its lines that mount.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", shown(&self.path))?;
+        let mut space: Arc<str> = MAIN.into();
+        for line in &self.lines {
+            if line.space != space {
+                space = line.space.clone();
+                write!(f, "\n    space {}", script::quote(&space))?;
+            }
+            if let Statement::Mount(_) | Statement::Bind { .. } | Statement::Unmount { .. } = line.statement {
+                write!(f, "\n    {}", hidden(line))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A line without the token that an address may carry.
+fn hidden(line: &Line) -> Statement {
+    let mut statement = line.statement.clone();
+    if let Statement::Mount(mount) = &mut statement
+        && let Ok(kind @ Kind::Remote { token: Some(_), .. }) = mount.server.parse::<Kind>()
+    {
+        mount.server = kind.to_string();
+    }
+    statement
+}
+
+fn trimmed(path: &str) -> &str {
+    path.trim_end_matches('/')
+}
+
+/// The files that a script includes, and the environment.
+struct Files;
+
+impl World for Files {
+    fn include(&mut self, name: &str, from: &str) -> io::Result<(Arc<str>, String)> {
+        let path = Path::new(from).parent().unwrap_or(Path::new("")).join(name);
+        Ok((shown(&path), text(&path)?))
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+}
+
+/// What a file is called: always the same, from here if it is below here.
+fn shown(path: &Path) -> Arc<str> {
+    let whole = path.canonicalize().unwrap_or(path.into());
+    let here = std::env::current_dir().and_then(|dir| dir.canonicalize()).unwrap_or_default();
+    whole.strip_prefix(here).unwrap_or(&whole).display().to_string().into()
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let n = file.take(FILE_MAX + 1).read_to_string(&mut text)?;
+    if n as u64 > FILE_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a name space file has at most 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// Bytes of one file.
+const FILE_MAX: u64 = 1 << 20;
+/// For one line at the start. A server that cannot be reached is found out before.
+const PATIENCE: Duration = Duration::from_secs(30);
