@@ -127,14 +127,14 @@ impl Core {
         let mut any = false;
         for upstream in self.upstreams() {
             for client in upstream.lanes().iter().filter_map(|lane| lane.client()) {
-                let overdue = client.tick(PATIENCE);
+                let (overdue, waiting) = client.tick(PATIENCE);
                 self.counts.forsaken.fetch_max(overdue as u64, Ordering::Relaxed);
                 if overdue > QUARANTINE {
                     tracing::warn!(upstream = %upstream.server.name, "it answers no Tflush: given up");
                     let text = "the server answers no Tflush";
                     client.abort(std::io::Error::new(std::io::ErrorKind::TimedOut, text));
                 }
-                any |= client.under_way().1 > 0;
+                any |= overdue + waiting > 0;
             }
         }
         any

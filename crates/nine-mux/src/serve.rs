@@ -471,7 +471,13 @@ impl Core {
     /// Directory data of an upstream, with the qids that clients see.
     fn entries(&self, cfid: &CFid, data: &[u8], buf: &mut DirBuf) -> Result<()> {
         for entry in Entries::new(data, cfid.client().dialect()) {
-            let (entry, _) = entry.map_err(|_| Error::new(Errno::EPROTO, "malformed directory data"))?;
+            let malformed = || Error::new(Errno::EPROTO, "the server sends malformed directory data");
+            let (entry, _) = entry.map_err(|_| malformed())?;
+            // Who gets cookie 0 would begin anew, for ever.
+            let is_name = !entry.name.is_empty() && !entry.name.iter().any(|b| matches!(b, b'/' | 0));
+            if entry.cookie == 0 || !is_name {
+                return Err(malformed());
+            }
             if !buf.push(&Dirent { qid: cfid.map(entry.qid), ..entry }, None) {
                 break;
             }

@@ -70,10 +70,11 @@ impl Client {
         self.0.shared.with(|state| state.flush_forwarded(|forwarded| forwarded.later.id() == id));
     }
 
-    /// To be called from time to time while [`Client::under_way`] shows requests that were taken back: whoever has
-    /// waited for an Rflush for `patience` calls of this is answered EINTR. How many Rflushes are so overdue: their
-    /// tags and fids stay taken, and if they become many the server is better given up ([`Client::abort`]).
-    pub fn tick(&self, patience: u32) -> usize {
+    /// To be called from time to time after a request was taken back, until it says that nothing is flushed any more:
+    /// whoever has waited for an Rflush for `patience` calls of this is answered EINTR. How many are so overdue, and
+    /// how many not yet. The tags and fids of the first stay taken, and if they become many the server is better given
+    /// up ([`Client::abort`]).
+    pub fn tick(&self, patience: u32) -> (usize, usize) {
         self.0.shared.with(|state| state.tick(patience))
     }
 

@@ -279,11 +279,8 @@ impl State {
                 self.complete(call, Err(interrupted()), None);
                 self.clunk(orphan);
             }
-            At::Tag(tag) => {
-                if self.send_flush(tag) {
-                    self.sent[usize::from(tag.0)].flushed = Some(self.now);
-                }
-            }
+            // A Tclunk is not flushed, but nobody waits for it for ever, either.
+            At::Tag(tag) => self.send_flush(tag),
         }
     }
 
@@ -301,14 +298,15 @@ impl State {
     }
 
     /// Some time has passed: who has waited for an Rflush for `patience` of these waits no longer. The tag stays
-    /// taken until the server says something. How many are so by now.
-    pub(crate) fn tick(&mut self, patience: u32) -> usize {
+    /// taken until the server says something. How many are so by now, and how many may become so.
+    pub(crate) fn tick(&mut self, patience: u32) -> (usize, usize) {
         self.now = self.now.wrapping_add(1);
-        let mut forsaken = 0;
+        let (mut forsaken, mut waiting) = (0, 0);
         for index in 0..self.sent.len() {
             let sent = &mut self.sent[index];
             let Some(since) = sent.flushed else { continue };
             if self.now.wrapping_sub(since) < patience {
+                waiting += 1;
                 continue;
             }
             forsaken += 1;
@@ -316,13 +314,15 @@ impl State {
                 self.complete(call, Err(interrupted()), None);
             }
         }
-        forsaken
+        (forsaken, waiting)
     }
 
-    fn send_flush(&mut self, tag: Tag) -> bool {
-        let Some(flush) = self.session.cancel(tag) else { return false };
-        Tmsg::Flush { oldtag: tag }.encode(flush, self.session.dialect(), &mut self.out.heads);
-        true
+    fn send_flush(&mut self, tag: Tag) {
+        let now = self.now;
+        self.sent[usize::from(tag.0)].flushed.get_or_insert(now);
+        if let Some(flush) = self.session.cancel(tag) {
+            Tmsg::Flush { oldtag: tag }.encode(flush, self.session.dialect(), &mut self.out.heads);
+        }
     }
 
     /// Nobody waits for the call any more: it is taken back, or what it has made is.
