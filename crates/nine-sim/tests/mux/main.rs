@@ -3,5 +3,7 @@
 mod attach;
 mod model;
 mod oracle;
+mod puppet;
 mod space;
+mod upstreams;
 mod world;

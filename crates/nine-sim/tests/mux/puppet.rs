@@ -13,7 +13,7 @@ use nine_mux::{Boxed, Dial, Server, Spawn};
 use nine_net::{Env, Transport};
 use nine_proto::frame::{self, MSIZE_MAX, Split};
 use nine_proto::msg::{Data, Qids, Rmsg, Tmsg};
-use nine_proto::{Attr, Dialect, Fid, GetMask, NOTAG, Qid, Tag};
+use nine_proto::{Attr, Dialect, Fid, GetMask, Qid, Tag};
 use nine_sim::{End, Links, Shape, SimEnv};
 
 use crate::world::Muxed;
@@ -220,7 +220,7 @@ impl Books {
     }
 
     fn honest(&mut self, message: &Tmsg<'_>, tag: Tag) {
-        let reply = match *message {
+        let answer = match *message {
             Tmsg::Version { msize, .. } => {
                 self.msize = self.msize.min(msize);
                 Rmsg::Version { msize: self.msize, version: b"9P2000.L" }
@@ -267,22 +267,26 @@ impl Books {
             }
             _ => Rmsg::Lerror { ecode: 95 },
         };
-        self.out.extend(reply_to(tag, &reply));
+        self.out.extend(reply(tag, &answer));
     }
 
     fn walk(&mut self, fid: Fid, newfid: Fid, names: Vec<&[u8]>, tag: Tag) {
         assert!(self.fids.contains_key(&fid.0), "fid {fid} was never made: {:#?}", self.log);
-        assert!(newfid == fid || !self.fids.contains_key(&newfid.0), "fid {newfid} is in use: {:#?}", self.log);
+        assert!(
+            newfid == fid || !self.fids.contains_key(&newfid.0),
+            "fid {newfid} is in use: {:#?}",
+            self.log
+        );
         let there = |name: &&&[u8]| !name.starts_with(b"#") && !name.starts_with(b"none");
         let qids: Vec<Qid> = names.iter().take_while(there).map(|name| qid(name)).collect();
         if qids.is_empty() && !names.is_empty() {
-            return self.out.extend(reply_to(tag, &Rmsg::Lerror { ecode: 2 }));
+            return self.out.extend(reply(tag, &Rmsg::Lerror { ecode: 2 }));
         }
         if qids.len() == names.len() {
             let made = qids.last().copied().unwrap_or(self.qid(fid));
             self.fids.insert(newfid.0, made);
         }
-        self.out.extend(reply_to(tag, &Rmsg::Walk { qids: Qids::Slice(&qids) }));
+        self.out.extend(reply(tag, &Rmsg::Walk { qids: Qids::Slice(&qids) }));
     }
 
     fn qid(&self, fid: Fid) -> Qid {
@@ -295,10 +299,6 @@ pub fn reply(tag: Tag, message: &Rmsg<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.encode(tag, Dialect::L, &mut bytes);
     bytes
-}
-
-
-    reply(tag, message)
 }
 
 /// Directory data of .L.
@@ -321,12 +321,11 @@ pub fn entry(name: &[u8], cookie: u64) -> Vec<u8> {
 /// Names that begin with a 'd' are directories, and ".." is.
 pub fn qid(name: &[u8]) -> Qid {
     let ty = if name.starts_with(b"d") || name == b".." { Qid::DIR } else { 0 };
-    let path = name.iter().fold(7, |path: u64, &b| path.wrapping_mul(131).wrapping_add(b.into()) & 0xffff_ffff);
+    let path =
+        name.iter().fold(7, |path: u64, &b| path.wrapping_mul(131).wrapping_add(b.into()) & 0xffff_ffff);
     Qid { ty, vers: 0, path }
 }
 
 /// The first bytes of every file.
 pub const TEXT: &[u8] = b"hello";
 const ROOT: Qid = Qid { ty: Qid::DIR, vers: 0, path: 1 };
-/// For version messages.
-pub const VERSION_TAG: Tag = NOTAG;

@@ -3,6 +3,7 @@
 use std::future::ready;
 use std::io;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use nine_io::client::{Client, File, Options};
@@ -19,7 +20,7 @@ pub struct Muxed {
     pub core: Core,
     pub mux: Mux,
     pub space: Space,
-    links: Arc<Links>,
+    pub links: Arc<Links>,
 }
 
 /// A server behind a link that is made anew at each dial.
@@ -80,6 +81,17 @@ impl Muxed {
         (client, root)
     }
 
+    /// What comes of it within this time; after that it is dropped.
+    pub async fn soon<T>(&self, time: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut timer = self.env.sleep_until(self.env.now() + time);
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => timer.as_mut().poll(cx).map(|()| None),
+        })
+        .await
+    }
+
     /// Waits until nothing is under way at any upstream.
     pub async fn all_settled(&self) {
         loop {
@@ -113,6 +125,14 @@ impl Muxed {
             self.env.sleep_until(self.env.now() + Duration::from_millis(10)).await;
         }
     }
+}
+
+/// What must come of it within this time.
+pub async fn within<T>(env: &SimEnv, time: Duration, work: impl Future<Output = T>) -> T {
+    let begun = env.now();
+    let value = work.await;
+    assert!(env.now() - begun <= time, "it took {:?}", env.now() - begun);
+    value
 }
 
 /// A RAM server with these files, whose content is given; a name that ends in '/' is a directory.
