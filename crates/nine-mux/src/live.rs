@@ -74,6 +74,11 @@ impl Live {
         Self(Arc::new(State { mux, owner, kinds: Box::new(kinds), clients, made, spaces, latest }))
     }
 
+    /// Whether there is a name space of this name.
+    pub fn has(&self, space: &str) -> bool {
+        space == MAIN || lock(&self.0.spaces).contains_key(space)
+    }
+
     /// Does what a statement says in a name space.
     pub async fn apply(&self, space: &str, statement: &Statement) -> Result<(), Error> {
         let state = &*self.0;
@@ -200,8 +205,7 @@ impl Live {
         for line in &script.lines {
             if let Statement::Space { users } = &line.statement {
                 named = true;
-                let known = *line.space == *MAIN || lock(&self.0.spaces).contains_key(&line.space);
-                if !known || !users.is_empty() {
+                if !self.has(&line.space) || !users.is_empty() {
                     let text = "ctl only chooses among the name spaces of the file: space NAME";
                     return Err(nine_proto::Error::new(Errno::EINVAL, text));
                 }

@@ -86,11 +86,9 @@ impl Served {
         let Export::Space(path) = &export else { return Ok(Self::One(export)) };
         let remote = config.remote_of_server()?;
         let space = Space::read(path, &remote)?;
-        for listen in &space.listen {
-            if !serving.listen.iter().any(|other| other.addr == listen.addr) {
-                serving.listen.push(listen.clone());
-            }
-        }
+        let also = space.listen.iter().filter(|listen| !serving.listen.contains(listen));
+        let also: Vec<Listen> = also.cloned().collect();
+        serving.listen.extend(also);
         Ok(Self::Space(space, Box::new(remote)))
     }
 

@@ -129,21 +129,18 @@ impl Space {
         env.spawn(Box::pin(mux.run(env)));
         let (name, uid) = dial::user(remote);
         let live = Live::new(mux.clone(), Owner { name: name.into(), uid: Some(uid) }, servers, clients);
-        let mut spaces: Vec<Arc<str>> = vec![MAIN.into()];
+        self.mount_files(&live, MAIN, env).await?;
         for line in &self.lines {
-            if !spaces.contains(&line.space) {
-                spaces.push(line.space.clone());
-            }
             if let Statement::Listen { .. } | Statement::NoMux = line.statement {
                 continue;
             }
+            let is_new = !live.has(&line.space);
             let done = within(&env, PATIENCE, live.apply(&line.space, &line.statement)).await;
             let done = done.ok_or_else(|| anyhow!("no answer within {} s", PATIENCE.as_secs()))?;
             done.map_err(|error| anyhow!("{}: {}: {error}", line.at, hidden(line)))?;
-        }
-        if !self.lines.iter().any(|line| line.statement == Statement::NoMux) {
-            for space in spaces {
-                self.mount_files(&live, &space, env).await?;
+            // There from the beginning, to be bound elsewhere; and again on another root.
+            if is_new || covers_root(&line.statement) {
+                self.mount_files(&live, &line.space, env).await?;
             }
         }
         Ok((mux, live))
@@ -155,7 +152,7 @@ impl Space {
             Statement::Bind { old, .. } => *line.space == *space && trimmed(old) == "/mux",
             _ => false,
         };
-        if self.lines.iter().any(at_mux) {
+        if self.lines.iter().any(|line| line.statement == Statement::NoMux || at_mux(line)) {
             return Ok(());
         }
         match live.mount_files(space, env.wall()).await {
@@ -196,6 +193,15 @@ fn hidden(line: &Line) -> Statement {
         mount.server = kind.to_string();
     }
     statement
+}
+
+/// Whether it hides what was on the root.
+fn covers_root(statement: &Statement) -> bool {
+    match statement {
+        Statement::Mount(mount) => trimmed(&mount.old).is_empty() && mount.flags.order == Order::Replace,
+        Statement::Bind { flags, old, .. } => trimmed(old).is_empty() && flags.order == Order::Replace,
+        _ => false,
+    }
 }
 
 fn trimmed(path: &str) -> &str {
