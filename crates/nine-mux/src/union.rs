@@ -159,25 +159,28 @@ impl Listing {
         if attrs {
             attributes(&dir.file, &mut entries).await?;
         }
-        dir.cursor = next;
         let root = dir.root.clone();
         let place = self.members[at].place.clone();
         let space = cfid.by.named.space();
         let covered: HashMap<&[u8], &Arc<Head>> = space.covered_names(&place).collect();
+        let mut shown = Vec::with_capacity(entries.len());
         for entry in entries {
-            if self.unique && !self.is_new(&entry.name) {
-                continue;
-            }
-            let shown = match covered.get(&*entry.name) {
-                Some(head) => mounted(core, cfid, &place, head, &entry, attrs).await,
+            let instead = match covered.get(&*entry.name) {
+                Some(head) => mounted(core, cfid, &place, head, &entry, attrs).await?,
                 None => None,
             };
-            let shown = shown.unwrap_or_else(|| {
+            shown.push(instead.unwrap_or_else(|| {
                 let map = |qid| core.qids.map(&root.tree.upstream.map, qid);
                 let attr = entry.attr.map(|attr| Attr { qid: map(attr.qid), ..attr });
                 Shown { name: entry.name, qid: map(entry.qid), ty: entry.ty, attr }
-            });
-            self.pending.push_back(shown);
+            }));
+        }
+        // A flush comes before this, or after it: the next read finds all of the block, or none.
+        self.members[at].dir.as_mut().expect("it was opened above").cursor = next;
+        for entry in shown {
+            if !self.unique || self.is_new(&entry.name) {
+                self.pending.push_back(entry);
+            }
         }
         Ok(true)
     }
@@ -235,17 +238,23 @@ async fn mounted(
     head: &Arc<Head>,
     entry: &Entry,
     attrs: bool,
-) -> Option<Shown> {
+) -> Result<Option<Shown>, Error> {
     let step = Step::child(&cfid.step, &entry.name, dir.child(&entry.name));
-    let pos = core.cross(&cfid.by, step, head.clone()).await.ok()?;
-    let map = |qid| core.qids.map(&pos.root.tree.upstream.map, qid);
-    let attr = match attrs {
-        true => {
-            let attr = pos.file.getattr(GetMask::BASIC).await.ok()?;
-            Some(Attr { qid: map(attr.qid), ..attr })
-        }
-        false => None,
+    let shown = async {
+        let pos = core.cross(&cfid.by, step, head.clone()).await?;
+        let map = |qid| core.qids.map(&pos.root.tree.upstream.map, qid);
+        let attr = match attrs {
+            true => {
+                let attr = pos.file.getattr(GetMask::BASIC).await?;
+                Some(Attr { qid: map(attr.qid), ..attr })
+            }
+            false => None,
+        };
+        let ty = if pos.raw.is_dir() { 4 } else { entry.ty };
+        Ok(Shown { name: entry.name.clone(), qid: map(pos.raw), ty, attr })
     };
-    let ty = if pos.raw.is_dir() { 4 } else { entry.ty };
-    Some(Shown { name: entry.name.clone(), qid: map(pos.raw), ty, attr })
+    match shown.await {
+        Err(error) if Error::errno(&error) == Errno::EINTR => Err(error),
+        shown => Ok(shown.ok()),
+    }
 }

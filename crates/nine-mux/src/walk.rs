@@ -97,7 +97,7 @@ impl Core {
                 let pos = if is_own { pos } else { self.clone_pos(pos).await? };
                 Ok((walked, Some(self.cfid(&from.by, pos))))
             }
-            Err(_) if !walked.is_empty() => Ok((walked, None)),
+            Err(error) if !walked.is_empty() && is_of_the_name(&error) => Ok((walked, None)),
             Err(error) => Err(error),
         }
     }
@@ -296,6 +296,12 @@ async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid>), Stop> {
         }
         _ => Err(stop(Error::Remote(Errno::EPROTO.into()))),
     }
+}
+
+/// Whether a walk that stopped may say only how far it came: who asked will take it that there is no such name. If its
+/// server is gone, or the walk was flushed, that would be a lie.
+fn is_of_the_name(error: &Error) -> bool {
+    matches!(error, Error::Remote(error) | Error::Walk { error, .. } if error.errno != Errno::ELOOP)
 }
 
 /// Of what several members say, what a client should hear: that a name does not exist only if all say so.
