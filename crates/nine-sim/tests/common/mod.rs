@@ -26,7 +26,12 @@ impl Raw {
     pub fn dial(world: &World, service: &Service, shape: Shape) -> Self {
         let (ours, theirs) = link(world, shape);
         world.env().spawn(Box::pin(service.connect(Box::new(theirs))));
-        Self { end: ours, dialect: Dialect::L, come: Vec::new() }
+        Self::on(ours)
+    }
+
+    /// On a link that is there.
+    pub fn on(end: End) -> Self {
+        Self { end, dialect: Dialect::L, come: Vec::new() }
     }
 
     pub async fn send_bytes(&mut self, mut bytes: &[u8]) -> io::Result<()> {

@@ -1,6 +1,10 @@
 //! The mux in simulated worlds: clients on one side, RAM servers on the other, links between.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod attach;
+mod flush;
 mod model;
 mod oracle;
 mod puppet;

@@ -54,6 +54,8 @@ pub enum Act {
     Silent,
     /// None yet: see [`Puppet::answer`].
     Hold,
+    /// Of a Tflush: what was kept back is answered, and then the flush.
+    Late,
     /// These bytes.
     Say(Vec<u8>),
     /// The honest answer, and then these bytes.
@@ -103,10 +105,7 @@ impl Puppet {
     /// Answers, honestly, what was kept back.
     pub fn answer(&self) {
         let mut books = self.books();
-        for Ask { tag, frame } in std::mem::take(&mut books.held) {
-            let message = Tmsg::decode(&frame, Dialect::L).expect("it was decoded before").1;
-            books.honest(&message, tag);
-        }
+        books.answer();
         books.wake();
     }
 
@@ -184,6 +183,13 @@ impl Books {
         self.waker.take().into_iter().for_each(Waker::wake);
     }
 
+    fn answer(&mut self) {
+        for Ask { tag, frame } in std::mem::take(&mut self.held) {
+            let message = Tmsg::decode(&frame, Dialect::L).expect("it was decoded before").1;
+            self.honest(&message, tag);
+        }
+    }
+
     /// `Ready`: the connection is over.
     fn write(&mut self, cx: &mut Context<'_>, end: &mut End) -> Poll<()> {
         self.waker = Some(cx.waker().clone());
@@ -207,6 +213,10 @@ impl Books {
             Act::Honest => self.honest(&message, tag),
             Act::Silent => {}
             Act::Hold => self.held.push(Ask { tag, frame }),
+            Act::Late => {
+                self.answer();
+                self.honest(&message, tag);
+            }
             Act::Say(bytes) => self.out.extend(bytes),
             Act::Also(bytes) => {
                 self.honest(&message, tag);

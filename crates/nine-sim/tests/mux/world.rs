@@ -14,6 +14,8 @@ use nine_proto::{Dialect, NOUID, Numeric, OpenFlags};
 use nine_servers::Ram;
 use nine_sim::{Links, Shape, SimEnv, World};
 
+use crate::common::Raw;
+
 #[derive(Clone)]
 pub struct Muxed {
     pub env: SimEnv,
@@ -117,6 +119,16 @@ impl Muxed {
             }
             assert!(any, "these cannot be unmounted: {mounts:?}");
         }
+    }
+
+    /// A client that speaks in single messages, at the root by fid 1.
+    pub async fn raw(&self) -> Raw {
+        let service = Service::new(Arc::new(self.mux.clone()), Gate::default(), self.core.clone());
+        let (near, far) = self.links.link(Shape::default());
+        self.env.spawn(Box::pin(service.connect(Box::new(far))));
+        let mut raw = Raw::on(near);
+        raw.hello(64 * 1024).await;
+        raw
     }
 
     /// Waits until nothing of a client is under way.
