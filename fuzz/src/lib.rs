@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod script;
 mod server;
 
 use nine_proto::frame::{self, HEADER, MSIZE_MAX, Split};
@@ -22,11 +23,13 @@ pub const TARGETS: &[Target] = &[
     ("rmsg", rmsg),
     ("entries", entries),
     ("text", text),
+    ("script", script),
     ("server", server),
     ("client", client),
 ];
 
 pub use client::client;
+pub use script::script;
 pub use server::server;
 
 /// A byte stream of T-messages, cut into frames as a transport would, in every dialect.

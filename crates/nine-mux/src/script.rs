@@ -159,6 +159,7 @@ pub fn parse(file: &str, text: &str, world: &mut dyn World) -> Script {
     let mut parser = Parser {
         world,
         open: Vec::new(),
+        included: 0,
         set: Vec::new(),
         space: crate::MAIN.into(),
         out: Script::default(),
@@ -171,6 +172,8 @@ struct Parser<'w> {
     world: &'w mut dyn World,
     /// Files that are being read, the outer ones first.
     open: Vec<Arc<str>>,
+    /// Files that have been included.
+    included: usize,
     set: Vec<(String, String)>,
     space: Arc<str>,
     out: Script,
@@ -225,6 +228,10 @@ impl Parser<'_> {
             return Err(format!(
                 "`. {name}` goes too deep; files include each other at most {DEPTH_MAX} deep"
             ));
+        }
+        self.included += 1;
+        if self.included > FILES_MAX {
+            return Err(format!("`. {name}` is one file too many; {FILES_MAX} may be included in all"));
         }
         let (file, text) = self.world.include(name, &at.file).map_err(|e| format!("`. {name}`: {e}"))?;
         if self.open.contains(&file) {
@@ -470,6 +477,8 @@ pub const LINES_MAX: usize = 10_000;
 pub const WRONG_MAX: usize = 20;
 /// Files that include each other.
 pub const DEPTH_MAX: usize = 16;
+/// Files that are included, counted as often as they are.
+pub const FILES_MAX: usize = 1000;
 /// Connections of one mount.
 pub const LANES_MAX: u16 = 64;
 

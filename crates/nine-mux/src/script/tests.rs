@@ -160,6 +160,25 @@ fn all_errors_are_told_up_to_a_limit() {
 }
 
 #[test]
+fn files_that_include_many_others_many_times_end() {
+    struct Twice(Vec<u32>);
+    impl World for Twice {
+        fn include(&mut self, name: &str, _: &str) -> io::Result<(Arc<str>, String)> {
+            let n: u32 = name.parse().unwrap();
+            self.0.push(n);
+            Ok((name.into(), format!(". {0}\n", n + 1).repeat(if n < 14 { 4 } else { 0 })))
+        }
+        fn variable(&self, _: &str) -> Option<String> {
+            None
+        }
+    }
+    let mut world = Twice(Vec::new());
+    let script = parse("f", ". 1", &mut world);
+    assert!(script.wrong[0].what.contains("one file too many"), "{:?}", script.wrong);
+    assert_eq!(world.0.len(), FILES_MAX);
+}
+
+#[test]
 fn a_variable_that_doubles_itself_ends_at_the_longest_word() {
     let text = format!("A=x\n{}", "A=$A$A\n".repeat(60));
     assert!(parse("f", &text, &mut Alone).wrong[0].what.contains("too long"));
