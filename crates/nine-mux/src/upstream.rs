@@ -310,12 +310,13 @@ async fn hop(upstream: &Upstream, root: File, hops: u8) -> Result<File, Error> {
         return Ok(root);
     }
     match root.walk(format!("{HOPS}{hops}")).await {
-        Ok(root) => {
+        // There are servers to whom every name is a file.
+        Ok(again) if again.qid() == root.qid() => {
             upstream.is_mux.get_or_init(|| true);
-            Ok(root)
+            Ok(again)
         }
         Err(error) if error.errno() == Errno::ELOOP || error.is_disconnect() => Err(error),
-        Err(_) => {
+        _ => {
             upstream.is_mux.get_or_init(|| false);
             Ok(root)
         }
