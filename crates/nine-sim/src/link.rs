@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use nine_net::{Peer, Proof, Transport};
@@ -63,8 +63,24 @@ struct Way {
     pieces: VecDeque<(Duration, Vec<u8>)>,
     bytes: usize,
     closed: bool,
+    /// When the latest timer fires.
+    timer: Option<Duration>,
     reader: Option<Waker>,
     writer: Option<Waker>,
+}
+
+/// A piece arrives.
+struct Arrival {
+    shared: Weak<Mutex<Shared>>,
+    side: usize,
+}
+
+impl Wake for Arrival {
+    fn wake(self: Arc<Self>) {
+        let shared = self.shared.upgrade();
+        let reader = shared.and_then(|shared| shared.lock().ok()?.ways[self.side].reader.take());
+        reader.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// Two ends of a new link.
@@ -132,7 +148,12 @@ impl Transport for End {
                 Poll::Ready(Ok(n))
             }
             Some((time, _)) => {
-                self.clock.wake_at(*time, cx.waker());
+                way.reader = Some(cx.waker().clone());
+                // One timer for each piece, however often we are asked: each brings us here again.
+                if way.timer.replace(*time) != Some(*time) {
+                    let arrival = Arrival { shared: Arc::downgrade(&self.shared), side: self.side };
+                    self.clock.wake_at(*time, &Waker::from(Arc::new(arrival)));
+                }
                 Poll::Pending
             }
             None if way.closed => Poll::Ready(Ok(0)),

@@ -4,7 +4,9 @@
 mod common;
 
 mod attach;
+mod fair;
 mod flush;
+mod loops;
 mod model;
 mod oracle;
 mod puppet;
