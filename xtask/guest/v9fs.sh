@@ -360,10 +360,9 @@ posix_is_kept() {
     grep -q '^tests:' /etc/passwd || echo 'tests:x:4242:4242::/:/bin/false' >>/etc/passwd
     grep -q '^tests:' /etc/group || echo 'tests:x:4242:' >>/etc/group
     chmod 755 .
-    printf '[settings]\nnaptime = 0.01\n[dummy_auth]\nentries = [["nobody", "nogroup"], ["tests", "tests"]]\n' >/tmp/pjd.toml
-    "$tools/pjdfstest" -c /tmp/pjd.toml -p . >/tmp/pjd 2>&1 || true
+    "$tools/pjdfstest" -c /share/pjdfstest.toml -p . >/tmp/pjd 2>&1 || true
     sed -n 's/^Summary: /note /p' /tmp/pjd
-    grep -Eq '^Summary: .* [0-9]{3} passed' /tmp/pjd
+    grep -Eq '^Summary: .* 3[7-9][0-9] passed' /tmp/pjd
     sed -n 's/^\([a-z0-9_:]*\)  *FAILED.*/\1/p' /tmp/pjd | sort | diff /share/pjdfstest.known - ||
         (grep -A 6 ' FAILED' /tmp/pjd && false)
 }
