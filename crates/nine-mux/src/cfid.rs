@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::client::{Client, File};
 use nine_proto::{Fid, Qid};
@@ -19,6 +20,8 @@ pub(crate) struct Step {
     /// `None`: the root.
     pub(crate) parent: Option<Arc<Step>>,
     pub(crate) name: Box<[u8]>,
+    /// What a Twstat has called it since.
+    pub(crate) renamed: ArcSwapOption<Box<[u8]>>,
     /// Where the name leads if nothing is mounted there.
     pub(crate) covered: Place,
 }
@@ -77,11 +80,17 @@ impl Drop for Held {
 
 impl Step {
     pub(crate) fn root(covered: Place) -> Arc<Self> {
-        Arc::new(Self { parent: None, name: Box::default(), covered })
+        Arc::new(Self { parent: None, name: Box::default(), renamed: ArcSwapOption::empty(), covered })
     }
 
     pub(crate) fn child(parent: &Arc<Self>, name: &[u8], covered: Place) -> Arc<Self> {
-        Arc::new(Self { parent: Some(parent.clone()), name: name.into(), covered })
+        let (parent, renamed) = (Some(parent.clone()), ArcSwapOption::empty());
+        Arc::new(Self { parent, name: name.into(), renamed, covered })
+    }
+
+    /// Its name now.
+    pub(crate) fn called(&self) -> Box<[u8]> {
+        self.renamed.load().as_ref().map_or_else(|| self.name.clone(), |name| Box::clone(name))
     }
 
     /// The way from the root, for messages.

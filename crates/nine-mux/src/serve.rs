@@ -246,7 +246,7 @@ impl Core {
         let by = Arc::new(Walker { named, ident, hops: 0, client: req.id().conn });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
         // Nothing leads out of the tree that was asked for.
-        let step = Arc::new(Step { parent: None, name: Box::default(), covered: pos.step.covered.clone() });
+        let step = Step::root(pos.step.covered.clone());
         let cfid = self.cfid(&by, Pos { step, ..pos });
         Ok(Reply::Attach { qid: cfid.qid.qid, node: Arc::new(cfid) })
     }
@@ -369,7 +369,7 @@ impl Core {
             if cfid.step.parent.is_none() {
                 texts.name = b"/"[..].into();
             } else if cfid.crossed.is_some() || texts.name.is_empty() {
-                texts.name = cfid.step.name.clone();
+                texts.name = cfid.step.called();
             }
         }
         attr

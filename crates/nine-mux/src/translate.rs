@@ -129,10 +129,15 @@ impl Core {
             Op::Setattr { set } if set.name.is_some() && file.client().dialect().is_l() => {
                 let name = set.name.unwrap_or_default();
                 let rest = nine_proto::SetAttr { name: None, ..set };
-                if rest != nine_proto::SetAttr::default() {
-                    file.setattr(&rest).await?;
-                }
+                let before = cfid.step.called();
                 self.rename_here(cfid, name).await?;
+                if rest != nine_proto::SetAttr::default()
+                    && let Err(error) = file.setattr(&rest).await
+                {
+                    // All of it or nothing (stat(5)): as far as two requests can.
+                    self.rename_here(cfid, &before).await?;
+                    return Err(error);
+                }
                 Reply::Done
             }
             Op::Setattr { set } => {
@@ -232,7 +237,8 @@ impl Core {
         }
         let message = Tmsg::Rename { fid: cfid.fid(), dfid: dir.fid(), name };
         cfid.client().ask(message).await?;
-        self.moved(from, &from.parent().child(name));
+        self.moved(&from.parent().child(&cfid.step.called()), &from.parent().child(name));
+        cfid.step.renamed.store(Some(Arc::new(name.into())));
         Ok(())
     }
 }

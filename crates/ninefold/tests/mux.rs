@@ -74,6 +74,34 @@ fn disks_memory_and_another_server_are_one_tree_in_every_dialect() {
 }
 
 #[test]
+fn a_mux_keeps_to_9p_whatever_is_behind_it() {
+    let far = Server::start();
+    let far_addr = format!("unix!{}", far.socket().display());
+    let server = serve(&format!("mount disk:a /disk\nmount ram: /ram\nmount {far_addr} /far\n"));
+    let server = &server;
+    std::thread::scope(|scope| {
+        for place in ["/disk", "/ram", "/far"] {
+            let checked = move || {
+                let output =
+                    server.run(["check-server", &format!("unix:{}{place}", server.socket().display())]);
+                let said = String::from_utf8_lossy(&output.stdout);
+                assert!(
+                    output.status.success(),
+                    "{place}: {said}{}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
+                for dialect in ["9P2000 ", "9P2000.u", "9P2000.L"] {
+                    let tally =
+                        said.lines().find(|line| line.starts_with(dialect) && line.contains(" passed, "));
+                    assert!(tally.is_some_and(|tally| tally.contains(" 0 failed")), "{place}: {said}");
+                }
+            };
+            scope.spawn(checked);
+        }
+    });
+}
+
+#[test]
 fn a_union_lists_a_name_once_and_takes_new_files_where_it_is_told() {
     let server = serve("mount disk:a /all\nmount -ac disk:b /all\nmount disk:a /no\nmount -a disk:b /no\n");
     for dialect in DIALECTS {
