@@ -4,6 +4,8 @@
 mod common;
 
 mod attach;
+mod clients;
+mod cuts;
 mod fair;
 mod flush;
 mod loops;
@@ -12,4 +14,5 @@ mod oracle;
 mod puppet;
 mod space;
 mod upstreams;
+mod users;
 mod world;

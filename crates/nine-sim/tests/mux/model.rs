@@ -133,10 +133,7 @@ impl Model {
 
     /// The names to be seen in a directory; none if it is none.
     pub fn seen(&self, path: &str) -> Vec<(String, bool)> {
-        match self.walk(path).and_then(|place| self.list(&place)) {
-            Ok(names) => names,
-            Err(_) => Vec::new(),
-        }
+        self.walk(path).and_then(|place| self.list(&place)).unwrap_or_default()
     }
 
     fn run(&mut self, op: &Op, states: &mut Vec<Self>) -> Answer<Saw> {

@@ -328,8 +328,13 @@ pub fn entry(name: &[u8], cookie: u64) -> Vec<u8> {
     bytes
 }
 
-/// Names that begin with a 'd' are directories, and ".." is.
+/// Names that begin with a 'd' are directories, and ".." is; "q7" has 7 as the upper 16 bits of its path.
 pub fn qid(name: &[u8]) -> Qid {
+    if let Some(upper) =
+        name.strip_prefix(b"q").and_then(|n| std::str::from_utf8(n).ok()?.parse::<u16>().ok())
+    {
+        return Qid { ty: 0, vers: 0, path: u64::from(upper) << 48 | 5 };
+    }
     let ty = if name.starts_with(b"d") || name == b".." { Qid::DIR } else { 0 };
     let path =
         name.iter().fold(7, |path: u64, &b| path.wrapping_mul(131).wrapping_add(b.into()) & 0xffff_ffff);

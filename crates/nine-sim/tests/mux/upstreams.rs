@@ -25,7 +25,7 @@ pub async fn between(m: &Muxed, puppet: &Puppet) {
 }
 
 /// What somebody else does meanwhile: all of it works, and soon.
-async fn bystander(m: &Muxed) {
+pub async fn bystander(m: &Muxed) {
     let (_client, root) = m.client(Dialect::P2000).await;
     for _ in 0..20 {
         assert_eq!(within(&m.env, Duration::from_millis(50), cat(&root, "good/f")).await, Ok("good".into()));
