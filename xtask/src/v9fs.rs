@@ -22,6 +22,10 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool, only: &str) -> Resul
     }
     if all {
         tools(steps)?;
+        if !packages::is_root() {
+            let what = "the rights of each user of the Linux kernel's client, and pjdfstest (must be root)";
+            steps.not_covered(what.to_string());
+        }
     }
     let mut never = None;
     let (name, again) = if all { (ALL, "cargo xtask v9fs --all") } else { (QUICK, "cargo xtask v9fs") };
