@@ -156,13 +156,12 @@ impl Live {
             File::text(move |visitor| live(&state).map_or(String::new(), |live| f(&live, &space, visitor)))
         };
         let (state, here) = (Arc::downgrade(&self.0), space.clone());
-        let ctl =
-            of(|live, _, _| format!("{USAGE}{}", lock(&live.0.latest))).on_write(move |ask| {
-                match live(&state) {
-                    Some(live) => live.told(&here, ask),
-                    None => ask.fail(Errno::EIO.into()),
-                }
-            });
+        let ctl = of(|live, _, _| format!("{USAGE}{}", lock(&live.0.latest).as_str())).on_write(move |ask| {
+            match live(&state) {
+                Some(live) => live.told(&here, ask),
+                None => ask.fail(Errno::EIO.into()),
+            }
+        });
         let (state, here) = (Arc::downgrade(&self.0), space.clone());
         let servers = Dir::new()
             .live(move |visitor| live(&state).map_or(Vec::new(), |live| live.servers(&here, visitor)));

@@ -375,7 +375,8 @@ fn muxes_mounted_on_each_other_end_a_walk_that_goes_round() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{}", server.log());
     }
     assert_eq!(server.ok(["cat", "/me/me/me/a/both"]), "a\n");
-    // A walk that comes some way and not to its end says no more than that.
-    assert!(server.fails(["ls", &"/me".repeat(12)]).contains("No such file or directory"));
+    let said = server.fails(["ls", &"/me".repeat(12)]);
+    // A walk that has come some way and not to its end may say no more than that.
+    assert!(said.contains("Too many levels") || said.contains("No such file or directory"), "{said}");
     assert_eq!(server.ok(["ls", "/a"]), "both\nonly-a\n");
 }
