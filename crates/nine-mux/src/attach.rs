@@ -82,6 +82,7 @@ impl Dial for Local {
     fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
         let (near, far) = ends();
         let service = Service::new(self.server.clone(), Gate::default(), self.core.clone());
+        let service = Service { own: true, ..service };
         spawn.spawn(Box::pin(service.connect(Box::new(far))));
         Box::pin(ready(Ok(Box::new(near) as Box<dyn Transport>)))
     }
@@ -207,6 +208,7 @@ impl Con {
 fn serve(mux: &Mux, core: &Core, spawn: &dyn Spawn) -> Pipe {
     let (near, far) = ends();
     let service = Service::new(Arc::new(mux.clone()), Gate::default(), core.clone());
+    let service = Service { own: true, ..service };
     spawn.spawn(Box::pin(service.connect(Box::new(far))));
     near
 }

@@ -231,11 +231,14 @@ impl Lane {
                 let name = name.clone();
                 outside.spawn(Box::pin(async move {
                     match driver.await {
-                        Ok(()) => tracing::info!(upstream = %name, "closed"),
+                        Ok(()) => tracing::debug!(upstream = %name, "closed"),
                         Err(error) => tracing::warn!(upstream = %name, "lost: {error}"),
                     }
                 }));
-                tracing::info!(upstream = %upstream.server.name, dialect = client.dialect().name(), "connected");
+                if !upstream.server.local {
+                    let dialect = client.dialect().name();
+                    tracing::info!(upstream = %upstream.server.name, dialect, "connected");
+                }
                 let client = Arc::new(client);
                 self.now.store(Some(client.clone()));
                 *state = Connection { client: Some(client.clone()), failed: None };

@@ -52,6 +52,13 @@ pub const TURN_MESSAGES: usize = 64;
 /// Bytes of one turn, received or queued.
 pub const TURN_BYTES: usize = 256 * 1024;
 
+/// A line of the log about a client; for those of this process, only for who debugs.
+macro_rules! note {
+    ($own:expr, $($what:tt)+) => {
+        if $own { tracing::debug!($($what)+) } else { tracing::info!($($what)+) }
+    };
+}
+
 /// Why a connection ended.
 #[derive(Debug)]
 enum End {
@@ -79,6 +86,7 @@ pub struct Connection {
     server: Arc<dyn FileServer>,
     names: Arc<dyn Names>,
     gate: Arc<Gate>,
+    own: bool,
     core: Core,
     rx: Rx,
     tx: Tx,
@@ -111,7 +119,7 @@ impl Connection {
     pub(super) fn new(service: &Service, transport: Box<dyn Transport>) -> Self {
         let names = service.server.names();
         let id = service.core.next_id();
-        tracing::info!(conn = id, peer = %transport.peer().addr, "connected");
+        note!(service.own, conn = id, peer = %transport.peer().addr, "connected");
         Self {
             id,
             peer: transport.peer().clone(),
@@ -119,6 +127,7 @@ impl Connection {
             server: service.server.clone(),
             names,
             gate: service.gate.clone(),
+            own: service.own,
             core: service.core.clone(),
             rx: Rx::default(),
             tx: Tx::default(),
@@ -349,7 +358,8 @@ impl Connection {
                 let admitted = self.gate.admit(proof, uname, uid, aname, afid, &*self.names);
                 match &admitted {
                     Ok(who) => {
-                        tracing::info!(
+                        note!(
+                            self.own,
                             conn = self.id, peer = %self.peer.addr, user = %who.name, read_only = who.read_only,
                             "attached"
                         );
@@ -502,9 +512,9 @@ impl Connection {
     fn finish(&mut self, end: &End) {
         let (conn, peer, user) = (self.id, &*self.peer.addr, &*self.user);
         match end {
-            End::Closed => tracing::info!(conn, peer, user, "closed by the client"),
-            End::Drained => tracing::info!(conn, peer, user, "drained"),
-            End::Io(error) => tracing::info!(conn, peer, user, "lost: {error}"),
+            End::Closed => note!(self.own, conn, peer, user, "closed by the client"),
+            End::Drained => note!(self.own, conn, peer, user, "drained"),
+            End::Io(error) => note!(self.own, conn, peer, user, "lost: {error}"),
             End::Malformed(error) => tracing::warn!(conn, peer, user, "cut off: {error}"),
             End::Memory => {
                 tracing::warn!(

@@ -57,12 +57,15 @@ pub struct Service {
     pub dialects: &'static [Dialect],
     /// What the connections of this core share.
     pub core: Core,
+    /// Its clients are of this process: that they come and go is worth a word to nobody but who debugs.
+    pub own: bool,
 }
 
 impl Service {
     /// All dialects and the default limits.
     pub fn new(server: Arc<dyn FileServer>, gate: Gate, core: Core) -> Self {
-        Self { server, gate: Arc::new(gate), limits: Limits::default(), dialects: DIALECTS, core }
+        let (gate, limits) = (Arc::new(gate), Limits::default());
+        Self { server, gate, limits, dialects: DIALECTS, core, own: false }
     }
 
     /// The task that serves one client.
