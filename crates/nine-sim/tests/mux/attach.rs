@@ -75,3 +75,30 @@ fn an_afid_is_passed_through_and_opens_for_nobody_else() {
         assert!(root.unwrap().open("file", OpenFlags::WRITE).await.is_err(), "the proof was another's");
     });
 }
+
+#[test]
+fn a_mount_of_three_connections_spreads_its_clients_over_them() {
+    let world = World::new(3);
+    let m = Muxed::new(&world);
+    world.run(async move {
+        let server = m.far("a", ram(&[("dir/file", "content")]).await, Shape::default());
+        let server = nine_mux::Server { lanes: 3, ..server };
+        m.space.mount(server, "", &owner(), "/a", Flags::REPLACE).await.unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..6 {
+            clients.push(m.client(nine_proto::Dialect::L).await);
+        }
+        for (_, root) in &clients {
+            assert_eq!(crate::world::cat(root, "a/dir/file").await.unwrap(), "content");
+            // Both fids of a request are on the same connection.
+            let dir = root.walk("a/dir").await.unwrap();
+            let name = format!("{}", root.fid());
+            dir.mkdir(&name, 0o755, nine_proto::NOGID).await.unwrap();
+            dir.rename(&name, &root.walk("a").await.unwrap(), "moved").await.unwrap();
+            root.walk("a").await.unwrap().unlink("moved", true).await.unwrap();
+        }
+        let status = m.mux.status();
+        let of_a = status.upstreams.iter().find(|upstream| &*upstream.name == "a").unwrap();
+        assert_eq!((of_a.connections.len(), of_a.dials), (3, 3), "{of_a:?}");
+    });
+}
