@@ -79,7 +79,7 @@ struct Place {
     at: Vec<Id>,
 }
 
-type Answer<T> = Result<T, Errno>;
+pub type Answer<T> = Result<T, Errno>;
 
 impl Op {
     pub fn changes_space(&self) -> bool {
@@ -131,6 +131,22 @@ impl Model {
         (saw, states)
     }
 
+    /// What somebody sees who walked there in this state, and looked in a later one. `late`: of a union that it has
+    /// walked to, it looks at the further members so late that servers unmounted everywhere are gone.
+    pub fn look(&self, op: &Op, later: &Self, late: bool) -> Answer<Saw> {
+        let (Op::Read(path) | Op::List(path)) = op else { unreachable!("the others are no looks") };
+        let mut place = self.walk(path)?;
+        place.at.retain(|file| later.files.contains_key(file));
+        let held = place.at.first().copied();
+        place.at.retain(|file| !late || Some(*file) == held || later.shows(self.files[file].server));
+        let first = place.at.first().ok_or(Errno::ENOENT)?;
+        match (op, &later.files[first].kind) {
+            (Op::List(_), _) => later.list(&place).map(Saw::Names),
+            (_, Kind::File(bytes)) => Ok(Saw::Bytes(bytes.clone())),
+            (_, Kind::Dir(_)) => Err(Errno::EISDIR),
+        }
+    }
+
     /// The names to be seen in a directory; none if it is none.
     pub fn seen(&self, path: &str) -> Vec<(String, bool)> {
         self.walk(path).and_then(|place| self.list(&place)).unwrap_or_default()
@@ -138,17 +154,7 @@ impl Model {
 
     fn run(&mut self, op: &Op, states: &mut Vec<Self>) -> Answer<Saw> {
         match op {
-            Op::Read(path) => {
-                let place = self.walk(path)?;
-                match &self.files[&place.at[0]].kind {
-                    Kind::File(bytes) => Ok(Saw::Bytes(bytes.clone())),
-                    Kind::Dir(_) => Err(Errno::EISDIR),
-                }
-            }
-            Op::List(path) => {
-                let place = self.walk(path)?;
-                self.list(&place).map(Saw::Names)
-            }
+            Op::Read(_) | Op::List(_) => self.look(op, self, false),
             Op::Write(path, new) => {
                 let place = self.walk(path)?;
                 match &mut self.files.get_mut(&place.at[0]).expect("it was walked to").kind {
@@ -172,7 +178,7 @@ impl Model {
                 self.plant(into, name, matches!(op, Op::Create(..)).then_some(b""));
                 Ok(Saw::Done)
             }
-            Op::Remove(path) => self.remove(path),
+            Op::Remove(path) => self.remove(path, states),
             Op::Rename(dir, old, new) => {
                 let place = self.walk(dir)?;
                 let (file, in_dir) = self.first(&place, old)?;
@@ -233,7 +239,7 @@ impl Model {
         if from.is_empty() { Err(covered.err().unwrap_or(Errno::EINVAL)) } else { Ok(Saw::Done) }
     }
 
-    fn remove(&mut self, path: &str) -> Answer<Saw> {
+    fn remove(&mut self, path: &str, states: &mut Vec<Self>) -> Answer<Saw> {
         let place = self.walk(path)?;
         let Some(&file) = place.way.last() else { return Err(Errno::EBUSY) };
         if self.is_busy(file) {
@@ -245,7 +251,8 @@ impl Model {
         let parent = self.files[&file].parent;
         self.dir_mut(parent)?.retain(|_, id| *id != file);
         self.files.remove(&file);
-        // A file that is gone is mounted nowhere.
+        // A file that is gone is mounted nowhere, as soon as that is known.
+        states.push(self.clone());
         self.mounts.values_mut().for_each(|members| members.retain(|m| m.by.is_none() || m.to != file));
         self.tidy();
         Ok(Saw::Done)
@@ -328,7 +335,8 @@ impl Model {
     fn step(&self, place: &Place, name: &str) -> Answer<Place> {
         let (file, _) = self.first(place, name)?;
         let way = place.way.iter().copied().chain([file]).collect();
-        Ok(Place { way, at: self.shown(file) })
+        let at = self.shown(file);
+        if at.is_empty() { Err(Errno::ENOENT) } else { Ok(Place { way, at }) }
     }
 
     /// What the first member of a union that has a name has under it, and that member.
@@ -347,7 +355,9 @@ impl Model {
     /// What is to be seen at a file.
     fn shown(&self, file: Id) -> Vec<Id> {
         match self.mounts.get(&file) {
-            Some(members) => members.iter().map(|member| member.to).collect(),
+            Some(members) => {
+                members.iter().map(|member| member.to).filter(|to| self.files.contains_key(to)).collect()
+            }
             None => vec![file],
         }
     }
@@ -367,10 +377,17 @@ impl Model {
         let mut all = BTreeMap::new();
         for &member in &place.at {
             for (name, &file) in self.dir(member)? {
-                all.entry(name.clone()).or_insert_with(|| self.is_dir(self.shown(file)[0]));
+                let shown = self.shown(file).first().copied().unwrap_or(file);
+                all.entry(name.clone()).or_insert_with(|| self.is_dir(shown));
             }
         }
         Ok(all.into_iter().collect())
+    }
+
+    /// Whether anything of a server is mounted, or mounted on.
+    fn shows(&self, server: usize) -> bool {
+        let members = self.mounts.values().flatten().map(|member| member.to);
+        server == 0 || members.chain(self.mounts.keys().copied()).any(|id| self.files[&id].server == server)
     }
 
     /// It is a mount point, or one is below it.

@@ -3,7 +3,7 @@
 //! A world goes in rounds. In a round several things happen at once: at most one changes a tree, at most one changes
 //! the name space (then the tree's change is a write, which makes and removes no names), the others look. Allowed is
 //! what some order of the changes explains: each change gives the result and the state that the oracle says, each look
-//! sees one of the states on the way. A change that was taken back has happened or not. Several states may explain
+//! walks in one of the states on the way and sees what is there in the same or a later one. A change that was taken back has happened or not. Several states may explain
 //! all that was seen; the next round goes on from each of them.
 
 use std::collections::BTreeSet;
@@ -352,7 +352,13 @@ fn explain(belief: &Model, deeds: &[Deed]) -> Vec<Model> {
         }
         for way in ways {
             let explains = |deed: &&Deed| match &deed.saw {
-                Some(seen) => way.iter().any(|state| alike(seen, &state.apply(&deed.op).0)),
+                Some(seen) => (0..way.len()).any(|walked| {
+                    let looks = |later: &Model, late| {
+                        let saw = way[walked].look(&deed.op, later, late);
+                        alike(seen, &saw.unwrap_or_else(Saw::Failed))
+                    };
+                    way[walked..].iter().any(|later| looks(later, false) || looks(later, true))
+                }),
                 None => true,
             };
             if looks.iter().all(explains) {
