@@ -453,6 +453,9 @@ impl Core {
 
     /// A file of an upstream has another name, and took the place of what had that name.
     pub(crate) fn moved(&self, old: &Place, new: &Place) {
+        if old == new {
+            return;
+        }
         self.removed(new);
         for named in self.all_named() {
             if named.space().trees().contains(&old.tree) {
