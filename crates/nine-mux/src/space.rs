@@ -8,6 +8,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use nine_proto::{Errno, Error, Result, show};
@@ -128,6 +129,26 @@ pub struct Mount {
     pub id: u64,
     /// What was mounted or bound, in the words of the call.
     pub what: Arc<str>,
+    /// Its tree, for fids of a union that has changed since.
+    pub kept: Kept,
+}
+
+/// Lets something live, and is otherwise nothing.
+#[derive(Clone, Default)]
+pub struct Kept(Option<Arc<dyn Any + Send + Sync>>);
+
+impl PartialEq for Kept {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Kept {}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kept")
+    }
 }
 
 /// A mount point: what is covered, and what is seen there instead. Never empty.
@@ -182,8 +203,16 @@ impl Space {
         self.kept.insert(id, tree);
     }
 
-    /// Lets go of what it does not show.
+    /// Has each member keep its tree, and lets go of what it does not show.
     pub fn let_go(&mut self) {
+        for head in self.heads.values_mut().flat_map(HashMap::values_mut) {
+            let missing = |member: &Mount| member.kept.0.is_none() && self.kept.contains_key(&member.to.tree);
+            if head.members.iter().any(missing) {
+                for member in &mut Arc::make_mut(head).members {
+                    member.kept.0 = self.kept.get(&member.to.tree).cloned();
+                }
+            }
+        }
         let shown = self.trees();
         self.kept.retain(|id, _| shown.contains(id));
     }
@@ -241,13 +270,19 @@ impl Space {
         let mut create = flags.create;
         let new = to.into_iter().map(|to| {
             let create = std::mem::take(&mut create);
-            Mount { to, create, id, what: what.clone() }
+            Mount { to, create, id, what: what.clone(), kept: Kept::default() }
         });
         let before = self.head(&from);
         let mut members: Vec<Mount> = match (flags.order, before) {
             (Order::Replace, _) => Vec::new(),
             (_, Some(head)) => head.members.clone(),
-            (_, None) => vec![Mount { to: from.clone(), create: false, id: 0, what: old.into() }],
+            (_, None) => vec![Mount {
+                to: from.clone(),
+                create: false,
+                id: 0,
+                what: old.into(),
+                kept: Kept::default(),
+            }],
         };
         let at = if flags.order == Order::Before { 0 } else { members.len() };
         members.splice(at..at, new);
