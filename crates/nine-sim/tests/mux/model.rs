@@ -131,14 +131,11 @@ impl Model {
         (saw, states)
     }
 
-    /// What somebody sees who walked there in this state, and looked in a later one. `late`: of a union that it has
-    /// walked to, it looks at the further members so late that servers unmounted everywhere are gone.
-    pub fn look(&self, op: &Op, later: &Self, late: bool) -> Answer<Saw> {
+    /// What somebody sees who walked there in this state, and looked in a later one.
+    pub fn look(&self, op: &Op, later: &Self) -> Answer<Saw> {
         let (Op::Read(path) | Op::List(path)) = op else { unreachable!("the others are no looks") };
         let mut place = self.walk(path)?;
         place.at.retain(|file| later.files.contains_key(file));
-        let held = place.at.first().copied();
-        place.at.retain(|file| !late || Some(*file) == held || later.shows(self.files[file].server));
         let first = place.at.first().ok_or(Errno::ENOENT)?;
         match (op, &later.files[first].kind) {
             (Op::List(_), _) => later.list(&place).map(Saw::Names),
@@ -154,7 +151,7 @@ impl Model {
 
     fn run(&mut self, op: &Op, states: &mut Vec<Self>) -> Answer<Saw> {
         match op {
-            Op::Read(_) | Op::List(_) => self.look(op, self, false),
+            Op::Read(_) | Op::List(_) => self.look(op, self),
             Op::Write(path, new) => {
                 let place = self.walk(path)?;
                 match &mut self.files.get_mut(&place.at[0]).expect("it was walked to").kind {
@@ -382,12 +379,6 @@ impl Model {
             }
         }
         Ok(all.into_iter().collect())
-    }
-
-    /// Whether anything of a server is mounted, or mounted on.
-    fn shows(&self, server: usize) -> bool {
-        let members = self.mounts.values().flatten().map(|member| member.to);
-        server == 0 || members.chain(self.mounts.keys().copied()).any(|id| self.files[&id].server == server)
     }
 
     /// It is a mount point, or one is below it.

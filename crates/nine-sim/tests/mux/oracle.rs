@@ -353,11 +353,10 @@ fn explain(belief: &Model, deeds: &[Deed]) -> Vec<Model> {
         for way in ways {
             let explains = |deed: &&Deed| match &deed.saw {
                 Some(seen) => (0..way.len()).any(|walked| {
-                    let looks = |later: &Model, late| {
-                        let saw = way[walked].look(&deed.op, later, late);
+                    way[walked..].iter().any(|later| {
+                        let saw = way[walked].look(&deed.op, later);
                         alike(seen, &saw.unwrap_or_else(Saw::Failed))
-                    };
-                    way[walked..].iter().any(|later| looks(later, false) || looks(later, true))
+                    })
                 }),
                 None => true,
             };
