@@ -3,8 +3,8 @@
 //! A world goes in rounds. In a round several things happen at once: at most one changes a tree, at most one changes
 //! the name space (then the tree's change is a write, which makes and removes no names), the others look. Allowed is
 //! what some order of the changes explains: each change gives the result and the state that the oracle says, each look
-//! walks in one of the states on the way and sees what is there in the same or a later one. A change that was taken back has happened or not. Several states may explain
-//! all that was seen; the next round goes on from each of them.
+//! walks in one of the states on the way and sees what is there in the same or a later one. A change that was taken
+//! back has happened or not. Several states may explain all that was seen; the next round goes on from each of them.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
