@@ -71,7 +71,7 @@ impl Local {
         Server {
             name: name.into(),
             dial: Arc::new(Self { server, core, kind }),
-            options: Options::default(),
+            options: Server::options(),
             lanes: 1,
             local: true,
         }

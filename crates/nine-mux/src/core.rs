@@ -18,7 +18,7 @@ use crate::outside::Outside;
 use crate::qid::Qids;
 use crate::space::{Flags, Mount, Place, Space, TreeId};
 use crate::sync::{Mutex, lock};
-use crate::upstream::{As, Ident, Root, Server, Tree, Upstream};
+use crate::upstream::{As, GREETING, Ident, Root, Server, Tree, Upstream};
 use crate::walk::{Last, Pos};
 
 /// See the module.
@@ -255,7 +255,12 @@ impl Core {
     /// Where a tree is mounted, if that can be.
     async fn mount_point(&self, by: &Walker, tree: &Tree, what: &str, old: &str) -> Result<Place, Error> {
         // A server that is not there now is mounted when somebody walks to it; one that refuses is refused.
-        let is_dir = match self.root(by, tree.id).await {
+        let late = || {
+            let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
+            Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
+        };
+        let root = self.outside.within(2 * GREETING, self.root(by, tree.id)).await;
+        let is_dir = match root.unwrap_or_else(late) {
             Ok(root) => Some(root.qid().is_dir()),
             Err(error) if is_unreachable(&error) => {
                 tracing::warn!("{what} is mounted, but not reached yet: {error}");

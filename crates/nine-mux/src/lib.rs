@@ -49,7 +49,7 @@ pub use qid::SLOTS_EACH;
 pub use show::{ConnectionStatus, MountStatus, Status, UpstreamStatus};
 pub use space::{Flags, MEMBERS_MAX, Order};
 pub use union::SEEN_MAX;
-pub use upstream::{As, Boxed, Dial, HOPS_MAX, OWNER, RETRY, Server, Spawn};
+pub use upstream::{As, BUDGET, Boxed, Dial, GREETING, HOPS_MAX, OWNER, RETRY, Server, Spawn};
 
 use crate::cfid::Walker;
 use crate::core::Core;

@@ -1,7 +1,9 @@
 //! What a mux needs of the world around it, and what is only there where [`run`](crate::Mux::run) is polled: the time,
-//! and tasks. Errands for it are left here, from any thread.
+//! timers, and tasks. Errands for it are left here, from any thread.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -19,10 +21,41 @@ struct Errands {
     tasks: Vec<Boxed<()>>,
     /// Who wants to know the time; one for each job at most.
     asking: Vec<Waker>,
+    /// Who wants to be woken after so long; one for each job at most.
+    alarms: Vec<(Duration, Arc<Alarm>)>,
     /// The time at the latest visit, and how many visits there were.
     now: Duration,
     visits: u64,
     runner: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Alarm(Mutex<Rung>);
+
+#[derive(Default)]
+struct Rung {
+    now: bool,
+    waker: Option<Waker>,
+}
+
+impl Alarm {
+    fn ring(&self) {
+        let waker = {
+            let mut rung = lock(&self.0);
+            rung.now = true;
+            rung.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut rung = lock(&self.0);
+        if rung.now {
+            return Poll::Ready(());
+        }
+        rung.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
 }
 
 impl Spawn for Outside {
@@ -56,15 +89,46 @@ impl Outside {
         .await
     }
 
+    /// What a future comes to, unless `limit` passes before.
+    pub(crate) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        let mut alarm: Option<Arc<Alarm>> = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(value));
+            }
+            let alarm = alarm.get_or_insert_with(|| {
+                let alarm = Arc::<Alarm>::default();
+                let runner = {
+                    let mut errands = lock(&self.0);
+                    errands.alarms.push((limit, alarm.clone()));
+                    errands.runner.take()
+                };
+                runner.into_iter().for_each(Waker::wake);
+                alarm
+            });
+            alarm.poll(cx).map(|()| None)
+        })
+        .await
+    }
+
     /// Does the errands, and remembers to be woken for the next.
     pub(crate) fn visit(&self, env: &impl Env, cx: &mut Context<'_>) {
-        let (tasks, asking) = {
+        let (tasks, asking, alarms) = {
             let mut errands = lock(&self.0);
             errands.now = env.now();
             errands.visits += 1;
             errands.runner = Some(cx.waker().clone());
-            (std::mem::take(&mut errands.tasks), std::mem::take(&mut errands.asking))
+            let Errands { tasks, asking, alarms, .. } = &mut *errands;
+            (std::mem::take(tasks), std::mem::take(asking), std::mem::take(alarms))
         };
+        for (limit, alarm) in alarms {
+            let timer = env.sleep_until(env.now() + limit);
+            env.spawn(Box::pin(async move {
+                timer.await;
+                alarm.ring();
+            }));
+        }
         for task in tasks {
             env.spawn(task);
         }

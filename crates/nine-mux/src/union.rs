@@ -11,7 +11,9 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use nine_io::client::{Entry, Error, File};
 use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid};
 
@@ -22,6 +24,8 @@ use crate::upstream::Root;
 
 /// Names of one open directory that are remembered.
 pub const SEEN_MAX: usize = 1 << 20;
+/// How long a listing waits for what is mounted in it; then what is covered there is shown.
+const LOOK: Duration = Duration::from_secs(1);
 /// Directory data asked of a member at once, bytes.
 const BLOCK: u32 = 64 * 1024;
 
@@ -163,18 +167,20 @@ impl Listing {
         let place = self.members[at].place.clone();
         let space = cfid.by.named.space();
         let covered: HashMap<&[u8], &Arc<Head>> = space.covered_names(&place).collect();
-        let mut shown = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let instead = match covered.get(&*entry.name) {
-                Some(head) => mounted(core, cfid, &place, head, &entry, attrs).await?,
-                None => None,
-            };
-            shown.push(instead.unwrap_or_else(|| {
+        // All at once: several that are silent are waited for as long as one.
+        let instead = entries.iter().map(async |entry| match covered.get(&*entry.name) {
+            Some(head) => mounted(core, cfid, &place, head, entry, attrs).await,
+            None => Ok(None),
+        });
+        let instead = join_all(instead).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let shown = entries.into_iter().zip(instead).map(|(entry, instead)| {
+            instead.unwrap_or_else(|| {
                 let map = |qid| core.qids.map(&root.tree.upstream.map, qid);
                 let attr = entry.attr.map(|attr| Attr { qid: map(attr.qid), ..attr });
                 Shown { name: entry.name, qid: map(entry.qid), ty: entry.ty, attr }
-            }));
-        }
+            })
+        });
+        let shown: Vec<Shown> = shown.collect();
         // A flush comes before this, or after it: the next read finds all of the block, or none.
         self.members[at].dir.as_mut().expect("it was opened above").cursor = next;
         for entry in shown {
@@ -253,8 +259,9 @@ async fn mounted(
         let ty = if pos.raw.is_dir() { 4 } else { entry.ty };
         Ok(Shown { name: entry.name.clone(), qid: map(pos.raw), ty, attr })
     };
-    match shown.await {
-        Err(error) if Error::errno(&error) == Errno::EINTR => Err(error),
-        shown => Ok(shown.ok()),
+    // A listing is no walk: it does not wait long for a server that only has a name in it.
+    match core.outside.within(LOOK, shown).await {
+        Some(Err(error)) if Error::errno(&error) == Errno::EINTR => Err(error),
+        shown => Ok(shown.and_then(Result::ok)),
     }
 }

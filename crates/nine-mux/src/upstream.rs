@@ -142,6 +142,14 @@ pub(crate) struct Root {
     pub(crate) file: Arc<File>,
 }
 
+impl Server {
+    /// How upstreams are spoken to. One client of the mux can have a quarter of what is under way at a server, and who
+    /// comes next may wait for all of it: so it is less here than for a client alone.
+    pub fn options() -> Options {
+        Options { budget: BUDGET, ..Options::default() }
+    }
+}
+
 impl Upstream {
     pub(crate) fn new(id: u32, server: Server, qids: Arc<Qids>) -> Self {
         let is_mux = OnceLock::new();
@@ -226,7 +234,12 @@ impl Lane {
                 .map_err(|error| Error::Transport { peer: name.clone(), error: Arc::new(error) })?;
             Client::connect(transport, upstream.server.options.clone()).await
         };
-        match connected.await {
+        let late = || {
+            let text = "it has not answered within 10 s";
+            let error = Arc::new(io::Error::new(io::ErrorKind::TimedOut, text));
+            Error::Transport { peer: name.clone(), error }
+        };
+        match outside.within(GREETING, connected).await.unwrap_or_else(|| Err(late())) {
             Ok((client, driver)) => {
                 let name = name.clone();
                 outside.spawn(Box::pin(async move {
@@ -339,5 +352,9 @@ pub const OWNER: &str = "owner";
 pub(crate) const HOPS: &str = "#hops=";
 /// Muxes that a request may come over: in a loop of mounts, a walk ends here.
 pub const HOPS_MAX: u8 = 8;
+/// Bytes that requests to an upstream and their answers may need together.
+pub const BUDGET: usize = 8 << 20;
+/// Time for a dial and the answer to Tversion.
+pub const GREETING: Duration = Duration::from_secs(10);
 /// For how long an upstream that cannot be reached is not tried again.
 pub const RETRY: Duration = Duration::from_secs(1);

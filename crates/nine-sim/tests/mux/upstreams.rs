@@ -12,7 +12,7 @@ use nine_proto::{Dialect, Errno, NOGID, OpenFlags, Qid, Tag};
 use nine_sim::{Shape, World};
 
 use crate::puppet::{Act, Puppet, TEXT, entry, qid, reply};
-use crate::world::{Muxed, cat, owner, ram, within};
+use crate::world::{Muxed, cat, ls, owner, put, ram, within};
 
 /// A mux with a bad server at /bad and a good one at /good.
 pub async fn between(m: &Muxed, puppet: &Puppet) {
@@ -309,6 +309,40 @@ fn a_silent_server_keeps_nobody_who_does_not_want_to_wait() {
             bystander(&m).await;
         });
     }
+}
+
+#[test]
+fn a_server_that_is_silent_from_the_start_is_mounted_and_holds_up_no_listing() {
+    let silences: [Trick; 2] = [
+        |_, _| Act::Silent,
+        |message, _| if let Tmsg::Attach { .. } = message { Act::Silent } else { Act::Honest },
+    ];
+    for (seed, silence) in silences.into_iter().enumerate() {
+        for dialect in [Dialect::L, Dialect::P2000] {
+            let world = World::new(seed as u64);
+            let m = Muxed::new(&world);
+            world.run(async move {
+                let puppet = Puppet::new(&m, silence);
+                let begun = m.env.now();
+                let server = puppet.server(&m, "silent");
+                m.space.mount(server, "", &owner(), "/dir/silent", Flags::REPLACE).await.unwrap();
+                assert!(m.env.now() - begun <= Duration::from_secs(21));
+                let (_client, root) = m.client(dialect).await;
+                let begun = m.env.now();
+                assert_eq!(ls(&root, "dir").await.unwrap(), ["silent"]);
+                assert!(m.env.now() - begun < Duration::from_millis(1100), "{:?}", m.env.now() - begun);
+                bystander_of_nothing(&m, &root).await;
+            });
+        }
+    }
+}
+
+/// What needs nobody else goes on.
+async fn bystander_of_nothing(m: &Muxed, root: &File) {
+    let begun = m.env.now();
+    put(root, "note", "text").await;
+    assert_eq!(cat(root, "note").await, Ok("text".into()));
+    assert!(m.env.now() - begun < Duration::from_millis(500));
 }
 
 /// Tags and fids that an upstream never gives back are few, then it is given up, and all who wait learn it.

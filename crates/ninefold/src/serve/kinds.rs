@@ -151,7 +151,7 @@ impl Servers {
             });
             at + 1
         };
-        let mut options = Options { token, ..Options::default() };
+        let mut options = Options { token, ..Server::options() };
         options.msize = self.remote.msize.unwrap_or(options.msize);
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
         Server {
