@@ -258,7 +258,10 @@ impl Lane {
                 Ok(client)
             }
             Err(error) => {
-                tracing::warn!(upstream = %name, "not reached: {error}");
+                // The first time whoever mounts it is told, and from then on whoever walks there.
+                if state.failed.is_none() && upstream.dials.load(Ordering::Relaxed) > 1 {
+                    tracing::warn!(upstream = %name, "not reached: {error}");
+                }
                 state.failed = Some((outside.now().await + RETRY, error.clone()));
                 Err(error)
             }
