@@ -58,9 +58,11 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
         served.push(start(&what, &["--as", "client"])?);
     }
     let port = |at: usize| served.get(at).map_or(0, |served: &Served| served.port).to_string();
-    let tools = folder().map_err(Trouble::NotEnded)?.join("tools/bin").display().to_string();
+    if all {
+        lend(&share).map_err(Trouble::NotEnded)?;
+    }
     let how = if all { "all" } else { "quick" };
-    let mut guest = Guest::new(&["bash", "/share/v9fs.sh", how, &port(0), &port(2), &port(1), &tools, only]);
+    let mut guest = Guest::new(&["bash", "/share/v9fs.sh", how, &port(0), &port(2), &port(1), only]);
     guest.share = Some(share.clone());
     guest.limit = Duration::from_secs(if all { 1800 } else { 180 });
     let ended = guest.run();
@@ -172,6 +174,15 @@ fn compare(source: &Path, disk: &Path, some: bool) -> Option<String> {
             Err(e) => Some(format!("diff: {e}")),
         }
     })
+}
+
+/// Lays the programs of [`tools`] into the share: what is below the host's /tmp the guest does not see.
+fn lend(share: &Path) -> Result<(), String> {
+    for program in ["fsx", "pjdfstest"] {
+        let from = folder()?.join("tools/bin").join(program);
+        fs::copy(&from, share.join(program)).map_err(|e| format!("{}: {e}", from.display()))?;
+    }
+    Ok(())
 }
 
 /// fsx and pjdfstest, built into `target/guest/tools`.
