@@ -14,7 +14,7 @@ use nine_proto::{Errno, Fid, Op, Qid, Str};
 use crate::cfid::Walker;
 use crate::core::{Core, refused};
 use crate::named::Named;
-use crate::upstream::{Ident, Tree};
+use crate::upstream::{Ident, Standing, Tree};
 
 /// Behind a client's afid.
 pub(crate) struct Afid {
@@ -26,11 +26,19 @@ impl Core {
     /// Begins to prove somebody.
     pub(crate) async fn auth(&self, req: &Later) -> Result<Reply, Failed> {
         let Op::Auth { uname, aname, uid } = req.op() else { unreachable!("only Tauth comes here") };
-        let named = self.aname(aname, &req.who().name)?.0;
+        let user = match uname {
+            b"" => self.names.user(uid),
+            name => String::from_utf8_lossy(name).into_owned(),
+        };
+        let named = self.aname(aname, &user)?.0;
         let tree =
             self.proves(&named).ok_or_else(|| refused(Errno::ENOENT, "authentication not required"))?;
-        let by =
-            Arc::new(Walker { named, ident: self.ident("", None, false), hops: 0, client: req.id().conn });
+        let by = Arc::new(Walker {
+            named,
+            ident: self.ident("", None, Standing::Proven),
+            hops: 0,
+            client: req.id().conn,
+        });
         let client = self.connect(&by, &tree).await?;
         let afid = client.new_fid()?;
         let aname = tree.aname.as_bytes();

@@ -18,7 +18,7 @@ use crate::outside::Outside;
 use crate::qid::Qids;
 use crate::space::{Flags, Mount, Place, Space, TreeId};
 use crate::sync::{Mutex, lock};
-use crate::upstream::{As, GREETING, Ident, Root, Server, Tree, Upstream};
+use crate::upstream::{As, GREETING, Ident, Root, Server, Standing, Tree, Upstream};
 use crate::walk::{Last, Pos};
 
 /// See the module.
@@ -45,7 +45,7 @@ pub(crate) struct Core {
 }
 
 /// A name, a number, and whether it is the owner.
-type User = (Box<str>, Option<u32>, bool);
+type User = (Box<str>, Option<u32>, Standing);
 
 /// What has happened since the beginning.
 #[derive(Default)]
@@ -100,7 +100,9 @@ impl Core {
                 let timer = tick.get_or_insert_with(|| env.sleep_until(env.now() + TICK));
                 if timer.as_mut().poll(cx).is_ready() {
                     tick = None;
-                    lock(&self.flushing).any = self.tick();
+                    lock(&self.flushing).any = false;
+                    let any = self.tick();
+                    lock(&self.flushing).any |= any;
                     // A new timer, if there still is a reason.
                     cx.waker().wake_by_ref();
                 }
@@ -144,6 +146,7 @@ impl Core {
     pub(crate) fn upstream(&self, server: Server) -> Arc<Upstream> {
         let mut upstreams = lock(&self.upstreams);
         if let Some(known) = upstreams.get(&server.name).and_then(Weak::upgrade) {
+            known.most.fetch_max(server.lanes, Ordering::Relaxed);
             return known;
         }
         upstreams.retain(|_, upstream| upstream.strong_count() > 0);
@@ -189,15 +192,15 @@ impl Core {
     }
 
     /// The user of this name and number, with the roots that it has already.
-    pub(crate) fn ident(&self, name: &str, uid: Option<u32>, owner: bool) -> Arc<Ident> {
+    pub(crate) fn ident(&self, name: &str, uid: Option<u32>, standing: Standing) -> Arc<Ident> {
         let mut idents = lock(&self.idents);
-        let key = (Box::from(name), uid, owner);
+        let key = (Box::from(name), uid, standing);
         if let Some(ident) = idents.get(&key).and_then(Weak::upgrade) {
             return ident;
         }
         idents.retain(|_, ident| ident.strong_count() > 0);
         let mut ident = Ident::new(name, uid);
-        ident.owner = owner;
+        ident.standing = standing;
         let ident = Arc::new(ident);
         idents.insert(key, Arc::downgrade(&ident));
         ident
@@ -207,7 +210,17 @@ impl Core {
     pub(crate) async fn root(&self, by: &Walker, tree: TreeId) -> Result<Arc<Root>, Error> {
         let tree = self.tree_of(tree).ok_or(Error::Remote(Errno::ENOENT.into()))?;
         let ident = tree.user.as_ref().unwrap_or(&by.ident);
+        if self.pretends(ident) && !tree.upstream.server.local {
+            let text = "that is whoever runs this mux: show the token, or come over the unix socket";
+            return Err(refused(Errno::EACCES, text));
+        }
         heed(ident.root(&tree, by.hops, by.client, &self.outside)).await?
+    }
+
+    /// Whether a user only claims to be us, or root: a server that trusts us would believe it.
+    fn pretends(&self, ident: &Ident) -> bool {
+        let uid = ident.uid.or_else(|| self.names.uid(ident.name.as_bytes()));
+        ident.standing == Standing::Claimed && [Some(0), Some(nine_net::own_ids().0)].contains(&uid)
     }
 
     /// The client of a tree's server, dialled if need be.
@@ -259,7 +272,7 @@ impl Core {
             let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
             Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
         };
-        let root = self.outside.within(2 * GREETING, self.root(by, tree.id)).await;
+        let root = self.within(2 * GREETING, self.root(by, tree.id)).await;
         let is_dir = match root.unwrap_or_else(late) {
             Ok(root) => Some(root.qid().is_dir()),
             Err(error) if is_unreachable(&error) => {
@@ -268,7 +281,22 @@ impl Core {
             }
             Err(error) => return Err(error),
         };
-        self.covered(by, old, is_dir, true).await
+        self.soon(self.covered(by, old, is_dir, true)).await
+    }
+
+    /// What a future comes to, unless `limit` passes before. What it has asked then may never be answered.
+    pub(crate) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let value = self.outside.within(limit, future).await;
+        if value.is_none() {
+            self.flushed();
+        }
+        value
+    }
+
+    /// A walk of our own, which nobody would flush.
+    async fn soon<T>(&self, walk: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let late = || Err(refused(Errno::ETIMEDOUT, "a server on the way has not answered within 20 s"));
+        self.within(2 * GREETING, walk).await.unwrap_or_else(late)
     }
 
     /// Changes a name space in which `trees` are to be seen from now on, and lets go of what is seen no more.
@@ -298,8 +326,8 @@ impl Core {
 
     /// Makes `new` be seen at `old` (bind(2)): what is there now, whatever happens to its name later.
     pub(crate) async fn bind(&self, by: &Walker, new: &str, old: &str, flags: Flags) -> Result<u64, Error> {
-        let pos = self.resolve(by, new).await?;
-        let from = self.covered(by, old, Some(pos.raw.is_dir()), true).await?;
+        let pos = self.soon(self.resolve(by, new)).await?;
+        let from = self.soon(self.covered(by, old, Some(pos.raw.is_dir()), true)).await?;
         let to: Vec<Place> = match &pos.crossed {
             Some((head, _)) => head.members.iter().map(|member| member.to.clone()).collect(),
             None => vec![pos.place().clone()],
@@ -317,10 +345,10 @@ impl Core {
     /// Takes `new` away from `old`, or with no `new` everything (bind(2)). The words of the calls are enough: servers
     /// may be gone, and what `old` was may be hidden by now.
     pub(crate) async fn unmount(&self, by: &Walker, new: Option<&str>, old: &str) -> Result<(), Error> {
-        let covered = self.covered(by, old, None, false).await;
+        let covered = self.soon(self.covered(by, old, None, false)).await;
         let places = match new {
             None => None,
-            Some(new) => match self.resolve(by, new).await {
+            Some(new) => match self.soon(self.resolve(by, new)).await {
                 Ok(pos) => Some(vec![pos.step.covered.clone(), pos.place().clone()]),
                 Err(_) => Some(Vec::new()),
             },

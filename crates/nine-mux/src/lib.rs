@@ -92,7 +92,7 @@ impl Mux {
     /// A name space to change, made if there is none of this name. The first one is [`MAIN`].
     pub fn space(&self, name: &str, owner: Owner) -> Space {
         let named = self.0.named_or_new(name);
-        let ident = self.0.ident(&owner.name, owner.uid, false);
+        let ident = self.0.ident(&owner.name, owner.uid, upstream::Standing::Proven);
         let by = Arc::new(Walker { named, ident, hops: 0, client: 0 });
         Space { core: self.0.clone(), by }
     }

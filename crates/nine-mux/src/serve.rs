@@ -23,7 +23,7 @@ use crate::message::{data, message, newfid};
 use crate::named::Named;
 use crate::space::Place;
 use crate::union::Listing;
-use crate::upstream::{HOPS, HOPS_MAX};
+use crate::upstream::{HOPS, HOPS_MAX, Standing};
 use crate::walk::{Pos, run_of};
 
 /// What becomes of a request.
@@ -74,6 +74,12 @@ impl Core {
         if let Some(error) = self.forbids(&op, &cfid, req) {
             return Way::Refused(error);
         }
+        if let Op::Clunk = op
+            && req.is_silent()
+        {
+            // Nobody waits for the answer: dropping the file clunks it.
+            return Way::Done;
+        }
         let target = req.node2::<CFid>();
         let into_union = target.as_ref().is_ok_and(|target| target.is_union());
         let other = match target {
@@ -105,7 +111,11 @@ impl Core {
             Some(Error::new(Errno::EBUSY, what))
         };
         match op {
-            Op::Remove | Op::Rename { .. } => busy(&cfid.step.covered),
+            Op::Remove => busy(&cfid.step.covered),
+            Op::Rename { name } => {
+                let to = req.node2::<CFid>().ok()?;
+                busy(&cfid.step.covered).or_else(|| busy(&to.place().child(name)))
+            }
             Op::Setattr { set } if set.name.is_some() => busy(&cfid.step.covered),
             // In a union only the walk tells whose name it is: see `unlink`.
             Op::Unlink { name, .. } if !cfid.is_union() => busy(&cfid.place().child(name)),
@@ -135,10 +145,6 @@ impl Core {
             }
             Op::Readdir { .. } => matches!(cfid.open, Some(Open::There)),
             Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } | Op::RenameAt { .. } => !cfid.is_union(),
-            Op::Read { count, .. } => {
-                let in_one_piece = cfid.raw.ty & (Qid::APPEND | Qid::EXCL) != 0;
-                in_one_piece || *count <= cfid.client().iounit_max()
-            }
             // An attribute is stored by its clunk, and a file that is written may fail there.
             Op::Clunk => cfid.open.is_some(),
             Op::Getattr { mask } => {
@@ -212,13 +218,6 @@ impl Core {
                 heed(listing.lock()).await?.read(self, &cfid, cookie, &mut buf).await?;
                 Ok(Reply::Dir(buf))
             }
-            Op::Read { offset, count } => {
-                // More than a message of the upstream holds: several, at once.
-                let mut bytes = vec![0; count as usize];
-                let n = cfid.file.read_at(offset, &mut bytes).await?;
-                bytes.truncate(n);
-                Ok(Reply::Read(bytes.into()))
-            }
             Op::Create { name, make, flags, perm, gid } => {
                 let made = self.create(&cfid, name, make, flags, perm, gid, req).await?;
                 Ok(Reply::Open { qid: made.qid.qid, iounit: made.file.iounit(), node: Arc::new(made) })
@@ -241,7 +240,7 @@ impl Core {
         let (named, path) = self.aname(aname, &who.name)?;
         let ident = match req.node2::<Afid>() {
             Ok(afid) => self.proven(req, &afid).await?,
-            Err(_) => self.ident(&who.name, who.uid, who.owner),
+            Err(_) => self.ident(&who.name, who.uid, Standing::of(who)),
         };
         let by = Arc::new(Walker { named, ident, hops: 0, client: req.id().conn });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;

@@ -182,6 +182,9 @@ impl Core {
     async fn rename(&self, cfid: &CFid, to: &CFid, name: &[u8]) -> Result<(), Failed> {
         let from = &cfid.step.covered;
         let (place, into) = self.target(from, to).await?;
+        if cfid.by.named.space().within(&place.child(name)).is_some() {
+            return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));
+        }
         let client = cfid.client();
         if !into.client().is_same(client) || (!client.dialect().is_l() && place != from.parent()) {
             return Err(refused(Errno::EXDEV, "this server cannot move the file there"));
@@ -229,6 +232,10 @@ impl Core {
     async fn rename_here(&self, cfid: &CFid, name: &[u8]) -> Result<(), Failed> {
         let from = &cfid.step.covered;
         let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
+        // Somebody may have moved it.
+        if dir.walk(cfid.step.called()).await?.qid().path != cfid.raw.path {
+            return Err(Failed::Remote(Errno::ENOENT.into()));
+        }
         // Twstat never replaces (stat(5)), Trename does.
         match dir.walk(name).await {
             Ok(_) => return Err(Failed::Remote(Errno::EEXIST.into())),

@@ -260,7 +260,7 @@ async fn mounted(
         Ok(Shown { name: entry.name.clone(), qid: map(pos.raw), ty, attr })
     };
     // A listing is no walk: it does not wait long for a server that only has a name in it.
-    match core.outside.within(LOOK, shown).await {
+    match core.within(LOOK, shown).await {
         Some(Err(error)) if Error::errno(&error) == Errno::EINTR => Err(error),
         shown => Ok(shown.and_then(Result::ok)),
     }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -84,6 +84,8 @@ pub(crate) struct Upstream {
     pub(crate) server: Server,
     pub(crate) map: Map,
     qids: Arc<Qids>,
+    /// Lanes at most, of all that have mounted it.
+    pub(crate) most: AtomicU16,
     lanes: Mutex<HashMap<LaneKey, Arc<Lane>>>,
     /// Whether it is a mux like this one, once it is known.
     is_mux: OnceLock<bool>,
@@ -128,8 +130,7 @@ pub(crate) struct Tree {
 pub(crate) struct Ident {
     pub(crate) name: Box<str>,
     pub(crate) uid: Option<u32>,
-    /// It is the owner of this mux, and has proven it here.
-    pub(crate) owner: bool,
+    pub(crate) standing: Standing,
     roots: Mutex<HashMap<(TreeId, LaneKey), RootPlace>>,
 }
 
@@ -152,7 +153,7 @@ impl Server {
 
 impl Upstream {
     pub(crate) fn new(id: u32, server: Server, qids: Arc<Qids>) -> Self {
-        let is_mux = OnceLock::new();
+        let (is_mux, most) = (OnceLock::new(), server.lanes);
         if server.local {
             is_mux.get_or_init(|| false);
         }
@@ -161,6 +162,7 @@ impl Upstream {
             server,
             map: Map::new(id),
             qids,
+            most: AtomicU16::new(most),
             lanes: Mutex::default(),
             is_mux,
             dials: AtomicU32::new(0),
@@ -170,7 +172,7 @@ impl Upstream {
     /// The lane for requests that have come over so many muxes, of the clients of this number.
     pub(crate) fn lane(&self, hops: u8, client: u64) -> Arc<Lane> {
         let hops = if self.is_mux.get() == Some(&false) { 0 } else { hops };
-        let index = (client % u64::from(self.server.lanes.max(1))) as u16;
+        let index = (client % u64::from(self.most.load(Ordering::Relaxed).max(1))) as u16;
         let key = LaneKey { hops, index };
         lock(&self.lanes).entry(key).or_insert_with(|| Arc::new(Lane::new(key))).clone()
     }
@@ -269,9 +271,30 @@ impl Lane {
     }
 }
 
+/// What stands behind a user's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Standing {
+    /// Nothing.
+    Claimed,
+    /// The kernel, or a certificate; or it is ourselves.
+    Proven,
+    /// It is the owner of this mux, and has proven it here.
+    Owner,
+}
+
+impl Standing {
+    pub(crate) fn of(who: &nine_io::server::Who) -> Self {
+        match who.proof {
+            _ if who.owner => Self::Owner,
+            nine_net::Proof::None => Self::Claimed,
+            _ => Self::Proven,
+        }
+    }
+}
+
 impl Ident {
     pub(crate) fn new(name: &str, uid: Option<u32>) -> Self {
-        Self { name: name.into(), uid, owner: false, roots: Mutex::default() }
+        Self { name: name.into(), uid, standing: Standing::Proven, roots: Mutex::default() }
     }
 
     /// Its root of a tree on the lane for clients of this number, whose requests have come over so many muxes.
@@ -299,7 +322,7 @@ impl Ident {
         *place = None;
         let client = lane.connect(&tree.upstream, outside).await?;
         let begun = outside.now().await;
-        let told = self.owner && tree.upstream.server.dial.is_told();
+        let told = self.standing == Standing::Owner && tree.upstream.server.dial.is_told();
         let aname = if told { OWNER } else { &tree.aname };
         let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), aname).await?;
         let took = outside.now().await.saturating_sub(begun).as_micros();
@@ -330,16 +353,24 @@ async fn hop(upstream: &Upstream, root: File, hops: u8) -> Result<File, Error> {
     }
     match root.walk(format!("{HOPS}{hops}")).await {
         // There are servers to whom every name is a file.
-        Ok(again) if again.qid() == root.qid() => {
+        Ok(again) if (again.qid().path, again.qid().ty) == (root.qid().path, root.qid().ty) => {
             upstream.is_mux.get_or_init(|| true);
             Ok(again)
         }
-        Err(error) if error.errno() == Errno::ELOOP || error.is_disconnect() => Err(error),
+        // A mux whose own servers are not there now says what they say: the next root asks again.
+        Err(error) if error.is_disconnect() || !is_no_such_name(error.errno()) => Err(error),
         _ => {
             upstream.is_mux.get_or_init(|| false);
             Ok(root)
         }
     }
+}
+
+/// What servers say of a name that they do not have, or cannot.
+fn is_no_such_name(errno: Errno) -> bool {
+    let known =
+        [Errno::ENOENT, Errno::ENOTDIR, Errno::EINVAL, Errno::EACCES, Errno::EPERM, Errno::EOPNOTSUPP];
+    known.contains(&errno)
 }
 
 impl Root {

@@ -204,7 +204,10 @@ impl Core {
             // The root is its own parent.
             return Ok(pos);
         };
-        let is_plain = pos.crossed.is_none() && pos.step.covered == parent.covered.child(&pos.step.name);
+        // What it was attached to is where nothing leads out of, wherever it has been moved.
+        let is_plain = pos.crossed.is_none()
+            && parent.parent.is_some()
+            && pos.step.covered == parent.covered.child(&pos.step.name);
         match space.head(&parent.covered) {
             None if is_plain => {
                 // The upstream knows where it is now, also if somebody has renamed it.

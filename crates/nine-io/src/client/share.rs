@@ -8,6 +8,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// What every client may have, whatever the others do: calls.
 const FLOOR: usize = 4;
+/// And of so many bytes each.
+const LITTLE: usize = 8 * 1024;
 
 /// Calls, and bytes that they may need.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,9 +39,11 @@ impl Shares {
             return true;
         }
         let has = self.clients.get(&client).map(|client| client.has).unwrap_or_default();
-        let left = |all: usize, has: usize, most: usize| (most + has).saturating_sub(all) / 4;
-        has.calls < left(all.calls, has.calls, most.calls).max(FLOOR)
-            && (has.calls < FLOOR || has.bytes + cost <= left(all.bytes, has.bytes, most.bytes))
+        // What the others leave.
+        let part = |all: usize, has: usize, most: usize| (most + has).saturating_sub(all) / 4;
+        has.calls < part(all.calls, has.calls, most.calls).max(FLOOR)
+            && (has.calls == 0
+                || has.bytes + cost <= part(all.bytes, has.bytes, most.bytes).max(FLOOR * LITTLE))
     }
 
     pub(super) fn begun(&mut self, client: u64, cost: usize) {
@@ -68,6 +72,18 @@ impl Shares {
             self.ring.push_back(client);
         }
         waiting.push_back(ticket);
+    }
+
+    /// A call that waits was taken back.
+    pub(super) fn take_back(&mut self, client: u64, ticket: u64) {
+        let Some(of) = self.clients.get_mut(&client) else { return };
+        of.waiting.retain(|waiting| *waiting != ticket);
+        if of.waiting.is_empty() {
+            self.ring.retain(|waiting| *waiting != client);
+            if of.has.calls == 0 {
+                self.clients.remove(&client);
+            }
+        }
     }
 
     /// Whether a client has calls that wait.
@@ -107,6 +123,32 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_calls_of_two_clients_leave_most_of_the_bytes() {
+        let mut shares = Shares::default();
+        let (most, mut all) = (Ledger { calls: 1024, bytes: 8 << 20 }, Ledger::default());
+        for client in [1, 2] {
+            while shares.may(client, 1 << 20, all, most) {
+                shares.begun(client, 1 << 20);
+                all = Ledger { calls: all.calls + 1, bytes: all.bytes + (1 << 20) };
+            }
+        }
+        assert_eq!(all.bytes, 3 << 20);
+    }
+
+    #[test]
+    fn what_is_taken_back_leaves_nothing() {
+        let mut shares = Shares::default();
+        shares.wait(1, 0);
+        for ticket in 1..100 {
+            shares.wait(1, ticket);
+            shares.take_back(1, ticket);
+        }
+        assert_eq!(shares.clients[&1].waiting.len(), 1);
+        shares.take_back(1, 0);
+        assert_eq!((shares.clients.len(), shares.turns()), (0, 0));
+    }
 
     #[test]
     fn clients_take_turns_and_each_keeps_its_order() {

@@ -27,6 +27,8 @@ use crate::sync::{Mutex, lock};
 
 /// What a message and its answer are charged at least, bytes.
 const SMALL: usize = 1024;
+/// A call that costs no more than this does not wait behind one that finds no room, bytes.
+const OVERTAKES: usize = 8 * 1024;
 /// What the answer to a message is charged whose answer is text of any length, bytes.
 const TEXT: usize = 68 * 1024;
 
@@ -221,7 +223,8 @@ impl State {
         let share = waiter.share();
         let sent =
             Sent { call: Some(call), cost: self.cost(message), count: asked(message), flushed: None, share };
-        let room = !self.full && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent);
+        let passes = !self.full || sent.cost <= OVERTAKES;
+        let room = passes && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent);
         let mut queued = Vec::new();
         let buf = if room { &mut self.out.heads } else { &mut queued };
         let start = buf.len();
@@ -275,7 +278,7 @@ impl State {
         let Slot::Waits { at, .. } = self.calls[call] else { return };
         match at {
             At::Queue(ticket) => {
-                let orphan = self.queue.remove(&ticket).and_then(|q| self.session.unsent(q.intent));
+                let orphan = self.dequeue(ticket);
                 self.complete(call, Err(interrupted()), None);
                 self.clunk(orphan);
             }
@@ -317,6 +320,13 @@ impl State {
         (forsaken, waiting)
     }
 
+    /// A call is taken back that has not been sent.
+    fn dequeue(&mut self, ticket: u64) -> Option<Fid> {
+        let queued = self.queue.remove(&ticket)?;
+        self.shares.take_back(queued.sent.share, ticket);
+        self.session.unsent(queued.intent)
+    }
+
     fn send_flush(&mut self, tag: Tag) {
         let now = self.now;
         self.sent[usize::from(tag.0)].flushed.get_or_insert(now);
@@ -332,9 +342,7 @@ impl State {
                 self.calls[call] = Slot::Free;
                 self.free.push(call);
                 match at {
-                    At::Queue(ticket) => {
-                        self.queue.remove(&ticket).and_then(|q| self.session.unsent(q.intent))
-                    }
+                    At::Queue(ticket) => self.dequeue(ticket),
                     At::Tag(tag) => {
                         self.sent[usize::from(tag.0)].call = None;
                         self.send_flush(tag);
@@ -363,6 +371,10 @@ impl State {
 
     /// One frame of the server; `owner` owns its bytes, if they may be kept without a copy.
     pub(crate) fn receive(&mut self, frame: &[u8], owner: Option<&Bytes>) -> Result<(), WireError> {
+        if self.dead.is_some() {
+            // Everybody has been told already.
+            return Ok(());
+        }
         match self.session.receive(frame)? {
             Event::Ask(version) => version.encode(NOTAG, Dialect::P2000, &mut self.out.heads),
             Event::Agreed => self.agreed = true,
@@ -498,11 +510,9 @@ impl State {
                 self.shares.served(share);
                 continue;
             };
-            if !self.fits(sent.cost) {
-                self.full = true;
-                return;
-            }
-            if !self.may(&sent) {
+            self.full |= !self.fits(sent.cost);
+            let passes = !self.full || sent.cost <= OVERTAKES;
+            if !passes || !self.fits(sent.cost) || !self.may(&sent) {
                 self.shares.pass();
                 turns -= 1;
                 continue;

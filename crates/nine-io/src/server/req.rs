@@ -129,6 +129,11 @@ impl Request {
         self.inner.dialect()
     }
 
+    /// Whether it is a clunk that no client waits for.
+    pub fn is_silent(&self) -> bool {
+        self.inner.is_silent()
+    }
+
     /// Of a read: the bytes that the answer may have.
     pub fn count(&self) -> u32 {
         self.inner.count()
