@@ -2,15 +2,15 @@
 
 use std::future::ready;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use nine_io::client::{Client, File, Options};
-use nine_io::server::{Core, FileServer, Gate, Service};
+use nine_io::server::{Answer, Core, FileServer, Gate, Node, Req, ReqId, Service};
 use nine_mux::{As, Boxed, Dial, Local, Mux, Owner, Server, Space, Spawn};
 use nine_net::{Env, Transport};
-use nine_proto::{Dialect, NOUID, Numeric, OpenFlags};
+use nine_proto::{Dialect, Errno, NOUID, Numeric, OpenFlags};
 use nine_servers::Ram;
 use nine_sim::{Links, Shape, SimEnv, World};
 
@@ -23,6 +23,33 @@ pub struct Muxed {
     pub mux: Mux,
     pub space: Space,
     pub links: Arc<Links>,
+    inside: Arc<Inside>,
+}
+
+/// A mux as a server of itself, or of one that it mounts: it goes with the last [`Muxed`], or nobody would ever go.
+struct Inside(Arc<Itself>);
+
+struct Itself(Mutex<Option<Mux>>);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().take();
+    }
+}
+
+impl FileServer for Itself {
+    fn serve(&self, req: Req) -> Answer {
+        match self.0.lock().unwrap().clone() {
+            Some(mux) => mux.serve(req),
+            None => req.now(Err(Errno::EIO.into())),
+        }
+    }
+
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        if let Some(mux) = self.0.lock().unwrap().clone() {
+            mux.cancel(id, node);
+        }
+    }
 }
 
 /// A server behind a link that is made anew at each dial.
@@ -52,7 +79,8 @@ impl Muxed {
         let mux = Mux::new(backbone, Arc::new(Numeric));
         world.env().spawn(Box::pin(mux.run(world.env())));
         let space = mux.space(nine_mux::MAIN, Owner::default());
-        Self { env: world.env(), core, mux, space, links: Arc::new(Links::new(world)) }
+        let inside = Arc::new(Inside(Arc::new(Itself(Mutex::new(Some(mux.clone()))))));
+        Self { env: world.env(), core, mux, space, links: Arc::new(Links::new(world)), inside }
     }
 
     /// What mounts a file server of another machine.
@@ -68,7 +96,7 @@ impl Muxed {
 
     /// What mounts this mux somewhere, itself included.
     pub fn as_server(&self, name: &str) -> Server {
-        self.far(name, Arc::new(self.mux.clone()), Shape::default())
+        self.far(name, self.inside.0.clone(), Shape::default())
     }
 
     /// A client of the mux, at its root.
