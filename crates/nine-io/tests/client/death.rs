@@ -104,6 +104,18 @@ fn an_abort_gives_its_own_reason() {
 }
 
 #[test]
+fn an_answer_that_comes_after_an_abort_is_nobodys() {
+    let mut w = world(Dialect::L);
+    let walking = w.start(|root| async move { root.walk("x").await });
+    let walk = w.server.one();
+    w.client.abort(std::io::ErrorKind::TimedOut.into());
+    w.server.error(walk.0, 2, "file not found");
+    w.exec.run();
+    assert!(walking.take().unwrap_err().is_disconnect());
+    assert!(w.driver.take().is_err());
+}
+
+#[test]
 fn the_driver_ends_well_when_nobody_is_left_and_all_is_answered() {
     let World { mut exec, mut server, client, root, driver } = world(Dialect::L);
     drop(client);

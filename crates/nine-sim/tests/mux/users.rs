@@ -1,9 +1,12 @@
 //! Who sees what: users at one server, several name spaces, and qids that belong to one file each.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use nine_io::client::{Client, File};
+use nine_io::client::{Client, File, Options};
+use nine_io::server::{Anonymous, Gate, Service};
 use nine_mux::{As, Flags, Owner};
+use nine_net::{Env, Proof};
 use nine_proto::{Dialect, Errno, GetMask, NOUID};
 use nine_sim::{Shape, World};
 
@@ -14,6 +17,43 @@ async fn as_user(m: &Muxed, user: &str, aname: &str) -> Result<(Client, File), E
     let (client, _) = m.client(Dialect::L).await;
     let root = client.attach(user, NOUID, aname).await.map_err(|error| error.errno())?;
     Ok((client, root))
+}
+
+#[test]
+fn who_only_claims_to_be_the_owner_is_not_believed_by_the_next_server_either() {
+    let world = World::new(0);
+    let m = Muxed::new(&world);
+    world.run(async move {
+        let server = m.far("s", ram(&[("f", "text")]).await, Shape::default());
+        m.space.mount(server, "", &As::Client, "/s", Flags::REPLACE).await.unwrap();
+        let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+        let service = Service::new(Arc::new(m.mux.clone()), gate, m.core.clone());
+        for (uid, believed) in [(0, false), (nine_net::own_ids().0, false), (4711, true)] {
+            let (near, far) = m.links.link(Shape { proof: Proof::None, ..Shape::default() });
+            m.env.spawn(Box::pin(service.connect(Box::new(far))));
+            let (client, driver) = Client::connect(near, Options::default()).await.unwrap();
+            m.env.spawn(Box::pin(async { drop(driver.await) }));
+            let root = client.attach("", uid, "").await.unwrap();
+            assert_eq!(cat(&root, "s/f").await.is_ok(), believed, "uid {uid}");
+        }
+    });
+}
+
+#[test]
+fn nothing_leads_out_of_what_was_attached_wherever_it_is_moved() {
+    let world = World::new(0);
+    let m = Muxed::new(&world);
+    world.run(async move {
+        let server = m.far("s", ram(&[("work/x/", ""), ("secret/f", "text")]).await, Shape::default());
+        m.space.mount(server, "", &owner(), "/s", Flags::REPLACE).await.unwrap();
+        let (_inner, work) = as_user(&m, "u", "/s/work").await.unwrap();
+        let inside = work.walk("x").await.unwrap();
+        let (_outer, root) = m.client(Dialect::L).await;
+        let from = root.walk("s/work").await.unwrap();
+        from.rename("x", &root.walk("s/secret").await.unwrap(), "x").await.unwrap();
+        assert!(inside.walk("../f").await.is_err());
+        assert_eq!(inside.walk("..").await.unwrap().qid().path, work.qid().path);
+    });
 }
 
 #[test]
