@@ -64,13 +64,10 @@ impl Core {
         let op = req.op();
         match op {
             Op::Auth { .. } | Op::Attach { .. } => return Way::Job,
-            _ if req.node::<Afid>().is_ok() => return Way::Job,
             _ => {}
         }
-        let cfid = match req.node::<CFid>() {
-            Ok(cfid) => cfid,
-            Err(error) => return Way::Refused(error),
-        };
+        // All other nodes are afids.
+        let Ok(cfid) = req.node::<CFid>() else { return Way::Job };
         if let Some(error) = self.forbids(&op, &cfid, req) {
             return Way::Refused(error);
         }

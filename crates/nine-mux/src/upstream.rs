@@ -30,7 +30,7 @@ pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// How an upstream is reached: called for every connection, so that its address is resolved anew each time.
 pub trait Dial: Send + Sync + 'static {
-    /// A connection. What must live beside it can be spawned.
+    /// A connection, within 20 s. What must live beside it can be spawned.
     fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>>;
 
     /// Whether mount points that are missing may be made there.
@@ -227,21 +227,17 @@ impl Lane {
         }
         let name = &upstream.server.name;
         upstream.dials.fetch_add(1, Ordering::Relaxed);
+        let failed = |error: io::Error| Error::Transport { peer: name.clone(), error: Arc::new(error) };
+        let late = |text: &str| failed(io::Error::new(io::ErrorKind::TimedOut, text));
         let connected = async {
-            let transport = upstream
-                .server
-                .dial
-                .dial(outside)
-                .await
-                .map_err(|error| Error::Transport { peer: name.clone(), error: Arc::new(error) })?;
-            Client::connect(transport, upstream.server.options.clone()).await
+            // Dialers have limits of their own; this one is for those that forget.
+            let dialled = outside.within(2 * GREETING, upstream.server.dial.dial(outside)).await;
+            let transport = dialled.ok_or_else(|| late("no connection within 20 s"))?.map_err(failed)?;
+            let greeted = Client::connect(transport, upstream.server.options.clone());
+            let greeted = outside.within(GREETING, greeted).await;
+            greeted.ok_or_else(|| late("connected, but no answer within 10 s"))?
         };
-        let late = || {
-            let text = "it has not answered within 10 s";
-            let error = Arc::new(io::Error::new(io::ErrorKind::TimedOut, text));
-            Error::Transport { peer: name.clone(), error }
-        };
-        match outside.within(GREETING, connected).await.unwrap_or_else(|| Err(late())) {
+        match connected.await {
             Ok((client, driver)) => {
                 let name = name.clone();
                 outside.spawn(Box::pin(async move {
@@ -388,7 +384,7 @@ pub(crate) const HOPS: &str = "#hops=";
 pub const HOPS_MAX: u8 = 8;
 /// Bytes that requests to an upstream and their answers may need together.
 pub const BUDGET: usize = 8 << 20;
-/// Time for a dial and the answer to Tversion.
+/// Time for the answer to Tversion.
 pub const GREETING: Duration = Duration::from_secs(10);
 /// For how long an upstream that cannot be reached is not tried again.
 pub const RETRY: Duration = Duration::from_secs(1);

@@ -72,7 +72,7 @@ async fn a_count_too_small_gives_no_part_of_a_record(s: &Scene) -> Verdict {
     Ok(())
 }
 
-async fn offset_zero_rewinds(s: &Scene) -> Verdict {
+pub(super) async fn offset_zero_rewinds(s: &Scene) -> Verdict {
     let mut c = opened(s, FILES).await?;
     let first = c.entries(A, 8192).await?;
     c.put(DIR, b"later", b"").await?;
@@ -151,7 +151,7 @@ async fn the_root_can_be_listed(s: &Scene) -> Verdict {
 }
 
 /// The case's directory with so many files, open as A.
-async fn opened(s: &Scene, files: usize) -> Verdict<Conn> {
+pub(super) async fn opened(s: &Scene, files: usize) -> Verdict<Conn> {
     let mut c = s.here().await?;
     fill(&mut c, files).await?;
     c.walk(DIR, A, &[]).await?;

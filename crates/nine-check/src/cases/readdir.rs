@@ -1,9 +1,9 @@
 //! Directories of .L: Treaddir gives entries with cookies.
 
+use nine_proto::Entries;
 use nine_proto::msg::Tmsg;
-use nine_proto::{Entries, OpenFlags};
 
-use super::dir::{FILES, all_there, fill, name};
+use super::dir::{self, FILES, all_there, name, opened};
 use crate::case::{Verdict, cases, fail, hold};
 use crate::conn::Conn;
 use crate::scene::{A, B, DIR, Scene};
@@ -71,13 +71,7 @@ async fn it_resumes_at_any_cookie(s: &Scene) -> Verdict {
 }
 
 async fn zero_rewinds(s: &Scene) -> Verdict {
-    let mut c = opened(s, FILES).await?;
-    let first = c.entries(A, 8192).await?;
-    c.put(DIR, b"later", b"").await?;
-    let second = c.entries(A, 8192).await?;
-    hold(first.len() == FILES && second.len() == FILES + 1, || {
-        format!("{FILES} files were listed as {}, one more as {}", first.len(), second.len())
-    })
+    dir::offset_zero_rewinds(s).await
 }
 
 async fn cookies_are_unique(s: &Scene) -> Verdict {
@@ -209,14 +203,6 @@ fn parsed(c: &Conn, data: &[u8]) -> Verdict<Vec<Line>> {
         Err(_) => fail("the directory data are no whole entries"),
     };
     entries.map(line).collect()
-}
-
-async fn opened(s: &Scene, files: usize) -> Verdict<Conn> {
-    let mut c = s.here().await?;
-    fill(&mut c, files).await?;
-    c.walk(DIR, A, &[]).await?;
-    c.open(A, OpenFlags::READ).await?;
-    Ok(c)
 }
 
 const DT_DIR: u8 = 4;

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, Qid};
 
+use super::Client;
 use super::answer::Answer;
-use super::error::{Error, Result};
+use super::error::Result;
 use super::file::File;
 use super::state::Waiter;
-use super::{Client, text};
 use crate::server::{Later, ReqId, Request};
 
 /// Who turns answers into answers.
@@ -92,10 +92,5 @@ impl Client {
     /// Asks for what no other method says.
     pub async fn ask(&self, message: Tmsg<'_>) -> Result<Answer> {
         self.call(message).await
-    }
-
-    /// A string that the wire can carry: at most 65,535 bytes, without NUL.
-    pub fn text<'s>(&self, s: &'s [u8]) -> Result<&'s [u8], Error> {
-        text(s)
     }
 }

@@ -121,10 +121,7 @@ const TRICKS: &[(&str, bool, Trick)] = &[
         Tmsg::Read { .. } => Act::Say(reply(tag, &Rmsg::Read { data: Data::Bytes(TEXT) }).repeat(50_000)),
         _ => Act::Honest,
     }),
-    ("lists what is no directory", true, |message, tag| match message {
-        Tmsg::Readdir { .. } => Act::Say(reply(tag, &Rmsg::Readdir { data: Data::Bytes(&[3; 100]) })),
-        _ => Act::Honest,
-    }),
+    ("lists what is no directory", true, |message, tag| lists(message, tag, &[3; 100])),
     ("lists half an entry", true, |message, tag| match message {
         Tmsg::Readdir { .. } => {
             let data = entry(b"name", 1);
@@ -132,22 +129,10 @@ const TRICKS: &[(&str, bool, Trick)] = &[
         }
         _ => Act::Honest,
     }),
-    ("lists names with a slash", true, |message, tag| match message {
-        Tmsg::Readdir { .. } => Act::Say(reply(tag, &Rmsg::Readdir { data: Data::Bytes(&entry(b"a/b", 1)) })),
-        _ => Act::Honest,
-    }),
-    ("lists an empty name", true, |message, tag| match message {
-        Tmsg::Readdir { .. } => Act::Say(reply(tag, &Rmsg::Readdir { data: Data::Bytes(&entry(b"", 1)) })),
-        _ => Act::Honest,
-    }),
-    ("lists with cookie 0", true, |message, tag| match message {
-        Tmsg::Readdir { .. } => Act::Say(reply(tag, &Rmsg::Readdir { data: Data::Bytes(&entry(b"f", 0)) })),
-        _ => Act::Honest,
-    }),
-    ("lists the same place again and again", true, |message, tag| match message {
-        Tmsg::Readdir { .. } => Act::Say(reply(tag, &Rmsg::Readdir { data: Data::Bytes(&entry(b"f", 9)) })),
-        _ => Act::Honest,
-    }),
+    ("lists names with a slash", true, |message, tag| lists(message, tag, &entry(b"a/b", 1))),
+    ("lists an empty name", true, |message, tag| lists(message, tag, &entry(b"", 1))),
+    ("lists with cookie 0", true, |message, tag| lists(message, tag, &entry(b"f", 0))),
+    ("lists the same place again and again", true, |message, tag| lists(message, tag, &entry(b"f", 9))),
     ("lists without end", false, |message, tag| match message {
         Tmsg::Readdir { offset, .. } => {
             let names: Vec<u8> = (1..50).flat_map(|i| entry(b"f", offset + i)).collect();
@@ -185,6 +170,14 @@ const TRICKS: &[(&str, bool, Trick)] = &[
         _ => Act::Honest,
     }),
 ];
+
+/// Directory data of its own.
+fn lists(message: &Tmsg<'_>, tag: Tag, data: &[u8]) -> Act {
+    match message {
+        Tmsg::Readdir { .. } => Act::Say(reply(tag, &Rmsg::Readdir { data: Data::Bytes(data) })),
+        _ => Act::Honest,
+    }
+}
 
 #[test]
 fn a_bad_server_hurts_who_asked_it_and_nobody_else() {

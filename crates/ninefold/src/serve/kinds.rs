@@ -5,20 +5,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{self, IoSlice};
-use std::os::fd::BorrowedFd;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use nine_io::client::Options;
 use nine_io::server::Core;
 use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn};
-use nine_net::{Addr, Env, Peer, Socket, Target, Transport, rt};
+use nine_net::{Addr, Env, Socket, Target, Transport, rt};
 use nine_proto::NOUID;
 use nine_servers::{Disk, Ram};
 
@@ -211,14 +208,14 @@ impl Dial for Reach {
         let (addr, remote, env) = (self.addr.clone(), self.remote.clone(), self.env);
         Box::pin(async move {
             let socket = Socket::connect(&addr, CONNECT).await.map_err(|error| bare(&addr, error))?;
-            let late = || env.sleep_until(env.now() + CONNECT);
             let Addr::Tls { host, .. } = &addr else {
-                return Ok(Box::new(Greeted { io: socket, late: Some(late()) }) as Box<dyn Transport>);
+                return Ok(Box::new(socket) as Box<dyn Transport>);
             };
             let tls = dial::trust(&remote).map_err(|error| io::Error::other(format!("{error:#}")))?;
             let tls = tls.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, dial::UNKNOWN))?;
-            let io = tls.connect(socket, host, late()).await.map_err(|error| bare(&addr, error))?;
-            Ok(Box::new(Greeted { io, late: Some(late()) }) as Box<dyn Transport>)
+            let late = env.sleep_until(env.now() + CONNECT);
+            let tls = tls.connect(socket, host, late).await.map_err(|error| bare(&addr, error))?;
+            Ok(Box::new(tls) as Box<dyn Transport>)
         })
     }
 }
@@ -230,62 +227,9 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), fail::plain(text))
 }
 
-/// A transport whose other end must say something before it is late.
-struct Greeted<T> {
-    io: T,
-    late: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-}
-
-impl<T: Transport> Transport for Greeted<T> {
-    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = self.io.poll_read(cx, buf);
-        if read.is_ready() {
-            self.late = None;
-        } else if self.late.as_mut().is_some_and(|late| late.as_mut().poll(cx).is_ready()) {
-            let text = format!("connected, but no answer within {} s", CONNECT.as_secs());
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)));
-        }
-        read
-    }
-
-    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        self.io.poll_write(cx, bufs)
-    }
-
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_flush(cx)
-    }
-
-    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_close(cx)
-    }
-
-    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.io.poll_hangup(cx)
-    }
-
-    fn can_sendfile(&self) -> bool {
-        self.io.can_sendfile()
-    }
-
-    fn poll_sendfile(
-        &mut self,
-        cx: &mut Context<'_>,
-        file: BorrowedFd<'_>,
-        offset: u64,
-        len: usize,
-    ) -> Poll<io::Result<usize>> {
-        self.io.poll_sendfile(cx, file, offset, len)
-    }
-
-    fn peer(&self) -> &Peer {
-        self.io.peer()
-    }
-}
-
 /// Bytes of a tree that only holds mount points, and what clients make beside them.
 const ROOT: u64 = 64 << 20;
-/// For a connection; for its TLS handshake; and for the first words of the server.
+/// For a connection, and for its TLS handshake.
 const CONNECT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
