@@ -1,13 +1,29 @@
 //! The physical limits: the same bytes over the same sockets, with no protocol behind them.
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nine_proto::frame::{Split, split};
 use rustix::event::epoll;
 
-use crate::child;
+use crate::child::{self, Child};
+
+/// One of them, in a process of its own.
+pub struct Limit {
+    pub child: Child,
+    pub socket: PathBuf,
+}
+
+impl Limit {
+    /// In a role whose words begin with its socket.
+    pub fn start(role: &str, sockets: &Path, words: &[&OsStr]) -> io::Result<Self> {
+        let socket = sockets.join(role);
+        let child = Child::role(&[&[OsStr::new(role), socket.as_os_str()], words].concat())?;
+        Ok(Self { child, socket })
+    }
+}
 
 /// Bytes of one read or write.
 const CHUNK: usize = 256 * 1024;

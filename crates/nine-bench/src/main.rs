@@ -10,8 +10,10 @@
 
 mod args;
 mod child;
+mod files;
 mod limit;
 mod ours;
+mod parts;
 mod peers;
 mod place;
 mod report;
@@ -19,6 +21,7 @@ mod rpc;
 mod scratch;
 mod server;
 mod stats;
+mod turns;
 mod wire;
 
 use std::io;

@@ -30,27 +30,42 @@ pub struct Report {
 /// A contestant's turn: one figure.
 pub type Turn<'a> = Box<dyn FnMut() -> io::Result<f64> + 'a>;
 
-/// Gives every contestant its turn, round after round: ours, the peer, the limit. One turn of each goes before and does
-/// not count.
+/// What becomes a row: its contestants, ours, the peer and the limit.
+pub struct Race<'a> {
+    pub what: String,
+    pub unit: &'static str,
+    pub turns: [Option<Turn<'a>>; 3],
+}
+
+/// Gives every contestant of one race its turn, round after round. One turn of each goes before and does not count.
 pub fn alternate(
     what: impl Into<String>,
     unit: &'static str,
     rounds: usize,
-    mut turns: [Option<Turn<'_>>; 3],
+    turns: [Option<Turn<'_>>; 3],
 ) -> io::Result<Row> {
-    let mut row = Row { what: what.into(), unit, ..Row::default() };
+    let race = Race { what: what.into(), unit, turns };
+    Ok(interleave(rounds, vec![race])?.remove(0))
+}
+
+/// The same with all races in every round, so that a machine that slows down for a while does so for all of them.
+pub fn interleave(rounds: usize, mut races: Vec<Race<'_>>) -> io::Result<Vec<Row>> {
+    let row = |race: &Race<'_>| Row { what: race.what.clone(), unit: race.unit, ..Row::default() };
+    let mut rows: Vec<Row> = races.iter().map(row).collect();
     for round in 0..=rounds {
-        let figures = [&mut row.ours, &mut row.peer, &mut row.limit];
-        for (turn, figures) in turns.iter_mut().zip(figures) {
-            let Some(turn) = turn else { continue };
-            let figure = turn().map_err(|error| io::Error::other(format!("{}: {error}", row.what)))?;
-            if round > 0 {
-                figures.push(figure);
+        for (row, race) in rows.iter_mut().zip(&mut races) {
+            let figures = [&mut row.ours, &mut row.peer, &mut row.limit];
+            for (turn, figures) in race.turns.iter_mut().zip(figures) {
+                let Some(turn) = turn else { continue };
+                let figure = turn().map_err(|error| io::Error::other(format!("{}: {error}", race.what)))?;
+                if round > 0 {
+                    figures.push(figure);
+                }
             }
         }
     }
-    eprintln!("  {}", row.line());
-    Ok(row)
+    rows.iter().for_each(|row| eprintln!("  {}", row.line()));
+    Ok(rows)
 }
 
 impl Row {
@@ -100,6 +115,16 @@ impl Report {
     /// A key of the result line; `None` is `na`.
     pub fn key(&mut self, name: &'static str, value: Option<f64>) {
         self.keys.push((name, value.map_or("na".into(), figure)));
+    }
+
+    /// Exactly these keys, in this order, whatever was measured when; those that were not are `na`.
+    pub fn order(&mut self, names: &[&'static str]) {
+        let mut keys = std::mem::take(&mut self.keys);
+        for name in names {
+            let found = keys.iter().position(|(key, _)| key == name);
+            let value = found.map_or("na".into(), |found| keys.swap_remove(found).1);
+            self.keys.push((name, value));
+        }
     }
 
     /// The table and the result line.

@@ -28,8 +28,12 @@ pub struct Server {
 impl Server {
     /// Ours, serving `dir`.
     pub fn ours(dir: &Path, sockets: &Path) -> io::Result<Self> {
-        let socket = sockets.join("ours");
-        let child = Child::role(&[OsStr::new("serve"), dir.as_os_str(), socket.as_os_str()])?;
+        Self::role("serve", &[dir.as_os_str()], sockets.join("ours"))
+    }
+
+    /// Ours, in a role whose words end with its socket.
+    pub fn role(role: &str, words: &[&OsStr], socket: PathBuf) -> io::Result<Self> {
+        let child = Child::role(&[&[OsStr::new(role)], words, &[socket.as_os_str()]].concat())?;
         Ok(Self { child, socket, aname: String::new(), msize: 1 << 20 })
     }
 
@@ -47,6 +51,11 @@ impl Server {
         Conn::attach(&self.socket, self.msize, &self.aname)
     }
 
+    /// As many of them as are missing to `to`.
+    pub fn dial_more(&self, from: u64, to: u64) -> io::Result<Vec<Conn>> {
+        (from..to).map(|_| self.dial()).collect()
+    }
+
     /// Our client, with the largest messages that both agree to, and the root.
     pub fn client(&self) -> io::Result<(Client, File)> {
         let addr = Addr::Unix { path: self.socket.clone() };
@@ -54,6 +63,25 @@ impl Server {
         let client = Client::dial(&addr, SILENCE, options)?;
         let root = client.attach("", geteuid().as_raw(), &self.aname)?;
         Ok((client, root))
+    }
+
+    /// Memory of its process for each of the things that `add` adds, at each of these numbers of them. It has had
+    /// nothing else to do.
+    pub fn memory_for_each(
+        &self,
+        sizes: &[u64],
+        add: impl Fn(&Self, u64, u64) -> io::Result<Vec<Conn>>,
+    ) -> io::Result<Vec<f64>> {
+        // What the first one brings about once is no cost of the next ones.
+        let mut conns = add(self, 0, 1)?;
+        let (before, mut had) = (self.memory()?, 1);
+        let mut found = Vec::new();
+        for &size in sizes {
+            conns.extend(add(self, had, size)?);
+            found.push(self.memory()?.saturating_sub(before) as f64 / (size - 1) as f64);
+            had = size;
+        }
+        Ok(found)
     }
 
     /// Memory of its process, bytes: pages of its own, and its share of others.

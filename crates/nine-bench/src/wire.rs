@@ -12,10 +12,15 @@ use nine_proto::{Dialect, Fid, NOFID, NOTAG, Tag};
 use rustix::event::{Timespec, epoll};
 use rustix::process::geteuid;
 
+use crate::files::file_name;
 use crate::server::SILENCE;
 
 /// Bytes of one read.
 const READ: usize = 256 * 1024;
+/// Requests under way while much is made.
+const DEPTH: usize = 32;
+/// The first fid on one of many files.
+const FIRST: u32 = 10;
 
 /// One connection, blocking, in 9P2000.L.
 pub struct Conn {
@@ -58,13 +63,13 @@ impl Conn {
         self.call(&Tmsg::Walk { fid, newfid, names: Names::Slice(names) })
     }
 
-    /// Asks all of these, `depth` at a time, and waits for all answers.
-    pub fn call_all(self, messages: impl Iterator<Item = Vec<u8>>, depth: usize) -> io::Result<Self> {
+    /// Asks all of these, [`DEPTH`] at a time, and waits for all answers.
+    pub fn call_all(self, messages: impl Iterator<Item = Vec<u8>>) -> io::Result<Self> {
         let mut conn = self;
         let mut messages = messages.peekable();
         let mut answers = Vec::new();
         while messages.peek().is_some() {
-            let batch: Vec<Vec<u8>> = messages.by_ref().take(depth).collect();
+            let batch: Vec<Vec<u8>> = messages.by_ref().take(DEPTH).collect();
             conn.stream.write_all(&batch.concat())?;
             for _ in &batch {
                 conn.receive(&mut answers)?;
@@ -119,40 +124,77 @@ pub fn encoded(message: &Tmsg<'_>, tag: Tag) -> Vec<u8> {
     frame
 }
 
-/// Connections that each keep several operations under way. An operation is a cycle of messages that follow each other;
-/// when it is answered, the next one begins.
-pub struct Load {
-    lanes: Vec<Lane>,
+/// A walk from `dir` to the file of this number (`files`), to a fid of its own.
+pub fn walk_to(dir: Fid, n: u32) -> Vec<u8> {
+    let (tag, newfid) = on_file(n);
+    encoded(&Tmsg::Walk { fid: dir, newfid, names: Names::Slice(&[file_name(n).as_bytes()]) }, tag)
+}
+
+/// The tag and the fid of who has many files.
+pub fn on_file(n: u32) -> (Tag, Fid) {
+    (Tag(n as u16 % DEPTH as u16), Fid(FIRST + n))
+}
+
+/// An operation that is done again and again: messages that follow each other.
+pub trait Cycle {
+    /// Appends its message `n`; false: it has no more, and is over.
+    fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool;
+}
+
+/// The same messages each time.
+impl Cycle for Vec<Vec<u8>> {
+    fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
+        self.get(n).map(|message| out.extend_from_slice(message)).is_some()
+    }
+}
+
+/// Connections that each keep several operations under way; when one is answered, the next one begins.
+pub struct Load<C> {
+    lanes: Vec<Lane<C>>,
     epoll: rustix::fd::OwnedFd,
     scratch: Vec<u8>,
 }
 
-struct Lane {
+struct Lane<C> {
     stream: UnixStream,
     /// By tag.
-    slots: Vec<Slot>,
+    slots: Vec<Slot<C>>,
     /// Part of an answer.
     partial: Vec<u8>,
     out: Vec<u8>,
     busy: usize,
 }
 
-struct Slot {
-    /// With its tag.
-    cycle: Vec<Vec<u8>>,
+struct Slot<C> {
+    cycle: C,
     next: usize,
+    /// The type of the message that is under way.
+    asked: u8,
 }
 
-impl Load {
-    /// `cycles` makes the messages of a tag.
-    pub fn new(conns: Vec<Conn>, depth: u16, cycle: impl Fn(Tag) -> Vec<Vec<u8>>) -> io::Result<Self> {
+impl<C: Cycle> Slot<C> {
+    /// Asks what follows; false: nothing does.
+    fn ask(&mut self, out: &mut Vec<u8>) -> bool {
+        let at = out.len();
+        let is_more = self.cycle.put(self.next, out);
+        if is_more {
+            (self.next, self.asked) = (self.next + 1, type_of(&out[at..]));
+        }
+        is_more
+    }
+}
+
+impl<C: Cycle> Load<C> {
+    /// `cycle` makes the operation of a connection and a tag.
+    pub fn new(conns: Vec<Conn>, depth: u16, mut cycle: impl FnMut(usize, Tag) -> C) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut lanes = Vec::with_capacity(conns.len());
         for Conn { stream, .. } in conns {
             stream.set_nonblocking(true)?;
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             epoll::add(&epoll, &stream, epoll::EventData::new_u64(lanes.len() as u64), flags)?;
-            let slots = (0..depth).map(|tag| Slot { cycle: cycle(Tag(tag)), next: 0 }).collect();
+            let n = lanes.len();
+            let slots = (0..depth).map(|tag| Slot { cycle: cycle(n, Tag(tag)), next: 0, asked: 0 }).collect();
             lanes.push(Lane { stream, slots, partial: Vec::new(), out: Vec::new(), busy: 0 });
         }
         Ok(Self { lanes, epoll, scratch: vec![0; READ] })
@@ -163,8 +205,7 @@ impl Load {
         let begun = Instant::now();
         for lane in &mut self.lanes {
             for slot in &mut lane.slots {
-                lane.out.extend_from_slice(&slot.cycle[0]);
-                slot.next = 1;
+                slot.ask(&mut lane.out);
             }
             lane.busy = lane.slots.len();
             lane.write()?;
@@ -193,7 +234,7 @@ impl Load {
     }
 }
 
-impl Lane {
+impl<C: Cycle> Lane<C> {
     /// Takes what has come and asks what follows; returns how many operations were finished.
     fn turn(&mut self, scratch: &mut [u8], goes_on: bool) -> io::Result<u64> {
         let mut done = 0;
@@ -222,21 +263,22 @@ impl Lane {
     }
 
     fn take(&mut self, answer: &[u8], goes_on: bool) -> io::Result<u64> {
-        let slot = self.slots.get_mut(usize::from(tag_of(answer).0)).ok_or_else(|| refused(answer))?;
-        if type_of(answer) != type_of(&slot.cycle[slot.next - 1]) + 1 {
+        // A Tversion has no tag; it is under way alone.
+        let tag = if tag_of(answer) == NOTAG { Tag(0) } else { tag_of(answer) };
+        let slot = self.slots.get_mut(usize::from(tag.0)).ok_or_else(|| refused(answer))?;
+        if type_of(answer) != slot.asked + 1 {
             return Err(refused(answer));
         }
-        let finished = slot.next == slot.cycle.len();
-        if finished {
-            slot.next = 0;
-            if !goes_on {
-                self.busy -= 1;
-                return Ok(1);
-            }
+        if slot.ask(&mut self.out) {
+            return Ok(0);
         }
-        self.out.extend_from_slice(&slot.cycle[slot.next]);
-        slot.next += 1;
-        Ok(u64::from(finished))
+        slot.next = 0;
+        if goes_on {
+            slot.ask(&mut self.out);
+        } else {
+            self.busy -= 1;
+        }
+        Ok(1)
     }
 
     fn write(&mut self) -> io::Result<()> {
@@ -296,7 +338,7 @@ mod tests {
     #[test]
     fn every_operation_that_begins_ends_and_is_counted() {
         let (_dir, socket) = echo(&[(110, 9), (120, 7)]);
-        let mut load = Load::new(vec![Conn::bare(&socket).unwrap()], 4, cycle).unwrap();
+        let mut load = Load::new(vec![Conn::bare(&socket).unwrap()], 4, |_, tag| cycle(tag)).unwrap();
         for _ in 0..2 {
             assert!(load.run(Duration::ZERO).unwrap() > 0.0);
             assert!(load.lanes[0].busy == 0 && load.lanes[0].slots.iter().all(|slot| slot.next == 0));
@@ -307,7 +349,7 @@ mod tests {
     fn an_answer_to_something_else_is_an_error() {
         let (_dir, socket) = echo(&[(110, 9), (120, 7)]);
         let wrong = |tag| vec![encoded(&Tmsg::Clunk { fid: Fid(1) }, Tag(tag)); 1];
-        let mut load = Load::new(vec![Conn::bare(&socket).unwrap()], 1, |_| wrong(7)).unwrap();
+        let mut load = Load::new(vec![Conn::bare(&socket).unwrap()], 1, |_, _| wrong(7)).unwrap();
         assert!(load.run(Duration::ZERO).is_err());
     }
 }

@@ -5,14 +5,16 @@ use std::io;
 use std::time::Instant;
 
 use bytes::Bytes;
-use nine_io::client::{Reader, Writer};
+use nine_io::client::Writer;
 use nine_proto::OpenFlags;
 
-use super::{Contest, LARGE};
+use super::Contest;
+use crate::files::LARGE;
 use crate::limit::Bulk;
 use crate::place::Place;
 use crate::report::{Report, Row, Turn, alternate};
 use crate::server::Server;
+use crate::turns::{rate, read_whole};
 use crate::wire::Conn;
 
 /// What a plain reader reads at once, and what our writer is given at once.
@@ -27,6 +29,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     report.notes.push(format!(
         "limit of sequential reads: {best:?}, the better of sendfile ({sendfile:.2} GB/s) and write ({write:.2} GB/s)"
     ));
+    let read = |contest: &Contest, server: &Server| read_whole(server, LARGE, contest.large);
     let reading = row(contest, "sequential read", read, best)?;
     report.key("seqread_vs_limit", reading.vs_limit());
     report.key("seqread_vs_diod", reading.vs_peer());
@@ -40,7 +43,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
 fn row(
     contest: &Contest,
     what: &str,
-    transfer: fn(&Contest, &Server) -> io::Result<Turn<'static>>,
+    transfer: impl Fn(&Contest, &Server) -> io::Result<Turn<'static>>,
     limit: Bulk,
 ) -> io::Result<Row> {
     let peer = contest.diod.as_ref().map(|diod| transfer(contest, diod)).transpose()?;
@@ -50,24 +53,6 @@ fn row(
         contest.pace.rounds(),
         [Some(transfer(contest, &contest.ours)?), peer, Some(raw(contest, limit)?)],
     )
-}
-
-fn read(contest: &Contest, server: &Server) -> io::Result<Turn<'static>> {
-    let (client, root) = server.client()?;
-    let file = root.open(LARGE, OpenFlags::READ)?;
-    let large = contest.large;
-    Ok(Box::new(move || {
-        let begun = Instant::now();
-        let read = client.wait(async {
-            let mut reader = Reader::new(file.file(), 0, large);
-            let mut read = 0;
-            while let Some(data) = reader.next().await {
-                read += data?.len() as u64;
-            }
-            Ok::<_, io::Error>(read)
-        })?;
-        rate(begun, read, large)
-    }))
 }
 
 /// Over what is there: no block of the disk changes hands.
@@ -103,11 +88,4 @@ fn raw(contest: &Contest, how: Bulk) -> io::Result<Turn<'static>> {
 fn one(mut turn: Turn<'static>) -> io::Result<f64> {
     let figures = [turn()?, turn()?, turn()?];
     Ok(figures.into_iter().fold(0.0, f64::max))
-}
-
-fn rate(begun: Instant, moved: u64, wanted: u64) -> io::Result<f64> {
-    if moved != wanted {
-        return Err(io::Error::other(format!("{moved} bytes of {wanted} came")));
-    }
-    Ok(moved as f64 / begun.elapsed().as_secs_f64() / 1e9)
 }

@@ -1,56 +1,39 @@
 //! One request at a time: a read of 4 KiB that the page cache holds, client and server on one processor.
 
 use std::io;
-use std::time::Instant;
 
 use nine_io::client::blocking::File;
 use nine_proto::msg::Tmsg;
 use nine_proto::{Fid, OpenFlags, Tag};
 
-use super::{Contest, SMALL};
+use super::Contest;
+use crate::files::SMALL;
 use crate::place::Place;
 use crate::report::{Report, Turn, alternate};
 use crate::server::Server;
+use crate::turns::{each, exchange};
 use crate::wire::{Conn, encoded};
 
 const COUNT: usize = 4096;
 /// `size[4] Rread tag[2] count[4]`.
 const HEAD: usize = 11;
-/// Looking at the clock costs, too.
-const BETWEEN_LOOKS: u32 = 32;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let Contest { pace, ours, diod, echo, .. } = contest;
     let place = Place::Same;
     place.arrange(&contest.servers())?;
     let turn = pace.turn();
-    let timed = |mut op: Box<dyn FnMut() -> io::Result<()>>| -> Turn<'static> {
-        Box::new(move || {
-            let (begun, mut done) = (Instant::now(), 0);
-            while begun.elapsed() < turn {
-                for _ in 0..BETWEEN_LOOKS {
-                    op()?;
-                }
-                done += BETWEEN_LOOKS;
-            }
-            Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(done))
-        })
-    };
-
     let client = |server: &Server| -> io::Result<Turn<'static>> {
         let (client, root) = server.client()?;
         let file: File = root.open(SMALL, OpenFlags::READ)?;
         let mut buf = vec![0; COUNT];
-        Ok(timed(Box::new(move || {
+        Ok(each(turn, move || {
             let _client = &client;
             full(file.read_at(0, &mut buf)?)
-        })))
+        }))
     };
     let request = encoded(&Tmsg::Read { fid: Fid(1), offset: 0, count: COUNT as u32 }, Tag(1));
-    let exchange = |mut conn: Conn| {
-        let (request, mut answer) = (request.clone(), vec![0; HEAD + COUNT]);
-        timed(Box::new(move || conn.exchange(&request, &mut answer)))
-    };
+    let exchange = |conn: Conn| exchange(turn, conn, request.clone(), HEAD + COUNT);
     let lean = |server: &Server| -> io::Result<Turn<'static>> {
         let mut conn = server.dial()?;
         conn.walk(Fid(0), Fid(1), SMALL.as_bytes())?;

@@ -4,22 +4,19 @@
 
 use std::io;
 
-use nine_proto::msg::{Names, Tmsg};
-use nine_proto::{Fid, OpenFlags, Tag};
+use nine_proto::msg::Tmsg;
+use nine_proto::{Fid, OpenFlags};
 
-use super::{Contest, MANY, file_name};
+use super::Contest;
+use crate::files::MANY;
 use crate::peers::diod;
 use crate::place::Place;
 use crate::report::{Report, Row};
 use crate::server::Server;
-use crate::wire::{Conn, encoded};
+use crate::wire::{Conn, encoded, on_file, walk_to};
 
-/// Requests under way while fids are made.
-const DEPTH: usize = 32;
 /// The directory of files.
 const DIR: Fid = Fid(1);
-/// The first fid on a file.
-const FIRST: u32 = 10;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Place::Free.arrange(&[])?;
@@ -27,7 +24,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let descriptors = nine_net::rt::raise_nofile()?;
     let conns = contest.pace.of([1000, 2000, 4000, 8000], [500, 1000, 2000, 4000], [10, 20, 30, 40]);
     let conns = conns.map(|n: u64| n.min(descriptors / 3));
-    let idle = each(contest, report, "idle connection", &conns, connections)?;
+    let idle = each(contest, report, "idle connection", &conns, Server::dial_more)?;
     report.key("idle_conn_bytes", Some(idle));
     let fids = [4_000, 10_000, 15_000, 30_000, 60_000, 100_000];
     let fids: Vec<u64> = fids.into_iter().filter(|&n| n <= u64::from(contest.many)).collect();
@@ -48,23 +45,12 @@ fn each(
     report: &mut Report,
     what: &str,
     sizes: &[u64],
-    mut add: impl FnMut(&Server, u64, u64) -> io::Result<Vec<Conn>>,
+    add: impl Fn(&Server, u64, u64) -> io::Result<Vec<Conn>>,
 ) -> io::Result<f64> {
     let sockets = tempfile::tempdir_in(contest.sockets.path())?;
-    let mut series = |server: Server| -> io::Result<Vec<f64>> {
-        // What the first client brings about once is no cost of the next ones.
-        let mut conns = add(&server, 0, 1)?;
-        let (before, mut had) = (server.memory()?, 1);
-        let mut found = Vec::new();
-        for &size in sizes {
-            conns.extend(add(&server, had, size)?);
-            found.push(server.memory()?.saturating_sub(before) as f64 / (size - 1) as f64);
-            had = size;
-        }
-        Ok(found)
-    };
-    let ours = series(Server::ours(contest.dir.path(), sockets.path())?)?;
-    let theirs = diod::start(contest.dir.path(), sockets.path())?.map(&mut series).transpose()?;
+    let ours = Server::ours(contest.dir.path(), sockets.path())?.memory_for_each(sizes, &add)?;
+    let theirs = diod::start(contest.dir.path(), sockets.path())?;
+    let theirs = theirs.map(|diod| diod.memory_for_each(sizes, &add)).transpose()?;
     for (i, size) in sizes.iter().enumerate() {
         let peer = theirs.as_ref().map(|theirs| theirs[i]);
         report.push(Row::counted(format!("memory per {what}, of {size}"), "bytes", ours[i], peer));
@@ -75,27 +61,18 @@ fn each(
     Ok(ours.into_iter().fold(0.0, f64::max))
 }
 
-fn connections(server: &Server, from: u64, to: u64) -> io::Result<Vec<Conn>> {
-    (from..to).map(|_| server.dial()).collect()
-}
-
 /// All on one connection more, each on a file of its own.
 fn on_files(server: &Server, from: u64, to: u64, open: bool) -> io::Result<Vec<Conn>> {
     let mut conn = server.dial()?;
     conn.walk(Fid(0), DIR, MANY.as_bytes())?;
-    let numbered = |n: u64| (Tag(n as u16 % DEPTH as u16), Fid(FIRST + n as u32));
-    let walks = (from..to).map(|n| {
-        let (tag, newfid) = numbered(n);
-        let name = file_name(n as u32);
-        encoded(&Tmsg::Walk { fid: DIR, newfid, names: Names::Slice(&[name.as_bytes()]) }, tag)
-    });
-    conn = conn.call_all(walks, DEPTH)?;
+    let all = from as u32..to as u32;
+    conn = conn.call_all(all.clone().map(|n| walk_to(DIR, n)))?;
     if open {
-        let opens = (from..to).map(|n| {
-            let (tag, fid) = numbered(n);
+        let opens = all.map(|n| {
+            let (tag, fid) = on_file(n);
             encoded(&Tmsg::Lopen { fid, flags: OpenFlags::READ.to_wire() }, tag)
         });
-        conn = conn.call_all(opens, DEPTH)?;
+        conn = conn.call_all(opens)?;
     }
     Ok(vec![conn])
 }

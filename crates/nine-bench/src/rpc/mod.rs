@@ -9,15 +9,15 @@ mod ls;
 mod memory;
 mod small;
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io;
 
 use rustix::process::Pid;
 
 use crate::args::Pace;
-use crate::child::Child;
+use crate::files::{LARGE, fill};
+use crate::limit::Limit;
+use crate::parts::{Part, chosen};
 use crate::peers::diod;
 use crate::report::Report;
 use crate::scratch::Scratch;
@@ -45,22 +45,8 @@ struct Contest {
     sockets: Scratch,
 }
 
-struct Limit {
-    child: Child,
-    socket: PathBuf,
-}
-
-const LARGE: &str = "large";
-const SMALL: &str = "small";
-const MANY: &str = "many";
-/// Names of one file; ext4 allows 65,000.
-const LINKS: u32 = 10_000;
-
 fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
-    if let Some(part) = only.filter(|part| !PARTS.iter().any(|(name, _)| name == part)) {
-        let names = PARTS.map(|(name, _)| name).join(", ");
-        return Err(io::Error::other(format!("rpc has no part `{part}`, but {names}")));
-    }
+    let parts = chosen(&PARTS, only)?;
     let mut report = Report::default();
     let contest = Contest::new(pace)?;
     let version = diod::version();
@@ -73,26 +59,16 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     if cores < 2 {
         report.notes.push("one processor: cross is the same core".into());
     }
-    for (name, measure) in PARTS {
-        if only.is_none_or(|only| only == name) {
-            measure(&contest, &mut report)?;
-        }
+    for (_, measure) in parts {
+        measure(&contest, &mut report)?;
     }
-    // In this order, whatever was measured when.
-    let mut keys = std::mem::take(&mut report.keys);
-    for name in KEYS {
-        let found = keys.iter().position(|(key, _)| *key == name);
-        let value = found.map_or("na".into(), |found| keys.swap_remove(found).1);
-        report.keys.push((name, value));
-    }
+    report.order(&KEYS);
     report.keys.push(("rounds", pace.rounds().to_string()));
     report.keys.push(("diod", version.unwrap_or("na".into())));
     Ok(report)
 }
 
-type Measure = fn(&Contest, &mut Report) -> io::Result<()>;
-
-const PARTS: [(&str, Measure); 5] = [
+const PARTS: [Part<Contest>; 5] = [
     ("depth1", depth1::measure),
     ("small", small::measure),
     ("bulk", bulk::measure),
@@ -116,19 +92,14 @@ impl Contest {
         let (dir, sockets) = (Scratch::new()?, Scratch::for_sockets()?);
         let large = pace.of(1 << 30, 512 << 20, 4 << 20).min(free_memory()? / 4);
         let many = pace.of(100_000, 60_000, 2_000);
-        let file = File::create(dir.path().join(LARGE))?;
-        let limit = |role: &str| -> io::Result<Limit> {
-            let socket = sockets.path().join(role);
-            let file = dir.path().join(LARGE);
-            let mut words = vec![OsStr::new(role), socket.as_os_str()];
-            words.extend((role == "bulk").then_some(file.as_os_str()));
-            Ok(Limit { child: Child::role(&words)?, socket })
-        };
-        let (echo, bulk) = (limit("echo")?, limit("bulk")?);
+        File::create(dir.path().join(LARGE))?;
+        let large_file = dir.path().join(LARGE);
+        let echo = Limit::start("echo", sockets.path(), &[])?;
+        let bulk = Limit::start("bulk", sockets.path(), &[large_file.as_os_str()])?;
         let ours = Server::ours(dir.path(), sockets.path())?;
         let diod = diod::start(dir.path(), sockets.path())?;
         eprintln!("  the servers run; makes a file of {} MiB and {many} names", large >> 20);
-        fill(&dir, file, large, many)?;
+        fill(dir.path(), large, many)?;
         Ok(Self { pace, ours, diod, echo, bulk, large: large >> 20 << 20, many, dir, sockets })
     }
 
@@ -137,32 +108,6 @@ impl Contest {
         let fixed = [self.ours.pid(), self.echo.child.pid(), self.bulk.child.pid()];
         fixed.into_iter().chain(self.diod.as_ref().map(Server::pid)).collect()
     }
-}
-
-/// Makes what is served.
-fn fill(dir: &Scratch, mut file: File, large: u64, many: u32) -> io::Result<()> {
-    let piece: Vec<u8> = (0..1 << 20).map(|i: u32| (i / 7) as u8).collect();
-    for _ in 0..large >> 20 {
-        file.write_all(&piece)?;
-    }
-    // What is not on the disk yet would be written while something is measured.
-    file.sync_all()?;
-    File::create(dir.path().join(SMALL))?.write_all(&piece[..8192])?;
-    std::fs::create_dir(dir.path().join(MANY))?;
-    for n in 0..many {
-        // A server tells files apart by their names; new inodes would take their time.
-        let (first, name) = (n - n % LINKS, dir.path().join(MANY).join(file_name(n)));
-        match n % LINKS {
-            0 => drop(File::create(name)?),
-            _ => std::fs::hard_link(dir.path().join(MANY).join(file_name(first)), name)?,
-        }
-    }
-    File::open(dir.path().join(MANY))?.sync_all()
-}
-
-/// The name of a file in [`MANY`].
-fn file_name(n: u32) -> String {
-    format!("f{n:07}")
 }
 
 fn free_memory() -> io::Result<u64> {

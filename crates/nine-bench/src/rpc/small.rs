@@ -8,7 +8,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_proto::msg::{Names, Tmsg};
 use nine_proto::{Fid, GetMask, Tag};
 
-use super::{Contest, SMALL};
+use super::Contest;
+use crate::files::SMALL;
 use crate::place::Place;
 use crate::report::{Report, Row, Turn, alternate};
 use crate::server::Server;
@@ -55,7 +56,7 @@ fn many(contest: &Contest, op: Op, conns: usize, place: Place) -> io::Result<Row
     let turn = contest.pace.turn();
     let load = |dial: &dyn Fn() -> io::Result<Conn>| -> io::Result<Turn<'static>> {
         let conns = (0..conns).map(|_| dial()).collect::<io::Result<_>>()?;
-        let mut load = Load::new(conns, DEPTH, |tag| op.cycle(tag))?;
+        let mut load = Load::new(conns, DEPTH, |_, tag| op.cycle(tag))?;
         Ok(Box::new(move || Ok(load.run(turn)? / 1000.0)))
     };
     let server = |server: &Server| {

@@ -1,0 +1,60 @@
+//! Turns that several experiments take: one request at a time, and a file from end to end.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nine_io::client::Reader;
+use nine_proto::OpenFlags;
+
+use crate::report::Turn;
+use crate::server::Server;
+use crate::wire::Conn;
+
+/// Looking at the clock costs, too.
+const BETWEEN_LOOKS: u32 = 32;
+
+/// Microseconds of an operation that is done again and again.
+pub fn each(turn: Duration, mut op: impl FnMut() -> io::Result<()> + 'static) -> Turn<'static> {
+    Box::new(move || {
+        let (begun, mut done) = (Instant::now(), 0);
+        while begun.elapsed() < turn {
+            for _ in 0..BETWEEN_LOOKS {
+                op()?;
+            }
+            done += BETWEEN_LOOKS;
+        }
+        Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(done))
+    })
+}
+
+/// The same of a request whose answer has so many bytes.
+pub fn exchange(turn: Duration, mut conn: Conn, request: Vec<u8>, answer: usize) -> Turn<'static> {
+    let mut answer = vec![0; answer];
+    each(turn, move || conn.exchange(&request, &mut answer))
+}
+
+/// GB/s of a file of `size` bytes that is read with our client, in the largest messages that both agree to.
+pub fn read_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'static>> {
+    let (client, root) = server.client()?;
+    let file = root.open(path, OpenFlags::READ)?;
+    Ok(Box::new(move || {
+        let begun = Instant::now();
+        let read = client.wait(async {
+            let mut reader = Reader::new(file.file(), 0, size);
+            let mut read = 0;
+            while let Some(data) = reader.next().await {
+                read += data?.len() as u64;
+            }
+            Ok::<_, io::Error>(read)
+        })?;
+        rate(begun, read, size)
+    }))
+}
+
+/// GB/s, if all has come.
+pub fn rate(begun: Instant, moved: u64, wanted: u64) -> io::Result<f64> {
+    if moved != wanted {
+        return Err(io::Error::other(format!("{moved} bytes of {wanted} came")));
+    }
+    Ok(moved as f64 / begun.elapsed().as_secs_f64() / 1e9)
+}
