@@ -20,6 +20,8 @@ use crate::upstream::{Ident, Standing, Tree};
 pub(crate) struct Afid {
     pub(crate) file: File,
     tree: Arc<Tree>,
+    /// Which of the tree's equal servers.
+    member: u16,
 }
 
 impl Core {
@@ -39,7 +41,7 @@ impl Core {
             hops: 0,
             client: req.id().conn,
         });
-        let client = self.connect(&by, &tree).await?;
+        let (client, member) = self.connect(&by, &tree).await?;
         let afid = client.new_fid()?;
         let aname = tree.aname.as_bytes();
         let qid = match client.ask(Tmsg::Auth { afid, uname, aname, n_uname: OnlyIds(uid) }).await? {
@@ -48,7 +50,7 @@ impl Core {
         };
         let file = client.adopt(afid, qid);
         let seen = Qid { ty: Qid::AUTH, vers: 0, path: 0 };
-        Ok(Reply::Auth { qid: seen, node: Arc::new(Afid { file, tree }) })
+        Ok(Reply::Auth { qid: seen, node: Arc::new(Afid { file, tree, member }) })
     }
 
     /// What a client says and hears on its afid.
@@ -73,7 +75,7 @@ impl Core {
         let lane = afid.tree.upstream.lane(0, req.id().conn);
         let live = lane.client().filter(|live| live.is_same(client));
         let live = live.ok_or_else(|| refused(Errno::ECONNRESET, "the server has gone since Tauth"))?;
-        ident.admit(&afid.tree, lane.key, live, file);
+        ident.admit(&afid.tree, &lane, (live, afid.member), file);
         Ok(Arc::new(ident))
     }
 

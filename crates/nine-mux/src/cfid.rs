@@ -1,13 +1,15 @@
 //! What a mux keeps behind a client's fid: where it is in the name space, and the fid of an upstream that stands for it
 //! (CFid and Fid of the seed, section 3.4.2).
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use futures_util::lock::Mutex as AsyncMutex;
-use nine_io::client::{Client, File};
-use nine_proto::{Fid, Qid};
+use nine_io::client::File;
+use nine_proto::{OpenFlags, Qid};
 
+use crate::keep::Kept;
 use crate::named::Named;
 use crate::qid::Qids;
 use crate::space::{Head, Place};
@@ -26,20 +28,56 @@ pub(crate) struct Step {
     pub(crate) covered: Place,
 }
 
-/// See the module. Never changes: an open makes a new one.
+/// See the module. Never changes, but for what a reconnection puts in the place of `first`; an open makes a new one.
 pub(crate) struct CFid {
     /// Who walks on from here: the name space, the user, the client.
     pub(crate) by: Arc<Walker>,
     pub(crate) step: Arc<Step>,
-    /// The mount point it is, and which member of it `file` is.
+    /// The mount point it is, and which member of it its file is.
     pub(crate) crossed: Option<(Arc<Head>, usize)>,
+    /// What stands for it until its connection goes.
+    pub(crate) first: Live,
+    /// As clients see it.
+    pub(crate) qid: Held,
+    pub(crate) open: Option<Open>,
+    /// Its server is reconnected.
+    pub(crate) kept: Option<Box<Kept>>,
+}
+
+/// The fid of an upstream.
+#[derive(Clone)]
+pub(crate) struct Live {
     pub(crate) root: Arc<Root>,
     pub(crate) file: Arc<File>,
     /// As the upstream says.
     pub(crate) raw: Qid,
-    /// As clients see it.
-    pub(crate) qid: Held,
-    pub(crate) open: Option<Open>,
+}
+
+/// What stands for a fid now.
+pub(crate) enum Now<'c> {
+    First(&'c Live),
+    Later(Arc<Live>),
+}
+
+impl Now<'_> {
+    /// For whoever has the fid and shall not look again.
+    pub(crate) fn later(self) -> Option<Arc<Live>> {
+        match self {
+            Self::First(_) => None,
+            Self::Later(live) => Some(live),
+        }
+    }
+}
+
+impl Deref for Now<'_> {
+    type Target = Live;
+
+    fn deref(&self) -> &Live {
+        match self {
+            Self::First(live) => live,
+            Self::Later(live) => live,
+        }
+    }
 }
 
 /// What all fids of one attach share.
@@ -54,8 +92,10 @@ pub(crate) struct Walker {
 
 /// How a fid is open.
 pub(crate) enum Open {
-    /// At the upstream.
-    There,
+    /// At the upstream, like this.
+    There(OpenFlags),
+    /// It is an attribute of a file, to be read or written.
+    Attribute,
     /// It is a directory that is read by us and not passed on: a union, or one with mount points in it.
     Here(AsyncMutex<Listing>),
 }
@@ -68,7 +108,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(qids: &Arc<Qids>, root: &Root, raw: Qid) -> Self {
-        Self { qid: qids.hold(&root.tree.upstream.map, raw), qids: qids.clone() }
+        Self { qid: qids.hold(root.map(), raw), qids: qids.clone() }
     }
 }
 
@@ -120,19 +160,23 @@ impl CFid {
         self.crossed.as_ref().is_some_and(|(head, _)| head.members.len() > 1)
     }
 
-    pub(crate) fn client(&self) -> &Arc<Client> {
-        &self.root.client
+    /// What stands for it now.
+    pub(crate) fn live(&self) -> Now<'_> {
+        match self.kept.as_ref().and_then(|kept| kept.now()) {
+            Some(live) => Now::Later(live),
+            None => Now::First(&self.first),
+        }
     }
 
-    pub(crate) fn fid(&self) -> Fid {
-        self.file.fid()
+    pub(crate) fn is_dir(&self) -> bool {
+        self.first.raw.is_dir()
     }
 
-    /// A qid of the same upstream as clients see it.
-    pub(crate) fn map(&self, raw: Qid) -> Qid {
-        if raw.path == self.raw.path {
+    /// A qid of what stands for it as clients see it.
+    pub(crate) fn map(&self, live: &Live, raw: Qid) -> Qid {
+        if raw.path == live.raw.path {
             return Qid { path: self.qid.qid.path, ..raw };
         }
-        self.qid.qids.map(&self.root.tree.upstream.map, raw)
+        self.qid.qids.map(live.root.map(), raw)
     }
 }

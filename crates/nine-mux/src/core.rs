@@ -13,6 +13,7 @@ use nine_proto::{Errno, Names};
 
 use crate::cfid::{Step, Walker};
 use crate::jobs::Jobs;
+use crate::keep::Wait;
 use crate::named::Named;
 use crate::outside::Outside;
 use crate::qid::Qids;
@@ -34,7 +35,7 @@ pub(crate) struct Core {
     idents: Mutex<HashMap<User, Weak<Ident>>>,
     next_upstream: AtomicU32,
     next_tree: AtomicU32,
-    pub(crate) outside: Outside,
+    pub(crate) outside: Arc<Outside>,
     /// Whether somebody waits for an Rflush.
     flushing: Mutex<Flushing>,
     pub(crate) counts: Counts,
@@ -77,7 +78,7 @@ impl Core {
             idents: Mutex::default(),
             next_upstream: AtomicU32::new(1),
             next_tree: AtomicU32::new(1),
-            outside: Outside::default(),
+            outside: Arc::default(),
             flushing: Mutex::default(),
             counts: Counts::default(),
             backbone: OnceLock::new(),
@@ -152,7 +153,7 @@ impl Core {
         upstreams.retain(|_, upstream| upstream.strong_count() > 0);
         let name = server.name.clone();
         let id = self.next_upstream.fetch_add(1, Ordering::Relaxed);
-        let upstream = Arc::new(Upstream::new(id, server, self.qids.clone()));
+        let upstream = Arc::new(Upstream::new(id, server, self.qids.clone(), self.me.clone()));
         upstreams.insert(name, Arc::downgrade(&upstream));
         upstream
     }
@@ -165,14 +166,20 @@ impl Core {
     }
 
     /// The tree of an aname, as somebody. The same question has the same answer.
-    pub(crate) fn tree(&self, upstream: &Arc<Upstream>, aname: &str, user: &As) -> Arc<Tree> {
+    pub(crate) fn tree(
+        &self,
+        upstream: &Arc<Upstream>,
+        aname: &str,
+        user: &As,
+        wait: Option<Wait>,
+    ) -> Arc<Tree> {
         let user = match user {
             As::Client => None,
             As::User { name, uid } => Some((name, *uid)),
         };
         let is = |tree: &Arc<Tree>| {
             let of = tree.user.as_ref().map(|ident| (&ident.name, ident.uid));
-            Arc::ptr_eq(&tree.upstream, upstream) && *tree.aname == *aname && of == user
+            Arc::ptr_eq(&tree.upstream, upstream) && *tree.aname == *aname && (of, tree.wait) == (user, wait)
         };
         let mut trees = lock(&self.trees);
         if let Some(tree) = trees.values().filter_map(Weak::upgrade).find(is) {
@@ -182,7 +189,16 @@ impl Core {
         let id = TreeId(self.next_tree.fetch_add(1, Ordering::Relaxed));
         let user = user.map(|(name, uid)| Arc::new(Ident::new(name, uid)));
         let unmounted = AtomicBool::new(false);
-        let tree = Arc::new(Tree { id, upstream: upstream.clone(), aname: aname.into(), user, unmounted });
+        let tree = Arc::new(Tree {
+            id,
+            upstream: upstream.clone(),
+            aname: aname.into(),
+            user,
+            core: self.me.clone(),
+            wait,
+            moves: Mutex::default(),
+            unmounted,
+        });
         trees.insert(id, Arc::downgrade(&tree));
         tree
     }
@@ -206,15 +222,28 @@ impl Core {
         ident
     }
 
-    /// The root of a tree for whoever walks.
-    pub(crate) async fn root(&self, by: &Walker, tree: TreeId) -> Result<Arc<Root>, Error> {
+    /// The root of a tree for whoever walks; who is patient waits for a server that is mounted so.
+    pub(crate) async fn root(&self, by: &Walker, tree: TreeId, patient: bool) -> Result<Arc<Root>, Error> {
         let tree = self.tree_of(tree).ok_or(Error::Remote(Errno::ENOENT.into()))?;
+        let wait = tree.wait.filter(|_| patient);
+        loop {
+            if let Some(wait) = wait {
+                self.wait_for(&tree.upstream.lane(by.hops, by.client), wait).await?;
+            }
+            match self.root_now(by, &tree).await {
+                Err(error) if wait.is_some() && is_unreachable(&error) => {}
+                root => return root,
+            }
+        }
+    }
+
+    async fn root_now(&self, by: &Walker, tree: &Arc<Tree>) -> Result<Arc<Root>, Error> {
         let ident = tree.user.as_ref().unwrap_or(&by.ident);
         if self.pretends(ident) && !tree.upstream.server.local {
             let text = "that is whoever runs this mux: show the token, or come over the unix socket";
             return Err(refused(Errno::EACCES, text));
         }
-        heed(ident.root(&tree, by.hops, by.client, &self.outside)).await?
+        heed(ident.root(tree, by.hops, by.client, &self.outside)).await?
     }
 
     /// Whether a user only claims to be us, or root: a server that trusts us would believe it.
@@ -224,7 +253,7 @@ impl Core {
     }
 
     /// The client of a tree's server, dialled if need be.
-    pub(crate) async fn connect(&self, by: &Walker, tree: &Tree) -> Result<Arc<Client>, Error> {
+    pub(crate) async fn connect(&self, by: &Walker, tree: &Tree) -> Result<(Arc<Client>, u16), Error> {
         let lane = tree.upstream.lane(by.hops, by.client);
         heed(lane.connect(&tree.upstream, &self.outside)).await?
     }
@@ -272,7 +301,7 @@ impl Core {
             let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
             Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
         };
-        let root = self.within(2 * GREETING, self.root(by, tree.id)).await;
+        let root = self.within(2 * GREETING, self.root(by, tree.id, false)).await;
         let is_dir = match root.unwrap_or_else(late) {
             Ok(root) => Some(root.qid().is_dir()),
             Err(error) if is_unreachable(&error) => {
@@ -490,6 +519,8 @@ impl Core {
             return;
         }
         self.removed(new);
+        let tree = self.tree_of(old.tree).filter(|tree| tree.wait.is_some());
+        tree.inspect(|tree| lock(&tree.moves).push(old, new));
         for named in self.all_named() {
             if named.space().trees().contains(&old.tree) {
                 let _ = named.change(|space| if space.moved(old, new) { Ok(()) } else { Err(()) });

@@ -21,6 +21,7 @@ mod auth;
 mod cfid;
 mod core;
 mod jobs;
+mod keep;
 mod live;
 mod message;
 mod named;
@@ -44,12 +45,13 @@ use nine_net::Env;
 use nine_proto::Names;
 
 pub use attach::{Con, Local, Received, UNSENT_MAX};
+pub use keep::Wait;
 pub use live::{CLIENTS, Kinds, Live};
 pub use qid::SLOTS_EACH;
 pub use show::{ConnectionStatus, MountStatus, Status, UpstreamStatus};
 pub use space::{Flags, MEMBERS_MAX, Order};
 pub use union::SEEN_MAX;
-pub use upstream::{As, BUDGET, Boxed, Dial, GREETING, HOPS_MAX, OWNER, RETRY, Server, Spawn};
+pub use upstream::{As, BUDGET, Boxed, Dial, GREETING, HOPS_MAX, OTHERS_MAX, OWNER, RETRY, Server, Spawn};
 
 use crate::cfid::Walker;
 use crate::core::Core;
@@ -78,7 +80,7 @@ impl Mux {
         let core = Core::new(names);
         let upstream = core.upstream(backbone);
         let owner = As::User { name: Box::default(), uid: None };
-        core.set_backbone(core.tree(&upstream, "", &owner));
+        core.set_backbone(core.tree(&upstream, "", &owner, None));
         core.named_or_new(MAIN);
         Self(core)
     }
@@ -127,8 +129,9 @@ impl Space {
             "" => server.name.clone(),
             aname => format!("{} {aname}", server.name).into(),
         };
+        let wait = server.wait;
         let upstream = self.core.upstream(server);
-        let tree = self.core.tree(&upstream, aname, user);
+        let tree = self.core.tree(&upstream, aname, user, wait);
         self.core.mount(&self.by, tree, &what, old, flags).await
     }
 

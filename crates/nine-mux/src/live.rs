@@ -86,7 +86,10 @@ impl Live {
         match statement {
             Statement::Mount(mount) => {
                 let (mut server, shown) = state.kinds.server(&mount.server).map_err(invalid)?;
-                server.lanes = mount.lanes;
+                (server.lanes, server.wait) = (mount.lanes, mount.wait);
+                if server.wait.is_none() && !server.others.is_empty() {
+                    return Err(invalid(format!("{}: equal servers are mounted with -r", server.name)));
+                }
                 let user = match &mount.user {
                     None => state.kinds.user(),
                     Some(User::Client) => As::Client,
@@ -360,7 +363,7 @@ pub const CLIENTS: [&str; 8] = ["id", "address", "user", "dialect", "since", "re
 const FILES: &str = "mux:";
 const USAGE: &str = "\
 # The owner writes lines like these:
-# mount [-abcd] [-n N] [-u USER] SERVER OLD [ANAME]
+# mount [-abcdr] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]
 # bind [-abcd] NEW OLD
 # unmount [NEW] OLD
 # hangup SERVER

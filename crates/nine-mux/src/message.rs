@@ -6,16 +6,16 @@ use nine_io::server::Request;
 use nine_proto::msg::{Data, OnlyUStr, Tmsg};
 use nine_proto::{Fid, Make, Op, OpenFlags, mode};
 
-use crate::cfid::CFid;
+use crate::cfid::Live;
 
 /// What asks for the same. `None`: it takes more than one message, or the dialect cannot say it.
 pub(crate) fn message<'r>(
     request: &'r Request,
-    cfid: &CFid,
+    live: &Live,
     other: Option<Fid>,
     newfid: Fid,
 ) -> Option<(Tmsg<'r>, Option<Bytes>)> {
-    let (fid, client) = (cfid.fid(), cfid.client());
+    let (fid, client) = (live.file.fid(), &live.root.client);
     let is_l = client.dialect().is_l();
     let most = client.iounit_max();
     Some(match request.op() {
@@ -74,7 +74,7 @@ pub(crate) fn message<'r>(
         Op::Remove => (Tmsg::Remove { fid }, None),
         Op::Clunk => (Tmsg::Clunk { fid }, None),
         Op::Readlink if is_l => (Tmsg::Readlink { fid }, None),
-        Op::Setattr { set } if is_l && set.name.is_none() => (cfid.file.tsetattr(&set), None),
+        Op::Setattr { set } if is_l && set.name.is_none() => (live.file.tsetattr(&set), None),
         Op::Fsync { datasync } if is_l => (Tmsg::Fsync { fid, datasync: datasync.into() }, None),
         Op::Lock(lock) if is_l => {
             let nine_proto::LockRequest { ty, flags, start, length, proc_id, client_id } = lock;

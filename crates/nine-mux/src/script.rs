@@ -12,9 +12,11 @@ mod words;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use words::{Sort, Word, words};
 
+use crate::keep::Wait;
 use crate::space::{Flags, Order};
 
 pub use words::quote;
@@ -73,7 +75,7 @@ pub struct At {
 /// What a line says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Statement {
-    /// `mount [-abcd] [-n N] [-u USER] SERVER OLD [ANAME]`
+    /// `mount [-abcdr] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]`
     Mount(Mount),
     /// `bind [-abcd] NEW OLD`
     Bind {
@@ -119,6 +121,8 @@ pub struct Mount {
     pub flags: Flags,
     /// Connections at most.
     pub lanes: u16,
+    /// Its files come back with it, and requests wait.
+    pub wait: Option<Wait>,
     /// As whom; `None`: whoever serves decides.
     pub user: Option<User>,
     /// One word: an address or `kind:argument`.
@@ -257,9 +261,9 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
                 [server, old, aname] => (server, old, &*aname.text),
                 _ => return Err(format!("`mount` with {}; {MOUNT}", count(rest))),
             };
-            let Options { flags, lanes, user } = options;
+            let Options { flags, lanes, wait, user } = options;
             let (server, old, aname) = (filled("SERVER", server)?, path("OLD", old)?, aname.into());
-            Ok(Statement::Mount(Mount { flags, lanes, user, server, old, aname }))
+            Ok(Statement::Mount(Mount { flags, lanes, wait, user, server, old, aname }))
         }
         "bind" => {
             let (Options { flags, .. }, rest) = Options::parse("bind", words)?;
@@ -308,13 +312,15 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
 struct Options {
     flags: Flags,
     lanes: u16,
+    wait: Option<Wait>,
     user: Option<User>,
 }
 
 impl Options {
     fn parse<'w>(verb: &str, words: &'w [Word]) -> Result<(Self, &'w [Word]), String> {
         let mounts = verb == "mount";
-        let mut options = Self { flags: Flags::REPLACE, lanes: 1, user: None };
+        let mut options = Self { flags: Flags::REPLACE, lanes: 1, wait: None, user: None };
+        let mut limit = None;
         let mut rest = words;
         while let Some((word, after)) = rest.split_first().filter(|(word, _)| word.is_flag()) {
             rest = after;
@@ -353,12 +359,17 @@ impl Options {
                             name => User::Name(name.into()),
                         });
                     }
-                    'C' | 'r' | 'P' if mounts => {
-                        let what = match letter {
-                            'C' => "caching",
-                            'r' => "reconnection",
-                            _ => "read-ahead",
-                        };
+                    'r' if mounts => options.wait = Some(Wait::Ever),
+                    't' if mounts => {
+                        let text = value("a number of seconds")?;
+                        let seconds = text.parse().ok().filter(|n| *n <= SECONDS_MAX);
+                        let seconds = seconds.ok_or_else(|| {
+                            format!("`-t {text}`; a number of seconds from 0 to {SECONDS_MAX} is due")
+                        })?;
+                        limit = Some(Wait::AtMost(Duration::from_secs(seconds)));
+                    }
+                    'C' | 'P' if mounts => {
+                        let what = if letter == 'C' { "caching" } else { "read-ahead" };
                         return Err(format!("-{letter} ({what}) is not there yet; mount without it"));
                     }
                     _ => {
@@ -367,6 +378,10 @@ impl Options {
                     }
                 }
             }
+        }
+        match (options.wait, limit) {
+            (None, Some(_)) => return Err("-t says how long requests wait; it stands with -r".into()),
+            (wait, limit) => options.wait = limit.or(wait),
         }
         Ok((options, rest))
     }
@@ -423,8 +438,13 @@ impl fmt::Display for Statement {
     /// Of `space` only the users: the name is its [`Line`]'s.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mount(Mount { flags, lanes, user, server, old, aname }) => {
+            Self::Mount(Mount { flags, lanes, wait, user, server, old, aname }) => {
                 write!(f, "mount{flags}")?;
+                match wait {
+                    None => {}
+                    Some(Wait::Ever) => f.write_str(" -r")?,
+                    Some(Wait::AtMost(limit)) => write!(f, " -r -t {}", limit.as_secs())?,
+                }
                 if *lanes != 1 {
                     write!(f, " -n {lanes}")?;
                 }
@@ -468,7 +488,7 @@ impl fmt::Display for Flags {
 }
 
 const VERBS: &str = "mount, bind, unmount, listen, space, nomux, `.` or NAME=";
-const MOUNT: &str = "write: mount [-abcd] [-n N] [-u USER] SERVER OLD [ANAME]";
+const MOUNT: &str = "write: mount [-abcdr] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]";
 const BIND: &str = "write: bind [-abcd] NEW OLD";
 
 /// Lines of a script that say something, those of included files among them.
@@ -481,6 +501,8 @@ pub const DEPTH_MAX: usize = 16;
 pub const FILES_MAX: usize = 1000;
 /// Connections of one mount.
 pub const LANES_MAX: u16 = 64;
+/// For which a request may wait: a day.
+pub const SECONDS_MAX: u64 = 86_400;
 
 #[cfg(test)]
 mod tests;

@@ -11,27 +11,45 @@ use nine_io::Payload;
 use nine_io::client::{Answer as Got, Error as Failed, File, Forward, heed};
 use nine_io::server::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request};
 use nine_proto::{
-    Attr, Dialect, DirBuf, Dirent, Entries, Errno, Error, Fid, GetMask, Make, NOFID, Names, Op, OpenFlags,
-    Qid, Result, Texts, Walked,
+    Attr, Dialect, DirBuf, Dirent, Entries, Errno, Error, Fid, GetMask, LockStatus, Make, NOFID, Names, Op,
+    OpenFlags, Qid, Result, Texts, Walked,
 };
 
 use crate::Mux;
 use crate::auth::Afid;
-use crate::cfid::{CFid, Held, Open, Step, Walker};
+use crate::cfid::{CFid, Held, Live, Open, Step, Walker};
 use crate::core::{Core, refused};
+use crate::keep::{Kept, LISTED, UNSYNCED};
 use crate::message::{data, message, newfid};
 use crate::named::Named;
 use crate::space::Place;
 use crate::union::Listing;
-use crate::upstream::{HOPS, HOPS_MAX, Standing};
+use crate::upstream::{HOPS, HOPS_MAX, Root, Standing};
 use crate::walk::{Pos, run_of};
 
 /// What becomes of a request.
 enum Way {
     Done,
     Refused(Error),
-    Forward(Arc<CFid>, Option<Fid>),
+    Forward(Passed),
     Job,
+    /// As a job, when the connection of both its files is there again.
+    Later,
+}
+
+/// A request that is passed on as it came.
+struct Passed {
+    cfid: Arc<CFid>,
+    /// What stands for it now, if not its first.
+    later: Option<Arc<Live>>,
+    /// The second fid.
+    other: Option<Fid>,
+}
+
+impl Passed {
+    fn live(&self) -> &Live {
+        self.later.as_deref().unwrap_or(&self.cfid.first)
+    }
 }
 
 impl FileServer for Mux {
@@ -39,8 +57,8 @@ impl FileServer for Mux {
         match self.0.way(&req) {
             Way::Done => req.now(Ok(Reply::Done)),
             Way::Refused(error) => req.now(Err(error)),
-            Way::Forward(cfid, other) => self.0.forward(req, &cfid, other),
-            Way::Job => self.0.job(req),
+            Way::Forward(passed) => self.0.forward(req, &passed),
+            Way::Job | Way::Later => self.0.job(req),
         }
     }
 
@@ -50,7 +68,7 @@ impl FileServer for Mux {
             return;
         }
         if let Some(cfid) = node.and_then(|node| node.downcast_ref::<CFid>()) {
-            cfid.client().flush_forwarded(id);
+            cfid.live().root.client.flush_forwarded(id);
         }
     }
 
@@ -79,18 +97,21 @@ impl Core {
         }
         let target = req.node2::<CFid>();
         let into_union = target.as_ref().is_ok_and(|target| target.is_union());
-        let other = match target {
-            Ok(other) if !Arc::ptr_eq(other.client(), cfid.client()) => {
-                return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers"));
+        let live = cfid.live();
+        let other = match target.as_ref().map(|other| other.live()) {
+            Ok(other) if Arc::ptr_eq(&other.root.client, &live.root.client) => Some(other.file.fid()),
+            Ok(other) if cfid.kept.is_some() && Arc::ptr_eq(&other.root.lane, &live.root.lane) => {
+                return Way::Later;
             }
-            Ok(other) => Some(other.fid()),
+            Ok(_) => return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers")),
             Err(_) => None,
         };
         let everywhere =
             matches!(op, Op::Walk { .. } | Op::Read { .. } | Op::Write { .. } | Op::Remove | Op::Clunk);
-        let has_message = || everywhere || message(req, &cfid, other, NOFID).is_some();
-        if self.is_simple(&op, &cfid, req.dialect()) && !into_union && has_message() {
-            return Way::Forward(cfid, other);
+        let has_message = || everywhere || message(req, &live, other, NOFID).is_some();
+        if self.is_simple(&op, &cfid, &live, req.dialect()) && !into_union && has_message() {
+            let later = live.later();
+            return Way::Forward(Passed { cfid, later, other });
         }
         match op {
             // Nothing but the fid goes, and dropping the file sees to that.
@@ -126,7 +147,8 @@ impl Core {
     }
 
     /// Whether one message to one upstream does it.
-    fn is_simple(&self, op: &Op<'_>, cfid: &CFid, spoken: Dialect) -> bool {
+    fn is_simple(&self, op: &Op<'_>, cfid: &CFid, live: &Live, spoken: Dialect) -> bool {
+        let dialect = live.root.client.dialect();
         match op {
             Op::Walk { names } => {
                 let space = cfid.by.named.space();
@@ -135,36 +157,41 @@ impl Core {
                     && !list.iter().any(|name| matches!(*name, b"..") || name.starts_with(b"#"))
                     && run_of(&space, cfid.place(), &list).1.is_none()
             }
-            Op::Open { .. } if cfid.raw.is_dir() => {
-                let is_l = spoken.is_l() && cfid.client().dialect().is_l();
+            Op::Open { .. } if cfid.is_dir() => {
+                let is_l = spoken.is_l() && dialect.is_l();
                 let covered = cfid.by.named.space().covered_names(cfid.place()).next().is_some();
                 is_l && !cfid.is_union() && !covered
             }
-            Op::Readdir { .. } => matches!(cfid.open, Some(Open::There)),
+            // What equal servers must agree on is looked at.
+            Op::Open { .. } => cfid.kept.is_none() || live.root.tree.upstream.server.others.is_empty(),
+            // Whether what was written may be lost is told once.
+            Op::Fsync { .. } => cfid.kept.is_none(),
+            Op::Readdir { .. } => matches!(cfid.open, Some(Open::There(_))),
             Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } | Op::RenameAt { .. } => !cfid.is_union(),
             // An attribute is stored by its clunk, and a file that is written may fail there.
             Op::Clunk => cfid.open.is_some(),
             Op::Getattr { mask } => {
-                let wants_target = mask.has(GetMask::TEXTS) && cfid.client().dialect().is_l();
-                !(wants_target && cfid.raw.is_symlink())
+                let wants_target = mask.has(GetMask::TEXTS) && dialect.is_l();
+                !(wants_target && live.raw.is_symlink())
             }
             _ => true,
         }
     }
 
-    fn forward(&self, req: Req, cfid: &Arc<CFid>, other: Option<Fid>) -> Answer {
-        let client = cfid.client();
+    fn forward(&self, req: Req, passed: &Passed) -> Answer {
+        let live = passed.live();
+        let client = &live.root.client;
         let newfid = match newfid(&req.op(), client) {
             Ok(newfid) => newfid,
             Err(error) => return req.now(Err(error.into_reply())),
         };
         if matches!(req.op(), Op::Remove | Op::Clunk) {
-            cfid.file.leave();
+            live.file.leave();
         }
         self.counts.forwarded.fetch_add(1, Ordering::Relaxed);
         let (answer, later) = req.later();
-        client.forward(later, self.arc(), |request| {
-            message(request, cfid, other, newfid).expect("the same request had a message before")
+        client.forward(later, live.root.clone(), |request| {
+            message(request, live, passed.other, newfid).expect("the same request had a message before")
         });
         answer
     }
@@ -174,11 +201,62 @@ impl Core {
         let (id, core) = (req.id(), self.arc());
         let (answer, later) = req.later();
         let job = async move {
-            let result = core.steps(&later).await;
+            let is_kept = later.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some());
+            let result = match is_kept {
+                true => core.persist(&later, None).await,
+                false => match core.steps(&later).await {
+                    Err(error) if core.keeps(&error) => core.persist(&later, Some(error)).await,
+                    result => result,
+                },
+            };
             later.respond(result.map_err(Failed::into_reply));
         };
         self.jobs.begin(Some(id), Box::pin(job));
         answer
+    }
+
+    /// A request that was passed on, or should have been, when the connection went: `lost` if it was sent.
+    fn later(self: Arc<Self>, later: Later, lost: Option<Failed>) {
+        let core = self.clone();
+        let id = later.id();
+        let job = async move {
+            let result = core.persist(&later, lost).await;
+            later.respond(result.map_err(Failed::into_reply));
+        };
+        self.jobs.begin(Some(id), Box::pin(job));
+    }
+
+    /// A request whose fids have a connection, as far as that lasts.
+    pub(crate) async fn once(&self, req: &Later) -> Result<Reply, Failed> {
+        match self.way(req) {
+            Way::Done => Ok(Reply::Done),
+            Way::Refused(error) => Err(Failed::Remote(error)),
+            Way::Forward(passed) => self.asked(req, &passed).await,
+            Way::Job => self.steps(req).await,
+            Way::Later => {
+                let text = "the connection has gone again";
+                Err(Failed::Remote(Error::new(Errno::ECONNRESET, text)))
+            }
+        }
+    }
+
+    /// What is passed on, by somebody who waits for the answer.
+    async fn asked(&self, req: &Later, passed: &Passed) -> Result<Reply, Failed> {
+        let live = passed.live();
+        let client = &live.root.client;
+        let newfid = newfid(&req.op(), client)?;
+        let (message, payload) =
+            message(req, live, passed.other, newfid).expect("the same request had a message before");
+        if matches!(req.op(), Op::Remove | Op::Clunk) {
+            live.file.leave();
+        }
+        let got = client.ask_with(message, payload).await?;
+        let is_whole = match (req.op(), &got) {
+            (Op::Walk { names }, Got::Walk(qids)) => qids.len() == names.iter().count(),
+            _ => true,
+        };
+        let made = Some(newfid).filter(|newfid| *newfid != NOFID && is_whole);
+        self.reply(req, &passed.cfid, &live.root, got, made).map_err(Failed::Remote)
     }
 
     pub(crate) fn arc(&self) -> Arc<Self> {
@@ -204,9 +282,14 @@ impl Core {
                     return self.hop(&cfid, hops?).await;
                 }
                 let (qids, made) = self.walk(&cfid, &names).await?;
-                Ok(Reply::Walk { qids, node: made.map(|made| Arc::new(made) as Node) })
+                Ok(Reply::Walk { qids, node: made.map(|made| node(made) as Node) })
             }
-            Op::Open { flags } if cfid.raw.is_dir() => self.open_dir(&cfid, flags).await,
+            Op::Open { flags }
+                if cfid.is_dir() && !self.is_simple(&op, &cfid, &cfid.live(), req.dialect()) =>
+            {
+                self.open_dir(&cfid, flags).await
+            }
+            Op::Open { .. } => self.open_seen(req, &cfid).await,
             Op::Readdir { cookie } => {
                 let mut buf = req.dir_buf(self.names.clone());
                 let Some(Open::Here(listing)) = &cfid.open else {
@@ -217,7 +300,8 @@ impl Core {
             }
             Op::Create { name, make, flags, perm, gid } => {
                 let made = self.create(&cfid, name, make, flags, perm, gid, req).await?;
-                Ok(Reply::Open { qid: made.qid.qid, iounit: made.file.iounit(), node: Arc::new(made) })
+                let iounit = made.first.file.iounit();
+                Ok(Reply::Open { qid: made.qid.qid, iounit, node: node(made) })
             }
             Op::Make { name, make, perm, gid } => {
                 if self.in_union(&cfid, name).await?.is_some() {
@@ -244,7 +328,7 @@ impl Core {
         // Nothing leads out of the tree that was asked for.
         let step = Step::root(pos.step.covered.clone());
         let cfid = self.cfid(&by, Pos { step, ..pos });
-        Ok(Reply::Attach { qid: cfid.qid.qid, node: Arc::new(cfid) })
+        Ok(Reply::Attach { qid: cfid.qid.qid, node: node(cfid) })
     }
 
     /// The same root, for a mux that passes on what has come over others.
@@ -266,7 +350,7 @@ impl Core {
         let cfid = self.cfid(&by, self.clone_pos(pos).await?);
         let mut qids = Walked::new();
         qids.push(cfid.qid.qid);
-        Ok(Reply::Walk { qids, node: Some(Arc::new(cfid)) })
+        Ok(Reply::Walk { qids, node: Some(node(cfid)) })
     }
 
     /// Opens a directory to be read by us.
@@ -275,22 +359,35 @@ impl Core {
             return Err(refused(Errno::EISDIR, "is a directory"));
         }
         let listing = AsyncMutex::new(Listing::open(self, cfid).await?);
-        let open = self.opened(cfid, cfid.raw, Open::Here(listing));
-        Ok(Reply::Open { qid: open.qid.qid, iounit: 0, node: Arc::new(open) })
+        let open = self.opened(cfid, cfid.live().raw, Open::Here(listing));
+        Ok(Reply::Open { qid: open.qid.qid, iounit: 0, node: node(open) })
     }
 
     /// The fid after its open: perhaps for another file (a clone file).
     fn opened(&self, cfid: &CFid, raw: Qid, open: Open) -> CFid {
+        let Live { root, file, .. } = Live::clone(&cfid.live());
         CFid {
             by: cfid.by.clone(),
             step: cfid.step.clone(),
             crossed: cfid.crossed.clone(),
-            root: cfid.root.clone(),
-            file: cfid.file.clone(),
-            raw,
-            qid: Held::new(&self.qids, &cfid.root, raw),
+            qid: Held::new(&self.qids, &root, raw),
+            kept: Kept::of(&root),
+            first: Live { root, file, raw },
             open: Some(open),
         }
+    }
+
+    /// Opens a file that may be looked for on another server later.
+    async fn open_seen(&self, req: &Later, cfid: &Arc<CFid>) -> Result<Reply, Failed> {
+        let passed = Passed { cfid: cfid.clone(), later: cfid.live().later(), other: None };
+        let reply = self.asked(req, &passed).await?;
+        if let Reply::Open { node, .. } = &reply
+            && let Some(open) = node.downcast_ref::<CFid>()
+            && let Some(kept) = &open.kept
+        {
+            kept.see(&open.live().file.getattr(GetMask::BASIC).await?);
+        }
+        Ok(reply)
     }
 
     /// Where new files of this directory go: itself, or the member of a union that takes them.
@@ -358,7 +455,7 @@ impl Core {
 
     /// What a client sees of the attributes that an upstream gives.
     pub(crate) fn attr(&self, cfid: &CFid, attr: Attr, mask: GetMask) -> Attr {
-        let mut attr = Attr { qid: cfid.map(attr.qid), ..attr };
+        let mut attr = Attr { qid: cfid.map(&cfid.live(), attr.qid), ..attr };
         if mask.has(GetMask::TEXTS) {
             let texts = attr.texts.get_or_insert_with(Box::<Texts>::default);
             // A root is called "/" by its server: here it has a name.
@@ -372,18 +469,27 @@ impl Core {
     }
 
     /// The answer of an upstream, as the answer to a client.
-    fn reply(&self, req: &Request, cfid: &Arc<CFid>, got: Got, made: Option<Fid>) -> Result<Reply> {
-        let open = |raw| {
-            let open = self.opened(cfid, raw, Open::There);
-            (open.qid.qid, Arc::new(open))
+    fn reply(
+        &self,
+        req: &Request,
+        cfid: &Arc<CFid>,
+        root: &Arc<Root>,
+        got: Got,
+        made: Option<Fid>,
+    ) -> Result<Reply> {
+        let live = cfid.live();
+        let mark = |mark| cfid.kept.iter().for_each(|kept| kept.mark(mark));
+        let open = |raw, open| {
+            let open = self.opened(cfid, raw, open);
+            (open.qid.qid, node(open))
         };
         Ok(match (req.op(), got) {
             (Op::Walk { names }, Got::Walk(raw)) => {
                 let mut qids = Walked::new();
-                raw.iter().for_each(|&raw| qids.push(cfid.map(raw)));
+                raw.iter().for_each(|&raw| qids.push(cfid.map(&live, raw)));
                 let node = made.map(|fid| {
-                    let raw = raw.last().copied().unwrap_or(cfid.raw);
-                    let file = Arc::new(cfid.client().adopt(fid, raw));
+                    let raw = raw.last().copied().unwrap_or(live.raw);
+                    let file = Arc::new(root.client.adopt(fid, raw));
                     let mut step = cfid.step.clone();
                     let mut place = cfid.place().clone();
                     for name in names.iter() {
@@ -391,39 +497,47 @@ impl Core {
                         step = Step::child(&step, name, place.clone());
                     }
                     let crossed = if names.is_empty() { cfid.crossed.clone() } else { None };
-                    let root = cfid.root.clone();
-                    Arc::new(self.cfid(&cfid.by, Pos { step, crossed, root, file, raw })) as Node
+                    let root = root.clone();
+                    node(self.cfid(&cfid.by, Pos { step, crossed, root, file, raw })) as Node
                 });
                 Reply::Walk { qids, node }
             }
             (Op::Read { .. }, got) => Reply::Read(data(got).map_or(Payload::EMPTY, Payload::Bytes)),
-            (Op::Write { .. }, Got::Wrote(n)) => Reply::Wrote(n),
+            (Op::Write { .. }, Got::Wrote(n)) => {
+                mark(UNSYNCED);
+                Reply::Wrote(n)
+            }
             (Op::Getattr { mask }, Got::Attr(attr)) => Reply::Attr(self.attr(cfid, *attr, mask)),
             (Op::Readdir { .. }, Got::Data(data)) => {
+                mark(LISTED);
                 let mut buf = req.dir_buf(self.names.clone());
-                self.entries(cfid, &data, &mut buf)?;
+                self.entries(cfid, &live, &data, &mut buf)?;
                 Reply::Dir(buf)
             }
-            (Op::Open { .. }, Got::Open { qid, iounit }) => {
-                let (qid, node) = open(qid);
-                Reply::Open { qid, iounit: cfid.iounit(iounit), node }
+            (Op::Open { flags }, Got::Open { qid, iounit }) => {
+                let (qid, node) = open(qid, Open::There(flags));
+                Reply::Open { qid, iounit: root.iounit(iounit), node }
             }
-            (Op::Create { name, .. }, Got::Open { qid, iounit }) => {
+            (Op::Create { name, flags, .. }, Got::Open { qid, iounit }) => {
                 let step = Step::child(&cfid.step, name, cfid.place().child(name));
-                let (file, root) = (cfid.file.clone(), cfid.root.clone());
-                let made = self.cfid(&cfid.by, Pos { step, crossed: None, root, file, raw: qid });
-                let made = CFid { open: Some(Open::There), ..made };
-                Reply::Open { qid: made.qid.qid, iounit: cfid.iounit(iounit), node: Arc::new(made) }
+                let (file, own) = (live.file.clone(), live.root.clone());
+                let made = self.cfid(&cfid.by, Pos { step, crossed: None, root: own, file, raw: qid });
+                let made = CFid { open: Some(Open::There(flags)), ..made };
+                Reply::Open { qid: made.qid.qid, iounit: root.iounit(iounit), node: node(made) }
             }
             (Op::Make { make: Make::Link, .. }, _) => Reply::Done,
-            (Op::Make { .. }, Got::Qid(qid)) => Reply::Made(cfid.map(qid)),
+            (Op::Make { .. }, Got::Qid(qid)) => Reply::Made(cfid.map(&live, qid)),
             (Op::Readlink, Got::Text(target)) => Reply::Target(target),
-            (Op::Lock(_), Got::Lock(status)) => Reply::Lock(match status {
-                0 => nine_proto::LockStatus::Success,
-                1 => nine_proto::LockStatus::Blocked,
-                3 => nine_proto::LockStatus::Grace,
-                _ => nine_proto::LockStatus::Error,
-            }),
+            (Op::Lock(lock), Got::Lock(status)) => {
+                let status = match status {
+                    0 => LockStatus::Success,
+                    1 => LockStatus::Blocked,
+                    3 => LockStatus::Grace,
+                    _ => LockStatus::Error,
+                };
+                cfid.kept.iter().for_each(|kept| kept.locked(&lock, status));
+                Reply::Lock(status)
+            }
             (Op::Getlock(_), Got::Getlock(lock)) => Reply::Getlock {
                 ty: lock.ty,
                 start: lock.start,
@@ -433,12 +547,12 @@ impl Core {
             },
             (Op::XattrWalk { .. }, Got::Size(size)) => {
                 let fid = made.ok_or(Errno::EIO)?;
-                let file = Arc::new(cfid.client().adopt(fid, Qid::default()));
-                let pos = Pos { file, raw: Qid::default(), ..Pos::of(cfid) };
-                let node = CFid { open: Some(Open::There), ..self.cfid(&cfid.by, pos) };
-                Reply::Xattr { size, node: Arc::new(node) }
+                let file = Arc::new(root.client.adopt(fid, Qid::default()));
+                let pos = Pos { file, raw: Qid::default(), root: root.clone(), ..Pos::of(cfid) };
+                let made = CFid { open: Some(Open::Attribute), ..self.cfid(&cfid.by, pos) };
+                Reply::Xattr { size, node: node(made) }
             }
-            (Op::XattrCreate { .. }, _) => Reply::Moved(open(cfid.raw).1),
+            (Op::XattrCreate { .. }, _) => Reply::Moved(open(live.raw, Open::Attribute).1),
             (Op::Statfs, Got::Statfs(statfs)) => Reply::Statfs(statfs),
             (Op::Remove, _) => {
                 self.removed(cfid.place());
@@ -465,8 +579,8 @@ impl Core {
     }
 
     /// Directory data of an upstream, with the qids that clients see.
-    fn entries(&self, cfid: &CFid, data: &[u8], buf: &mut DirBuf) -> Result<()> {
-        for entry in Entries::new(data, cfid.client().dialect()) {
+    fn entries(&self, cfid: &CFid, live: &Live, data: &[u8], buf: &mut DirBuf) -> Result<()> {
+        for entry in Entries::new(data, live.root.client.dialect()) {
             let malformed = || Error::new(Errno::EPROTO, "the server sends malformed directory data");
             let (entry, _) = entry.map_err(|_| malformed())?;
             // Who gets cookie 0 would begin anew, for ever.
@@ -474,7 +588,7 @@ impl Core {
             if entry.cookie == 0 || !is_name {
                 return Err(malformed());
             }
-            if !buf.push(&Dirent { qid: cfid.map(entry.qid), ..entry }, None) {
+            if !buf.push(&Dirent { qid: cfid.map(live, entry.qid), ..entry }, None) {
                 break;
             }
         }
@@ -482,23 +596,43 @@ impl Core {
     }
 }
 
-impl Forward for Core {
+/// By the root of the fid that the request was passed on with.
+impl Forward for Root {
     fn answered(self: Arc<Self>, later: Later, answer: Result<Got, Failed>, made: Option<Fid>) {
+        let Some(core) = self.tree.core.upgrade() else { return };
         let result = match (answer, later.node::<CFid>()) {
-            (Ok(got), Ok(cfid)) => self.reply(&later, &cfid, got, made),
+            (Ok(got), Ok(cfid)) => core.reply(&later, &cfid, &self, got, made),
+            (Err(error), Ok(cfid)) if error.is_disconnect() && cfid.kept.is_some() => {
+                return core.later(later, Some(error));
+            }
             (Err(error), _) => Err(error.into_reply()),
             (_, Err(error)) => Err(error),
         };
         later.respond(result);
     }
+
+    fn refused(self: Arc<Self>, later: Later, error: Failed) {
+        let is_kept = later.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some());
+        match self.tree.core.upgrade() {
+            Some(core) if is_kept && error.is_disconnect() => core.later(later, None),
+            _ => later.respond(Err(error.into_reply())),
+        }
+    }
 }
 
-impl CFid {
+impl Root {
     /// Bytes in one piece: what the upstream says, or what a message to it holds.
     pub(crate) fn iounit(&self, said: u32) -> u32 {
-        let most = self.client().iounit_max();
+        let most = self.client.iounit_max();
         if said == 0 { most } else { said.min(most) }
     }
+}
+
+/// What the session keeps; from now on it comes back, if it shall.
+pub(crate) fn node(cfid: CFid) -> Arc<CFid> {
+    let cfid = Arc::new(cfid);
+    cfid.kept.iter().for_each(|kept| kept.register(&cfid));
+    cfid
 }
 
 /// The question of another mux: see [`HOPS`].
@@ -517,5 +651,5 @@ fn hops(cfid: &CFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
 
 /// Files that another is moved to or made from.
 pub(crate) fn second(req: &Request) -> Result<Arc<File>, Failed> {
-    req.node2::<CFid>().map(|cfid| cfid.file.clone()).map_err(Failed::Remote)
+    req.node2::<CFid>().map(|cfid| cfid.live().file.clone()).map_err(Failed::Remote)
 }

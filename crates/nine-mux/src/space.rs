@@ -55,7 +55,7 @@ impl Place {
     }
 
     /// Where it is when `old` has become `new`.
-    fn moved(&self, old: &Self, new: &Self) -> Self {
+    pub(crate) fn moved(&self, old: &Self, new: &Self) -> Self {
         if !self.is_within(old) {
             return self.clone();
         }

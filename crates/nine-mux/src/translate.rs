@@ -10,6 +10,7 @@ use nine_proto::{Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, Texts, mode};
 
 use crate::cfid::{CFid, Open, Step};
 use crate::core::{Core, refused};
+use crate::keep::UNSYNCED;
 use crate::message::may_exist;
 use crate::serve::second;
 use crate::space::Place;
@@ -35,7 +36,8 @@ impl Core {
             }
             let flags = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
             let file = there.file.open("", flags).await?;
-            return Ok(self.made(cfid, Pos { raw: file.qid(), file: Arc::new(file), ..there }));
+            let pos = Pos { raw: file.qid(), file: Arc::new(file), ..there };
+            return Ok(self.made(cfid, pos, flags));
         }
         let dir = self.creating(cfid).await?;
         let step = Step::child(&dir.step, name, dir.place().child(name));
@@ -55,11 +57,11 @@ impl Core {
         };
         let raw = file.qid();
         let pos = Pos { step, crossed: None, root: dir.root, file: Arc::new(file), raw };
-        Ok(self.made(cfid, pos))
+        Ok(self.made(cfid, pos, flags))
     }
 
-    fn made(&self, cfid: &CFid, pos: Pos) -> CFid {
-        CFid { open: Some(Open::There), ..self.cfid(&cfid.by, pos) }
+    fn made(&self, cfid: &CFid, pos: Pos, flags: OpenFlags) -> CFid {
+        CFid { open: Some(Open::There(flags)), ..self.cfid(&cfid.by, pos) }
     }
 
     /// Makes a file and does not open it.
@@ -87,7 +89,7 @@ impl Core {
             }
             Make::Node { ty, major, minor } => dir.file.mknod(name, ty | bits, (major, minor), gid).await?,
         };
-        Ok(self.qids.map(&dir.root.tree.upstream.map, raw))
+        Ok(self.qids.map(dir.root.map(), raw))
     }
 
     /// What has this name in a union, if it is one.
@@ -114,7 +116,8 @@ impl Core {
 
     /// A request for which the upstream's dialect has no message of the same meaning.
     pub(crate) async fn translate(&self, cfid: &Arc<CFid>, op: Op<'_>, req: &Later) -> Result<Reply, Failed> {
-        let file = &*cfid.file;
+        let live = cfid.live();
+        let file = &*live.file;
         Ok(match op {
             Op::Getattr { mask } => {
                 let mut attr = file.getattr(mask).await?;
@@ -148,7 +151,17 @@ impl Core {
                 Reply::Done
             }
             Op::Fsync { datasync } => {
-                file.fsync(datasync).await?;
+                let kept = cfid.kept.as_ref();
+                if kept.is_some_and(|kept| kept.is_doubtful()) {
+                    let text = "the connection went after writes that were not synced: they may be lost";
+                    return Err(refused(Errno::EIO, text));
+                }
+                // What is written from now on is not synced by this.
+                let unsynced = kept.is_some_and(|kept| kept.unmark(UNSYNCED));
+                if let Err(error) = file.fsync(datasync).await {
+                    kept.filter(|_| unsynced).inspect(|kept| kept.mark(UNSYNCED));
+                    return Err(error);
+                }
                 Reply::Done
             }
             Op::Readlink => Reply::Target(file.readlink().await?),
@@ -167,7 +180,11 @@ impl Core {
                 self.removed(&cfid.place().child(name));
                 Reply::Done
             }
-            Op::Lock(lock) => Reply::Lock(file.lock(&lock).await?),
+            Op::Lock(lock) => {
+                let status = file.lock(&lock).await?;
+                cfid.kept.iter().for_each(|kept| kept.locked(&lock, status));
+                Reply::Lock(status)
+            }
             Op::Getlock(lock) => {
                 let got = file.getlock(&lock).await?;
                 let nine_io::client::Getlock { ty, start, length, proc_id, client_id } = got;
@@ -185,14 +202,15 @@ impl Core {
         if cfid.by.named.space().within(&place.child(name)).is_some() {
             return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));
         }
-        let client = cfid.client();
+        let live = cfid.live();
+        let client = &live.root.client;
         if !into.client().is_same(client) || (!client.dialect().is_l() && place != from.parent()) {
             return Err(refused(Errno::EXDEV, "this server cannot move the file there"));
         }
         if client.dialect().is_l() {
-            client.ask(Tmsg::Rename { fid: cfid.fid(), dfid: into.fid(), name }).await?;
+            client.ask(Tmsg::Rename { fid: live.file.fid(), dfid: into.fid(), name }).await?;
         } else {
-            cfid.file.setattr(&nine_proto::SetAttr { name: Some(name), ..Default::default() }).await?;
+            cfid.live().file.setattr(&nine_proto::SetAttr { name: Some(name), ..Default::default() }).await?;
         }
         self.moved(from, &place.child(name));
         Ok(())
@@ -233,7 +251,7 @@ impl Core {
         let from = &cfid.step.covered;
         let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
         // Somebody may have moved it.
-        if dir.walk(cfid.step.called()).await?.qid().path != cfid.raw.path {
+        if dir.walk(cfid.step.called()).await?.qid().path != cfid.live().raw.path {
             return Err(Failed::Remote(Errno::ENOENT.into()));
         }
         // Twstat never replaces (stat(5)), Trename does.
@@ -242,8 +260,9 @@ impl Core {
             Err(error) if error.errno() == Errno::ENOENT => {}
             Err(error) => return Err(error),
         }
-        let message = Tmsg::Rename { fid: cfid.fid(), dfid: dir.fid(), name };
-        cfid.client().ask(message).await?;
+        let live = cfid.live();
+        let message = Tmsg::Rename { fid: live.file.fid(), dfid: dir.fid(), name };
+        live.root.client.ask(message).await?;
         self.moved(&from.parent().child(&cfid.step.called()), &from.parent().child(name));
         cfid.step.renamed.store(Some(Arc::new(name.into())));
         Ok(())

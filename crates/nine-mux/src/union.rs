@@ -138,7 +138,7 @@ impl Listing {
                 Ok(true) => {}
                 Ok(false) => self.at += 1,
                 Err(error) if error.errno() == Errno::EINTR => return Err(error),
-                Err(error) if self.members.len() == 1 => return Err(error),
+                Err(error) if self.members.len() == 1 || core.keeps(&error) => return Err(error),
                 Err(error) => {
                     tracing::debug!("a member of {} is passed over: {error}", cfid.step.path());
                     self.at += 1;
@@ -175,7 +175,7 @@ impl Listing {
         let instead = join_all(instead).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         let shown = entries.into_iter().zip(instead).map(|(entry, instead)| {
             instead.unwrap_or_else(|| {
-                let map = |qid| core.qids.map(&root.tree.upstream.map, qid);
+                let map = |qid| core.qids.map(root.map(), qid);
                 let attr = entry.attr.map(|attr| Attr { qid: map(attr.qid), ..attr });
                 Shown { name: entry.name, qid: map(entry.qid), ty: entry.ty, attr }
             })
@@ -198,10 +198,17 @@ impl Listing {
 
     async fn member(&mut self, core: &Core, cfid: &CFid, index: usize) -> Result<&mut Dir, Error> {
         let member = &mut self.members[index];
+        let gone = member.dir.as_ref().filter(|dir| dir.root.tree.wait.is_some());
+        if let Some(dir) = gone.filter(|dir| dir.root.client.dead().is_some()) {
+            member.dir = Some(dir.again(core, cfid, &member.place).await?);
+        }
         if member.dir.is_none() {
             let is_here = cfid.crossed.as_ref().is_none_or(|(_, held)| *held == index);
             let (root, file) = if is_here {
-                (cfid.root.clone(), cfid.file.clone())
+                {
+                    let live = cfid.live();
+                    (live.root.clone(), live.file.clone())
+                }
             } else {
                 let (root, file, _) = core.enter_place(&cfid.by, &member.place).await?;
                 (root, file)
@@ -210,6 +217,19 @@ impl Listing {
             member.dir = Some(Dir { root, file, open, cursor: 0, ended: false });
         }
         Ok(member.dir.as_mut().expect("opened just now"))
+    }
+}
+
+impl Dir {
+    /// The same directory, by a connection that is there again.
+    async fn again(&self, core: &Core, cfid: &CFid, place: &Place) -> Result<Self, Error> {
+        let (root, file, raw) = core.enter_place(&cfid.by, place).await?;
+        let is_same = root.member == self.root.member && raw.path == self.file.qid().path;
+        if !is_same && self.cursor > 0 {
+            return Err(refused(Errno::ESTALE, "the server is back, and has another directory there"));
+        }
+        let open = file.open("", OpenFlags::READ).await?;
+        Ok(Self { root, file, open, cursor: self.cursor, ended: self.ended })
     }
 }
 
@@ -248,7 +268,7 @@ async fn mounted(
     let step = Step::child(&cfid.step, &entry.name, dir.child(&entry.name));
     let shown = async {
         let pos = core.cross(&cfid.by, step, head.clone()).await?;
-        let map = |qid| core.qids.map(&pos.root.tree.upstream.map, qid);
+        let map = |qid| core.qids.map(pos.root.map(), qid);
         let attr = match attrs {
             true => {
                 let attr = pos.file.getattr(GetMask::BASIC).await?;

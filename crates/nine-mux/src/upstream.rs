@@ -12,14 +12,16 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::lock::Mutex as AsyncMutex;
-use nine_io::client::{Client, Error, File, Options};
+use nine_io::client::{Client, Driver, Error, File, Options};
 use nine_net::Transport;
 use nine_proto::{Errno, NOUID, Qid};
 
+use crate::core::Core;
+use crate::keep::{Keeping, Moves, Wait, pulse};
 use crate::outside::Outside;
 use crate::qid::{Map, Qids};
 use crate::space::TreeId;
@@ -71,19 +73,25 @@ pub struct Server {
     pub name: Arc<str>,
     /// How it is reached.
     pub dial: Arc<dyn Dial>,
+    /// Servers of the same content, at most [`OTHERS_MAX`]: the next one is tried when one cannot be reached.
+    pub others: Vec<Arc<dyn Dial>>,
     /// How it is spoken to. One call more than `calls` waits.
     pub options: Options,
     /// Connections at most: one client of the mux keeps to one of them.
     pub lanes: u16,
     /// It is in this process, and no mux.
     pub local: bool,
+    /// Requests wait for it while it is away, and fids come back with it; else they fail.
+    pub wait: Option<Wait>,
 }
 
 pub(crate) struct Upstream {
     pub(crate) id: u32,
     pub(crate) server: Server,
-    pub(crate) map: Map,
+    /// One for each of the equal servers: their qids have nothing in common.
+    maps: Box<[Map]>,
     qids: Arc<Qids>,
+    core: Weak<Core>,
     /// Lanes at most, of all that have mounted it.
     pub(crate) most: AtomicU16,
     lanes: Mutex<HashMap<LaneKey, Arc<Lane>>>,
@@ -101,16 +109,23 @@ pub(crate) struct LaneKey {
 
 pub(crate) struct Lane {
     pub(crate) key: LaneKey,
+    upstream: Weak<Upstream>,
     state: AsyncMutex<Connection>,
     /// The live client, to be looked at without waiting.
     now: arc_swap::ArcSwapOption<Client>,
     /// Round-trip time of what was asked last by [`Root`]s, microseconds; 0: not known.
     pub(crate) rtt_us: AtomicU64,
+    /// What comes back with it, and who waits for that.
+    pub(crate) keeping: Keeping,
 }
 
 #[derive(Default)]
 struct Connection {
     client: Option<Arc<Client>>,
+    /// Which of the equal servers it is, or was.
+    member: u16,
+    /// When it was dialled.
+    since: Duration,
     /// Why it could not be dialled, and until when that counts.
     failed: Option<(Duration, Error)>,
 }
@@ -122,6 +137,11 @@ pub(crate) struct Tree {
     pub(crate) aname: Box<str>,
     /// Everybody, or `None`: each client as itself.
     pub(crate) user: Option<Arc<Ident>>,
+    pub(crate) core: Weak<Core>,
+    /// Its fids come back with its server; requests wait so long.
+    pub(crate) wait: Option<Wait>,
+    /// Where its files have been moved to.
+    pub(crate) moves: Mutex<Moves>,
     /// Nobody would let go of another root: whoever still needs one has it alone.
     pub(crate) unmounted: AtomicBool,
 }
@@ -139,11 +159,20 @@ type RootPlace = Arc<AsyncMutex<Option<Arc<Root>>>>;
 
 pub(crate) struct Root {
     pub(crate) tree: Arc<Tree>,
+    pub(crate) lane: Arc<Lane>,
+    /// Which of the equal servers.
+    pub(crate) member: u16,
     pub(crate) client: Arc<Client>,
     pub(crate) file: Arc<File>,
 }
 
 impl Server {
+    /// A server of another process or machine, one connection of it; `name` is what messages call it.
+    pub fn new(name: &str, dial: Arc<dyn Dial>) -> Self {
+        let (name, others, options) = (name.into(), Vec::new(), Self::options());
+        Self { name, dial, others, options, lanes: 1, local: false, wait: None }
+    }
+
     /// How upstreams are spoken to. One client of the mux can have a quarter of what is under way at a server, and who
     /// comes next may wait for all of it: so it is less here than for a client alone.
     pub fn options() -> Options {
@@ -152,16 +181,17 @@ impl Server {
 }
 
 impl Upstream {
-    pub(crate) fn new(id: u32, server: Server, qids: Arc<Qids>) -> Self {
+    pub(crate) fn new(id: u32, server: Server, qids: Arc<Qids>, core: Weak<Core>) -> Self {
         let (is_mux, most) = (OnceLock::new(), server.lanes);
         if server.local {
             is_mux.get_or_init(|| false);
         }
         Self {
             id,
+            maps: (0..=server.others.len() as u32).map(|n| Map::new(id * (OTHERS_MAX + 1) + n)).collect(),
             server,
-            map: Map::new(id),
             qids,
+            core,
             most: AtomicU16::new(most),
             lanes: Mutex::default(),
             is_mux,
@@ -170,11 +200,11 @@ impl Upstream {
     }
 
     /// The lane for requests that have come over so many muxes, of the clients of this number.
-    pub(crate) fn lane(&self, hops: u8, client: u64) -> Arc<Lane> {
+    pub(crate) fn lane(self: &Arc<Self>, hops: u8, client: u64) -> Arc<Lane> {
         let hops = if self.is_mux.get() == Some(&false) { 0 } else { hops };
         let index = (client % u64::from(self.most.load(Ordering::Relaxed).max(1))) as u16;
         let key = LaneKey { hops, index };
-        lock(&self.lanes).entry(key).or_insert_with(|| Arc::new(Lane::new(key))).clone()
+        lock(&self.lanes).entry(key).or_insert_with(|| Arc::new(Lane::new(key, self))).clone()
     }
 
     pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
@@ -193,18 +223,25 @@ impl Upstream {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        self.qids.give_back(&self.map);
+        self.maps.iter().for_each(|map| self.qids.give_back(map));
     }
 }
 
 impl Lane {
-    fn new(key: LaneKey) -> Self {
+    fn new(key: LaneKey, upstream: &Arc<Upstream>) -> Self {
         Self {
             key,
+            upstream: Arc::downgrade(upstream),
             state: AsyncMutex::default(),
             now: arc_swap::ArcSwapOption::empty(),
             rtt_us: AtomicU64::new(0),
+            keeping: Keeping::default(),
         }
+    }
+
+    /// Its server, unless that is used no more.
+    pub(crate) fn upstream(&self) -> Option<Arc<Upstream>> {
+        self.upstream.upgrade()
     }
 
     /// The client, if there is a live one now.
@@ -212,56 +249,95 @@ impl Lane {
         self.now.load_full().filter(|client| client.dead().is_none())
     }
 
-    /// The client, dialled if need be.
-    pub(crate) async fn connect(&self, upstream: &Upstream, outside: &Outside) -> Result<Arc<Client>, Error> {
+    /// The client, dialled if need be, and which of the equal servers it is.
+    pub(crate) async fn connect(
+        self: &Arc<Self>,
+        upstream: &Upstream,
+        outside: &Outside,
+    ) -> Result<(Arc<Client>, u16), Error> {
         let mut state = self.state.lock().await;
-        if let Some(client) = state.client.as_ref().filter(|client| client.dead().is_none()) {
-            return Ok(client.clone());
-        }
-        state.client = None;
+        let gone = match state.client.take() {
+            None => None,
+            Some(client) => match client.dead() {
+                None => {
+                    state.client = Some(client.clone());
+                    return Ok((client, state.member));
+                }
+                gone => gone,
+            },
+        };
         self.now.store(None);
-        if let Some((until, error)) = &state.failed
-            && outside.now().await < *until
-        {
+        let now = outside.now().await;
+        if let Some(gone) = gone.filter(|_| self.keeping.is_on()) {
+            // Whoever accepts and hangs up at once is not asked without end.
+            state.failed = Some((state.since + RETRY, gone));
+        }
+        if let Some((until, error)) = state.failed.as_ref().filter(|(until, _)| now < *until) {
+            self.keeping.failed(error, *until);
             return Err(error.clone());
         }
-        let name = &upstream.server.name;
-        upstream.dials.fetch_add(1, Ordering::Relaxed);
+        state.since = now;
+        let first = state.member;
+        let all = upstream.maps.len() as u16;
+        let mut failed = None;
+        for member in (first..all).chain(0..first) {
+            match upstream.reach(member, outside).await {
+                Ok((client, driver)) => {
+                    outside.spawn(Box::pin(drive(
+                        Arc::downgrade(self),
+                        upstream.server.name.clone(),
+                        driver,
+                    )));
+                    if !upstream.server.local {
+                        let (dialect, peer) = (client.dialect().name(), client.peer());
+                        tracing::info!(upstream = %upstream.server.name, peer, dialect, "connected");
+                    }
+                    let client = Arc::new(client);
+                    self.now.store(Some(client.clone()));
+                    (state.client, state.member, state.failed) = (Some(client.clone()), member, None);
+                    self.keeping.is_back(client.peer());
+                    return Ok((client, member));
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let error = failed.expect("there is a server to be tried");
+        // The first time whoever mounts it is told, and from then on whoever walks there.
+        if state.failed.is_none() && upstream.dials.load(Ordering::Relaxed) > 1 {
+            tracing::warn!(upstream = %upstream.server.name, "not reached: {error}");
+        }
+        let until = outside.now().await + RETRY;
+        self.keeping.failed(&error, until);
+        state.failed = Some((until, error.clone()));
+        Err(error)
+    }
+}
+
+impl Upstream {
+    /// A new connection to one of the equal servers.
+    async fn reach(&self, member: u16, outside: &Outside) -> Result<(Client, Driver), Error> {
+        let Server { name, dial, others, options, .. } = &self.server;
+        let dial = member.checked_sub(1).map_or(dial, |other| &others[usize::from(other)]);
+        self.dials.fetch_add(1, Ordering::Relaxed);
         let failed = |error: io::Error| Error::Transport { peer: name.clone(), error: Arc::new(error) };
         let late = |text: &str| failed(io::Error::new(io::ErrorKind::TimedOut, text));
-        let connected = async {
-            // Dialers have limits of their own; this one is for those that forget.
-            let dialled = outside.within(2 * GREETING, upstream.server.dial.dial(outside)).await;
-            let transport = dialled.ok_or_else(|| late("no connection within 20 s"))?.map_err(failed)?;
-            let greeted = Client::connect(transport, upstream.server.options.clone());
-            let greeted = outside.within(GREETING, greeted).await;
-            greeted.ok_or_else(|| late("connected, but no answer within 10 s"))?
-        };
-        match connected.await {
-            Ok((client, driver)) => {
-                let name = name.clone();
-                outside.spawn(Box::pin(async move {
-                    match driver.await {
-                        Ok(()) => tracing::debug!(upstream = %name, "closed"),
-                        Err(error) => tracing::warn!(upstream = %name, "lost: {error}"),
-                    }
-                }));
-                if !upstream.server.local {
-                    let dialect = client.dialect().name();
-                    tracing::info!(upstream = %upstream.server.name, dialect, "connected");
-                }
-                let client = Arc::new(client);
-                self.now.store(Some(client.clone()));
-                *state = Connection { client: Some(client.clone()), failed: None };
-                Ok(client)
-            }
-            Err(error) => {
-                // The first time whoever mounts it is told, and from then on whoever walks there.
-                if state.failed.is_none() && upstream.dials.load(Ordering::Relaxed) > 1 {
-                    tracing::warn!(upstream = %name, "not reached: {error}");
-                }
-                state.failed = Some((outside.now().await + RETRY, error.clone()));
-                Err(error)
+        // Dialers have limits of their own; this one is for those that forget.
+        let dialled = outside.within(2 * GREETING, dial.dial(outside)).await;
+        let transport = dialled.ok_or_else(|| late("no connection within 20 s"))?.map_err(failed)?;
+        let greeted = outside.within(GREETING, Client::connect(transport, options.clone())).await;
+        greeted.ok_or_else(|| late("connected, but no answer within 10 s"))?
+    }
+}
+
+/// Moves the bytes of a connection until it ends.
+async fn drive(lane: Weak<Lane>, name: Arc<str>, driver: Driver) {
+    match driver.await {
+        Ok(()) => tracing::debug!(upstream = %name, "closed"),
+        Err(error) => {
+            tracing::warn!(upstream = %name, "lost: {error}");
+            let upstream = lane.upgrade().and_then(|lane| lane.upstream());
+            if let (Some(core), Some(lane)) = (upstream.and_then(|of| of.core.upgrade()), lane.upgrade()) {
+                core.lost(&lane);
             }
         }
     }
@@ -316,7 +392,7 @@ impl Ident {
             return Ok(root.clone());
         }
         *place = None;
-        let client = lane.connect(&tree.upstream, outside).await?;
+        let (client, member) = lane.connect(&tree.upstream, outside).await?;
         let begun = outside.now().await;
         let told = self.standing == Standing::Owner && tree.upstream.server.dial.is_told();
         let aname = if told { OWNER } else { &tree.aname };
@@ -324,15 +400,15 @@ impl Ident {
         let took = outside.now().await.saturating_sub(begun).as_micros();
         lane.rtt_us.store(u64::try_from(took).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
         let file = hop(&tree.upstream, file, hops + 1).await?;
-        let root = Arc::new(Root { tree: tree.clone(), client, file: Arc::new(file) });
+        let root = Arc::new(Root::new(tree, &lane, (client, member), file));
         *place = Some(root.clone());
         Ok(root)
     }
 
     /// Gives it a root that it has been attached to already.
-    pub(crate) fn admit(&self, tree: &Arc<Tree>, key: LaneKey, client: Arc<Client>, file: File) {
-        let root = Root { tree: tree.clone(), client, file: Arc::new(file) };
-        lock(&self.roots).insert((tree.id, key), Arc::new(AsyncMutex::new(Some(Arc::new(root)))));
+    pub(crate) fn admit(&self, tree: &Arc<Tree>, lane: &Arc<Lane>, client: (Arc<Client>, u16), file: File) {
+        let root = Root::new(tree, lane, client, file);
+        lock(&self.roots).insert((tree.id, lane.key), Arc::new(AsyncMutex::new(Some(Arc::new(root)))));
     }
 
     /// Forgets the roots of a tree that is mounted no more.
@@ -370,6 +446,22 @@ fn is_no_such_name(errno: Errno) -> bool {
 }
 
 impl Root {
+    fn new(tree: &Arc<Tree>, lane: &Arc<Lane>, (client, member): (Arc<Client>, u16), file: File) -> Self {
+        if tree.wait.is_some()
+            && lane.keeping.begin()
+            && let Some(core) = tree.core.upgrade()
+        {
+            let pulse = pulse(core.outside.clone(), Arc::downgrade(lane));
+            core.jobs.begin(None, Box::pin(pulse));
+        }
+        Self { tree: tree.clone(), lane: lane.clone(), member, client, file: Arc::new(file) }
+    }
+
+    /// The map of its server's qids.
+    pub(crate) fn map(&self) -> &Map {
+        &self.tree.upstream.maps[usize::from(self.member)]
+    }
+
     pub(crate) fn qid(&self) -> Qid {
         self.file.qid()
     }
@@ -386,5 +478,7 @@ pub const HOPS_MAX: u8 = 8;
 pub const BUDGET: usize = 8 << 20;
 /// Time for the answer to Tversion.
 pub const GREETING: Duration = Duration::from_secs(10);
+/// Servers of the same content beside the first.
+pub const OTHERS_MAX: u32 = 15;
 /// For how long an upstream that cannot be reached is not tried again.
 pub const RETRY: Duration = Duration::from_secs(1);

@@ -12,8 +12,9 @@ use nine_io::client::{Answer, Error, File};
 use nine_proto::msg::{MAXWELEM, Names, Tmsg};
 use nine_proto::{Errno, Qid, Walked};
 
-use crate::cfid::{CFid, Held, Step, Walker};
+use crate::cfid::{CFid, Held, Live, Step, Walker};
 use crate::core::Core;
+use crate::keep::Kept;
 use crate::space::{Head, Place, Space, push};
 use crate::upstream::Root;
 
@@ -38,20 +39,15 @@ pub(crate) struct Pos {
 }
 
 /// Why a walk stopped, and how far it came.
-struct Stop {
+pub(crate) struct Stop {
     walked: Vec<Qid>,
-    error: Error,
+    pub(crate) error: Error,
 }
 
 impl Pos {
     pub(crate) fn of(cfid: &CFid) -> Self {
-        Self {
-            step: cfid.step.clone(),
-            crossed: cfid.crossed.clone(),
-            root: cfid.root.clone(),
-            file: cfid.file.clone(),
-            raw: cfid.raw,
-        }
+        let Live { root, file, raw } = Live::clone(&cfid.live());
+        Self { step: cfid.step.clone(), crossed: cfid.crossed.clone(), root, file, raw }
     }
 
     /// Where it really is.
@@ -68,7 +64,7 @@ impl Pos {
     }
 
     fn qid(&self, core: &Core) -> Qid {
-        core.qids.map(&self.root.tree.upstream.map, self.raw)
+        core.qids.map(self.root.map(), self.raw)
     }
 
     /// Where a name leads to, by member: its place, and the file to walk from if there is one already.
@@ -93,7 +89,8 @@ impl Core {
         {
             Ok(pos) => {
                 // A fid is its own: not the one walked from, not a root's.
-                let is_own = ![&from.file, &pos.root.file].iter().any(|file| Arc::ptr_eq(file, &pos.file));
+                let is_own =
+                    ![&from.live().file, &pos.root.file].iter().any(|file| Arc::ptr_eq(file, &pos.file));
                 let pos = if is_own { pos } else { self.clone_pos(pos).await? };
                 Ok((walked, Some(self.cfid(&from.by, pos))))
             }
@@ -106,7 +103,8 @@ impl Core {
     pub(crate) fn cfid(&self, by: &Arc<Walker>, pos: Pos) -> CFid {
         let Pos { step, crossed, root, file, raw } = pos;
         let qid = Held::new(&self.qids, &root, raw);
-        CFid { by: by.clone(), step, crossed, root, file, raw, qid, open: None }
+        let kept = Kept::of(&root);
+        CFid { by: by.clone(), step, crossed, first: Live { root, file, raw }, qid, open: None, kept }
     }
 
     /// Walks; `seen` is told the qid that a client sees of each name walked.
@@ -168,7 +166,7 @@ impl Core {
                     let raw = *qids.last().expect("a run has names");
                     let before = if head.is_some() { run - 1 } else { run };
                     for qid in &qids[..before] {
-                        seen(self.qids.map(&here.0.tree.upstream.map, *qid));
+                        seen(self.qids.map(here.0.map(), *qid));
                     }
                     let mut step = pos.step.clone();
                     let mut covered = place;
@@ -186,7 +184,7 @@ impl Core {
                 Err(Stop { walked, error }) if walked.is_empty() => failed = Some(worse(failed, error)),
                 Err(Stop { walked, error }) => {
                     for qid in walked {
-                        seen(self.qids.map(&here.0.tree.upstream.map, qid));
+                        seen(self.qids.map(here.0.map(), qid));
                     }
                     return Err(error);
                 }
@@ -243,11 +241,16 @@ impl Core {
         by: &Walker,
         place: &Place,
     ) -> Result<(Arc<Root>, Arc<File>, Qid), Error> {
-        let root = self.root(by, place.tree).await?;
+        let root = self.root(by, place.tree, true).await?;
+        let (file, raw) = self.enter(&root, place).await?;
+        Ok((root, file, raw))
+    }
+
+    /// A fid for a place from this root of its tree: the root's own for the root.
+    pub(crate) async fn enter(&self, root: &Root, place: &Place) -> Result<(Arc<File>, Qid), Error> {
         let names = place.names();
         if names.is_empty() {
-            let (file, raw) = (root.file.clone(), root.qid());
-            return Ok((root, file, raw));
+            return Ok((root.file.clone(), root.qid()));
         }
         let (first, rest) = names.split_at(names.len().min(MAXWELEM));
         let (mut file, mut qids) = steps(&root.file, first).await.map_err(|stop| stop.error)?;
@@ -255,7 +258,7 @@ impl Core {
             (file, qids) = steps(&file, run).await.map_err(|stop| stop.error)?;
         }
         let raw = qids.last().copied().unwrap_or_default();
-        Ok((root, Arc::new(file), raw))
+        Ok((Arc::new(file), raw))
     }
 
     /// Another fid for the same file: a root's own is nobody's to open or to clunk.
@@ -282,7 +285,7 @@ pub(crate) fn run_of(space: &Space, from: &Place, names: &[&[u8]]) -> (usize, Op
 }
 
 /// One Twalk, all of it.
-async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid>), Stop> {
+pub(crate) async fn steps(from: &File, names: &[&[u8]]) -> Result<(File, Vec<Qid>), Stop> {
     let stop = |error| Stop { walked: Vec::new(), error };
     let client = from.client();
     let newfid = client.new_fid().map_err(stop)?;

@@ -304,7 +304,7 @@ fn everything_that_is_wrong_with_a_file_is_told_at_once() {
         "mount net: /net",
         "",
         "listen tcp!*!x",
-        "mount -r ram: /r",
+        "mount -C ram: /r",
         "mount $NO /n",
         ". none.ns",
         "mount 9p+tls://h /t",
@@ -312,11 +312,11 @@ fn everything_that_is_wrong_with_a_file_is_told_at_once() {
     let dir = scratch(&lines.join("\n"));
     let said = fails(dir.path());
     for text in [
-        "ninefold: serve: home.ns:1: `mount` with one word; write: mount [-abcd]",
+        "ninefold: serve: home.ns:1: `mount` with one word; write: mount [-abcdr]",
         "home.ns:2: `mont` is not known",
         "home.ns:3: `net:` is no kind of server; write disk:/PATH, ram:",
         "home.ns:5: tcp!*!x: the port `x` is not a number",
-        "home.ns:6: -r (reconnection) is not there yet",
+        "home.ns:6: -C (caching) is not there yet",
         "home.ns:7: `$NO` is set nowhere",
         "home.ns:8: `. none.ns`: ",
         "home.ns:9: how shall the server be known? --ca FILE",

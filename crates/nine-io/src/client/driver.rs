@@ -13,6 +13,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -162,7 +163,10 @@ impl Driver {
             let count = self.out.pieces(&mut pieces);
             match self.transport.poll_write(cx, &pieces[..count]) {
                 Poll::Ready(Ok(0)) => return Err(self.transport_error(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(n)) => self.out.advance(n),
+                Poll::Ready(Ok(n)) => {
+                    self.shared.moved.store(true, Ordering::Relaxed);
+                    self.out.advance(n);
+                }
                 Poll::Ready(Err(error)) => return Err(self.transport_error(error)),
                 Poll::Pending => break,
             }
@@ -201,6 +205,7 @@ impl Driver {
                 Poll::Ready(Err(error)) => return Err(self.transport_error(error)),
                 Poll::Pending => return Ok(Poll::Pending),
             };
+            self.shared.moved.store(true, Ordering::Relaxed);
             self.filled += n;
             match self.large.take() {
                 None => self.frames(&scratch[..self.filled])?,

@@ -11,7 +11,8 @@ use nine_proto::{Fid, Qid};
 
 use super::Client;
 use super::answer::Answer;
-use super::error::Result;
+use super::call::Call;
+use super::error::{Error, Result};
 use super::file::File;
 use super::state::Waiter;
 use crate::server::{Later, ReqId, Request};
@@ -21,6 +22,9 @@ pub trait Forward: Send + Sync + 'static {
     /// The server's answer to what was asked for `later`. `made`: the fid that a walk, an attach or an xattrwalk made.
     /// Must not block; may use the client.
     fn answered(self: Arc<Self>, later: Later, answer: Result<Answer>, made: Option<Fid>);
+
+    /// It was not sent: the connection is gone, or the message does not fit. May use the client.
+    fn refused(self: Arc<Self>, later: Later, error: Error);
 }
 
 /// See the module.
@@ -60,7 +64,7 @@ impl Client {
             }
         });
         if let Some((forwarded, error)) = refused {
-            forwarded.tell(Err(error), None);
+            forwarded.by.refused(forwarded.later, error);
         }
     }
 
@@ -92,5 +96,13 @@ impl Client {
     /// Asks for what no other method says.
     pub async fn ask(&self, message: Tmsg<'_>) -> Result<Answer> {
         self.call(message).await
+    }
+
+    /// The same with a payload: the end of a message whose own data is only a count.
+    pub async fn ask_with(&self, message: Tmsg<'_>, payload: Option<Bytes>) -> Result<Answer> {
+        match payload {
+            Some(payload) => Call::with_payload(&self.0.shared, message, payload).await,
+            None => self.call(message).await,
+        }
     }
 }

@@ -47,6 +47,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use nine_net::Transport;
@@ -212,6 +213,14 @@ impl Client {
     /// never answers a flush makes the second number stay: whoever owns the client decides how long to be patient.
     pub fn under_way(&self) -> (usize, usize) {
         self.0.shared.with(|state| (state.session.calls(), state.session.orphans()))
+    }
+
+    /// To be called from time to time: how many calls of this in a row have seen that no byte moved in between. The
+    /// first of them sends a Tflush of no request, which a living server answers at once. Whoever owns the client
+    /// decides when it is given up ([`Client::abort`]).
+    pub fn beat(&self) -> u32 {
+        let moved = self.0.shared.moved.swap(false, Ordering::Relaxed);
+        self.0.shared.with(|state| state.beat(moved))
     }
 
     /// Fids that the server has for us, or may have.

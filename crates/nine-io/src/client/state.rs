@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -35,6 +36,8 @@ const TEXT: usize = 68 * 1024;
 pub(crate) struct Shared {
     pub(crate) peer: Arc<str>,
     state: Mutex<State>,
+    /// Bytes have come or gone since it was asked last.
+    pub(crate) moved: AtomicBool,
 }
 
 pub(crate) struct State {
@@ -72,6 +75,8 @@ pub(crate) struct State {
     told: Vec<Told>,
     /// What [`State::tick`] has counted.
     now: u32,
+    /// Calls of [`State::beat`] since something moved.
+    silent: u32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -167,8 +172,9 @@ impl Shared {
             wakes: Vec::new(),
             told: Vec::new(),
             now: 0,
+            silent: 0,
         });
-        Self { peer, state }
+        Self { peer, state, moved: AtomicBool::new(false) }
     }
 
     /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for
@@ -318,6 +324,19 @@ impl State {
             }
         }
         (forsaken, waiting)
+    }
+
+    /// Some time has passed, and something has `moved` meanwhile or not: asks for a sign of life if not. Says how often
+    /// in a row that was so.
+    pub(crate) fn beat(&mut self, moved: bool) -> u32 {
+        self.silent = if moved { 0 } else { self.silent + 1 };
+        if self.silent > 0
+            && self.dead.is_none()
+            && let Some(tag) = self.session.ping()
+        {
+            Tmsg::Flush { oldtag: NOTAG }.encode(tag, self.session.dialect(), &mut self.out.heads);
+        }
+        self.silent
     }
 
     /// A call is taken back that has not been sent.

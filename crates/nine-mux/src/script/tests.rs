@@ -116,7 +116,7 @@ fn files_that_include_each_other_in_a_circle_are_told() {
 #[test]
 fn an_error_says_where_what_is_wrong_and_what_was_expected() {
     for (text, said) in [
-        ("mount ram:", "f:1: `mount` with one word; write: mount [-abcd]"),
+        ("mount ram:", "f:1: `mount` with one word; write: mount [-abcdr]"),
         ("\n\nmont ram: /", "f:3: `mont` is not known; a line begins with mount, bind"),
         ("mount ram: x", "f:1: OLD is `x`; a path that begins with `/` is due"),
         ("bind /a /b/../c", "`/b/../c` has a `..` in it; a mount point is named without"),
@@ -124,7 +124,8 @@ fn an_error_says_where_what_is_wrong_and_what_was_expected() {
         ("mount -ab ram: /", "-a and -b; only one of them may stand"),
         ("mount -x ram: /", "`-x` is not known to mount"),
         ("mount -C ram: /", "-C (caching) is not there yet; mount without it"),
-        ("mount -ar ram: /", "-r (reconnection) is not there yet"),
+        ("mount -rt x ram: /", "`-t x`; a number of seconds from 0 to 86400 is due"),
+        ("mount -t 3 ram: /", "-t says how long requests wait; it stands with -r"),
         ("mount -P ram: /", "-P (read-ahead) is not there yet"),
         ("mount -n 0 ram: /", "`-n 0`; a number of connections from 1 to 64 is due"),
         ("mount -n ram: /", "`-n ram:`; a number"),

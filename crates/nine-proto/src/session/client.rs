@@ -41,6 +41,8 @@ pub struct ClientSession {
     orphans: usize,
     limit: usize,
     fids: Fids,
+    /// A ping is under way.
+    pinging: bool,
 }
 
 /// What a frame means.
@@ -103,6 +105,8 @@ enum Slot {
     },
     /// The Tflush of this call.
     Flush(Tag),
+    /// A Tflush of no call.
+    Ping,
 }
 
 /// What a message is about to do: all that the session has to know of it, for messages that are encoded before there
@@ -146,6 +150,7 @@ impl ClientSession {
             orphans: 0,
             limit: limit.clamp(1, CALLS_MAX),
             fids: Fids::default(),
+            pinging: false,
         }
     }
 
@@ -245,6 +250,14 @@ impl ClientSession {
         Some(self.tag(Slot::Flush(tag)))
     }
 
+    /// The tag of a Tflush for [`NOTAG`], which is no call's: any server answers it at once (flush(5)), so it shows that
+    /// the server lives. `None` while one is under way, or before the version is agreed.
+    pub fn ping(&mut self) -> Option<Tag> {
+        let may = matches!(self.version, Version::Agreed { .. }) && !self.pinging;
+        self.pinging |= may;
+        may.then(|| self.tag(Slot::Ping))
+    }
+
     /// Whether a call that was given up may still touch this fid: its clunk waits until that one has ended.
     pub fn is_haunted(&self, fid: Fid) -> bool {
         let haunts = |slot: &Slot| matches!(slot, Slot::Orphan { call, .. } if call.fid == Some(fid));
@@ -280,6 +293,15 @@ impl ClientSession {
                 match reply {
                     Rmsg::Flush {} => self.flushed(old, true),
                     Rmsg::Error { .. } | Rmsg::Lerror { .. } => self.flushed(old, false),
+                    _ => Err(WireError::Reply(ty)),
+                }
+            }
+            Slot::Ping => {
+                self.release(tag);
+                self.pinging = false;
+                // A server that knows no such request may also refuse: it has spoken.
+                match Rmsg::decode(frame, self.dialect())?.1 {
+                    Rmsg::Flush {} | Rmsg::Error { .. } | Rmsg::Lerror { .. } => Ok(Event::Nothing),
                     _ => Err(WireError::Reply(ty)),
                 }
             }
@@ -381,14 +403,15 @@ impl ClientSession {
         self.orphans -= 1;
     }
 
-    /// Puts the slot into a free place. There always is one: `limit` calls with a Tflush each stay below NOTAG.
+    /// Puts the slot into a free place. There always is one: `limit` calls with a Tflush each, and a ping, stay below
+    /// NOTAG.
     fn tag(&mut self, slot: Slot) -> Tag {
         if let Some(tag) = self.free.pop() {
             self.slots[usize::from(tag)] = slot;
             return Tag(tag);
         }
-        let tag = Tag(u16::try_from(self.slots.len()).expect("twice CALLS_MAX tags fit"));
-        assert!(tag != NOTAG, "twice CALLS_MAX tags stay below NOTAG");
+        let tag = Tag(u16::try_from(self.slots.len()).expect("twice CALLS_MAX tags and one fit"));
+        assert!(tag != NOTAG, "twice CALLS_MAX tags and one stay below NOTAG");
         self.slots.push(slot);
         tag
     }

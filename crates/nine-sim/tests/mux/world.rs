@@ -91,7 +91,7 @@ impl Muxed {
     pub fn far_service(&self, name: &str, service: Service, shape: Shape) -> Server {
         let dial = Arc::new(Far { service, links: self.links.clone(), shape });
         let options = Options { msize: 64 * 1024, ..Options::default() };
-        Server { name: name.into(), dial, options, lanes: 1, local: false }
+        Server { options, ..Server::new(name, dial) }
     }
 
     /// What mounts this mux somewhere, itself included.

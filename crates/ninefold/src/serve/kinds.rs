@@ -28,10 +28,23 @@ use crate::{dial, fail};
 pub enum Kind {
     Disk(PathBuf),
     Ram(u64),
-    Remote { addr: Addr, token: Option<String> },
+    /// Equal servers, in the order in which they are tried. Not empty.
+    Remote(Vec<Reached>),
+}
+
+/// An address, and what is shown there.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Reached {
+    pub addr: Addr,
+    pub token: Option<String>,
 }
 
 impl Kind {
+    /// Whether it has a secret in it.
+    pub fn has_token(&self) -> bool {
+        matches!(self, Kind::Remote(all) if all.iter().any(|one| one.token.is_some()))
+    }
+
     /// The same, a relative directory being one below `dir`.
     pub fn within(self, dir: &Path) -> Self {
         match self {
@@ -57,17 +70,37 @@ impl FromStr for Kind {
             }
             None if !word.contains('!') => Err(format!("`{word}` is no server; {KNOWN}")),
             _ => {
-                // Nothing may follow the address: all of `unix:/PATH` is the socket.
-                let Target { addr, path, token } =
-                    Target::parse(word, |_| false).map_err(|error| error.to_string())?;
-                if path != "/" {
-                    return Err(format!(
-                        "{addr}{path}: a server is mounted whole; bind what is below {path} then"
-                    ));
+                let mut all = vec![Reached::parse(word)?];
+                // A comma may be of a path: what follows it is an address, or is none.
+                for (at, _) in word.match_indices(',') {
+                    if let Ok(Kind::Remote(rest)) = word[at + 1..].parse() {
+                        all = vec![Reached::parse(&word[..at])?];
+                        all.extend(rest);
+                        break;
+                    }
                 }
-                Ok(Kind::Remote { addr, token })
+                if all.len() > 1 + nine_mux::OTHERS_MAX as usize {
+                    return Err(format!("equal servers are at most {}", 1 + nine_mux::OTHERS_MAX));
+                }
+                // None is shown what is another's.
+                if all.iter().any(|one| one.token != all[0].token) {
+                    return Err("equal servers are shown the same token: write it before each".into());
+                }
+                Ok(Kind::Remote(all))
             }
         }
+    }
+}
+
+impl Reached {
+    fn parse(word: &str) -> Result<Self, String> {
+        // Nothing may follow the address: all of `unix:/PATH` is the socket.
+        let Target { addr, path, token } =
+            Target::parse(word, |_| false).map_err(|error| error.to_string())?;
+        if path != "/" {
+            return Err(format!("{addr}{path}: a server is mounted whole; bind what is below {path} then"));
+        }
+        Ok(Self { addr, token })
     }
 }
 
@@ -83,7 +116,10 @@ impl fmt::Display for Kind {
                     None => write!(f, "ram:{size}"),
                 }
             }
-            Kind::Remote { addr, .. } => addr.fmt(f),
+            Kind::Remote(all) => {
+                let all: Vec<String> = all.iter().map(|one| one.addr.to_string()).collect();
+                f.write_str(&all.join(","))
+            }
         }
     }
 }
@@ -103,8 +139,8 @@ pub struct Servers {
 #[derive(Default)]
 struct State {
     rams: usize,
-    /// What has been shown at an address: each is a connection of its own.
-    tokens: HashMap<Addr, Vec<Option<String>>>,
+    /// What has been shown at addresses: each is a connection of its own.
+    shown: HashMap<String, Vec<Vec<Reached>>>,
 }
 
 impl Servers {
@@ -138,26 +174,25 @@ impl Servers {
         Local::scratch(&numbered(&kind.to_string(), n), Arc::new(Ram::new(size)), self.core.clone())
     }
 
-    fn reach(&self, addr: &Addr, token: Option<String>) -> Server {
+    fn reach(&self, kind: &Kind, all: &[Reached]) -> Server {
+        let name = kind.to_string();
         let n = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let shown = state.tokens.entry(addr.clone()).or_default();
-            let at = shown.iter().position(|of| *of == token).unwrap_or_else(|| {
-                shown.push(token.clone());
+            let shown = state.shown.entry(name.clone()).or_default();
+            let at = shown.iter().position(|of| of == all).unwrap_or_else(|| {
+                shown.push(all.to_vec());
                 shown.len() - 1
             });
             at + 1
         };
-        let mut options = Options { token, ..Server::options() };
+        let mut options = Options { token: all[0].token.clone(), ..Server::options() };
         options.msize = self.remote.msize.unwrap_or(options.msize);
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
-        Server {
-            name: numbered(&addr.to_string(), n).into(),
-            dial: Arc::new(Reach { addr: addr.clone(), remote: self.remote.clone(), env: self.env }),
-            options,
-            lanes: 1,
-            local: false,
-        }
+        let mut dials = all.iter().map(|one| -> Arc<dyn Dial> {
+            Arc::new(Reach { addr: one.addr.clone(), remote: self.remote.clone(), env: self.env })
+        });
+        let first = dials.next().expect("a remote server has an address");
+        Server { others: dials.collect(), options, ..Server::new(&numbered(&name, n), first) }
     }
 }
 
@@ -170,7 +205,7 @@ impl Kinds for Servers {
             }
             Kind::Disk(path) => self.disk(path).map_err(|error| format!("{error:#}"))?,
             Kind::Ram(size) => self.ram(&kind, *size),
-            Kind::Remote { addr, token } => self.reach(addr, token.clone()),
+            Kind::Remote(all) => self.reach(&kind, all),
         };
         let shown = match kind {
             Kind::Ram(_) => kind.to_string(),
@@ -251,6 +286,9 @@ mod tests {
             ("9p://secret@h:5", "tcp!h!5"),
             ("9p+tls://h", "tls!h!5640"),
             ("tcp!h", "tcp!h!564"),
+            ("tcp!h,9p://h2", "tcp!h!564,tcp!h2!564"),
+            ("unix!/run/a,b", "unix!/run/a,b"),
+            ("unix!/run/a,b,unix!/run/c", "unix!/run/a,b,unix!/run/c"),
         ] {
             assert_eq!(shown(word), Ok(kind.into()), "{word}");
         }
@@ -261,6 +299,7 @@ mod tests {
             ("ram:x", "is no size"),
             ("tcp!h!x", "not a number"),
             ("tcp!h!5/dir", "tcp!h!5/dir: a server is mounted whole"),
+            ("9p://a@h,9p://b@h2", "the same token"),
         ] {
             let error = shown(word).unwrap_err();
             assert!(error.contains(said), "{word}: {error}");

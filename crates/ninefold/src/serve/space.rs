@@ -61,9 +61,16 @@ impl Space {
                 let dir = Path::new(&*line.at.file).parent().unwrap_or(Path::new(""));
                 let kind = mount.server.parse::<Kind>()?.within(dir);
                 match kind {
-                    // Not at the dial: it would be tried, in vain, for ever.
-                    Kind::Remote { addr: Addr::Tls { .. }, .. } => {
-                        dial::trust(remote).map_err(|error| format!("{error:#}"))?.ok_or(dial::UNKNOWN)?;
+                    Kind::Remote(all) => {
+                        if all.len() > 1 && mount.wait.is_none() {
+                            return Err(format!("{}: equal servers are mounted with -r", mount.server));
+                        }
+                        // Not at the dial: it would be tried, in vain, for ever.
+                        if all.iter().any(|one| matches!(one.addr, Addr::Tls { .. })) {
+                            dial::trust(remote)
+                                .map_err(|error| format!("{error:#}"))?
+                                .ok_or(dial::UNKNOWN)?;
+                        }
                     }
                     Kind::Disk(path) => {
                         let whole = std::path::absolute(&path).map_err(|error| error.to_string())?;
@@ -188,7 +195,8 @@ impl fmt::Display for Space {
 fn hidden(line: &Line) -> Statement {
     let mut statement = line.statement.clone();
     if let Statement::Mount(mount) = &mut statement
-        && let Ok(kind @ Kind::Remote { token: Some(_), .. }) = mount.server.parse::<Kind>()
+        && let Ok(kind @ Kind::Remote(_)) = mount.server.parse::<Kind>()
+        && kind.has_token()
     {
         mount.server = kind.to_string();
     }

@@ -1,0 +1,576 @@
+//! Reconnection: what comes back when a server that is mounted with `-r` has been away.
+//!
+//! In: fids of such a mount, which register with their [`Lane`]; connections that end; requests that were under way, or
+//! come meanwhile. Out: the same fids on a new connection, walked to and opened again, or each with its own reason why
+//! not; requests asked again where that is safe.
+//!
+//! A lane has one *mender* while there is something to bring back: it dials, once a second, and then *replays* the fids,
+//! [`REPLAY`] at a time. A request does not wait for that: it brings its own fid back first. The replay goes on where
+//! the last one was cut off, so that each fid has its turn however often that happens.
+//!
+//! Always holds: a fid stands for the file it stood for before, by qid, or answers ESTALE; on an equal server, whose
+//! qids say nothing, only what has no state there. What may have been done already is not done again. A server that is
+//! away costs one dial a second, however many wait for it.
+
+use std::collections::VecDeque;
+use std::future::{pending, poll_fn};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use futures_util::lock::Mutex as AsyncMutex;
+use futures_util::stream::{self, StreamExt};
+use nine_io::client::{Client, Error, heed};
+use nine_io::server::{Later, Reply};
+use nine_proto::{Attr, Errno, GetMask, LockRequest, LockStatus, LockType, Op, OpenFlags, Qid};
+
+use crate::cfid::{CFid, Live, Open};
+use crate::core::{Core, refused};
+use crate::outside::Outside;
+use crate::space::Place;
+use crate::sync::{Mutex, lock};
+use crate::upstream::{Lane, RETRY, Root};
+use crate::walk::steps;
+
+/// How long a request waits for a server that is away and mounted with `-r`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Until it is back.
+    Ever,
+    /// So long, each time that it is away; zero: it fails at once.
+    AtMost(Duration),
+}
+
+/// What a fid has that comes back.
+pub(crate) struct Kept {
+    lane: Arc<Lane>,
+    /// Its number in the lane.
+    slot: OnceLock<usize>,
+    /// What stands for it since its first connection went.
+    now: ArcSwapOption<Live>,
+    /// Who brings it back.
+    busy: AsyncMutex<()>,
+    /// Why it cannot stand for anything on this connection.
+    verdict: Mutex<Option<(Weak<Client>, Error)>>,
+    /// Moves in its tree before it was walked to.
+    since: u64,
+    marks: AtomicU8,
+    /// As it was when it was opened, where there are equal servers.
+    seen: OnceLock<Seen>,
+}
+
+/// It holds locks, or may.
+pub(crate) const LOCKED: u8 = 1;
+/// What was written has not been synced.
+pub(crate) const UNSYNCED: u8 = 2;
+/// And the connection went meanwhile.
+const DOUBTFUL: u8 = 4;
+/// It has been listed.
+pub(crate) const LISTED: u8 = 8;
+
+/// What equal servers must agree on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    length: u64,
+    mtime: nine_proto::Time,
+    vers: u32,
+}
+
+impl Seen {
+    fn of(attr: &Attr) -> Self {
+        Self { length: attr.size, mtime: attr.mtime, vers: attr.qid.vers }
+    }
+}
+
+impl Kept {
+    /// For a new fid of this root.
+    pub(crate) fn of(root: &Root) -> Option<Box<Self>> {
+        root.tree.wait?;
+        Some(Box::new(Self {
+            lane: root.lane.clone(),
+            slot: OnceLock::new(),
+            now: ArcSwapOption::empty(),
+            busy: AsyncMutex::default(),
+            verdict: Mutex::default(),
+            since: lock(&root.tree.moves).end(),
+            marks: AtomicU8::new(0),
+            seen: OnceLock::new(),
+        }))
+    }
+
+    pub(crate) fn now(&self) -> Option<Arc<Live>> {
+        self.now.load_full()
+    }
+
+    /// The fid is there, and shall come back.
+    pub(crate) fn register(&self, cfid: &Arc<CFid>) {
+        self.slot.get_or_init(|| self.lane.keeping.enter(Arc::downgrade(cfid)));
+    }
+
+    pub(crate) fn mark(&self, mark: u8) {
+        self.marks.fetch_or(mark, Ordering::Relaxed);
+    }
+
+    pub(crate) fn unmark(&self, mark: u8) -> bool {
+        self.marks.fetch_and(!mark, Ordering::Relaxed) & mark != 0
+    }
+
+    fn is(&self, mark: u8) -> bool {
+        self.marks.load(Ordering::Relaxed) & mark != 0
+    }
+
+    /// A lock was taken, or all of them were let go.
+    pub(crate) fn locked(&self, lock: &LockRequest<'_>, status: LockStatus) {
+        if status == LockStatus::Success {
+            match lock.ty {
+                LockType::Unlock if lock.start == 0 && lock.length == 0 => _ = self.unmark(LOCKED),
+                LockType::Unlock => {}
+                _ => self.mark(LOCKED),
+            }
+        }
+    }
+
+    /// Whether what was written may have been lost, asked once.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.unmark(DOUBTFUL)
+    }
+
+    pub(crate) fn see(&self, attr: &Attr) {
+        self.seen.get_or_init(|| Seen::of(attr));
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.slot.get().into_iter().for_each(|&slot| self.lane.keeping.leave(slot));
+    }
+}
+
+/// Where files of a tree have been moved to, so that fids walked to before find them: the latest [`MOVES_MAX`].
+#[derive(Default)]
+pub(crate) struct Moves {
+    /// Moves that are forgotten.
+    before: u64,
+    log: VecDeque<(Place, Place)>,
+}
+
+impl Moves {
+    pub(crate) fn push(&mut self, old: &Place, new: &Place) {
+        if self.log.len() == MOVES_MAX {
+            self.log.pop_front();
+            self.before += 1;
+        }
+        self.log.push_back((old.clone(), new.clone()));
+    }
+
+    fn end(&self) -> u64 {
+        self.before + self.log.len() as u64
+    }
+
+    /// Where a file is now that was here after so many moves.
+    fn now(&self, place: &Place, since: u64) -> Place {
+        let later = self.log.iter().skip(since.saturating_sub(self.before) as usize);
+        later.fold(place.clone(), |place, (old, new)| place.moved(old, new))
+    }
+}
+
+/// What comes back with a lane, and who waits for it.
+#[derive(Default)]
+pub(crate) struct Keeping {
+    on: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Fids; as many as clients have.
+    slots: Vec<Option<Weak<CFid>>>,
+    free: Vec<usize>,
+    /// Where the replay is.
+    at: usize,
+    /// As many as wait.
+    wakers: Vec<Waker>,
+    waiting: usize,
+    /// Why it is not there, and until when it is not tried again.
+    failed: Option<(Error, Duration)>,
+    mending: bool,
+    /// The server's address, by the latest connection.
+    peer: Option<Box<str>>,
+}
+
+impl Keeping {
+    /// It is to be kept from now on; `false`: it was before.
+    pub(crate) fn begin(&self) -> bool {
+        !self.on.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn failed(&self, error: &Error, until: Duration) {
+        lock(&self.state).failed = Some((error.clone(), until));
+    }
+
+    /// The connection is there.
+    pub(crate) fn is_back(&self, peer: &str) {
+        let wakers = {
+            let mut state = lock(&self.state);
+            state.failed = None;
+            state.peer = Some(peer.into());
+            std::mem::take(&mut state.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn enter(&self, cfid: Weak<CFid>) -> usize {
+        let mut state = lock(&self.state);
+        match state.free.pop() {
+            Some(slot) => {
+                state.slots[slot] = Some(cfid);
+                slot
+            }
+            None => {
+                state.slots.push(Some(cfid));
+                state.slots.len() - 1
+            }
+        }
+    }
+
+    fn leave(&self, slot: usize) {
+        let mut state = lock(&self.state);
+        // The weak count goes after the lock: it may be the last.
+        let _cfid = state.slots[slot].take();
+        state.free.push(slot);
+        if state.free.len() == state.slots.len() {
+            (state.slots, state.free) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// The next fid of the round.
+    fn next(&self) -> Option<Arc<CFid>> {
+        let mut state = lock(&self.state);
+        let slot = state.at.checked_rem(state.slots.len())?;
+        state.at = slot + 1;
+        state.slots[slot].as_ref()?.upgrade()
+    }
+
+    fn len(&self) -> usize {
+        lock(&self.state).slots.len()
+    }
+
+    /// Whether there is anything to bring it back for.
+    fn is_needed(&self) -> bool {
+        let state = lock(&self.state);
+        state.waiting > 0 || state.slots.len() > state.free.len()
+    }
+
+    /// Whether the caller is to mend.
+    fn start(&self) -> bool {
+        !std::mem::replace(&mut lock(&self.state).mending, true)
+    }
+
+    fn stop(&self) {
+        lock(&self.state).mending = false;
+    }
+
+    fn reason(&self) -> Error {
+        let known = lock(&self.state).failed.clone();
+        known.map_or_else(|| refused(Errno::ETIMEDOUT, "the server is not there"), |(error, _)| error)
+    }
+}
+
+/// Somebody who waits for a lane.
+struct Waits<'l>(&'l Lane);
+
+impl<'l> Waits<'l> {
+    fn new(lane: &'l Lane) -> Self {
+        lock(&lane.keeping.state).waiting += 1;
+        Self(lane)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.keeping.state).waiting -= 1;
+    }
+}
+
+impl Core {
+    /// A connection has ended.
+    pub(crate) fn lost(&self, lane: &Arc<Lane>) {
+        if lane.keeping.is_on() && lane.keeping.is_needed() {
+            self.mend(lane);
+        }
+    }
+
+    /// Until a lane is there, as patiently as its mount asks for.
+    pub(crate) async fn wait_for(&self, lane: &Arc<Lane>, wait: Wait) -> Result<(), Error> {
+        if lane.client().is_some() {
+            return Ok(());
+        }
+        let waits = Waits::new(lane);
+        self.mend(lane);
+        let mut told = false;
+        let back = poll_fn(|cx| {
+            if !std::mem::replace(&mut told, true) {
+                lock(&waits.0.keeping.state).wakers.push(cx.waker().clone());
+            }
+            // Looked at after the waker is there: it may just have come.
+            if lane.client().is_some() { Poll::Ready(()) } else { Poll::Pending }
+        });
+        match wait {
+            Wait::Ever => heed(back).await,
+            Wait::AtMost(limit) => {
+                heed(self.outside.within(limit, back)).await?.ok_or_else(|| lane.keeping.reason())
+            }
+        }
+    }
+
+    fn mend(&self, lane: &Arc<Lane>) {
+        if lane.keeping.start() {
+            let mender = mender(self.me.clone(), self.outside.clone(), Arc::downgrade(lane));
+            self.jobs.begin(None, Box::pin(mender));
+        }
+    }
+
+    /// One attempt to have a lane back with all its fids; says how long to wait for the next.
+    async fn bring_back(&self, lane: &Arc<Lane>) -> Option<Duration> {
+        let upstream = lane.upstream().filter(|_| lane.keeping.is_needed());
+        let Some(upstream) = upstream else {
+            lane.keeping.stop();
+            return None;
+        };
+        let Ok((client, _)) = lane.connect(&upstream, &self.outside).await else {
+            let until = lock(&lane.keeping.state).failed.as_ref().map(|(_, until)| *until);
+            let rest = until?.saturating_sub(self.outside.now().await);
+            return Some(rest.clamp(SHORT, RETRY));
+        };
+        self.replay(lane, &client).await;
+        lane.keeping.stop();
+        // It may have gone before that, and nobody else was to mend.
+        (client.dead().is_some() && lane.keeping.start()).then_some(Duration::ZERO)
+    }
+
+    /// Brings the fids of a lane back, as far as the connection lasts.
+    async fn replay(&self, lane: &Arc<Lane>, client: &Client) {
+        let (back, gone) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        stream::iter(0..lane.keeping.len())
+            .for_each_concurrent(REPLAY, async |_| {
+                let next = || lane.keeping.next();
+                let Some(cfid) = client.dead().is_none().then(next).flatten() else { return };
+                let counted = match self.revive(&cfid, false).await {
+                    Ok(()) => &back,
+                    Err(error) if error.is_disconnect() => return,
+                    Err(_) => &gone,
+                };
+                counted.fetch_add(1, Ordering::Relaxed);
+            })
+            .await;
+        let (back, gone) = (back.into_inner(), gone.into_inner());
+        tracing::info!(upstream = client.peer(), files = back, lost = gone, "they are back");
+    }
+
+    /// Brings a fid back after its connection has gone. Who is patient waits for the server.
+    pub(crate) async fn revive(&self, cfid: &CFid, patient: bool) -> Result<(), Error> {
+        let Some(kept) = &cfid.kept else { return Ok(()) };
+        let _one = heed(kept.busy.lock()).await?;
+        let old = cfid.live();
+        if old.root.client.dead().is_none() {
+            return Ok(());
+        }
+        let root = self.root(&cfid.by, old.root.tree.id, patient).await?;
+        if let Some((of, error)) = &*lock(&kept.verdict)
+            && of.as_ptr() == Arc::as_ptr(&root.client)
+        {
+            return Err(error.clone());
+        }
+        match self.again(cfid, kept, &old, &root).await {
+            Ok(live) => {
+                if kept.unmark(UNSYNCED) {
+                    kept.mark(DOUBTFUL);
+                }
+                kept.now.store(Some(Arc::new(live)));
+                Ok(())
+            }
+            Err(error) => {
+                if !error.is_disconnect() && !is_passing(error.errno()) {
+                    tracing::debug!("{} did not come back: {error}", cfid.step.path());
+                    *lock(&kept.verdict) = Some((Arc::downgrade(&root.client), error.clone()));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The same file by another connection, open as it was.
+    async fn again(&self, cfid: &CFid, kept: &Kept, old: &Live, root: &Arc<Root>) -> Result<Live, Error> {
+        let stale = |text: &str| refused(Errno::ESTALE, text);
+        let is_same = root.member == old.root.member;
+        let flags = match &cfid.open {
+            Some(Open::There(flags)) => Some(reopened(*flags)),
+            Some(Open::Attribute) => return Err(stale("the connection went while the attribute was open")),
+            Some(Open::Here(_)) | None => None,
+        };
+        if kept.is(LOCKED) {
+            return Err(stale("its locks were lost with the connection"));
+        }
+        if !is_same && flags.is_some_and(OpenFlags::changes) {
+            return Err(stale("it was open for writing, and its server was replaced by an equal one"));
+        }
+        if !is_same && flags.is_some() && cfid.is_dir() && kept.is(LISTED) {
+            return Err(stale("it was being listed, and its server was replaced by an equal one"));
+        }
+        let place = lock(&root.tree.moves).now(cfid.place(), kept.since);
+        let not_there = |error: Error| match error.errno() {
+            Errno::ENOENT if !error.is_disconnect() => stale("the server is back, and the file is not"),
+            _ => error,
+        };
+        let (mut file, raw) = self.enter(root, &place).await.map_err(not_there)?;
+        if Arc::ptr_eq(&file, &root.file) {
+            file = Arc::new(steps(&root.file, &[]).await.map_err(|stop| stop.error)?.0);
+        }
+        let is_it = if is_same { is_file(raw, old.raw) } else { raw.ty == old.raw.ty };
+        if !is_it {
+            return Err(stale("the server is back, and has another file there"));
+        }
+        let live = Live { root: root.clone(), file, raw };
+        let Some(flags) = flags else { return Ok(live) };
+        if !is_same && !cfid.is_dir() {
+            let attr = live.file.getattr(GetMask::BASIC).await?;
+            if kept.seen.get() != Some(&Seen::of(&attr)) {
+                return Err(stale("it is not the same on the equal server"));
+            }
+        }
+        let Ok(file) = Arc::try_unwrap(live.file) else { unreachable!("it was walked to just now") };
+        let file = file.open_here(flags).await?;
+        let raw = file.qid();
+        if is_same && !is_file(raw, old.raw) {
+            return Err(stale("the server is back, and opens another file"));
+        }
+        Ok(Live { file: Arc::new(file), raw, ..live })
+    }
+
+    /// A request whose connection went: with this reason after it was sent, or before. Asks again where that is safe,
+    /// until there is an answer.
+    pub(crate) async fn persist(&self, req: &Later, mut lost: Option<Error>) -> Result<Reply, Error> {
+        loop {
+            let cfid = req.node::<CFid>().ok();
+            if let Some(error) = lost.take() {
+                match repeats(&req.op(), cfid.as_deref()) {
+                    Repeat::Yes => {}
+                    Repeat::Over => return Ok(Reply::Done),
+                    Repeat::No => return Err(unknown(&error)),
+                }
+            }
+            for cfid in cfid.iter().chain(&req.node2::<CFid>().ok()) {
+                self.revive(cfid, true).await?;
+            }
+            match self.once(req).await {
+                Err(error) if self.keeps(&error) => lost = Some(error),
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether it says that a connection has gone that comes back.
+    pub(crate) fn keeps(&self, error: &Error) -> bool {
+        let (Error::Transport { peer, .. } | Error::Protocol { peer, .. }) = error else { return false };
+        let of = |lane: &Arc<Lane>| lock(&lane.keeping.state).peer.as_deref() == Some(peer);
+        self.upstreams().iter().any(|upstream| {
+            let kept = upstream.lanes().into_iter().filter(|lane| lane.keeping.is_on());
+            kept.into_iter().any(|lane| upstream.server.name == *peer || of(&lane))
+        })
+    }
+}
+
+/// See the module. Holds nothing of the mux while it sleeps.
+async fn mender(core: Weak<Core>, outside: Arc<Outside>, lane: Weak<Lane>) {
+    loop {
+        let (Some(core), Some(lane)) = (core.upgrade(), lane.upgrade()) else { return };
+        let Some(rest) = core.bring_back(&lane).await else { return };
+        drop((core, lane));
+        outside.within(rest, pending::<()>()).await;
+    }
+}
+
+/// Looks whether a lane is alive, as long as there is one.
+pub(crate) async fn pulse(outside: Arc<Outside>, lane: Weak<Lane>) {
+    loop {
+        outside.within(BEAT, pending::<()>()).await;
+        let Some(lane) = lane.upgrade() else { return };
+        if let Some(client) = lane.client()
+            && client.beat() >= SILENT
+        {
+            let text = format!("silent for {} s", (BEAT * SILENT).as_secs());
+            client.abort(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+    }
+}
+
+/// How a file is opened that was open like this.
+fn reopened(flags: OpenFlags) -> OpenFlags {
+    let once = OpenFlags::CREAT | OpenFlags::EXCL | OpenFlags::TRUNC | OpenFlags::RCLOSE;
+    OpenFlags(flags.0 & !once.0)
+}
+
+fn is_file(raw: Qid, old: Qid) -> bool {
+    (raw.path, raw.ty) == (old.path, old.ty)
+}
+
+/// Whether another attempt on the same connection may do better.
+fn is_passing(errno: Errno) -> bool {
+    [Errno::EINTR, Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EAGAIN].contains(&errno)
+}
+
+/// Of a request that was sent and not answered.
+enum Repeat {
+    Yes,
+    /// Whatever became of it, it is done.
+    Over,
+    /// It may have been done, and must not be done twice.
+    No,
+}
+
+fn repeats(op: &Op<'_>, cfid: Option<&CFid>) -> Repeat {
+    let appends = || match cfid.map(|cfid| (&cfid.open, cfid.first.raw.ty)) {
+        Some((Some(Open::There(flags)), ty)) => flags.has(OpenFlags::APPEND) || ty & Qid::APPEND != 0,
+        _ => true,
+    };
+    match op {
+        Op::Clunk if !matches!(cfid.map(|cfid| &cfid.open), Some(Some(Open::Attribute))) => Repeat::Over,
+        Op::Write { .. } if !appends() => Repeat::Yes,
+        Op::Setattr { set } if set.name.is_none() => Repeat::Yes,
+        Op::Auth { .. }
+        | Op::Attach { .. }
+        | Op::Walk { .. }
+        | Op::Open { .. }
+        | Op::Read { .. }
+        | Op::Readdir { .. }
+        | Op::Getattr { .. }
+        | Op::Readlink
+        | Op::Statfs
+        | Op::Fsync { .. }
+        | Op::Lock(_)
+        | Op::Getlock(_)
+        | Op::XattrWalk { .. } => Repeat::Yes,
+        _ => Repeat::No,
+    }
+}
+
+fn unknown(error: &Error) -> Error {
+    refused(Errno::EIO, &format!("{error}; it is not known whether this was done"))
+}
+
+/// Fids that are brought back at once.
+pub const REPLAY: usize = 128;
+/// Moves of a tree that are remembered.
+const MOVES_MAX: usize = 4096;
+/// A connection that has been silent for so long is asked for a sign of life.
+pub const BEAT: Duration = Duration::from_secs(10);
+/// And is given up after so many times that.
+const SILENT: u32 = 3;
+const SHORT: Duration = Duration::from_millis(10);
