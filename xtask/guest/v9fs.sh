@@ -2,11 +2,12 @@
 # The Linux kernel's 9P client at work on our servers. Runs in the guest.
 #
 # In: quick or all, the ports of three servers on 10.0.2.2: a directory, the same directory with each client's own
-# rights (0: there is none), a tree in memory; the folder of fsx and pjdfstest; what the names of checks must hold. /share holds two trees, `part` and
-# `whole`: TREE.tar, TREE.sums (of sha256sum), TREE.listing.
+# rights (0: there is none), a tree in memory, a mux over foreign servers (0: there is none); where the host is asked
+# for something; what the names of checks must hold. /share holds two trees, `part` and `whole`: TREE.tar, TREE.sums (of
+# sha256sum), TREE.listing; the programs fsx and pjdfstest; and in mux what lies beneath the mux.
 # Out: a line for each check, what a failing one said, and the number of those that failed as status.
 set -u
-how=$1 disk=$2 as_client=$3 ram=$4 only=$5
+how=$1 disk=$2 as_client=$3 ram=$4 mux=$5 asked=$6 only=$7
 
 failed=0
 
@@ -375,6 +376,8 @@ posix_is_kept() {
         (grep -A 6 ' FAILED' /tmp/pjd && false)
 }
 
+. /share/mux.sh
+
 ### The order
 
 options=msize=262144,access=user
@@ -386,6 +389,7 @@ if [ "$how" = quick ]; then
     check "ram, $L: a tree" tree_goes_in_and_comes_out part "$ram" $L $options,cache=loose
     check "disk, 9p2000.u: a tree" tree_goes_in_and_comes_out part "$disk" 9p2000.u $options,cache=none
     check "disk, 9p2000: names" with "$disk" 9p2000 $options,cache=none names_change
+    [ "$mux" = 0 ] || over_the_mux $L $options,cache=none part
     exit $failed
 fi
 
@@ -429,5 +433,12 @@ everything ram "$ram" $L loose
 if [ "$as_client" != 0 ]; then
     check "disk, $L: each client's rights" with "$as_client" $L $options others_have_their_own_rights
     check "disk, $L: pjdfstest" with "$as_client" $L $options posix_is_kept
+fi
+if [ "$mux" != 0 ]; then
+    over_the_mux $L $options,cache=none whole
+    over_the_mux $L msize=1048576,access=user,cache=loose part
+    over_the_mux $L msize=4096,access=user,cache=none part
+    over_the_mux 9p2000.u $options,cache=none part
+    over_the_mux 9p2000.u msize=8192,access=user,cache=loose part
 fi
 exit $failed

@@ -65,6 +65,17 @@ impl Child {
         String::from_utf8_lossy(&self.said)
     }
 
+    /// Sends it a signal: its name, as kill(1) knows it.
+    pub fn signal(&self, signal: &str) -> Result<(), String> {
+        let id = self.child.id().to_string();
+        let status = Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal, &id]).status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("kill -s {signal}: {status}")),
+            Err(e) => Err(format!("sh: {e}")),
+        }
+    }
+
     /// Takes the next piece of the output; false at its end.
     fn next_piece(&mut self, until: Instant) -> Result<bool, String> {
         match self.pieces.recv_timeout(until.saturating_duration_since(Instant::now())) {

@@ -9,6 +9,7 @@ mod child;
 mod diod;
 mod dissector;
 mod guest;
+mod mux;
 mod packages;
 mod recorder;
 mod served;
@@ -37,8 +38,8 @@ Usage: cargo xtask VERB
                             simulated worlds: one by its seed, or COUNT of them
   guest [--timeout S] [--share DIR] [--qemu WORD].. -- COMMAND..
                             a command in a virtual machine with Debian's kernel and this host's files
-  v9fs [--all [PART]]       the Linux kernel's 9P client at work on our servers, in such a machine
-                            (--all PART: the checks whose names hold PART)
+  v9fs [--all] [PART]       the Linux kernel's 9P client at work on our servers, in such a machine
+                            (PART: the checks whose names hold it; mux: over a mux of foreign servers)
   diod                      diod's programs against our server
   dissector                 wireshark's dissector reads all that we say
   bless                     write golden/ anew from what the code says now; then read the difference
@@ -62,9 +63,11 @@ fn main() -> ExitCode {
         },
         ["diod"] => clients(&mut steps, false, diod::run),
         ["dissector"] => clients(&mut steps, false, dissector::run),
-        ["v9fs"] => clients(&mut steps, false, |steps, program| v9fs::run(steps, program, false, "")),
         ["v9fs", "--all", part @ ..] if part.len() < 2 => {
             clients(&mut steps, true, |steps, program| v9fs::run(steps, program, true, &part.concat()))
+        }
+        ["v9fs", part @ ..] if part.len() < 2 => {
+            clients(&mut steps, false, |steps, program| v9fs::run(steps, program, false, &part.concat()))
         }
         ["sim", options @ ..] => match worlds(options) {
             Some(env) => sim(&mut steps, &env),

@@ -92,5 +92,11 @@ const NEEDS: &[Need] = &[
         all: true,
     },
     Need { program: "diodls", package: "diod", covers: "diod's programs as clients", all: false },
+    Need {
+        program: "diod",
+        package: "diod",
+        covers: "the kernel's client over a mux of servers",
+        all: false,
+    },
     Need { program: "tshark", package: "tshark", covers: "what wireshark says of our bytes", all: false },
 ];

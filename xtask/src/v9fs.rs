@@ -1,7 +1,7 @@
 //! The Linux kernel's own 9P client at work on our servers, in a guest.
 //!
-//! The work is `guest/v9fs.sh`. Here: what it is done with, the servers, and afterwards a look at what has come to
-//! lie in the host's folder.
+//! The work is `guest/v9fs.sh`, and over a mux `guest/mux.sh`. Here: what it is done with, the servers, and afterwards a
+//! look at what has come to lie in the host's folders.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::guest::{Guest, Trouble, folder, lacking, quoted, scratch};
+use crate::mux::Mux;
 use crate::packages;
 use crate::served::{Program, Served};
 use crate::steps::{Failed, Steps, cargo};
@@ -57,28 +58,44 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
     if packages::is_root() && all {
         served.push(start(&what, &["--as", "client"])?);
     }
-    let port = |at: usize| served.get(at).map_or(0, |served: &Served| served.port).to_string();
+    let port = |at: usize| served.get(at).map_or(0, |served: &Served| served.port);
     if all {
         lend(&share).map_err(Trouble::NotEnded)?;
     }
+    let mut mux = Mux::start(program, &share.join("mux")).map_err(Trouble::NotEnded)?;
+    let [over, asked] = mux.as_ref().map_or([0, 0], Mux::ports);
     let how = if all { "all" } else { "quick" };
-    let mut guest = Guest::new(&["bash", "/share/v9fs.sh", how, &port(0), &port(2), &port(1), only]);
+    let ports = [port(0), port(2), port(1), over, asked].map(|port| port.to_string());
+    let mut guest = Guest::new(&["bash", "/share/v9fs.sh", how]);
+    guest.command.extend(ports);
+    guest.command.push(only.to_string());
     guest.share = Some(share.clone());
-    guest.limit = Duration::from_secs(if all { 1800 } else { 180 });
-    let ended = guest.run();
+    guest.limit = Duration::from_secs(if all { 3600 } else { 300 });
+    let ended = match &mut mux {
+        Some(mux) => mux.beside(|| guest.run()),
+        None => guest.run(),
+    };
     let found = match &ended {
         Ok(ended) if ended.status != 0 => Some(format!("{} checks failed in the guest", ended.status)),
         Ok(ended) if !ended.output.contains("\nok ") && !ended.output.starts_with("ok ") => {
             Some("not one check has run in the guest".to_string())
         }
-        Ok(_) => compare(&place.0.join("source"), &disk, only.is_empty()),
+        Ok(_) => {
+            let beneath = ["mux/diod/trees", "mux/ours/trees"].map(|dir| share.join(dir));
+            let beneath = mux.iter().flat_map(|_| beneath.each_ref());
+            let source = place.0.join("source");
+            std::iter::once(&disk).chain(beneath).find_map(|dir| compare(&source, dir, only.is_empty()))
+        }
         Err(_) => None,
     };
-    let logs = |served: &mut Vec<Served>| served.iter_mut().map(Served::log).collect::<String>();
+    let mut logs = || {
+        let logs: String = served.iter_mut().map(Served::log).collect();
+        logs + &mux.as_mut().map(Mux::log).unwrap_or_default()
+    };
     match (ended, found) {
         (Ok(_), None) => Ok(()),
-        (Ok(_), Some(what)) => Err(Trouble::NotEnded(format!("{what}\n{}", logs(&mut served)))),
-        (Err(Trouble::NotEnded(why)), _) => Err(Trouble::NotEnded(format!("{why}{}", logs(&mut served)))),
+        (Ok(_), Some(what)) => Err(Trouble::NotEnded(format!("{what}\n{}", logs()))),
+        (Err(Trouble::NotEnded(why)), _) => Err(Trouble::NotEnded(format!("{why}{}", logs()))),
         (Err(never), _) => Err(never),
     }
 }
@@ -90,6 +107,7 @@ fn prepare(place: &Path) -> Result<(), String> {
     }
     for (name, text) in [
         ("v9fs.sh", SCRIPT),
+        ("mux.sh", MUX),
         ("fsx.toml", FSX),
         ("fsx-mmap.toml", FSX_MMAP),
         ("pjdfstest.known", KNOWN),
@@ -105,7 +123,12 @@ fn prepare(place: &Path) -> Result<(), String> {
             find . -mindepth 1 ! -type d -printf '%P %y %m %l %s %Ts\\n' | sort >../../share/$tree.listing
             tar --sort=name -cf ../../share/$tree.tar *
             cd ../..
-        done";
+        done
+        for server in diod ours; do
+            mkdir -p share/mux/$server/trees share/mux/$server/union
+            echo $server | tee share/mux/$server/where share/mux/$server/union/$server >share/mux/$server/union/both
+        done
+        cp -a source/* share/mux/diod/";
     shell(script, place)
 }
 
@@ -201,6 +224,7 @@ fn tools(steps: &mut Steps) -> Result<(), Failed> {
 const QUICK: &str = "Linux 9P client, quick";
 const ALL: &str = "Linux 9P client";
 const SCRIPT: &str = include_str!("../guest/v9fs.sh");
+const MUX: &str = include_str!("../guest/mux.sh");
 const FSX: &str = include_str!("../guest/fsx.toml");
 const FSX_MMAP: &str = include_str!("../guest/fsx-mmap.toml");
 const PJDFSTEST: &str = include_str!("../guest/pjdfstest.toml");
