@@ -1,7 +1,7 @@
 //! The Linux kernel's own 9P client at work on our servers, in a guest.
 //!
-//! The work is `guest/v9fs.sh`, and over a mux `guest/mux.sh`. Here: what it is done with, the servers, and afterwards a
-//! look at what has come to lie in the host's folders.
+//! The work is `guest/v9fs.sh`, and over a mux `guest/mux.sh`. Here: what it is done with, the servers, and afterwards
+//! a look at what has come to lie in the host's folders.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
