@@ -1,7 +1,7 @@
 # The Linux kernel's 9P client over a mux over foreign servers. Read by v9fs.sh.
 #
 # The mux shows diod at /diod, another ninefold at /ours, a tree in memory at /ram, and at /both a union of what the first
-# two have in `union`, where ours takes what is new. What lies in their directories is seen past all of them in
+# two have in `union`, where ours takes what is new; and both once more, mounted with -r, in /kept. What lies in their directories is seen past all of them in
 # /share/mux: each of them has its name in `where`, and diod the trees of /share.
 
 # host stop NAME, host kill NAME, host mend: see mux.rs.
@@ -34,11 +34,11 @@ within() {
 in_a_folder() {
     local server=disk
     [ "$1" != ram ] || server=ram
-    mkdir "$1/folder"
-    cd "$1/folder"
+    mkdir "$1/${place##*.}"
+    cd "$1/${place##*.}"
     "${@:2}"
     cd ../..
-    rm -r "$1/folder"
+    rm -r "$1/${place##*.}"
 }
 
 # lies_beneath FILE: it is the same in its server's directory.
@@ -249,7 +249,7 @@ a_killed_server_fails_alone() {
     refused "" touch "$1/new"
     refused "" cat <&3
     exec 3<&-
-    same "$(ls | xargs)" "both diod mux ours ram"
+    same "$(ls | xargs)" "both diod kept mux ours ram"
     live_works "$2"
     lies_beneath "$2/where"
 
@@ -260,6 +260,60 @@ a_killed_server_fails_alone() {
     cmp "$1/random" /tmp/random
     rm "$1/random"
     live_works "$1"
+}
+
+# Writes block after block to an open file and reads it again, and reads another open file, until told to end; says
+# the number of each block.
+worker='
+    my ($dir, $random, $enough, $block) = (@ARGV, "");
+    $| = 1;
+    open(R, "<", "$dir/read") && open(W, "+>", "$dir/written") && open(S, "<", $random) or die "open: $!";
+    for (my $n = 0; !-e $enough; $n++) {
+        my ($at, $text) = (1000 * ($n % 100), sprintf("%-1000d", $n));
+        sysseek(W, $n * 1000, 0) && (syswrite(W, $text) // die "write $n: $!") == 1000 or die "written $n";
+        sysseek(W, $n * 1000, 0) && defined sysread(W, $block, 1000) or die "read $n: $!";
+        $block eq $text or die "block $n is not what was written";
+        sysseek(R, $at, 0), sysseek(S, $at, 0);
+        defined sysread(R, $block, 1000) && sysread(S, $text, 1000) or die "read at $at: $!";
+        $block eq $text or die "what is at $at is not what is there";
+        print "$n\n";
+    }
+    close(W) or die "close: $!";
+'
+
+# open_files_outlive_their_server KILLED LIVE
+open_files_outlive_their_server() {
+    local dir=kept/$1/open beneath=/share/mux/$1/open time n blocks works maker
+    local rm=(rm -f /tmp/rounds /tmp/enough)
+    "${rm[@]}"
+    mkdir "$dir"
+    head -c 100000 /dev/urandom >/tmp/random
+    cp /tmp/random "$dir/read"
+    mkfifo /tmp/rounds
+    perl -e "$worker" "$dir" /tmp/random /tmp/enough >/tmp/rounds &
+    works=$!
+    exec 4</tmp/rounds
+    for time in 1 2; do
+        read -r n <&4
+        host kill "$1"
+        refused "" cat "$1/where"
+        blocks=$(($(stat -c %s "$beneath/written") / 1000))
+        echo made >"$dir/made$time" &
+        maker=$!
+        live_works "$2"
+        [ ! -e "$beneath/made$time" ]
+
+        host mend
+        wait $maker
+        same "$(cat "$beneath/made$time")" made
+        until [ "$n" -gt $((blocks + 3)) ]; do read -r n <&4; done
+    done
+    : >/tmp/enough
+    n=$(tail -n 1 <&4)
+    wait $works
+    perl -e 'printf("%-1000d", $_) for 0 .. $ARGV[0]' "$n" | cmp - "$beneath/written"
+    rm -r "$dir"
+    "${rm[@]}"
 }
 
 # over_the_mux DIALECT OPTIONS TREE
@@ -278,6 +332,9 @@ over_the_mux() {
     if [ "$how" = all ]; then
         for part in diod ours ram; do
             for work in "${common[@]}"; do
+                # diod asks for an open file by its name, and for one that is kept by the path it had.
+                [ "$part-$work" != diod-an_open_file_outlives_its_name ] || continue
+                [ "$part-$cache-$work" != diod-loose-names_change ] || continue
                 check "$name: $work in $part" within $part "$1" "$2" "$work"
             done
         done
@@ -286,7 +343,9 @@ over_the_mux() {
     [ "$cache" = none ] || return 0
     check "$name: diod stopped" muxed "$1" "$2" a_stopped_server_holds_up_its_own diod ours
     check "$name: diod killed" muxed "$1" "$2" a_killed_server_fails_alone diod ours
+    check "$name: diod restarted" muxed "$1" "$2" open_files_outlive_their_server diod ours
     [ "$how" = all ] || return 0
+    check "$name: ours restarted" muxed "$1" "$2" open_files_outlive_their_server ours diod
     check "$name: ours stopped" muxed "$1" "$2" a_stopped_server_holds_up_its_own ours diod
     check "$name: ours killed" muxed "$1" "$2" a_killed_server_fails_alone ours diod
 }
