@@ -175,6 +175,8 @@ impl Beneath {
 /// A folder for sockets, whose paths must be short wherever the project lies; for nobody else.
 fn sockets() -> Result<Scratch, String> {
     let dir = std::env::temp_dir().join(format!("ninefold-mux-{}", std::process::id()));
+    // Of one that was killed, long ago.
+    let _ = std::fs::remove_dir_all(&dir);
     let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
     made.map(|()| Scratch(dir.clone())).map_err(|e| format!("{}: {e}", dir.display()))
 }
