@@ -4,8 +4,8 @@
 //! come meanwhile. Out: the same fids on a new connection, walked to and opened again, or each with its own reason why
 //! not; requests asked again where that is safe.
 //!
-//! A lane has one *mender* while there is something to bring back: it dials, once a second, and then *replays* the fids,
-//! [`REPLAY`] at a time. A request does not wait for that: it brings its own fid back first. The replay goes on where
+//! A lane has one *mender* while there is something to bring back: it dials, once a second, and then *replays* the
+//! fids, [`REPLAY`] at a time. A request does not wait for that: it brings its own fid back first. The replay goes on where
 //! the last one was cut off, so that each fid has its turn however often that happens.
 //!
 //! Always holds: a fid stands for the file it stood for before, by qid, or answers ESTALE; on an equal server, whose
@@ -197,8 +197,8 @@ struct State {
     /// Why it is not there, and until when it is not tried again.
     failed: Option<(Error, Duration)>,
     mending: bool,
-    /// The server's address, by the latest connection.
-    peer: Option<Box<str>>,
+    /// The latest client's own copy of the server's address, which its errors have.
+    peer: Option<Arc<str>>,
 }
 
 impl Keeping {
@@ -216,14 +216,19 @@ impl Keeping {
     }
 
     /// The connection is there.
-    pub(crate) fn is_back(&self, peer: &str) {
+    pub(crate) fn is_back(&self, peer: &Arc<str>) {
         let wakers = {
             let mut state = lock(&self.state);
             state.failed = None;
-            state.peer = Some(peer.into());
+            state.peer = Some(peer.clone());
             std::mem::take(&mut state.wakers)
         };
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether this is of an error of the latest connection.
+    fn was(&self, peer: &Arc<str>) -> bool {
+        lock(&self.state).peer.as_ref().is_some_and(|latest| Arc::ptr_eq(latest, peer))
     }
 
     fn enter(&self, cfid: Weak<CFid>) -> usize {
@@ -277,9 +282,17 @@ impl Keeping {
         lock(&self.state).mending = false;
     }
 
-    fn reason(&self) -> Error {
+    /// What is answered when it has been waited for in vain.
+    fn reason(&self, limit: Duration) -> Error {
         let known = lock(&self.state).failed.clone();
-        known.map_or_else(|| refused(Errno::ETIMEDOUT, "the server is not there"), |(error, _)| error)
+        let (errno, text) = known.map_or_else(
+            || (Errno::ETIMEDOUT, "the server is not there".into()),
+            |(error, _)| (error.errno(), error.to_string()),
+        );
+        match limit.as_secs() {
+            0 => refused(errno, &text),
+            waited => refused(errno, &format!("{text}; waited for {waited} s")),
+        }
     }
 }
 
@@ -325,7 +338,8 @@ impl Core {
         match wait {
             Wait::Ever => heed(back).await,
             Wait::AtMost(limit) => {
-                heed(self.outside.within(limit, back)).await?.ok_or_else(|| lane.keeping.reason())
+                let back = heed(self.outside.within(limit, back)).await?;
+                back.ok_or_else(|| lane.keeping.reason(limit))
             }
         }
     }
@@ -371,7 +385,7 @@ impl Core {
             })
             .await;
         let (back, gone) = (back.into_inner(), gone.into_inner());
-        tracing::info!(upstream = client.peer(), files = back, lost = gone, "they are back");
+        tracing::info!(upstream = %client.peer(), files = back, lost = gone, "its files are back");
     }
 
     /// Brings a fid back after its connection has gone. Who is patient waits for the server.
@@ -457,7 +471,8 @@ impl Core {
     /// A request whose connection went: with this reason after it was sent, or before. Asks again where that is safe,
     /// until there is an answer.
     pub(crate) async fn persist(&self, req: &Later, mut lost: Option<Error>) -> Result<Reply, Error> {
-        loop {
+        // A connection that is cut while a request is on its way is one thing, a server that always cuts it another.
+        for _ in 0..REPEATS {
             let cfid = req.node::<CFid>().ok();
             if let Some(error) = lost.take() {
                 match repeats(&req.op(), cfid.as_deref()) {
@@ -474,16 +489,14 @@ impl Core {
                 result => return result,
             }
         }
+        Err(lost.expect("it was lost the last time, too"))
     }
 
     /// Whether it says that a connection has gone that comes back.
     pub(crate) fn keeps(&self, error: &Error) -> bool {
         let (Error::Transport { peer, .. } | Error::Protocol { peer, .. }) = error else { return false };
-        let of = |lane: &Arc<Lane>| lock(&lane.keeping.state).peer.as_deref() == Some(peer);
-        self.upstreams().iter().any(|upstream| {
-            let kept = upstream.lanes().into_iter().filter(|lane| lane.keeping.is_on());
-            kept.into_iter().any(|lane| upstream.server.name == *peer || of(&lane))
-        })
+        let of = |lane: Arc<Lane>| lane.keeping.is_on() && lane.keeping.was(peer);
+        self.upstreams().iter().any(|upstream| upstream.lanes().into_iter().any(of))
     }
 }
 
@@ -567,6 +580,8 @@ fn unknown(error: &Error) -> Error {
 
 /// Fids that are brought back at once.
 pub const REPLAY: usize = 128;
+/// How often a request is asked again whose connection goes.
+const REPEATS: u32 = 100;
 /// Moves of a tree that are remembered.
 const MOVES_MAX: usize = 4096;
 /// A connection that has been silent for so long is asked for a sign of life.

@@ -45,7 +45,7 @@ use nine_net::Env;
 use nine_proto::Names;
 
 pub use attach::{Con, Local, Received, UNSENT_MAX};
-pub use keep::Wait;
+pub use keep::{BEAT, REPLAY, Wait};
 pub use live::{CLIENTS, Kinds, Live};
 pub use qid::SLOTS_EACH;
 pub use show::{ConnectionStatus, MountStatus, Status, UpstreamStatus};

@@ -23,38 +23,51 @@ struct Errands {
     asking: Vec<Waker>,
     /// Who wants to be woken after so long; one for each job at most.
     alarms: Vec<(Duration, Arc<Alarm>)>,
-    /// The time at the latest visit, and how many visits there were.
+    /// The times at the latest visit, and how many visits there were.
     now: Duration,
     visits: u64,
     runner: Option<Waker>,
 }
 
+/// A timer, between who has set it and the task in which it runs. Who needs it no more takes it back: a timer that is
+/// kept has the runtime look at the clock whenever it sleeps.
 #[derive(Default)]
-struct Alarm(Mutex<Rung>);
+struct Alarm(Mutex<State>);
 
 #[derive(Default)]
-struct Rung {
-    now: bool,
-    waker: Option<Waker>,
+struct State {
+    over: bool,
+    setter: Option<Waker>,
+    task: Option<Waker>,
 }
 
 impl Alarm {
-    fn ring(&self) {
-        let waker = {
-            let mut rung = lock(&self.0);
-            rung.now = true;
-            rung.waker.take()
+    /// It rings, or is taken back.
+    fn end(&self) {
+        let wakers = {
+            let mut state = lock(&self.0);
+            state.over = true;
+            [state.setter.take(), state.task.take()]
         };
-        waker.into_iter().for_each(Waker::wake);
+        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut rung = lock(&self.0);
-        if rung.now {
+    fn poll(&self, cx: &mut Context<'_>, waits: fn(&mut State) -> &mut Option<Waker>) -> Poll<()> {
+        let mut state = lock(&self.0);
+        if state.over {
             return Poll::Ready(());
         }
-        rung.waker = Some(cx.waker().clone());
+        *waits(&mut state) = Some(cx.waker().clone());
         Poll::Pending
+    }
+}
+
+/// An alarm in the hands of who has set it.
+struct Set(Arc<Alarm>);
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -92,7 +105,7 @@ impl Outside {
     /// What a future comes to, unless `limit` passes before.
     pub(crate) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
-        let mut alarm: Option<Arc<Alarm>> = None;
+        let mut alarm: Option<Set> = None;
         poll_fn(|cx| {
             if let Poll::Ready(value) = future.as_mut().poll(cx) {
                 return Poll::Ready(Some(value));
@@ -105,9 +118,9 @@ impl Outside {
                     errands.runner.take()
                 };
                 runner.into_iter().for_each(Waker::wake);
-                alarm
+                Set(alarm)
             });
-            alarm.poll(cx).map(|()| None)
+            alarm.0.poll(cx, |state| &mut state.setter).map(|()| None)
         })
         .await
     }
@@ -123,11 +136,13 @@ impl Outside {
             (std::mem::take(tasks), std::mem::take(asking), std::mem::take(alarms))
         };
         for (limit, alarm) in alarms {
-            let timer = env.sleep_until(env.now() + limit);
-            env.spawn(Box::pin(async move {
-                timer.await;
-                alarm.ring();
-            }));
+            let mut timer = env.sleep_until(env.now() + limit);
+            env.spawn(Box::pin(poll_fn(move |cx| {
+                if timer.as_mut().poll(cx).is_ready() {
+                    alarm.end();
+                }
+                alarm.poll(cx, |state| &mut state.task)
+            })));
         }
         for task in tasks {
             env.spawn(task);

@@ -290,7 +290,7 @@ impl Lane {
                     )));
                     if !upstream.server.local {
                         let (dialect, peer) = (client.dialect().name(), client.peer());
-                        tracing::info!(upstream = %upstream.server.name, peer, dialect, "connected");
+                        tracing::info!(upstream = %upstream.server.name, %peer, dialect, "connected");
                     }
                     let client = Arc::new(client);
                     self.now.store(Some(client.clone()));

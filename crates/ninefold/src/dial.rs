@@ -122,7 +122,7 @@ impl Sessions {
         let (uname, uid) = self.user();
         let aname = self.remote.aname.as_deref().unwrap_or_default();
         let attached = client.attach(&uname, uid, aname).await;
-        Ok(attached.map_err(|error| Attach { peer: client.peer().to_owned(), token, error })?)
+        Ok(attached.map_err(|error| Attach { peer: client.peer().to_string(), token, error })?)
     }
 
     fn options(&self, token: Option<String>) -> Options {

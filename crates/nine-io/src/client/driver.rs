@@ -48,6 +48,8 @@ pub struct Driver {
     out: Out,
     /// The transport may hold back bytes that it has taken.
     unflushed: bool,
+    /// It took no more.
+    stuck: bool,
     /// The beginning of a frame.
     partial: Vec<u8>,
     /// Of one that is larger than [`READ`]: room for all of it, and its size.
@@ -67,6 +69,7 @@ impl Driver {
             shared,
             out: Out::default(),
             unflushed: false,
+            stuck: false,
             partial: Vec::new(),
             large: None,
             filled: 0,
@@ -164,11 +167,17 @@ impl Driver {
             match self.transport.poll_write(cx, &pieces[..count]) {
                 Poll::Ready(Ok(0)) => return Err(self.transport_error(io::ErrorKind::WriteZero.into())),
                 Poll::Ready(Ok(n)) => {
-                    self.shared.moved.store(true, Ordering::Relaxed);
+                    // What the system takes at once says nothing about the peer.
+                    if std::mem::take(&mut self.stuck) {
+                        self.shared.moved.store(true, Ordering::Relaxed);
+                    }
                     self.out.advance(n);
                 }
                 Poll::Ready(Err(error)) => return Err(self.transport_error(error)),
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.stuck = true;
+                    break;
+                }
             }
             self.unflushed = true;
         }

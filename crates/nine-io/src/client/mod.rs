@@ -199,8 +199,8 @@ impl Client {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The server's address.
-    pub fn peer(&self) -> &str {
+    /// The server's address: this client's own copy, which its errors have.
+    pub fn peer(&self) -> &Arc<str> {
         &self.0.shared.peer
     }
 

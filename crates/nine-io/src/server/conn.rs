@@ -157,7 +157,9 @@ impl Connection {
             self.cancel_all();
         }
         self.session.limit_fids(self.session.fid_count() + (self.share() + FLOOR) / FID_COST);
-        self.session.limit_opens(OPENS_FLOOR.max((self.core.free_opens() + self.opens) / 2));
+        if self.server.has_descriptors() {
+            self.session.limit_opens(OPENS_FLOOR.max((self.core.free_opens() + self.opens) / 2));
+        }
         loop {
             self.take_answers(cx.waker());
             self.serve_clunks(cx.waker());
@@ -477,7 +479,7 @@ impl Connection {
         self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;
         self.seen.moved(self.received, self.session.fid_count(), self.session.outstanding());
-        let opens = self.session.open_count();
+        let opens = if self.server.has_descriptors() { self.session.open_count() } else { 0 };
         self.core.opened(self.opens, opens);
         self.opens = opens;
     }

@@ -230,7 +230,7 @@ impl Drop for Guest {
     }
 }
 
-/// Open files of all clients together: half of the descriptors this process may have, for each may need one; the rest
+/// Open files of servers that have descriptors for them, of all clients together: half of the descriptors this process may have, for each may need one; the rest
 /// is for connections and the servers' own use.
 fn opens_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;

@@ -50,6 +50,11 @@ pub trait FileServer: Send + Sync + 'static {
         let _ = (id, node);
     }
 
+    /// Whether each open file may take a descriptor of this process: then their number is limited (RLIMIT_NOFILE).
+    fn has_descriptors(&self) -> bool {
+        false
+    }
+
     /// The names of its users, for dialects that want text.
     fn names(&self) -> Arc<dyn Names> {
         Arc::new(nine_proto::Numeric)

@@ -250,8 +250,8 @@ impl ClientSession {
         Some(self.tag(Slot::Flush(tag)))
     }
 
-    /// The tag of a Tflush for [`NOTAG`], which is no call's: any server answers it at once (flush(5)), so it shows that
-    /// the server lives. `None` while one is under way, or before the version is agreed.
+    /// The tag of a Tflush for [`NOTAG`], which is no call's: any server answers it at once (flush(5)), which shows
+    /// that it lives. `None` while one is under way, or before the version is agreed.
     pub fn ping(&mut self) -> Option<Tag> {
         let may = matches!(self.version, Version::Agreed { .. }) && !self.pinging;
         self.pinging |= may;

@@ -175,6 +175,10 @@ impl<H: HostFs> FileServer for Disk<H> {
         answer
     }
 
+    fn has_descriptors(&self) -> bool {
+        true
+    }
+
     fn names(&self) -> Arc<dyn Names> {
         self.inner.users.clone()
     }

@@ -12,6 +12,7 @@ mod loops;
 mod model;
 mod oracle;
 mod puppet;
+mod reconnect;
 mod space;
 mod upstreams;
 mod users;
