@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub const USAGE: &str = "usage: nine-bench LIST | NAME [--quick] [--only PART] [--json FILE]";
+pub const USAGE: &str = "usage: nine-bench LIST | NAME [--quick] [--only PART] [--json FILE] [--plots DIR]";
 
 #[derive(Debug, PartialEq)]
 pub enum Args {
     List,
-    Run { name: String, pace: Pace, only: Option<String>, json: Option<PathBuf> },
+    Run { name: String, pace: Pace, only: Option<String>, json: Option<PathBuf>, plots: Option<PathBuf> },
 }
 
 /// How much is measured.
@@ -23,7 +23,8 @@ pub enum Pace {
 
 impl Args {
     pub fn parse(words: &[OsString]) -> Result<Self, String> {
-        let (mut name, mut pace, mut only, mut json) = (None, Pace::Full, None, None);
+        let (mut name, mut pace, mut only) = (None, Pace::Full, None);
+        let (mut json, mut plots) = (None, None);
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match word.to_str() {
@@ -36,6 +37,9 @@ impl Args {
                 Some("--json") => {
                     json = Some(PathBuf::from(words.next().ok_or("--json wants the name of a file")?));
                 }
+                Some("--plots") => {
+                    plots = Some(PathBuf::from(words.next().ok_or("--plots wants the name of a directory")?));
+                }
                 Some(flag) if flag.starts_with('-') => return Err(format!("{flag} is not known")),
                 Some(word) if name.is_none() => name = Some(word.to_string()),
                 _ => return Err(format!("{} is too much", word.display())),
@@ -44,7 +48,7 @@ impl Args {
         match name {
             None => Err("say what shall be measured".into()),
             Some(list) if list.eq_ignore_ascii_case("list") => Ok(Self::List),
-            Some(name) => Ok(Self::Run { name, pace, only, json }),
+            Some(name) => Ok(Self::Run { name, pace, only, json, plots }),
         }
     }
 }
@@ -69,6 +73,11 @@ impl Pace {
         Duration::from_millis(self.of(250, 100, 5))
     }
 
+    /// How long many races of one figure may take.
+    pub fn patience(self) -> Duration {
+        Duration::from_secs(self.of(300, 30, 300))
+    }
+
     pub fn promise(self) -> &'static str {
         self.of("it ends within 45 minutes", "it ends within 5 minutes", "tiny, its figures mean nothing")
     }
@@ -85,7 +94,7 @@ mod tests {
     #[test]
     fn a_name_and_its_flags_stand_in_any_order() {
         let run = |pace, json: Option<&str>| {
-            Ok(Args::Run { name: "rpc".into(), pace, only: None, json: json.map(PathBuf::from) })
+            Ok(Args::Run { name: "rpc".into(), pace, only: None, json: json.map(PathBuf::from), plots: None })
         };
         assert_eq!(parse("rpc"), run(Pace::Full, None));
         assert_eq!(parse("--quick rpc"), run(Pace::Quick, None));
@@ -96,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_refused() {
-        for line in ["", "--quick", "rpc mux", "rpc --json", "rpc --only", "rpc --fast"] {
+        for line in ["", "--quick", "rpc mux", "rpc --json", "rpc --only", "rpc --plots", "rpc --fast"] {
             assert!(parse(line).is_err(), "{line:?}");
         }
     }

@@ -75,7 +75,11 @@ pub fn main(words: &[OsString]) -> io::Result<()> {
     }
     match (role.to_str(), rest) {
         (Some("serve"), [dir, socket]) => ours::serve(Path::new(dir), Path::new(socket)),
+        (Some("ram"), sockets) => ours::ram(sockets),
+        (Some("mute"), sockets) => ours::mute(sockets),
+        (Some("mux"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket)),
         (Some("echo"), [socket]) => limit::echo(Path::new(socket)),
+        (Some("relay"), [socket, to]) => limit::relay(Path::new(socket), Path::new(to)),
         (Some("bulk"), [socket, file]) => limit::bulk(Path::new(socket), Path::new(file)),
         (Some("exec"), [program, args @ ..]) => Err(Command::new(program).args(args).exec()),
         _ => Err(unknown()),

@@ -28,8 +28,20 @@ impl Limit {
 /// Bytes of one read or write.
 const CHUNK: usize = 256 * 1024;
 
-/// What an answer to a request of a type weighs, bytes: Rwalk of one name, Rclunk, Rgetattr, Rread of 4 KiB.
-const ANSWERS: &[(u8, usize)] = &[(110, 22), (120, 7), (24, 160), (116, 11 + 4096)];
+/// What an answer to a request of a type weighs, bytes, where that is always the same: Rgetattr, Rversion, Rattach,
+/// Ropen, Rcreate, Rwrite, Rclunk, Rremove, Rstat of a short name, Rwstat.
+const ANSWERS: &[(u8, usize)] = &[
+    (24, 160),
+    (100, 19),
+    (104, 20),
+    (112, 24),
+    (114, 24),
+    (118, 11),
+    (120, 7),
+    (122, 7),
+    (124, 65),
+    (126, 7),
+];
 
 /// Answers frames with as many bytes as 9P would, from epoll(7): one read, one write per wake-up.
 pub fn echo(socket: &Path) -> io::Result<()> {
@@ -71,15 +83,64 @@ pub fn echo(socket: &Path) -> io::Result<()> {
 fn answer(mut came: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     out.clear();
     while let Split::Whole(size) = split(came, u32::MAX).map_err(io::Error::other)? {
-        let (_, len) = ANSWERS.iter().find(|(ty, _)| *ty == came[4]).ok_or(io::ErrorKind::InvalidData)?;
+        let len = weight(&came[..size]).ok_or(io::ErrorKind::InvalidData)?;
         let at = out.len();
         out.resize(at + len, 0);
-        out[at..at + 4].copy_from_slice(&(*len as u32).to_le_bytes());
+        out[at..at + 4].copy_from_slice(&(len as u32).to_le_bytes());
         out[at + 4] = came[4] + 1;
         out[at + 5..at + 7].copy_from_slice(&came[5..7]);
         came = &came[size..];
     }
     if came.is_empty() { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// What the answer to a request weighs: to Tread what was asked for, to Twalk as many qids as names.
+fn weight(request: &[u8]) -> Option<usize> {
+    let word = |at: usize| Some(u32::from_le_bytes(request.get(at..at + 4)?.try_into().ok()?) as usize);
+    match request[4] {
+        116 => Some(11 + word(19)?),
+        110 => Some(9 + 13 * usize::from(*request.get(15)?)),
+        ty => ANSWERS.iter().find(|(known, _)| *known == ty).map(|(_, len)| *len),
+    }
+}
+
+/// Passes bytes on between each client and a connection of its own to `to`: one read, one write per wake-up.
+pub fn relay(socket: &Path, to: &Path) -> io::Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, &listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
+    child::ready();
+    // In pairs: what comes from one goes to the other.
+    let mut ends: Vec<Option<UnixStream>> = Vec::new();
+    let (mut events, mut came) = (Vec::with_capacity(1024), vec![0; CHUNK]);
+    loop {
+        events.clear();
+        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in &events {
+            let n = event.data.u64();
+            if n == u64::MAX {
+                for stream in [listener.accept()?.0, UnixStream::connect(to)?] {
+                    let data = epoll::EventData::new_u64(ends.len() as u64);
+                    epoll::add(&epoll, &stream, data, epoll::EventFlags::IN)?;
+                    ends.push(Some(stream));
+                }
+                continue;
+            }
+            let n = n as usize;
+            let (Some(from), Some(to)) = (&ends[n], &ends[n ^ 1]) else { continue };
+            let (mut from, mut to) = (from, to);
+            let passed = match from.read(&mut came) {
+                Ok(0) | Err(_) => false,
+                Ok(read) => to.write_all(&came[..read]).is_ok(),
+            };
+            if !passed {
+                (ends[n], ends[n ^ 1]) = (None, None);
+            }
+        }
+    }
 }
 
 /// What [`bulk`] is asked to do with so many bytes.

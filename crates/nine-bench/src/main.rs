@@ -1,7 +1,7 @@
 //! Every measurement of Ninefold: ours, the peer that a user would pick instead, and the physical limit, in turn.
 //!
 //! ```text
-//! cargo run --release -p nine-bench -- LIST | NAME [--quick] [--only PART] [--json FILE]
+//! cargo run --release -p nine-bench -- LIST | NAME [--quick] [--only PART] [--json FILE] [--plots DIR]
 //! ```
 //! In: the name of an experiment. Out: progress on the standard error; a table and the line `result NAME key=value ...`
 //! on the standard output. Always holds: whatever ends the program, its servers end with it (`child`) and its scratch
@@ -12,10 +12,12 @@ mod args;
 mod child;
 mod files;
 mod limit;
+mod mux;
 mod ours;
 mod parts;
 mod peers;
 mod place;
+mod plot;
 mod report;
 mod rpc;
 mod scratch;
@@ -40,7 +42,7 @@ struct Experiment {
     run: fn(Pace, Option<&str>) -> io::Result<Report>,
 }
 
-const EXPERIMENTS: &[Experiment] = &[rpc::EXPERIMENT];
+const EXPERIMENTS: &[Experiment] = &[rpc::EXPERIMENT, mux::EXPERIMENT];
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
@@ -54,15 +56,23 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        Ok(Args::Run { name, pace, only, json }) => match EXPERIMENTS.iter().find(|one| name == one.name) {
-            Some(experiment) => ended(measure(experiment, pace, only.as_deref(), json.as_deref())),
+        Ok(Args::Run { name, pace, only, json, plots }) => match EXPERIMENTS
+            .iter()
+            .find(|one| name == one.name)
+        {
+            Some(experiment) => {
+                let report = measure(experiment, pace, only.as_deref());
+                ended(
+                    report.and_then(|report| written(experiment, &report, json.as_deref(), plots.as_deref())),
+                )
+            }
             None => refused(&format!("there is no experiment `{name}`; LIST names them")),
         },
         Err(why) => refused(&why),
     }
 }
 
-fn measure(experiment: &Experiment, pace: Pace, only: Option<&str>, json: Option<&Path>) -> io::Result<()> {
+fn measure(experiment: &Experiment, pace: Pace, only: Option<&str>) -> io::Result<Report> {
     scratch::sweep_on_signals()?;
     nine_net::rt::raise_nofile()?;
     place::remember();
@@ -70,12 +80,15 @@ fn measure(experiment: &Experiment, pace: Pace, only: Option<&str>, json: Option
     if cfg!(debug_assertions) && pace != Pace::Tiny {
         eprintln!("{}: THIS IS A DEBUG BUILD: its figures mean nothing; use --release", experiment.name);
     }
-    let report = (experiment.run)(pace, only)?;
-    print!("{}", report.text(experiment.name));
-    match json {
-        Some(path) => std::fs::write(path, report.json(experiment.name)),
-        None => Ok(()),
+    (experiment.run)(pace, only)
+}
+
+fn written(of: &Experiment, report: &Report, json: Option<&Path>, plots: Option<&Path>) -> io::Result<()> {
+    print!("{}", report.text(of.name));
+    if let Some(path) = json {
+        std::fs::write(path, report.json(of.name))?;
     }
+    plots.map_or(Ok(()), |dir| report.figures.iter().try_for_each(|figure| figure.write(dir)))
 }
 
 fn ended(result: io::Result<()>) -> ExitCode {

@@ -1,21 +1,78 @@
-//! Our contestant: a host directory behind a unix socket, as `ninefold serve` sets it up, in a process of its own.
+//! Our contestants, as `ninefold serve` sets them up, each in a process of its own: a host directory, trees in memory,
+//! a mux; and a server that answers no reads.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use futures_util::future::join;
-use nine_io::server::{Core, Door, Gate, Seat, Service, listen};
-use nine_net::{Addr, Listener, rt};
-use nine_servers::{Disk, DiskOptions};
+use futures_util::future::{join, try_join_all};
+use nine_io::server::{Answer, Core, Door, FileServer, Gate, Later, Node, Req, ReqId, Seat, Service, listen};
+use nine_mux::script::{Alone, parse};
+use nine_mux::{As, Boxed, Dial, Kinds, Live, Local, MAIN, Mux, Owner, Server, Spawn};
+use nine_net::{Addr, Env, Listener, Socket, Transport, rt};
+use nine_proto::{Errno, Numeric, Op};
+use nine_servers::{Disk, DiskOptions, Ram};
+use rustix::process::geteuid;
 
 use crate::child;
 
 /// More than any experiment brings.
 const CLIENTS: usize = 20_000;
+/// Bytes of a tree in memory.
+const RAM: u64 = 1 << 30;
+/// For a connection to a server of this machine.
+const CONNECT: Duration = Duration::from_secs(10);
 
-/// Serves until the process ends.
+/// Serves a directory.
 pub fn serve(dir: &Path, socket: &Path) -> io::Result<()> {
+    on_cores(async |env, seats| {
+        let disk = Arc::new(Disk::open(dir, DiskOptions::default())?);
+        doors(env, seats, Core::default(), vec![(socket, disk)]).await
+    })
+}
+
+/// Serves a tree in memory at each of these sockets.
+pub fn ram(sockets: &[&OsStr]) -> io::Result<()> {
+    trees(sockets, || Arc::new(Ram::new(RAM)))
+}
+
+/// The same, but nobody who reads a file is answered.
+pub fn mute(sockets: &[&OsStr]) -> io::Result<()> {
+    trees(sockets, || Arc::new(Mute { ram: Ram::new(RAM), waiting: Mutex::default() }))
+}
+
+fn trees(sockets: &[&OsStr], tree: impl Fn() -> Arc<dyn FileServer> + Sync) -> io::Result<()> {
+    on_cores(async |env, seats| {
+        let servers = sockets.iter().map(|socket| (Path::new(socket), tree())).collect();
+        doors(env, seats, Core::default(), servers).await
+    })
+}
+
+/// Serves what a name space file says. Its servers are `ram:` and addresses of this machine.
+pub fn mux(script: &Path, socket: &Path) -> io::Result<()> {
+    let text = std::fs::read_to_string(script)?;
+    let script = parse(&script.display().to_string(), &text, &mut Alone);
+    if let Some(wrong) = script.wrong.first() {
+        return Err(io::Error::other(wrong.to_string()));
+    }
+    on_cores(async |env, seats| {
+        let clients = Core::default();
+        let mux = Mux::new(Servers.backbone(MAIN), Arc::new(Numeric));
+        env.spawn(Box::pin(mux.run(env)));
+        let owner = Owner { name: Box::default(), uid: Some(geteuid().as_raw()) };
+        let live = Live::new(mux.clone(), owner, Servers, clients.clone());
+        live.mount_files(MAIN, env.wall()).await.map_err(io::Error::other)?;
+        for line in &script.lines {
+            live.apply(&line.space, &line.statement).await.map_err(io::Error::other)?;
+        }
+        doors(env, seats, clients, vec![(socket, Arc::new(mux))]).await
+    })
+}
+
+/// Runs this process; the first core listens for all.
+fn on_cores(first: impl AsyncFn(rt::Real, &[Arc<Seat>]) -> io::Result<()> + Sync) -> io::Result<()> {
     rustix::process::umask(rustix::fs::Mode::empty());
     rt::raise_nofile()?;
     let cores = rt::default_cores();
@@ -25,12 +82,84 @@ pub fn serve(dir: &Path, socket: &Path) -> io::Result<()> {
             seats[core.index - 1].serve(env).await;
             return Ok(());
         }
-        let disk = Arc::new(Disk::open(dir, DiskOptions::default())?);
-        let listener = Listener::bind(&Addr::Unix { path: socket.into() })?;
-        let door = Door { listener, tls: None, clients: CLIENTS };
-        let service = Service::new(disk, Gate::default(), Core::default());
-        let says = async { child::ready() };
-        join(listen(env, door, service, &seats), says).await.0
+        first(env, &seats).await
     })?;
     served.into_iter().collect()
+}
+
+/// Opens a socket for each server, says so, and serves until the process ends.
+async fn doors(
+    env: rt::Real,
+    seats: &[Arc<Seat>],
+    core: Core,
+    servers: Vec<(&Path, Arc<dyn FileServer>)>,
+) -> io::Result<()> {
+    let open = |(socket, server): (&Path, Arc<dyn FileServer>)| {
+        let listener = Listener::bind(&Addr::Unix { path: socket.into() })?;
+        let service = Service::new(server, Gate::default(), core.clone());
+        Ok(listen(env, Door { listener, tls: None, clients: CLIENTS }, service, seats))
+    };
+    let open = servers.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
+    join(try_join_all(open), async { child::ready() }).await.0.map(drop)
+}
+
+/// What the words of our name spaces stand for.
+struct Servers;
+
+impl Kinds for Servers {
+    fn server(&self, word: &str) -> Result<(Server, String), String> {
+        let server = match word {
+            "ram:" => self.backbone(word),
+            address => reach(address)?,
+        };
+        Ok((server, word.into()))
+    }
+
+    fn user(&self) -> As {
+        As::User { name: Box::default(), uid: Some(geteuid().as_raw()) }
+    }
+
+    fn backbone(&self, name: &str) -> Server {
+        Local::scratch(name, Arc::new(Ram::new(RAM)), Core::default())
+    }
+}
+
+fn reach(address: &str) -> Result<Server, String> {
+    let addr = address.parse().map_err(|error: nine_net::DialError| error.to_string())?;
+    // What stands nowhere else is as it is for a server of this process.
+    let nobody = Local::server(address, Arc::new(Ram::new(0)), Core::default());
+    Ok(Server { dial: Arc::new(Reach(addr)), local: false, ..nobody })
+}
+
+struct Reach(Addr);
+
+impl Dial for Reach {
+    fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
+        let addr = self.0.clone();
+        Box::pin(async move { Ok(Box::new(Socket::connect(&addr, CONNECT).await?) as Box<dyn Transport>) })
+    }
+}
+
+/// A tree in memory that answers no reads.
+struct Mute {
+    ram: Ram,
+    /// As many as the clients' own limits let them ask.
+    waiting: Mutex<Vec<Later>>,
+}
+
+impl FileServer for Mute {
+    fn serve(&self, req: Req) -> Answer {
+        let Op::Read { .. } = req.op() else { return self.ram.serve(req) };
+        let (answer, later) = req.later();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(later);
+        answer
+    }
+
+    fn cancel(&self, id: ReqId, _: Option<&Node>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = waiting.iter().position(|later| later.id() == id);
+        if let Some(found) = found {
+            waiting.swap_remove(found).respond(Err(Errno::EINTR.into()));
+        }
+    }
 }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::plot::Figure;
 use crate::stats::{median, spread, varied};
 
 /// The figures of one row, in the order of the rounds. What is missing has none.
@@ -25,6 +27,7 @@ pub struct Report {
     /// Of the result line, in order.
     pub keys: Vec<(&'static str, String)>,
     pub noisy: bool,
+    pub figures: Vec<Figure>,
 }
 
 /// A contestant's turn: one figure.
@@ -45,14 +48,20 @@ pub fn alternate(
     turns: [Option<Turn<'_>>; 3],
 ) -> io::Result<Row> {
     let race = Race { what: what.into(), unit, turns };
-    Ok(interleave(rounds, vec![race])?.remove(0))
+    Ok(interleave(rounds, Duration::MAX, vec![race])?.remove(0))
 }
 
-/// The same with all races in every round, so that a machine that slows down for a while does so for all of them.
-pub fn interleave(rounds: usize, mut races: Vec<Race<'_>>) -> io::Result<Vec<Row>> {
+/// The same with all races in every round, so that a machine that slows down for a while does so for all of them. After
+/// `patience` no new round begins, but there is one that counts.
+pub fn interleave(rounds: usize, patience: Duration, mut races: Vec<Race<'_>>) -> io::Result<Vec<Row>> {
+    let begun = Instant::now();
     let row = |race: &Race<'_>| Row { what: race.what.clone(), unit: race.unit, ..Row::default() };
     let mut rows: Vec<Row> = races.iter().map(row).collect();
     for round in 0..=rounds {
+        if round > 1 && begun.elapsed() > patience {
+            eprintln!("  {} rounds of {rounds}: more take too long", round - 1);
+            break;
+        }
         for (row, race) in rows.iter_mut().zip(&mut races) {
             let figures = [&mut row.ours, &mut row.peer, &mut row.limit];
             for (turn, figures) in race.turns.iter_mut().zip(figures) {

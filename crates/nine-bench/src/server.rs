@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nine_io::client::Options;
 use nine_io::client::blocking::{Client, File};
+use nine_mux::script::quote;
 use nine_net::Addr;
 use nine_proto::Dialect;
 use rustix::process::{Pid, geteuid};
@@ -54,6 +55,16 @@ impl Server {
     /// As many of them as are missing to `to`.
     pub fn dial_more(&self, from: u64, to: u64) -> io::Result<Vec<Conn>> {
         (from..to).map(|_| self.dial()).collect()
+    }
+
+    /// A connection on which nothing has been said.
+    pub fn bare(&self) -> io::Result<Conn> {
+        Conn::bare(&self.socket)
+    }
+
+    /// The line of a name space file that mounts it on `/old`.
+    pub fn mount_line(&self, old: &str) -> String {
+        format!("mount unix!{} /{old} {}\n", self.socket.display(), quote(&self.aname))
     }
 
     /// Our client, with the largest messages that both agree to, and the root.

@@ -63,6 +63,12 @@ impl Conn {
         self.call(&Tmsg::Walk { fid, newfid, names: Names::Slice(names) })
     }
 
+    /// Leads a fid from the root down a path.
+    pub fn walk_path(&mut self, newfid: Fid, path: &[&str]) -> io::Result<()> {
+        let names: Vec<&[u8]> = path.iter().map(|name| name.as_bytes()).collect();
+        self.call(&Tmsg::Walk { fid: Fid(0), newfid, names: Names::Slice(&names) })
+    }
+
     /// Asks all of these, [`DEPTH`] at a time, and waits for all answers.
     pub fn call_all(self, messages: impl Iterator<Item = Vec<u8>>) -> io::Result<Self> {
         let mut conn = self;
@@ -79,6 +85,24 @@ impl Conn {
             }
         }
         Ok(conn)
+    }
+
+    /// Does an operation, one message after the other.
+    pub fn perform(&mut self, cycle: &mut impl Cycle) -> io::Result<()> {
+        let mut frame = Vec::new();
+        for n in 0.. {
+            frame.clear();
+            if !cycle.put(n, &mut frame) {
+                break;
+            }
+            let asked = type_of(&frame);
+            self.stream.write_all(&frame)?;
+            self.receive(&mut frame)?;
+            if type_of(&frame) != asked + 1 {
+                return Err(refused(&frame));
+            }
+        }
+        Ok(())
     }
 
     /// Writes a request of any form and waits for so many bytes.

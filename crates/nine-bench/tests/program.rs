@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const KEYS: &[&str] = &[
+const RPC: &[&str] = &[
     "small32_vs_diod",
     "small32_128conn_vs_diod",
     "depth1_vs_limit",
@@ -18,6 +18,32 @@ const KEYS: &[&str] = &[
     "noisy",
 ];
 
+const MUX: &[&str] = &[
+    "hop_depth1_vs_direct",
+    "hop_depth32_vs_direct",
+    "read1m_vs_direct",
+    "clients_growth",
+    "servers_growth",
+    "both_growth",
+    "walk_growth",
+    "union_growth",
+    "stalled_p99_ratio",
+    "idle_client_bytes",
+    "idle_upstream_bytes",
+    "cfid_bytes",
+    "rounds",
+    "noisy",
+];
+
+const PLOTS: &[&str] = &[
+    "figure-10.svg",
+    "figure-11.svg",
+    "figure-12-again.svg",
+    "figure-12.svg",
+    "figure-8.svg",
+    "figure-9.svg",
+];
+
 fn bench(args: &[&str], tmp: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nine-bench"));
     command.args(args).env("TMPDIR", tmp).output().expect("it runs")
@@ -25,17 +51,27 @@ fn bench(args: &[&str], tmp: &Path) -> Output {
 
 #[test]
 fn rpc_ends_with_every_key_of_its_result_line() {
-    let tmp = tempfile::tempdir().unwrap();
-    let json = tmp.path().join("rpc.json");
-    let out = bench(&["rpc", "--tiny", "--json", json.to_str().unwrap()], tmp.path());
+    ends_with_every_key("rpc", RPC, &[]);
+}
+
+#[test]
+fn mux_ends_with_every_key_of_its_result_line_and_every_figure() {
+    ends_with_every_key("mux", MUX, PLOTS);
+}
+
+fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
+    let (tmp, out_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (json, svg) = (out_dir.path().join("json"), out_dir.path().join("plots"));
+    let args = [name, "--tiny", "--json", json.to_str().unwrap(), "--plots", svg.to_str().unwrap()];
+    let out = bench(&args, tmp.path());
     let (text, log) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{log}");
-    let result =
-        text.lines().last().and_then(|line| line.strip_prefix("result rpc ")).expect("a result line");
+    let line = text.lines().last().and_then(|line| line.strip_prefix(&format!("result {name} ")));
+    let result = line.expect("a result line");
     let keys: Vec<&str> = result.split(' ').map(|pair| pair.split_once('=').expect("key=value").0).collect();
-    assert_eq!(keys, KEYS);
+    assert_eq!(keys, expected);
     // What needs no peer is never left out, and a peer that is missing is said to be.
-    if text.contains("diod is MISSING") {
+    if text.contains("diod as a mounted server is MISSING") || text.contains("diod is MISSING") {
         let said = "NOT COVERED: nine-bench beside diod (package diod)\n";
         std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()).unwrap();
     }
@@ -44,9 +80,15 @@ fn rpc_ends_with_every_key_of_its_result_line() {
     }
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     assert!(json["rows"].as_array().is_some_and(|rows| rows.len() > 10), "{json}");
-    let left: Vec<_> =
-        std::fs::read_dir(tmp.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["rpc.json"]);
+    let names = |dir: &Path| {
+        let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&svg), plots);
+    assert_eq!(names(tmp.path()), Vec::<String>::new());
 }
 
 #[test]
@@ -79,7 +121,7 @@ fn a_signal_ends_the_servers_and_leaves_no_files() {
 #[test]
 fn what_it_cannot_do_is_refused_with_the_usage() {
     let tmp = tempfile::tempdir().unwrap();
-    for args in [&[][..], &["nonsense"], &["rpc", "--fast"]] {
+    for args in [&[][..], &["nonsense"], &["rpc", "--fast"], &["mux", "--plots"]] {
         let out = bench(args, tmp.path());
         assert_eq!(out.status.code(), Some(2), "{args:?}");
         assert!(String::from_utf8_lossy(&out.stderr).contains("usage"), "{args:?}");

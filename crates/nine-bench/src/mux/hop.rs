@@ -1,0 +1,165 @@
+//! What a mux between a client and a server costs: the same requests to the server itself and through a mux that has it
+//! mounted. The limit is an echo of the same bytes behind a relay that knows no protocol.
+
+use std::io;
+
+use nine_proto::msg::{Data, Tmsg};
+use nine_proto::{Fid, GetMask, OpenFlags, Tag};
+use rustix::process::Pid;
+
+use super::Contest;
+use crate::files::{LARGE, SMALL, fill};
+use crate::limit::{Bulk, Limit};
+use crate::peers::diod;
+use crate::place::Place;
+use crate::report::{Report, Row, Turn, alternate};
+use crate::scratch::Scratch;
+use crate::server::Server;
+use crate::turns::{exchange, rate, read_whole};
+use crate::wire::{Conn, Load, encoded};
+
+const COUNT: usize = 4096;
+/// Requests under way where there are many.
+const DEPTH: u16 = 32;
+/// The file that is asked about.
+const FILE: Fid = Fid(1);
+/// Where the server is mounted.
+const AT: &str = "u";
+
+/// Small operations.
+#[derive(Clone, Copy)]
+enum Op {
+    Getattr,
+    Read,
+}
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let dir = Scratch::new()?;
+    fill(dir.path(), 0, 0)?;
+    let ram = contest.ram("ram")?;
+    write_small(&ram)?;
+    let disk = Server::ours(dir.path(), contest.sockets.path())?;
+    let echo = Limit::start("echo", contest.sockets.path(), &[])?;
+    let relay = Limit::start("relay", contest.sockets.path(), &[echo.socket.as_os_str()])?;
+    let mut worst = [None::<f64>; 2];
+    let servers = [
+        ("ram", Some(ram)),
+        ("disk", Some(disk)),
+        ("diod", diod::start(dir.path(), contest.sockets.path())?),
+    ];
+    for (name, server) in servers {
+        let Some(server) = server else { continue };
+        let mux = contest.mux(&format!("mux-{name}"), &server.mount_line(AT))?;
+        Place::Same.arrange(&[mux.pid(), server.pid(), echo.child.pid(), relay.child.pid()])?;
+        for (key, depth) in [1, DEPTH].into_iter().enumerate() {
+            for op in [Op::Getattr, Op::Read] {
+                let row = alternate(
+                    format!("{}, {name}, depth {depth}, same core", op.label()),
+                    "us",
+                    contest.pace.rounds(),
+                    [
+                        Some(op.turn(contest, op.ready(mux.dial()?, &[AT, SMALL])?, depth)?),
+                        Some(op.turn(contest, op.ready(server.dial()?, &[SMALL])?, depth)?),
+                        Some(op.turn(contest, Conn::bare(&relay.socket)?, depth)?),
+                    ],
+                )?;
+                // diod is somebody else's: what it costs is no measure of ours.
+                if let (true, Some(ratio)) = (name != "diod", row.vs_peer()) {
+                    worst[key] = Some(worst[key].map_or(ratio, |worst: f64| worst.max(ratio)));
+                }
+                report.push(row);
+            }
+        }
+    }
+    for depth in [1, DEPTH] {
+        for op in [Op::Getattr, Op::Read] {
+            let echoed = |limit: &Limit| op.turn(contest, Conn::bare(&limit.socket)?, depth);
+            report.push(alternate(
+                format!("{}, a relay over an echo, depth {depth}, same core", op.label()),
+                "us",
+                contest.pace.rounds(),
+                [None, Some(echoed(&relay)?), Some(echoed(&echo)?)],
+            )?);
+        }
+    }
+    report.key("hop_depth1_vs_direct", worst[0]);
+    report.key("hop_depth32_vs_direct", worst[1]);
+    Ok(())
+}
+
+/// A cached file in messages of 1 MiB.
+pub(super) fn measure_read(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let dir = Scratch::new()?;
+    let size = contest.pace.of(256 << 20, 128 << 20, 4 << 20);
+    fill(dir.path(), size, 0)?;
+    let disk = Server::ours(dir.path(), contest.sockets.path())?;
+    let mux = contest.mux("mux", &disk.mount_line(AT))?;
+    let large = dir.path().join(LARGE);
+    let bulk = Limit::start("bulk", contest.sockets.path(), &[large.as_os_str()])?;
+    let relay = Limit::start("relay", contest.sockets.path(), &[bulk.socket.as_os_str()])?;
+    let mut row = |label: &str, pids: &[Pid], place: Place| -> io::Result<Option<f64>> {
+        place.arrange(pids)?;
+        let mut raw = Conn::bare(&relay.socket)?;
+        let mut buf = vec![0; 256 << 10];
+        let limit: Turn<'_> = Box::new(move || {
+            let begun = std::time::Instant::now();
+            Bulk::Write.move_bytes(raw.stream(), size, &mut buf)?;
+            rate(begun, size, size)
+        });
+        let ours = read_whole(&mux, &format!("{AT}/{LARGE}"), size)?;
+        let direct = read_whole(&disk, LARGE, size)?;
+        let row: Row = alternate(
+            format!("read in 1 MiB, {} MiB, disk, {label}", size >> 20),
+            "GB/s",
+            contest.pace.rounds(),
+            [Some(ours), Some(direct), Some(limit)],
+        )?;
+        Ok(report.push(row).vs_peer())
+    };
+    let all = [mux.pid(), disk.pid(), bulk.child.pid(), relay.child.pid()];
+    let key = row("two cores, free", &all, Place::Free)?;
+    row("client on a core, servers on the other", &all, Place::Cross)?;
+    report.key("read1m_vs_direct", key);
+    Ok(())
+}
+
+/// Makes the file of 8 KiB that host directories have, too.
+pub(super) fn write_small(server: &Server) -> io::Result<()> {
+    let mut conn = server.dial()?;
+    conn.walk(Fid(0), FILE, b"")?;
+    let flags = OpenFlags::RDWR.to_wire();
+    conn.call(&Tmsg::Lcreate { fid: FILE, name: SMALL.as_bytes(), flags, mode: 0o644, gid: 0 })?;
+    conn.call(&Tmsg::Write { fid: FILE, offset: 0, data: Data::Bytes(&[7; 8192]) })
+}
+
+impl Op {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Getattr => "getattr",
+            Self::Read => "read 4 KiB",
+        }
+    }
+
+    /// Leads [`FILE`] to what is asked about.
+    fn ready(self, mut conn: Conn, path: &[&str]) -> io::Result<Conn> {
+        conn.walk_path(FILE, path)?;
+        if let Self::Read = self {
+            conn.call(&Tmsg::Lopen { fid: FILE, flags: OpenFlags::READ.to_wire() })?;
+        }
+        Ok(conn)
+    }
+
+    /// Microseconds of one, with so many under way.
+    fn turn(self, contest: &Contest, conn: Conn, depth: u16) -> io::Result<Turn<'static>> {
+        let turn = contest.pace.turn();
+        let (request, answer) = match self {
+            Self::Getattr => (Tmsg::Getattr { fid: FILE, mask: GetMask::BASIC.0 }, 160),
+            Self::Read => (Tmsg::Read { fid: FILE, offset: 0, count: COUNT as u32 }, 11 + COUNT),
+        };
+        if depth == 1 {
+            return Ok(exchange(turn, conn, encoded(&request, Tag(0)), answer));
+        }
+        let mut load = Load::new(vec![conn], depth, |_, tag| vec![encoded(&request, tag)])?;
+        Ok(Box::new(move || Ok(1e6 / load.run(turn)?)))
+    }
+}

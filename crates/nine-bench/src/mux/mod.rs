@@ -1,0 +1,101 @@
+//! `mux`: what a multiplexer costs between a client and its servers, and how that grows with clients, servers, mount
+//! points and union members (Hickey, Figures 8 to 12).
+//!
+//! In: muxes, trees in memory and host directories, each in a process of its own behind a unix socket. Out: rows, keys
+//! and figures, each from the file that measures it.
+
+mod growth;
+mod hop;
+mod memory;
+mod names;
+mod scaling;
+mod stalled;
+mod suite;
+
+use std::ffi::OsStr;
+use std::io;
+
+use crate::args::Pace;
+use crate::parts::{Part, chosen};
+use crate::peers::diod;
+use crate::report::{Race, Report, Row, interleave};
+use crate::scratch::Scratch;
+use crate::server::Server;
+use crate::{Experiment, place};
+use growth::Growth;
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "mux",
+    what: "a relay's latency, throughput and memory; latency by clients, servers, mount points, union members; a stall",
+    run,
+};
+
+/// What every part has, each its own.
+struct Contest {
+    pace: Pace,
+    sockets: Scratch,
+}
+
+fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+    let parts = chosen(&PARTS, only)?;
+    let mut report = Report::default();
+    let version = diod::version();
+    report.notes.push(format!("{} processors; each row says where who runs", place::count()));
+    report.notes.push("peer: the same without a mux, the client asks the servers itself".into());
+    report.notes.push(match &version {
+        Some(version) => format!("diod as a mounted server: {version}"),
+        None => "diod as a mounted server is MISSING (Debian package diod): no rows; no key needs it".into(),
+    });
+    for (_, measure) in parts {
+        measure(&Contest { pace, sockets: Scratch::for_sockets()? }, &mut report)?;
+    }
+    report.order(&KEYS);
+    report.keys.push(("rounds", pace.rounds().to_string()));
+    Ok(report)
+}
+
+const PARTS: [Part<Contest>; 9] = [
+    ("hop", hop::measure),
+    ("read1m", hop::measure_read),
+    ("clients", scaling::clients),
+    ("servers", scaling::servers),
+    ("both", scaling::both),
+    ("walk", names::walk),
+    ("union", names::union),
+    ("stalled", stalled::measure),
+    ("memory", memory::measure),
+];
+
+const KEYS: [&str; 12] = [
+    "hop_depth1_vs_direct",
+    "hop_depth32_vs_direct",
+    "read1m_vs_direct",
+    "clients_growth",
+    "servers_growth",
+    "both_growth",
+    "walk_growth",
+    "union_growth",
+    "stalled_p99_ratio",
+    "idle_client_bytes",
+    "idle_upstream_bytes",
+    "cfid_bytes",
+];
+
+impl Contest {
+    /// A tree in memory; `name` is that of its socket.
+    fn ram(&self, name: &str) -> io::Result<Server> {
+        Server::role("ram", &[], self.sockets.path().join(name))
+    }
+
+    /// Rounds of many races.
+    fn interleave(&self, races: Vec<Race<'_>>) -> io::Result<Vec<Row>> {
+        interleave(self.pace.rounds(), self.pace.patience(), races)
+    }
+
+    /// A mux that shows what `script` says.
+    fn mux(&self, name: &str, script: &str) -> io::Result<Server> {
+        let path = self.sockets.path().join(format!("{name}.ns"));
+        std::fs::write(&path, script)?;
+        Server::role("mux", &[OsStr::new(&path)], self.sockets.path().join(name))
+    }
+}

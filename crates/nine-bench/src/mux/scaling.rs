@@ -1,0 +1,174 @@
+//! Figures 8 to 10: what the message suite takes, by clients, by servers, by both. Everything shares one processor, so
+//! that what grows is work and not waiting.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::suite::Suite;
+use super::{Contest, Growth};
+use crate::limit::Limit;
+use crate::place::Place;
+use crate::plot::Plot;
+use crate::report::{Race, Report, Turn};
+use crate::server::Server;
+use crate::wire::{Conn, Load};
+
+/// Many clients, the mux' own tree: no server outside is waited for.
+pub(super) fn clients(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let sizes = powers(contest.pace.of(4096, 4096, 4));
+    let echo = Limit::start("echo", contest.sockets.path(), &[])?;
+    let root: Rc<[String]> = [String::new()].into();
+    let muxes =
+        sizes.iter().map(|n| contest.mux(&format!("clients{n}"), "")).collect::<io::Result<Vec<_>>>()?;
+    let pids: Vec<_> = muxes.iter().map(Server::pid).chain([echo.child.pid()]).collect();
+    Place::Same.arrange(&pids)?;
+    let race = |(&n, mux): (&usize, &Server)| {
+        let dial = |socket: &dyn Fn() -> io::Result<Conn>| together(contest, n, socket, &root);
+        Ok(Race {
+            what: format!("suite, {n} clients, tree of the mux, same core"),
+            unit: "us",
+            turns: [Some(dial(&|| mux.bare())?), None, Some(dial(&|| Conn::bare(&echo.socket))?)],
+        })
+    };
+    let races = sizes.iter().zip(&muxes).map(race).collect::<io::Result<Vec<_>>>()?;
+    let rows = contest.interleave(races)?;
+    let plot = Plot {
+        file: "figure-8",
+        title: "Client scalability (Figure 8)",
+        x: "clients, all at once",
+        y: "a message suite, us",
+    };
+    let curves = ["through the mux", "", "echo of the same bytes"];
+    Growth { key: "clients_growth", plot, curves, sizes: &sizes }.tell(report, rows);
+    Ok(())
+}
+
+/// One client that goes round the servers.
+pub(super) fn servers(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let upstreams = Upstreams::start(contest)?;
+    let direct = upstreams.servers.iter().map(Server::bare).collect::<io::Result<Vec<_>>>()?;
+    let direct = Rc::new(RefCell::new(direct));
+    let turn = contest.pace.turn();
+    let race = |(&n, mux): (&usize, &Server)| -> io::Result<Race<'_>> {
+        let (mut conn, mut suite) = (mux.bare()?, Suite::new(0, &places(n)));
+        let mut alone = Suite::new(1, &[String::new()].into());
+        let direct = direct.clone();
+        let through = move |_: usize| conn.perform(&mut suite);
+        let direct = move |at: usize| direct.borrow_mut()[at].perform(&mut alone);
+        fn round(
+            n: usize,
+            turn: std::time::Duration,
+            mut one: impl FnMut(usize) -> io::Result<()>,
+        ) -> io::Result<f64> {
+            let (begun, mut done) = (Instant::now(), 0);
+            while done == 0 || begun.elapsed() < turn {
+                (0..n).try_for_each(&mut one)?;
+                done += n;
+            }
+            Ok(begun.elapsed().as_secs_f64() * 1e6 / done as f64)
+        }
+        let (mut through, mut direct) = (through, direct);
+        Ok(Race {
+            what: format!("suite, a client round {n} servers, same core"),
+            unit: "us",
+            turns: [
+                Some(Box::new(move || round(n, turn, &mut through))),
+                Some(Box::new(move || round(n, turn, &mut direct))),
+                None,
+            ],
+        })
+    };
+    let rows = contest.interleave(upstreams.races(race)?)?;
+    let plot = Plot {
+        file: "figure-9",
+        title: "Server scalability (Figure 9)",
+        x: "servers, asked in turn by one client",
+        y: "a message suite, us",
+    };
+    let curves = ["through the mux", "direct", ""];
+    Growth { key: "servers_growth", plot, curves, sizes: &upstreams.sizes }.tell(report, rows);
+    Ok(())
+}
+
+/// As many clients as servers; each goes round the servers, and all begin at the first.
+pub(super) fn both(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let upstreams = Upstreams::start(contest)?;
+    let race = |(&n, mux): (&usize, &Server)| {
+        Ok(Race {
+            what: format!("suite, {n} clients round as many servers, same core"),
+            unit: "us",
+            turns: [Some(together(contest, n, &|| mux.bare(), &places(n))?), None, None],
+        })
+    };
+    let rows = contest.interleave(upstreams.races(race)?)?;
+    let plot = Plot {
+        file: "figure-10",
+        title: "Combined scalability (Figure 10)",
+        x: "clients, and as many servers",
+        y: "a message suite, us",
+    };
+    Growth { key: "both_growth", plot, curves: ["through the mux", "", ""], sizes: &upstreams.sizes }
+        .tell(report, rows);
+    Ok(())
+}
+
+/// Trees in memory, each a process of its own, and for each number of them a mux that has so many mounted.
+struct Upstreams {
+    sizes: Vec<usize>,
+    servers: Vec<Server>,
+    muxes: Vec<Server>,
+}
+
+impl Upstreams {
+    fn start(contest: &Contest) -> io::Result<Self> {
+        let most = contest.pace.of(512, 512, 4);
+        let sizes = powers(most);
+        let servers: Vec<Server> = (0..most).map(|n| contest.ram(&place(n))).collect::<io::Result<_>>()?;
+        let mux = |&n: &usize| {
+            let lines = servers[..n].iter().enumerate().map(|(n, server)| server.mount_line(&place(n)));
+            contest.mux(&format!("mux{n}"), &lines.collect::<String>())
+        };
+        let muxes: Vec<Server> = sizes.iter().map(mux).collect::<io::Result<_>>()?;
+        let pids: Vec<_> = servers.iter().chain(&muxes).map(Server::pid).collect();
+        Place::Same.arrange(&pids)?;
+        eprintln!("  {most} servers, a process each, are mounted");
+        Ok(Self { sizes, servers, muxes })
+    }
+
+    fn races<'a>(
+        &'a self,
+        race: impl Fn((&'a usize, &'a Server)) -> io::Result<Race<'a>>,
+    ) -> io::Result<Vec<Race<'a>>> {
+        self.sizes.iter().zip(&self.muxes).map(race).collect()
+    }
+}
+
+/// Microseconds that a suite takes when so many clients do one after the other at the same time: the mean, which is
+/// their number over the suites per second of all.
+fn together(
+    contest: &Contest,
+    clients: usize,
+    dial: &dyn Fn() -> io::Result<Conn>,
+    servers: &Rc<[String]>,
+) -> io::Result<Turn<'static>> {
+    let conns = (0..clients).map(|_| dial()).collect::<io::Result<_>>()?;
+    let mut load = Load::new(conns, 1, |client, _| Suite::new(client, servers))?;
+    let turn = contest.pace.turn();
+    Ok(Box::new(move || Ok(1e6 * clients as f64 / load.run(turn)?)))
+}
+
+/// 1, 2, 4 and so on.
+fn powers(most: usize) -> Vec<usize> {
+    std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|&n| n <= most).collect()
+}
+
+fn places(n: usize) -> Rc<[String]> {
+    (0..n).map(place).collect()
+}
+
+/// Where a server is mounted; its socket has the same name.
+fn place(n: usize) -> String {
+    format!("s{n:03}")
+}

@@ -1,0 +1,191 @@
+//! Figures as SVG: points and lines, both axes logarithmic or both linear.
+//!
+//! In: curves of positive points. Out: one file for each figure, readable on white and on dark.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+/// What stands around a figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Plot {
+    /// The name of its file, without `.svg`.
+    pub file: &'static str,
+    pub title: &'static str,
+    /// Labels of the axes, with their units.
+    pub x: &'static str,
+    pub y: &'static str,
+}
+
+/// A figure.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    pub plot: Plot,
+    /// Each with its name.
+    pub curves: Vec<(&'static str, Vec<(f64, f64)>)>,
+}
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 400.0;
+/// Room for labels: left, right, top, bottom.
+const ROOM: [f64; 4] = [72.0, 16.0, 34.0, 48.0];
+const COLOURS: [&str; 3] = ["#1f77b4", "#d9730d", "#7f7f7f"];
+/// From this ratio of the largest to the smallest x on, the axes are logarithmic.
+const WIDE: f64 = 32.0;
+
+impl Figure {
+    /// Writes it into a directory, which is made.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(dir)?;
+        std::fs::write(dir.join(self.plot.file).with_extension("svg"), self.svg())
+    }
+
+    fn svg(&self) -> String {
+        let points = || self.curves.iter().flat_map(|(_, points)| points);
+        let (x, y) = (Axis::of(points().map(|point| point.0)), Axis::of(points().map(|point| point.1)));
+        let is_log = x.most / x.least >= WIDE;
+        let (x, y) = if is_log { (x.in_decades(), y.in_decades()) } else { (x.above_zero(), y.above_zero()) };
+        let [left, right, top, bottom] = ROOM;
+        let across = |value| left + x.share(value) * (WIDTH - left - right);
+        let up = |value| HEIGHT - bottom - y.share(value) * (HEIGHT - top - bottom);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
+             font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
+        );
+        let mut text = |x: f64, y: f64, anchor: &str, more: &str, words: &str| {
+            let _ = writeln!(
+                svg,
+                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{words}</text>"
+            );
+        };
+        let (middle, base) = (left + (WIDTH - left - right) / 2.0, HEIGHT - bottom);
+        let centre = top + (base - top) / 2.0;
+        text(middle, 18.0, "middle", " font-weight=\"bold\"", self.plot.title);
+        text(middle, HEIGHT - 10.0, "middle", "", self.plot.x);
+        text(16.0, centre, "middle", &format!(" transform=\"rotate(-90 16 {centre:.1})\""), self.plot.y);
+        for tick in x.ticks() {
+            text(across(tick), base + 16.0, "middle", "", &short(tick));
+        }
+        for tick in y.ticks() {
+            text(left - 6.0, up(tick) + 4.0, "end", "", &short(tick));
+        }
+        for (n, (name, _)) in self.curves.iter().enumerate() {
+            let (x, y) = (left + 12.0, top + 16.0 + 16.0 * n as f64);
+            text(x, y, "start", &format!(" fill=\"{}\"", COLOURS[n % COLOURS.len()]), name);
+        }
+        let mut path = |points: &[(f64, f64)], colour: &str, width: f64| {
+            let all: Vec<_> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let all = all.join(" ");
+            let _ = writeln!(
+                svg,
+                "<polyline points=\"{all}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>"
+            );
+        };
+        for tick in x.ticks() {
+            path(&[(across(tick), top), (across(tick), base)], "#e0e0e0", 1.0);
+        }
+        for tick in y.ticks() {
+            path(&[(left, up(tick)), (WIDTH - right, up(tick))], "#e0e0e0", 1.0);
+        }
+        path(&[(left, top), (left, base), (WIDTH - right, base)], "black", 1.0);
+        for (n, (_, points)) in self.curves.iter().enumerate() {
+            let at: Vec<_> = points.iter().map(|&(x, y)| (across(x), up(y))).collect();
+            path(&at, COLOURS[n % COLOURS.len()], 1.5);
+        }
+        for (n, (_, points)) in self.curves.iter().enumerate() {
+            for &(x, y) in points {
+                let colour = COLOURS[n % COLOURS.len()];
+                let _ = writeln!(
+                    svg,
+                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
+                    across(x),
+                    up(y)
+                );
+            }
+        }
+        svg + "</svg>\n"
+    }
+}
+
+/// The values that an axis spans.
+struct Axis {
+    least: f64,
+    most: f64,
+    is_log: bool,
+}
+
+impl Axis {
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+        let (least, most) =
+            (values.clone().fold(f64::MAX, f64::min), values.fold(f64::MIN_POSITIVE, f64::max));
+        Self { least, most, is_log: false }
+    }
+
+    /// Whole decades.
+    fn in_decades(self) -> Self {
+        let decade = |value: f64| 10f64.powf(value);
+        let (least, most) = (decade(self.least.log10().floor()), decade(self.most.log10().ceil()));
+        Self { least, most: most.max(least * 10.0), is_log: true }
+    }
+
+    fn above_zero(self) -> Self {
+        Self { least: 0.0, most: self.most * 1.05, is_log: false }
+    }
+
+    fn share(&self, value: f64) -> f64 {
+        match self.is_log {
+            true => (value / self.least).ln() / (self.most / self.least).ln(),
+            false => value / self.most,
+        }
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        if self.is_log {
+            return std::iter::successors(Some(self.least), |tick| Some(tick * 10.0))
+                .take_while(|tick| *tick <= self.most * 1.001)
+                .collect();
+        }
+        let rough = 10f64.powf((self.most / 4.0).log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * rough).into_iter().find(|step| self.most / step <= 8.0);
+        let step = step.unwrap_or(10.0 * rough);
+        (0..).map(|n| f64::from(n) * step).take_while(|tick| *tick <= self.most).collect()
+    }
+}
+
+/// A value at an axis.
+fn short(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{} M", v / 1e6),
+        v if v >= 1e4 => format!("{} k", v / 1e3),
+        v => format!("{}", (v * 1000.0).round() / 1000.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(points: &[(f64, f64)]) -> String {
+        let plot = Plot { file: "f", title: "T", x: "clients", y: "us" };
+        Figure { plot, curves: vec![("ours", points.to_vec())] }.svg()
+    }
+
+    #[test]
+    fn a_power_law_is_a_straight_line_where_the_range_is_wide() {
+        let svg = figure(&[(1.0, 10.0), (10.0, 100.0), (100.0, 1000.0)]);
+        let line = svg.lines().rfind(|line| line.starts_with("<polyline")).unwrap();
+        assert!(line.contains("points=\"72.0,352.0 348.0,193.0 624.0,34.0\""), "{line}");
+        assert_eq!(svg.matches("<circle").count(), 3);
+    }
+
+    #[test]
+    fn a_narrow_range_begins_at_zero() {
+        let svg = figure(&[(1.0, 5.0), (16.0, 20.0)]);
+        assert!(
+            svg.contains(">0</text>") && svg.contains(">clients</text>") && svg.contains(">us</text>"),
+            "{svg}"
+        );
+        let ticks = Axis::of([1.0, 16.0].into_iter()).above_zero().ticks();
+        assert_eq!(ticks, [0.0, 5.0, 10.0, 15.0]);
+    }
+}
