@@ -225,7 +225,7 @@ impl Iterator for ReadDir<'_> {
 
 /// Bytes of a file in order: see [`client::Reader`](super::Reader).
 pub struct Reader<'f> {
-    reader: super::Reader<'f>,
+    reader: super::Reader<&'f super::File>,
     reactor: &'f Reactor,
 }
 

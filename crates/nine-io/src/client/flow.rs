@@ -7,6 +7,7 @@
 //! not be cut (append-only, exclusive) have one piece under way.
 
 use std::future::{Future, poll_fn};
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -49,7 +50,7 @@ impl File {
     }
 
     async fn fill(&self, offset: u64, stop: u64, buf: &mut [u8]) -> Result<usize> {
-        let mut reader = Reader { stop, ..Reader::new(self, offset, stop) };
+        let mut reader = Reader::new(self, offset, stop).until(stop);
         let mut n = 0;
         while let Some(data) = reader.next().await {
             match data {
@@ -123,8 +124,7 @@ impl File {
 
     /// The most data in a piece of at most so much.
     fn piece(&self, most: u32) -> u32 {
-        let piece = self.iounit().min(most);
-        if piece > PAGE { piece - piece % PAGE } else { piece }
+        whole_pages(self.iounit().min(most))
     }
 
     fn window(&self) -> usize {
@@ -136,8 +136,8 @@ impl File {
 ///
 /// Only what is known to be there is read ahead: below `size` a window of Treads is under way, beyond it one. So
 /// `size` 0 is right for files that deliver events.
-pub struct Reader<'f> {
-    file: &'f File,
+pub struct Reader<F> {
+    file: F,
     window: Window<Piece>,
     /// Bytes asked for in the window.
     under_way: usize,
@@ -147,13 +147,54 @@ pub struct Reader<'f> {
     size: u64,
     /// Nothing is asked for from here on.
     stop: u64,
+    /// The most data in one piece, bytes.
+    piece: u32,
+    /// The most data in the window, bytes.
+    most: usize,
     done: bool,
 }
 
-impl<'f> Reader<'f> {
+impl<F: Deref<Target = File>> Reader<F> {
     /// From `offset` on; `size` is the length of the file as far as it is known (from [`File::getattr`]), else 0.
-    pub fn new(file: &'f File, offset: u64, size: u64) -> Self {
-        Self { file, window: Window::new(), under_way: 0, at: offset, size, stop: u64::MAX, done: false }
+    pub fn new(file: F, offset: u64, size: u64) -> Self {
+        let (piece, most) = (file.piece(READ), file.window());
+        let (window, stop) = (Window::new(), u64::MAX);
+        Self { file, window, under_way: 0, at: offset, size, stop, piece, most, done: false }
+    }
+
+    /// Nothing is asked for at `stop` and behind it.
+    #[must_use]
+    pub fn until(self, stop: u64) -> Self {
+        Self { stop, ..self }
+    }
+
+    /// No piece has more than `most` bytes, for a file of which more is known than [`File::iounit`] says.
+    #[must_use]
+    pub fn in_pieces(self, most: u32) -> Self {
+        Self { piece: self.piece.min(whole_pages(most.max(1))), ..self }
+    }
+
+    /// From now on at most `most` bytes are under way, instead of `Options::window`, or one piece.
+    pub fn set_window(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// Bytes in one piece at most.
+    pub fn piece_max(&self) -> u32 {
+        self.piece
+    }
+
+    /// Where the next piece begins that is not asked for yet.
+    pub fn edge(&self) -> u64 {
+        self.at
+    }
+
+    /// Asks for what the window has room for, and takes nothing.
+    pub fn begin(&mut self, cx: &mut Context<'_>) {
+        if !self.done {
+            self.fill();
+            self.window.begin(cx);
+        }
     }
 
     /// The next bytes; `None` at the end of the file and after an error. May be called again after its future was
@@ -162,7 +203,8 @@ impl<'f> Reader<'f> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+    /// [`Reader::next`] for a future by hand.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
         if self.done {
             return Poll::Ready(None);
         }
@@ -180,7 +222,7 @@ impl<'f> Reader<'f> {
             Ok(data) => {
                 let n = data.len() as u32;
                 if n < len {
-                    self.window.push_front(self.piece(offset + u64::from(n), len - n));
+                    self.window.push_front(self.ask(offset + u64::from(n), len - n));
                     self.under_way += (len - n) as usize;
                 }
                 Poll::Ready(Some(Ok(data)))
@@ -193,25 +235,23 @@ impl<'f> Reader<'f> {
     }
 
     fn fill(&mut self) {
-        let piece = self.file.piece(READ);
-        let window = self.file.window();
         loop {
             let alone = self.window.len() == 0;
-            let room = self.under_way + piece as usize <= window && self.at <= self.size;
+            let room = self.under_way + self.piece as usize <= self.most && self.at <= self.size;
             if self.at >= self.stop || !(alone || room) {
                 return;
             }
             // The last one of a known size is followed by one that finds the end, or what was added meanwhile.
             let known = self.size.saturating_sub(self.at);
             let most = if known > 0 { known } else { u64::MAX }.min(self.stop - self.at);
-            let len = u64::from(piece).min(most) as u32;
-            self.window.push_back(self.piece(self.at, len));
+            let len = u64::from(self.piece).min(most) as u32;
+            self.window.push_back(self.ask(self.at, len));
             self.under_way += len as usize;
             self.at += u64::from(len);
         }
     }
 
-    fn piece(&self, offset: u64, len: u32) -> Piece {
+    fn ask(&self, offset: u64, len: u32) -> Piece {
         let call = self.file.call(Tmsg::Read { fid: self.file.fid(), offset, count: len });
         Piece { call, offset, len, data: Bytes::new() }
     }
@@ -302,7 +342,7 @@ impl<'f> Writer<'f> {
 /// Copies what `reader` has left to `writer`, until all of it is written, and says how many bytes that were.
 /// `progress` is told the bytes read so far.
 pub async fn copy(
-    reader: &mut Reader<'_>,
+    reader: &mut Reader<impl Deref<Target = File>>,
     writer: &mut Writer<'_>,
     mut progress: impl FnMut(u64),
 ) -> Result<u64> {
@@ -351,6 +391,10 @@ fn piece_of(file: &File, offset: u64, data: Bytes) -> Piece {
     let len = data.len() as u32;
     let message = Tmsg::Write { fid: file.fid(), offset, data: Data::Count(len) };
     Piece { call: Call::with_payload(&file.client().0.shared, message, data.clone()), offset, len, data }
+}
+
+fn whole_pages(piece: u32) -> u32 {
+    if piece > PAGE { piece - piece % PAGE } else { piece }
 }
 
 fn data(answer: Answer) -> Result<Bytes> {

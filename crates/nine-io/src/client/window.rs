@@ -44,22 +44,28 @@ impl<F: Future + Unpin> Window<F> {
     /// The output of the oldest; `None` when there is none under way. For futures that go on by themselves once they
     /// have been polled, as a single request does: the others are left alone until their turn comes.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        self.begin(cx);
+        self.take_oldest()
+    }
+
+    /// The same without taking anything.
+    pub(crate) fn begin(&mut self, cx: &mut Context<'_>) {
         let begun = self.slots.len() - self.fresh;
         self.fresh = 0;
         // The oldest one is polled below.
         self.slots.iter_mut().skip(begun.max(1)).for_each(|slot| slot.poll(cx));
-        self.poll_oldest(cx)
+        self.slots.iter_mut().take(1).for_each(|slot| slot.poll(cx));
     }
 
     /// The same for futures that must be polled whenever something happens.
     pub(crate) fn poll_next_driving_all(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
         self.fresh = 0;
         self.slots.iter_mut().skip(1).for_each(|slot| slot.poll(cx));
-        self.poll_oldest(cx)
+        self.slots.iter_mut().take(1).for_each(|slot| slot.poll(cx));
+        self.take_oldest()
     }
 
-    fn poll_oldest(&mut self, cx: &mut Context<'_>) -> Poll<Option<F::Output>> {
-        self.slots.iter_mut().take(1).for_each(|slot| slot.poll(cx));
+    fn take_oldest(&mut self) -> Poll<Option<F::Output>> {
         match self.slots.pop_front() {
             None => Poll::Ready(None),
             Some(Slot::Done(output)) => Poll::Ready(Some(output)),
