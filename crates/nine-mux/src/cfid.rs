@@ -9,6 +9,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::client::File;
 use nine_proto::{OpenFlags, Qid};
 
+use crate::ahead::Ahead;
 use crate::keep::Kept;
 use crate::named::Named;
 use crate::qid::Qids;
@@ -42,6 +43,8 @@ pub(crate) struct CFid {
     pub(crate) open: Option<Open>,
     /// Its server is reconnected.
     pub(crate) kept: Option<Box<Kept>>,
+    /// Its server is read ahead.
+    pub(crate) ahead: Option<Arc<Ahead>>,
 }
 
 /// The fid of an upstream.
@@ -108,6 +111,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(qids: &Arc<Qids>, root: &Root, raw: Qid) -> Self {
+        root.tree.upstream.ahead.seen(root, raw);
         Self { qid: qids.hold(root.map(), raw), qids: qids.clone() }
     }
 }

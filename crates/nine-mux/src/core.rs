@@ -11,6 +11,7 @@ use nine_io::client::{Client, Error, File, heed};
 use nine_net::Env;
 use nine_proto::{Errno, Names};
 
+use crate::ahead::Runs;
 use crate::cfid::{Step, Walker};
 use crate::jobs::Jobs;
 use crate::keep::Wait;
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     /// Whether somebody waits for an Rflush.
     flushing: Mutex<Flushing>,
     pub(crate) counts: Counts,
+    /// Files that are read ahead.
+    pub(crate) ahead: Arc<Runs>,
     /// The tree that every name space begins with.
     backbone: OnceLock<TreeId>,
     /// Of users and groups, for dialects that want text.
@@ -81,6 +84,7 @@ impl Core {
             outside: Arc::default(),
             flushing: Mutex::default(),
             counts: Counts::default(),
+            ahead: Arc::default(),
             backbone: OnceLock::new(),
             names,
         })
@@ -172,6 +176,7 @@ impl Core {
         aname: &str,
         user: &As,
         wait: Option<Wait>,
+        ahead: bool,
     ) -> Arc<Tree> {
         let user = match user {
             As::Client => None,
@@ -179,7 +184,8 @@ impl Core {
         };
         let is = |tree: &Arc<Tree>| {
             let of = tree.user.as_ref().map(|ident| (&ident.name, ident.uid));
-            Arc::ptr_eq(&tree.upstream, upstream) && *tree.aname == *aname && (of, tree.wait) == (user, wait)
+            let how = (of, tree.wait, tree.ahead);
+            Arc::ptr_eq(&tree.upstream, upstream) && *tree.aname == *aname && how == (user, wait, ahead)
         };
         let mut trees = lock(&self.trees);
         if let Some(tree) = trees.values().filter_map(Weak::upgrade).find(is) {
@@ -196,6 +202,7 @@ impl Core {
             user,
             core: self.me.clone(),
             wait,
+            ahead,
             moves: Mutex::default(),
             unmounted,
         });

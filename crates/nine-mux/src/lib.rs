@@ -16,6 +16,7 @@
 //! behind, also by going away, is flushed and clunked at every upstream.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod attach;
 mod auth;
 mod cfid;
@@ -44,6 +45,7 @@ use nine_io::client::Error;
 use nine_net::Env;
 use nine_proto::Names;
 
+pub use ahead::TOTAL as AHEAD_MAX;
 pub use attach::{Con, Local, Received, UNSENT_MAX};
 pub use keep::{BEAT, REPLAY, Wait};
 pub use live::{CLIENTS, Kinds, Live};
@@ -80,7 +82,7 @@ impl Mux {
         let core = Core::new(names);
         let upstream = core.upstream(backbone);
         let owner = As::User { name: Box::default(), uid: None };
-        core.set_backbone(core.tree(&upstream, "", &owner, None));
+        core.set_backbone(core.tree(&upstream, "", &owner, None, false));
         core.named_or_new(MAIN);
         Self(core)
     }
@@ -129,9 +131,9 @@ impl Space {
             "" => server.name.clone(),
             aname => format!("{} {aname}", server.name).into(),
         };
-        let wait = server.wait;
+        let (wait, ahead) = (server.wait, server.ahead);
         let upstream = self.core.upstream(server);
-        let tree = self.core.tree(&upstream, aname, user, wait);
+        let tree = self.core.tree(&upstream, aname, user, wait, ahead);
         self.core.mount(&self.by, tree, &what, old, flags).await
     }
 

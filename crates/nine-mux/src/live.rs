@@ -86,7 +86,7 @@ impl Live {
         match statement {
             Statement::Mount(mount) => {
                 let (mut server, shown) = state.kinds.server(&mount.server).map_err(invalid)?;
-                (server.lanes, server.wait) = (mount.lanes, mount.wait);
+                (server.lanes, server.wait, server.ahead) = (mount.lanes, mount.wait, mount.ahead);
                 if server.wait.is_none() && !server.others.is_empty() {
                     return Err(invalid(format!("{}: equal servers are mounted with -r", server.name)));
                 }
@@ -338,6 +338,8 @@ fn status_text(upstream: &UpstreamStatus) -> String {
         ("in-flight", live().map(|connection| connection.calls).sum::<usize>().to_string()),
         ("orphans", live().map(|connection| connection.orphans).sum::<usize>().to_string()),
         ("fids", live().map(|connection| connection.fids).sum::<u32>().to_string()),
+        ("ahead-served", upstream.ahead_served.to_string()),
+        ("ahead-dropped", upstream.ahead_dropped.to_string()),
     ] {
         put(&mut text, format_args!("{key} {}\n", show(value.as_bytes())));
     }
@@ -363,7 +365,7 @@ pub const CLIENTS: [&str; 8] = ["id", "address", "user", "dialect", "since", "re
 const FILES: &str = "mux:";
 const USAGE: &str = "\
 # The owner writes lines like these:
-# mount [-abcdr] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]
+# mount [-abcdrP] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]
 # bind [-abcd] NEW OLD
 # unmount [NEW] OLD
 # hangup SERVER

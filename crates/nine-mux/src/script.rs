@@ -75,7 +75,7 @@ pub struct At {
 /// What a line says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Statement {
-    /// `mount [-abcdr] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]`
+    /// `mount [-abcdrP] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]`
     Mount(Mount),
     /// `bind [-abcd] NEW OLD`
     Bind {
@@ -121,6 +121,8 @@ pub struct Mount {
     pub flags: Flags,
     /// Connections at most.
     pub lanes: u16,
+    /// Its files are read ahead.
+    pub ahead: bool,
     /// Its files come back with it, and requests wait.
     pub wait: Option<Wait>,
     /// As whom; `None`: whoever serves decides.
@@ -261,9 +263,9 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
                 [server, old, aname] => (server, old, &*aname.text),
                 _ => return Err(format!("`mount` with {}; {MOUNT}", count(rest))),
             };
-            let Options { flags, lanes, wait, user } = options;
+            let Options { flags, lanes, wait, ahead, user } = options;
             let (server, old, aname) = (filled("SERVER", server)?, path("OLD", old)?, aname.into());
-            Ok(Statement::Mount(Mount { flags, lanes, wait, user, server, old, aname }))
+            Ok(Statement::Mount(Mount { flags, lanes, wait, ahead, user, server, old, aname }))
         }
         "bind" => {
             let (Options { flags, .. }, rest) = Options::parse("bind", words)?;
@@ -313,13 +315,14 @@ struct Options {
     flags: Flags,
     lanes: u16,
     wait: Option<Wait>,
+    ahead: bool,
     user: Option<User>,
 }
 
 impl Options {
     fn parse<'w>(verb: &str, words: &'w [Word]) -> Result<(Self, &'w [Word]), String> {
         let mounts = verb == "mount";
-        let mut options = Self { flags: Flags::REPLACE, lanes: 1, wait: None, user: None };
+        let mut options = Self { flags: Flags::REPLACE, lanes: 1, wait: None, ahead: false, user: None };
         let mut limit = None;
         let mut rest = words;
         while let Some((word, after)) = rest.split_first().filter(|(word, _)| word.is_flag()) {
@@ -360,6 +363,7 @@ impl Options {
                         });
                     }
                     'r' if mounts => options.wait = Some(Wait::Ever),
+                    'P' if mounts => options.ahead = true,
                     't' if mounts => {
                         let text = value("a number of seconds")?;
                         let seconds = text.parse().ok().filter(|n| *n <= SECONDS_MAX);
@@ -368,10 +372,7 @@ impl Options {
                         })?;
                         limit = Some(Wait::AtMost(Duration::from_secs(seconds)));
                     }
-                    'C' | 'P' if mounts => {
-                        let what = if letter == 'C' { "caching" } else { "read-ahead" };
-                        return Err(format!("-{letter} ({what}) is not there yet; mount without it"));
-                    }
+                    'C' if mounts => return Err("-C (caching) is not there yet; mount without it".into()),
                     _ => {
                         let usage = if mounts { MOUNT } else { BIND };
                         return Err(format!("`-{letter}` is not known to {verb}; {usage}"));
@@ -438,12 +439,15 @@ impl fmt::Display for Statement {
     /// Of `space` only the users: the name is its [`Line`]'s.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mount(Mount { flags, lanes, wait, user, server, old, aname }) => {
+            Self::Mount(Mount { flags, lanes, wait, ahead, user, server, old, aname }) => {
                 write!(f, "mount{flags}")?;
                 match wait {
                     None => {}
                     Some(Wait::Ever) => f.write_str(" -r")?,
                     Some(Wait::AtMost(limit)) => write!(f, " -r -t {}", limit.as_secs())?,
+                }
+                if *ahead {
+                    f.write_str(" -P")?;
                 }
                 if *lanes != 1 {
                     write!(f, " -n {lanes}")?;
@@ -488,7 +492,7 @@ impl fmt::Display for Flags {
 }
 
 const VERBS: &str = "mount, bind, unmount, listen, space, nomux, `.` or NAME=";
-const MOUNT: &str = "write: mount [-abcdr] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]";
+const MOUNT: &str = "write: mount [-abcdrP] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]";
 const BIND: &str = "write: bind [-abcd] NEW OLD";
 
 /// Lines of a script that say something, those of included files among them.

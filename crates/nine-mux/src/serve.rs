@@ -16,6 +16,7 @@ use nine_proto::{
 };
 
 use crate::Mux;
+use crate::ahead::Ahead;
 use crate::auth::Afid;
 use crate::cfid::{CFid, Held, Live, Open, Step, Walker};
 use crate::core::{Core, refused};
@@ -38,8 +39,8 @@ enum Way {
 }
 
 /// A request that is passed on as it came.
-struct Passed {
-    cfid: Arc<CFid>,
+pub(crate) struct Passed {
+    pub(crate) cfid: Arc<CFid>,
     /// What stands for it now, if not its first.
     later: Option<Arc<Live>>,
     /// The second fid.
@@ -47,7 +48,7 @@ struct Passed {
 }
 
 impl Passed {
-    fn live(&self) -> &Live {
+    pub(crate) fn live(&self) -> &Live {
         self.later.as_deref().unwrap_or(&self.cfid.first)
     }
 }
@@ -57,6 +58,7 @@ impl FileServer for Mux {
         match self.0.way(&req) {
             Way::Done => req.now(Ok(Reply::Done)),
             Way::Refused(error) => req.now(Err(error)),
+            Way::Forward(passed) if passed.cfid.ahead.is_some() => self.0.forward_ahead(req, passed),
             Way::Forward(passed) => self.0.forward(req, &passed),
             Way::Job | Way::Later => self.0.job(req),
         }
@@ -178,7 +180,7 @@ impl Core {
         }
     }
 
-    fn forward(&self, req: Req, passed: &Passed) -> Answer {
+    pub(crate) fn forward(&self, req: Req, passed: &Passed) -> Answer {
         let live = passed.live();
         let client = &live.root.client;
         let newfid = match newfid(&req.op(), client) {
@@ -209,6 +211,7 @@ impl Core {
                     result => result,
                 },
             };
+            core.changed(&later, result.as_ref().ok());
             later.respond(result.map_err(Failed::into_reply));
         };
         self.jobs.begin(Some(id), Box::pin(job));
@@ -221,6 +224,7 @@ impl Core {
         let id = later.id();
         let job = async move {
             let result = core.persist(&later, lost).await;
+            core.changed(&later, result.as_ref().ok());
             later.respond(result.map_err(Failed::into_reply));
         };
         self.jobs.begin(Some(id), Box::pin(job));
@@ -241,7 +245,7 @@ impl Core {
     }
 
     /// What is passed on, by somebody who waits for the answer.
-    async fn asked(&self, req: &Later, passed: &Passed) -> Result<Reply, Failed> {
+    pub(crate) async fn asked(&self, req: &Later, passed: &Passed) -> Result<Reply, Failed> {
         let live = passed.live();
         let client = &live.root.client;
         let newfid = newfid(&req.op(), client)?;
@@ -374,6 +378,7 @@ impl Core {
             kept: Kept::of(&root),
             first: Live { root, file, raw },
             open: Some(open),
+            ahead: None,
         }
     }
 
@@ -455,7 +460,9 @@ impl Core {
 
     /// What a client sees of the attributes that an upstream gives.
     pub(crate) fn attr(&self, cfid: &CFid, attr: Attr, mask: GetMask) -> Attr {
-        let mut attr = Attr { qid: cfid.map(&cfid.live(), attr.qid), ..attr };
+        let live = cfid.live();
+        live.root.tree.upstream.ahead.seen(&live.root, attr.qid);
+        let mut attr = Attr { qid: cfid.map(&live, attr.qid), ..attr };
         if mask.has(GetMask::TEXTS) {
             let texts = attr.texts.get_or_insert_with(Box::<Texts>::default);
             // A root is called "/" by its server: here it has a name.
@@ -502,7 +509,13 @@ impl Core {
                 });
                 Reply::Walk { qids, node }
             }
-            (Op::Read { .. }, got) => Reply::Read(data(got).map_or(Payload::EMPTY, Payload::Bytes)),
+            (Op::Read { offset, count }, got) => {
+                let data = data(got).unwrap_or_default();
+                if let Some(ahead) = &cfid.ahead {
+                    ahead.answered(offset, count.min(root.client.iounit_max()), data.len());
+                }
+                Reply::Read(Payload::Bytes(data))
+            }
             (Op::Write { .. }, Got::Wrote(n)) => {
                 mark(UNSYNCED);
                 Reply::Wrote(n)
@@ -515,8 +528,10 @@ impl Core {
                 Reply::Dir(buf)
             }
             (Op::Open { flags }, Got::Open { qid, iounit }) => {
-                let (qid, node) = open(qid, Open::There(flags));
-                Reply::Open { qid, iounit: root.iounit(iounit), node }
+                let iounit = root.iounit(iounit);
+                let ahead = Ahead::of(root, qid, flags, iounit);
+                let open = CFid { ahead, ..self.opened(cfid, qid, Open::There(flags)) };
+                Reply::Open { qid: open.qid.qid, iounit, node: node(open) }
             }
             (Op::Create { name, flags, .. }, Got::Open { qid, iounit }) => {
                 let step = Step::child(&cfid.step, name, cfid.place().child(name));
@@ -608,6 +623,7 @@ impl Forward for Root {
             (Err(error), _) => Err(error.into_reply()),
             (_, Err(error)) => Err(error),
         };
+        core.changed(&later, result.as_ref().ok());
         later.respond(result);
     }
 

@@ -23,6 +23,8 @@ pub struct Status {
     pub jobs_now: usize,
     /// The most Rflushes that were overdue at one upstream.
     pub forsaken: u64,
+    /// Bytes that may be asked for ahead now, at most [`AHEAD_MAX`](crate::AHEAD_MAX).
+    pub ahead: usize,
 }
 
 /// One member of a mount point.
@@ -59,6 +61,10 @@ pub struct UpstreamStatus {
     pub name: Arc<str>,
     /// Connections that were tried.
     pub dials: u32,
+    /// Bytes that answered reads and were asked for before them.
+    pub ahead_served: u64,
+    /// Bytes that were asked for ahead and in vain.
+    pub ahead_dropped: u64,
     /// Connections that are there, or were.
     pub connections: Vec<ConnectionStatus>,
 }
@@ -95,6 +101,7 @@ impl Mux {
             jobs: core.counts.jobs.load(Ordering::Relaxed),
             jobs_now: core.jobs.len(),
             forsaken: core.counts.forsaken.load(Ordering::Relaxed),
+            ahead: core.ahead.reserved(),
         }
     }
 
@@ -132,6 +139,8 @@ fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
         id: upstream.id,
         name: upstream.server.name.clone(),
         dials: upstream.dials.load(Ordering::Relaxed),
+        ahead_served: upstream.ahead.served.load(Ordering::Relaxed),
+        ahead_dropped: upstream.ahead.dropped.load(Ordering::Relaxed),
         connections: upstream.lanes().iter().map(|lane| of_lane(lane)).collect(),
     }
 }

@@ -20,6 +20,7 @@ use nine_io::client::{Client, Driver, Error, File, Options};
 use nine_net::Transport;
 use nine_proto::{Errno, NOUID, Qid};
 
+use crate::ahead::Files;
 use crate::core::Core;
 use crate::keep::{Keeping, Moves, Wait, pulse};
 use crate::outside::Outside;
@@ -81,6 +82,8 @@ pub struct Server {
     pub lanes: u16,
     /// It is in this process, and no mux.
     pub local: bool,
+    /// Regular files that are read serially are read ahead.
+    pub ahead: bool,
     /// Requests wait for it while it is away, and fids come back with it; else they fail.
     pub wait: Option<Wait>,
 }
@@ -98,6 +101,8 @@ pub(crate) struct Upstream {
     /// Whether it is a mux like this one, once it is known.
     is_mux: OnceLock<bool>,
     pub(crate) dials: AtomicU32,
+    /// What is read ahead.
+    pub(crate) ahead: Files,
 }
 
 /// A loop of muxes uses connections of their own for each time round, so that no request waits for what it holds up.
@@ -138,6 +143,8 @@ pub(crate) struct Tree {
     /// Everybody, or `None`: each client as itself.
     pub(crate) user: Option<Arc<Ident>>,
     pub(crate) core: Weak<Core>,
+    /// Its files are read ahead.
+    pub(crate) ahead: bool,
     /// Its fids come back with its server; requests wait so long.
     pub(crate) wait: Option<Wait>,
     /// Where its files have been moved to.
@@ -170,7 +177,7 @@ impl Server {
     /// A server of another process or machine, one connection of it; `name` is what messages call it.
     pub fn new(name: &str, dial: Arc<dyn Dial>) -> Self {
         let (name, others, options) = (name.into(), Vec::new(), Self::options());
-        Self { name, dial, others, options, lanes: 1, local: false, wait: None }
+        Self { name, dial, others, options, lanes: 1, local: false, wait: None, ahead: false }
     }
 
     /// How upstreams are spoken to. One client of the mux can have a quarter of what is under way at a server, and who
@@ -196,6 +203,7 @@ impl Upstream {
             lanes: Mutex::default(),
             is_mux,
             dials: AtomicU32::new(0),
+            ahead: Files::default(),
         }
     }
 

@@ -104,7 +104,8 @@ impl Core {
         let Pos { step, crossed, root, file, raw } = pos;
         let qid = Held::new(&self.qids, &root, raw);
         let kept = Kept::of(&root);
-        CFid { by: by.clone(), step, crossed, first: Live { root, file, raw }, qid, open: None, kept }
+        let first = Live { root, file, raw };
+        CFid { by: by.clone(), step, crossed, first, qid, open: None, kept, ahead: None }
     }
 
     /// Walks; `seen` is told the qid that a client sees of each name walked.

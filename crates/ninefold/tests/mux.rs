@@ -184,6 +184,22 @@ fn a_running_name_space_is_shown_and_changed() {
 }
 
 #[test]
+fn a_server_that_is_read_ahead_is_mounted_so_and_says_how_much() {
+    let far = Server::start();
+    let text: String = (0..2_000_000).map(|n| format!("{n:07}\n")).collect();
+    fs::write(far.files().join("long"), &text).unwrap();
+    let far_addr = format!("unix!{}", far.socket().display());
+    let server = serve(&format!("mount -P {far_addr} /far\n"));
+    assert_eq!(mounts(&server), format!("mount -P {far_addr} /far\n"));
+    assert!(server.ok(["cat", "/far/long"]) == text);
+    let all = server.ok(["ls", "/mux/servers"]);
+    let status = all.lines().map(|n| server.ok(["cat", &format!("/mux/servers/{n}/status")]));
+    let status = status.into_iter().find(|status| status.contains(&far_addr)).unwrap();
+    let served = status.lines().find_map(|line| line.strip_prefix("ahead-served ")).unwrap();
+    assert!(served.parse::<u64>().unwrap() > 0, "{status}");
+}
+
+#[test]
 fn a_program_reads_the_name_space_as_json() {
     let server = serve("mount disk:a /a\nbind -b /mux /a\n");
     let seen: serde_json::Value = serde_json::from_str(&server.ok(["mux", "--json"])).unwrap();
@@ -312,7 +328,7 @@ fn everything_that_is_wrong_with_a_file_is_told_at_once() {
     let dir = scratch(&lines.join("\n"));
     let said = fails(dir.path());
     for text in [
-        "ninefold: serve: home.ns:1: `mount` with one word; write: mount [-abcdr]",
+        "ninefold: serve: home.ns:1: `mount` with one word; write: mount [-abcdrP]",
         "home.ns:2: `mont` is not known",
         "home.ns:3: `net:` is no kind of server; write disk:/PATH, ram:",
         "home.ns:5: tcp!*!x: the port `x` is not a number",

@@ -38,6 +38,7 @@ fn every_statement_is_shown_as_it_is_written() {
     let text = "\
 mount ram: /
 mount -ac -n 4 -u . tcp!fs.lab!564 /n/lab main
+mount -a -r -t 5 -P -n 2 tcp!fs.lab!564 /n/far
 mount -bd -u 'glenda o''hara' unix!/run/x /n/y
 bind /n/lab/bin /bin
 bind -acd '/a b' /c
@@ -56,6 +57,7 @@ hangup tcp!fs.lab!564";
 fn flags_may_stand_together_or_alone_and_a_quoted_dash_is_none() {
     assert_eq!(shown("mount -a -c -n 2 ram: /x"), ["mount -ac -n 2 ram: /x"]);
     assert_eq!(shown("mount -acn 2 ram: /x"), ["mount -ac -n 2 ram: /x"]);
+    assert_eq!(shown("mount -arP ram: /x"), ["mount -a -r -P ram: /x"]);
     assert_eq!(shown("listen -insecure tcp!*!1"), ["listen tcp!*!1 -insecure"]);
     assert_eq!(shown("mount '-a' /x"), ["mount '-a' /x"]);
     assert_eq!(shown("unmount - /x"), ["unmount '-' /x"]);
@@ -116,7 +118,7 @@ fn files_that_include_each_other_in_a_circle_are_told() {
 #[test]
 fn an_error_says_where_what_is_wrong_and_what_was_expected() {
     for (text, said) in [
-        ("mount ram:", "f:1: `mount` with one word; write: mount [-abcdr]"),
+        ("mount ram:", "f:1: `mount` with one word; write: mount [-abcdrP]"),
         ("\n\nmont ram: /", "f:3: `mont` is not known; a line begins with mount, bind"),
         ("mount ram: x", "f:1: OLD is `x`; a path that begins with `/` is due"),
         ("bind /a /b/../c", "`/b/../c` has a `..` in it; a mount point is named without"),
@@ -126,7 +128,7 @@ fn an_error_says_where_what_is_wrong_and_what_was_expected() {
         ("mount -C ram: /", "-C (caching) is not there yet; mount without it"),
         ("mount -rt x ram: /", "`-t x`; a number of seconds from 0 to 86400 is due"),
         ("mount -t 3 ram: /", "-t says how long requests wait; it stands with -r"),
-        ("mount -P ram: /", "-P (read-ahead) is not there yet"),
+        ("bind -P /a /b", "`-P` is not known to bind"),
         ("mount -n 0 ram: /", "`-n 0`; a number of connections from 1 to 64 is due"),
         ("mount -n ram: /", "`-n ram:`; a number"),
         ("mount -na 3 ram: /", "`-na`: a number of connections is due after -n, as a word of its own"),
