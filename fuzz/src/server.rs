@@ -217,7 +217,7 @@ impl World {
             Op::Make { .. } => Reply::Made(qid(new)),
             Op::XattrCreate { .. } => Reply::Moved(here),
             Op::Readlink => Reply::Target(vec![b'x'; usize::from(how) * 16].into()),
-            Op::Getattr { .. } => Reply::Attr(Attr::default()),
+            Op::Getattr { .. } => Reply::Attr(Box::default()),
             Op::Readdir { cookie } => {
                 let mut dir = request.dir_buf(Arc::new(Numeric));
                 for cookie in cookie.saturating_add(1)..cookie.saturating_add(u64::from(how)) {

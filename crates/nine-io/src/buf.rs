@@ -54,30 +54,46 @@ impl Drop for Buf {
 }
 
 /// One whole message, alive as long as somebody needs it.
-pub struct Frame {
-    buf: Arc<Buf>,
-    start: u32,
-    end: u32,
+pub struct Frame(Kind);
+
+enum Kind {
+    /// A part of a buffer.
+    Part { buf: Arc<Buf>, start: u32, end: u32 },
+    /// By itself, without an allocation.
+    Tiny([u8; TINY], u8),
 }
+
+/// Most requests that are passed on are no longer: reads, getattrs, clunks, opens, walks to a short name.
+const TINY: usize = 30;
 
 impl Frame {
     pub(crate) fn new(buf: Arc<Buf>, start: usize, end: usize) -> Self {
-        Self { buf, start: start as u32, end: end as u32 }
+        Self(Kind::Part { buf, start: start as u32, end: end as u32 })
     }
 
     /// A part of the frame, as bytes that keep all of it.
     pub(crate) fn share(&self, part: &[u8]) -> Bytes {
-        let start = part.as_ptr() as usize - self.as_ref().as_ptr() as usize + self.start as usize;
-        let end = start + part.len();
-        assert!(end <= self.end as usize, "a part of this frame");
-        Bytes::from_owner(Self::new(self.buf.clone(), start, end))
+        let start = part.as_ptr() as usize - self.as_ref().as_ptr() as usize;
+        assert!(start + part.len() <= self.as_ref().len(), "a part of this frame");
+        match &self.0 {
+            Kind::Part { buf, start: first, .. } => {
+                let start = start + *first as usize;
+                Bytes::from_owner(Self::new(buf.clone(), start, start + part.len()))
+            }
+            Kind::Tiny(..) => Bytes::copy_from_slice(part),
+        }
     }
 
     /// Copies the frame out of a buffer that is much larger than itself.
     pub(crate) fn detach(&mut self) {
+        let Kind::Part { buf, .. } = &self.0 else { return };
         let bytes = self.as_ref();
-        if bytes.len() <= self.buf.bytes.len() / 2 {
-            let len = bytes.len();
+        let len = bytes.len();
+        if len <= TINY {
+            let mut tiny = [0; TINY];
+            tiny[..len].copy_from_slice(bytes);
+            self.0 = Kind::Tiny(tiny, len as u8);
+        } else if len <= buf.bytes.len() / 2 {
             *self = Self::new(Arc::new(Buf { bytes: bytes.to_vec(), pool: None }), 0, len);
         }
     }
@@ -85,6 +101,9 @@ impl Frame {
 
 impl AsRef<[u8]> for Frame {
     fn as_ref(&self) -> &[u8] {
-        &self.buf.bytes[self.start as usize..self.end as usize]
+        match &self.0 {
+            Kind::Part { buf, start, end } => &buf.bytes[*start as usize..*end as usize],
+            Kind::Tiny(bytes, len) => &bytes[..usize::from(*len)],
+        }
     }
 }

@@ -459,10 +459,10 @@ impl Core {
     }
 
     /// What a client sees of the attributes that an upstream gives.
-    pub(crate) fn attr(&self, cfid: &CFid, attr: Attr, mask: GetMask) -> Attr {
+    pub(crate) fn attr(&self, cfid: &CFid, mut attr: Box<Attr>, mask: GetMask) -> Box<Attr> {
         let live = cfid.live();
         live.root.tree.upstream.ahead.seen(&live.root, attr.qid);
-        let mut attr = Attr { qid: cfid.map(&live, attr.qid), ..attr };
+        attr.qid = cfid.map(&live, attr.qid);
         if mask.has(GetMask::TEXTS) {
             let texts = attr.texts.get_or_insert_with(Box::<Texts>::default);
             // A root is called "/" by its server: here it has a name.
@@ -520,7 +520,7 @@ impl Core {
                 mark(UNSYNCED);
                 Reply::Wrote(n)
             }
-            (Op::Getattr { mask }, Got::Attr(attr)) => Reply::Attr(self.attr(cfid, *attr, mask)),
+            (Op::Getattr { mask }, Got::Attr(attr)) => Reply::Attr(self.attr(cfid, attr, mask)),
             (Op::Readdir { .. }, Got::Data(data)) => {
                 mark(LISTED);
                 let mut buf = req.dir_buf(self.names.clone());

@@ -127,7 +127,7 @@ impl Core {
                         texts.target = file.readlink().await?;
                     }
                 }
-                Reply::Attr(self.attr(cfid, attr, mask))
+                Reply::Attr(self.attr(cfid, Box::new(attr), mask))
             }
             Op::Setattr { set } if set.name.is_some() && file.client().dialect().is_l() => {
                 let name = set.name.unwrap_or_default();

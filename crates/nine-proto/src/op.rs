@@ -5,6 +5,8 @@
 //! it made the fid. Where 9P2000 and .L differ for the client but not for the file (Tstat and Tgetattr), there is one
 //! operation; where they differ for the file (Tcreate moves its fid, Tmkdir does not), there are two.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 
 use crate::attr::{Attr, GetMask, LockRequest, LockStatus, LockType, SetAttr, Statfs, mask};
@@ -321,9 +323,9 @@ pub enum Reply<N, P> {
     /// Of `XattrCreate`: behind the fid from now on.
     Moved(N),
     /// Of `Readlink`.
-    Target(alloc::boxed::Box<[u8]>),
-    /// Of `Getattr`.
-    Attr(Attr),
+    Target(Box<[u8]>),
+    /// Of `Getattr`. Boxed: it would be the largest by far.
+    Attr(Box<Attr>),
     /// Of `Readdir`.
     Dir(DirBuf),
     /// Of `Read`.
@@ -343,7 +345,7 @@ pub enum Reply<N, P> {
         /// The owner's process.
         proc_id: u32,
         /// The owner's host.
-        client_id: alloc::boxed::Box<[u8]>,
+        client_id: Box<[u8]>,
     },
     /// Of `XattrWalk`.
     Xattr {
@@ -357,22 +359,40 @@ pub enum Reply<N, P> {
 }
 
 /// The qids of a walk, in order.
-#[derive(Clone, Copy)]
-pub struct Walked {
-    qids: [Qid; MAXWELEM],
-    len: u8,
+#[derive(Clone)]
+pub struct Walked(Steps);
+
+#[derive(Clone)]
+enum Steps {
+    /// As many as most walks have, without an allocation.
+    Few([Qid; FEW], u8),
+    Many(Vec<Qid>),
 }
+
+const FEW: usize = 4;
 
 impl Walked {
     /// No name walked yet.
     pub const fn new() -> Self {
-        Self { qids: [Qid { ty: 0, vers: 0, path: 0 }; MAXWELEM], len: 0 }
+        Self(Steps::Few([Qid { ty: 0, vers: 0, path: 0 }; FEW], 0))
     }
 
     /// One more name was walked; at most 16, as many as a request can have.
     pub fn push(&mut self, qid: Qid) {
-        self.qids[usize::from(self.len)] = qid;
-        self.len += 1;
+        match &mut self.0 {
+            Steps::Few(qids, len) if usize::from(*len) < FEW => {
+                qids[usize::from(*len)] = qid;
+                *len += 1;
+            }
+            Steps::Few(qids, _) => {
+                let mut many = Vec::with_capacity(MAXWELEM);
+                many.extend_from_slice(qids);
+                many.push(qid);
+                self.0 = Steps::Many(many);
+            }
+            Steps::Many(many) => many.push(qid),
+        }
+        assert!(self.len() <= MAXWELEM, "a walk has at most 16 names");
     }
 }
 
@@ -385,7 +405,10 @@ impl Default for Walked {
 impl core::ops::Deref for Walked {
     type Target = [Qid];
     fn deref(&self) -> &[Qid] {
-        &self.qids[..usize::from(self.len)]
+        match &self.0 {
+            Steps::Few(qids, len) => &qids[..usize::from(*len)],
+            Steps::Many(many) => many,
+        }
     }
 }
 

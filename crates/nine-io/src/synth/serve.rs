@@ -108,7 +108,7 @@ impl Tree {
                 }
                 _ => Err(Errno::EBADF.into()),
             },
-            Op::Getattr { .. } => Ok(Reply::Attr(self.attr(at))),
+            Op::Getattr { .. } => Ok(Reply::Attr(Box::new(self.attr(at)))),
             // Cut to nothing, as a shell's `>` does: a file made of messages is that already.
             Op::Setattr { set } if set.size == Some(0) && set.name.is_none() && set.mode.is_none() => {
                 at.may(visitor, 2).map(|()| Reply::Done)

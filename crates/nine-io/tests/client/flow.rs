@@ -100,7 +100,7 @@ fn a_reader_keeps_its_window_full_and_no_fuller() {
     let reading = w.start({
         let (bytes, sum) = (bytes.clone(), sum.clone());
         |_| async move {
-            let mut reader = Reader::new(&file, 0, bytes.len() as u64);
+            let mut reader = Reader::new(&*file, 0, bytes.len() as u64);
             while let Some(data) = reader.next().await {
                 let data = data.unwrap();
                 assert!(data[..] == bytes[sum.get()..sum.get() + data.len()]);
@@ -120,7 +120,7 @@ fn what_is_not_known_to_be_there_is_read_one_piece_at_a_time() {
     let mut w = world(Dialect::L);
     let file = w.file();
     let reading = w.start(|_| async move {
-        let mut reader = Reader::new(&file, 0, 0);
+        let mut reader = Reader::new(&*file, 0, 0);
         let mut events = 0;
         while let Some(event) = reader.next().await {
             assert_eq!(event.unwrap()[..], *b"event");
@@ -147,7 +147,7 @@ fn a_file_that_shrinks_ends_early_and_one_that_grows_is_read_on() {
         let file = w.file();
         let bytes = content(real);
         let reading = w.start(|_| async move {
-            let mut reader = Reader::new(&file, 0, size);
+            let mut reader = Reader::new(&*file, 0, size);
             let mut all = Vec::new();
             while let Some(data) = reader.next().await {
                 all.extend_from_slice(&data.unwrap());
@@ -258,7 +258,7 @@ fn a_copy_moves_every_byte_with_a_budget_as_small_as_one_piece() {
             .into_iter()
             .map(|(from, to)| {
                 w.start(|_| async move {
-                    let mut reader = Reader::new(&from, 0, 1_000_000);
+                    let mut reader = Reader::new(&*from, 0, 1_000_000);
                     let mut writer = Writer::new(&to, 0);
                     copy(&mut reader, &mut writer, |_| {}).await
                 })

@@ -63,7 +63,7 @@ impl<H: HostFs> Inner<H> {
             attr.texts = Some(Box::new(Texts { name, target: target.into(), owners: None }));
             attr.valid |= GetMask::TEXTS;
         }
-        Ok(Reply::Attr(attr))
+        Ok(Reply::Attr(Box::new(attr)))
     }
 
     /// All or nothing, as far as the host allows: what can be taken back is done first and taken back if a later step

@@ -159,7 +159,7 @@ impl Ram {
                 S_IFLNK => Ok(Reply::Target(inode.lock().data.as_slice().into())),
                 _ => Err(Errno::EINVAL.into()),
             },
-            Op::Getattr { .. } => Ok(Reply::Attr(inode.attr())),
+            Op::Getattr { .. } => Ok(Reply::Attr(Box::new(inode.attr()))),
             Op::Setattr { set } => inode.setattr(at, &set).map(|()| Reply::Done),
             Op::Readdir { cookie } => Ok(Reply::Dir(inode.readdir(cookie, req.dir_buf(self.names())))),
             Op::Read { offset, count } => Ok(Reply::Read(inode.read(offset, count))),

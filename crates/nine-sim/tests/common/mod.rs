@@ -160,7 +160,9 @@ impl FileServer for Zeros {
             }
             Op::Read { count, .. } => Reply::Read(Payload::from(vec![0; count as usize])),
             Op::Write { data, .. } => Reply::Wrote(data.len() as u32),
-            Op::Getattr { .. } => Reply::Attr(Attr { valid: GetMask::BASIC, qid: FILE, ..Attr::default() }),
+            Op::Getattr { .. } => {
+                Reply::Attr(Box::new(Attr { valid: GetMask::BASIC, qid: FILE, ..Attr::default() }))
+            }
             Op::Clunk => {
                 *self.clunks.lock().unwrap() += 1;
                 Reply::Done

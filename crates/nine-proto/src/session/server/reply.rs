@@ -48,7 +48,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             (MKNOD, Reply::Made(qid)) => put(Rmsg::Mknod { qid }),
             (MKDIR, Reply::Made(qid)) => put(Rmsg::Mkdir { qid }),
             (READLINK, Reply::Target(target)) => put(Rmsg::Readlink { target: &target }),
-            (GETATTR, Reply::Attr(attr)) => put(Rmsg::Getattr { attr }),
+            (GETATTR, Reply::Attr(attr)) => put(Rmsg::Getattr { attr: *attr }),
             (STAT, Reply::Attr(attr)) => {
                 let mut w = Writer::message(buf, STAT + 1, tag, dialect);
                 let mut outer = w.nested();
