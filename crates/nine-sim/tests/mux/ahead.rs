@@ -102,6 +102,14 @@ impl FileServer for Tape {
                 names.iter().for_each(|_| qids.push(books.qid));
                 Reply::Walk { node: Some(if qids.is_empty() { node } else { Arc::new(books.qid) }), qids }
             }
+            Op::Create { .. } => {
+                books.change(Vec::clear);
+                Reply::Open { qid: books.qid, iounit: 0, node: Arc::new(books.qid) }
+            }
+            Op::Open { flags } if flags.has(OpenFlags::TRUNC) => {
+                books.change(Vec::clear);
+                Reply::Open { qid: books.qid, iounit: 0, node: Arc::new(books.qid) }
+            }
             Op::Open { .. } => Reply::Open { qid: books.qid, iounit: 0, node: Arc::new(books.qid) },
             Op::Read { offset, count } => {
                 books.reads.push((offset, count));
@@ -468,6 +476,46 @@ fn a_file_that_others_make_shorter_or_longer_is_seen_so() {
             writer.setattr(&SetAttr { size: Some(at + 5), ..SetAttr::default() }).await.unwrap();
             assert!(serially(&file, at, 10_000).await == bytes(1_000_000)[at as usize..at as usize + 5]);
         });
+    }
+}
+
+#[test]
+fn whatever_changes_a_file_through_the_mux_is_seen_by_the_next_read() {
+    for way in ["write", "own write", "setattr", "open", "create"] {
+        for dialect in [Dialect::L, Dialect::P2000] {
+            let world = World::new(1);
+            let m = Muxed::new(&world);
+            world.run(async move {
+                let tape = Tape::new(bytes(1 << 20));
+                tape.books().versions = false;
+                mounted(&m, &tape, Shape::default()).await;
+                let (_client, root) = m.client(Dialect::L).await;
+                let file = root.open("far/f", OpenFlags::RDWR).await.unwrap();
+                for n in 0..30 {
+                    file.read(n * 1000, 1000).await.unwrap();
+                }
+                let served = status(&m).ahead_served;
+                assert!(served > 0);
+                let (_other, elsewhere) = m.client(dialect).await;
+                let other = elsewhere.walk("far/f").await.unwrap();
+                let dir = elsewhere.walk("far").await.unwrap();
+                match way {
+                    "write" => {
+                        let other = other.open_here(OpenFlags::WRITE).await.unwrap();
+                        other.write(30_000, &[7; 1000]).await.map(drop)
+                    }
+                    "own write" => file.write(30_000, &[7; 1000]).await.map(drop),
+                    "setattr" => other.setattr(&SetAttr { size: Some(30_500), ..SetAttr::default() }).await,
+                    "open" => other.open_here(OpenFlags::WRITE | OpenFlags::TRUNC).await.map(drop),
+                    _ => dir.create("f", OpenFlags::WRITE, 0o644, nine_proto::NOGID).await.map(drop),
+                }
+                .unwrap();
+                let now = tape.books().read(30_000, 1000);
+                assert_ne!(now, bytes(31_000)[30_000..]);
+                assert!(*file.read(30_000, 1000).await.unwrap() == *now, "{way}");
+                assert_eq!(status(&m).ahead_served, served, "{way}");
+            });
+        }
     }
 }
 
