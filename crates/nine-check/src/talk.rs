@@ -62,7 +62,7 @@ impl Conn {
         if self.dialect.is_l() {
             return Tmsg::Lopen { fid, flags: flags.to_wire() };
         }
-        Tmsg::Open { fid, mode: flags.to_mode() }
+        Tmsg::Open { fid, mode: flags.to_mode(self.dialect.is_u()) }
     }
 
     pub(crate) async fn open(&mut self, fid: Fid, flags: OpenFlags) -> Verdict<Qid> {
@@ -75,7 +75,13 @@ impl Conn {
             let flags = flags | OpenFlags::CREAT | OpenFlags::EXCL;
             return Tmsg::Lcreate { fid: dir, name, flags: flags.to_wire(), mode: bits, gid: self.gid };
         }
-        Tmsg::Create { fid: dir, name, perm: bits, mode: flags.to_mode(), extension: OnlyUStr(b"") }
+        Tmsg::Create {
+            fid: dir,
+            name,
+            perm: bits,
+            mode: flags.to_mode(self.dialect.is_u()),
+            extension: OnlyUStr(b""),
+        }
     }
 
     /// A new file with this content; `fid` is open on it, for reading and writing.

@@ -148,7 +148,8 @@ impl Core {
     }
 
     /// An upstream by its name, made known if it is new.
-    pub(crate) fn upstream(&self, server: Server) -> Arc<Upstream> {
+    pub(crate) fn upstream(&self, mut server: Server) -> Arc<Upstream> {
+        server.options.names = self.names.clone();
         let mut upstreams = lock(&self.upstreams);
         if let Some(known) = upstreams.get(&server.name).and_then(Weak::upgrade) {
             known.most.fetch_max(server.lanes, Ordering::Relaxed);

@@ -16,7 +16,7 @@ pub(crate) fn message<'r>(
     newfid: Fid,
 ) -> Option<(Tmsg<'r>, Option<Bytes>)> {
     let (fid, client) = (live.file.fid(), &live.root.client);
-    let is_l = client.dialect().is_l();
+    let (is_l, is_u) = (client.dialect().is_l(), client.dialect().is_u());
     let most = client.iounit_max();
     Some(match request.op() {
         Op::Walk { names } => (Tmsg::Walk { fid, newfid, names }, None),
@@ -34,19 +34,18 @@ pub(crate) fn message<'r>(
         Op::Getattr { .. } => (Tmsg::Stat { fid }, None),
         // The session sees to ORCLOSE itself.
         Op::Open { flags } if is_l => (Tmsg::Lopen { fid, flags: flags.to_wire() }, None),
-        Op::Open { flags } => (Tmsg::Open { fid, mode: flags.to_mode() & !ORCLOSE }, None),
+        Op::Open { flags } => (Tmsg::Open { fid, mode: flags.to_mode(is_u) & !ORCLOSE }, None),
         Op::Create { name, make: Make::File, flags, perm, gid } if is_l && !perm.inherit => {
             let excl = if may_exist(flags) { 0 } else { OpenFlags::EXCL.0 };
             let flags = flags.to_wire() | OpenFlags::CREAT.0 | excl;
             (Tmsg::Lcreate { fid, name, flags, mode: perm.bits, gid }, None)
         }
-        Op::Create { name, make, flags, perm, .. } if !is_l && perm.inherit && !may_exist(flags) => {
-            let perm = match make {
-                Make::File => perm.bits & 0o777,
-                Make::Dir => mode::DMDIR | perm.bits & 0o777,
-                _ => return None,
-            };
-            let (mode, extension) = (flags.to_mode() & !ORCLOSE, OnlyUStr(b""));
+        // Whose permissions are masked by the directory's: 9P2000 does it, .u does not.
+        Op::Create { name, make: Make::File, flags, perm, .. }
+            if !is_l && perm.inherit != is_u && !may_exist(flags) =>
+        {
+            let perm = mode::to_dm(perm.bits, 0, is_u);
+            let (mode, extension) = (flags.to_mode(is_u) & !ORCLOSE, OnlyUStr(b""));
             (Tmsg::Create { fid, name, perm, mode, extension }, None)
         }
         Op::Make { name, make, perm, gid } if is_l => {

@@ -25,6 +25,7 @@ struct Errands {
     alarms: Vec<(Duration, Arc<Alarm>)>,
     /// The times at the latest visit, and how many visits there were.
     now: Duration,
+    wall: Duration,
     visits: u64,
     runner: Option<Waker>,
 }
@@ -102,6 +103,12 @@ impl Outside {
         .await
     }
 
+    /// The time since 1970.
+    pub(crate) async fn wall(&self) -> Duration {
+        self.now().await;
+        lock(&self.0).wall
+    }
+
     /// What a future comes to, unless `limit` passes before.
     pub(crate) async fn within<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
@@ -129,7 +136,7 @@ impl Outside {
     pub(crate) fn visit(&self, env: &impl Env, cx: &mut Context<'_>) {
         let (tasks, asking, alarms) = {
             let mut errands = lock(&self.0);
-            errands.now = env.now();
+            (errands.now, errands.wall) = (env.now(), env.wall());
             errands.visits += 1;
             errands.runner = Some(cx.waker().clone());
             let Errands { tasks, asking, alarms, .. } = &mut *errands;

@@ -24,6 +24,7 @@ use crate::keep::{Kept, LISTED, UNSYNCED};
 use crate::message::{data, message, newfid};
 use crate::named::Named;
 use crate::space::Place;
+use crate::translate::follows;
 use crate::union::Listing;
 use crate::upstream::{HOPS, HOPS_MAX, Root, Standing};
 use crate::walk::{Pos, run_of};
@@ -122,7 +123,7 @@ impl Core {
         }
     }
 
-    /// What a name space does not let happen to its mount points.
+    /// What a name space does not let happen to its mount points, and what not every upstream can be told.
     fn forbids(&self, op: &Op<'_>, cfid: &CFid, req: &Request) -> Option<Error> {
         let busy = |place: &Place| {
             let space = cfid.by.named.space();
@@ -131,6 +132,9 @@ impl Core {
             Some(Error::new(Errno::EBUSY, what))
         };
         match op {
+            Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) && !cfid.is_dir() => {
+                Some(Errno::ENOTDIR.into())
+            }
             Op::Remove => busy(&cfid.step.covered),
             Op::Rename { name } => {
                 let to = req.node2::<CFid>().ok()?;
@@ -167,7 +171,8 @@ impl Core {
             // What equal servers must agree on is looked at.
             Op::Open { .. } => cfid.kept.is_none() || live.root.tree.upstream.server.others.is_empty(),
             // Whether what was written may be lost is told once.
-            Op::Fsync { .. } => cfid.kept.is_none(),
+            Op::Fsync { .. } => cfid.kept.is_none() && (spoken.is_l() || cfid.open.is_some()),
+            Op::Write { .. } => !follows(cfid, live),
             Op::Readdir { .. } => matches!(cfid.open, Some(Open::There(_))),
             Op::Create { .. } | Op::Make { .. } | Op::Unlink { .. } | Op::RenameAt { .. } => !cfid.is_union(),
             // An attribute is stored by its clunk, and a file that is written may fail there.

@@ -3,17 +3,19 @@
 
 use std::sync::Arc;
 
-use nine_io::client::{Error as Failed, File};
+use futures_util::lock::Mutex as AsyncMutex;
+use nine_io::client::{Answer as Got, Error as Failed, File, heed};
 use nine_io::server::{Later, Reply};
-use nine_proto::msg::Tmsg;
-use nine_proto::{Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, Texts, mode};
+use nine_proto::msg::{Data, Tmsg};
+use nine_proto::{Base, Errno, GetMask, Make, Op, OpenFlags, Perm, Qid, SetAttr, Texts, Time, TimeSet, mode};
 
-use crate::cfid::{CFid, Open, Step};
+use crate::cfid::{CFid, Live, Open, Step};
 use crate::core::{Core, refused};
 use crate::keep::UNSYNCED;
 use crate::message::may_exist;
 use crate::serve::second;
 use crate::space::Place;
+use crate::union::Listing;
 use crate::walk::{Last, Pos};
 
 impl Core {
@@ -41,23 +43,70 @@ impl Core {
         }
         let dir = self.creating(cfid).await?;
         let step = Step::child(&dir.step, name, dir.place().child(name));
-        let file = if make == Make::File {
-            let perm = self.permissions(&dir, perm, false).await?;
-            let is_l = dir.file.client().dialect().is_l();
-            match may_be_there {
-                // Tcreate makes new files only.
-                true if !is_l => dir.file.open_or_create(name, flags, perm).await?,
-                true => dir.file.create(name, flags, perm, gid).await?,
-                false => dir.file.create(name, flags | OpenFlags::EXCL, perm, gid).await?,
+        let file = match make {
+            Make::File if may_be_there => self.open_or_create(&dir, name, flags, perm, gid).await?,
+            Make::File => self.create_file(&dir, name, flags, perm, gid).await?,
+            _ => {
+                self.make(&dir, name, make, perm, gid, req).await?;
+                let file = dir.file.walk(name).await?;
+                if make == Make::Link { file.open_here(flags).await? } else { file }
             }
-        } else {
-            self.make(&dir, name, make, perm, gid, req).await?;
-            let file = dir.file.walk(name).await?;
-            if matches!(make, Make::Dir | Make::Link) { file.open_here(flags).await? } else { file }
         };
         let raw = file.qid();
-        let pos = Pos { step, crossed: None, root: dir.root, file: Arc::new(file), raw };
-        Ok(self.made(cfid, pos, flags))
+        let pos = Pos { step, crossed: None, root: dir.root.clone(), file: Arc::new(file), raw };
+        if make != Make::Dir {
+            return Ok(self.made(cfid, pos, flags));
+        }
+        let made = self.cfid(&cfid.by, pos);
+        match Listing::open(self, &made).await {
+            Ok(listing) => Ok(CFid { open: Some(Open::Here(AsyncMutex::new(listing))), ..made }),
+            Err(error) => {
+                // Its permissions do not let us read it: nothing is made.
+                let _ = dir.file.unlink(name, true).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a file, and makes it if it is not there: where Tcreate makes new files only, the algorithm of create(2).
+    async fn open_or_create(
+        &self,
+        dir: &Pos,
+        name: &[u8],
+        flags: OpenFlags,
+        perm: Perm,
+        gid: u32,
+    ) -> Result<File, Failed> {
+        if dir.file.client().dialect().is_l() {
+            let bits = self.permissions(dir, perm, false).await?;
+            return dir.file.create(name, flags, bits, gid).await;
+        }
+        match dir.file.open(name, flags).await {
+            Err(error) if error.errno() == Errno::ENOENT => {}
+            other => return other,
+        }
+        match self.create_file(dir, name, flags, perm, gid).await {
+            // Somebody else has been faster.
+            Err(error) if error.errno() == Errno::EEXIST => dir.file.open(name, flags).await,
+            other => other,
+        }
+    }
+
+    /// Makes a file that is not there.
+    async fn create_file(
+        &self,
+        dir: &Pos,
+        name: &[u8],
+        flags: OpenFlags,
+        perm: Perm,
+        gid: u32,
+    ) -> Result<File, Failed> {
+        let bits = self.permissions(dir, perm, false).await?;
+        let file = dir.file.create(name, flags | OpenFlags::EXCL, bits, gid).await?;
+        if self.is_masked(dir, perm, false).await? {
+            grant(&file, bits).await;
+        }
+        Ok(file)
     }
 
     fn made(&self, cfid: &CFid, pos: Pos, flags: OpenFlags) -> CFid {
@@ -76,8 +125,14 @@ impl Core {
     ) -> Result<Qid, Failed> {
         let bits = self.permissions(dir, perm, make == Make::Dir).await?;
         let raw = match make {
-            Make::File => dir.file.create(name, OpenFlags::READ | OpenFlags::EXCL, bits, gid).await?.qid(),
-            Make::Dir => dir.file.mkdir(name, bits, gid).await?,
+            Make::File => self.create_file(dir, name, OpenFlags::READ, perm, gid).await?.qid(),
+            Make::Dir => {
+                let qid = dir.file.mkdir(name, bits, gid).await?;
+                if self.is_masked(dir, perm, true).await? {
+                    grant(&dir.file.walk(name).await?, bits).await;
+                }
+                qid
+            }
             Make::Symlink(target) => dir.file.symlink(name, target, gid).await?,
             Make::Link => {
                 let target = second(req)?;
@@ -105,13 +160,23 @@ impl Core {
         }
     }
 
-    /// The rule of open(5), for a server that does not know it.
+    /// The rule of open(5), for a server that does not know it: one of .u or .L.
     async fn permissions(&self, dir: &Pos, perm: Perm, is_dir: bool) -> Result<u32, Failed> {
-        if !perm.inherit || !dir.file.client().dialect().is_l() {
+        if !perm.inherit || dir.file.client().dialect().base == Base::P2000 {
             return Ok(perm.bits);
         }
         let attr = dir.file.getattr(GetMask::MODE).await?;
         Ok(perm.in_dir(attr.mode & 0o777, is_dir))
+    }
+
+    /// Whether a server of 9P2000 keeps to that rule where the client does not.
+    async fn is_masked(&self, dir: &Pos, perm: Perm, is_dir: bool) -> Result<bool, Failed> {
+        if perm.inherit || dir.file.client().dialect().base != Base::P2000 {
+            return Ok(false);
+        }
+        let attr = dir.file.getattr(GetMask::MODE).await?;
+        let masked = Perm { inherit: true, ..perm }.in_dir(attr.mode & 0o777, is_dir);
+        Ok((masked ^ perm.bits) & 0o777 != 0)
     }
 
     /// A request for which the upstream's dialect has no message of the same meaning.
@@ -131,10 +196,10 @@ impl Core {
             }
             Op::Setattr { set } if set.name.is_some() && file.client().dialect().is_l() => {
                 let name = set.name.unwrap_or_default();
-                let rest = nine_proto::SetAttr { name: None, ..set };
+                let rest = SetAttr { name: None, ..set };
                 let before = cfid.step.called();
                 self.rename_here(cfid, name).await?;
-                if rest != nine_proto::SetAttr::default()
+                if rest != SetAttr::default()
                     && let Err(error) = file.setattr(&rest).await
                 {
                     // All of it or nothing (stat(5)): as far as two requests can.
@@ -143,13 +208,17 @@ impl Core {
                 }
                 Reply::Done
             }
+            Op::Setattr { set } if set.size.is_some() && live.raw.is_dir() => {
+                return Err(Failed::Remote(Errno::EISDIR.into()));
+            }
             Op::Setattr { set } => {
-                file.setattr(&set).await?;
+                file.setattr_of(live.raw, &self.timed(set).await).await?;
                 if let Some(name) = set.name {
                     self.moved(&cfid.step.covered, &cfid.step.covered.parent().child(name));
                 }
                 Reply::Done
             }
+            Op::Write { offset, .. } => Reply::Wrote(self.write(cfid, &live, offset, req).await?),
             Op::Fsync { datasync } => {
                 let kept = cfid.kept.as_ref();
                 if kept.is_some_and(|kept| kept.is_doubtful()) {
@@ -158,11 +227,26 @@ impl Core {
                 }
                 // What is written from now on is not synced by this.
                 let unsynced = kept.is_some_and(|kept| kept.unmark(UNSYNCED));
-                if let Err(error) = file.fsync(datasync).await {
+                let mut synced = file.fsync(datasync).await;
+                let is_open = matches!(cfid.open, Some(Open::There(_)));
+                if let Err(error) = &synced
+                    && matches!(error.errno(), Errno::EBADF | Errno::EINVAL)
+                    && file.client().dialect().is_l()
+                    && !is_open
+                    && !req.dialect().is_l()
+                {
+                    // Any fid may be meant by a Twstat, only an open one by a Tfsync.
+                    synced = async { file.open("", OpenFlags::READ).await?.fsync(datasync).await }.await;
+                }
+                if let Err(error) = synced {
                     kept.filter(|_| unsynced).inspect(|kept| kept.mark(UNSYNCED));
                     return Err(error);
                 }
                 Reply::Done
+            }
+            // No file of it is a link (readlink(2)).
+            Op::Readlink if file.client().dialect().base == Base::P2000 => {
+                return Err(refused(Errno::EINVAL, "not a symbolic link"));
             }
             Op::Readlink => Reply::Target(file.readlink().await?),
             Op::Rename { name } => {
@@ -190,9 +274,51 @@ impl Core {
                 let nine_io::client::Getlock { ty, start, length, proc_id, client_id } = got;
                 Reply::Getlock { ty, start, length, proc_id, client_id }
             }
-            Op::Statfs => Reply::Statfs(file.statfs().await?),
+            // The Linux kernel's client then makes its own up (v9fs_statfs); any other number is its answer.
+            Op::Statfs => return Err(refused(Errno::ENOSYS, "only 9P2000.L tells about file systems")),
             _ => return Err(refused(Errno::EOPNOTSUPP, "the server's dialect cannot say that")),
         })
+    }
+
+    /// With the times that a Twstat cannot leave to the server. Of a truncation it sees to them itself, and lets those
+    /// do it who may not set them.
+    async fn timed<'a>(&self, mut set: SetAttr<'a>) -> SetAttr<'a> {
+        if set.size.is_some() && set.mtime == Some(TimeSet::Now) {
+            set.mtime = None;
+        }
+        if [set.atime, set.mtime].contains(&Some(TimeSet::Now)) {
+            let wall = self.outside.wall().await;
+            let now = Time { sec: wall.as_secs() as i64, nsec: wall.subsec_nanos() };
+            for time in [&mut set.atime, &mut set.mtime] {
+                if *time == Some(TimeSet::Now) {
+                    *time = Some(TimeSet::To(now));
+                }
+            }
+        }
+        set
+    }
+
+    /// A write by a fid that [`follows`].
+    async fn write(&self, cfid: &CFid, live: &Live, offset: u64, req: &Later) -> Result<u32, Failed> {
+        let Some(Open::There(flags)) = &cfid.open else { return Err(Failed::Remote(Errno::EBADF.into())) };
+        let (file, client) = (&live.file, &live.root.client);
+        let mut data = req.data().unwrap_or_default();
+        data.truncate(client.iounit_max() as usize);
+        let appends = flags.has(OpenFlags::APPEND);
+        // Only those who come by other ways can be between the two.
+        let _turn = if appends { Some(heed(live.root.tree.upstream.appends.lock()).await?) } else { None };
+        let offset = if appends { file.getattr(GetMask::SIZE).await?.size } else { offset };
+        let message = Tmsg::Write { fid: file.fid(), offset, data: Data::Count(data.len() as u32) };
+        let wrote = match client.ask_with(message, Some(data)).await? {
+            Got::Wrote(n) => n,
+            _ => return Err(Failed::Remote(Errno::EPROTO.into())),
+        };
+        if flags.has(OpenFlags::DSYNC) {
+            file.fsync(true).await?;
+        } else {
+            cfid.kept.iter().for_each(|kept| kept.mark(UNSYNCED));
+        }
+        Ok(wrote)
     }
 
     /// Moves a file into a union, or where there is no Trename.
@@ -210,7 +336,7 @@ impl Core {
         if client.dialect().is_l() {
             client.ask(Tmsg::Rename { fid: live.file.fid(), dfid: into.fid(), name }).await?;
         } else {
-            cfid.live().file.setattr(&nine_proto::SetAttr { name: Some(name), ..Default::default() }).await?;
+            live.file.rename_here(name).await?;
         }
         self.moved(from, &place.child(name));
         Ok(())
@@ -267,4 +393,20 @@ impl Core {
         cfid.step.renamed.store(Some(Arc::new(name.into())));
         Ok(())
     }
+}
+
+/// Whether each write must be seen to: the file is open for appending, or for writes that are on stable storage when
+/// they are answered, and no Topen could say so. Of .u, not every server knows OAPPEND.
+pub(crate) fn follows(cfid: &CFid, live: &Live) -> bool {
+    let flags = match &cfid.open {
+        Some(Open::There(flags)) => *flags,
+        _ => return false,
+    };
+    let said = live.root.client.dialect().is_l();
+    !said && (flags.has(OpenFlags::APPEND) || flags.has(OpenFlags::DSYNC))
+}
+
+/// Gives a new file the permissions that it was to have. If the server lets nobody do that, it has fewer.
+async fn grant(file: &File, bits: u32) {
+    let _ = file.setattr(&SetAttr { mode: Some(bits & 0o777), ..SetAttr::default() }).await;
 }

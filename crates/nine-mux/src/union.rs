@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use nine_io::client::{Entry, Error, File};
-use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid};
+use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid, mode};
 
 use crate::cfid::{CFid, Step};
 use crate::core::{Core, refused};
@@ -253,6 +253,17 @@ async fn attributes(dir: &File, entries: &mut [Entry]) -> Result<(), Error> {
             _ => {}
         }
     }
+    // Stat records of .u say where links lead.
+    let is_link = |entry: &&mut Entry| {
+        entry.attr.as_ref().is_some_and(|attr| attr.mode & mode::S_IFMT == mode::S_IFLNK)
+    };
+    join_all(entries.iter_mut().filter(is_link).map(async |entry| {
+        let target = async { dir.walk(&entry.name).await?.readlink().await };
+        if let (Ok(target), Some(attr)) = (target.await, &mut entry.attr) {
+            attr.texts.get_or_insert_default().target = target;
+        }
+    }))
+    .await;
     Ok(())
 }
 

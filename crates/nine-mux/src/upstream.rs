@@ -103,6 +103,8 @@ pub(crate) struct Upstream {
     pub(crate) dials: AtomicU32,
     /// What is read ahead.
     pub(crate) ahead: Files,
+    /// Whoever writes to the end of a file where no open can ask for that: one after the other.
+    pub(crate) appends: AsyncMutex<()>,
 }
 
 /// A loop of muxes uses connections of their own for each time round, so that no request waits for what it holds up.
@@ -204,6 +206,7 @@ impl Upstream {
             is_mux,
             dials: AtomicU32::new(0),
             ahead: Files::default(),
+            appends: AsyncMutex::default(),
         }
     }
 

@@ -186,6 +186,8 @@ const PLAN9: &[(&str, Errno)] = &[
     ("not supported", Errno::EOPNOTSUPP),
     ("connection refused", Errno::ECONNREFUSED),
     ("timed out", Errno::ETIMEDOUT),
+    // "wstat may not change qid" and its like: what is left of its errors.
+    ("wstat", Errno::EPERM),
 ];
 
 impl Errno {
@@ -215,6 +217,8 @@ mod tests {
         let error = Error::from_text("directory entry not found");
         assert_eq!(error.errno, Errno::ENOENT);
         assert_eq!(error.ename(), "directory entry not found");
+        assert_eq!(Errno::from_text("create/wstat -- file exists"), Errno::EEXIST);
+        assert_eq!(Errno::from_text("wstat may not change qid"), Errno::EPERM);
         assert_eq!(Error::from_text("something else").errno, Errno::EIO);
     }
 }

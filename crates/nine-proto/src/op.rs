@@ -266,11 +266,13 @@ impl OpenFlags {
         flags
     }
 
-    /// The 9P2000 mode byte that asks for the same, as far as one can.
-    pub fn to_mode(self) -> u8 {
+    /// The mode byte that asks for the same, as far as one can; `u` adds the bit that only .u knows (OAPPEND).
+    pub fn to_mode(self, u: bool) -> u8 {
         let mut mode = if self.has(Self::EXEC) { 3 } else { (self.0 & 3) as u8 };
-        for (bit, flag) in [(0x10, Self::TRUNC), (0x40, Self::RCLOSE)] {
-            if self.has(flag) {
+        for (bit, flag, known) in
+            [(0x10, Self::TRUNC, true), (0x40, Self::RCLOSE, true), (0x80, Self::APPEND, u)]
+        {
+            if known && self.has(flag) {
                 mode |= bit;
             }
         }
@@ -454,8 +456,9 @@ mod tests {
 
     #[test]
     fn modes_and_flags_say_the_same() {
-        for mode in [0u8, 1, 2, 3, 0x11, 0x42, 0x53] {
-            assert_eq!(OpenFlags::from_mode(mode).to_mode(), mode);
+        for mode in [0u8, 1, 2, 3, 0x11, 0x42, 0x53, 0x81] {
+            assert_eq!(OpenFlags::from_mode(mode).to_mode(true), mode);
+            assert_eq!(OpenFlags::from_mode(mode).to_mode(false), mode & !0x80);
         }
         assert!(OpenFlags::from_mode(3).reads());
         assert!(!OpenFlags::WRITE.reads() && OpenFlags::RDWR.writes());

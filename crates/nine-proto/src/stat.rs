@@ -223,10 +223,15 @@ impl<'a> Stat<'a> {
             (names.uid(self.uid).unwrap_or(NOUID), names.gid(self.gid).unwrap_or(NOUID))
         };
         let time = |sec: u32| Time { sec: sec.into(), nsec: 0 };
+        // What it does not say, and owners without a number.
+        let mut unknown = GetMask::NLINK | GetMask::CTIME | GetMask::BLOCKS;
+        for (number, bit) in [(uid, GetMask::UID), (gid, GetMask::GID)] {
+            if number == NOUID {
+                unknown |= bit;
+            }
+        }
         Attr {
-            valid: GetMask(
-                GetMask::BASIC.0 & !(GetMask::NLINK | GetMask::CTIME | GetMask::BLOCKS).0 | GetMask::TEXTS.0,
-            ),
+            valid: GetMask(GetMask::BASIC.0 & !unknown.0 | GetMask::TEXTS.0),
             qid: self.qid,
             mode,
             uid,

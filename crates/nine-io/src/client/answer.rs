@@ -8,8 +8,8 @@ use super::error::Result;
 
 /// An error text longer than this is cut, bytes.
 const ENAME_MAX: usize = 512;
-/// `ERRUNDEF` of .u: the text alone counts.
-const ERRUNDEF: u32 = u32::MAX;
+/// Above the numbers of errors (`MAX_ERRNO` of Linux). Others, such as `ERRUNDEF` of .u, say nothing: the text counts.
+const ERRNOS: u32 = 4096;
 
 /// See the module. Its kind is that of the request's reply: the session has seen to that.
 #[derive(Debug)]
@@ -82,12 +82,14 @@ impl Answer {
             Rmsg::Error { ename, errno } => {
                 let text = String::from_utf8_lossy(&ename[..ename.len().min(ENAME_MAX)]);
                 return Err(match errno.0 {
-                    0 | ERRUNDEF => Error::from_text(&text),
-                    errno => Error::new(Errno(errno), text),
+                    errno @ 1..ERRNOS => Error::new(Errno(errno), text),
+                    _ => Error::from_text(&text),
                 }
                 .into());
             }
-            Rmsg::Lerror { ecode } => return Err(Error::from(Errno(ecode)).into()),
+            // A client of Linux takes 0 for a success.
+            Rmsg::Lerror { ecode: ecode @ 1..ERRNOS } => return Err(Error::from(Errno(ecode)).into()),
+            Rmsg::Lerror { .. } => return Err(Error::from(Errno::EIO).into()),
             Rmsg::Symlink { qid } | Rmsg::Mknod { qid } | Rmsg::Mkdir { qid } | Rmsg::Attach { qid } => {
                 Self::Qid(qid)
             }

@@ -2,8 +2,8 @@
 
 use nine_proto::msg::Tmsg;
 use nine_proto::{
-    Attr, Errno, GetMask, LockRequest, LockStatus, NOGID, NOUID, SetAttr, SetMask, Stat, StatIds, Statfs,
-    Time, TimeSet, mode,
+    Attr, Errno, GetMask, LockRequest, LockStatus, NOGID, NOUID, Qid, SetAttr, SetMask, Stat, StatIds,
+    Statfs, Time, TimeSet, mode,
 };
 
 use super::answer::{Answer, Getlock, lock_status};
@@ -32,11 +32,16 @@ impl File {
         }
     }
 
-    /// Changes attributes. 9P2000 and .u take all of it or nothing (stat(5)), and cannot say "now"; .L renames only
-    /// by [`File::rename`].
+    /// Changes attributes. 9P2000 and .u take all of it or nothing (stat(5)), and cannot say "now"; 9P2000 has neither
+    /// owners to change nor set-id and sticky bits; .L renames only by [`File::rename`].
     pub async fn setattr(&self, set: &SetAttr<'_>) -> Result<()> {
+        self.setattr_of(self.qid(), set).await
+    }
+
+    /// The same, where a message that was passed on has moved the fid to the file of this qid.
+    pub async fn setattr_of(&self, qid: Qid, set: &SetAttr<'_>) -> Result<()> {
         if !self.client().dialect().is_l() {
-            return self.setattr_by_wstat(set).await;
+            return self.setattr_by_wstat(qid, set).await;
         }
         if set.name.is_some() {
             return Err(Error::refused(Errno::EINVAL, "9P2000.L changes names by rename only"));
@@ -74,18 +79,22 @@ impl File {
         }
     }
 
-    async fn setattr_by_wstat(&self, set: &SetAttr<'_>) -> Result<()> {
+    async fn setattr_by_wstat(&self, qid: Qid, set: &SetAttr<'_>) -> Result<()> {
         let dialect = self.client().dialect();
+        if !dialect.is_u() && set.uid.is_some() {
+            return Err(Error::refused(Errno::EPERM, "9P2000 cannot change the owner of a file"));
+        }
+        if !dialect.is_u() && set.mode.is_some_and(|bits| bits & 0o7000 != 0) {
+            return Err(Error::refused(Errno::EOPNOTSUPP, "9P2000 has no set-id and sticky bits"));
+        }
         let names = &self.client().0.options.names;
-        let uid = set.uid.filter(|_| !dialect.is_u()).map(|uid| names.user(uid));
         let gid = set.gid.filter(|_| !dialect.is_u()).map(|gid| names.group(gid));
         let stat = Stat {
-            mode: set.mode.map_or(u32::MAX, |bits| mode::to_dm(bits & 0o7777, self.qid().ty, dialect.is_u())),
+            mode: set.mode.map_or(u32::MAX, |bits| mode::to_dm(bits & 0o7777, qid.ty, dialect.is_u())),
             length: set.size.unwrap_or(u64::MAX),
             atime: seconds(set.atime)?,
             mtime: seconds(set.mtime)?,
             name: text(set.name.unwrap_or_default())?,
-            uid: uid.as_deref().unwrap_or_default().as_bytes(),
             gid: gid.as_deref().unwrap_or_default().as_bytes(),
             ids: StatIds { uid: set.uid.unwrap_or(NOUID), gid: set.gid.unwrap_or(NOGID), ..StatIds::UNSET },
             ..Stat::DONT_TOUCH

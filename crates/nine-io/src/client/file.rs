@@ -114,7 +114,7 @@ impl File {
             }
             Tmsg::Lopen { fid: self.fid, flags: flags.to_wire() }
         } else {
-            Tmsg::Open { fid: self.fid, mode: flags.to_mode() }
+            Tmsg::Open { fid: self.fid, mode: flags.to_mode(self.client.dialect().is_u()) }
         };
         let answer = self.call(open).await?;
         self.opened(answer, flags);

@@ -26,7 +26,7 @@ impl File {
     ) -> Result<File> {
         let name = checked(name.as_ref())?;
         if !self.client().dialect().is_l() {
-            return self.tcreate(name, perm & 0o777, flags, b"").await;
+            return self.tcreate(name, self.perm(perm), flags, b"").await;
         }
         let mut file = self.walk("").await?;
         let flags = flags | OpenFlags::CREAT;
@@ -61,7 +61,7 @@ impl File {
         if self.client().dialect().is_l() {
             return self.made(Tmsg::Mkdir { dfid: self.fid(), name, mode: perm, gid }).await;
         }
-        let file = self.tcreate(name, mode::DMDIR | perm & 0o777, OpenFlags::READ, b"").await?;
+        let file = self.tcreate(name, mode::DMDIR | self.perm(perm), OpenFlags::READ, b"").await?;
         Ok(file.qid())
     }
 
@@ -126,7 +126,7 @@ impl File {
     }
 
     /// Moves `old` in this directory to `new` in the directory `to`. In .L an existing file there is replaced; in
-    /// 9P2000 and .u the directories must be the same and `new` must not exist.
+    /// 9P2000 and .u the directories must be the same (EXDEV) and `new` must not exist (EOPNOTSUPP).
     pub async fn rename(&self, old: impl AsRef<[u8]>, to: &File, new: impl AsRef<[u8]>) -> Result<()> {
         let (oldname, newname) = (checked(old.as_ref())?, checked(new.as_ref())?);
         if self.client().dialect().is_l() {
@@ -146,8 +146,18 @@ impl File {
             let text = "this server's dialect cannot move a file to another directory";
             return Err(Error::refused(Errno::EXDEV, text));
         }
-        let file = self.walk(oldname).await?;
-        file.wstat(Stat { name: newname, ..Stat::DONT_TOUCH }).await
+        self.walk(oldname).await?.rename_here(newname).await
+    }
+
+    /// Gives this file another name in its directory (9P2000 and .u); nothing is replaced.
+    pub async fn rename_here(&self, name: &[u8]) -> Result<()> {
+        match self.wstat(Stat { name: checked(name)?, ..Stat::DONT_TOUCH }).await {
+            Err(error) if error.errno() == Errno::EEXIST => {
+                let text = "the name exists, and this server's dialect cannot replace a file";
+                Err(Error::refused(Errno::EOPNOTSUPP, text))
+            }
+            other => other,
+        }
     }
 
     /// Removes a name from this directory; `dir` says whether it must be a directory or must not be one.
@@ -168,6 +178,11 @@ impl File {
         }
     }
 
+    /// Permissions of a Tcreate: 9P2000 drops the set-id and sticky bits, as any system may at a creation (mkdir(2)).
+    fn perm(&self, bits: u32) -> u32 {
+        mode::to_dm(bits & 0o7777, 0, self.client().dialect().is_u())
+    }
+
     /// Tcreate on another fid for this directory, which moves to the new file and is open there.
     async fn tcreate(&self, name: &[u8], perm: u32, flags: OpenFlags, extension: &[u8]) -> Result<File> {
         if perm & (mode::DMSYMLINK | mode::DMLINK | mode::DMDEVICE | mode::DMNAMEDPIPE | mode::DMSOCKET) != 0
@@ -180,7 +195,7 @@ impl File {
             fid: file.fid(),
             name,
             perm,
-            mode: flags.to_mode(),
+            mode: flags.to_mode(self.client().dialect().is_u()),
             extension: OnlyUStr(extension),
         };
         let answer = self.call(create).await?;
