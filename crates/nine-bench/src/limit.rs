@@ -45,12 +45,38 @@ const ANSWERS: &[(u8, usize)] = &[
 
 /// Answers frames with as many bytes as 9P would, from epoll(7): one read, one write per wake-up.
 pub fn echo(socket: &Path) -> io::Result<()> {
+    let (mut came, mut out) = (vec![0; CHUNK], Vec::new());
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    readable(
+        socket,
+        flags,
+        |client| Ok(vec![client]),
+        |lanes, n| {
+            let Some(stream) = &mut lanes[n] else { return Ok(()) };
+            match stream.read(&mut came) {
+                Ok(0) | Err(_) => lanes[n] = None,
+                Ok(read) => {
+                    answer(&came[..read], &mut out)?;
+                    stream.write_all(&out)?;
+                }
+            }
+            Ok(())
+        },
+    )
+}
+
+/// Listens, and says which stream can be read: one of those that `admit` makes of each client, by its number.
+fn readable(
+    socket: &Path,
+    flags: epoll::EventFlags,
+    admit: impl Fn(UnixStream) -> io::Result<Vec<UnixStream>>,
+    mut turn: impl FnMut(&mut [Option<UnixStream>], usize) -> io::Result<()>,
+) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
     child::ready();
-    let mut lanes: Vec<Option<UnixStream>> = Vec::new();
-    let (mut events, mut came, mut out) = (Vec::with_capacity(1024), vec![0; CHUNK], Vec::new());
+    let (mut streams, mut events) = (Vec::new(), Vec::with_capacity(1024));
     loop {
         events.clear();
         match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
@@ -59,21 +85,13 @@ pub fn echo(socket: &Path) -> io::Result<()> {
         }
         for event in &events {
             let n = event.data.u64();
-            if n == u64::MAX {
-                let (stream, _) = listener.accept()?;
-                let data = epoll::EventData::new_u64(lanes.len() as u64);
-                epoll::add(&epoll, &stream, data, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
-                lanes.push(Some(stream));
+            if n != u64::MAX {
+                turn(&mut streams, n as usize)?;
                 continue;
             }
-            let lane = &mut lanes[n as usize];
-            let Some(stream) = lane else { continue };
-            match stream.read(&mut came) {
-                Ok(0) | Err(_) => *lane = None,
-                Ok(n) => {
-                    answer(&came[..n], &mut out)?;
-                    stream.write_all(&out)?;
-                }
+            for stream in admit(listener.accept()?.0)? {
+                epoll::add(&epoll, &stream, epoll::EventData::new_u64(streams.len() as u64), flags)?;
+                streams.push(Some(stream));
             }
         }
     }
@@ -106,32 +124,16 @@ fn weight(request: &[u8]) -> Option<usize> {
 
 /// Passes bytes on between each client and a connection of its own to `to`: one read, one write per wake-up.
 pub fn relay(socket: &Path, to: &Path) -> io::Result<()> {
-    let listener = UnixListener::bind(socket)?;
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&epoll, &listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
-    child::ready();
+    let mut came = vec![0; CHUNK];
     // In pairs: what comes from one goes to the other.
-    let mut ends: Vec<Option<UnixStream>> = Vec::new();
-    let (mut events, mut came) = (Vec::with_capacity(1024), vec![0; CHUNK]);
-    loop {
-        events.clear();
-        match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        for event in &events {
-            let n = event.data.u64();
-            if n == u64::MAX {
-                for stream in [listener.accept()?.0, UnixStream::connect(to)?] {
-                    let data = epoll::EventData::new_u64(ends.len() as u64);
-                    epoll::add(&epoll, &stream, data, epoll::EventFlags::IN)?;
-                    ends.push(Some(stream));
-                }
-                continue;
-            }
-            let n = n as usize;
-            let (Some(from), Some(to)) = (&ends[n], &ends[n ^ 1]) else { continue };
-            let (mut from, mut to) = (from, to);
+    readable(
+        socket,
+        epoll::EventFlags::IN,
+        |client| Ok(vec![client, UnixStream::connect(to)?]),
+        |ends, n| {
+            let (Some(mut from), Some(mut to)) = (ends[n].as_ref(), ends[n ^ 1].as_ref()) else {
+                return Ok(());
+            };
             let passed = match from.read(&mut came) {
                 Ok(0) | Err(_) => false,
                 Ok(read) => to.write_all(&came[..read]).is_ok(),
@@ -139,8 +141,9 @@ pub fn relay(socket: &Path, to: &Path) -> io::Result<()> {
             if !passed {
                 (ends[n], ends[n ^ 1]) = (None, None);
             }
-        }
-    }
+            Ok(())
+        },
+    )
 }
 
 /// What [`bulk`] is asked to do with so many bytes.
