@@ -146,7 +146,7 @@ impl FileServer for Tape {
                 let qid = *req.node::<Qid>().expect("all nodes are");
                 let size = books.length.unwrap_or(books.data.len() as u64);
                 let (qid, mode) = if qid == ROOT { (ROOT, 0o40755) } else { (books.qid, books.mode) };
-                Reply::Attr(Attr { valid: GetMask::BASIC, qid, mode, size, ..Attr::default() })
+                Reply::Attr(Box::new(Attr { valid: GetMask::BASIC, qid, mode, size, ..Attr::default() }))
             }
             Op::Clunk => Reply::Done,
             _ => return req.now(Err(Errno::EOPNOTSUPP.into())),
