@@ -22,10 +22,9 @@ use crate::upstream::{Ident, Root};
 pub(crate) struct Step {
     /// `None`: the root.
     pub(crate) parent: Option<Arc<Step>>,
-    pub(crate) name: Box<[u8]>,
     /// What a Twstat has called it since.
     pub(crate) renamed: ArcSwapOption<Box<[u8]>>,
-    /// Where the name leads if nothing is mounted there.
+    /// Where its name leads if nothing is mounted there: its last name is the one that was walked.
     pub(crate) covered: Place,
 }
 
@@ -100,7 +99,8 @@ pub(crate) enum Open {
     /// It is an attribute of a file, to be read or written.
     Attribute,
     /// It is a directory that is read by us and not passed on: a union, or one with mount points in it.
-    Here(AsyncMutex<Listing>),
+    /// Boxed, for most fids are files.
+    Here(Box<AsyncMutex<Listing>>),
 }
 
 /// The mapped qid of a file with a fid: unique while it lives.
@@ -124,17 +124,21 @@ impl Drop for Held {
 
 impl Step {
     pub(crate) fn root(covered: Place) -> Arc<Self> {
-        Arc::new(Self { parent: None, name: Box::default(), renamed: ArcSwapOption::empty(), covered })
+        Arc::new(Self { parent: None, renamed: ArcSwapOption::empty(), covered })
     }
 
-    pub(crate) fn child(parent: &Arc<Self>, name: &[u8], covered: Place) -> Arc<Self> {
-        let (parent, renamed) = (Some(parent.clone()), ArcSwapOption::empty());
-        Arc::new(Self { parent, name: name.into(), renamed, covered })
+    pub(crate) fn child(parent: &Arc<Self>, covered: Place) -> Arc<Self> {
+        Arc::new(Self { parent: Some(parent.clone()), renamed: ArcSwapOption::empty(), covered })
+    }
+
+    /// The name that was walked.
+    pub(crate) fn name(&self) -> &[u8] {
+        self.covered.path.rsplit(|&b| b == b'/').next().unwrap_or_default()
     }
 
     /// Its name now.
     pub(crate) fn called(&self) -> Box<[u8]> {
-        self.renamed.load().as_ref().map_or_else(|| self.name.clone(), |name| Box::clone(name))
+        self.renamed.load().as_ref().map_or_else(|| self.name().into(), |name| Box::clone(name))
     }
 
     /// The way from the root, for messages.
@@ -142,7 +146,7 @@ impl Step {
         let mut names = Vec::new();
         let mut step = self;
         while let Some(parent) = &step.parent {
-            names.push(nine_proto::show(&step.name).to_string());
+            names.push(nine_proto::show(step.name()).to_string());
             step = parent;
         }
         names.reverse();

@@ -367,7 +367,7 @@ impl Core {
         if flags.changes() {
             return Err(refused(Errno::EISDIR, "is a directory"));
         }
-        let listing = AsyncMutex::new(Listing::open(self, cfid).await?);
+        let listing = Box::new(AsyncMutex::new(Listing::open(self, cfid).await?));
         let open = self.opened(cfid, cfid.live().raw, Open::Here(listing));
         Ok(Reply::Open { qid: open.qid.qid, iounit: 0, node: node(open) })
     }
@@ -506,7 +506,7 @@ impl Core {
                     let mut place = cfid.place().clone();
                     for name in names.iter() {
                         place = place.child(name);
-                        step = Step::child(&step, name, place.clone());
+                        step = Step::child(&step, place.clone());
                     }
                     let crossed = if names.is_empty() { cfid.crossed.clone() } else { None };
                     let root = root.clone();
@@ -539,7 +539,7 @@ impl Core {
                 Reply::Open { qid: open.qid.qid, iounit, node: node(open) }
             }
             (Op::Create { name, flags, .. }, Got::Open { qid, iounit }) => {
-                let step = Step::child(&cfid.step, name, cfid.place().child(name));
+                let step = Step::child(&cfid.step, cfid.place().child(name));
                 let (file, own) = (live.file.clone(), live.root.clone());
                 let made = self.cfid(&cfid.by, Pos { step, crossed: None, root: own, file, raw: qid });
                 let made = CFid { open: Some(Open::There(flags)), ..made };

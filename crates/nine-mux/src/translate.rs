@@ -42,7 +42,7 @@ impl Core {
             return Ok(self.made(cfid, pos, flags));
         }
         let dir = self.creating(cfid).await?;
-        let step = Step::child(&dir.step, name, dir.place().child(name));
+        let step = Step::child(&dir.step, dir.place().child(name));
         let file = match make {
             Make::File if may_be_there => self.open_or_create(&dir, name, flags, perm, gid).await?,
             Make::File => self.create_file(&dir, name, flags, perm, gid).await?,
@@ -59,7 +59,7 @@ impl Core {
         }
         let made = self.cfid(&cfid.by, pos);
         match Listing::open(self, &made).await {
-            Ok(listing) => Ok(CFid { open: Some(Open::Here(AsyncMutex::new(listing))), ..made }),
+            Ok(listing) => Ok(CFid { open: Some(Open::Here(Box::new(AsyncMutex::new(listing)))), ..made }),
             Err(error) => {
                 // Its permissions do not let us read it: nothing is made.
                 let _ = dir.file.unlink(name, true).await;

@@ -276,7 +276,7 @@ async fn mounted(
     entry: &Entry,
     attrs: bool,
 ) -> Result<Option<Shown>, Error> {
-    let step = Step::child(&cfid.step, &entry.name, dir.child(&entry.name));
+    let step = Step::child(&cfid.step, dir.child(&entry.name));
     let shown = async {
         let pos = core.cross(&cfid.by, step, head.clone()).await?;
         let map = |qid| core.qids.map(pos.root.map(), qid);

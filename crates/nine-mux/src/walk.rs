@@ -173,7 +173,7 @@ impl Core {
                     let mut covered = place;
                     for name in &names[..run] {
                         covered = covered.child(name);
-                        step = Step::child(&step, name, covered.clone());
+                        step = Step::child(&step, covered.clone());
                     }
                     let mut next = Pos { step, crossed: None, root: here.0, file: Arc::new(file), raw };
                     if let Some(head) = head {
@@ -206,7 +206,7 @@ impl Core {
         // What it was attached to is where nothing leads out of, wherever it has been moved.
         let is_plain = pos.crossed.is_none()
             && parent.parent.is_some()
-            && pos.step.covered == parent.covered.child(&pos.step.name);
+            && pos.step.covered == parent.covered.child(pos.step.name());
         match space.head(&parent.covered) {
             None if is_plain => {
                 // The upstream knows where it is now, also if somebody has renamed it.
