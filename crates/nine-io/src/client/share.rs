@@ -1,6 +1,7 @@
 //! Shares of a connection that many clients use: whose turn it is, and how much one may have.
 //!
-//! Clients that wait take turns, one call each. A client may have a quarter of the calls and bytes that the others
+//! Clients that wait take turns, one call each; those whose next call is small have turns of their own, so that nobody
+//! looks through the large ones for them. A client may have a quarter of the calls and bytes that the others
 //! leave, so that the requests of a few clients that a server never answers do not take all of them. Client 0 is
 //! whoever owns the connection; it has no limit but the connection's own.
 
@@ -18,18 +19,25 @@ pub(super) struct Ledger {
     pub(super) bytes: usize,
 }
 
+/// Kinds of calls, by their cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    Small,
+    Large,
+}
+
 /// See the module. Knows tickets, not calls; a client is known while it has any.
 #[derive(Default)]
 pub(super) struct Shares {
     clients: HashMap<u64, Client>,
-    /// Those that wait, whose turn it is first.
-    ring: VecDeque<u64>,
+    /// Those that wait, whose turn it is first: by the size of their next call.
+    rings: [VecDeque<u64>; 2],
 }
 
 #[derive(Default)]
 struct Client {
     has: Ledger,
-    waiting: VecDeque<u64>,
+    waiting: VecDeque<(u64, Size)>,
 }
 
 impl Shares {
@@ -66,23 +74,26 @@ impl Shares {
         }
     }
 
-    pub(super) fn wait(&mut self, client: u64, ticket: u64) {
+    pub(super) fn wait(&mut self, client: u64, ticket: u64, size: Size) {
         let waiting = &mut self.clients.entry(client).or_default().waiting;
         if waiting.is_empty() {
-            self.ring.push_back(client);
+            self.rings[size as usize].push_back(client);
         }
-        waiting.push_back(ticket);
+        waiting.push_back((ticket, size));
     }
 
     /// A call that waits was taken back.
     pub(super) fn take_back(&mut self, client: u64, ticket: u64) {
         let Some(of) = self.clients.get_mut(&client) else { return };
-        of.waiting.retain(|waiting| *waiting != ticket);
-        if of.waiting.is_empty() {
-            self.ring.retain(|waiting| *waiting != client);
-            if of.has.calls == 0 {
-                self.clients.remove(&client);
-            }
+        let first = of.waiting.front().map(|(_, size)| *size);
+        of.waiting.retain(|(waiting, _)| *waiting != ticket);
+        let next = of.waiting.front().map(|(_, size)| *size);
+        if first != next {
+            first.into_iter().for_each(|size| self.rings[size as usize].retain(|waiting| *waiting != client));
+            next.into_iter().for_each(|size| self.rings[size as usize].push_back(client));
+        }
+        if of.waiting.is_empty() && of.has.calls == 0 {
+            self.clients.remove(&client);
         }
     }
 
@@ -91,37 +102,38 @@ impl Shares {
         self.clients.get(&client).is_some_and(|client| !client.waiting.is_empty())
     }
 
-    /// Clients that wait.
-    pub(super) fn turns(&self) -> usize {
-        self.ring.len()
+    /// Clients that wait with a call of this size.
+    pub(super) fn turns(&self, size: Size) -> usize {
+        self.rings[size as usize].len()
     }
 
     /// The client whose turn it is, and its first ticket.
-    pub(super) fn next(&self) -> Option<(u64, u64)> {
-        let client = *self.ring.front()?;
-        Some((client, *self.clients.get(&client)?.waiting.front()?))
+    pub(super) fn next(&self, size: Size) -> Option<(u64, u64)> {
+        let client = *self.rings[size as usize].front()?;
+        Some((client, self.clients.get(&client)?.waiting.front()?.0))
     }
 
     /// It cannot use its turn.
-    pub(super) fn pass(&mut self) {
-        self.ring.rotate_left(1);
+    pub(super) fn pass(&mut self, size: Size) {
+        self.rings[size as usize].rotate_left(1);
     }
 
-    /// Its ticket is served, or was taken back.
-    pub(super) fn served(&mut self, client: u64) {
-        self.ring.pop_front();
+    /// The first ticket of the client whose turn it is has been served, or was taken back.
+    pub(super) fn served(&mut self, size: Size) {
+        let Some(client) = self.rings[size as usize].pop_front() else { return };
         let Some(of) = self.clients.get_mut(&client) else { return };
         of.waiting.pop_front();
-        if !of.waiting.is_empty() {
-            self.ring.push_back(client);
-        } else if of.has.calls == 0 {
-            self.clients.remove(&client);
+        match of.waiting.front() {
+            Some((_, next)) => self.rings[*next as usize].push_back(client),
+            None if of.has.calls == 0 => drop(self.clients.remove(&client)),
+            None => {}
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Size::{Large, Small};
     use super::*;
 
     #[test]
@@ -140,31 +152,51 @@ mod tests {
     #[test]
     fn what_is_taken_back_leaves_nothing() {
         let mut shares = Shares::default();
-        shares.wait(1, 0);
+        shares.wait(1, 0, Small);
         for ticket in 1..100 {
-            shares.wait(1, ticket);
+            shares.wait(1, ticket, if ticket % 2 == 0 { Small } else { Large });
             shares.take_back(1, ticket);
         }
         assert_eq!(shares.clients[&1].waiting.len(), 1);
         shares.take_back(1, 0);
-        assert_eq!((shares.clients.len(), shares.turns()), (0, 0));
+        assert_eq!((shares.clients.len(), shares.turns(Small), shares.turns(Large)), (0, 0, 0));
     }
 
     #[test]
     fn clients_take_turns_and_each_keeps_its_order() {
         let mut shares = Shares::default();
         for ticket in 0..100 {
-            shares.wait(1, ticket);
+            shares.wait(1, ticket, Small);
         }
-        shares.wait(2, 100);
-        shares.wait(2, 101);
+        shares.wait(2, 100, Small);
+        shares.wait(2, 101, Small);
         let mut order = Vec::new();
-        while let Some((client, ticket)) = shares.next() {
+        while let Some((_, ticket)) = shares.next(Small) {
             order.push(ticket);
-            shares.served(client);
+            shares.served(Small);
         }
         assert_eq!(order[..5], [0, 100, 1, 101, 2]);
         assert_eq!((order.len(), shares.clients.len()), (102, 0));
+    }
+
+    #[test]
+    fn a_client_has_its_turn_among_those_with_calls_like_its_next() {
+        let mut shares = Shares::default();
+        shares.wait(1, 10, Large);
+        shares.wait(1, 11, Small);
+        shares.wait(2, 20, Small);
+        assert_eq!((shares.next(Large), shares.next(Small)), (Some((1, 10)), Some((2, 20))));
+        shares.served(Large);
+        assert_eq!((shares.next(Large), shares.turns(Small)), (None, 2));
+        shares.wait(3, 30, Large);
+        shares.wait(3, 31, Small);
+        shares.take_back(3, 30);
+        let mut order = Vec::new();
+        while let Some((_, ticket)) = shares.next(Small) {
+            order.push(ticket);
+            shares.served(Small);
+        }
+        assert_eq!((order, shares.clients.len()), (vec![20, 11, 31], 0));
     }
 
     #[test]

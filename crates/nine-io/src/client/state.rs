@@ -23,7 +23,7 @@ use super::answer::Answer;
 use super::error::{Error, Result};
 use super::forward::Forwarded;
 use super::out::Out;
-use super::share::{Ledger, Shares};
+use super::share::{Ledger, Shares, Size};
 use crate::sync::{Mutex, lock};
 
 /// What a message and its answer are charged at least, bytes.
@@ -249,7 +249,7 @@ impl State {
         } else {
             self.ticket += 1;
             self.queue.insert(self.ticket, Queued { call, message: queued, payload, intent, sent });
-            self.shares.wait(share, self.ticket);
+            self.shares.wait(share, self.ticket, size_of(sent.cost));
             self.full |= !self.fits(sent.cost);
             At::Queue(self.ticket)
         };
@@ -520,32 +520,44 @@ impl State {
             self.note(tag, Sent::default());
         }
         self.full = false;
-        let mut turns = self.shares.turns();
-        while turns > 0
-            && let Some((share, ticket)) = self.shares.next()
-        {
-            let Some(sent) = self.queue.get(&ticket).map(|queued| queued.sent) else {
-                // Taken back meanwhile.
-                self.shares.served(share);
-                continue;
-            };
-            self.full |= !self.fits(sent.cost);
-            let passes = !self.full || sent.cost <= OVERTAKES;
-            if !passes || !self.fits(sent.cost) || !self.may(&sent) {
-                self.shares.pass();
-                turns -= 1;
-                continue;
+        // Both in turn, so that neither holds the other up. What the first one waits for, those behind it wait for.
+        let mut turns = [Size::Small, Size::Large].map(|size| self.shares.turns(size));
+        while turns != [0, 0] {
+            for size in [Size::Small, Size::Large] {
+                let left = &mut turns[size as usize];
+                let Some((_, ticket)) = self.shares.next(size).filter(|_| *left > 0) else {
+                    *left = 0;
+                    continue;
+                };
+                let Some(sent) = self.queue.get(&ticket).map(|queued| queued.sent) else {
+                    // Taken back meanwhile.
+                    self.shares.served(size);
+                    continue;
+                };
+                if !self.fits(sent.cost) || (self.full && size == Size::Large) {
+                    self.full = true;
+                    *left = 0;
+                } else if !self.may(&sent) {
+                    self.shares.pass(size);
+                    *left -= 1;
+                } else {
+                    self.shares.served(size);
+                    *left = self.shares.turns(size);
+                    self.send_queued(ticket);
+                }
             }
-            self.shares.served(share);
-            turns = self.shares.turns();
-            let Queued { call, message, payload, intent, sent } =
-                self.queue.remove(&ticket).expect("looked at just now");
-            let start = self.out.heads.len();
-            self.out.heads.extend_from_slice(&message);
-            let tag = self.sends(start, payload, intent, sent);
-            if let Slot::Waits { at, .. } = &mut self.calls[call] {
-                *at = At::Tag(tag);
-            }
+        }
+    }
+
+    /// There is room for a call that has waited.
+    fn send_queued(&mut self, ticket: u64) {
+        let Queued { call, message, payload, intent, sent } =
+            self.queue.remove(&ticket).expect("looked at just now");
+        let start = self.out.heads.len();
+        self.out.heads.extend_from_slice(&message);
+        let tag = self.sends(start, payload, intent, sent);
+        if let Slot::Waits { at, .. } = &mut self.calls[call] {
+            *at = At::Tag(tag);
         }
     }
 
@@ -571,6 +583,11 @@ impl State {
             _ => SMALL,
         }
     }
+}
+
+/// Small calls do not wait behind large ones.
+fn size_of(cost: usize) -> Size {
+    if cost <= OVERTAKES { Size::Small } else { Size::Large }
 }
 
 /// Of a call that was flushed and has not happened, or that nobody could wait for any longer.
