@@ -520,6 +520,39 @@ fn whatever_changes_a_file_through_the_mux_is_seen_by_the_next_read() {
 }
 
 #[test]
+fn another_version_is_seen_when_somebody_asks_and_after_a_second_in_any_case() {
+    for asked in [true, false] {
+        let world = World::new(1);
+        let m = Muxed::new(&world);
+        world.run(async move {
+            let tape = Tape::new(bytes(1 << 20));
+            mounted(&m, &tape, Shape::default()).await;
+            let (_client, root) = m.client(Dialect::L).await;
+            let (_other, elsewhere) = m.client(Dialect::P2000).await;
+            let file = root.open("far/f", OpenFlags::READ).await.unwrap();
+            let mut at = 0;
+            for _ in 0..5 {
+                at += file.read(at, 1000).await.unwrap().len() as u64;
+            }
+            tape.books().change(|all| all.fill(7));
+            let begun = m.env.now();
+            if asked {
+                elsewhere.walk("far/f").await.unwrap();
+            }
+            let limit = if asked { Duration::from_millis(100) } else { Duration::from_millis(1500) };
+            let mut old = 0;
+            while *file.read(at, 1000).await.unwrap() != [7; 1000] {
+                assert!(m.env.now() - begun < limit, "it is still the old one");
+                sleep(&m.env, Duration::from_millis(50)).await;
+                at += 1000;
+                old += 1;
+            }
+            assert_eq!(asked, old == 0, "{old} reads of the old one");
+        });
+    }
+}
+
+#[test]
 fn what_has_lain_too_long_is_not_served() {
     let world = World::new(1);
     let m = Muxed::new(&world);
