@@ -5,8 +5,8 @@
 //! not; requests asked again where that is safe.
 //!
 //! A lane has one *mender* while there is something to bring back: it dials, once a second, and then *replays* the
-//! fids, [`REPLAY`] at a time. A request does not wait for that: it brings its own fid back first. The replay goes on where
-//! the last one was cut off, so that each fid has its turn however often that happens.
+//! fids, [`REPLAY`] at a time. A request does not wait for that: it brings its own fid back first. The replay goes on
+//! where the last one was cut off, so that each fid has its turn however often that happens.
 //!
 //! Always holds: a fid stands for the file it stood for before, by qid, or answers ESTALE; on an equal server, whose
 //! qids say nothing, only what has no state there. What may have been done already is not done again. A server that is

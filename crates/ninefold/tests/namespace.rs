@@ -1,4 +1,5 @@
-//! The examples of docs/namespace.md: each name space file is served, and what follows it is typed.
+//! The examples of docs/namespace.md: each name space file is served, and what follows it is typed; lines alone are
+//! understood.
 
 mod common;
 
@@ -7,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::Server;
+use nine_mux::script;
 
 /// A fenced block: the words after the fence, and its lines.
 type Block = (String, Vec<String>);
@@ -27,6 +29,10 @@ fn every_example_of_the_document_is_true() {
                 let server: &Server = server.as_ref().expect("a name space file comes first");
                 assert_eq!(session(server, &lines), lines);
                 typed += 1;
+            }
+            None if kind == "lines" => {
+                let script = script::parse("lines", &lines.join("\n"), &mut script::Alone);
+                assert_eq!(script.wrong, [], "{lines:?}");
             }
             _ => panic!("a block of no known kind: {kind}"),
         }

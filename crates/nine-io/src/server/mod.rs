@@ -230,8 +230,8 @@ impl Drop for Guest {
     }
 }
 
-/// Open files of servers that have descriptors for them, of all clients together: half of the descriptors this process may have, for each may need one; the rest
-/// is for connections and the servers' own use.
+/// Open files of servers that have descriptors for them, of all clients together: half of the descriptors this process
+/// may have, for each may need one; the rest is for connections and the servers' own use.
 fn opens_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX))

@@ -137,6 +137,10 @@ impl Zeros {
 }
 
 impl FileServer for Zeros {
+    fn has_descriptors(&self) -> bool {
+        true
+    }
+
     fn serve(&self, req: Req) -> Answer {
         let reply = match req.op() {
             Op::Auth { .. } => {
