@@ -70,15 +70,14 @@ impl FromStr for Kind {
             }
             None if !word.contains('!') => Err(format!("`{word}` is no server; {KNOWN}")),
             _ => {
-                let mut all = vec![Reached::parse(word)?];
                 // A comma may be of a path: what follows it is an address, or is none.
-                for (at, _) in word.match_indices(',') {
-                    if let Ok(Kind::Remote(rest)) = word[at + 1..].parse() {
-                        all = vec![Reached::parse(&word[..at])?];
-                        all.extend(rest);
-                        break;
-                    }
-                }
+                let equal = word.match_indices(',').find_map(|(at, _)| match word[at + 1..].parse() {
+                    Ok(Kind::Remote(rest)) => Some((&word[..at], rest)),
+                    _ => None,
+                });
+                let (first, rest) = equal.unwrap_or((word, Vec::new()));
+                let mut all = vec![Reached::parse(first)?];
+                all.extend(rest);
                 if all.len() > 1 + nine_mux::OTHERS_MAX as usize {
                     return Err(format!("equal servers are at most {}", 1 + nine_mux::OTHERS_MAX));
                 }
