@@ -109,8 +109,16 @@ impl Core {
             Ok(_) => return Way::Refused(Error::new(Errno::EXDEV, "the files are on different servers")),
             Err(_) => None,
         };
-        let everywhere =
-            matches!(op, Op::Walk { .. } | Op::Read { .. } | Op::Write { .. } | Op::Remove | Op::Clunk);
+        // Each dialect has a message for these.
+        let everywhere = matches!(
+            op,
+            Op::Walk { .. }
+                | Op::Read { .. }
+                | Op::Write { .. }
+                | Op::Getattr { .. }
+                | Op::Remove
+                | Op::Clunk
+        );
         let has_message = || everywhere || message(req, &live, other, NOFID).is_some();
         if self.is_simple(&op, &cfid, &live, req.dialect()) && !into_union && has_message() {
             let later = live.later();
@@ -188,11 +196,12 @@ impl Core {
     pub(crate) fn forward(&self, req: Req, passed: &Passed) -> Answer {
         let live = passed.live();
         let client = &live.root.client;
-        let newfid = match newfid(&req.op(), client) {
+        let op = req.op();
+        let newfid = match newfid(&op, client) {
             Ok(newfid) => newfid,
             Err(error) => return req.now(Err(error.into_reply())),
         };
-        if matches!(req.op(), Op::Remove | Op::Clunk) {
+        if matches!(op, Op::Remove | Op::Clunk) {
             live.file.leave();
         }
         self.counts.forwarded.fetch_add(1, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 //! whoever owns the connection; it has no limit but the connection's own.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// What every client may have, whatever the others do: calls.
 const FLOOR: usize = 4;
@@ -29,9 +30,27 @@ pub(super) enum Size {
 /// See the module. Knows tickets, not calls; a client is known while it has any.
 #[derive(Default)]
 pub(super) struct Shares {
-    clients: HashMap<u64, Client>,
+    clients: HashMap<u64, Client, BuildHasherDefault<Spread>>,
     /// Those that wait, whose turn it is first: by the size of their next call.
     rings: [VecDeque<u64>; 2],
+}
+
+/// Hashes the numbers of clients: they are counted by ourselves, so nobody chooses them to collide.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a client is a u64");
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 #[derive(Default)]
