@@ -60,7 +60,7 @@ pub fn mux(script: &Path, socket: &Path) -> io::Result<()> {
     on_cores(async |env, seats| {
         let clients = Core::default();
         let mux = Mux::new(Servers.backbone(MAIN), Arc::new(Numeric));
-        env.spawn(Box::pin(mux.run(env)));
+        env.spawn(Box::pin(mux.run(env, seats)));
         let owner = Owner { name: Box::default(), uid: Some(geteuid().as_raw()) };
         let live = Live::new(mux.clone(), owner, Servers, clients.clone());
         live.mount_files(MAIN, env.wall()).await.map_err(io::Error::other)?;

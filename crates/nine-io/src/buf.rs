@@ -1,12 +1,14 @@
-//! Receive buffers: they belong to a pool of the core, frames borrow them by counting.
+//! Receive buffers: they belong to a pool of the core (of its thread), frames borrow them by counting.
 //!
 //! A connection holds a buffer only while part of a frame is in it. A frame larger than a buffer is read into one of
 //! its own once it has filled half a buffer; a frame that outlives its batch is copied out unless it fills half of its
 //! buffer. When the last frame of a buffer goes, on whatever thread, the buffer is free again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+
+use crate::sync::{Mutex, lock};
 
 /// What one read of a connection can take.
 pub(crate) const READ_SIZE: usize = 64 * 1024;
@@ -21,11 +23,20 @@ pub struct Pool {
     free: Arc<Mutex<[Vec<Vec<u8>>; 2]>>,
 }
 
+thread_local! {
+    static HERE: Pool = Pool::default();
+}
+
 impl Pool {
+    /// That of this core.
+    pub(crate) fn here() -> Self {
+        HERE.with(Clone::clone)
+    }
+
     /// A buffer of at least `len` bytes, with unspecified content.
     pub(crate) fn take(&self, len: usize) -> Arc<Buf> {
         let class = usize::from(len > READ_SIZE);
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = lock(&self.free);
         let fits = |b: &Vec<u8>| b.len() >= len && (class == 0 || b.len() / 2 <= len);
         let found = free[class].iter().rposition(fits).map(|i| free[class].swap_remove(i));
         drop(free);
@@ -44,7 +55,7 @@ pub(crate) struct Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         if let Some(pool) = &self.pool {
-            let mut free = pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut free = lock(&pool.free);
             let list = &mut free[usize::from(self.bytes.len() > READ_SIZE)];
             if list.len() < KEEP {
                 list.push(std::mem::take(&mut self.bytes));

@@ -27,13 +27,13 @@ use bytes::{Bytes, BytesMut};
 use nine_io::Payload;
 use nine_io::client::{Cancel, Error, File, Reader, heed};
 use nine_io::server::{Answer, Reply, Req, Request};
+use nine_net::lock::{Mutex, lock};
 use nine_proto::{Attr, GetMask, Op, OpenFlags, Qid, Time, mode};
 
 use crate::cfid::{CFid, Live};
 use crate::core::Core;
 use crate::outside::Outside;
 use crate::serve::Passed;
-use crate::sync::{Mutex, lock};
 use crate::upstream::Root;
 
 /// What the runs of a mux share.

@@ -19,7 +19,7 @@ use crate::upstream::{Boxed, Dial, Server, Spawn};
 impl Mux {
     /// A connection of this process (muxattach), to send and receive messages without ever being blocked.
     pub fn attach(&self, core: &Core) -> Con {
-        let pipe = serve(self, core, &*self.0.outside);
+        let pipe = serve(self, core, &self.0.outside.place(0));
         Con {
             pipe,
             dialect: Dialect::P2000,
@@ -32,7 +32,7 @@ impl Mux {
 
     /// A client of this process, and the driver to be spawned.
     pub async fn client(&self, core: &Core, options: Options) -> Result<(Client, Driver), Error> {
-        Client::connect(serve(self, core, &*self.0.outside), options).await
+        Client::connect(serve(self, core, &self.0.outside.place(0)), options).await
     }
 }
 

@@ -39,7 +39,7 @@ impl Core {
             named,
             ident: self.ident("", None, Standing::Proven),
             hops: 0,
-            client: req.id().conn,
+            client: self.outside.number(req.id().conn, req.who()),
         });
         let (client, member) = self.connect(&by, &tree).await?;
         let afid = client.new_fid()?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nine_io::client::{Client, Error, File, heed};
 use nine_net::Env;
+use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Names};
 
 use crate::ahead::Runs;
@@ -19,7 +20,6 @@ use crate::named::Named;
 use crate::outside::Outside;
 use crate::qid::Qids;
 use crate::space::{Flags, Mount, Place, Space, TreeId};
-use crate::sync::{Mutex, lock};
 use crate::upstream::{As, GREETING, Ident, Root, Server, Standing, Tree, Upstream};
 use crate::walk::{Last, Pos};
 

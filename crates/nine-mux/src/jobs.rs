@@ -14,8 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use nine_io::client::{Cancel, Scope};
 use nine_io::server::ReqId;
-
-use crate::sync::{Mutex, lock};
+use nine_net::lock::{Mutex, lock};
 
 /// What a job is: it answers its request before it ends.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;

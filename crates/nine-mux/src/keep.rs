@@ -25,13 +25,13 @@ use futures_util::lock::Mutex as AsyncMutex;
 use futures_util::stream::{self, StreamExt};
 use nine_io::client::{Client, Error, heed};
 use nine_io::server::{Later, Reply};
+use nine_net::lock::{Mutex, lock};
 use nine_proto::{Attr, Errno, GetMask, LockRequest, LockStatus, LockType, Op, OpenFlags, Qid};
 
 use crate::cfid::{CFid, Live, Open};
 use crate::core::{Core, refused};
 use crate::outside::Outside;
 use crate::space::Place;
-use crate::sync::{Mutex, lock};
 use crate::upstream::{Lane, RETRY, Root};
 use crate::walk::steps;
 

@@ -32,7 +32,6 @@ pub mod script;
 mod serve;
 mod show;
 mod space;
-mod sync;
 mod translate;
 mod union;
 mod upstream;
@@ -42,7 +41,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use nine_io::client::Error;
+use nine_io::server::Seat;
 use nine_net::Env;
+use nine_net::lock::lock;
 use nine_proto::Names;
 
 pub use ahead::TOTAL as AHEAD_MAX;
@@ -57,7 +58,6 @@ pub use upstream::{As, BUDGET, Boxed, Dial, GREETING, HOPS_MAX, OTHERS_MAX, OWNE
 
 use crate::cfid::Walker;
 use crate::core::Core;
-use crate::sync::lock;
 
 /// The name space that clients get who ask for none.
 pub const MAIN: &str = "main";
@@ -87,9 +87,11 @@ impl Mux {
         Self(core)
     }
 
-    /// Does what needs the time and tasks of a core; does not end. To be polled on one core, for all.
-    pub fn run<E: Env>(&self, env: E) -> impl Future<Output = ()> + use<E> {
+    /// Does what needs the time and tasks of a core; does not end. To be polled on one core, for all; the others are
+    /// `seats`, and have the connections of their clients if a mount has as many as there are cores.
+    pub fn run<E: Env>(&self, env: E, seats: &[Arc<Seat>]) -> impl Future<Output = ()> + use<E> {
         let core = self.0.clone();
+        core.outside.sit(seats.to_vec());
         async move { core.run(env).await }
     }
 

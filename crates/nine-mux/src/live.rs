@@ -19,13 +19,13 @@ use std::time::Duration;
 use nine_io::client::Error;
 use nine_io::server::Core as Clients;
 use nine_io::synth::{Ask, Dir, File, Node, Tree, Visitor};
+use nine_net::lock::{Mutex, lock};
 use nine_proto::{Dialect, Errno, show};
 
 use crate::core::refused;
 use crate::script::{self, Alone, Mount, Statement, User, quote};
 use crate::show::{MountStatus, UpstreamStatus};
 use crate::space::{Flags, Order};
-use crate::sync::{Mutex, lock};
 use crate::upstream::{As, OWNER, Server};
 use crate::{Local, MAIN, Mux, Owner};
 

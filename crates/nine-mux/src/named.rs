@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::space::Space;
-use crate::sync::{Mutex, lock};
+use nine_net::lock::{Mutex, lock};
 
 /// See the module. Readers take the value without a lock; changes are made one after the other.
 pub(crate) struct Named {

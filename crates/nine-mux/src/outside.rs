@@ -1,23 +1,29 @@
 //! What a mux needs of the world around it, and what is only there where [`run`](crate::Mux::run) is polled: the time,
 //! timers, and tasks. Errands for it are left here, from any thread.
+//!
+//! Connections live on the cores of those who use them: core 0 polls `run`, the others are the [`Seat`]s.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use nine_io::server::{Seat, Who};
 use nine_net::Env;
+use nine_net::lock::{Mutex, lock};
 
-use crate::sync::{Mutex, lock};
 use crate::upstream::{Boxed, Spawn};
 
 #[derive(Default)]
-pub(crate) struct Outside(Mutex<Errands>);
+pub(crate) struct Outside {
+    errands: Mutex<Errands>,
+    seats: OnceLock<Vec<Arc<Seat>>>,
+}
 
 #[derive(Default)]
 struct Errands {
-    /// Drivers of upstreams that were just reached: one for each connection.
+    /// Dials, and drivers of upstreams that were just reached: one for each connection.
     tasks: Vec<Boxed<()>>,
     /// Who wants to know the time; one for each job at most.
     asking: Vec<Waker>,
@@ -72,24 +78,83 @@ impl Drop for Set {
     }
 }
 
-impl Spawn for Outside {
+/// One core of the [`Outside`].
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) outside: Arc<Outside>,
+    seat: usize,
+}
+
+impl Spawn for Place {
     fn spawn(&self, task: Boxed<()>) {
-        let runner = {
-            let mut errands = lock(&self.0);
-            errands.tasks.push(task);
-            errands.runner.take()
-        };
-        runner.into_iter().for_each(Waker::wake);
+        match self.seat.checked_sub(1) {
+            Some(n) => self.outside.seats()[n].spawn(task),
+            None => self.outside.errand(|errands| errands.tasks.push(task)),
+        }
+    }
+}
+
+impl Place {
+    /// What a future comes to that runs there: what it opens is of that core's reactor.
+    pub(crate) async fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+        if self.outside.seats().is_empty() {
+            return future.await;
+        }
+        type Told<T> = Mutex<(Option<T>, Option<Waker>)>;
+        let told = Arc::new(Told::new((None, None)));
+        let tell = told.clone();
+        self.spawn(Box::pin(async move {
+            let value = future.await;
+            let mut told = lock(&tell);
+            told.0 = Some(value);
+            let waker = told.1.take();
+            drop(told);
+            waker.into_iter().for_each(Waker::wake);
+        }));
+        poll_fn(|cx| {
+            let mut told = lock(&told);
+            told.1 = Some(cx.waker().clone());
+            told.0.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 
 impl Outside {
+    /// The other cores, once they are known: before the first client.
+    pub(crate) fn sit(&self, seats: Vec<Arc<Seat>>) {
+        let _ = self.seats.set(seats);
+    }
+
+    fn seats(&self) -> &[Arc<Seat>] {
+        self.seats.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// The number by which a client chooses its lane: as many lanes as cores keep each client to a lane of its core.
+    pub(crate) fn number(&self, conn: u64, who: &Who) -> u64 {
+        conn * (self.seats().len() as u64 + 1) + u64::from(who.seat)
+    }
+
+    /// The core of a lane.
+    pub(crate) fn place(self: &Arc<Self>, lane: u16) -> Place {
+        Place { outside: self.clone(), seat: usize::from(lane) % (self.seats().len() + 1) }
+    }
+
+    fn errand(&self, leave: impl FnOnce(&mut Errands)) {
+        let runner = {
+            let mut errands = lock(&self.errands);
+            leave(&mut errands);
+            errands.runner.take()
+        };
+        runner.into_iter().for_each(Waker::wake);
+    }
+
     /// The time.
     pub(crate) async fn now(&self) -> Duration {
         let mut asked = None;
         poll_fn(|cx| {
             let runner = {
-                let mut errands = lock(&self.0);
+                let mut errands = lock(&self.errands);
                 match asked {
                     Some(visits) if visits != errands.visits => return Poll::Ready(errands.now),
                     _ => asked = Some(errands.visits),
@@ -106,7 +171,7 @@ impl Outside {
     /// The time since 1970.
     pub(crate) async fn wall(&self) -> Duration {
         self.now().await;
-        lock(&self.0).wall
+        lock(&self.errands).wall
     }
 
     /// What a future comes to, unless `limit` passes before.
@@ -119,12 +184,7 @@ impl Outside {
             }
             let alarm = alarm.get_or_insert_with(|| {
                 let alarm = Arc::<Alarm>::default();
-                let runner = {
-                    let mut errands = lock(&self.0);
-                    errands.alarms.push((limit, alarm.clone()));
-                    errands.runner.take()
-                };
-                runner.into_iter().for_each(Waker::wake);
+                self.errand(|errands| errands.alarms.push((limit, alarm.clone())));
                 Set(alarm)
             });
             alarm.0.poll(cx, |state| &mut state.setter).map(|()| None)
@@ -135,7 +195,7 @@ impl Outside {
     /// Does the errands, and remembers to be woken for the next.
     pub(crate) fn visit(&self, env: &impl Env, cx: &mut Context<'_>) {
         let (tasks, asking, alarms) = {
-            let mut errands = lock(&self.0);
+            let mut errands = lock(&self.errands);
             (errands.now, errands.wall) = (env.now(), env.wall());
             errands.visits += 1;
             errands.runner = Some(cx.waker().clone());

@@ -16,7 +16,7 @@ use std::sync::RwLock;
 
 use nine_proto::Qid;
 
-use crate::sync::{Mutex, lock};
+use nine_net::lock::{Mutex, lock};
 
 /// Slots of one upstream.
 pub const SLOTS_EACH: usize = 1024;

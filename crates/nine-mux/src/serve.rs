@@ -10,6 +10,7 @@ use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::Payload;
 use nine_io::client::{Answer as Got, Error as Failed, File, Forward, heed};
 use nine_io::server::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request};
+use nine_net::lock::lock;
 use nine_proto::{
     Attr, Dialect, DirBuf, Dirent, Entries, Errno, Error, Fid, GetMask, LockStatus, Make, NOFID, Names, Op,
     OpenFlags, Qid, Result, Texts, Walked,
@@ -341,7 +342,7 @@ impl Core {
             Ok(afid) => self.proven(req, &afid).await?,
             Err(_) => self.ident(&who.name, who.uid, Standing::of(who)),
         };
-        let by = Arc::new(Walker { named, ident, hops: 0, client: req.id().conn });
+        let by = Arc::new(Walker { named, ident, hops: 0, client: self.outside.number(req.id().conn, who) });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
         // Nothing leads out of the tree that was asked for.
         let step = Step::root(pos.step.covered.clone());
@@ -460,13 +461,13 @@ impl Core {
     /// The name space of this name, or the one this user gets who names none.
     fn choose(&self, name: &str, user: &str) -> Result<Arc<Named>, Failed> {
         let all = self.all_named();
-        let is_for = |named: &&Arc<Named>| crate::sync::lock(&named.users).iter().any(|of| **of == *user);
+        let is_for = |named: &&Arc<Named>| lock(&named.users).iter().any(|of| **of == *user);
         let found = match name {
             "" => all.iter().find(is_for).or_else(|| all.iter().find(|named| &*named.name == crate::MAIN)),
             name => all.iter().find(|named| *named.name == *name),
         };
         let found = found.ok_or_else(|| refused(Errno::ENOENT, "no such name space"))?;
-        if !crate::sync::lock(&found.users).is_empty() && !is_for(&found) {
+        if !lock(&found.users).is_empty() && !is_for(&found) {
             return Err(refused(Errno::EACCES, "that name space is not yours"));
         }
         Ok(found.clone())

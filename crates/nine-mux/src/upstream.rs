@@ -18,15 +18,15 @@ use std::time::Duration;
 use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::client::{Client, Driver, Error, File, Options};
 use nine_net::Transport;
+use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, NOUID, Qid};
 
 use crate::ahead::Files;
 use crate::core::Core;
 use crate::keep::{Keeping, Moves, Wait, pulse};
-use crate::outside::Outside;
+use crate::outside::{Outside, Place};
 use crate::qid::{Map, Qids};
 use crate::space::TreeId;
-use crate::sync::{Mutex, lock};
 
 /// A future of a library's user.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -47,7 +47,7 @@ pub trait Dial: Send + Sync + 'static {
     }
 }
 
-/// Where tasks are spawned: on the core that runs the mux.
+/// Where tasks are spawned: on the core of the connection that they are for.
 pub trait Spawn {
     /// Has a task spawned.
     fn spawn(&self, task: Boxed<()>);
@@ -263,8 +263,8 @@ impl Lane {
     /// The client, dialled if need be, and which of the equal servers it is.
     pub(crate) async fn connect(
         self: &Arc<Self>,
-        upstream: &Upstream,
-        outside: &Outside,
+        upstream: &Arc<Upstream>,
+        outside: &Arc<Outside>,
     ) -> Result<(Arc<Client>, u16), Error> {
         let mut state = self.state.lock().await;
         let gone = match state.client.take() {
@@ -291,14 +291,11 @@ impl Lane {
         let first = state.member;
         let all = upstream.maps.len() as u16;
         let mut failed = None;
+        let place = outside.place(self.key.index);
         for member in (first..all).chain(0..first) {
-            match upstream.reach(member, outside).await {
+            match place.run(upstream.clone().reach(member, place.clone())).await {
                 Ok((client, driver)) => {
-                    outside.spawn(Box::pin(drive(
-                        Arc::downgrade(self),
-                        upstream.server.name.clone(),
-                        driver,
-                    )));
+                    place.spawn(Box::pin(drive(Arc::downgrade(self), upstream.server.name.clone(), driver)));
                     if !upstream.server.local {
                         let (dialect, peer) = (client.dialect().name(), client.peer());
                         tracing::info!(upstream = %upstream.server.name, %peer, dialect, "connected");
@@ -326,14 +323,15 @@ impl Lane {
 
 impl Upstream {
     /// A new connection to one of the equal servers.
-    async fn reach(&self, member: u16, outside: &Outside) -> Result<(Client, Driver), Error> {
+    async fn reach(self: Arc<Self>, member: u16, place: Place) -> Result<(Client, Driver), Error> {
+        let outside = &place.outside;
         let Server { name, dial, others, options, .. } = &self.server;
         let dial = member.checked_sub(1).map_or(dial, |other| &others[usize::from(other)]);
         self.dials.fetch_add(1, Ordering::Relaxed);
         let failed = |error: io::Error| Error::Transport { peer: name.clone(), error: Arc::new(error) };
         let late = |text: &str| failed(io::Error::new(io::ErrorKind::TimedOut, text));
         // Dialers have limits of their own; this one is for those that forget.
-        let dialled = outside.within(2 * GREETING, dial.dial(outside)).await;
+        let dialled = outside.within(2 * GREETING, dial.dial(&place)).await;
         let transport = dialled.ok_or_else(|| late("no connection within 20 s"))?.map_err(failed)?;
         let greeted = outside.within(GREETING, Client::connect(transport, options.clone())).await;
         greeted.ok_or_else(|| late("connected, but no answer within 10 s"))?
@@ -386,7 +384,7 @@ impl Ident {
         tree: &Arc<Tree>,
         hops: u8,
         client: u64,
-        outside: &Outside,
+        outside: &Arc<Outside>,
     ) -> Result<Arc<Root>, Error> {
         let lane = tree.upstream.lane(hops, client);
         let place = {

@@ -7,6 +7,7 @@
 mod dial;
 mod end;
 mod env;
+pub mod lock;
 mod pipe;
 mod poll;
 pub mod rt;

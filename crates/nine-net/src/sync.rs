@@ -4,22 +4,19 @@
 //! Under loom a thread that would wait in poll(2) waits for the model instead; what it then finds is still what
 //! poll(2) says of real sockets, asked without waiting.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::Socket;
 
 #[cfg(not(nine_loom))]
-pub(crate) use real::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId};
+pub(crate) use real::{AtomicBool, Bell, Parker, ThreadId};
 
 #[cfg(nine_loom)]
-pub(crate) use model::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId};
+pub(crate) use model::{AtomicBool, Bell, Parker, ThreadId};
 
-/// Locks; a panic elsewhere leaves our tables whole, for they are changed in single steps.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+pub(crate) use crate::lock::{Mutex, MutexGuard, lock};
 
 /// A socket by its number, and what is to be told of it.
 pub(crate) type Watched = (u64, Arc<Socket>, PollFlags);
@@ -34,7 +31,7 @@ fn poll(fds: &mut [PollFd<'_>], limit: Option<Duration>) {
 mod real {
     use super::*;
     use rustix::event::EventfdFlags;
-    pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicBool};
+    pub(crate) use std::sync::atomic::AtomicBool;
     pub(crate) use std::thread::ThreadId;
     use std::{io, os::fd::OwnedFd, thread};
 
@@ -99,10 +96,10 @@ mod real {
 #[cfg(nine_loom)]
 mod model {
     use super::*;
+    pub(crate) use loom::sync::atomic::AtomicBool;
     use loom::sync::{Condvar, Notify};
-    pub(crate) use loom::sync::{Mutex, MutexGuard, atomic::AtomicBool};
     pub(crate) use loom::thread::ThreadId;
-    use std::io;
+    use std::{io, sync::PoisonError};
 
     pub(crate) struct Parker(ThreadId, Notify);
 

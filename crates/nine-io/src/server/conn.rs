@@ -30,7 +30,7 @@ use super::rx::Rx;
 use super::seen::Seen;
 use super::tx::Tx;
 use super::{Core, Service};
-use crate::buf::Frame;
+use crate::buf::{Frame, Pool};
 use crate::payload::Payload;
 
 /// Requests of one client that are not answered yet; at the limit its socket is not read.
@@ -87,6 +87,7 @@ pub struct Connection {
     names: Arc<dyn Names>,
     gate: Arc<Gate>,
     own: bool,
+    seat: u16,
     core: Core,
     rx: Rx,
     tx: Tx,
@@ -128,6 +129,7 @@ impl Connection {
             names,
             gate: service.gate.clone(),
             own: service.own,
+            seat: service.seat,
             core: service.core.clone(),
             rx: Rx::default(),
             tx: Tx::default(),
@@ -212,7 +214,7 @@ impl Connection {
                 return Poll::Ready(End::Memory);
             }
             let Some(transport) = &mut self.transport else { return Poll::Pending };
-            match self.rx.poll_fill(cx, &mut **transport, &self.core.pool) {
+            match self.rx.poll_fill(cx, &mut **transport, &Pool::here()) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(End::Closed),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Io(error)),
@@ -373,12 +375,12 @@ impl Connection {
                         nine_proto::show(uname)
                     ),
                 }
-                admitted.map(Arc::new)
+                admitted.map(|who| Arc::new(Who { seat: self.seat, ..who }))
             }
             // Writes to an afid are how a client proves itself: the attach decides what it may do.
             _ => {
-                let (name, proof) = ("none".into(), proof.clone());
-                Ok(Arc::new(Who { name, uid: None, proof, read_only: false, owner: false }))
+                let (name, proof, seat) = ("none".into(), proof.clone(), self.seat);
+                Ok(Arc::new(Who { name, uid: None, proof, read_only: false, owner: false, seat }))
             }
         }
     }

@@ -69,6 +69,7 @@ impl Gate {
             proof: proof.clone(),
             read_only: read_only || self.read_only,
             owner: false,
+            seat: 0,
         };
         if self.shows_token(aname, afid)? {
             return Ok(Who { owner: true, ..who(claimed_name, claimed_uid, false) });

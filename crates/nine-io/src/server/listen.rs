@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -72,16 +72,17 @@ pub async fn listen<E: Env + Clone>(
             continue;
         }
         full = false;
-        let client = Client { guest: service.core.guest(), tls: door.tls.clone(), service: service.clone() };
-        match seats.get(turn) {
-            Some(seat) => seat.give(socket, client),
+        let service = Service { seat: turn, ..service.clone() };
+        let client = Client { guest: service.core.guest(), tls: door.tls.clone(), service };
+        match turn.checked_sub(1) {
+            Some(n) => seats[usize::from(n)].give(socket, client),
             None => env.spawn(Box::pin(client.welcome(env.clone(), socket))),
         }
-        turn = (turn + 1) % (seats.len() + 1);
+        turn = (turn + 1) % (seats.len() as u16 + 1);
     }
 }
 
-/// A core's place at the doors of another: clients come to it from the core that listens.
+/// A core's place at the doors of another: clients come to it from the core that listens, and tasks from any.
 #[derive(Default)]
 pub struct Seat {
     state: Mutex<Waiting>,
@@ -91,12 +92,14 @@ pub struct Seat {
 struct Waiting {
     /// Bounded by [`Door::clients`]: each has been counted.
     clients: VecDeque<(OwnedFd, Peer, Client)>,
+    /// As many as there are connections to be made; whoever leaves them here has counted those.
+    tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     waker: Option<Waker>,
     closed: bool,
 }
 
 impl Seat {
-    /// Serves the clients that are given here, on this core, until the seat is closed.
+    /// Serves the clients that are given here and runs the tasks, on this core, until the seat is closed.
     pub async fn serve<E: Env + Clone>(&self, env: E) {
         let next = || {
             poll_fn(|cx| {
@@ -104,6 +107,7 @@ impl Seat {
                 if state.closed {
                     return Poll::Ready(None);
                 }
+                state.tasks.drain(..).for_each(|task| env.spawn(task));
                 let client = state.clients.pop_front();
                 if client.is_none() {
                     state.waker = Some(cx.waker().clone());
@@ -122,6 +126,11 @@ impl Seat {
     /// Ends [`Seat::serve`], and with its core the clients there.
     pub fn close(&self) {
         self.change(|state| state.closed = true);
+    }
+
+    /// Runs a task on this core.
+    pub fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.change(|state| state.tasks.push(task));
     }
 
     fn give(&self, socket: Socket, client: Client) {

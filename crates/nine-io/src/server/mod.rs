@@ -32,7 +32,6 @@ pub use listen::{Door, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 pub use seen::ClientStatus;
 
-use crate::buf::Pool;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use memory::Memory;
 use seen::Seen;
@@ -59,13 +58,15 @@ pub struct Service {
     pub core: Core,
     /// Its clients are of this process: that they come and go is worth a word to nobody but who debugs.
     pub own: bool,
+    /// Where its clients sit: see [`Who::seat`].
+    pub seat: u16,
 }
 
 impl Service {
     /// All dialects and the default limits.
     pub fn new(server: Arc<dyn FileServer>, gate: Gate, core: Core) -> Self {
         let (gate, limits) = (Arc::new(gate), Limits::default());
-        Self { server, gate, limits, dialects: DIALECTS, core, own: false }
+        Self { server, gate, limits, dialects: DIALECTS, core, own: false, seat: 0 }
     }
 
     /// The task that serves one client.
@@ -77,7 +78,6 @@ impl Service {
 /// What connections share, on one core or on several. Clones are the same.
 #[derive(Clone)]
 pub struct Core {
-    pub(crate) pool: Pool,
     shared: Arc<Shared>,
 }
 
@@ -108,7 +108,6 @@ impl Core {
     /// A core whose connections may hold `budget` bytes above their floors.
     pub fn with_budget(budget: usize) -> Self {
         Self {
-            pool: Pool::default(),
             shared: Arc::new(Shared {
                 memory: Memory::new(budget),
                 opens: AtomicUsize::new(0),

@@ -75,6 +75,8 @@ pub struct Who {
     /// It is the user that runs this server, or root, by the kernel's word, or has shown the token. What is for nobody
     /// else (control files) asks for this, never for a name.
     pub owner: bool,
+    /// On which core its connection is served: 0 is the one that listens, n the n-th of the [`Seat`](super::Seat)s.
+    pub seat: u16,
 }
 
 /// Names one request among all of a process' life.

@@ -24,7 +24,7 @@ async fn mounted(env: impl Env + Clone, server: Arc<dyn FileServer>, dialect: Di
     let core = Core::default();
     let backbone = Local::server("ram:", Arc::new(Ram::new(1 << 20)), core.clone());
     let mux = Mux::new(backbone, server.names());
-    env.spawn(Box::pin(mux.run(env.clone())));
+    env.spawn(Box::pin(mux.run(env.clone(), &[])));
     let space = mux.space(nine_mux::MAIN, Owner::default());
     let options = client::Options { dialects: vec![dialect], ..client::Options::default() };
     let server = Server { options, local: false, ..Local::server("s", server, core) };

@@ -77,7 +77,7 @@ impl Muxed {
         let core = Core::default();
         let backbone = Local::server("ram:", Arc::new(Ram::new(16 << 20)), core.clone());
         let mux = Mux::new(backbone, Arc::new(Numeric));
-        world.env().spawn(Box::pin(mux.run(world.env())));
+        world.env().spawn(Box::pin(mux.run(world.env(), &[])));
         let space = mux.space(nine_mux::MAIN, Owner::default());
         let inside = Arc::new(Inside(Arc::new(Itself(Mutex::new(Some(mux.clone()))))));
         Self { env: world.env(), core, mux, space, links: Arc::new(Links::new(world)), inside }

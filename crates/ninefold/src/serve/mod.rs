@@ -98,13 +98,14 @@ impl Served {
         env: rt::Real,
         serving: &Serving,
         core: &Core,
+        seats: &[Arc<Seat>],
     ) -> Result<(Arc<dyn FileServer>, Option<Live>)> {
         Ok(match self {
             Self::One(Export::Disk(path)) => (export::disk(path, serving)?, None),
             Self::One(Export::Ram(limit)) => (export::ram(*limit), None),
             Self::One(Export::Space(_)) => unreachable!("it has been read"),
             Self::Space(space, remote) => {
-                let (mux, live) = space.open(env, serving, remote, core.clone()).await?;
+                let (mux, live) = space.open(env, serving, remote, core.clone(), seats).await?;
                 (Arc::new(mux), Some(live))
             }
         })
@@ -130,7 +131,7 @@ async fn serve(
     let mut signals = rt::signals()?;
     let core = Core::default();
     // A signal during the start ends it: servers may keep us waiting.
-    let mut opening = std::pin::pin!(served.open(env, serving, &core));
+    let mut opening = std::pin::pin!(served.open(env, serving, &core, seats));
     let (server, _live) = loop {
         match select(&mut opening, std::pin::pin!(signals.next())).await {
             Either::Left((opened, _)) => break opened?,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use nine_io::server::Core;
+use nine_io::server::{Core, Seat};
 use nine_mux::script::{self, Line, Script, Statement, WRONG_MAX, World, Wrong};
 use nine_mux::{Live, MAIN, Mux, Order, Owner};
 use nine_net::{Addr, Env, rt};
@@ -127,13 +127,14 @@ impl Space {
         serving: &Serving,
         remote: &Remote,
         clients: Core,
+        seats: &[Arc<Seat>],
     ) -> Result<(Mux, Live)> {
         let is_disk =
             |line: &&Line| matches!(&line.statement, Statement::Mount(m) if m.server.starts_with("disk:"));
         let disks = self.lines.iter().filter(is_disk).count();
         let servers = Servers::new(serving, remote.clone(), env, disks);
         let mux = Mux::new(servers.root("the root"), nine_servers::disk::names());
-        env.spawn(Box::pin(mux.run(env)));
+        env.spawn(Box::pin(mux.run(env, seats)));
         let (name, uid) = dial::user(remote);
         let live = Live::new(mux.clone(), Owner { name: name.into(), uid: Some(uid) }, servers, clients);
         self.mount_files(&live, MAIN, env).await?;
