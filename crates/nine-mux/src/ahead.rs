@@ -112,15 +112,13 @@ impl Files {
         lock(&self.runs).values().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    /// A server has said which version a file has now.
-    pub(crate) fn seen(&self, root: &Root, raw: Qid) {
+    /// A server has said which version a file has now, or all of its attributes.
+    pub(crate) fn seen(&self, root: &Root, raw: Qid, attr: Option<&Attr>) {
         for ahead in self.of((root.member, raw.path)) {
             let mut state = lock(&ahead.state);
-            if state
-                .run
-                .as_ref()
-                .and_then(|run| run.known.as_ref())
-                .is_some_and(|known| known.vers != raw.vers)
+            let known = state.run.as_ref().and_then(|run| run.known.as_ref());
+            if known
+                .is_some_and(|known| known.vers != raw.vers || attr.is_some_and(|attr| known.differs(attr)))
             {
                 ahead.stop(&mut state);
             }
@@ -152,16 +150,18 @@ struct State {
     run: Option<Run>,
     /// Of the latest run.
     number: u64,
+    /// Claims there have been.
+    claimed: u64,
 }
 
-/// Where Treads wait for data: woken all together.
+/// Where Treads wait for data, by the number of the claim: woken all together.
 #[derive(Default)]
-struct Waits(Mutex<Vec<Waker>>);
+struct Waits(Mutex<HashMap<u64, Waker>>);
 
 impl Wake for Waits {
     fn wake(self: Arc<Self>) {
         let wakers = std::mem::take(&mut *lock(&self.0));
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.into_values().for_each(Waker::wake);
     }
 }
 
@@ -218,10 +218,13 @@ enum Found {
     UnderWay(Claim),
 }
 
-/// A Tread that waits for data. Dropping it gives it up.
+/// A Tread that waits for data. Dropping it gives it up, and the run with it: what was asked for behind it would never
+/// be read, and whoever asks and takes back would have ever more asked for.
 struct Claim {
     ahead: Arc<Ahead>,
+    number: u64,
     run: u64,
+    is_served: bool,
     client: u64,
     offset: u64,
     end: u64,
@@ -232,14 +235,14 @@ impl Core {
     pub(crate) fn forward_ahead(&self, req: Req, passed: Passed) -> Answer {
         let Some(ahead) = &passed.cfid.ahead else { return self.forward(req, &passed) };
         let found = match req.op() {
-            Op::Read { offset, count } => ahead.read(self, &passed, offset, count),
+            Op::Read { offset, count } => ahead.read(self, &passed, req.id().conn, offset, count),
             Op::Clunk | Op::Remove => {
                 ahead.stop(&mut lock(&ahead.state));
                 Found::Nothing
             }
             _ => Found::Nothing,
         };
-        let claim = match found {
+        let mut claim = match found {
             Found::Nothing => return self.forward(req, &passed),
             Found::Data(data) => return req.now(Ok(Reply::Read(Payload::Bytes(data)))),
             Found::UnderWay(claim) => claim,
@@ -276,7 +279,8 @@ impl Core {
             }
         };
         let does = match req.op() {
-            Op::Write { .. } => true,
+            // Who has a lock reads what was written before it was given.
+            Op::Write { .. } | Op::Lock(_) => true,
             Op::Setattr { set } => set.size.is_some(),
             Op::Open { flags } => flags.has(OpenFlags::TRUNC),
             Op::Create { .. } => {
@@ -344,6 +348,7 @@ impl Ahead {
                     never: false,
                     run: None,
                     number: 0,
+                    claimed: 0,
                 }),
             })
         })
@@ -361,11 +366,11 @@ impl Ahead {
         }
     }
 
-    fn read(&self, core: &Core, passed: &Passed, offset: u64, count: u32) -> Found {
+    fn read(&self, core: &Core, passed: &Passed, client: u64, offset: u64, count: u32) -> Found {
         if count == 0 {
             return Found::Nothing;
         }
-        let (live, client) = (passed.live(), passed.cfid.by.client);
+        let live = passed.live();
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         let stream = state.run.as_ref().and_then(|run| run.stream.as_ref());
@@ -433,7 +438,7 @@ impl Ahead {
         state.next = end;
         stream.adapt(&core.ahead, live, end, now - asked, &mut state.limit);
         stream.claims.push(offset);
-        let horizon = end + state.limit as u64;
+        let horizon = end.saturating_add(state.limit as u64);
         match self.polled(client, |cx| stream.poll_take(offset, end, horizon, now, cx)) {
             Poll::Ready(None) => {
                 self.stop(state);
@@ -446,7 +451,9 @@ impl Ahead {
             Poll::Pending => {
                 stream.late = true;
                 let ahead = self.me.upgrade().expect("whoever calls it holds one");
-                Some(Found::UnderWay(Claim { ahead, run: state.number, client, offset, end }))
+                state.claimed += 1;
+                let (number, run) = (state.claimed, state.number);
+                Some(Found::UnderWay(Claim { ahead, number, run, is_served: false, client, offset, end }))
             }
         }
     }
@@ -498,19 +505,22 @@ impl State {
 }
 
 impl Claim {
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut guard = lock(&self.ahead.state);
         let state = &mut *guard;
         let Some(run) = state.run.as_mut().filter(|run| run.number == self.run) else {
             return Poll::Ready(None);
         };
-        let (now, horizon) = (run.runs.now(), state.next + state.limit as u64);
+        let (now, horizon) = (run.runs.now(), state.next.saturating_add(state.limit as u64));
         let Some(stream) = &mut run.stream else { return Poll::Ready(None) };
-        lock(&self.ahead.waits.0).push(cx.waker().clone());
+        lock(&self.ahead.waits.0).insert(self.number, cx.waker().clone());
         let take = |cx: &mut Context<'_>| stream.poll_take(self.offset, self.end, horizon, now, cx);
         let taken = ready!(self.ahead.polled(self.client, take));
         match &taken {
-            Some(data) => state.serve(self.offset, data.len()),
+            Some(data) => {
+                self.is_served = true;
+                state.serve(self.offset, data.len());
+            }
             None => self.ahead.stop(state),
         }
         Poll::Ready(taken)
@@ -519,12 +529,10 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        lock(&self.ahead.waits.0).remove(&self.number);
         let mut state = lock(&self.ahead.state);
-        let next = state.next;
-        if let Some(run) = state.run.as_mut().filter(|run| run.number == self.run)
-            && let Some(stream) = &mut run.stream
-        {
-            stream.give_up(self.offset, next);
+        if !self.is_served && state.run.as_ref().is_some_and(|run| run.number == self.run) {
+            self.ahead.stop(&mut state);
         }
     }
 }
@@ -589,6 +597,11 @@ impl Known {
         let is_regular = is_known && attr.mode & mode::S_IFMT == mode::S_IFREG && attr.qid.ty == 0;
         let Attr { size, mtime, qid: Qid { vers, .. }, .. } = *attr;
         Self { since, vers, size, mtime, is_regular }
+    }
+
+    fn differs(&self, attr: &Attr) -> bool {
+        (attr.valid.has(GetMask::SIZE) && attr.size != self.size)
+            || (attr.valid.has(GetMask::MTIME) && attr.mtime != self.mtime)
     }
 
     fn is(&self, other: &Self) -> bool {

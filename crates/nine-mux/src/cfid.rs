@@ -111,7 +111,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(qids: &Arc<Qids>, root: &Root, raw: Qid) -> Self {
-        root.tree.upstream.ahead.seen(root, raw);
+        root.tree.upstream.ahead.seen(root, raw, None);
         Self { qid: qids.hold(root.map(), raw), qids: qids.clone() }
     }
 }
@@ -155,11 +155,23 @@ impl Step {
 }
 
 impl CFid {
-    /// Where it really is.
-    pub(crate) fn place(&self) -> &Place {
-        match &self.crossed {
-            Some((head, member)) => &head.members[*member].to,
-            None => &self.step.covered,
+    /// Where it really is: where the moves of its tree are remembered, also if it was moved since it was walked to.
+    pub(crate) fn place(&self) -> Place {
+        match (&self.kept, &self.crossed) {
+            (Some(kept), _) => kept.place(&self.first.root.tree),
+            (None, Some((head, member))) => head.members[*member].to.clone(),
+            (None, None) => self.step.covered.clone(),
+        }
+    }
+
+    /// Its step, likewise.
+    pub(crate) fn step(&self) -> Arc<Step> {
+        let place = self.kept.as_ref().filter(|_| self.crossed.is_none()).map(|_| self.place());
+        match place {
+            Some(covered) if covered != self.step.covered => {
+                Arc::new(Step { parent: self.step.parent.clone(), renamed: ArcSwapOption::empty(), covered })
+            }
+            _ => self.step.clone(),
         }
     }
 

@@ -15,7 +15,7 @@ use nine_proto::{Errno, Names};
 use crate::ahead::Runs;
 use crate::cfid::{Step, Walker};
 use crate::jobs::Jobs;
-use crate::keep::Wait;
+use crate::keep::{Patience, Wait};
 use crate::named::Named;
 use crate::outside::Outside;
 use crate::qid::Qids;
@@ -231,15 +231,20 @@ impl Core {
     }
 
     /// The root of a tree for whoever walks; who is patient waits for a server that is mounted so.
-    pub(crate) async fn root(&self, by: &Walker, tree: TreeId, patient: bool) -> Result<Arc<Root>, Error> {
+    pub(crate) async fn root(
+        &self,
+        by: &Walker,
+        tree: TreeId,
+        patience: Option<&mut Patience>,
+    ) -> Result<Arc<Root>, Error> {
         let tree = self.tree_of(tree).ok_or(Error::Remote(Errno::ENOENT.into()))?;
-        let wait = tree.wait.filter(|_| patient);
+        let (Some(patience), Some(wait)) = (patience, tree.wait) else {
+            return self.root_now(by, &tree).await;
+        };
         loop {
-            if let Some(wait) = wait {
-                self.wait_for(&tree.upstream.lane(by.hops, by.client), wait).await?;
-            }
+            self.wait_for(&tree.upstream.lane(by.hops, by.client), wait, patience).await?;
             match self.root_now(by, &tree).await {
-                Err(error) if wait.is_some() && is_unreachable(&error) => {}
+                Err(error) if is_unreachable(&error) => {}
                 root => return root,
             }
         }
@@ -309,7 +314,7 @@ impl Core {
             let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
             Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
         };
-        let root = self.within(2 * GREETING, self.root(by, tree.id, false)).await;
+        let root = self.within(2 * GREETING, self.root(by, tree.id, None)).await;
         let is_dir = match root.unwrap_or_else(late) {
             Ok(root) => Some(root.qid().is_dir()),
             Err(error) if is_unreachable(&error) => {
@@ -555,7 +560,7 @@ impl Core {
 
 /// Whether a server could not be asked at all.
 fn is_unreachable(error: &Error) -> bool {
-    matches!(error, Error::Transport { .. })
+    matches!(error, Error::Transport { .. } | Error::Unsent { .. })
 }
 
 fn inconsistent() -> Error {

@@ -12,12 +12,12 @@
 //! qids say nothing, only what has no state there. What may have been done already is not done again. A server that is
 //! away costs one dial a second, however many wait for it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -31,8 +31,9 @@ use nine_proto::{Attr, Errno, GetMask, LockRequest, LockStatus, LockType, Op, Op
 use crate::cfid::{CFid, Live, Open};
 use crate::core::{Core, refused};
 use crate::outside::Outside;
+use crate::serve::Way;
 use crate::space::Place;
-use crate::upstream::{Lane, RETRY, Root};
+use crate::upstream::{Lane, RETRY, Root, Tree};
 use crate::walk::steps;
 
 /// How long a request waits for a server that is away and mounted with `-r`.
@@ -55,7 +56,8 @@ pub(crate) struct Kept {
     busy: AsyncMutex<()>,
     /// Why it cannot stand for anything on this connection.
     verdict: Mutex<Option<(Weak<Client>, Error)>>,
-    /// Moves in its tree before it was walked to.
+    /// Where it was after so many moves in its tree.
+    place: Place,
     since: u64,
     marks: AtomicU8,
     /// As it was when it was opened, where there are equal servers.
@@ -86,8 +88,8 @@ impl Seen {
 }
 
 impl Kept {
-    /// For a new fid of this root.
-    pub(crate) fn of(root: &Root) -> Option<Box<Self>> {
+    /// For a new fid of this root, which is here now.
+    pub(crate) fn of(root: &Root, place: Place) -> Option<Box<Self>> {
         root.tree.wait?;
         Some(Box::new(Self {
             lane: root.lane.clone(),
@@ -95,10 +97,16 @@ impl Kept {
             now: ArcSwapOption::empty(),
             busy: AsyncMutex::default(),
             verdict: Mutex::default(),
+            place,
             since: lock(&root.tree.moves).end(),
             marks: AtomicU8::new(0),
             seen: OnceLock::new(),
         }))
+    }
+
+    /// Where it is now.
+    pub(crate) fn place(&self, tree: &Tree) -> Place {
+        lock(&tree.moves).now(&self.place, self.since)
     }
 
     pub(crate) fn now(&self) -> Option<Arc<Live>> {
@@ -191,9 +199,9 @@ struct State {
     free: Vec<usize>,
     /// Where the replay is.
     at: usize,
-    /// As many as wait.
-    wakers: Vec<Waker>,
-    waiting: usize,
+    /// Those who wait, by number, and what wakes them.
+    waiting: HashMap<u64, Option<Waker>>,
+    waited: u64,
     /// Why it is not there, and until when it is not tried again.
     failed: Option<(Error, Duration)>,
     mending: bool,
@@ -221,7 +229,7 @@ impl Keeping {
             let mut state = lock(&self.state);
             state.failed = None;
             state.peer = Some(peer.clone());
-            std::mem::take(&mut state.wakers)
+            state.waiting.values_mut().filter_map(Option::take).collect::<Vec<_>>()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -247,8 +255,7 @@ impl Keeping {
 
     fn leave(&self, slot: usize) {
         let mut state = lock(&self.state);
-        // The weak count goes after the lock: it may be the last.
-        let _cfid = state.slots[slot].take();
+        state.slots[slot] = None;
         state.free.push(slot);
         if state.free.len() == state.slots.len() {
             (state.slots, state.free) = (Vec::new(), Vec::new());
@@ -267,10 +274,12 @@ impl Keeping {
         lock(&self.state).slots.len()
     }
 
-    /// Whether there is anything to bring it back for.
+    /// Whether there is anything to bring it back for; if not, whoever mends it stops.
     fn is_needed(&self) -> bool {
-        let state = lock(&self.state);
-        state.waiting > 0 || state.slots.len() > state.free.len()
+        let mut state = lock(&self.state);
+        let is_needed = !state.waiting.is_empty() || state.slots.len() > state.free.len();
+        state.mending &= is_needed;
+        is_needed
     }
 
     /// Whether the caller is to mend.
@@ -297,20 +306,36 @@ impl Keeping {
 }
 
 /// Somebody who waits for a lane.
-struct Waits<'l>(&'l Lane);
+struct Waits<'l> {
+    lane: &'l Lane,
+    number: u64,
+}
 
 impl<'l> Waits<'l> {
     fn new(lane: &'l Lane) -> Self {
-        lock(&lane.keeping.state).waiting += 1;
-        Self(lane)
+        let mut state = lock(&lane.keeping.state);
+        state.waited += 1;
+        let number = state.waited;
+        state.waiting.insert(number, None);
+        Self { lane, number }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        lock(&self.lane.keeping.state).waiting.insert(self.number, Some(cx.waker().clone()));
+        // Looked at after the waker is there: it may just have come.
+        if self.lane.client().is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        lock(&self.0.keeping.state).waiting -= 1;
+        lock(&self.lane.keeping.state).waiting.remove(&self.number);
     }
 }
+
+/// Until when somebody waits for servers that are away: known when the first wait begins.
+#[derive(Default)]
+pub(crate) struct Patience(Option<Duration>);
 
 impl Core {
     /// A connection has ended.
@@ -321,24 +346,24 @@ impl Core {
     }
 
     /// Until a lane is there, as patiently as its mount asks for.
-    pub(crate) async fn wait_for(&self, lane: &Arc<Lane>, wait: Wait) -> Result<(), Error> {
+    pub(crate) async fn wait_for(
+        &self,
+        lane: &Arc<Lane>,
+        wait: Wait,
+        patience: &mut Patience,
+    ) -> Result<(), Error> {
         if lane.client().is_some() {
             return Ok(());
         }
         let waits = Waits::new(lane);
         self.mend(lane);
-        let mut told = false;
-        let back = poll_fn(|cx| {
-            if !std::mem::replace(&mut told, true) {
-                lock(&waits.0.keeping.state).wakers.push(cx.waker().clone());
-            }
-            // Looked at after the waker is there: it may just have come.
-            if lane.client().is_some() { Poll::Ready(()) } else { Poll::Pending }
-        });
+        let back = poll_fn(|cx| waits.poll(cx));
         match wait {
             Wait::Ever => heed(back).await,
             Wait::AtMost(limit) => {
-                let back = heed(self.outside.within(limit, back)).await?;
+                let now = heed(self.outside.now()).await?;
+                let rest = patience.0.get_or_insert(now + limit).saturating_sub(now);
+                let back = heed(self.outside.within(rest, back)).await?;
                 back.ok_or_else(|| lane.keeping.reason(limit))
             }
         }
@@ -353,14 +378,10 @@ impl Core {
 
     /// One attempt to have a lane back with all its fids; says how long to wait for the next.
     async fn bring_back(&self, lane: &Arc<Lane>) -> Option<Duration> {
-        let upstream = lane.upstream().filter(|_| lane.keeping.is_needed());
-        let Some(upstream) = upstream else {
-            lane.keeping.stop();
-            return None;
-        };
+        let upstream = lane.upstream().filter(|_| lane.keeping.is_needed())?;
         let Ok((client, _)) = lane.connect(&upstream, &self.outside).await else {
             let until = lock(&lane.keeping.state).failed.as_ref().map(|(_, until)| *until);
-            let rest = until?.saturating_sub(self.outside.now().await);
+            let rest = until.unwrap_or_default().saturating_sub(self.outside.now().await);
             return Some(rest.clamp(SHORT, RETRY));
         };
         self.replay(lane, &client).await;
@@ -376,7 +397,7 @@ impl Core {
             .for_each_concurrent(REPLAY, async |_| {
                 let next = || lane.keeping.next();
                 let Some(cfid) = client.dead().is_none().then(next).flatten() else { return };
-                let counted = match self.revive(&cfid, false).await {
+                let counted = match self.revive(&cfid, None).await {
                     Ok(()) => &back,
                     Err(error) if error.is_disconnect() => return,
                     Err(_) => &gone,
@@ -388,15 +409,32 @@ impl Core {
         tracing::info!(upstream = %client.peer(), files = back, lost = gone, "its files are back");
     }
 
-    /// Brings a fid back after its connection has gone. Who is patient waits for the server.
-    pub(crate) async fn revive(&self, cfid: &CFid, patient: bool) -> Result<(), Error> {
+    /// Brings a fid back after its connection has gone. Who is patient waits for the server, and for others who bring
+    /// the same fid back.
+    async fn revive(&self, cfid: &CFid, patience: Option<&mut Patience>) -> Result<(), Error> {
         let Some(kept) = &cfid.kept else { return Ok(()) };
-        let _one = heed(kept.busy.lock()).await?;
+        let old = cfid.live();
+        let (tree, is_dead) = (old.root.tree.clone(), old.root.client.dead().is_some());
+        drop(old);
+        if !is_dead {
+            return Ok(());
+        }
+        let _one = match (patience, tree.wait) {
+            (Some(patience), Some(wait)) => {
+                // Not with the fid in hand: others have a patience of their own, and the mender none.
+                self.wait_for(&kept.lane, wait, patience).await?;
+                heed(kept.busy.lock()).await?
+            }
+            _ => match kept.busy.try_lock() {
+                Some(one) => one,
+                None => return Ok(()),
+            },
+        };
         let old = cfid.live();
         if old.root.client.dead().is_none() {
             return Ok(());
         }
-        let root = self.root(&cfid.by, old.root.tree.id, patient).await?;
+        let root = self.root(&cfid.by, tree.id, None).await?;
         if let Some((of, error)) = &*lock(&kept.verdict)
             && of.as_ptr() == Arc::as_ptr(&root.client)
         {
@@ -438,12 +476,11 @@ impl Core {
         if !is_same && flags.is_some() && cfid.is_dir() && kept.is(LISTED) {
             return Err(stale("it was being listed, and its server was replaced by an equal one"));
         }
-        let place = lock(&root.tree.moves).now(cfid.place(), kept.since);
         let not_there = |error: Error| match error.errno() {
             Errno::ENOENT if !error.is_disconnect() => stale("the server is back, and the file is not"),
             _ => error,
         };
-        let (mut file, raw) = self.enter(root, &place).await.map_err(not_there)?;
+        let (mut file, raw) = self.enter(root, &cfid.place()).await.map_err(not_there)?;
         if Arc::ptr_eq(&file, &root.file) {
             file = Arc::new(steps(&root.file, &[]).await.map_err(|stop| stop.error)?.0);
         }
@@ -471,30 +508,56 @@ impl Core {
     /// A request whose connection went: with this reason after it was sent, or before. Asks again where that is safe,
     /// until there is an answer.
     pub(crate) async fn persist(&self, req: &Later, mut lost: Option<Error>) -> Result<Reply, Error> {
+        let mut patience = Patience::default();
+        let mut last = refused(Errno::ECONNRESET, "the connection went, again and again");
         // A connection that is cut while a request is on its way is one thing, a server that always cuts it another.
         for _ in 0..REPEATS {
             let cfid = req.node::<CFid>().ok();
-            if let Some(error) = lost.take() {
-                match repeats(&req.op(), cfid.as_deref()) {
-                    Repeat::Yes => {}
+            let repeat = repeats(&req.op(), cfid.as_deref());
+            if let (Op::Clunk, Repeat::Over, Some(cfid)) = (req.op(), &repeat, &cfid)
+                && cfid.live().root.client.dead().is_some()
+            {
+                return Ok(Reply::Done);
+            }
+            if let Some(error) = lost.take().filter(|error| !matches!(error, Error::Unsent { .. })) {
+                match repeat {
+                    Repeat::Yes => last = error,
                     Repeat::Over => return Ok(Reply::Done),
                     Repeat::No => return Err(unknown(&error)),
                 }
             }
+            let mut revived = Ok(());
             for cfid in cfid.iter().chain(&req.node2::<CFid>().ok()) {
-                self.revive(cfid, true).await?;
+                if revived.is_ok() {
+                    revived = self.revive(cfid, Some(&mut patience)).await;
+                }
             }
-            match self.once(req).await {
-                Err(error) if self.keeps(&error) => lost = Some(error),
-                result => return result,
+            match revived {
+                Err(error) if error.is_disconnect() => {
+                    last = error;
+                    continue;
+                }
+                revived => revived?,
+            }
+            match self.way(req) {
+                // One of its files has gone again.
+                Way::Later => {}
+                way => match self.once(req, way).await {
+                    Err(error) if self.keeps(&error) => lost = Some(error),
+                    result => return result,
+                },
             }
         }
-        Err(lost.expect("it was lost the last time, too"))
+        Err(lost.unwrap_or(last))
     }
 
     /// Whether it says that a connection has gone that comes back.
     pub(crate) fn keeps(&self, error: &Error) -> bool {
-        let (Error::Transport { peer, .. } | Error::Protocol { peer, .. }) = error else { return false };
+        let (Error::Transport { peer, .. } | Error::Unsent { peer, .. } | Error::Protocol { peer, .. }) =
+            error
+        else {
+            return false;
+        };
         let of = |lane: Arc<Lane>| lane.keeping.is_on() && lane.keeping.was(peer);
         self.upstreams().iter().any(|upstream| upstream.lanes().into_iter().any(of))
     }
@@ -588,4 +651,4 @@ const MOVES_MAX: usize = 4096;
 pub const BEAT: Duration = Duration::from_secs(10);
 /// And is given up after so many times that.
 const SILENT: u32 = 3;
-const SHORT: Duration = Duration::from_millis(10);
+pub(crate) const SHORT: Duration = Duration::from_millis(10);

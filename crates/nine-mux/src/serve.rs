@@ -3,6 +3,7 @@
 //! Three ways: it is answered at once; it is passed on as it came, and the answer comes back through [`Forward`], with
 //! no task and no future for it; or it takes several steps, as a job.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +22,7 @@ use crate::ahead::Ahead;
 use crate::auth::Afid;
 use crate::cfid::{CFid, Held, Live, Open, Step, Walker};
 use crate::core::{Core, refused};
-use crate::keep::{Kept, LISTED, UNSYNCED};
+use crate::keep::{Kept, LISTED, SHORT, UNSYNCED};
 use crate::message::{data, message, newfid};
 use crate::named::Named;
 use crate::space::Place;
@@ -31,7 +32,7 @@ use crate::upstream::{HOPS, HOPS_MAX, Root, Standing};
 use crate::walk::{Pos, run_of};
 
 /// What becomes of a request.
-enum Way {
+pub(crate) enum Way {
     Done,
     Refused(Error),
     Forward(Passed),
@@ -71,8 +72,11 @@ impl FileServer for Mux {
         if self.0.jobs.cancel(id) {
             return;
         }
-        if let Some(cfid) = node.and_then(|node| node.downcast_ref::<CFid>()) {
-            cfid.live().root.client.flush_forwarded(id);
+        if let Some(cfid) = node.and_then(|node| node.downcast_ref::<CFid>())
+            && !cfid.live().root.client.flush_forwarded(id)
+            && cfid.kept.is_some()
+        {
+            self.0.cancel_soon(id);
         }
     }
 
@@ -82,7 +86,7 @@ impl FileServer for Mux {
 }
 
 impl Core {
-    fn way(&self, req: &Request) -> Way {
+    pub(crate) fn way(&self, req: &Request) -> Way {
         let op = req.op();
         match op {
             Op::Auth { .. } | Op::Attach { .. } => return Way::Job,
@@ -144,12 +148,12 @@ impl Core {
             Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) && !cfid.is_dir() => {
                 Some(Errno::ENOTDIR.into())
             }
-            Op::Remove => busy(&cfid.step.covered),
+            Op::Remove => busy(&cfid.step().covered),
             Op::Rename { name } => {
                 let to = req.node2::<CFid>().ok()?;
-                busy(&cfid.step.covered).or_else(|| busy(&to.place().child(name)))
+                busy(&cfid.step().covered).or_else(|| busy(&to.place().child(name)))
             }
-            Op::Setattr { set } if set.name.is_some() => busy(&cfid.step.covered),
+            Op::Setattr { set } if set.name.is_some() => busy(&cfid.step().covered),
             // In a union only the walk tells whose name it is: see `unlink`.
             Op::Unlink { name, .. } if !cfid.is_union() => busy(&cfid.place().child(name)),
             // Likewise: see `rename_at`.
@@ -170,11 +174,11 @@ impl Core {
                 let list: Vec<&[u8]> = names.iter().collect();
                 !cfid.is_union()
                     && !list.iter().any(|name| matches!(*name, b"..") || name.starts_with(b"#"))
-                    && run_of(&space, cfid.place(), &list).1.is_none()
+                    && run_of(&space, &cfid.place(), &list).1.is_none()
             }
             Op::Open { .. } if cfid.is_dir() => {
                 let is_l = spoken.is_l() && dialect.is_l();
-                let covered = cfid.by.named.space().covered_names(cfid.place()).next().is_some();
+                let covered = cfid.by.named.space().covered_names(&cfid.place()).next().is_some();
                 is_l && !cfid.is_union() && !covered
             }
             // What equal servers must agree on is looked at.
@@ -213,6 +217,23 @@ impl Core {
         answer
     }
 
+    /// Wishes that a request stop which another core is about to make a job of.
+    fn cancel_soon(&self, id: ReqId) {
+        if self.outside.seats().is_empty() {
+            return;
+        }
+        let (jobs, outside) = (Arc::downgrade(&self.jobs), self.outside.clone());
+        let wish = async move {
+            for _ in 0..SOON {
+                if jobs.upgrade().is_none_or(|jobs| jobs.cancel(id)) {
+                    return;
+                }
+                outside.within(SHORT, pending::<()>()).await;
+            }
+        };
+        self.jobs.begin(None, Box::pin(wish));
+    }
+
     fn job(&self, req: Req) -> Answer {
         self.counts.jobs.fetch_add(1, Ordering::Relaxed);
         let (id, core) = (req.id(), self.arc());
@@ -246,16 +267,13 @@ impl Core {
     }
 
     /// A request whose fids have a connection, as far as that lasts.
-    pub(crate) async fn once(&self, req: &Later) -> Result<Reply, Failed> {
-        match self.way(req) {
+    pub(crate) async fn once(&self, req: &Later, way: Way) -> Result<Reply, Failed> {
+        match way {
             Way::Done => Ok(Reply::Done),
             Way::Refused(error) => Err(Failed::Remote(error)),
             Way::Forward(passed) => self.asked(req, &passed).await,
-            Way::Job => self.steps(req).await,
-            Way::Later => {
-                let text = "the connection has gone again";
-                Err(Failed::Remote(Error::new(Errno::ECONNRESET, text)))
-            }
+            // What was not sent was one of several steps.
+            Way::Job | Way::Later => self.steps(req).await.map_err(Failed::sent),
         }
     }
 
@@ -387,10 +405,10 @@ impl Core {
         let Live { root, file, .. } = Live::clone(&cfid.live());
         CFid {
             by: cfid.by.clone(),
-            step: cfid.step.clone(),
+            step: cfid.step(),
             crossed: cfid.crossed.clone(),
             qid: Held::new(&self.qids, &root, raw),
-            kept: Kept::of(&root),
+            kept: Kept::of(&root, cfid.place()),
             first: Live { root, file, raw },
             open: Some(open),
             ahead: None,
@@ -405,7 +423,10 @@ impl Core {
             && let Some(open) = node.downcast_ref::<CFid>()
             && let Some(kept) = &open.kept
         {
-            kept.see(&open.live().file.getattr(GetMask::BASIC).await?);
+            // It is open whatever this says; without it, it stays with its server.
+            if let Ok(attr) = open.live().file.getattr(GetMask::BASIC).await {
+                kept.see(&attr);
+            }
         }
         Ok(reply)
     }
@@ -423,7 +444,7 @@ impl Core {
         }
         let (root, file, raw) = self.enter_place(&cfid.by, &head.members[index].to).await?;
         let crossed = Some((head.clone(), index));
-        Ok(Pos { step: cfid.step.clone(), crossed, root, file, raw })
+        Ok(Pos { step: cfid.step(), crossed, root, file, raw })
     }
 
     /// Removes a name from the first member that has it.
@@ -476,7 +497,7 @@ impl Core {
     /// What a client sees of the attributes that an upstream gives.
     pub(crate) fn attr(&self, cfid: &CFid, mut attr: Box<Attr>, mask: GetMask) -> Box<Attr> {
         let live = cfid.live();
-        live.root.tree.upstream.ahead.seen(&live.root, attr.qid);
+        live.root.tree.upstream.ahead.seen(&live.root, attr.qid, Some(&attr));
         attr.qid = cfid.map(&live, attr.qid);
         if mask.has(GetMask::TEXTS) {
             let texts = attr.texts.get_or_insert_with(Box::<Texts>::default);
@@ -512,8 +533,8 @@ impl Core {
                 let node = made.map(|fid| {
                     let raw = raw.last().copied().unwrap_or(live.raw);
                     let file = Arc::new(root.client.adopt(fid, raw));
-                    let mut step = cfid.step.clone();
-                    let mut place = cfid.place().clone();
+                    let mut step = cfid.step();
+                    let mut place = cfid.place();
                     for name in names.iter() {
                         place = place.child(name);
                         step = Step::child(&step, place.clone());
@@ -532,7 +553,9 @@ impl Core {
                 Reply::Read(Payload::Bytes(data))
             }
             (Op::Write { .. }, Got::Wrote(n)) => {
-                mark(UNSYNCED);
+                if !matches!(cfid.open, Some(Open::There(flags)) if flags.has(OpenFlags::DSYNC)) {
+                    mark(UNSYNCED);
+                }
                 Reply::Wrote(n)
             }
             (Op::Getattr { mask }, Got::Attr(attr)) => Reply::Attr(self.attr(cfid, attr, mask)),
@@ -549,7 +572,7 @@ impl Core {
                 Reply::Open { qid: open.qid.qid, iounit, node: node(open) }
             }
             (Op::Create { name, flags, .. }, Got::Open { qid, iounit }) => {
-                let step = Step::child(&cfid.step, cfid.place().child(name));
+                let step = Step::child(&cfid.step(), cfid.place().child(name));
                 let (file, own) = (live.file.clone(), live.root.clone());
                 let made = self.cfid(&cfid.by, Pos { step, crossed: None, root: own, file, raw: qid });
                 let made = CFid { open: Some(Open::There(flags)), ..made };
@@ -585,12 +608,12 @@ impl Core {
             (Op::XattrCreate { .. }, _) => Reply::Moved(open(live.raw, Open::Attribute).1),
             (Op::Statfs, Got::Statfs(statfs)) => Reply::Statfs(statfs),
             (Op::Remove, _) => {
-                self.removed(cfid.place());
+                self.removed(&cfid.place());
                 Reply::Done
             }
             (Op::Rename { name }, _) => {
                 if let Ok(to) = req.node2::<CFid>() {
-                    self.moved(&cfid.step.covered, &to.place().child(name));
+                    self.moved(&cfid.step().covered, &to.place().child(name));
                 }
                 Reply::Done
             }
@@ -684,3 +707,6 @@ fn hops(cfid: &CFid, names: &[&[u8]]) -> Option<Result<u8, Failed>> {
 pub(crate) fn second(req: &Request) -> Result<Arc<File>, Failed> {
     req.node2::<CFid>().map(|cfid| cfid.live().file.clone()).map_err(Failed::Remote)
 }
+
+/// How often a job is looked for that is to be cancelled, [`SHORT`] apart.
+const SOON: u32 = 100;

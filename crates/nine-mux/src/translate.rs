@@ -214,7 +214,8 @@ impl Core {
             Op::Setattr { set } => {
                 file.setattr_of(live.raw, &self.timed(set).await).await?;
                 if let Some(name) = set.name {
-                    self.moved(&cfid.step.covered, &cfid.step.covered.parent().child(name));
+                    let here = &cfid.step().covered;
+                    self.moved(here, &here.parent().child(name));
                 }
                 Reply::Done
             }
@@ -306,7 +307,8 @@ impl Core {
         data.truncate(client.iounit_max() as usize);
         let appends = flags.has(OpenFlags::APPEND);
         // Only those who come by other ways can be between the two.
-        let _turn = if appends { Some(heed(live.root.tree.upstream.appends.lock()).await?) } else { None };
+        let turn = live.root.tree.upstream.appends(&live.root, live.raw);
+        let _turn = if appends { Some(heed(turn.lock()).await?) } else { None };
         let offset = if appends { file.getattr(GetMask::SIZE).await?.size } else { offset };
         let message = Tmsg::Write { fid: file.fid(), offset, data: Data::Count(data.len() as u32) };
         let wrote = match client.ask_with(message, Some(data)).await? {
@@ -323,7 +325,7 @@ impl Core {
 
     /// Moves a file into a union, or where there is no Trename.
     async fn rename(&self, cfid: &CFid, to: &CFid, name: &[u8]) -> Result<(), Failed> {
-        let from = &cfid.step.covered;
+        let from = &cfid.step().covered;
         let (place, into) = self.target(from, to).await?;
         if cfid.by.named.space().within(&place.child(name)).is_some() {
             return Err(refused(Errno::EBUSY, "is a mount point, or has one below it"));
@@ -374,7 +376,7 @@ impl Core {
 
     /// Gives a file another name in its directory, where there is no Twstat.
     async fn rename_here(&self, cfid: &CFid, name: &[u8]) -> Result<(), Failed> {
-        let from = &cfid.step.covered;
+        let from = &cfid.step().covered;
         let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
         // Somebody may have moved it.
         if dir.walk(cfid.step.called()).await?.qid().path != cfid.live().raw.path {

@@ -56,6 +56,11 @@ struct Dir {
     file: Arc<File>,
     open: File,
     cursor: u64,
+    /// Entries that came from it, and how many come again.
+    given: u64,
+    skip: u64,
+    /// The client counts on what it has got.
+    listed: bool,
     ended: bool,
 }
 
@@ -75,7 +80,7 @@ impl Listing {
                 let places = head.members.iter().map(|member| member.to.clone()).collect();
                 (places, !head.duplicates && head.members.len() > 1)
             }
-            None => (vec![cfid.step.covered.clone()], false),
+            None => (vec![cfid.step().covered.clone()], false),
         };
         let members = places.into_iter().map(|place| Member { place, dir: None }).collect();
         let (pending, seen, hash) = (VecDeque::new(), HashSet::new(), RandomState::new());
@@ -100,7 +105,7 @@ impl Listing {
         buf: &mut DirBuf,
     ) -> Result<(), Error> {
         if cookie < self.given {
-            self.rewind();
+            self.rewind(cookie);
         }
         while let Some(entry) = self.next(core, cfid, buf.wants_attrs()).await? {
             let next = self.given + 1;
@@ -120,12 +125,14 @@ impl Listing {
         Ok(())
     }
 
-    fn rewind(&mut self) {
+    fn rewind(&mut self, cookie: u64) {
         (self.at, self.given) = (0, 0);
         self.pending.clear();
         self.seen.clear();
         for dir in self.members.iter_mut().filter_map(|member| member.dir.as_mut()) {
-            (dir.cursor, dir.ended) = (0, false);
+            (dir.cursor, dir.given, dir.skip, dir.ended) = (0, 0, 0, false);
+            // Who reads on counts on what was given.
+            dir.listed &= cookie > 0;
         }
     }
 
@@ -139,6 +146,9 @@ impl Listing {
                 Ok(false) => self.at += 1,
                 Err(error) if error.errno() == Errno::EINTR => return Err(error),
                 Err(error) if self.members.len() == 1 || core.keeps(&error) => return Err(error),
+                Err(error) if self.members[self.at].dir.as_ref().is_some_and(|dir| dir.listed) => {
+                    return Err(error);
+                }
                 Err(error) => {
                     tracing::debug!("a member of {} is passed over: {error}", cfid.step.path());
                     self.at += 1;
@@ -159,7 +169,8 @@ impl Listing {
             dir.ended = true;
             return Ok(false);
         };
-        let mut entries = entries;
+        let taken = entries.len() as u64;
+        let mut entries: Vec<Entry> = entries.into_iter().skip(dir.skip as usize).collect();
         if attrs {
             attributes(&dir.file, &mut entries).await?;
         }
@@ -182,7 +193,10 @@ impl Listing {
         });
         let shown: Vec<Shown> = shown.collect();
         // A flush comes before this, or after it: the next read finds all of the block, or none.
-        self.members[at].dir.as_mut().expect("it was opened above").cursor = next;
+        let dir = self.members[at].dir.as_mut().expect("it was opened above");
+        (dir.cursor, dir.listed) = (next, true);
+        dir.given += shown.len() as u64;
+        dir.skip = dir.skip.saturating_sub(taken);
         for entry in shown {
             if !self.unique || self.is_new(&entry.name) {
                 self.pending.push_back(entry);
@@ -205,16 +219,15 @@ impl Listing {
         if member.dir.is_none() {
             let is_here = cfid.crossed.as_ref().is_none_or(|(_, held)| *held == index);
             let (root, file) = if is_here {
-                {
-                    let live = cfid.live();
-                    (live.root.clone(), live.file.clone())
-                }
+                let live = cfid.live();
+                (live.root.clone(), live.file.clone())
             } else {
                 let (root, file, _) = core.enter_place(&cfid.by, &member.place).await?;
                 (root, file)
             };
             let open = file.open("", OpenFlags::READ).await?;
-            member.dir = Some(Dir { root, file, open, cursor: 0, ended: false });
+            member.dir =
+                Some(Dir { root, file, open, cursor: 0, given: 0, skip: 0, listed: false, ended: false });
         }
         Ok(member.dir.as_mut().expect("opened just now"))
     }
@@ -225,11 +238,14 @@ impl Dir {
     async fn again(&self, core: &Core, cfid: &CFid, place: &Place) -> Result<Self, Error> {
         let (root, file, raw) = core.enter_place(&cfid.by, place).await?;
         let is_same = root.member == self.root.member && raw.path == self.file.qid().path;
-        if !is_same && self.cursor > 0 {
+        if !is_same && self.listed {
             return Err(refused(Errno::ESTALE, "the server is back, and has another directory there"));
         }
         let open = file.open("", OpenFlags::READ).await?;
-        Ok(Self { root, file, open, cursor: self.cursor, ended: self.ended })
+        let Self { cursor, given, skip, listed, ended, .. } = *self;
+        // Offsets of 9P2000 are of one open only (read(5)): what was given is read again.
+        let (cursor, skip) = if root.client.dialect().is_l() { (cursor, skip) } else { (0, given) };
+        Ok(Self { root, file, open, cursor, given, skip, listed, ended })
     }
 }
 

@@ -103,8 +103,8 @@ pub(crate) struct Upstream {
     pub(crate) dials: AtomicU32,
     /// What is read ahead.
     pub(crate) ahead: Files,
-    /// Whoever writes to the end of a file where no open can ask for that: one after the other.
-    pub(crate) appends: AsyncMutex<()>,
+    /// Whoever writes to the end of a file where no open can ask for that: one after the other, by the path of its qid.
+    appends: Mutex<HashMap<(u16, u64), Weak<AsyncMutex<()>>>>,
 }
 
 /// A loop of muxes uses connections of their own for each time round, so that no request waits for what it holds up.
@@ -206,7 +206,7 @@ impl Upstream {
             is_mux,
             dials: AtomicU32::new(0),
             ahead: Files::default(),
-            appends: AsyncMutex::default(),
+            appends: Mutex::default(),
         }
     }
 
@@ -222,6 +222,19 @@ impl Upstream {
         let mut lanes: Vec<_> = lock(&self.lanes).values().cloned().collect();
         lanes.sort_by_key(|lane| (lane.key.hops, lane.key.index));
         lanes
+    }
+
+    /// Whose turn it is to write to the end of this file.
+    pub(crate) fn appends(&self, root: &Root, raw: Qid) -> Arc<AsyncMutex<()>> {
+        let mut appends = lock(&self.appends);
+        let key = (root.member, raw.path);
+        if let Some(turn) = appends.get(&key).and_then(Weak::upgrade) {
+            return turn;
+        }
+        appends.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::default();
+        appends.insert(key, Arc::downgrade(&turn));
+        turn
     }
 
     /// Ends every connection: what waits for an answer learns `reason`.

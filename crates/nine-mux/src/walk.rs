@@ -14,7 +14,7 @@ use nine_proto::{Errno, Qid, Walked};
 
 use crate::cfid::{CFid, Held, Live, Step, Walker};
 use crate::core::Core;
-use crate::keep::Kept;
+use crate::keep::{Kept, Patience};
 use crate::space::{Head, Place, Space, push};
 use crate::upstream::Root;
 
@@ -47,7 +47,7 @@ pub(crate) struct Stop {
 impl Pos {
     pub(crate) fn of(cfid: &CFid) -> Self {
         let Live { root, file, raw } = Live::clone(&cfid.live());
-        Self { step: cfid.step.clone(), crossed: cfid.crossed.clone(), root, file, raw }
+        Self { step: cfid.step(), crossed: cfid.crossed.clone(), root, file, raw }
     }
 
     /// Where it really is.
@@ -101,9 +101,10 @@ impl Core {
 
     /// The fid of a client for where a walk has ended.
     pub(crate) fn cfid(&self, by: &Arc<Walker>, pos: Pos) -> CFid {
+        let place = pos.place().clone();
         let Pos { step, crossed, root, file, raw } = pos;
         let qid = Held::new(&self.qids, &root, raw);
-        let kept = Kept::of(&root);
+        let kept = Kept::of(&root, place);
         let first = Live { root, file, raw };
         CFid { by: by.clone(), step, crossed, first, qid, open: None, kept, ahead: None }
     }
@@ -242,7 +243,7 @@ impl Core {
         by: &Walker,
         place: &Place,
     ) -> Result<(Arc<Root>, Arc<File>, Qid), Error> {
-        let root = self.root(by, place.tree, true).await?;
+        let root = self.root(by, place.tree, Some(&mut Patience::default())).await?;
         let (file, raw) = self.enter(&root, place).await?;
         Ok((root, file, raw))
     }

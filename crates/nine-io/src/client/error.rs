@@ -25,6 +25,13 @@ pub enum Error {
     },
     /// We refused without asking: the argument is bad, or the dialect cannot say it.
     Refused(nine_proto::Error),
+    /// The connection was gone before the request was sent: nothing has happened.
+    Unsent {
+        /// The server's address.
+        peer: Arc<str>,
+        /// What happened to it.
+        error: Arc<io::Error>,
+    },
     /// The connection is gone.
     Transport {
         /// The server's address.
@@ -55,7 +62,7 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Remote(error) | Self::Refused(error) | Self::Walk { error, .. } => error.errno,
-            Self::Transport { error, .. } => {
+            Self::Transport { error, .. } | Self::Unsent { error, .. } => {
                 let known = error.raw_os_error().and_then(|n| u32::try_from(n).ok());
                 // A dial that failed has left its number behind.
                 known.map(Errno).unwrap_or(match error.kind() {
@@ -71,7 +78,23 @@ impl Error {
 
     /// Whether the connection is gone, so that another one might do better.
     pub fn is_disconnect(&self) -> bool {
-        matches!(self, Self::Transport { .. } | Self::Protocol { .. })
+        matches!(self, Self::Transport { .. } | Self::Unsent { .. } | Self::Protocol { .. })
+    }
+
+    /// The same, to whoever had not sent anything yet.
+    pub(crate) fn unsent(&self) -> Self {
+        match self.clone() {
+            Self::Transport { peer, error } => Self::Unsent { peer, error },
+            other => other,
+        }
+    }
+
+    /// The same, to whoever has sent something before.
+    pub fn sent(self) -> Self {
+        match self {
+            Self::Unsent { peer, error } => Self::Transport { peer, error },
+            other => other,
+        }
     }
 
     /// What to answer to a client of ours that asked for this: a server's own words pass unchanged.
@@ -88,7 +111,9 @@ impl fmt::Display for Error {
         match self {
             Self::Remote(error) | Self::Refused(error) => error.fmt(f),
             Self::Walk { path, error } => write!(f, "{path}: {error}"),
-            Self::Transport { peer, error } => write!(f, "{peer}: {}", plain(error)),
+            Self::Transport { peer, error } | Self::Unsent { peer, error } => {
+                write!(f, "{peer}: {}", plain(error))
+            }
             Self::Protocol { peer, error } => write!(f, "{peer} does not keep to 9P: {error}"),
             Self::Version { peer } => write!(f, "{peer} speaks no 9P that we know"),
         }
@@ -122,7 +147,7 @@ impl From<Error> for io::Error {
             Errno::EOPNOTSUPP | Errno::ENOSYS => io::ErrorKind::Unsupported,
             Errno::EINVAL => io::ErrorKind::InvalidInput,
             _ => match &error {
-                Error::Transport { error, .. } => error.kind(),
+                Error::Transport { error, .. } | Error::Unsent { error, .. } => error.kind(),
                 Error::Protocol { .. } => io::ErrorKind::InvalidData,
                 _ => io::ErrorKind::Other,
             },

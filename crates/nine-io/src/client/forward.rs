@@ -69,9 +69,9 @@ impl Client {
     }
 
     /// Nobody needs the answer to this request any more: its server is told so. [`Forward::answered`] comes all the
-    /// same: with the answer if that was first, else with EINTR.
-    pub fn flush_forwarded(&self, id: ReqId) {
-        self.0.shared.with(|state| state.flush_forwarded(|forwarded| forwarded.later.id() == id));
+    /// same: with the answer if that was first, else with EINTR. What comes out: whether it was under way here.
+    pub fn flush_forwarded(&self, id: ReqId) -> bool {
+        self.0.shared.with(|state| state.flush_forwarded(|forwarded| forwarded.later.id() == id))
     }
 
     /// To be called from time to time after a request was taken back, until it says that nothing is flushed any more:

@@ -27,6 +27,15 @@ pub(super) enum Size {
     Large,
 }
 
+impl Size {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Small => Self::Large,
+            Self::Large => Self::Small,
+        }
+    }
+}
+
 /// See the module. Knows tickets, not calls; a client is known while it has any.
 #[derive(Default)]
 pub(super) struct Shares {

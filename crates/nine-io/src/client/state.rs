@@ -63,6 +63,8 @@ pub(crate) struct State {
     queue: BTreeMap<u64, Queued>,
     ticket: u64,
     shares: Shares,
+    /// Whose turn it is when there is room for one.
+    turn: Size,
     /// Somebody waits for room, and not for its own share of it.
     full: bool,
     /// Bytes that calls under way may need.
@@ -165,6 +167,7 @@ impl Shared {
             queue: BTreeMap::new(),
             ticket: 0,
             shares: Shares::default(),
+            turn: Size::Small,
             full: false,
             charged: 0,
             budget: options.budget,
@@ -223,7 +226,7 @@ impl State {
         waiter: Waiter,
     ) -> Result<usize> {
         if let Some(dead) = &self.dead {
-            return Err(dead.clone());
+            return Err(dead.unsent());
         }
         let call = self.free_call();
         let share = waiter.share();
@@ -293,17 +296,20 @@ impl State {
         }
     }
 
-    /// As [`State::flush`], for requests that were passed on and that `is` names.
-    pub(crate) fn flush_forwarded(&mut self, is: impl Fn(&Forwarded) -> bool) {
+    /// As [`State::flush`], for requests that were passed on and that `is` names; whether there were any.
+    pub(crate) fn flush_forwarded(&mut self, is: impl Fn(&Forwarded) -> bool) -> bool {
         let named = |slot: &Slot| match slot {
             Slot::Waits { waiter: Waiter::Forward(forwarded), .. } => is(forwarded),
             _ => false,
         };
+        let mut any = false;
         for call in 0..self.calls.len() {
             if named(&self.calls[call]) {
                 self.flush(call);
+                any = true;
             }
         }
+        any
     }
 
     /// Some time has passed: who has waited for an Rflush for `patience` of these waits no longer. The tag stays
@@ -440,8 +446,10 @@ impl State {
             return;
         }
         for call in 0..self.calls.len() {
-            if let Slot::Waits { .. } = self.calls[call] {
-                self.complete(call, Err(error.clone()), None);
+            match &self.calls[call] {
+                Slot::Waits { at: At::Queue(_), .. } => self.complete(call, Err(error.unsent()), None),
+                Slot::Waits { .. } => self.complete(call, Err(error.clone()), None),
+                _ => {}
             }
         }
         self.queue.clear();
@@ -500,7 +508,8 @@ impl State {
         }
     }
 
-    /// Uses the room there is: clunks first, for they make room elsewhere, then whoever has waited longest.
+    /// Uses the room there is: clunks first, for they make room elsewhere, then small and large calls in turn, each kind
+    /// in the order of its clients' turns.
     fn pump(&mut self) {
         if self.dead.is_some() {
             return;
@@ -523,7 +532,7 @@ impl State {
         // Both in turn, so that neither holds the other up. What the first one waits for, those behind it wait for.
         let mut turns = [Size::Small, Size::Large].map(|size| self.shares.turns(size));
         while turns != [0, 0] {
-            for size in [Size::Small, Size::Large] {
+            for size in [self.turn, self.turn.other()] {
                 let left = &mut turns[size as usize];
                 let Some((_, ticket)) = self.shares.next(size).filter(|_| *left > 0) else {
                     *left = 0;
@@ -543,6 +552,7 @@ impl State {
                 } else {
                     self.shares.served(size);
                     *left = self.shares.turns(size);
+                    self.turn = size.other();
                     self.send_queued(ticket);
                 }
             }
