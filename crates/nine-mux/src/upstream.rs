@@ -88,6 +88,9 @@ pub struct Server {
     pub wait: Option<Wait>,
 }
 
+/// Whoever has it goes on.
+type Turn = AsyncMutex<()>;
+
 pub(crate) struct Upstream {
     pub(crate) id: u32,
     pub(crate) server: Server,
@@ -104,7 +107,7 @@ pub(crate) struct Upstream {
     /// What is read ahead.
     pub(crate) ahead: Files,
     /// Whoever writes to the end of a file where no open can ask for that: one after the other, by the path of its qid.
-    appends: Mutex<HashMap<(u16, u64), Weak<AsyncMutex<()>>>>,
+    appends: Mutex<HashMap<(u16, u64), Weak<Turn>>>,
 }
 
 /// A loop of muxes uses connections of their own for each time round, so that no request waits for what it holds up.
@@ -225,7 +228,7 @@ impl Upstream {
     }
 
     /// Whose turn it is to write to the end of this file.
-    pub(crate) fn appends(&self, root: &Root, raw: Qid) -> Arc<AsyncMutex<()>> {
+    pub(crate) fn appends(&self, root: &Root, raw: Qid) -> Arc<Turn> {
         let mut appends = lock(&self.appends);
         let key = (root.member, raw.path);
         if let Some(turn) = appends.get(&key).and_then(Weak::upgrade) {

@@ -508,8 +508,8 @@ impl State {
         }
     }
 
-    /// Uses the room there is: clunks first, for they make room elsewhere, then small and large calls in turn, each kind
-    /// in the order of its clients' turns.
+    /// Uses the room there is: clunks first, for they make room elsewhere, then small and large calls in turn, each
+    /// kind in the order of its clients' turns.
     fn pump(&mut self) {
         if self.dead.is_some() {
             return;
