@@ -1,5 +1,5 @@
-//! Links that are cut: without -r who uses that server gets an error that says so, or none; with -r nobody gets one, but
-//! those who must. Nobody else notices.
+//! Links that are cut: without -r who uses that server gets an error that says so, or none; with -r only those get one
+//! who must. Nobody else notices.
 
 use std::cell::{Cell, RefCell};
 use std::future::{poll_fn, ready};
