@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Server, ninefold};
 use nine_io::client::{Options, blocking::Client};
-use nine_proto::OpenFlags;
+use nine_proto::{Dialect, Errno, OpenFlags};
 
 const DIALECTS: [&str; 3] = ["L", "u", "9P2000"];
 
@@ -304,6 +304,46 @@ fn a_server_that_is_not_there_is_mounted_and_found_later() {
     late.stop();
     assert!(!server.run(["ls", "/late"]).status.success());
     assert_eq!(server.ok(["ls", "/a"]), "both\nonly-a\n");
+}
+
+#[test]
+fn files_of_a_server_that_was_killed_go_on_when_it_is_there_again() {
+    let far = tempfile::tempdir().unwrap();
+    let addr = format!("unix!{}", far.path().join("s").display());
+    fs::create_dir(far.path().join("files")).unwrap();
+    fs::write(far.path().join("files/f"), "first second").unwrap();
+    let files = far.path().join("files");
+    let start = || {
+        let line = ["serve", files.to_str().unwrap(), "--listen", &addr];
+        Server::in_dir(tempfile::tempdir().unwrap(), &line)
+    };
+    let killed = start();
+    let server = serve(&format!("mount -r {addr} /far\nmount -r -t 1 {addr} /soon\nmount disk:a /a\n"));
+    assert!(mounts(&server).starts_with(&format!("mount -r {addr} /far\nmount -r -t 1 {addr} /soon\n")));
+    let mux = nine_net::Addr::Unix { path: server.socket() };
+    let open = |path: &str, dialect| {
+        let options = Options { dialects: vec![dialect], ..Options::default() };
+        let client = Client::dial(&mux, Duration::from_secs(30), options).unwrap();
+        client.attach("", nine_proto::NOUID, "").unwrap().open(path, OpenFlags::RDWR).unwrap()
+    };
+    let patient = [Dialect::L, Dialect::U, Dialect::P2000].map(|dialect| open("far/f", dialect));
+    let soon = open("soon/f", Dialect::L);
+    assert!(patient.iter().chain([&soon]).all(|file| file.read(0, 5).unwrap() == "first"));
+    drop(killed);
+    std::thread::scope(|scope| {
+        let reads = patient.each_ref().map(|file| scope.spawn(|| file.read(6, 100)));
+        let said = soon.read(0, 5).unwrap_err();
+        assert_eq!(said.errno(), Errno::ECONNREFUSED, "{said}");
+        assert!(server.fails(["cat", "/soon/f"]).contains("refused"));
+        assert_eq!(server.ok(["cat", "/a/both"]), "a\n");
+        let _again = start();
+        for read in reads {
+            assert_eq!(read.join().unwrap().unwrap(), "second");
+        }
+        assert_eq!(soon.read(0, 5).unwrap(), "first");
+        patient[0].write_at(6, b"third!").unwrap();
+        assert_eq!(server.ok(["cat", "/far/f"]), "first third!");
+    });
 }
 
 #[test]
