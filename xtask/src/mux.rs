@@ -63,19 +63,13 @@ impl Mux {
         for server in &mut beneath {
             server.mend()?;
         }
-        // By other addresses they are other servers to the mux, with connections of their own.
-        for name in ["diod", "ours"] {
-            let kept = sockets.0.join(format!("kept-{name}"));
-            std::os::unix::fs::symlink(name, &kept).map_err(|e| format!("{}: {e}", kept.display()))?;
-        }
-        let at = |name: &str| word(&format!("unix!{}", socket(name)));
-        let [diod, ours, kept_diod, kept_ours] = ["diod", "ours", "kept-diod", "kept-ours"].map(at);
+        let [diod, ours] = ["diod", "ours"].map(|name| word(&format!("unix!{}", socket(name))));
         let export = word(&export);
         let space = format!(
             "mount {diod} /diod {export}\n\
              mount {ours} /ours\n\
-             mount -r {kept_diod} /kept/diod {export}\n\
-             mount -r {kept_ours} /kept/ours\n\
+             mount -r {diod} /kept/diod {export}\n\
+             mount -r {ours} /kept/ours\n\
              mount ram:64M /ram\n\
              bind /diod/union /both\n\
              bind -ac /ours/union /both\n",

@@ -2,6 +2,7 @@
 //! who must. Nobody else notices.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
 use std::future::{poll_fn, ready};
 use std::io::{self, IoSlice};
 use std::rc::Rc;
@@ -10,13 +11,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join, join_all};
-use nine_io::client::{Error, File};
+use nine_io::client::{Client, Error, File, Options};
 use nine_io::server::{Core, FileServer, Gate, Service};
 use nine_mux::{Boxed, Dial, Flags, Server, Spawn, Wait};
 use nine_net::{Env, Peer, Transport};
 use nine_proto::frame::{MSIZE_MAX, Split, split};
 use nine_proto::msg::{Names, Tmsg};
-use nine_proto::{Dialect, Errno, Fid, NOGID, NOUID, OpenFlags, Tag};
+use nine_proto::{Dialect, Errno, Fid, NOGID, NOUID, OpenFlags, SetAttr, Tag};
 use nine_sim::{End, Links, Rng, Shape, World, seeds};
 
 use crate::common::Raw;
@@ -103,6 +104,8 @@ struct State {
     shape: Shape,
     /// Its answers to Twalk and Tlopen take so long.
     slow: Option<Duration>,
+    /// Of links to come, the next one first; then `shape`.
+    next: VecDeque<Shape>,
     wires: Vec<Weak<Mutex<Wire>>>,
     dials: u32,
 }
@@ -134,6 +137,7 @@ impl Site {
             up: true,
             shape: Shape::default(),
             slow: None,
+            next: VecDeque::new(),
             wires: Vec::new(),
             dials: 0,
         })))
@@ -187,7 +191,7 @@ impl Dial for Site {
         if !state.up {
             return Box::pin(ready(Err(io::Error::from_raw_os_error(111))));
         }
-        let shape = state.shape.clone();
+        let shape = state.next.pop_front().unwrap_or(state.shape.clone());
         let (io, far) = state.links.link(shape.clone());
         match state.slow {
             None => spawn.spawn(Box::pin(state.service.connect(Box::new(far)))),
@@ -685,4 +689,750 @@ fn a_mux_that_ends_waits_for_no_server_that_is_away() {
             assert!(site.holds().1 <= 2, "{:?}", site.holds());
         });
     }
+}
+
+#[test]
+fn a_server_that_comes_back_slow_keeps_up_with_whoever_asks() {
+    const EACH: usize = 200;
+    world(0, Wait::Ever, FILES, |m, site| async move {
+        let mut clients = Vec::new();
+        for n in 0..3 {
+            let (client, root) = m.client(Dialect::L).await;
+            let dir = root.walk("far").await.unwrap();
+            let name = format!("c{n}");
+            let made = dir.open_or_create(&name, OpenFlags::RDWR, 0o644).await.unwrap();
+            made.write_all_at(0, name.as_bytes()).await.unwrap();
+            let files = join_all((0..EACH).map(|_| dir.open(&name, OpenFlags::READ))).await;
+            let files: Vec<File> = files.into_iter().collect::<Result<_, _>>().unwrap();
+            clients.push((client, root, dir, name, files));
+        }
+        // The tree's root, the client's roots, and what is open.
+        let all = site.holds().1;
+        assert!(all > 3 * EACH);
+        // A fid takes 4 s from now on, a root 2 s: all of them 22 s.
+        site.state().slow = Some(Duration::from_secs(2));
+        let over = Cell::new(false);
+        let cuts = async {
+            for _ in 0..4 {
+                site.cut(Cut::Reset);
+                pause(&m, 9_000).await;
+            }
+            over.set(true);
+        };
+        let served = clients.iter().enumerate().map(async |(c, (_, root, dir, name, files))| {
+            let (mut at, mut quick) = (c * 17, 0);
+            while !over.get() {
+                let file = &files[at % EACH];
+                at += 67;
+                // It may be cut once before it is there.
+                let limit = Duration::from_secs(16);
+                assert_eq!(within(&m.env, limit, text(file)).await, Ok(name.clone()));
+                for _ in 0..20 {
+                    let (begun, dials) = (m.env.now(), site.dials());
+                    assert_eq!(text(file).await, Ok(name.clone()));
+                    let took = m.env.now() - begun;
+                    if site.dials() == dials {
+                        assert!(took <= Duration::from_millis(20), "once it is back: {took:?}");
+                        quick += 1;
+                    }
+                    let good = within(&m.env, Duration::from_millis(20), cat(root, "good/f")).await;
+                    assert_eq!(good, Ok("good".into()));
+                }
+                let opened = within(&m.env, Duration::from_secs(20), dir.open(name, OpenFlags::READ)).await;
+                opened.unwrap();
+            }
+            quick
+        });
+        let (quick, ()) = join(join_all(served), cuts).await;
+        assert!(quick.iter().all(|&quick| quick >= 40), "{quick:?} reads were quick");
+        pause(&m, 16_000).await;
+        let holds = site.holds();
+        assert!(
+            holds.0 == 1 && (3 * EACH + 1..=all).contains(&holds.1),
+            "not all came back in 25 s: {holds:?}"
+        );
+        assert_eq!(site.dials(), 5);
+        site.state().slow = None;
+        site.cut(Cut::Reset);
+        for (client, root, dir, _, files) in clients {
+            drop((root, dir, files));
+            m.quiet(&client).await;
+        }
+    });
+}
+
+#[test]
+fn whoever_waits_is_woken_by_the_connection_that_lasts() {
+    for seed in seeds(10) {
+        for breaks in (15..60).step_by(3) {
+            world(seed, Wait::Ever, FILES, move |m, site| async move {
+                let (client, root) = m.client(Dialect::L).await;
+                let file = root.open("far/f", OpenFlags::READ).await.unwrap();
+                site.state().next =
+                    (0..4).map(|_| Shape { breaks_after: Some(breaks), ..Shape::default() }).collect();
+                site.cut(Cut::Reset);
+                let read = m.soon(Duration::from_secs(20), text(&file)).await;
+                assert_eq!(read, Some(Ok("text".into())), "after {breaks} bytes");
+                drop((file, root));
+                m.quiet(&client).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_fid_below_a_directory_that_was_renamed_is_found() {
+    world(0, Wait::Ever, FILES, move |m, site| async move {
+        let (client, root) = m.client(Dialect::L).await;
+        let far = root.walk("far").await.unwrap();
+        let d = root.walk("far/d").await.unwrap();
+        far.rename("d", &far, "D").await.unwrap();
+        let g = d.open("g", OpenFlags::READ).await.unwrap();
+        site.cut(Cut::Reset);
+        assert_eq!(text(&g).await, Ok("deep".into()));
+        drop((far, d, g, root));
+        m.quiet(&client).await;
+    });
+}
+
+#[test]
+fn a_fid_renamed_after_its_directory_is_found() {
+    world(0, Wait::Ever, FILES, move |m, site| async move {
+        let (client, root) = m.client(Dialect::L).await;
+        let far = root.walk("far").await.unwrap();
+        let d = root.walk("far/d").await.unwrap();
+        let g = d.open("g", OpenFlags::READ).await.unwrap();
+        far.rename("d", &far, "D").await.unwrap();
+        d.rename("g", &d, "G").await.unwrap();
+        site.cut(Cut::Reset);
+        assert_eq!(text(&g).await, Ok("deep".into()));
+        drop((far, d, g, root));
+        m.quiet(&client).await;
+    });
+}
+
+#[test]
+fn a_fid_renamed_twice_is_found() {
+    for (n, dialect) in [Dialect::L, Dialect::U, Dialect::P2000].into_iter().enumerate() {
+        world(n as u64, Wait::Ever, FILES, move |m, site| async move {
+            let (client, root) = m.client(dialect).await;
+            let f = root.walk("far/f").await.unwrap();
+            let open = root.open("far/f", OpenFlags::READ).await.unwrap();
+            let far = root.walk("far").await.unwrap();
+            if dialect == Dialect::L {
+                let message = |name| nine_proto::msg::Tmsg::Rename { fid: f.fid(), dfid: far.fid(), name };
+                client.ask(message(b"f1")).await.unwrap();
+                client.ask(message(b"f2")).await.unwrap();
+            } else {
+                f.rename_here(b"f1").await.unwrap();
+                f.rename_here(b"f2").await.unwrap();
+            }
+            site.cut(Cut::Reset);
+            assert_eq!(text(&open).await, Ok("text".into()), "{dialect:?}");
+            drop((far, f, open, root));
+            m.quiet(&client).await;
+        });
+    }
+}
+
+#[test]
+fn each_request_waits_as_long_as_it_was_told() {
+    world(0, Wait::AtMost(Duration::from_secs(5)), FILES, move |m, site| async move {
+        let (client, root) = m.client(Dialect::L).await;
+        let file = root.open("far/f", OpenFlags::READ).await.unwrap();
+        site.down();
+        let took = join_all((0..5).map(async |_| {
+            let begun = m.env.now();
+            file.read(0, 10).await.unwrap_err();
+            m.env.now() - begun
+        }))
+        .await;
+        let most = took.iter().max().unwrap();
+        assert!(*most < Duration::from_secs(6), "{took:?}");
+        site.up();
+        drop((file, root));
+        m.quiet(&client).await;
+    });
+}
+
+#[test]
+fn a_clunk_waits_for_nobody() {
+    world(0, Wait::Ever, FILES, move |m, site| async move {
+        let (client, root) = m.client(Dialect::L).await;
+        let file = root.open("far/f", OpenFlags::READ).await.unwrap();
+        let walked = root.walk("far/f").await.unwrap();
+        site.down();
+        pause(&m, 100).await;
+        let closed = m.soon(Duration::from_secs(2), walked.close()).await;
+        assert!(matches!(closed, Some(Ok(()))), "{closed:?}");
+        let closed = m.soon(Duration::from_secs(2), file.close()).await;
+        assert!(matches!(closed, Some(Ok(()))), "{closed:?}");
+        site.up();
+        drop(root);
+        m.quiet(&client).await;
+    });
+}
+
+#[test]
+fn what_has_two_files_waits_over_several_cuts() {
+    let (mut done, mut all) = (0, 0);
+    for seed in seeds(30) {
+        let told = Rc::new(Cell::new(false));
+        let is_done = told.clone();
+        world(seed, Wait::Ever, FILES, move |m, site| async move {
+            let (client, root) = m.client(Dialect::L).await;
+            let (far, d) = (root.walk("far").await.unwrap(), root.walk("far/d").await.unwrap());
+            site.state().shape.delay = Duration::from_millis(20);
+            site.down();
+            pause(&m, 100).await;
+            let cuts = async {
+                pause(&m, 1_000).await;
+                site.up();
+                let dials = site.dials();
+                while site.dials() == dials {
+                    pause(&m, 1).await;
+                }
+                // One of the two is back, or both, or it is on its way.
+                pause(&m, 120 + 6 * seed).await;
+                site.cut(Cut::Reset);
+            };
+            let (renamed, ()) = join(far.rename("f", &d, "F"), cuts).await;
+            let there = cat(&root, "far/d/F").await;
+            if known(renamed) {
+                assert_eq!(there, Ok("text".into()));
+                told.set(true);
+            }
+            assert_ne!(there.is_ok(), cat(&root, "far/f").await.is_ok());
+            drop((far, d, root));
+            m.quiet(&client).await;
+        });
+        done += usize::from(is_done.get());
+        all += 1;
+    }
+    assert!(all == 1 || 2 * done > all, "{done} of {all} are known to be done");
+}
+
+/// What a name of a directory may be: no file, or a file with these bytes.
+type States = BTreeSet<Option<Vec<u8>>>;
+
+/// A client at work in a directory of its own, and what it knows of that.
+struct Worker {
+    n: usize,
+    m: Muxed,
+    site: Site,
+    rng: Rng,
+    dialect: Dialect,
+    /// Whether requests fail when the server is away.
+    fails: bool,
+    dir: File,
+    names: Vec<States>,
+    open: Vec<Option<Handle>>,
+    counts: Counts,
+}
+
+struct Handle {
+    file: File,
+    appends: bool,
+    /// By which connections it was written to first and last, and not synced since.
+    unsynced: Option<(u32, u32)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    done: usize,
+    unknown: usize,
+}
+
+const NAMES: usize = 4;
+
+impl Worker {
+    async fn work(mut self) -> (Self, Counts) {
+        for _ in 0..70 {
+            let n = self.rng.below(NAMES);
+            match self.rng.below(14) {
+                0 | 1 => self.create(n).await,
+                2..=4 => self.write(n).await,
+                5 | 6 => self.read(n).await,
+                7 => self.truncate(n).await,
+                8 => self.open_anew(n).await,
+                9 => self.remove(n).await,
+                10 => self.rename(n).await,
+                11 => self.list().await,
+                12 => self.append(n).await,
+                _ => self.sync(n).await,
+            }
+            pause(&self.m, self.rng.below(400) as u64).await;
+        }
+        self.open.clear();
+        let counts = self.counts;
+        (self, counts)
+    }
+
+    /// Of what may be asked twice: it is done, unless nobody waits for the server.
+    fn must<T>(&mut self, what: &str, result: Result<T, Error>) -> Option<T> {
+        let is_away = |error: &Error| {
+            let known = [Errno::ECONNRESET, Errno::ECONNREFUSED, Errno::ETIMEDOUT];
+            // 9P2000 has no numbers.
+            self.fails && (known.contains(&error.errno()) || error.to_string().ends_with("waited for 2 s"))
+        };
+        match result {
+            Ok(value) => {
+                self.counts.done += 1;
+                Some(value)
+            }
+            Err(error) if is_away(&error) => {
+                self.counts.unknown += 1;
+                None
+            }
+            Err(error) => panic!("client {} ({}): {what}: {error}", self.n, self.dialect.name()),
+        }
+    }
+
+    /// Of what must not be done twice.
+    fn may<T>(&mut self, what: &str, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Err(error)
+                if error.errno() == Errno::EIO
+                    && (self.dialect.is_l() || error.to_string().contains("it is not known")) =>
+            {
+                self.counts.unknown += 1;
+                None
+            }
+            other => self.must(what, other),
+        }
+    }
+
+    /// It has happened, or may have.
+    fn then(&mut self, n: usize, is_known: bool, change: impl Fn(&Option<Vec<u8>>) -> Option<Vec<u8>>) {
+        let after: States = self.names[n].iter().map(change).collect();
+        match is_known {
+            true => self.names[n] = after,
+            false => self.names[n].extend(after),
+        }
+    }
+
+    /// The name was found, or not.
+    fn found(&mut self, n: usize, is_there: bool) {
+        self.names[n].retain(|state| state.is_some() == is_there);
+        assert!(!self.names[n].is_empty(), "client {}: n{n} is there: {is_there}; that cannot be", self.n);
+    }
+
+    fn name(n: usize) -> String {
+        format!("n{n}")
+    }
+
+    /// Opens a file that may be there, unless it is open.
+    async fn handle(&mut self, n: usize, flags: OpenFlags) -> bool {
+        if self.open[n].is_some() {
+            return true;
+        }
+        match self.dir.open(Self::name(n), flags).await {
+            Err(error) if error.errno() == Errno::ENOENT => self.found(n, false),
+            opened => {
+                if let Some(file) = self.must("open", opened) {
+                    self.found(n, true);
+                    let appends = flags.has(OpenFlags::APPEND);
+                    self.open[n] = Some(Handle { file, appends, unsynced: None });
+                }
+            }
+        }
+        self.open[n].is_some()
+    }
+
+    async fn create(&mut self, n: usize) {
+        let made = self.dir.open_or_create(Self::name(n), OpenFlags::RDWR, 0o644).await;
+        let made = self.may("create", made);
+        self.then(n, made.is_some(), |state| Some(state.clone().unwrap_or_default()));
+        self.open[n] = made.map(|file| Handle { file, appends: false, unsynced: None });
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let (first, length) = (self.rng.bits() as u8, 1 + self.rng.below(3000));
+        (0..length).map(|at| first.wrapping_add((at / 7) as u8)).collect()
+    }
+
+    async fn write(&mut self, n: usize) {
+        if !self.handle(n, OpenFlags::RDWR).await {
+            return;
+        }
+        let data = self.bytes();
+        let length = self.names[n].iter().flatten().map(Vec::len).max().unwrap_or(0);
+        let at = self.rng.below(length + 50);
+        let handle = self.open[n].as_mut().unwrap();
+        let (appends, result) = (handle.appends, handle.file.write_all_at(at as u64, &data).await);
+        let dials = self.site.dials();
+        let first = handle.unsynced.map_or(dials, |(first, _)| first);
+        // Who was told of an error knows that already.
+        handle.unsynced = if result.is_ok() { Some((first, dials)) } else { handle.unsynced };
+        let wrote = if appends { self.may("append", result) } else { self.must("write", result) };
+        self.then(n, wrote.is_some(), |state| {
+            let mut all = state.clone()?;
+            let at = if appends { all.len() } else { at };
+            all.resize(all.len().max(at + data.len()), 0);
+            all[at..at + data.len()].copy_from_slice(&data);
+            Some(all)
+        });
+    }
+
+    async fn read(&mut self, n: usize) {
+        if !self.handle(n, OpenFlags::RDWR).await {
+            return;
+        }
+        let mut all = vec![0; 256 * 1024];
+        let result = self.open[n].as_ref().unwrap().file.read_at(0, &mut all).await;
+        let Some(length) = self.must("read", result) else { return };
+        all.truncate(length);
+        let state = Some(all);
+        assert!(self.names[n].contains(&state), "client {}: n{n} has other bytes", self.n);
+        self.names[n] = [state].into();
+    }
+
+    async fn truncate(&mut self, n: usize) {
+        if !self.handle(n, OpenFlags::RDWR).await {
+            return;
+        }
+        let size = self.rng.below(4000);
+        let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
+        let result = self.open[n].as_ref().unwrap().file.setattr(&set).await;
+        let is_known = self.must("truncate", result).is_some();
+        self.then(n, is_known, |state| {
+            let mut all = state.clone()?;
+            all.resize(size, 0);
+            Some(all)
+        });
+    }
+
+    /// With O_TRUNC.
+    async fn open_anew(&mut self, n: usize) {
+        self.open[n] = None;
+        if self.handle(n, OpenFlags::RDWR | OpenFlags::TRUNC).await {
+            self.then(n, true, |state| state.as_ref().map(|_| Vec::new()));
+        } else if self.fails {
+            self.then(n, false, |state| state.as_ref().map(|_| Vec::new()));
+        }
+    }
+
+    async fn remove(&mut self, n: usize) {
+        self.open[n] = None;
+        match self.dir.walk(Self::name(n)).await {
+            Err(error) if error.errno() == Errno::ENOENT => self.found(n, false),
+            walked => {
+                let Some(file) = self.must("walk", walked) else { return };
+                self.found(n, true);
+                let removed = file.remove().await;
+                let is_known = self.may("remove", removed).is_some();
+                self.then(n, is_known, |_| None);
+            }
+        }
+    }
+
+    async fn is_there(&mut self, n: usize) -> Option<bool> {
+        let is_there = match self.dir.walk(Self::name(n)).await {
+            Err(error) if error.errno() == Errno::ENOENT => false,
+            walked => self.must("walk", walked).map(|_| true)?,
+        };
+        self.found(n, is_there);
+        Some(is_there)
+    }
+
+    /// To a name that is free; what is open goes with it.
+    async fn rename(&mut self, n: usize) {
+        let to = self.rng.below(NAMES);
+        if to == n || self.is_there(n).await != Some(true) || self.is_there(to).await != Some(false) {
+            return;
+        }
+        self.open[to] = None;
+        let renamed = self.dir.rename(Self::name(n), &self.dir, Self::name(to)).await;
+        let files = self.names[n].clone();
+        if self.may("rename", renamed).is_some() {
+            (self.names[to], self.names[n]) = (files, [None].into());
+            self.open[to] = self.open[n].take();
+        } else {
+            self.open[n] = None;
+            self.names[to].extend(files);
+            self.names[n].insert(None);
+            // It is in one place.
+            while let Some(is_there) = self.is_there(n).await {
+                if self.is_there(to).await == Some(!is_there) {
+                    break;
+                }
+                assert!(self.fails, "client {}: it is in two places, or in none", self.n);
+            }
+        }
+    }
+
+    async fn list(&mut self) {
+        let listed = async {
+            let mut names = Vec::new();
+            let dir = self.dir.walk("").await?;
+            let mut entries = dir.read_dir().await?;
+            while let Some(entry) = entries.next().await {
+                names.push(String::from_utf8_lossy(&entry?.name).to_string());
+            }
+            Ok(names)
+        };
+        let listed = listed.await;
+        let Some(names) = self.must("list", listed) else { return };
+        assert!(names.iter().collect::<BTreeSet<_>>().len() == names.len(), "{names:?}");
+        for n in 0..NAMES {
+            self.found(n, names.contains(&Self::name(n)));
+        }
+    }
+
+    async fn append(&mut self, n: usize) {
+        // 9P2000 has no word for it.
+        if self.dialect != Dialect::P2000 {
+            self.open[n] = None;
+            self.handle(n, OpenFlags::RDWR | OpenFlags::APPEND).await;
+            self.write(n).await;
+        }
+    }
+
+    async fn sync(&mut self, n: usize) {
+        let Some(handle) = &mut self.open[n] else { return };
+        let (wrote, before) = (handle.unsynced.take(), self.site.dials());
+        let synced = handle.file.fsync(false).await;
+        let after = self.site.dials();
+        match &synced {
+            Ok(()) => {
+                assert!(wrote.is_none_or(|(first, _)| first == before), "client {}: n{n} was synced", self.n);
+            }
+            Err(error)
+                if error.errno() == Errno::EIO
+                    && (self.dialect.is_l() || error.to_string().contains("not synced")) =>
+            {
+                assert!(
+                    wrote.is_some_and(|(first, _)| first < after),
+                    "client {}: n{n} was not synced",
+                    self.n
+                );
+                // Once; what was written since is not synced yet.
+                handle.unsynced = wrote.map(|(_, last)| (last, last)).filter(|(last, _)| *last == after);
+            }
+            Err(_) => {
+                self.open[n] = None;
+                self.must("fsync", synced);
+            }
+        }
+    }
+}
+
+/// Cuts in every way, until the others are done.
+async fn havoc(m: Muxed, site: Site, mut rng: Rng, over: Rc<Cell<bool>>) -> u32 {
+    let mut cuts = 0;
+    while !over.get() {
+        pause(&m, rng.below(2_500) as u64).await;
+        let how = [Cut::Reset, Cut::Closed][rng.below(2)];
+        cuts += 1;
+        match rng.below(5) {
+            0 => site.cut(how),
+            1 => {
+                site.down();
+                pause(&m, rng.below(3_000) as u64).await;
+                site.up();
+            }
+            // In the middle of the replay, again and again.
+            2 => {
+                for _ in 0..3 {
+                    site.cut(how);
+                    let dials = site.dials();
+                    while site.dials() == dials && !over.get() {
+                        pause(&m, 1).await;
+                    }
+                    pause(&m, rng.below(40) as u64).await;
+                }
+                site.cut(how);
+            }
+            // What is on its way is lost both ways.
+            3 => {
+                let shapes = 1 + rng.below(3);
+                for _ in 0..shapes {
+                    let shape = site.state().shape.clone();
+                    let breaks_after = Some(20 + rng.below(4000) as u64);
+                    site.state().next.push_back(Shape { breaks_after, ..shape });
+                }
+                site.cut(how);
+            }
+            _ => drop(m.mux.hangup("far", "the test has hung up")),
+        }
+    }
+    site.up();
+    site.state().next.clear();
+    cuts
+}
+
+#[test]
+fn whatever_is_cut_the_files_are_as_their_clients_were_told() {
+    let (mut all, mut cuts, mut worlds) = (Counts::default(), 0, 0);
+    for seed in seeds(40) {
+        let (fails, dialects) = (seed % 4 == 3, [Dialect::L, Dialect::U, Dialect::P2000]);
+        let wait = if fails { Wait::AtMost(Duration::from_secs(2)) } else { Wait::Ever };
+        let counts = Rc::new(Cell::new((Counts::default(), 0)));
+        let told = counts.clone();
+        world(seed, wait, FILES, move |m, site| async move {
+            let mut rng = Rng::new(seed);
+            {
+                let mut state = site.state();
+                // .L, or one that can say less.
+                state.service.dialects =
+                    [&[Dialect::L][..], &[Dialect::L], &[Dialect::U], &[Dialect::P2000]][rng.below(4)];
+                state.shape.delay = Duration::from_millis(1 + rng.below(15) as u64);
+                state.shape.piece = 1 + rng.below(2000);
+            }
+            m.mux.hangup("far", "for another dialect");
+            pause(&m, 1_500).await;
+            let over = Rc::new(Cell::new(false));
+            let (mut clients, mut work) = (Vec::new(), Vec::new());
+            for n in 0..3 {
+                let dialect = dialects[rng.below(3)];
+                let (client, root) = m.client(dialect).await;
+                let far = root.walk("far").await.unwrap();
+                far.mkdir(format!("c{n}"), 0o755, NOGID).await.unwrap();
+                let dir = far.walk(format!("c{n}")).await.unwrap();
+                let names = vec![States::from([None]); NAMES];
+                let open = (0..NAMES).map(|_| None).collect();
+                let (m, site, rng) = (m.clone(), site.clone(), rng.fork());
+                let counts = Counts::default();
+                let worker = Worker { n, m: m.clone(), site, rng, dialect, fails, dir, names, open, counts };
+                work.push(begin(&m, worker.work()));
+                clients.push(client);
+            }
+            let havoc = begin(&m, havoc(m.clone(), site.clone(), rng.fork(), over.clone()));
+            let done = m.soon(Duration::from_secs(1_000), join_all(work)).await;
+            let done = done.unwrap_or_else(|| panic!("somebody waits for ever: NINE_SEED={seed}"));
+            over.set(true);
+            let cuts = havoc.await;
+            // The server itself, without anything between.
+            let (near, far) = m.links.link(Shape::default());
+            let service = site.state().service.connect(Box::new(far));
+            m.env.spawn(Box::pin(service));
+            let (own, driver) = Client::connect(near, Options::default()).await.unwrap();
+            m.env.spawn(Box::pin(async { drop(driver.await) }));
+            let direct = own.attach("u", NOUID, "").await.unwrap();
+            let mut counts = Counts::default();
+            for (worker, of) in &done {
+                counts = Counts { done: counts.done + of.done, unknown: counts.unknown + of.unknown };
+                for (n, states) in worker.names.iter().enumerate() {
+                    let path = format!("c{}/{}", worker.n, Worker::name(n));
+                    let mut bytes = vec![0; 256 * 1024];
+                    let is = match direct.open(&path, OpenFlags::READ).await {
+                        Err(error) => {
+                            assert_eq!(error.errno(), Errno::ENOENT);
+                            None
+                        }
+                        Ok(file) => {
+                            let length = file.read_at(0, &mut bytes).await.unwrap();
+                            bytes.truncate(length);
+                            Some(bytes)
+                        }
+                    };
+                    assert!(states.contains(&is), "{path} is not as it was told");
+                }
+            }
+            told.set((counts, cuts));
+            drop((done, direct, own));
+            for client in clients {
+                m.quiet(&client).await;
+            }
+            pause(&m, 3_000).await;
+            let holds = site.holds();
+            assert!(holds.0 <= 1 && holds.1 <= 2, "{holds:?} are left");
+            assert_eq!(m.mux.status().jobs_now, 1, "the pulse of the lane");
+        });
+        let (of, some) = counts.get();
+        (cuts, worlds) = (cuts + some, worlds + 1);
+        all = Counts { done: all.done + of.done, unknown: all.unknown + of.unknown };
+    }
+    // A world in which nothing is cut, or everything fails, proves little.
+    assert!(worlds == 1 || cuts > 5 * worlds && all.done > 10 * all.unknown, "{cuts} cuts, {all:?}");
+}
+
+/// A page, and when it was filled with what: the write's beginning, its answer, the byte.
+type Page = Vec<(Duration, Option<Duration>, u8)>;
+
+#[test]
+fn what_is_read_ahead_over_cuts_is_what_was_there() {
+    const PAGE: usize = 4096;
+    const PAGES: usize = 192;
+    let (mut served, mut all) = (0, 0);
+    for seed in seeds(12) {
+        let of = Rc::new(Cell::new(0));
+        let told = of.clone();
+        world(seed, Wait::Ever, FILES, move |m, site| async move {
+            let mut rng = Rng::new(seed);
+            let server = Server { ahead: true, name: "ahead".into(), ..site.server(Wait::Ever) };
+            m.space.mount(server, "", &owner(), "/ahead", Flags::REPLACE).await.unwrap();
+            site.state().shape = Shape {
+                delay: Duration::from_millis(5 + rng.below(30) as u64),
+                window: 4 << 20,
+                ..Shape::default()
+            };
+            site.cut(Cut::Reset);
+            let (writes, reads) = (m.client(Dialect::L).await, m.client(Dialect::L).await);
+            let dir = writes.1.walk("ahead").await.unwrap();
+            let file = dir.open_or_create("tape", OpenFlags::RDWR, 0o644).await.unwrap();
+            file.write_all_at(0, &vec![0; PAGES * PAGE]).await.unwrap();
+            let pages: Rc<RefCell<Vec<Page>>> =
+                Rc::new(RefCell::new(vec![vec![(Duration::ZERO, Some(Duration::ZERO), 0)]; PAGES]));
+            let over = Rc::new(Cell::new(false));
+            let write = {
+                let (m, pages, over, mut rng) = (m.clone(), pages.clone(), over.clone(), rng.fork());
+                begin(&m.clone(), async move {
+                    for byte in 1..=u8::MAX {
+                        if over.get() {
+                            break;
+                        }
+                        let page = rng.below(PAGES);
+                        pages.borrow_mut()[page].push((m.env.now(), None, byte));
+                        file.write_all_at((page * PAGE) as u64, &[byte; PAGE]).await.unwrap();
+                        pages.borrow_mut()[page].last_mut().unwrap().1 = Some(m.env.now());
+                        pause(&m, rng.below(300) as u64).await;
+                    }
+                    file
+                })
+            };
+            let cuts = {
+                let (m, site, over, mut rng) = (m.clone(), site.clone(), over.clone(), rng.fork());
+                begin(&m.clone(), async move {
+                    while !over.get() {
+                        pause(&m, 200 + rng.below(2_500) as u64).await;
+                        site.cut([Cut::Reset, Cut::Closed][rng.below(2)]);
+                    }
+                })
+            };
+            let tape = reads.1.open("ahead/tape", OpenFlags::READ).await.unwrap();
+            for _ in 0..8 {
+                let mut at = 0;
+                while at < PAGES * PAGE {
+                    let begun = m.env.now();
+                    let data = tape.read(at as u64, 20_000).await.unwrap();
+                    assert!(!data.is_empty(), "it ends at {at}");
+                    let pages = pages.borrow();
+                    for (i, byte) in data.iter().enumerate() {
+                        let page = &pages[(at + i) / PAGE];
+                        let answered = |(_, answered, _): &(_, Option<Duration>, _)| {
+                            answered.is_some_and(|answered| answered < begun)
+                        };
+                        let oldest = page.iter().rposition(answered).expect("it was written first");
+                        let may_be: Vec<u8> = page[oldest..].iter().map(|(.., byte)| *byte).collect();
+                        assert!(may_be.contains(byte), "byte {}: {byte}, not of {may_be:?}", at + i);
+                    }
+                    at += data.len();
+                }
+                assert_eq!(tape.read(at as u64, 1).await.unwrap().len(), 0);
+            }
+            over.set(true);
+            cuts.await;
+            drop((write.await, tape, dir));
+            let upstreams = m.mux.status().upstreams;
+            told.set(upstreams.iter().find(|of| &*of.name == "ahead").unwrap().ahead_served);
+            for (client, root) in [writes, reads] {
+                drop(root);
+                m.quiet(&client).await;
+            }
+        });
+        served += of.get();
+        all += (PAGES * PAGE) as u64;
+    }
+    assert!(served > all, "{served} bytes were read ahead");
 }
