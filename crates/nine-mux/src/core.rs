@@ -242,7 +242,7 @@ impl Core {
             return self.root_now(by, &tree).await;
         };
         loop {
-            self.wait_for(&tree.upstream.lane(by.hops, by.client), wait, patience).await?;
+            self.wait_for(&tree, &tree.upstream.lane(by.hops, by.client), wait, patience).await?;
             match self.root_now(by, &tree).await {
                 Err(error) if is_unreachable(&error) => {}
                 root => return root,
@@ -516,13 +516,15 @@ impl Core {
             let gone = mounted.keys().copied().filter(|id| !shown.contains(id)).collect::<Vec<_>>();
             gone.into_iter()
                 .filter_map(|id| mounted.remove(&id))
-                .inspect(|tree| tree.unmounted.store(true, Ordering::Relaxed))
+                .inspect(|tree| tree.unmounted.store(true, Ordering::SeqCst))
                 .collect()
         };
         for tree in gone {
             // Its own user's roots hold the tree: nobody else would let go of them.
             let idents: Vec<_> = lock(&self.idents).values().filter_map(Weak::upgrade).collect();
             idents.iter().chain(&tree.user).for_each(|ident| ident.forget(tree.id));
+            // Who waits for its server would do so in vain.
+            tree.upstream.lanes().iter().for_each(|lane| lane.keeping.wake());
         }
     }
 

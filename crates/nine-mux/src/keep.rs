@@ -15,6 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::{pending, poll_fn};
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
@@ -41,7 +42,7 @@ use crate::walk::steps;
 pub enum Wait {
     /// Until it is back.
     Ever,
-    /// So long, each time that it is away; zero: it fails at once.
+    /// So long, each time that it is away; zero: no longer than one attempt to reach it.
     AtMost(Duration),
 }
 
@@ -205,6 +206,8 @@ struct State {
     /// Why it is not there, and until when it is not tried again.
     failed: Option<(Error, Duration)>,
     mending: bool,
+    /// The mender has not failed yet.
+    trying: bool,
     /// The latest client's own copy of the server's address, which its errors have.
     peer: Option<Arc<str>>,
 }
@@ -220,17 +223,29 @@ impl Keeping {
     }
 
     pub(crate) fn failed(&self, error: &Error, until: Duration) {
-        lock(&self.state).failed = Some((error.clone(), until));
+        let is_first = {
+            let mut state = lock(&self.state);
+            state.failed = Some((error.clone(), until));
+            std::mem::take(&mut state.trying)
+        };
+        if is_first {
+            self.wake();
+        }
     }
 
     /// The connection is there.
     pub(crate) fn is_back(&self, peer: &Arc<str>) {
-        let wakers = {
+        {
             let mut state = lock(&self.state);
-            state.failed = None;
+            (state.failed, state.trying) = (None, false);
             state.peer = Some(peer.clone());
-            state.waiting.values_mut().filter_map(Option::take).collect::<Vec<_>>()
-        };
+        }
+        self.wake();
+    }
+
+    /// Whoever waits looks again.
+    pub(crate) fn wake(&self) {
+        let wakers: Vec<_> = lock(&self.state).waiting.values_mut().filter_map(Option::take).collect();
         wakers.into_iter().for_each(Waker::wake);
     }
 
@@ -284,7 +299,14 @@ impl Keeping {
 
     /// Whether the caller is to mend.
     fn start(&self) -> bool {
-        !std::mem::replace(&mut lock(&self.state).mending, true)
+        let mut state = lock(&self.state);
+        let is_new = !std::mem::replace(&mut state.mending, true);
+        state.trying |= is_new;
+        is_new
+    }
+
+    fn is_trying(&self) -> bool {
+        lock(&self.state).trying
     }
 
     fn stop(&self) {
@@ -305,25 +327,33 @@ impl Keeping {
     }
 }
 
-/// Somebody who waits for a lane.
+/// Somebody who waits for the lane of a tree.
 struct Waits<'l> {
     lane: &'l Lane,
+    tree: &'l Tree,
     number: u64,
 }
 
 impl<'l> Waits<'l> {
-    fn new(lane: &'l Lane) -> Self {
+    fn new(lane: &'l Lane, tree: &'l Tree) -> Self {
         let mut state = lock(&lane.keeping.state);
         state.waited += 1;
         let number = state.waited;
         state.waiting.insert(number, None);
-        Self { lane, number }
+        Self { lane, tree, number }
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         lock(&self.lane.keeping.state).waiting.insert(self.number, Some(cx.waker().clone()));
         // Looked at after the waker is there: it may just have come.
-        if self.lane.client().is_some() { Poll::Ready(()) } else { Poll::Pending }
+        if self.lane.client().is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.tree.unmounted.load(Ordering::SeqCst) {
+            let text = "the server is not there, and was unmounted";
+            return Poll::Ready(Err(refused(Errno::ESTALE, text)));
+        }
+        Poll::Pending
     }
 }
 
@@ -345,9 +375,10 @@ impl Core {
         }
     }
 
-    /// Until a lane is there, as patiently as its mount asks for.
+    /// Until the lane of a tree is there, as patiently as its mount asks for.
     pub(crate) async fn wait_for(
         &self,
+        tree: &Tree,
         lane: &Arc<Lane>,
         wait: Wait,
         patience: &mut Patience,
@@ -355,16 +386,24 @@ impl Core {
         if lane.client().is_some() {
             return Ok(());
         }
-        let waits = Waits::new(lane);
+        let waits = Waits::new(lane, tree);
         self.mend(lane);
         let back = poll_fn(|cx| waits.poll(cx));
         match wait {
-            Wait::Ever => heed(back).await,
+            Wait::Ever => heed(back).await?,
+            Wait::AtMost(Duration::ZERO) => {
+                let mut back = pin!(back);
+                let tried = poll_fn(|cx| match back.as_mut().poll(cx) {
+                    Poll::Pending if !lane.keeping.is_trying() => Poll::Ready(None),
+                    poll => poll.map(Some),
+                });
+                heed(tried).await?.unwrap_or_else(|| Err(lane.keeping.reason(Duration::ZERO)))
+            }
             Wait::AtMost(limit) => {
                 let now = heed(self.outside.now()).await?;
                 let rest = patience.0.get_or_insert(now + limit).saturating_sub(now);
                 let back = heed(self.outside.within(rest, back)).await?;
-                back.ok_or_else(|| lane.keeping.reason(limit))
+                back.unwrap_or_else(|| Err(lane.keeping.reason(limit)))
             }
         }
     }
@@ -422,7 +461,7 @@ impl Core {
         let _one = match (patience, tree.wait) {
             (Some(patience), Some(wait)) => {
                 // Not with the fid in hand: others have a patience of their own, and the mender none.
-                self.wait_for(&kept.lane, wait, patience).await?;
+                self.wait_for(&tree, &kept.lane, wait, patience).await?;
                 heed(kept.busy.lock()).await?
             }
             _ => match kept.busy.try_lock() {

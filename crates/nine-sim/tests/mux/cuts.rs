@@ -1436,3 +1436,39 @@ fn what_is_read_ahead_over_cuts_is_what_was_there() {
     }
     assert!(served > all, "{served} bytes were read ahead");
 }
+
+#[test]
+fn unmount_frees_who_waits() {
+    world(0, Wait::Ever, FILES, move |m, site| async move {
+        let (client, root) = m.client(Dialect::L).await;
+        let file = root.open("far/f", OpenFlags::READ).await.unwrap();
+        site.down();
+        let work = async { m.soon(Duration::from_secs(60), join(text(&file), cat(&root, "far/f"))).await };
+        let unmounts = async {
+            pause(&m, 3_000).await;
+            within(&m.env, Duration::from_secs(25), m.space.unmount(None, "/far")).await.unwrap();
+        };
+        let (got, ()) = join(work, unmounts).await;
+        let (open, walk) = got.expect("nobody waits for what is not there any more");
+        assert_eq!(open.unwrap_err(), Errno::ESTALE);
+        assert!(walk.is_err());
+        site.up();
+        drop((file, root));
+        m.quiet(&client).await;
+    });
+}
+
+#[test]
+fn who_does_not_wait_finds_a_server_that_is_back() {
+    world(0, Wait::AtMost(Duration::ZERO), FILES, move |m, site| async move {
+        let (client, root) = m.client(Dialect::L).await;
+        cat(&root, "far/f").await.unwrap();
+        site.down();
+        cat(&root, "far/f").await.unwrap_err();
+        pause(&m, 5_000).await;
+        site.up();
+        cat(&root, "far/f").await.unwrap();
+        drop(root);
+        m.quiet(&client).await;
+    });
+}
