@@ -7,6 +7,7 @@ mod dialects;
 mod dir;
 mod flow;
 mod limits;
+mod turns;
 mod walk;
 
 mod world;
