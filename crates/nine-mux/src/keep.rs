@@ -243,6 +243,13 @@ impl Keeping {
         self.wake();
     }
 
+    /// Fids, who waits, and why it is not there.
+    pub(crate) fn seen(&self) -> (usize, usize, Option<String>) {
+        let state = lock(&self.state);
+        let away = state.failed.as_ref().map(|(error, _)| error.to_string());
+        (state.slots.len() - state.free.len(), state.waiting.len(), away)
+    }
+
     /// Whoever waits looks again.
     pub(crate) fn wake(&self) {
         let wakers: Vec<_> = lock(&self.state).waiting.values_mut().filter_map(Option::take).collect();

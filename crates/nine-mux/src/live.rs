@@ -328,6 +328,7 @@ fn again(statement: &Statement, head: &[MountStatus], id: u64) -> Statement {
 fn status_text(upstream: &UpstreamStatus) -> String {
     let live = || upstream.connections.iter().filter(|connection| connection.dialect.is_some());
     let rtt = live().map(|connection| connection.rtt_us).max().unwrap_or(0);
+    let all = &upstream.connections;
     let mut text = String::new();
     for (key, value) in [
         ("name", upstream.name.to_string()),
@@ -338,6 +339,9 @@ fn status_text(upstream: &UpstreamStatus) -> String {
         ("in-flight", live().map(|connection| connection.calls).sum::<usize>().to_string()),
         ("orphans", live().map(|connection| connection.orphans).sum::<usize>().to_string()),
         ("fids", live().map(|connection| connection.fids).sum::<u32>().to_string()),
+        ("kept", all.iter().map(|connection| connection.kept).sum::<usize>().to_string()),
+        ("waiting", all.iter().map(|connection| connection.waiting).sum::<usize>().to_string()),
+        ("away", all.iter().find_map(|connection| connection.away.clone()).unwrap_or_else(|| "-".into())),
         ("ahead-served", upstream.ahead_served.to_string()),
         ("ahead-dropped", upstream.ahead_dropped.to_string()),
     ] {

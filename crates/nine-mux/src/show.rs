@@ -82,6 +82,12 @@ pub struct ConnectionStatus {
     pub fids: u32,
     /// How long the latest attach took, microseconds; 0: not known.
     pub rtt_us: u64,
+    /// Fids that come back with it.
+    pub kept: usize,
+    /// Requests that wait until it is back.
+    pub waiting: usize,
+    /// Why it is not back yet.
+    pub away: Option<String>,
 }
 
 impl Mux {
@@ -148,11 +154,15 @@ fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
 fn of_lane(lane: &Lane) -> ConnectionStatus {
     let client = lane.client();
     let (calls, orphans) = client.as_ref().map_or((0, 0), |client| client.under_way());
+    let (kept, waiting, away) = lane.keeping.seen();
     ConnectionStatus {
         dialect: client.as_ref().map(|client| client.dialect().name()),
         calls,
         orphans,
         fids: client.as_ref().map_or(0, |client| client.fids()),
         rtt_us: lane.rtt_us.load(Ordering::Relaxed),
+        kept,
+        waiting,
+        away,
     }
 }

@@ -336,6 +336,7 @@ fn files_of_a_server_that_was_killed_go_on_when_it_is_there_again() {
         assert_eq!(said.errno(), Errno::ECONNREFUSED, "{said}");
         assert!(server.fails(["cat", "/soon/f"]).contains("refused"));
         assert_eq!(server.ok(["cat", "/a/both"]), "a\n");
+        assert!(server.ok(["mux"]).contains("refused"), "why it is away");
         let _again = start();
         for read in reads {
             assert_eq!(read.join().unwrap().unwrap(), "second");

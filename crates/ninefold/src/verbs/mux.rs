@@ -190,10 +190,20 @@ impl Seen {
             mounts.push(vec![old.clone(), what.trim_end().into(), format!("{}{create}", order(flags.order))]);
         }
         text += &table(&mounts);
-        const SERVERS: [&str; 8] =
-            ["name", "dialect", "connections", "dials", "rtt-us", "in-flight", "orphans", "fids"];
+        const SERVERS: [&str; 10] = [
+            "name",
+            "dialect",
+            "connections",
+            "dials",
+            "rtt-us",
+            "in-flight",
+            "orphans",
+            "fids",
+            "waiting",
+            "away",
+        ];
         let mut servers = vec![
-            ["SERVER", "9P", "CONNS", "DIALS", "RTT/us", "IN FLIGHT", "ORPHANS", "FIDS"]
+            ["SERVER", "9P", "CONNS", "DIALS", "RTT/us", "IN FLIGHT", "ORPHANS", "FIDS", "WAITING", "AWAY"]
                 .map(String::from)
                 .to_vec(),
         ];
