@@ -199,6 +199,7 @@ mod tests {
         }))
     }
 
+    #[cfg(not(nine_loom))]
     fn poll(jobs: &Jobs) {
         jobs.poll(&mut Context::from_waker(Waker::noop()));
     }

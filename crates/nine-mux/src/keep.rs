@@ -334,39 +334,31 @@ impl Keeping {
     }
 }
 
-/// Somebody who waits for the lane of a tree.
-struct Waits<'l> {
-    lane: &'l Lane,
-    tree: &'l Tree,
+/// Somebody who waits for a lane.
+struct Waits<'k> {
+    keeping: &'k Keeping,
     number: u64,
 }
 
-impl<'l> Waits<'l> {
-    fn new(lane: &'l Lane, tree: &'l Tree) -> Self {
-        let mut state = lock(&lane.keeping.state);
+impl<'k> Waits<'k> {
+    fn new(keeping: &'k Keeping) -> Self {
+        let mut state = lock(&keeping.state);
         state.waited += 1;
         let number = state.waited;
         state.waiting.insert(number, None);
-        Self { lane, tree, number }
+        Self { keeping, number }
     }
 
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        lock(&self.lane.keeping.state).waiting.insert(self.number, Some(cx.waker().clone()));
-        // Looked at after the waker is there: it may just have come.
-        if self.lane.client().is_some() {
-            return Poll::Ready(Ok(()));
-        }
-        if self.tree.unmounted.load(Ordering::SeqCst) {
-            let text = "the server is not there, and was unmounted";
-            return Poll::Ready(Err(refused(Errno::ESTALE, text)));
-        }
-        Poll::Pending
+    /// Looks after the waker is there: it may just have come.
+    fn poll<T>(&self, cx: &mut Context<'_>, look: impl FnOnce() -> Option<T>) -> Poll<T> {
+        lock(&self.keeping.state).waiting.insert(self.number, Some(cx.waker().clone()));
+        look().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        lock(&self.lane.keeping.state).waiting.remove(&self.number);
+        lock(&self.keeping.state).waiting.remove(&self.number);
     }
 }
 
@@ -393,9 +385,16 @@ impl Core {
         if lane.client().is_some() {
             return Ok(());
         }
-        let waits = Waits::new(lane, tree);
+        let waits = Waits::new(&lane.keeping);
         self.mend(lane);
-        let back = poll_fn(|cx| waits.poll(cx));
+        let look = || match lane.client() {
+            Some(_) => Some(Ok(())),
+            None if tree.unmounted.load(Ordering::SeqCst) => {
+                Some(Err(refused(Errno::ESTALE, "the server is not there, and was unmounted")))
+            }
+            None => None,
+        };
+        let back = poll_fn(|cx| waits.poll(cx, look));
         match wait {
             Wait::Ever => heed(back).await?,
             Wait::AtMost(Duration::ZERO) => {
@@ -698,3 +697,27 @@ pub const BEAT: Duration = Duration::from_secs(10);
 /// And is given up after so many times that.
 const SILENT: u32 = 3;
 pub(crate) const SHORT: Duration = Duration::from_millis(10);
+
+#[cfg(all(test, nine_loom))]
+mod tests {
+    use super::*;
+    use loom::future::block_on;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicBool;
+
+    #[test]
+    fn who_waits_for_a_server_is_woken_when_it_is_back_in_any_order() {
+        loom::model(|| {
+            let lane = Arc::new((Keeping::default(), AtomicBool::new(false)));
+            let comes = lane.clone();
+            let thread = loom::thread::spawn(move || {
+                comes.1.store(true, Ordering::SeqCst);
+                comes.0.is_back(&"server".into());
+            });
+            let waits = Waits::new(&lane.0);
+            let look = || lane.1.load(Ordering::SeqCst).then_some(());
+            block_on(poll_fn(|cx| waits.poll(cx, look)));
+            thread.join().unwrap();
+        });
+    }
+}
