@@ -175,6 +175,17 @@ impl CFid {
         }
     }
 
+    /// The mount point it is, likewise, with its members where they are now.
+    pub(crate) fn crossed(&self) -> Option<(Arc<Head>, usize)> {
+        let (head, held) = self.crossed.as_ref()?;
+        let Some(kept) = &self.kept else { return self.crossed.clone() };
+        let mut now = Head::clone(head);
+        for member in &mut now.members {
+            member.to = kept.moved(&self.first.root.tree, &member.to);
+        }
+        Some((if now == **head { head.clone() } else { Arc::new(now) }, *held))
+    }
+
     /// Whether it stands for several directories.
     pub(crate) fn is_union(&self) -> bool {
         self.crossed.as_ref().is_some_and(|(head, _)| head.members.len() > 1)

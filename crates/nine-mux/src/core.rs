@@ -426,7 +426,7 @@ impl Core {
     pub(crate) async fn begin(&self, space: &Space, by: &Walker) -> Result<Pos, Error> {
         let step = Step::root(space.root().clone());
         if let Some(head) = space.head(space.root()) {
-            return self.cross(by, step, head.clone()).await;
+            return self.cross(by, step, head.clone(), &mut Patience::default()).await;
         }
         let (root, file, raw) = self.enter_place(by, space.root()).await?;
         Ok(Pos { step, crossed: None, root, file, raw })

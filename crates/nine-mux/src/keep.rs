@@ -107,7 +107,12 @@ impl Kept {
 
     /// Where it is now.
     pub(crate) fn place(&self, tree: &Tree) -> Place {
-        lock(&tree.moves).now(&self.place, self.since)
+        self.moved(tree, &self.place)
+    }
+
+    /// Where a file is now that was here when this fid was made.
+    pub(crate) fn moved(&self, tree: &Tree, place: &Place) -> Place {
+        lock(&tree.moves).now(place, self.since)
     }
 
     pub(crate) fn now(&self) -> Option<Arc<Live>> {

@@ -22,7 +22,7 @@ use crate::ahead::Ahead;
 use crate::auth::Afid;
 use crate::cfid::{CFid, Held, Live, Open, Step, Walker};
 use crate::core::{Core, refused};
-use crate::keep::{Kept, LISTED, SHORT, UNSYNCED};
+use crate::keep::{Kept, LISTED, Patience, SHORT, UNSYNCED};
 use crate::message::{data, message, newfid};
 use crate::named::Named;
 use crate::space::Place;
@@ -378,7 +378,7 @@ impl Core {
         });
         let (space, step) = (by.named.space(), from.step.clone());
         let pos = match space.head(&step.covered) {
-            Some(head) => self.cross(&by, step, head.clone()).await?,
+            Some(head) => self.cross(&by, step, head.clone(), &mut Patience::default()).await?,
             None => {
                 let (root, file, raw) = self.enter_place(&by, &step.covered).await?;
                 Pos { step, crossed: None, root, file, raw }
@@ -406,7 +406,7 @@ impl Core {
         CFid {
             by: cfid.by.clone(),
             step: cfid.step(),
-            crossed: cfid.crossed.clone(),
+            crossed: cfid.crossed(),
             qid: Held::new(&self.qids, &root, raw),
             kept: Kept::of(&root, cfid.place()),
             first: Live { root, file, raw },
@@ -433,13 +433,13 @@ impl Core {
 
     /// Where new files of this directory go: itself, or the member of a union that takes them.
     pub(crate) async fn creating(&self, cfid: &CFid) -> Result<Pos, Failed> {
-        let Some((head, held)) = cfid.crossed.as_ref().filter(|_| cfid.is_union()) else {
+        let Some((head, held)) = cfid.crossed().filter(|_| cfid.is_union()) else {
             return Ok(Pos::of(cfid));
         };
         let Some(index) = head.creates() else {
             return Err(refused(Errno::EPERM, "mounted directory forbids creation"));
         };
-        if index == *held {
+        if index == held {
             return Ok(Pos::of(cfid));
         }
         let (root, file, raw) = self.enter_place(&cfid.by, &head.members[index].to).await?;
@@ -539,7 +539,7 @@ impl Core {
                         place = place.child(name);
                         step = Step::child(&step, place.clone());
                     }
-                    let crossed = if names.is_empty() { cfid.crossed.clone() } else { None };
+                    let crossed = if names.is_empty() { cfid.crossed() } else { None };
                     let root = root.clone();
                     node(self.cfid(&cfid.by, Pos { step, crossed, root, file, raw })) as Node
                 });

@@ -376,10 +376,11 @@ impl Core {
 
     /// Gives a file another name in its directory, where there is no Twstat.
     async fn rename_here(&self, cfid: &CFid, name: &[u8]) -> Result<(), Failed> {
-        let from = &cfid.step().covered;
+        let step = cfid.step();
+        let (from, called) = (&step.covered, step.called());
         let (_, dir, _) = self.enter_place(&cfid.by, &from.parent()).await?;
         // Somebody may have moved it.
-        if dir.walk(cfid.step.called()).await?.qid().path != cfid.live().raw.path {
+        if dir.walk(&called).await?.qid().path != cfid.live().raw.path {
             return Err(Failed::Remote(Errno::ENOENT.into()));
         }
         // Twstat never replaces (stat(5)), Trename does.
@@ -391,7 +392,7 @@ impl Core {
         let live = cfid.live();
         let message = Tmsg::Rename { fid: live.file.fid(), dfid: dir.fid(), name };
         live.root.client.ask(message).await?;
-        self.moved(&from.parent().child(&cfid.step.called()), &from.parent().child(name));
+        self.moved(&from.parent().child(&called), &from.parent().child(name));
         cfid.step.renamed.store(Some(Arc::new(name.into())));
         Ok(())
     }

@@ -19,6 +19,7 @@ use nine_proto::{Attr, DirBuf, Dirent, Errno, GetMask, OpenFlags, Qid, mode};
 
 use crate::cfid::{CFid, Step};
 use crate::core::{Core, refused};
+use crate::keep::Patience;
 use crate::space::{Head, Place};
 use crate::upstream::Root;
 
@@ -75,7 +76,7 @@ struct Shown {
 impl Listing {
     /// Opens what the fid stands for. Fails if none of the members can be opened.
     pub(crate) async fn open(core: &Core, cfid: &CFid) -> Result<Self, Error> {
-        let (places, unique) = match &cfid.crossed {
+        let (places, unique) = match &cfid.crossed() {
             Some((head, _)) => {
                 let places = head.members.iter().map(|member| member.to.clone()).collect();
                 (places, !head.duplicates && head.members.len() > 1)
@@ -214,7 +215,10 @@ impl Listing {
         let member = &mut self.members[index];
         let gone = member.dir.as_ref().filter(|dir| dir.root.tree.wait.is_some());
         if let Some(dir) = gone.filter(|dir| dir.root.client.dead().is_some()) {
-            member.dir = Some(dir.again(core, cfid, &member.place).await?);
+            let now = cfid.crossed().map(|(head, _)| head.members[index].to.clone());
+            let place = now.unwrap_or_else(|| cfid.place());
+            member.dir = Some(dir.again(core, cfid, &place).await?);
+            member.place = place;
         }
         if member.dir.is_none() {
             let is_here = cfid.crossed.as_ref().is_none_or(|(_, held)| *held == index);
@@ -294,7 +298,7 @@ async fn mounted(
 ) -> Result<Option<Shown>, Error> {
     let step = Step::child(&cfid.step, dir.child(&entry.name));
     let shown = async {
-        let pos = core.cross(&cfid.by, step, head.clone()).await?;
+        let pos = core.cross(&cfid.by, step, head.clone(), &mut Patience::default()).await?;
         let map = |qid| core.qids.map(pos.root.map(), qid);
         let attr = match attrs {
             true => {

@@ -47,7 +47,7 @@ pub(crate) struct Stop {
 impl Pos {
     pub(crate) fn of(cfid: &CFid) -> Self {
         let Live { root, file, raw } = Live::clone(&cfid.live());
-        Self { step: cfid.step(), crossed: cfid.crossed.clone(), root, file, raw }
+        Self { step: cfid.step(), crossed: cfid.crossed(), root, file, raw }
     }
 
     /// Where it really is.
@@ -119,10 +119,10 @@ impl Core {
         last: Last,
         mut seen: impl FnMut(Qid),
     ) -> Result<Pos, Error> {
-        let mut at = 0;
+        let (mut at, mut patience) = (0, Patience::default());
         while at < names.len() {
             if names[at] == b".." {
-                pos = self.up(space, by, pos).await?;
+                pos = self.up(space, by, pos, &mut patience).await?;
                 seen(pos.qid(self));
                 at += 1;
                 continue;
@@ -130,7 +130,7 @@ impl Core {
             let run = &names[at..];
             let end = run.iter().position(|name| *name == b"..").unwrap_or(run.len());
             let stays = last == Last::Covered && end == run.len();
-            let (next, n) = self.down(space, by, pos, &run[..end], stays, &mut seen).await?;
+            let (next, n) = self.down((space, by), pos, &run[..end], stays, &mut patience, &mut seen).await?;
             (pos, at) = (next, at + n);
         }
         Ok(pos)
@@ -140,18 +140,18 @@ impl Core {
     /// is not looked up among the mount points.
     async fn down(
         &self,
-        space: &Space,
-        by: &Walker,
+        (space, by): (&Space, &Walker),
         pos: Pos,
         names: &[&[u8]],
         stays: bool,
+        patience: &mut Patience,
         seen: &mut impl FnMut(Qid),
     ) -> Result<(Pos, usize), Error> {
         let mut failed: Option<Error> = None;
         for (place, member) in pos.members() {
             let here = match (&pos.crossed, member) {
                 (Some((_, held)), Some(member)) if *held != member => {
-                    match self.enter_place(by, &place).await {
+                    match self.enter_patiently(by, &place, patience).await {
                         Ok((root, file, _)) => (root, file),
                         Err(error) => {
                             failed = Some(worse(failed, error));
@@ -178,7 +178,7 @@ impl Core {
                     }
                     let mut next = Pos { step, crossed: None, root: here.0, file: Arc::new(file), raw };
                     if let Some(head) = head {
-                        next = self.cross(by, next.step, head).await?;
+                        next = self.cross(by, next.step, head, patience).await?;
                         seen(next.qid(self));
                     }
                     return Ok((next, run));
@@ -196,7 +196,7 @@ impl Core {
     }
 
     /// To the directory that this one was walked to from.
-    async fn up(&self, space: &Space, by: &Walker, pos: Pos) -> Result<Pos, Error> {
+    async fn up(&self, space: &Space, by: &Walker, pos: Pos, patience: &mut Patience) -> Result<Pos, Error> {
         if !pos.raw.is_dir() {
             return Err(Error::Remote(Errno::ENOTDIR.into()));
         }
@@ -216,18 +216,24 @@ impl Core {
                 Ok(Pos { step: parent, crossed: None, root: pos.root, file: Arc::new(file), raw })
             }
             None => {
-                let (root, file, raw) = self.enter_place(by, &parent.covered).await?;
+                let (root, file, raw) = self.enter_patiently(by, &parent.covered, patience).await?;
                 Ok(Pos { step: parent, crossed: None, root, file, raw })
             }
-            Some(head) => self.cross(by, parent, head.clone()).await,
+            Some(head) => self.cross(by, parent, head.clone(), patience).await,
         }
     }
 
     /// To what is mounted at a place: the first member that can be had.
-    pub(crate) async fn cross(&self, by: &Walker, step: Arc<Step>, head: Arc<Head>) -> Result<Pos, Error> {
+    pub(crate) async fn cross(
+        &self,
+        by: &Walker,
+        step: Arc<Step>,
+        head: Arc<Head>,
+        patience: &mut Patience,
+    ) -> Result<Pos, Error> {
         let mut failed = None;
         for (index, member) in head.members.iter().enumerate() {
-            match self.enter_place(by, &member.to).await {
+            match self.enter_patiently(by, &member.to, patience).await {
                 Ok((root, file, raw)) => {
                     return Ok(Pos { step, crossed: Some((head, index)), root, file, raw });
                 }
@@ -243,7 +249,17 @@ impl Core {
         by: &Walker,
         place: &Place,
     ) -> Result<(Arc<Root>, Arc<File>, Qid), Error> {
-        let root = self.root(by, place.tree, Some(&mut Patience::default())).await?;
+        self.enter_patiently(by, place, &mut Patience::default()).await
+    }
+
+    /// The same, for whoever has waited before.
+    pub(crate) async fn enter_patiently(
+        &self,
+        by: &Walker,
+        place: &Place,
+        patience: &mut Patience,
+    ) -> Result<(Arc<Root>, Arc<File>, Qid), Error> {
+        let root = self.root(by, place.tree, Some(patience)).await?;
         let (file, raw) = self.enter(&root, place).await?;
         Ok((root, file, raw))
     }

@@ -450,15 +450,16 @@ async fn listed(prefix: &str) -> Arc<Ram> {
 }
 
 /// The names of an open directory; the link is cut behind some of them.
-async fn names_over_a_cut(dir: &File, cut: impl FnOnce()) -> Result<Vec<String>, Errno> {
-    let (mut names, mut cookie, mut cut) = (Vec::new(), 0, Some(cut));
+async fn names_over_a_cut(dir: &File, mut cut: impl AsyncFnMut()) -> Result<Vec<String>, Errno> {
+    let (mut names, mut cookie, mut is_cut) = (Vec::new(), 0, false);
     while let Some((entries, next)) =
         dir.read_dir_block(cookie, 8 * 1024).await.map_err(|error| error.errno())?
     {
         names.extend(entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()));
         cookie = next;
-        if names.len() > MANY / 2 {
-            cut.take().into_iter().for_each(|cut| cut());
+        if names.len() > MANY / 2 && !is_cut {
+            is_cut = true;
+            cut().await;
         }
     }
     Ok(names)
@@ -483,7 +484,7 @@ fn the_rest_of_a_half_read_directory_comes_after_a_cut_each_name_once() {
             }
             let (client, root) = m.client(Dialect::L).await;
             let dir = root.open("far/d", OpenFlags::READ).await.unwrap();
-            let names = soon(&m, names_over_a_cut(&dir, || site.cut())).await.unwrap();
+            let names = soon(&m, names_over_a_cut(&dir, async || site.cut())).await.unwrap();
             assert_eq!(names.len(), all.len(), "{upstream:?} {is_union}");
             assert!(names.into_iter().collect::<BTreeSet<_>>() == all, "{upstream:?} {is_union}");
             drop((dir, root));
@@ -513,7 +514,7 @@ fn a_directory_of_an_equal_server_does_not_go_on_for_another_one() {
             }
             let (client, root) = m.client(Dialect::L).await;
             let dir = root.open("far/d", OpenFlags::READ).await.unwrap();
-            let names = soon(&m, names_over_a_cut(&dir, || site.down())).await;
+            let names = soon(&m, names_over_a_cut(&dir, async || site.down())).await;
             assert_eq!(names.map(|names| names.len()), Err(Errno::ESTALE), "{upstream:?} {is_union}");
             drop((dir, root));
             m.quiet(&client).await;
@@ -820,5 +821,102 @@ fn whoever_takes_a_lock_reads_what_was_written_before() {
         drop((file, root));
         m.quiet(&client).await;
         m.clear().await;
+    });
+}
+
+#[test]
+fn a_name_given_by_others_is_no_obstacle_to_a_twstat() {
+    for upstream in [Dialect::L, Dialect::U] {
+        world(0, Wait::Ever, upstream, |m, site| async move {
+            let (client, root) = m.client(Dialect::L).await;
+            let (other, its_root) = m.client(Dialect::U).await;
+            let far = root.walk("far").await.unwrap();
+            let old = its_root.walk("far/f").await.unwrap();
+            far.rename("f", &far, "b").await.unwrap();
+            old.rename_here(b"c").await.unwrap();
+            site.cut();
+            assert_eq!(cat(&old, "").await, Ok("text".into()));
+            assert_eq!(cat(&far, "c").await, Ok("text".into()));
+            drop((far, old, root, its_root));
+            m.quiet(&client).await;
+            m.quiet(&other).await;
+        });
+    }
+}
+
+#[test]
+fn a_mount_point_that_is_older_than_the_name_of_its_directory_is_found() {
+    for is_union in [false, true] {
+        world(0, Wait::Ever, Dialect::L, move |m, site| async move {
+            m.space.bind("/far/d", "/b", Flags::REPLACE.with_create()).await.unwrap();
+            if is_union {
+                let good = m.far("good", ram(&[("last", "")]).await, Shape::default());
+                m.space.mount(good, "", &owner(), "/b", Flags::AFTER).await.unwrap();
+            }
+            let (client, root) = m.client(Dialect::L).await;
+            let (far, old) = (root.walk("far").await.unwrap(), root.walk("b").await.unwrap());
+            far.rename("d", &far, "D").await.unwrap();
+            let cloned = old.walk("").await.unwrap();
+            let below = old.open("g", OpenFlags::READ).await.unwrap();
+            for _ in 0..2 {
+                site.cut();
+                assert_eq!(cat(&cloned, "h").await, Ok("other".into()), "{is_union}");
+                assert_eq!(text(&below).await, Ok("deep".into()), "{is_union}");
+                assert_eq!(cat(&old, "h").await, Ok("other".into()), "{is_union}");
+            }
+            drop((far, old, cloned, below, root));
+            m.quiet(&client).await;
+        });
+    }
+}
+
+#[test]
+fn a_half_read_directory_that_is_renamed_goes_on_after_a_cut() {
+    for (upstream, is_union) in [(Dialect::P2000, false), (Dialect::P2000, true), (Dialect::L, true)] {
+        let world = World::new(0);
+        let m = Muxed::new(&world);
+        world.run(async move {
+            let site = Site::new(&m, listed("n").await);
+            let server = site.server(Wait::Ever, upstream);
+            m.space.mount(server, "", &owner(), "/far", Flags::REPLACE).await.unwrap();
+            m.space.bind("/far/d", "/u", Flags::REPLACE).await.unwrap();
+            if is_union {
+                let good = m.far("good", ram(&[("last", "")]).await, Shape::default());
+                m.space.mount(good, "", &owner(), "/u", Flags::AFTER).await.unwrap();
+            }
+            let (client, root) = m.client(Dialect::L).await;
+            let far = Rc::new(root.walk("far").await.unwrap());
+            let dir = root.open("u", OpenFlags::READ).await.unwrap();
+            let renames = async || {
+                far.rename("d", &far, "D").await.unwrap();
+                site.cut();
+            };
+            let names = soon(&m, names_over_a_cut(&dir, renames)).await.unwrap();
+            assert_eq!(names.len(), MANY + usize::from(is_union), "{upstream:?}");
+            drop((far, dir, root));
+            m.quiet(&client).await;
+            m.clear().await;
+        });
+        world.settle();
+    }
+}
+
+#[test]
+fn a_walk_through_a_union_loses_its_patience_once() {
+    world(0, Wait::AtMost(Duration::from_secs(5)), Dialect::L, |m, site| async move {
+        m.space.bind("/far", "/u", Flags::REPLACE).await.unwrap();
+        m.space.bind("/far/d", "/u", Flags::AFTER).await.unwrap();
+        let (client, root) = m.client(Dialect::L).await;
+        let dir = root.walk("u").await.unwrap();
+        site.down();
+        for from in [&root, &dir] {
+            let begun = m.env.now();
+            let name = if std::ptr::eq(from, &root) { "u/g" } else { "g" };
+            assert!(from.walk(name).await.is_err());
+            let took = m.env.now() - begun;
+            assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(6), "{took:?}");
+        }
+        drop((dir, root));
+        m.quiet(&client).await;
     });
 }
