@@ -499,8 +499,9 @@ pub const OWNER: &str = "owner";
 pub(crate) const HOPS: &str = "#hops=";
 /// Muxes that a request may come over: in a loop of mounts, a walk ends here.
 pub const HOPS_MAX: u8 = 8;
-/// Bytes that requests to an upstream and their answers may need together.
-pub const BUDGET: usize = 8 << 20;
+/// Bytes that requests to an upstream and their answers may need together: eight of the largest, so that the quarter of
+/// one client is two of them.
+pub const BUDGET: usize = 8 * ((1 << 20) + 1024);
 /// Time for the answer to Tversion.
 pub const GREETING: Duration = Duration::from_secs(10);
 /// Servers of the same content beside the first.
