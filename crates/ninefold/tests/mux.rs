@@ -25,10 +25,14 @@ fn scratch(lines: &str) -> tempfile::TempDir {
 }
 
 fn serve(lines: &str) -> Server {
+    serve_on("1", lines)
+}
+
+fn serve_on(cores: &str, lines: &str) -> Server {
     let dir = scratch("");
     let listen = format!("listen unix!{}\n", dir.path().join("s").display());
     fs::write(dir.path().join("home.ns"), format!("{listen}{lines}")).unwrap();
-    Server::in_dir(dir, &["serve", "home.ns"])
+    Server::in_dir(dir, &["serve", "home.ns", "--cores", cores])
 }
 
 /// What a start that fails says.
@@ -80,9 +84,13 @@ fn a_mux_keeps_to_9p_whatever_is_behind_it() {
     let far = Server::start();
     let far_addr = format!("unix!{}", far.socket().display());
     let server = serve(&format!("mount disk:a /disk\nmount ram: /ram\nmount {far_addr} /far\n"));
-    let server = &server;
+    let lines = format!("mount -n 2 ram: /ram\nmount -n 2 -r -P {far_addr} /far\nmount {far_addr} /first\n");
+    let on_two = serve_on("2", &lines);
     std::thread::scope(|scope| {
-        for place in ["/disk", "/ram", "/far"] {
+        let (one, two) = (&server, &on_two);
+        let places =
+            [(one, "/disk"), (one, "/ram"), (one, "/far"), (two, "/ram"), (two, "/far"), (two, "/first")];
+        for (server, place) in places {
             let checked = move || {
                 let output =
                     server.run(["check-server", &format!("unix:{}{place}", server.socket().display())]);
