@@ -131,6 +131,29 @@ impl Step {
         Arc::new(Self { parent: Some(parent.clone()), renamed: ArcSwapOption::empty(), covered })
     }
 
+    /// The way to where it has been moved, from the same mount point.
+    fn moved(&self, covered: Place) -> Arc<Self> {
+        let mut top = self;
+        while let Some(parent) = top.parent.as_deref()
+            && top.covered == parent.covered.child(top.name())
+        {
+            top = parent;
+        }
+        let (mut step, mut place) = match &top.parent {
+            Some(mount) => (mount.clone(), top.covered.parent()),
+            None => (Self::root(top.covered.clone()), top.covered.clone()),
+        };
+        if !covered.is_within(&place) {
+            let (parent, renamed) = (self.parent.clone(), ArcSwapOption::empty());
+            return Arc::new(Self { parent, renamed, covered });
+        }
+        for name in &covered.names()[place.names().len()..] {
+            place = place.child(name);
+            step = Self::child(&step, place.clone());
+        }
+        step
+    }
+
     /// The name that was walked.
     pub(crate) fn name(&self) -> &[u8] {
         self.covered.path.rsplit(|&b| b == b'/').next().unwrap_or_default()
@@ -168,9 +191,7 @@ impl CFid {
     pub(crate) fn step(&self) -> Arc<Step> {
         let place = self.kept.as_ref().filter(|_| self.crossed.is_none()).map(|_| self.place());
         match place {
-            Some(covered) if covered != self.step.covered => {
-                Arc::new(Step { parent: self.step.parent.clone(), renamed: ArcSwapOption::empty(), covered })
-            }
+            Some(covered) if covered != self.step.covered => self.step.moved(covered),
             _ => self.step.clone(),
         }
     }
@@ -180,8 +201,9 @@ impl CFid {
         let (head, held) = self.crossed.as_ref()?;
         let Some(kept) = &self.kept else { return self.crossed.clone() };
         let mut now = Head::clone(head);
+        let many = now.members.len() > 1;
         for member in &mut now.members {
-            member.to = kept.moved(&self.first.root.tree, &member.to);
+            member.to = if many { kept.moved(&self.first.root.tree, &member.to) } else { self.place() };
         }
         Some((if now == **head { head.clone() } else { Arc::new(now) }, *held))
     }

@@ -15,7 +15,7 @@ use nine_proto::{Errno, Names};
 use crate::ahead::Runs;
 use crate::cfid::{Step, Walker};
 use crate::jobs::Jobs;
-use crate::keep::{Patience, Wait};
+use crate::keep::{Moves, Patience, Wait};
 use crate::named::Named;
 use crate::outside::Outside;
 use crate::qid::Qids;
@@ -204,7 +204,7 @@ impl Core {
             core: self.me.clone(),
             wait,
             ahead,
-            moves: Mutex::default(),
+            moves: Moves::default(),
             unmounted,
         });
         trees.insert(id, Arc::downgrade(&tree));
@@ -535,7 +535,7 @@ impl Core {
         }
         self.removed(new);
         let tree = self.tree_of(old.tree).filter(|tree| tree.wait.is_some());
-        tree.inspect(|tree| lock(&tree.moves).push(old, new));
+        tree.inspect(|tree| tree.moves.push(old, new));
         for named in self.all_named() {
             if named.space().trees().contains(&old.tree) {
                 let _ = named.change(|space| if space.moved(old, new) { Ok(()) } else { Err(()) });

@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::{pending, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -57,9 +57,10 @@ pub(crate) struct Kept {
     busy: AsyncMutex<()>,
     /// Why it cannot stand for anything on this connection.
     verdict: Mutex<Option<(Weak<Client>, Error)>>,
-    /// Where it was after so many moves in its tree.
-    place: Place,
+    /// Moves in its tree before it was made.
     since: u64,
+    /// Where it was after so many of them.
+    place: Mutex<(Place, u64)>,
     marks: AtomicU8,
     /// As it was when it was opened, where there are equal servers.
     seen: OnceLock<Seen>,
@@ -92,14 +93,15 @@ impl Kept {
     /// For a new fid of this root, which is here now.
     pub(crate) fn of(root: &Root, place: Place) -> Option<Box<Self>> {
         root.tree.wait?;
+        let since = root.tree.moves.end();
         Some(Box::new(Self {
             lane: root.lane.clone(),
             slot: OnceLock::new(),
             now: ArcSwapOption::empty(),
             busy: AsyncMutex::default(),
             verdict: Mutex::default(),
-            place,
-            since: lock(&root.tree.moves).end(),
+            since,
+            place: Mutex::new((place, since)),
             marks: AtomicU8::new(0),
             seen: OnceLock::new(),
         }))
@@ -107,12 +109,15 @@ impl Kept {
 
     /// Where it is now.
     pub(crate) fn place(&self, tree: &Tree) -> Place {
-        self.moved(tree, &self.place)
+        let mut place = lock(&self.place);
+        let (at, since) = &mut *place;
+        (*since, *at) = tree.moves.now(at, *since);
+        at.clone()
     }
 
     /// Where a file is now that was here when this fid was made.
     pub(crate) fn moved(&self, tree: &Tree, place: &Place) -> Place {
-        lock(&tree.moves).now(place, self.since)
+        tree.moves.now(place, self.since).1
     }
 
     pub(crate) fn now(&self) -> Option<Arc<Live>> {
@@ -166,28 +171,39 @@ impl Drop for Kept {
 /// Where files of a tree have been moved to, so that fids walked to before find them: the latest [`MOVES_MAX`].
 #[derive(Default)]
 pub(crate) struct Moves {
-    /// Moves that are forgotten.
-    before: u64,
-    log: VecDeque<(Place, Place)>,
+    /// How many there have been.
+    end: AtomicU64,
+    log: Mutex<VecDeque<(Place, Place)>>,
 }
 
 impl Moves {
-    pub(crate) fn push(&mut self, old: &Place, new: &Place) {
-        if self.log.len() == MOVES_MAX {
-            self.log.pop_front();
-            self.before += 1;
+    pub(crate) fn push(&self, old: &Place, new: &Place) {
+        let mut log = lock(&self.log);
+        if log.len() == MOVES_MAX {
+            log.pop_front();
         }
-        self.log.push_back((old.clone(), new.clone()));
+        log.push_back((old.clone(), new.clone()));
+        self.end.fetch_add(1, Ordering::SeqCst);
     }
 
     fn end(&self) -> u64 {
-        self.before + self.log.len() as u64
+        self.end.load(Ordering::SeqCst)
     }
 
-    /// Where a file is now that was here after so many moves.
-    fn now(&self, place: &Place, since: u64) -> Place {
-        let later = self.log.iter().skip(since.saturating_sub(self.before) as usize);
-        later.fold(place.clone(), |place, (old, new)| place.moved(old, new))
+    /// How many there have been by now, and where a file is then that was here after so many.
+    fn now(&self, place: &Place, since: u64) -> (u64, Place) {
+        if since == self.end() {
+            return (since, place.clone());
+        }
+        let log = lock(&self.log);
+        let end = self.end();
+        let mut now = place.clone();
+        for (old, new) in log.iter().skip(log.len().saturating_sub((end - since) as usize)) {
+            if now.is_within(old) {
+                now = now.moved(old, new);
+            }
+        }
+        (end, now)
     }
 }
 
@@ -230,8 +246,9 @@ impl Keeping {
     pub(crate) fn failed(&self, error: &Error, until: Duration) {
         let is_first = {
             let mut state = lock(&self.state);
-            state.failed = Some((error.clone(), until));
-            std::mem::take(&mut state.trying)
+            let is_first = state.failed.is_none() || state.trying;
+            (state.failed, state.trying) = (Some((error.clone(), until)), false);
+            is_first
         };
         if is_first {
             self.wake();
@@ -318,7 +335,8 @@ impl Keeping {
     }
 
     fn is_trying(&self) -> bool {
-        lock(&self.state).trying
+        let state = lock(&self.state);
+        state.trying || (state.mending && state.failed.is_none())
     }
 
     fn stop(&self) {
@@ -472,7 +490,8 @@ impl Core {
         let _one = match (patience, tree.wait) {
             (Some(patience), Some(wait)) => {
                 // Not with the fid in hand: others have a patience of their own, and the mender none.
-                self.wait_for(&tree, &kept.lane, wait, patience).await?;
+                let lane = tree.upstream.lane(cfid.by.hops, cfid.by.client);
+                self.wait_for(&tree, &lane, wait, patience).await?;
                 heed(kept.busy.lock()).await?
             }
             _ => match kept.busy.try_lock() {
@@ -585,6 +604,7 @@ impl Core {
             match revived {
                 Err(error) if error.is_disconnect() => {
                     last = error;
+                    let _ = heed(self.outside.within(SHORT, pending::<()>())).await?;
                     continue;
                 }
                 revived => revived?,
@@ -593,7 +613,13 @@ impl Core {
                 // One of its files has gone again.
                 Way::Later => {}
                 way => match self.once(req, way).await {
-                    Err(error) if self.keeps(&error) => lost = Some(error),
+                    Err(error) if self.keeps(&error) => {
+                        if !matches!(error, Error::Unsent { .. }) {
+                            // It was there, and is away again.
+                            patience = Patience::default();
+                        }
+                        lost = Some(error);
+                    }
                     result => return result,
                 },
             }

@@ -69,7 +69,7 @@ impl Alarm {
     }
 }
 
-/// An alarm in the hands of who has set it.
+/// An alarm in the hands of who has set it, or who rings it: it is over when either lets go.
 struct Set(Arc<Alarm>);
 
 impl Drop for Set {
@@ -95,28 +95,31 @@ impl Spawn for Place {
 }
 
 impl Place {
-    /// What a future comes to that runs there: what it opens is of that core's reactor.
-    pub(crate) async fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+    /// What a future comes to that runs there: what it opens is of that core's reactor. Dropping this drops the future;
+    /// `None`: it did not come to its end.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
         if self.outside.seats().is_empty() {
-            return future.await;
+            return Some(future.await);
         }
-        type Told<T> = Mutex<(Option<T>, Option<Waker>)>;
-        let told = Arc::new(Told::new((None, None)));
+        let alarm = Arc::<Alarm>::default();
+        let (rings, told) = (Set(alarm.clone()), Arc::new(Mutex::new(None)));
         let tell = told.clone();
         self.spawn(Box::pin(async move {
-            let value = future.await;
-            let mut told = lock(&tell);
-            told.0 = Some(value);
-            let waker = told.1.take();
-            drop(told);
-            waker.into_iter().for_each(Waker::wake);
+            let mut future = pin!(future);
+            let value = poll_fn(|cx| match rings.0.poll(cx, |state| &mut state.task) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => future.as_mut().poll(cx).map(Some),
+            });
+            *lock(&tell) = value.await;
+            // Whoever waits is told by the end of this.
+            drop(rings);
         }));
-        poll_fn(|cx| {
-            let mut told = lock(&told);
-            told.1 = Some(cx.waker().clone());
-            told.0.take().map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let waits = Set(alarm);
+        poll_fn(|cx| waits.0.poll(cx, |state| &mut state.setter)).await;
+        lock(&told).take()
     }
 }
 

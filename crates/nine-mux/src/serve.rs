@@ -242,7 +242,8 @@ impl Core {
             let is_kept = later.node::<CFid>().is_ok_and(|cfid| cfid.kept.is_some());
             let result = match is_kept {
                 true => core.persist(&later, None).await,
-                false => match core.steps(&later).await {
+                // What was not sent was one of several steps.
+                false => match core.steps(&later).await.map_err(Failed::sent) {
                     Err(error) if core.keeps(&error) => core.persist(&later, Some(error)).await,
                     result => result,
                 },

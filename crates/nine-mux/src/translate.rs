@@ -197,7 +197,7 @@ impl Core {
             Op::Setattr { set } if set.name.is_some() && file.client().dialect().is_l() => {
                 let name = set.name.unwrap_or_default();
                 let rest = SetAttr { name: None, ..set };
-                let before = cfid.step.called();
+                let before = cfid.step().called();
                 self.rename_here(cfid, name).await?;
                 if rest != SetAttr::default()
                     && let Err(error) = file.setattr(&rest).await

@@ -22,7 +22,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, NOUID, Qid};
 
 use crate::ahead::Files;
-use crate::core::Core;
+use crate::core::{Core, refused};
 use crate::keep::{Keeping, Moves, Wait, pulse};
 use crate::outside::{Outside, Place};
 use crate::qid::{Map, Qids};
@@ -153,7 +153,7 @@ pub(crate) struct Tree {
     /// Its fids come back with its server; requests wait so long.
     pub(crate) wait: Option<Wait>,
     /// Where its files have been moved to.
-    pub(crate) moves: Mutex<Moves>,
+    pub(crate) moves: Moves,
     /// Nobody would let go of another root: whoever still needs one has it alone.
     pub(crate) unmounted: AtomicBool,
 }
@@ -309,7 +309,8 @@ impl Lane {
         let mut failed = None;
         let place = outside.place(self.key.index);
         for member in (first..all).chain(0..first) {
-            match place.run(upstream.clone().reach(member, place.clone())).await {
+            let reached = place.run(upstream.clone().reach(member, place.clone())).await;
+            match reached.unwrap_or_else(|| Err(refused(Errno::EIO, "the core that dials has ended"))) {
                 Ok((client, driver)) => {
                     place.spawn(Box::pin(drive(Arc::downgrade(self), upstream.server.name.clone(), driver)));
                     if !upstream.server.local {

@@ -448,6 +448,10 @@ impl State {
         for call in 0..self.calls.len() {
             match &self.calls[call] {
                 Slot::Waits { at: At::Queue(_), .. } => self.complete(call, Err(error.unsent()), None),
+                // Who has flushed it does not wait for another connection.
+                Slot::Waits { at: At::Tag(tag), .. } if self.sent[usize::from(tag.0)].flushed.is_some() => {
+                    self.complete(call, Err(interrupted()), None);
+                }
                 Slot::Waits { .. } => self.complete(call, Err(error.clone()), None),
                 _ => {}
             }
