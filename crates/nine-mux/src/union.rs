@@ -2,7 +2,8 @@
 //!
 //! Members are opened when it is their turn. Entries fill what the client asked for, across members, and are whole. A
 //! name that several members have is listed once, by the first, as a walk would find it; an entry that is a mount point
-//! is shown as what is mounted there (mountfix of the kernel). A member that fails is passed over, unless it is alone.
+//! is shown as what is mounted there (mountfix of the kernel). A member that fails is passed over, unless it is
+//! alone or the client has a part of it already.
 //!
 //! Always holds: an entry's cookie is its number since the beginning. The next read goes on where the last one ended;
 //! a client that goes back has it read again from the beginning. Names are remembered as hashes, [`SEEN_MAX`] of them;

@@ -920,3 +920,76 @@ fn a_walk_through_a_union_loses_its_patience_once() {
         m.quiet(&client).await;
     });
 }
+
+#[test]
+fn patience_begins_anew_when_a_request_was_sent_and_lost() {
+    const TREAD: u8 = 116;
+    world(0, Wait::AtMost(Duration::from_secs(30)), Dialect::L, |m, site| async move {
+        let (client, root) = m.client(Dialect::L).await;
+        let file = Rc::new(root.open("far/f", OpenFlags::READ).await.unwrap());
+        site.down();
+        let reads = file.clone();
+        let read = begin(&m, async move { text(&reads).await });
+        pause(&m, 28_000).await;
+        site.up_and_cut(&[(TREAD, 1); 6]);
+        let begun = m.env.now();
+        assert_eq!(soon(&m, read).await, Ok("text".into()));
+        assert!(m.env.now() - begun > Duration::from_secs(4), "the links have ended one after the other");
+        drop((file, root));
+        m.quiet(&client).await;
+    });
+}
+
+#[test]
+fn dot_dot_leads_to_where_a_directory_is_now() {
+    world(0, Wait::Ever, Dialect::L, |m, site| async move {
+        let (client, root) = m.client(Dialect::L).await;
+        let far = root.walk("far").await.unwrap();
+        far.mkdir("a", 0o755, NOGID).await.unwrap();
+        let a = far.walk("a").await.unwrap();
+        a.mkdir("x", 0o755, NOGID).await.unwrap();
+        let x = far.walk("a/x").await.unwrap();
+        far.rename("a", &far, "b").await.unwrap();
+        far.mkdir("a", 0o755, NOGID).await.unwrap();
+        for cut in [false, true] {
+            if cut {
+                site.cut();
+            }
+            let now = far.walk("b").await.unwrap().qid().path;
+            assert_eq!(x.walk("..").await.unwrap().qid().path, now);
+            assert_eq!(x.walk("../../b").await.unwrap().qid().path, now);
+            assert_eq!(x.walk("../..").await.unwrap().qid().path, far.qid().path);
+            assert_eq!(x.walk("../../..").await.unwrap().qid().path, root.qid().path);
+        }
+        drop((x, a, far, root));
+        m.quiet(&client).await;
+    });
+}
+
+#[test]
+fn who_has_flushed_does_not_wait_for_another_connection() {
+    let world = World::new(0);
+    let m = Muxed::new(&world);
+    world.run(async move {
+        let puppet = Puppet::new(&m, |_, _| Act::Honest);
+        let server = Server { wait: Some(Wait::Ever), ..puppet.server(&m, "far") };
+        m.space.mount(server, "", &owner(), "/far", Flags::REPLACE).await.unwrap();
+        let mut raw = m.raw().await;
+        raw_walk(&mut raw, 1, 2, &[b"far", b"f"]).await;
+        raw_open(&mut raw, 2, 0).await;
+        puppet.does(|message, _| match message {
+            Tmsg::Read { .. } | Tmsg::Flush { .. } => Act::Silent,
+            _ => Act::Honest,
+        });
+        raw.send(5, Tmsg::Read { fid: Fid(2), offset: 0, count: 10 }).await.unwrap();
+        pause(&m, 100).await;
+        raw.send(6, Tmsg::Flush { oldtag: Tag(5) }).await.unwrap();
+        pause(&m, 100).await;
+        puppet.does(|_, _| Act::Silent);
+        m.mux.hangup("far", "the test says so");
+        let reply = soon(&m, raw.reply()).await;
+        assert!(reply.starts_with("Rflush tag 6"), "{reply}");
+        raw.hang_up();
+        m.clear().await;
+    });
+}
