@@ -4,7 +4,7 @@
 //! One core stands still while the other one works: what would be handed over would never be done.
 #![cfg(debug_assertions)]
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::mpsc::channel;
@@ -47,11 +47,12 @@ fn a_client_and_a_lane_of_one_core_need_no_other_and_share_no_lock() {
     let [first, second] = taken.map(|taken| {
         let requests = 2 * ROUNDS * SIZES.len();
         let each = taken.len().div_ceil(requests);
-        let places: HashSet<usize> = taken.into_iter().collect();
-        println!(
-            "at most {each} locks a request on average, of client, mux and server; they are {}",
-            places.len()
-        );
+        let mut places = HashMap::<usize, usize>::new();
+        taken.into_iter().for_each(|place| *places.entry(place).or_default() += 1);
+        // Memory may be used again, by the other core, for what is locked and gone in one request.
+        let places: HashSet<usize> =
+            places.into_iter().filter(|(_, times)| *times >= ROUNDS).map(|(place, _)| place).collect();
+        println!("{each} locks a request at most, of client, mux and server; {} that stay", places.len());
         assert!(!places.is_empty(), "they are written down");
         assert!(each <= EACH, "{each} locks a request");
         places

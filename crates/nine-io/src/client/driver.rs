@@ -59,7 +59,7 @@ pub struct Driver {
     /// The last frame was a large one.
     was_large: bool,
     /// Memory of large frames that nobody needs any more, while there are calls.
-    pool: Pool,
+    pool: Option<Pool>,
 }
 
 impl Driver {
@@ -74,7 +74,7 @@ impl Driver {
             large: None,
             filled: 0,
             was_large: false,
-            pool: Pool::default(),
+            pool: None,
         }
     }
 }
@@ -138,7 +138,7 @@ impl Driver {
                 Parked::No => {}
                 Parked::Yes { calls } => {
                     if calls == 0 {
-                        self.pool = Pool::default();
+                        self.pool = None;
                     }
                     return Poll::Pending;
                 }
@@ -251,7 +251,7 @@ impl Driver {
         self.filled = rest.len();
         self.partial.clear();
         if need > READ {
-            let mut buf = self.pool.take(need);
+            let mut buf = self.pool.get_or_insert_default().take(need);
             let own = Arc::get_mut(&mut buf).expect("a fresh buffer is ours alone");
             own.bytes[..rest.len()].copy_from_slice(rest);
             self.large = Some((buf, need));
