@@ -138,6 +138,8 @@ struct Connection {
     since: Duration,
     /// Why it could not be dialled, and until when that counts.
     failed: Option<(Duration, Error)>,
+    /// Who reads the log knows that.
+    told: bool,
 }
 
 /// One aname of an upstream, as one user or each.
@@ -319,7 +321,8 @@ impl Lane {
                     }
                     let client = Arc::new(client);
                     self.now.store(Some(client.clone()));
-                    (state.client, state.member, state.failed) = (Some(client.clone()), member, None);
+                    (state.client, state.member) = (Some(client.clone()), member);
+                    (state.failed, state.told) = (None, false);
                     self.keeping.is_back(client.peer());
                     return Ok((client, member));
                 }
@@ -328,7 +331,7 @@ impl Lane {
         }
         let error = failed.expect("there is a server to be tried");
         // The first time whoever mounts it is told, and from then on whoever walks there.
-        if state.failed.is_none() && upstream.dials.load(Ordering::Relaxed) > 1 {
+        if !std::mem::replace(&mut state.told, true) && upstream.dials.load(Ordering::Relaxed) > 1 {
             tracing::warn!(upstream = %upstream.server.name, "not reached: {error}");
         }
         let until = outside.now().await + RETRY;
