@@ -14,6 +14,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use rustix::pipe::SpliceFlags;
 use socket2::{SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::dial::Addr;
@@ -132,6 +133,12 @@ pub(crate) fn send(socket: &Socket, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
 
 pub(crate) fn sendfile(socket: &Socket, file: BorrowedFd<'_>, mut at: u64, len: usize) -> io::Result<usize> {
     retry(|| Ok(rustix::fs::sendfile(socket, file, Some(&mut at), len)?))
+}
+
+/// Moves bytes from or into a pipe; waits for neither end.
+pub(crate) fn splice(from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
+    retry(|| Ok(rustix::pipe::splice(from, None, to, None, len, flags)?))
 }
 
 /// Tells the peer that nothing more will come. A peer that has gone already is no error.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A task as an [`Env`] runs it. It need not be `Send`: it stays on the core that spawned it.
@@ -23,4 +24,16 @@ pub trait Env: 'static {
 
     /// Starts a task on this core.
     fn spawn(&self, task: Task);
+
+    /// What of this world may be asked from any core.
+    fn clock(&self) -> Arc<dyn Clock>;
+}
+
+/// The part of an [`Env`] that may be asked from any core.
+pub trait Clock: Send + Sync + 'static {
+    /// See [`Env::now`].
+    fn now(&self) -> Duration;
+
+    /// See [`Env::entropy`].
+    fn entropy(&self, buf: &mut [u8]);
 }

@@ -10,7 +10,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, OnceLock};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,7 +19,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, LocalRuntime};
 use tokio::signal::unix::{self, SignalKind};
 
-use crate::env::{Env, Task};
+use crate::env::{Clock, Env, Task};
 
 /// The world as this machine gives it. Timers and tasks need the runtime of [`run`] or [`block_on`] around
 /// them.
@@ -49,6 +49,23 @@ impl Env for Real {
 
     fn spawn(&self, task: Task) {
         tokio::task::spawn_local(task);
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(Anywhere)
+    }
+}
+
+/// [`Real`] from any core.
+struct Anywhere;
+
+impl Clock for Anywhere {
+    fn now(&self) -> Duration {
+        Real.now()
+    }
+
+    fn entropy(&self, buf: &mut [u8]) {
+        Real.entropy(buf);
     }
 }
 

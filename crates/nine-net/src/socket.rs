@@ -135,6 +135,40 @@ impl Transport for Socket {
         }
     }
 
+    fn can_splice(&self) -> bool {
+        true
+    }
+
+    fn poll_splice_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            match end::splice(guard.get_inner().as_fd(), pipe, len) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    fn poll_splice_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_write_ready(cx))?;
+            match end::splice(pipe, guard.get_inner().as_fd(), len) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
     fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -587,6 +621,28 @@ mod tests {
             let n = poll_fn(|cx| client.poll_sendfile(cx, file.as_fd(), 4, 100)).await.expect("sent");
             assert_eq!((n, read(&mut server).await.expect("read")), (6, b"456789".to_vec()));
             assert_eq!(poll_fn(|cx| client.poll_sendfile(cx, file.as_fd(), 10, 1)).await.expect("end"), 0);
+        });
+    }
+
+    #[test]
+    fn bytes_go_from_socket_to_socket_through_a_pipe_and_the_end_shows() {
+        run(async || {
+            let mut listener = Listener::bind(&tcp("tcp!127.0.0.1!0")).expect("binds");
+            let (mut client, mut server) = pair(&mut listener).await;
+            let (out, into) = rustix::pipe::pipe().expect("a pipe");
+            write(&mut client, b"0123456789").await.expect("written");
+            let n = poll_fn(|cx| server.poll_splice_in(cx, into.as_fd(), 4)).await.expect("taken");
+            let m = poll_fn(|cx| server.poll_splice_out(cx, out.as_fd(), n)).await.expect("sent");
+            assert_eq!((n, m, read(&mut client).await.expect("read")), (4, 4, b"0123".to_vec()));
+            close(&mut client).await.expect("closed");
+            let mut rest = 0;
+            loop {
+                match poll_fn(|cx| server.poll_splice_in(cx, into.as_fd(), 100)).await.expect("taken") {
+                    0 => break,
+                    n => rest += n,
+                }
+            }
+            assert_eq!(rest, 6);
         });
     }
 

@@ -53,6 +53,34 @@ pub trait Transport: Send + Unpin + 'static {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
+    /// Whether [`Transport::poll_splice_in`] and [`Transport::poll_splice_out`] work here.
+    fn can_splice(&self) -> bool {
+        false
+    }
+
+    /// Moves up to `len` bytes that have come into `pipe`, which is empty, without a copy in user space. `Ok(0)`: the
+    /// peer has closed its side.
+    fn poll_splice_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        let _ = (cx, pipe, len);
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Sends up to `len` of the bytes in `pipe`, which has as many, without a copy in user space.
+    fn poll_splice_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        let _ = (cx, pipe, len);
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
     /// Who is at the other end.
     fn peer(&self) -> &Peer;
 }
@@ -90,6 +118,28 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         len: usize,
     ) -> Poll<io::Result<usize>> {
         (**self).poll_sendfile(cx, file, offset, len)
+    }
+
+    fn can_splice(&self) -> bool {
+        (**self).can_splice()
+    }
+
+    fn poll_splice_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        (**self).poll_splice_in(cx, pipe, len)
+    }
+
+    fn poll_splice_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        (**self).poll_splice_out(cx, pipe, len)
     }
 
     fn peer(&self) -> &Peer {

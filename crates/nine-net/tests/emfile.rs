@@ -35,6 +35,10 @@ impl Env for Hand {
 
     fn entropy(&self, _: &mut [u8]) {}
 
+    fn clock(&self) -> std::sync::Arc<dyn nine_net::Clock> {
+        unreachable!("a listener asks no other core")
+    }
+
     fn spawn(&self, _: Task) {}
 }
 

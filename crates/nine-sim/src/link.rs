@@ -85,7 +85,7 @@ impl Wake for Arrival {
 
 /// Two ends of a new link.
 pub fn link(world: &World, shape: Shape) -> (End, End) {
-    connect(world.env().clock(), world.rng(), shape)
+    connect(world.env().time(), world.rng(), shape)
 }
 
 /// Makes links where the world itself cannot be: for whoever dials from any thread.
@@ -97,7 +97,7 @@ pub struct Links {
 impl Links {
     /// Links of this world.
     pub fn new(world: &World) -> Self {
-        Self { clock: world.env().clock(), rng: Mutex::new(world.rng()) }
+        Self { clock: world.env().time(), rng: Mutex::new(world.rng()) }
     }
 
     /// Two ends of a new link.

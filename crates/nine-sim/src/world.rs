@@ -168,8 +168,25 @@ impl Drop for World {
 }
 
 impl SimEnv {
-    pub(crate) fn clock(&self) -> Arc<Clock> {
+    pub(crate) fn time(&self) -> Arc<Clock> {
         self.clock.clone()
+    }
+}
+
+/// What of a world every thread may ask.
+struct Shared {
+    clock: Arc<Clock>,
+    rng: Mutex<Rng>,
+}
+
+impl nine_net::Clock for Shared {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn entropy(&self, buf: &mut [u8]) {
+        let mut rng = self.rng.lock().expect("no panic while it is held");
+        buf.fill_with(|| rng.bits() as u8);
     }
 }
 
@@ -196,6 +213,11 @@ impl Env for SimEnv {
     fn entropy(&self, buf: &mut [u8]) {
         let mut rng = self.rng.borrow_mut();
         buf.fill_with(|| rng.bits() as u8);
+    }
+
+    fn clock(&self) -> Arc<dyn nine_net::Clock> {
+        let rng = Mutex::new(self.rng.borrow_mut().fork());
+        Arc::new(Shared { clock: self.clock.clone(), rng })
     }
 
     fn spawn(&self, task: Task) {
