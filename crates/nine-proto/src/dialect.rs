@@ -29,6 +29,12 @@ impl Dialect {
     pub const U: Self = Self { base: Base::U, streaming: false };
     /// 9P2000.L.
     pub const L: Self = Self { base: Base::L, streaming: false };
+    /// 9P2000.s.
+    pub const P2000S: Self = Self { streaming: true, ..Self::P2000 };
+    /// 9P2000.u.s.
+    pub const US: Self = Self { streaming: true, ..Self::U };
+    /// 9P2000.L.s.
+    pub const LS: Self = Self { streaming: true, ..Self::L };
 
     /// The version string.
     pub fn name(self) -> &'static str {
@@ -90,6 +96,8 @@ mod tests {
         let offered = [Dialect::L, Dialect::U, Dialect::P2000];
         assert_eq!(Dialect::negotiate(b"9P2000.L", &offered), Some(Dialect::L));
         assert_eq!(Dialect::negotiate(b"9P2000.L.s", &offered), Some(Dialect::L));
+        assert_eq!(Dialect::negotiate(b"9P2000.L.s", &[Dialect::L, Dialect::LS]), Some(Dialect::LS));
+        assert_eq!(Dialect::negotiate(b"9P2000.L", &[Dialect::LS, Dialect::P2000]), Some(Dialect::P2000));
         assert_eq!(Dialect::negotiate(b"9P2000.e", &offered), Some(Dialect::P2000));
         assert_eq!(Dialect::negotiate(b"9P2000.u", &[Dialect::P2000]), Some(Dialect::P2000));
     }

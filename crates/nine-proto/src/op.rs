@@ -123,6 +123,19 @@ pub enum Op<'a> {
         /// The bytes.
         data: &'a [u8],
     },
+    /// Offer a connection that carries the bytes of the open file `fid` in order (`Reply::Stream`).
+    Stream {
+        /// From the server, not to it.
+        read: bool,
+        /// First byte.
+        offset: u64,
+    },
+    /// How the stream of `fid` has ended, once it has (`Reply::Sclosed`).
+    Sclose {
+        /// Bytes after which it ends: all ones when reading is "at the end of the file", when writing what the client
+        /// has sent.
+        count: u64,
+    },
     /// Reply when the file is on stable storage (`Done`).
     Fsync {
         /// Content only, not times.
@@ -334,6 +347,17 @@ pub enum Reply<N, P> {
     Read(P),
     /// Of `Write`: bytes taken.
     Wrote(u32),
+    /// Of `Stream`: a dial string, a space, a one-use token.
+    Stream(Vec<u8>),
+    /// Of `Sclose`.
+    Sclosed {
+        /// Bytes that were sent, or that are stored.
+        count: u64,
+        /// Why there are no more, or 0.
+        errno: u32,
+        /// The same in words, or empty. On the wire at most 128 bytes.
+        ename: Box<str>,
+    },
     /// Of `Lock`.
     Lock(LockStatus),
     /// Of `Getlock`: the lock in the way, or the request's own with `Unlock`.

@@ -269,6 +269,7 @@ impl<H: HostFs> Inner<H> {
             Op::XattrCreate { name, size, flags } => self.xattr_create(&node, name, size, flags),
             Op::Statfs => self.statfs(&node),
             Op::Clunk => self.clunk(&node, how),
+            Op::Stream { .. } | Op::Sclose { .. } => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 

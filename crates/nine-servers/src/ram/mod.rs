@@ -197,6 +197,7 @@ impl Ram {
                 node.release_locks();
                 Ok(Reply::Done)
             }
+            Op::Stream { .. } | Op::Sclose { .. } => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 

@@ -203,6 +203,24 @@ fn attach_auth_and_xattrwalk_make_fids_too() {
 }
 
 #[test]
+fn the_messages_of_a_stream_are_calls_on_their_fid() {
+    let mut s = ClientSession::new(4);
+    s.version(8192, &[Dialect::LS]);
+    let rversion = frame(Rmsg::Version { msize: 8192, version: b"9P2000.L.s" }, NOTAG, Dialect::LS);
+    assert_eq!(s.receive(&rversion), Ok(Event::Agreed));
+    assert_eq!(s.fid(), Some(ROOT));
+    let tag = s.call(&Tmsg::Stream { fid: ROOT, isread: 1, offset: 0 }).unwrap();
+    let offer = Rmsg::Stream { data: crate::msg::Data::Bytes(b"tcp!*!564 00ff") };
+    assert_eq!(answered(&mut s, offer, tag), (None, true));
+    let tag = s.call(&Tmsg::Sclose { fid: ROOT, count: 1 }).unwrap();
+    let flush = s.cancel(tag).unwrap();
+    assert!(s.is_haunted(ROOT));
+    assert_eq!(answered(&mut s, Rmsg::Sclose { count: 1, errno: 0, ename: b"" }, tag), (None, false));
+    assert_eq!(flushed(&mut s, flush), (tag, true, None));
+    assert_eq!((s.calls(), s.fids()), (0, 1));
+}
+
+#[test]
 fn a_walk_in_place_makes_and_frees_nothing() {
     let mut s = session(4);
     let walk = Tmsg::Walk { fid: ROOT, newfid: ROOT, names: Names::Slice(&[b"a"]) };

@@ -407,6 +407,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             id: CallId { tag, generation },
             frame: Some(frame),
             dialect,
+            number: plan.fid,
             fid: node(&self.fids, plan.fid),
             fid2: node(&self.fids, plan.fid2),
             extra: plan.extra,
@@ -620,7 +621,7 @@ impl<N, F> Call<N, F> {
 /// Whether a request of this kind changes a file, or prepares to.
 fn changes(number: u8, flags: OpenFlags) -> bool {
     match number {
-        OPEN | LOPEN => flags.changes(),
+        OPEN | LOPEN | STREAM => flags.changes(),
         LCREATE | SYMLINK | MKNOD | RENAME | SETATTR | XATTRCREATE | LINK | MKDIR | RENAMEAT | UNLINKAT
         | CREATE | WRITE | REMOVE | WSTAT => true,
         _ => false,

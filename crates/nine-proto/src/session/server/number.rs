@@ -31,3 +31,5 @@ pub(in crate::session) const CLUNK: u8 = 120;
 pub(in crate::session) const REMOVE: u8 = 122;
 pub(in crate::session) const STAT: u8 = 124;
 pub(in crate::session) const WSTAT: u8 = 126;
+pub(in crate::session) const STREAM: u8 = 128;
+pub(in crate::session) const SCLOSE: u8 = 130;

@@ -52,7 +52,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             Tmsg::Open { .. } | Tmsg::Create { .. } | Tmsg::Stat { .. } | Tmsg::Wstat { .. }
         );
         let streaming = matches!(message, Tmsg::Stream { .. } | Tmsg::Sclose { .. });
-        if l_only != dialect.is_l() && (l_only || not_l) || streaming {
+        if l_only != dialect.is_l() && (l_only || not_l) || streaming && !dialect.streaming {
             let text = alloc::format!("{} is not a message of {}", message.label(), dialect.name());
             return Err(Error::new(Errno::EOPNOTSUPP, text));
         }
@@ -132,9 +132,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             }
             Tmsg::Read { fid, offset, count } => {
                 let entry = self.here(fid)?;
-                if !entry.open.is_some_and(OpenFlags::reads) {
-                    return Err(Error::new(Errno::EBADF, "fid is not open for reading"));
-                }
+                open_for_reading(entry)?;
                 plan.count = count.min(self.msize - IOHDRSZ);
                 plan.offset = offset;
                 plan.fid = fid;
@@ -157,10 +155,20 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
                 plan.fid = fid;
             }
             Tmsg::Write { fid, data, .. } => {
-                if !self.here(fid)?.open.is_some_and(OpenFlags::writes) {
-                    return Err(Error::new(Errno::EBADF, "fid is not open for writing"));
-                }
+                open_for_writing(self.here(fid)?)?;
                 plan.count = data.bytes().len() as u32;
+                plan.fid = fid;
+            }
+            Tmsg::Stream { fid, isread, .. } => {
+                let entry = self.file(fid)?;
+                if entry.qid.is_dir() {
+                    return Err(Errno::EISDIR.into());
+                }
+                plan.flags = match isread {
+                    0 => open_for_writing(entry).map(|()| OpenFlags::WRITE)?,
+                    1 => open_for_reading(entry).map(|()| OpenFlags::READ)?,
+                    _ => return Err(Error::new(Errno::EINVAL, "isread is 0 or 1")),
+                };
                 plan.fid = fid;
             }
             Tmsg::Clunk { fid } | Tmsg::Remove { fid } => {
@@ -201,13 +209,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             | Tmsg::Readlink { fid }
             | Tmsg::Getattr { fid, .. }
             | Tmsg::Fsync { fid, .. }
+            | Tmsg::Sclose { fid, .. }
             | Tmsg::Stat { fid } => {
                 self.file(fid)?;
                 plan.fid = fid;
             }
-            Tmsg::Version { .. } | Tmsg::Flush { .. } | Tmsg::Stream { .. } | Tmsg::Sclose { .. } => {
-                unreachable!("handled before")
-            }
+            Tmsg::Version { .. } | Tmsg::Flush { .. } => unreachable!("handled before"),
         }
         Ok(plan)
     }
@@ -273,6 +280,16 @@ impl Plan {
 
 fn directory<N>(entry: &Entry<N>) -> Result<()> {
     if entry.qid.is_dir() { Ok(()) } else { Err(Errno::ENOTDIR.into()) }
+}
+
+fn open_for_reading<N>(entry: &Entry<N>) -> Result<()> {
+    let reads = entry.open.is_some_and(OpenFlags::reads);
+    if reads { Ok(()) } else { Err(Error::new(Errno::EBADF, "fid is not open for reading")) }
+}
+
+fn open_for_writing<N>(entry: &Entry<N>) -> Result<()> {
+    let writes = entry.open.is_some_and(OpenFlags::writes);
+    if writes { Ok(()) } else { Err(Error::new(Errno::EBADF, "fid is not open for writing")) }
 }
 
 fn new(fid: Fid) -> Result<Fid> {

@@ -37,6 +37,10 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             (READ, Reply::Dir(dir)) => put(Rmsg::Read { data: msg::Data::Bytes(dir.bytes()) }),
             (READDIR, Reply::Dir(dir)) => put(Rmsg::Readdir { data: msg::Data::Bytes(dir.bytes()) }),
             (WRITE, Reply::Wrote(count)) => put(Rmsg::Write { count }),
+            (STREAM, Reply::Stream(offer)) => put(Rmsg::Stream { data: msg::Data::Bytes(&offer) }),
+            (SCLOSE, Reply::Sclosed { count, errno, ename }) => {
+                put(Rmsg::Sclose { count, errno, ename: cut(&ename) })
+            }
             (WALK, Reply::Walk { qids, .. }) => put(Rmsg::Walk { qids: Qids::Slice(&qids) }),
             (AUTH, Reply::Auth { qid, .. }) => put(Rmsg::Auth { aqid: qid }),
             (ATTACH, Reply::Attach { qid, .. }) => put(Rmsg::Attach { qid }),
@@ -104,13 +108,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         let dialect = self.dialect.unwrap_or(Dialect::P2000);
         let message = match dialect.base {
             Base::L => Rmsg::Lerror { ecode: error.errno.0 },
-            _ => {
-                let text = error.ename();
-                Rmsg::Error {
-                    ename: &text.as_bytes()[..text.floor_char_boundary(ERRMAX)],
-                    errno: OnlyU(error.errno.0),
-                }
-            }
+            _ => Rmsg::Error { ename: cut(error.ename()), errno: OnlyU(error.errno.0) },
         };
         message.encode(tag, dialect, out.bytes());
     }
@@ -132,6 +130,8 @@ impl<N, P> Reply<N, P> {
             Self::Dir(dir) => Reply::Dir(dir),
             Self::Read(data) => Reply::Read(data),
             Self::Wrote(count) => Reply::Wrote(count),
+            Self::Stream(offer) => Reply::Stream(offer),
+            Self::Sclosed { count, errno, ename } => Reply::Sclosed { count, errno, ename },
             Self::Lock(status) => Reply::Lock(status),
             Self::Getlock { ty, start, length, proc_id, client_id } => {
                 Reply::Getlock { ty, start, length, proc_id, client_id }
@@ -153,6 +153,10 @@ impl<N, P> Reply<N, P> {
             _ => None,
         }
     }
+}
+
+fn cut(ename: &str) -> &[u8] {
+    &ename.as_bytes()[..ename.floor_char_boundary(ERRMAX)]
 }
 
 /// Longest error text sent (`ERRMAX` of error(2)), bytes.

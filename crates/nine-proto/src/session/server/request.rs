@@ -8,7 +8,7 @@ use crate::attr::{GetMask, LockRequest, LockType, Names, SetAttr, SetMask, Time,
 use crate::dialect::{Base, Dialect};
 use crate::dir::DirBuf;
 use crate::error::{Errno, Error, Result};
-use crate::ids::{NOGID, NOUID, Qid};
+use crate::ids::{Fid, NOFID, NOGID, NOUID, Qid};
 use crate::msg::Tmsg;
 use crate::op::{Make, Op, OpenFlags, Perm};
 use crate::stat::{Stat, StatIds, device_numbers, mode, parse_device};
@@ -19,6 +19,8 @@ pub struct Request<N, F> {
     /// `None`: a clunk that nobody asked for.
     pub(super) frame: Option<F>,
     pub(super) dialect: Dialect,
+    /// Or NOFID.
+    pub(super) number: Fid,
     pub(super) fid: Option<N>,
     pub(super) fid2: Option<N>,
     /// The cookie of a directory read in stat records, or the group of a Twstat.
@@ -40,6 +42,7 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
             id,
             frame: None,
             dialect: Dialect::P2000,
+            number: NOFID,
             fid: Some(node),
             fid2: None,
             extra: 0,
@@ -60,6 +63,11 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
     /// What the client speaks.
     pub fn dialect(&self) -> Dialect {
         self.dialect
+    }
+
+    /// The number of its fid. `None`: it has none, like an attach, or it is a silent clunk.
+    pub fn fid_number(&self) -> Option<Fid> {
+        (self.number != NOFID).then_some(self.number)
     }
 
     /// The node behind its fid.
@@ -176,6 +184,8 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
             Tmsg::Read { offset, .. } => Op::Read { offset, count: self.count },
             Tmsg::Readdir { offset, .. } => Op::Readdir { cookie: offset },
             Tmsg::Write { offset, data, .. } => Op::Write { offset, data: data.bytes() },
+            Tmsg::Stream { isread, offset, .. } => Op::Stream { read: isread == 1, offset },
+            Tmsg::Sclose { count, .. } => Op::Sclose { count },
             Tmsg::Fsync { datasync, .. } => Op::Fsync { datasync: datasync != 0 },
             Tmsg::Lock { ty, flags, start, length, proc_id, client_id, .. } => {
                 Op::Lock(LockRequest { ty: lock_type(ty), flags, start, length, proc_id, client_id })
@@ -189,9 +199,7 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
             Tmsg::Remove { .. } => Op::Remove,
             Tmsg::Clunk { .. } if self.remove => Op::Remove,
             Tmsg::Clunk { .. } => Op::Clunk,
-            Tmsg::Version { .. } | Tmsg::Flush { .. } | Tmsg::Stream { .. } | Tmsg::Sclose { .. } => {
-                unreachable!("the session answers these itself")
-            }
+            Tmsg::Version { .. } | Tmsg::Flush { .. } => unreachable!("the session answers these itself"),
         }
     }
 }

@@ -38,7 +38,8 @@ const FILE: Qid = Qid { ty: 0, vers: 0, path: 2 };
 
 impl World {
     fn new(dialect: Dialect) -> Self {
-        const OFFERED: &[Dialect] = &[Dialect::L, Dialect::U, Dialect::P2000];
+        const OFFERED: &[Dialect] =
+            &[Dialect::LS, Dialect::US, Dialect::P2000S, Dialect::L, Dialect::U, Dialect::P2000];
         let session = S::new(OFFERED, Limits { msize: 8192, fids: 8 }, Arc::new(Numeric));
         let mut world = Self { session, wire: Wire::default(), dialect };
         world.send(NOTAG, Tmsg::Version { msize: 8192, version: dialect.name().as_bytes() });
@@ -530,6 +531,102 @@ fn messages_of_another_dialect_are_refused_not_fatal() {
     assert!(matches!(world.session.receive(frame.clone(), &mut world.wire), Ok(Step::Answered)));
     frame[4] = 201;
     assert!(world.session.receive(frame, &mut world.wire).is_err());
+}
+
+fn stream(fid: u32, isread: u8) -> Tmsg<'static> {
+    Tmsg::Stream { fid: Fid(fid), isread, offset: 7 }
+}
+
+fn sclose(fid: u32) -> Tmsg<'static> {
+    Tmsg::Sclose { fid: Fid(fid), count: 9 }
+}
+
+#[test]
+fn a_stream_is_offered_and_closed_in_every_streaming_dialect() {
+    for dialect in [Dialect::P2000S, Dialect::US, Dialect::LS] {
+        let mut world = World::opened(dialect);
+        let Step::Serve(request) = world.send(Tag(1), stream(2, 1)) else { panic!() };
+        assert!(matches!(request.op(), Op::Stream { read: true, offset: 7 }));
+        assert_eq!(request.fid_number(), Some(Fid(2)));
+        assert!(!request.changes());
+        assert_eq!(world.session.cost(request.id()), Some(CALL_COST));
+        world.answer(request.id(), Ok(Reply::Stream(b"tcp!*!564 00ff".into())));
+        assert_eq!(world.sent(), "Rstream tag 1 data 14 bytes\n");
+        let Step::Serve(request) = world.send(Tag(2), sclose(2)) else { panic!() };
+        assert!(matches!(request.op(), Op::Sclose { count: 9 }));
+        let ename = "Input/output error".into();
+        world.answer(request.id(), Ok(Reply::Sclosed { count: 3, errno: 5, ename }));
+        assert_eq!(world.sent(), "Rsclose tag 2 count 3 errno 5 ename 'Input/output error'\n");
+    }
+}
+
+#[test]
+fn streaming_messages_are_refused_in_the_other_dialects() {
+    for dialect in [Dialect::P2000, Dialect::U, Dialect::L] {
+        let mut world = World::opened(dialect);
+        for message in [stream(2, 1), sclose(2)] {
+            let refused = world.refused(1, message);
+            assert!(refused.contains("is not a message of") || refused.contains("ecode 95"), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_needs_a_file_that_is_open_in_its_direction() {
+    let mut world = World::attached(Dialect::US);
+    let id = world.serve(1, walk(1, 2, &[b"f"]));
+    world.answer(id, Ok(walked(&[FILE], Some("f"))));
+    world.sent();
+    assert!(world.refused(1, stream(2, 1)).contains("not open for reading"));
+    assert!(world.refused(1, stream(1, 1)).contains("Is a directory"));
+    assert!(world.refused(1, stream(3, 1)).contains("unknown fid"));
+    assert!(world.refused(1, sclose(3)).contains("unknown fid"));
+    let id = world.serve(1, Tmsg::Open { fid: Fid(2), mode: 0 });
+    world.answer(id, Ok(Reply::Open { qid: FILE, iounit: 0, node: "f open" }));
+    world.sent();
+    assert!(world.refused(1, stream(2, 0)).contains("not open for writing"));
+    assert!(world.refused(1, stream(2, 2)).contains("isread is 0 or 1"));
+    let auth = Tmsg::Auth { afid: Fid(4), uname: b"u", aname: b"", n_uname: OnlyIds(NOUID_TEST) };
+    let id = world.serve(1, auth);
+    world.answer(id, Ok(Reply::Auth { qid: FILE, node: "auth" }));
+    world.sent();
+    for message in [stream(4, 1), stream(4, 0), sclose(4)] {
+        assert!(world.refused(1, message).contains("fid is not a file"));
+    }
+}
+
+#[test]
+fn a_stream_to_the_server_changes_its_file() {
+    let mut world = World::opened(Dialect::LS);
+    let Step::Serve(request) = world.send(Tag(1), stream(2, 0)) else { panic!() };
+    assert!(matches!(request.op(), Op::Stream { read: false, offset: 7 }));
+    assert!(request.changes());
+}
+
+#[test]
+fn the_verdict_on_a_stream_is_cut_at_a_whole_character() {
+    let mut world = World::opened(Dialect::P2000S);
+    let id = world.serve(1, sclose(2));
+    let ename = format!("{}é", "x".repeat(127)).into();
+    world.answer(id, Ok(Reply::Sclosed { count: 0, errno: 5, ename }));
+    assert!(world.sent().contains(&format!("ename '{}'", "x".repeat(127))));
+}
+
+#[test]
+fn a_request_says_the_number_of_its_fid() {
+    let mut world = World::opened(Dialect::L);
+    let Step::Serve(walking) = world.send(Tag(1), walk(1, 3, &[])) else { panic!() };
+    assert_eq!(walking.fid_number(), Some(Fid(1)));
+    let Step::Serve(reading) = world.send(Tag(2), read(2, 0, 1)) else { panic!() };
+    assert_eq!(reading.fid_number(), Some(Fid(2)));
+    // A clunk that had to wait says it too, and one that nobody asked for does not.
+    assert!(matches!(world.send(Tag(3), clunk(2)), Step::Waits));
+    world.answer(reading.id(), Ok(Reply::Read(vec![])));
+    assert_eq!(world.session.next_ready().unwrap().fid_number(), Some(Fid(2)));
+    let attach = Tmsg::Attach { fid: Fid(5), afid: NOFID, uname: b"u", aname: b"", n_uname: OnlyIds(0) };
+    let Step::Serve(request) = world.send(Tag(6), attach) else { panic!() };
+    assert_eq!(request.fid_number(), None);
+    assert!(world.session.close().iter().all(|clunk| clunk.fid_number().is_none()));
 }
 
 #[test]
