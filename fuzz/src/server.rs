@@ -2,7 +2,8 @@
 //!
 //! In: bytes, read as a list of moves: a made-up request, a raw frame, an answer. What judges is the client's
 //! view, which is all that flush(5) and version(5) promise: every tag is answered once, by its own kind or an
-//! error; nothing comes after the Rflush; every node that was made is clunked once.
+//! error; nothing comes after the Rflush; every node that was made is clunked once. Where the dialect is streaming, a
+//! request that is deferred also keeps its place: nothing that names one of its fids and came after it begins before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +16,10 @@ use nine_proto::{
     Statfs, Tag, Walked,
 };
 
-use crate::DIALECTS;
-
 /// Plays the moves, then answers what is left and closes.
 pub fn server(data: &[u8]) {
     let Some((first, mut moves)) = data.split_first() else { return };
-    let mut world = World::new(DIALECTS[usize::from(*first) % 3]);
+    let mut world = World::new(OFFERED[usize::from(*first) % 6]);
     while let Some((&[kind, a, b, c], rest)) = moves.split_first_chunk::<4>() {
         moves = rest;
         match kind % 8 {
@@ -47,10 +46,20 @@ struct World {
     serving: Vec<(Request<Node, Vec<u8>>, u32)>,
     /// What the client waits for: the T-message's number, and for a Tflush its old tag.
     waiting: BTreeMap<u16, (u8, Option<u16>)>,
+    /// In the order in which they came.
+    deferred: Vec<Deferred>,
     live: BTreeSet<Node>,
     nodes: Node,
     sessions: u32,
     closed: bool,
+}
+
+struct Deferred {
+    tag: u16,
+    fids: Vec<Fid>,
+    len: usize,
+    /// From where it is it may go on to wait for its fid to be free, which the client cannot see.
+    parks: bool,
 }
 
 /// Even ones are directories.
@@ -70,13 +79,14 @@ impl Out<Vec<u8>> for Wire {
 
 impl World {
     fn new(dialect: Dialect) -> Self {
-        let session = Session::new(&DIALECTS, Limits { msize: MSIZE, fids: 6 }, Arc::new(Numeric));
+        let session = Session::new(&OFFERED, Limits { msize: MSIZE, fids: 6 }, Arc::new(Numeric));
         let mut world = World {
             session,
             wire: Wire::default(),
             dialect,
             serving: Vec::new(),
             waiting: BTreeMap::new(),
+            deferred: Vec::new(),
             live: BTreeSet::new(),
             nodes: 0,
             sessions: 0,
@@ -92,7 +102,7 @@ impl World {
         let count = u32::from(c) * 16;
         let name = b"n";
         let l = self.dialect.is_l();
-        let message = match kind % 16 {
+        let message = match kind % 20 {
             0 => Tmsg::Attach { fid, afid: NOFID, uname: b"u", aname: b"", n_uname: OnlyIds(0) },
             1 | 2 => Tmsg::Walk { fid, newfid: other, names: Names::Slice(names) },
             3 if l => Tmsg::Lopen { fid, flags: u32::from(c) },
@@ -111,6 +121,8 @@ impl World {
             12 => Tmsg::Stat { fid },
             13 if l => Tmsg::Renameat { olddirfid: fid, oldname: name, newdirfid: other, newname: b"m" },
             13 => Tmsg::Auth { afid: fid, uname: b"u", aname: b"", n_uname: OnlyIds(0) },
+            15 | 16 => Tmsg::Stream { fid, isread: b % 2, offset: 0 },
+            17 => Tmsg::Sclose { fid, count: u64::MAX },
             14 => Tmsg::Attach { fid, afid: other, uname: b"u", aname: b"", n_uname: OnlyIds(0) },
             _ if c < 16 => Tmsg::Version { msize: MSIZE, version: self.dialect.name().as_bytes() },
             _ => Tmsg::Clunk { fid },
@@ -136,17 +148,69 @@ impl World {
         };
         if version {
             self.waiting.clear();
+            self.deferred.clear();
             self.sessions += 1;
         }
         self.waiting.insert(tag, (frame[4], old));
+        let (len, before) = (frame.len(), self.session.deferred_bytes());
+        let (fids, parks) = named(&frame, self.dialect);
+        let mut served = Vec::new();
         match self.session.receive(frame, &mut self.wire) {
-            Ok(Step::Serve(request)) => self.serve(request),
+            Ok(Step::Serve(request)) => {
+                served.push(tag);
+                self.serve(request);
+            }
             Ok(Step::Reset(clunks)) => clunks.into_iter().for_each(|clunk| self.clunked(&clunk)),
+            Ok(Step::Waits) if self.session.deferred_bytes() > before => {
+                assert!(self.dialect.streaming, "deferred in {}", self.dialect.name());
+                self.deferred.push(Deferred { tag, fids, len, parks });
+                return self.check_bytes();
+            }
             Ok(Step::Answered | Step::Waits | Step::Cancel(_)) => {}
             Err(_) => self.closed = true,
         }
         self.dialect = self.session.dialect().unwrap_or(Dialect::P2000);
-        self.read_replies();
+        // As if it had been deferred until now: it has passed nobody.
+        self.deferred.push(Deferred { tag, fids, len: 0, parks });
+        self.settle(served);
+        self.deferred.retain(|late| late.len > 0);
+    }
+
+    /// Takes what is ready and what was sent, and sees that nobody has passed another one.
+    fn settle(&mut self, mut served: Vec<u16>) {
+        while let Some(request) = self.session.next_ready() {
+            let frame = request.frame().expect("somebody asked for what is ready");
+            served.push(frame::tag_of(frame).0);
+            self.serve(request);
+        }
+        let sent = self.read_replies();
+        for (i, late) in self.deferred.iter().enumerate() {
+            let nth = served.iter().position(|&tag| tag == late.tag);
+            if nth.is_none() && !sent.contains(&late.tag) {
+                continue;
+            }
+            for earlier in self.deferred[..i]
+                .iter()
+                .filter(|earlier| earlier.fids.iter().any(|fid| late.fids.contains(fid)))
+            {
+                let before = match nth {
+                    Some(nth) => served[..nth].contains(&earlier.tag),
+                    // Behind one that parks it may be refused.
+                    None => served.contains(&earlier.tag) || earlier.parks,
+                };
+                assert!(before || sent.contains(&earlier.tag), "tag {} passes {}", late.tag, earlier.tag);
+            }
+        }
+        self.deferred.retain(|late| !served.contains(&late.tag) && !sent.contains(&late.tag));
+        self.check_bytes();
+    }
+
+    fn check_bytes(&self) {
+        let sum = |parks: bool| -> usize {
+            self.deferred.iter().filter(|late| parks || !late.parks).map(|late| late.len).sum()
+        };
+        let bytes = self.session.deferred_bytes();
+        assert!(self.closed || (sum(false)..=sum(true)).contains(&bytes), "{bytes} bytes deferred");
     }
 
     fn serve(&mut self, request: Request<Node, Vec<u8>>) {
@@ -181,10 +245,7 @@ impl World {
             assert_eq!(back, None, "the node of a live session is handed back");
             self.live.extend(made);
         }
-        while let Some(request) = self.session.next_ready() {
-            self.serve(request);
-        }
-        self.read_replies();
+        self.settle(Vec::new());
     }
 
     /// A right answer to the request, and the node it makes.
@@ -240,13 +301,19 @@ impl World {
                 Reply::Xattr { size: 4, node: new }
             }
             Op::Statfs => Reply::Statfs(Statfs::default()),
+            Op::Stream { .. } => Reply::Stream(vec![b'x'; usize::from(how) * 8]),
+            Op::Sclose { count } => {
+                Reply::Sclosed { count, errno: how.into(), ename: "é".repeat(how.into()).into() }
+            }
             _ => Reply::Done,
         };
         self.nodes = made.unwrap_or(self.nodes);
         (Ok(reply), made)
     }
 
-    fn read_replies(&mut self) {
+    /// The tags that are answered.
+    fn read_replies(&mut self) -> Vec<u16> {
+        let mut answered = Vec::new();
         let bytes = std::mem::take(&mut self.wire.0);
         let mut rest = &bytes[..];
         while !rest.is_empty() {
@@ -256,12 +323,15 @@ impl World {
             let Some((number, old)) = self.waiting.remove(&tag.0) else { panic!("nobody waits: {reply:?}") };
             let error = matches!(reply, Rmsg::Error { .. } | Rmsg::Lerror { .. });
             assert!(reply.number() == number + 1 || error, "{reply:?} to T-message {number}");
+            answered.push(tag.0);
             // After the Rflush the client may use the old tag again: nothing may come for it.
             if let (false, Some(old)) = (error, old) {
                 self.waiting.remove(&old);
+                self.deferred.retain(|late| late.tag != old);
             }
             rest = &rest[n..];
         }
+        answered
     }
 
     fn end(mut self) {
@@ -270,7 +340,7 @@ impl World {
         }
         if !self.closed {
             assert!(self.waiting.is_empty(), "never answered: {:?}", self.waiting);
-            assert_eq!(self.session.outstanding(), 0);
+            assert_eq!((self.session.outstanding(), self.session.deferred_bytes()), (0, 0));
             assert_eq!(self.session.fid_count(), self.live.len(), "a fid without a node, or the reverse");
         }
         self.closed = true;
@@ -290,10 +360,39 @@ fn walks_onto_itself(request: &mut Request<Node, Vec<u8>>) -> bool {
     matches!(Tmsg::decode(frame, Dialect::P2000), Ok((_, Tmsg::Walk { fid, newfid, .. })) if fid == newfid)
 }
 
+/// The fids of a request, those that it makes too, and whether it may want its fid alone.
+fn named(frame: &[u8], dialect: Dialect) -> (Vec<Fid>, bool) {
+    let Ok((_, message)) = Tmsg::decode(frame, dialect) else { return (Vec::new(), false) };
+    let (number, l) = (message.number(), dialect.is_l());
+    if number < 100 && !l || matches!(number, 112 | 114 | 124 | 126) && l {
+        // No message of this dialect: it is refused whatever it names.
+        return (Vec::new(), false);
+    }
+    let parks = match message {
+        Tmsg::Walk { fid, newfid, .. } => fid == newfid,
+        _ => matches!(message, Tmsg::Clunk { .. } | Tmsg::Remove { .. }),
+    };
+    // After the head comes the fid, in all messages but those.
+    let at = |at: usize| frame.get(at..at + 4).map(|b| Fid(u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+    let (first, second) = match message {
+        Tmsg::Version { .. } | Tmsg::Flush { .. } => (None, None),
+        Tmsg::Renameat { newdirfid, .. } => (at(7), Some(newdirfid)),
+        Tmsg::Attach { .. }
+        | Tmsg::Walk { .. }
+        | Tmsg::Xattrwalk { .. }
+        | Tmsg::Link { .. }
+        | Tmsg::Rename { .. } => (at(7), at(11)),
+        _ => (at(7), None),
+    };
+    ([first, second].into_iter().flatten().filter(|&fid| fid != NOFID).collect(), parks)
+}
+
 fn qid(node: Node) -> Qid {
     Qid { ty: if node.is_multiple_of(2) { Qid::DIR } else { 0 }, vers: 0, path: node.into() }
 }
 
+const OFFERED: [Dialect; 6] =
+    [Dialect::P2000, Dialect::U, Dialect::L, Dialect::P2000S, Dialect::US, Dialect::LS];
 const MSIZE: u32 = 1024;
 const TAGS: u16 = 12;
 const VERSION: u8 = 100;

@@ -423,7 +423,7 @@ impl ClientSession {
 }
 
 /// The fid a message works on.
-fn used(message: &Tmsg<'_>) -> Option<Fid> {
+pub(super) fn used(message: &Tmsg<'_>) -> Option<Fid> {
     match *message {
         Tmsg::Version { .. } | Tmsg::Flush { .. } | Tmsg::Auth { .. } => None,
         Tmsg::Attach { afid, .. } => Some(afid),

@@ -7,10 +7,13 @@
 //! - A fid is *coming* (its attach or walk is not answered), *here*, or *going*. Coming or going, other uses are
 //!   refused. A clunk, a remove and a walk onto its own fid hold the fid alone: they wait until the requests before
 //!   them are answered, and what comes after them is refused.
+//! - Where the dialect is streaming, a request that names a fid which one before it makes or moves waits for that one
+//!   instead (`defer.rs`), and those of one fid begin in the order in which they came.
 //! - A partial result changes nothing: no fid after half a walk.
 //! - A request is answered once; after an Rflush no answer to what was flushed leaves (flush(5)). An answer that is
 //!   stale, because a Tversion has begun a new session, is dropped and what it made is handed back to be undone.
 
+mod defer;
 mod number;
 mod plan;
 mod reply;
@@ -34,6 +37,7 @@ use crate::msg::{Rmsg, Tmsg};
 use crate::op::{OpenFlags, Reply};
 use crate::wire::WireError;
 
+use defer::{Deferred, fids_of};
 use number::*;
 use plan::{Plan, Use};
 pub use request::Request;
@@ -91,7 +95,8 @@ pub enum Step<N, F> {
     Answered,
     /// Serve this and tell [`Session::respond`].
     Serve(Request<N, F>),
-    /// It waits until its fid is free: [`Session::next_ready`] will yield it.
+    /// It waits until its fid is free, or for requests before it: [`Session::next_ready`] will yield it, unless it is
+    /// refused then.
     Waits,
     /// Nobody wants the answer to this request any more; its Rflush follows its answer.
     Cancel(CallId),
@@ -115,6 +120,7 @@ pub struct Session<N, F> {
     calls: HashMap<Tag, Call<N, F>>,
     generation: u32,
     ready: VecDeque<Request<N, F>>,
+    deferred: Deferred,
 }
 
 struct Entry<N> {
@@ -169,7 +175,17 @@ struct Call<N, F> {
     count: u32,
     /// Tflushes to answer after it.
     flushes: Vec<Tag>,
-    parked: Option<Request<N, F>>,
+    wait: Wait<N, F>,
+}
+
+/// What a request waits for before it is served.
+enum Wait<N, F> {
+    /// Nothing.
+    Nothing,
+    /// To have its fid alone.
+    Alone(Request<N, F>),
+    /// For requests before it that make or move its fids. It is not planned yet.
+    Turn(F),
 }
 
 impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
@@ -188,6 +204,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             calls: HashMap::new(),
             generation: 0,
             ready: VecDeque::new(),
+            deferred: Deferred::default(),
         }
     }
 
@@ -207,6 +224,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.calls.len()
     }
 
+    /// Bytes of the frames of those that wait for requests before them.
+    pub fn deferred_bytes(&self) -> usize {
+        self.deferred.bytes
+    }
+
     /// What an outstanding request may cost in memory, bytes: its data or its largest possible answer.
     pub fn cost(&self, id: CallId) -> Option<usize> {
         let call = self.calls.get(&id.tag).filter(|call| call.generation == id.generation)?;
@@ -215,7 +237,8 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
 
     /// The requests that are being served: told to be cancelled when the connection goes.
     pub fn served(&self) -> impl Iterator<Item = CallId> {
-        let served = self.calls.iter().filter(|(_, call)| call.number != FLUSH && call.parked.is_none());
+        let served = |call: &Call<N, F>| call.number != FLUSH && matches!(call.wait, Wait::Nothing);
+        let served = self.calls.iter().filter(move |(_, call)| served(call));
         served.map(|(&tag, call)| CallId { tag, generation: call.generation })
     }
 
@@ -240,6 +263,14 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.fids.len()
     }
 
+    /// Whether writes to this fid must not overtake each other: its file, not their offset, decides where they go.
+    pub fn is_serial(&self, fid: Fid) -> bool {
+        self.fids.get(&fid).is_none_or(|entry| {
+            entry.qid.ty & (Qid::APPEND | Qid::EXCL) != 0
+                || entry.open.is_some_and(|flags| flags.has(OpenFlags::APPEND))
+        })
+    }
+
     /// Takes a whole frame. An error ends the connection.
     pub fn receive<P: Data>(&mut self, frame: F, out: &mut impl Out<P>) -> Result<Step<N, F>, WireError> {
         let dialect = self.dialect.unwrap_or(Dialect::P2000);
@@ -258,22 +289,20 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             Tmsg::Flush { oldtag } if self.dialect.is_some() => return Ok(self.flush(tag, oldtag, out)),
             _ => {}
         }
-        let planned = self.plan(tag, &message, dialect).and_then(|plan| {
-            self.take_fids(&plan)?;
-            Ok(plan)
-        });
-        let plan = match planned {
-            Ok(plan) => plan,
-            Err(error) => {
-                self.refuse(tag, &error, out);
-                return Ok(Step::Answered);
-            }
-        };
         let number = message.number();
-        Ok(self.admit(tag, number, plan, dialect, frame))
+        let checked = self.check(tag, &message, dialect);
+        if dialect.streaming && checked.is_ok() {
+            let fids = fids_of(&message, dialect);
+            if self.must_wait(tag, number, fids) {
+                return Ok(self.defer(tag, number, fids, frame));
+            }
+        }
+        let plan = checked.and_then(|()| self.prepare(&message, dialect));
+        Ok(self.admit(tag, number, plan, dialect, frame, out))
     }
 
-    /// The next request that had to wait and need not any more. Ask after every `respond`, until `None`.
+    /// The next request that had to wait and need not any more. Ask after every `respond`, and after every `receive`
+    /// (of a Tflush), until `None`.
     pub fn next_ready(&mut self) -> Option<Request<N, F>> {
         self.ready.pop_front()
     }
@@ -284,6 +313,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.dialect = None;
         self.calls.clear();
         self.ready.clear();
+        self.deferred = Deferred::default();
         // A fid whose clunk is being served is clunked already; one whose clunk waits is not.
         self.opens = 0;
         let entries = core::mem::take(&mut self.fids).into_values();
@@ -327,7 +357,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
 
     /// The frame of a request that waits, to be moved to smaller memory.
     pub fn parked_frame(&mut self, tag: Tag) -> Option<&mut F> {
-        self.calls.get_mut(&tag)?.parked.as_mut()?.frame.as_mut()
+        match &mut self.calls.get_mut(&tag)?.wait {
+            Wait::Nothing => None,
+            Wait::Alone(request) => request.frame.as_mut(),
+            Wait::Turn(frame) => Some(frame),
+        }
     }
 
     fn version<P>(&mut self, tag: Tag, msize: u32, version: &[u8], out: &mut impl Out<P>) -> Step<N, F> {
@@ -355,15 +389,21 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             Rmsg::Flush {}.encode(tag, dialect, out.bytes());
             return Step::Answered;
         };
-        if old.parked.take().is_some() {
-            let (fid, flushes) = (old.fid, core::mem::take(&mut old.flushes));
-            self.calls.remove(&oldtag);
-            if let Some(entry) = self.fids.get_mut(&fid) {
-                entry.waiting = None;
-                entry.state = State::Here;
+        if !matches!(old.wait, Wait::Nothing) {
+            let old = self.calls.remove(&oldtag).expect("looked up just now");
+            let fids = old.fids();
+            match old.wait {
+                Wait::Turn(frame) => self.leave(oldtag, fids, &frame),
+                _ => {
+                    if let Some(entry) = self.fids.get_mut(&old.fid) {
+                        entry.waiting = None;
+                        entry.state = State::Here;
+                    }
+                }
             }
-            self.answer_flushes(flushes, dialect, out);
+            self.answer_flushes(old.flushes, dialect, out);
             Rmsg::Flush {}.encode(tag, dialect, out.bytes());
+            self.advance(fids, dialect, out);
             return Step::Answered;
         }
         let first = old.flushes.is_empty();
@@ -372,6 +412,13 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         let generation = self.next_generation();
         self.calls.insert(tag, Call::new(generation, FLUSH));
         if first && number != FLUSH { Step::Cancel(id) } else { Step::Waits }
+    }
+
+    /// Plans a request and makes its new fid.
+    fn prepare(&mut self, message: &Tmsg<'_>, dialect: Dialect) -> Result<Plan> {
+        let plan = self.plan(message, dialect)?;
+        self.take_fids(&plan)?;
+        Ok(plan)
     }
 
     /// Makes the new fid. Everything before has been checked; this is the last that can be refused.
@@ -397,8 +444,23 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Ok(())
     }
 
-    /// Enters the call, and its request into service or behind others.
-    fn admit(&mut self, tag: Tag, number: u8, plan: Plan, dialect: Dialect, frame: F) -> Step<N, F> {
+    /// Enters the call, and its request into service or behind others; or refuses it.
+    fn admit<P>(
+        &mut self,
+        tag: Tag,
+        number: u8,
+        plan: Result<Plan>,
+        dialect: Dialect,
+        frame: F,
+        out: &mut impl Out<P>,
+    ) -> Step<N, F> {
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(error) => {
+                self.refuse(tag, &error, out);
+                return Step::Answered;
+            }
+        };
         let generation = self.next_generation();
         let node = |fids: &HashMap<Fid, Box<Entry<N>>>, fid| fids.get(&fid).and_then(|e| e.node.clone());
         let ends_open = self.fids.get(&plan.fid).and_then(|e| e.open).filter(|_| plan.usage == Use::Ends);
@@ -436,7 +498,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             }
             if matches!(plan.usage, Use::Alone | Use::Ends) && entry.users > 0 {
                 entry.waiting = Some(tag);
-                call.parked = Some(request);
+                call.wait = Wait::Alone(request);
                 self.calls.insert(tag, call);
                 return Step::Waits;
             }
@@ -466,6 +528,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             return result.ok().and_then(|reply| reply.into_node());
         };
         let call = self.calls.remove(&id.tag).expect("looked up just now");
+        let fids = call.fids();
         let ends = matches!(call.number, CLUNK | REMOVE);
         let result = match result {
             Ok(reply) => self.apply(&call, reply, dialect),
@@ -495,6 +558,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             Err(error) => self.refuse(id.tag, &error, out),
         }
         self.answer_flushes(call.flushes, dialect, out);
+        self.advance(fids, dialect, out);
         None
     }
 
@@ -568,7 +632,9 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         let Some(tag) = entry.waiting.take() else { return };
         entry.users = 1;
         let call = self.calls.get_mut(&tag).expect("a waiting request is outstanding");
-        let mut request = call.parked.take().expect("a waiting request is parked");
+        let Wait::Alone(mut request) = core::mem::replace(&mut call.wait, Wait::Nothing) else {
+            unreachable!("a waiting request is kept")
+        };
         request.fid.clone_from(&entry.node);
         request.remove = matches!(call.number, CLUNK) && entry.open.is_some_and(rclose);
         self.ready.push_back(request);
@@ -613,7 +679,7 @@ impl<N, F> Call<N, F> {
             offset: 0,
             count: 0,
             flushes: Vec::new(),
-            parked: None,
+            wait: Wait::Nothing,
         }
     }
 }

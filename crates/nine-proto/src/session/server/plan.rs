@@ -24,7 +24,7 @@ pub(super) enum Use {
     Ends,
 }
 
-/// What a T-message asks of the tables: filled by `plan`, executed by `receive`.
+/// What a T-message asks of the tables: filled by `plan`, executed by `admit`.
 pub(super) struct Plan {
     pub(super) fid: Fid,
     pub(super) fid2: Fid,
@@ -38,8 +38,8 @@ pub(super) struct Plan {
 }
 
 impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
-    /// Checks what can be checked without the file server, and says which fids are needed how.
-    pub(super) fn plan(&self, tag: Tag, message: &Tmsg<'_>, dialect: Dialect) -> Result<Plan> {
+    /// Checks what does not depend on fids.
+    pub(super) fn check(&self, tag: Tag, message: &Tmsg<'_>, dialect: Dialect) -> Result<()> {
         if self.dialect.is_none() {
             return Err(Error::new(Errno::EPROTO, "no version agreed: Tversion comes first"));
         }
@@ -56,6 +56,11 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
             let text = alloc::format!("{} is not a message of {}", message.label(), dialect.name());
             return Err(Error::new(Errno::EOPNOTSUPP, text));
         }
+        Ok(())
+    }
+
+    /// Checks what can be checked without the file server, and says which fids are needed how.
+    pub(super) fn plan(&self, message: &Tmsg<'_>, dialect: Dialect) -> Result<Plan> {
         let mut plan = Plan {
             fid: NOFID,
             fid2: NOFID,
@@ -231,8 +236,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         if perm & DMLINK == 0 {
             return Ok(NOFID);
         }
-        let number = core::str::from_utf8(extension).ok().and_then(|text| text.trim().parse().ok());
-        let fid = Fid(number.ok_or_else(|| Error::new(Errno::EINVAL, "bad link extension: a fid"))?);
+        let fid = linked(extension).ok_or_else(|| Error::new(Errno::EINVAL, "bad link extension: a fid"))?;
         self.file(fid)?;
         Ok(fid)
     }
@@ -276,6 +280,11 @@ impl Plan {
         (self.fid, self.flags, self.usage) = (fid, flags, Use::Moves);
         Ok(())
     }
+}
+
+/// The fid that a Tcreate of a link (.u) links to.
+pub(super) fn linked(extension: &[u8]) -> Option<Fid> {
+    core::str::from_utf8(extension).ok()?.trim().parse().ok().map(Fid)
 }
 
 fn directory<N>(entry: &Entry<N>) -> Result<()> {

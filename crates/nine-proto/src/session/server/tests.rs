@@ -12,6 +12,8 @@ use alloc::format;
 use alloc::string::String;
 use std::vec;
 
+mod ordered;
+
 type S = Session<&'static str, Vec<u8>>;
 
 #[derive(Default)]

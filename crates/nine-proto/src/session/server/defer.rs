@@ -1,0 +1,124 @@
+//! Ordered dependence: where the dialect is streaming, a request waits for those before it that make or move its fids.
+//!
+//! In: requests whose fids are not yet what they will be. Out: the same requests, planned when nothing before them is
+//! in the way any more, those of one fid in the order in which they came.
+//!
+//! Always holds: a deferred request stands in the queue of each fid that it names or makes. Whoever came first of all
+//! is first in each of its queues and waits only for an answer, so there is no ring. There are no empty queues.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use super::number::*;
+use super::plan::linked;
+use super::{Call, Out, Session, State, Step, Wait};
+use crate::dialect::Dialect;
+use crate::ids::{Fid, NOFID, Tag};
+use crate::msg::Tmsg;
+use crate::session::client::used;
+use crate::stat::mode::DMLINK;
+
+/// Requests that wait for requests before them. As many as may be outstanding.
+#[derive(Default)]
+pub(super) struct Deferred {
+    /// By fid, in the order in which they came.
+    queues: HashMap<Fid, VecDeque<Tag>>,
+    /// Of their frames.
+    pub(super) bytes: usize,
+}
+
+impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
+    /// Whether this request must wait for one before it. A fid that is going is not waited for.
+    pub(super) fn must_wait(&self, tag: Tag, number: u8, [fid, fid2, newfid]: [Fid; 3]) -> bool {
+        let queues = &self.deferred.queues;
+        let behind = |fid| queues.get(&fid).is_some_and(|queue| queue.front() != Some(&tag));
+        // A clunk has its own way to wait for the end of an open.
+        let ends = matches!(number, CLUNK | REMOVE);
+        let unsettled = |fid| {
+            self.fids.get(&fid).is_some_and(|entry| match entry.state {
+                State::Coming | State::Alone => true,
+                State::Here => entry.moving && !ends,
+                State::Going => false,
+            })
+        };
+        unsettled(fid) || unsettled(fid2) || !queues.is_empty() && [fid, fid2, newfid].into_iter().any(behind)
+    }
+
+    /// Keeps the request until it need not wait any more.
+    pub(super) fn defer(&mut self, tag: Tag, number: u8, fids: [Fid; 3], frame: F) -> Step<N, F> {
+        let [fid, fid2, newfid] = fids;
+        let generation = self.next_generation();
+        for fid in fids.into_iter().filter(|&fid| fid != NOFID) {
+            self.deferred.queues.entry(fid).or_default().push_back(tag);
+        }
+        self.deferred.bytes += frame.as_ref().len();
+        let wait = Wait::Turn(frame);
+        self.calls.insert(tag, Call { fid, fid2, newfid, wait, ..Call::new(generation, number) });
+        Step::Waits
+    }
+
+    /// A deferred request leaves its queues.
+    pub(super) fn leave(&mut self, tag: Tag, fids: [Fid; 3], frame: &F) {
+        self.deferred.bytes -= frame.as_ref().len();
+        for fid in fids.into_iter().filter(|&fid| fid != NOFID) {
+            let queue = self.deferred.queues.get_mut(&fid).expect("a deferred request is in its queues");
+            let place = queue.iter().position(|&other| other == tag);
+            queue.remove(place.expect("a deferred request is in its queues"));
+            if queue.is_empty() {
+                self.deferred.queues.remove(&fid);
+            }
+        }
+    }
+
+    /// What was in the way on these fids may be gone: requests that need not wait any more are refused, or ready, or
+    /// wait as others do.
+    pub(super) fn advance<P>(&mut self, fids: [Fid; 3], dialect: Dialect, out: &mut impl Out<P>) {
+        if self.deferred.queues.is_empty() {
+            return;
+        }
+        let mut fids = Vec::from(fids);
+        while let Some(fid) = fids.pop() {
+            let Some(&tag) = self.deferred.queues.get(&fid).and_then(VecDeque::front) else { continue };
+            let call = &self.calls[&tag];
+            if self.must_wait(tag, call.number, call.fids()) {
+                continue;
+            }
+            let call = self.calls.remove(&tag).expect("looked up just now");
+            let (number, others) = (call.number, call.fids());
+            let Wait::Turn(frame) = call.wait else { unreachable!("who is in a queue is deferred") };
+            self.leave(tag, others, &frame);
+            let (_, message) = Tmsg::decode(frame.as_ref(), dialect).expect("it was decoded when it came");
+            let plan = self.prepare(&message, dialect);
+            if let Step::Serve(request) = self.admit(tag, number, plan, dialect, frame, out) {
+                self.ready.push_back(request);
+            }
+            fids.extend(others);
+        }
+    }
+}
+
+impl<N, F> Call<N, F> {
+    pub(super) fn fids(&self) -> [Fid; 3] {
+        [self.fid, self.fid2, self.newfid]
+    }
+}
+
+/// The two fids that a message uses and the one that it makes; NOFID where there is none.
+pub(super) fn fids_of(message: &Tmsg<'_>, dialect: Dialect) -> [Fid; 3] {
+    let fid = used(message).unwrap_or(NOFID);
+    match *message {
+        Tmsg::Auth { afid, .. } => [NOFID, NOFID, afid],
+        Tmsg::Attach { fid: newfid, .. } | Tmsg::Walk { newfid, .. } | Tmsg::Xattrwalk { newfid, .. } => {
+            [fid, NOFID, newfid]
+        }
+        Tmsg::Link { fid: other, .. }
+        | Tmsg::Rename { dfid: other, .. }
+        | Tmsg::Renameat { newdirfid: other, .. } => [fid, other, NOFID],
+        Tmsg::Create { perm, extension, .. } if dialect.is_u() && perm & DMLINK != 0 => {
+            [fid, linked(extension.0).unwrap_or(NOFID), NOFID]
+        }
+        _ => [fid, NOFID, NOFID],
+    }
+}
