@@ -82,6 +82,12 @@ impl Frame {
         Self(Kind::Part { buf, start: start as u32, end: end as u32 })
     }
 
+    /// A message by itself.
+    pub(crate) fn of(bytes: Vec<u8>) -> Self {
+        let len = bytes.len();
+        Self::new(Arc::new(Buf { bytes, pool: None }), 0, len)
+    }
+
     /// A part of the frame, as bytes that keep all of it.
     pub(crate) fn share(&self, part: &[u8]) -> Bytes {
         let start = part.as_ptr() as usize - self.as_ref().as_ptr() as usize;

@@ -40,6 +40,14 @@ impl Payload {
         }
     }
 
+    /// Lets go of what is behind the first `most` bytes.
+    pub(crate) fn truncate(&mut self, most: u64) {
+        match self {
+            Self::Bytes(bytes) => bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX)),
+            Self::File { len, .. } => *len = u64::from(*len).min(most) as u32,
+        }
+    }
+
     /// Whether it stands for no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

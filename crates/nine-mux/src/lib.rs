@@ -32,6 +32,7 @@ pub mod script;
 mod serve;
 mod show;
 mod space;
+mod stream;
 mod translate;
 mod union;
 mod upstream;

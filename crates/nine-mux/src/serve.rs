@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::Payload;
 use nine_io::client::{Answer as Got, Error as Failed, File, Forward, heed};
-use nine_io::server::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request};
+use nine_io::server::{Answer, FileServer, Later, Node, Passage, Reply, Req, ReqId, Request, StreamRequest};
 use nine_net::lock::lock;
 use nine_proto::{
     Attr, Dialect, DirBuf, Dirent, Entries, Errno, Error, Fid, GetMask, LockStatus, Make, NOFID, Names, Op,
@@ -26,6 +26,7 @@ use crate::keep::{Kept, LISTED, Patience, SHORT, UNSYNCED};
 use crate::message::{data, message, newfid};
 use crate::named::Named;
 use crate::space::Place;
+use crate::stream;
 use crate::translate::follows;
 use crate::union::Listing;
 use crate::upstream::{HOPS, HOPS_MAX, Root, Standing};
@@ -82,6 +83,10 @@ impl FileServer for Mux {
 
     fn names(&self) -> Arc<dyn Names> {
         self.0.names.clone()
+    }
+
+    fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
+        stream::passage(&request)
     }
 }
 

@@ -11,7 +11,7 @@
 use std::fmt::Display;
 use std::io::{self, IoSlice, Read};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::pipe::SpliceFlags;
@@ -135,10 +135,29 @@ pub(crate) fn sendfile(socket: &Socket, file: BorrowedFd<'_>, mut at: u64, len: 
     retry(|| Ok(rustix::fs::sendfile(socket, file, Some(&mut at), len)?))
 }
 
+/// A pipe of the kernel for [`Transport::poll_splice_in`](crate::Transport::poll_splice_in), read and written end, of
+/// [`PIPE_SIZE`] bytes if the user may still have so many in pipes, else of less.
+pub fn kernel_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (out, inlet) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let _ = rustix::pipe::fcntl_setpipe_size(&inlet, PIPE_SIZE);
+    Ok((out, inlet))
+}
+
+/// Bytes of a [`kernel_pipe`].
+pub const PIPE_SIZE: usize = 1 << 20;
+
 /// Moves bytes from or into a pipe; waits for neither end.
 pub(crate) fn splice(from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     let flags = SpliceFlags::NONBLOCK | SpliceFlags::MOVE;
     retry(|| Ok(rustix::pipe::splice(from, None, to, None, len, flags)?))
+}
+
+/// Whether nothing has come, not even the end.
+pub(crate) fn is_empty(socket: &Socket) -> bool {
+    let mut byte = [std::mem::MaybeUninit::uninit()];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    let seen = retry(|| socket.recv_with_flags(&mut byte, flags));
+    seen.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// Tells the peer that nothing more will come. A peer that has gone already is no error.

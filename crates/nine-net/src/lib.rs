@@ -18,6 +18,7 @@ mod tls;
 mod transport;
 
 pub use dial::{Addr, DialError, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
+pub use end::{PIPE_SIZE, kernel_pipe};
 pub use env::{Clock, Env, Task};
 pub use pipe::{Pipe, pipe};
 pub use poll::{PollSocket, Reactor, Sleep};

@@ -148,7 +148,13 @@ impl Transport for Socket {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             match end::splice(guard.get_inner().as_fd(), pipe, len) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                // Either has nothing, or the other no room.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && end::is_empty(guard.get_inner()) => {
+                    guard.clear_ready();
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
+                }
                 done => return Poll::Ready(done),
             }
         }
@@ -643,6 +649,25 @@ mod tests {
                 }
             }
             assert_eq!(rest, 6);
+        });
+    }
+
+    #[test]
+    fn a_full_pipe_is_told_from_an_empty_socket() {
+        run(async || {
+            let mut listener = Listener::bind(&tcp("tcp!127.0.0.1!0")).expect("binds");
+            let (mut client, mut server) = pair(&mut listener).await;
+            let (_out, into) = rustix::pipe::pipe().expect("a pipe");
+            rustix::pipe::fcntl_setpipe_size(&into, 4096).expect("made small");
+            write(&mut client, &[1; 20_000]).await.expect("written");
+            let full = poll_fn(|cx| match server.poll_splice_in(cx, into.as_fd(), 100_000) {
+                Poll::Ready(Ok(_)) => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                other => other,
+            });
+            assert_eq!(full.await.expect_err("no more room").kind(), io::ErrorKind::StorageFull);
         });
     }
 

@@ -104,6 +104,18 @@ impl HostFs for Faulty {
         Ok(written)
     }
 
+    fn fill(&self, file: BorrowedFd<'_>, pipe: BorrowedFd<'_>, offset: u64, len: usize) -> Result<usize> {
+        self.change()?;
+        let mut plan = self.plan();
+        let room = usize::try_from(plan.room).unwrap_or(usize::MAX);
+        if room == 0 {
+            return Err(Errno::NOSPC);
+        }
+        let moved = Linux.fill(file, pipe, offset, len.min(room))?;
+        plan.room -= if plan.room == u64::MAX { 0 } else { moved as u64 };
+        Ok(moved)
+    }
+
     fn resident(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Resident {
         if self.plan().one_in == 0 { Linux.resident(file, offset, len) } else { Resident::Unknown }
     }

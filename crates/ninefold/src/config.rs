@@ -306,16 +306,31 @@ pub enum DialectChoice {
     #[value(name = "9P2000")]
     #[serde(rename = "9P2000")]
     P2000,
+    /// 9P2000.L with streams
+    #[value(name = "L.s", alias = "9P2000.L.s")]
+    #[serde(rename = "L.s")]
+    Ls,
+    /// 9P2000.u with streams
+    #[value(name = "u.s", alias = "9P2000.u.s")]
+    #[serde(rename = "u.s")]
+    Us,
+    /// 9P2000 with streams
+    #[value(name = "9P2000.s")]
+    #[serde(rename = "9P2000.s")]
+    P2000s,
 }
 
 impl DialectChoice {
-    /// The dialects to try; `None`: those that one tries when nobody says.
+    /// The dialects to try; `None`: those that one tries when nobody says, with streams where there may be any.
     pub fn list(choice: Option<Self>) -> Option<Vec<Dialect>> {
         match choice? {
             Self::Auto => None,
             Self::L => Some(vec![Dialect::L]),
             Self::U => Some(vec![Dialect::U]),
             Self::P2000 => Some(vec![Dialect::P2000]),
+            Self::Ls => Some(vec![Dialect::LS]),
+            Self::Us => Some(vec![Dialect::US]),
+            Self::P2000s => Some(vec![Dialect::P2000S]),
         }
     }
 }

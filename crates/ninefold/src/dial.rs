@@ -4,6 +4,7 @@
 //! here, on the client's side, as every 9P client must: the server's root is where absolute ones begin, and none
 //! leads out of it.
 
+mod data;
 mod silence;
 
 use std::cell::{Cell, RefCell};
@@ -11,19 +12,23 @@ use std::future::{Future, pending};
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::future::{Either, select};
 use nine_io::client::{Client, Error, File, Options};
 use nine_net::{Addr, ClientTls, Env, Socket, Transport, Trust, rt};
-use nine_proto::{Dialect, Errno, NOUID};
+use nine_proto::{Base, Errno, NOUID};
 
 use crate::config::{DialectChoice, Remote};
 use crate::copy;
 use crate::fail::{self, Attach, Dial, Interrupted, Step};
 use crate::operand::Place;
-use silence::{Moved, Watched, watch};
+use silence::{Watched, watch};
+
+pub use data::Data;
+pub use silence::Moved;
 
 /// Links followed for one path, as in Linux; one more is ELOOP.
 const LINKS: usize = 40;
@@ -94,14 +99,23 @@ impl Sessions {
     async fn dial(&self, addr: &Addr, token: Option<String>, moved: Moved) -> Result<File> {
         // The caller has the clock; this one only bounds what it cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
-        let options = self.options(token);
+        let mut options = self.options(token);
+        let streams = |options: Options, tls| {
+            let dial = Arc::new(Data::new(self.env, tls, moved.clone()));
+            with_streams(options, dial, self.remote.dialect)
+        };
         match addr {
             Addr::Tls { host, .. } => {
                 let tls = trust(&self.remote)?.context(UNKNOWN)?;
+                options = streams(options, Some((tls.clone(), host.clone())));
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
                 let tls = tls.map_err(|e| failed(Step::Tls)(naming(addr, e)))?;
                 self.attach(addr, Watched(tls, moved), options).await
+            }
+            Addr::Tcp { .. } => {
+                options = streams(options, None);
+                self.attach(addr, Watched(socket, moved), options).await
             }
             _ => self.attach(addr, Watched(socket, moved), options).await,
         }
@@ -126,7 +140,7 @@ impl Sessions {
     }
 
     fn options(&self, token: Option<String>) -> Options {
-        let mut options = Options { token, ..Options::default() };
+        let mut options = Options { token, clock: Some(self.env.clock()), ..Options::default() };
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
         options.msize = self.remote.msize.unwrap_or(options.msize);
         options
@@ -171,6 +185,14 @@ pub fn trust(remote: &Remote) -> Result<Option<ClientTls>> {
     Ok(Some(ClientTls::new(&trust, identity)?))
 }
 
+/// The same with streams, unless somebody has said what shall be spoken.
+pub fn with_streams(options: Options, dial: Arc<Data>, choice: Option<DialectChoice>) -> Options {
+    match DialectChoice::list(choice) {
+        None => options.with_streams(dial),
+        Some(_) => Options { streams: Some(dial), ..options },
+    }
+}
+
 /// The error with the address, unless it names one already.
 fn naming(addr: &Addr, error: io::Error) -> io::Error {
     let text = error.to_string();
@@ -198,7 +220,7 @@ pub async fn resolve_names(root: &File, path: &[u8], follow: bool) -> Result<(Fi
         }
         other => other,
     };
-    if root.client().dialect() == Dialect::P2000 {
+    if root.client().dialect().base == Base::P2000 {
         return first.map(|file| (file, plain()));
     }
     let mut todo: Vec<Vec<u8>> = plain();

@@ -43,6 +43,13 @@ pub enum Answer {
     Getlock(Getlock),
     /// Of statfs.
     Statfs(Statfs),
+    /// Of sclose.
+    Sclosed {
+        /// Bytes that were sent, or that are stored.
+        count: u64,
+        /// Why there are no more, if not because that was all.
+        error: Option<Error>,
+    },
 }
 
 /// The lock that is in the way (Rgetlock).
@@ -117,6 +124,15 @@ impl Answer {
                 client_id: client_id.into(),
             }),
             Rmsg::Statfs { statfs } => Self::Statfs(statfs),
+            Rmsg::Sclose { count, errno, ename } => {
+                let text = String::from_utf8_lossy(&ename[..ename.len().min(ENAME_MAX)]);
+                let error = match errno {
+                    0 if text.is_empty() => None,
+                    errno @ 1..ERRNOS => Some(Error::new(Errno(errno), text)),
+                    _ => Some(Error::from_text(&text)),
+                };
+                Self::Sclosed { count, error }
+            }
             _ => Self::Done,
         })
     }

@@ -21,6 +21,21 @@ impl File {
         self.attr(Tmsg::Getattr { fid: self.fid(), mask: mask.0 & GetMask::ALL.0 }).await
     }
 
+    /// The file at `path` below this one ([`File::walk`]), and what is known about it: one round trip where the session
+    /// orders what depends on each other (`.s`).
+    pub async fn walk_attr(&self, path: impl AsRef<[u8]>, mask: GetMask) -> Result<(File, Attr)> {
+        let is_l = self.client().dialect().is_l();
+        let ask = |fid| match is_l {
+            true => Tmsg::Getattr { fid, mask: mask.0 & GetMask::ALL.0 },
+            false => Tmsg::Stat { fid },
+        };
+        let (file, answer) = self.walk_then(path.as_ref(), ask).await?;
+        match answer? {
+            Answer::Attr(attr) => Ok((file, *attr)),
+            other => other.never(),
+        }
+    }
+
     pub(crate) async fn stat(&self) -> Result<Attr> {
         self.attr(Tmsg::Stat { fid: self.fid() }).await
     }

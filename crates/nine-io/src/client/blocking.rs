@@ -239,7 +239,7 @@ impl Iterator for Reader<'_> {
 
 /// Bytes into a file in order: see [`client::Writer`](super::Writer).
 pub struct Writer<'f> {
-    writer: super::Writer<'f>,
+    writer: super::Writer<&'f super::File>,
     reactor: &'f Reactor,
 }
 

@@ -1,7 +1,7 @@
 //! One request and the wait for its answer, as a future. Dropping it takes the request back: it is flushed, and what
 //! a late success makes is clunked; nothing waits for that.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use nine_proto::msg::Tmsg;
 
 use super::answer::Answer;
 use super::cancel;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::state::{Shared, Waiter, interrupted};
 
 /// See the module. Sent when it is polled for the first time, or when there is room after that.
@@ -25,6 +25,8 @@ pub(crate) struct Call<'m> {
 enum Stage {
     New,
     Begun(usize),
+    /// It has failed before it was sent.
+    Failed(Error),
     Over,
 }
 
@@ -39,6 +41,18 @@ impl<'m> Call<'m> {
         call.payload = Some(payload);
         call
     }
+
+    /// Sends it now, or queues it while there is no room; its answer is still to be waited for.
+    pub(crate) async fn send(&mut self) {
+        let early = poll_fn(|cx| match Pin::new(&mut *self).poll(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Some(error)),
+            // An answer never comes with the request.
+            _ => Poll::Ready(None),
+        });
+        if let Some(error) = early.await {
+            self.stage = Stage::Failed(error);
+        }
+    }
 }
 
 impl Future for Call<'_> {
@@ -47,7 +61,7 @@ impl Future for Call<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { shared, message, payload, stage } = self.get_mut();
         let cancelled = cancel::is_cancelled();
-        let answer = match *stage {
+        let answer = match stage {
             Stage::New if cancelled => {
                 shared.with(|state| state.unsent(message));
                 Err(interrupted())
@@ -62,7 +76,7 @@ impl Future for Call<'_> {
                     Err(error) => Err(error),
                 }
             }
-            Stage::Begun(call) => {
+            &mut Stage::Begun(call) => {
                 let polled = shared.with(|state| {
                     if cancelled {
                         state.flush(call);
@@ -74,6 +88,7 @@ impl Future for Call<'_> {
                     Poll::Pending => return Poll::Pending,
                 }
             }
+            Stage::Failed(error) => Err(error.clone()),
             Stage::Over => panic!("a call is polled no more after its answer"),
         };
         *stage = Stage::Over;
@@ -86,7 +101,7 @@ impl Drop for Call<'_> {
         match self.stage {
             Stage::New => self.shared.with(|state| state.unsent(&self.message)),
             Stage::Begun(call) => self.shared.with(|state| state.abandon(call)),
-            Stage::Over => {}
+            Stage::Failed(_) | Stage::Over => {}
         }
     }
 }

@@ -46,6 +46,15 @@ pub enum Error {
         /// What is wrong with it.
         error: WireError,
     },
+    /// The data connection of a stream broke; the session goes on.
+    Stream {
+        /// The server's address.
+        peer: Arc<str>,
+        /// What happened to it.
+        error: Arc<io::Error>,
+    },
+    /// This machine's own file failed, from or to which a stream went.
+    Here(Arc<io::Error>),
     /// The server speaks none of the dialects that were offered.
     Version {
         /// The server's address.
@@ -62,7 +71,10 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match self {
             Self::Remote(error) | Self::Refused(error) | Self::Walk { error, .. } => error.errno,
-            Self::Transport { error, .. } | Self::Unsent { error, .. } => {
+            Self::Transport { error, .. }
+            | Self::Unsent { error, .. }
+            | Self::Stream { error, .. }
+            | Self::Here(error) => {
                 let known = error.raw_os_error().and_then(|n| u32::try_from(n).ok());
                 // A dial that failed has left its number behind.
                 known.map(Errno).unwrap_or(match error.kind() {
@@ -114,6 +126,8 @@ impl fmt::Display for Error {
             Self::Transport { peer, error } | Self::Unsent { peer, error } => {
                 write!(f, "{peer}: {}", plain(error))
             }
+            Self::Stream { peer, error } => write!(f, "{peer}: the data connection broke: {}", plain(error)),
+            Self::Here(error) => f.write_str(&plain(error)),
             Self::Protocol { peer, error } => write!(f, "{peer} does not keep to 9P: {error}"),
             Self::Version { peer } => write!(f, "{peer} speaks no 9P that we know"),
         }
@@ -147,7 +161,10 @@ impl From<Error> for io::Error {
             Errno::EOPNOTSUPP | Errno::ENOSYS => io::ErrorKind::Unsupported,
             Errno::EINVAL => io::ErrorKind::InvalidInput,
             _ => match &error {
-                Error::Transport { error, .. } | Error::Unsent { error, .. } => error.kind(),
+                Error::Transport { error, .. }
+                | Error::Unsent { error, .. }
+                | Error::Stream { error, .. }
+                | Error::Here(error) => error.kind(),
                 Error::Protocol { .. } => io::ErrorKind::InvalidData,
                 _ => io::ErrorKind::Other,
             },

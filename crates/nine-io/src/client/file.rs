@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use nine_proto::msg::{MAXWELEM, Names, Tmsg};
 use nine_proto::{Errno, Fid, OpenFlags, Qid, show};
 
@@ -66,56 +67,113 @@ impl File {
     /// # Errors
     /// [`Error::Walk`] names the element that stopped it. No fid is left.
     pub async fn walk(&self, path: impl AsRef<[u8]>) -> Result<Self> {
-        let mut names = Vec::new();
-        for name in path.as_ref().split(|&b| b == b'/') {
-            if !matches!(name, b"" | b".") {
-                names.push(text(name)?);
-            }
-        }
+        let names = names(path.as_ref())?;
         let (first, rest) = names.split_at(names.len().min(MAXWELEM));
         let newfid = self.client.fid()?;
-        let qids = self.steps(newfid, self.fid, first).await.map_err(|stop| stop.within(&names, 0))?;
+        let qids = walked(self.twalk(newfid, self.fid, first).await, first.len());
+        let qids = qids.map_err(|stop| stop.within(&names, 0))?;
         let mut file = Self::new(&self.client, newfid, qids.last().copied().unwrap_or(self.qid));
         for (i, run) in rest.chunks(MAXWELEM).enumerate() {
             let begin = (i + 1) * MAXWELEM;
-            let qids = file.steps(newfid, newfid, run).await.map_err(|stop| stop.within(&names, begin))?;
+            let qids = walked(file.twalk(newfid, newfid, run).await, run.len());
+            let qids = qids.map_err(|stop| stop.within(&names, begin))?;
             file.qid = qids.last().copied().unwrap_or(file.qid);
         }
         Ok(file)
     }
 
-    /// One Twalk, all of it.
-    async fn steps(&self, newfid: Fid, fid: Fid, names: &[&[u8]]) -> Result<Vec<Qid>, Stop> {
-        let walk = Tmsg::Walk { fid, newfid, names: Names::Slice(names) };
-        match self.call(walk).await {
-            Ok(Answer::Walk(qids)) if qids.len() == names.len() => Ok(qids),
-            Ok(Answer::Walk(qids)) => {
-                let past_a_file = qids.last().is_some_and(|qid| !qid.is_dir());
-                let errno = if past_a_file { Errno::ENOTDIR } else { Errno::ENOENT };
-                Err(Stop { walked: qids.len(), error: Error::Remote(errno.into()) })
-            }
-            Ok(other) => other.never(),
-            Err(error) => Err(Stop { walked: 0, error }),
+    /// One Twalk.
+    fn twalk<'m>(&self, newfid: Fid, fid: Fid, names: &'m [&'m [u8]]) -> Call<'m> {
+        self.call(Tmsg::Walk { fid, newfid, names: Names::Slice(names) })
+    }
+
+    /// [`File::walk`], and with the file that it leads to the answer to `then`: in one flight where the session orders
+    /// what depends on each other (`.s`), else one after the other.
+    pub(super) async fn walk_then<'m>(
+        &self,
+        path: &[u8],
+        then: impl FnOnce(Fid) -> Tmsg<'m>,
+    ) -> Result<(Self, Result<Answer>)> {
+        let names = names(path)?;
+        if !self.client.dialect().streaming || names.len() > MAXWELEM {
+            let file = self.walk(path).await?;
+            let answer = self.call(then(file.fid)).await;
+            return Ok((file, answer));
         }
+        let newfid = self.client.fid()?;
+        let (mut walk, mut then) = (self.twalk(newfid, self.fid, &names), self.call(then(newfid)));
+        walk.send().await;
+        then.send().await;
+        let qids = walked(walk.await, names.len());
+        let file = qids.map(|qids| Self::new(&self.client, newfid, qids.last().copied().unwrap_or(self.qid)));
+        // Where there is no file, this has failed, too, and is not worth a Tflush.
+        let answer = then.await;
+        Ok((file.map_err(|stop| stop.within(&names, 0))?, answer))
     }
 
     /// The file at `path` below this one, open.
     pub async fn open(&self, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<Self> {
-        self.walk(path).await?.open_here(flags).await
+        self.refuse_flags(flags)?;
+        let (mut file, answer) = self.walk_then(path.as_ref(), |fid| self.topen(fid, flags)).await?;
+        file.opened(answer?, flags);
+        Ok(file)
+    }
+
+    fn topen(&self, fid: Fid, flags: OpenFlags) -> Tmsg<'static> {
+        if self.client.dialect().is_l() {
+            Tmsg::Lopen { fid, flags: flags.to_wire() }
+        } else {
+            Tmsg::Open { fid, mode: flags.to_mode(self.client.dialect().is_u()) }
+        }
+    }
+
+    fn refuse_flags(&self, flags: OpenFlags) -> Result<()> {
+        if self.client.dialect().is_l() && flags.has(OpenFlags::RCLOSE) {
+            return Err(Error::refused(Errno::EOPNOTSUPP, "9P2000.L cannot remove a file at its close"));
+        }
+        Ok(())
+    }
+
+    /// The file at `path` below this one, open, and its first bytes, at most `count` and [`File::iounit`]: none if it
+    /// is empty. One round trip where the session orders what depends on each other (`.s`).
+    pub async fn open_read(
+        &self,
+        path: impl AsRef<[u8]>,
+        flags: OpenFlags,
+        count: u32,
+    ) -> Result<(Self, Bytes)> {
+        let names = names(path.as_ref())?;
+        self.refuse_flags(flags)?;
+        let count = count.min(self.client.iounit_max());
+        if !self.client.dialect().streaming || names.len() > MAXWELEM {
+            let file = self.open(path, flags).await?;
+            let data = file.read(0, count).await?;
+            return Ok((file, data));
+        }
+        let newfid = self.client.fid()?;
+        let mut walk = self.twalk(newfid, self.fid, &names);
+        let mut open = self.call(self.topen(newfid, flags));
+        let mut read = self.call(Tmsg::Read { fid: newfid, offset: 0, count });
+        walk.send().await;
+        open.send().await;
+        read.send().await;
+        let qids = walked(walk.await, names.len());
+        let file = qids.map(|qids| Self::new(&self.client, newfid, qids.last().copied().unwrap_or(self.qid)));
+        let (open, read) = (open.await, read.await);
+        let mut file = file.map_err(|stop| stop.within(&names, 0))?;
+        file.opened(open?, flags);
+        match read? {
+            Answer::Data(data) => Ok((file, data)),
+            other => other.never(),
+        }
     }
 
     /// This file, open; on error it is gone.
     ///
     /// The file that is open may be another one than before (a `clone` file): see [`File::qid`].
     pub async fn open_here(mut self, flags: OpenFlags) -> Result<Self> {
-        let open = if self.client.dialect().is_l() {
-            if flags.has(OpenFlags::RCLOSE) {
-                return Err(Error::refused(Errno::EOPNOTSUPP, "9P2000.L cannot remove a file at its close"));
-            }
-            Tmsg::Lopen { fid: self.fid, flags: flags.to_wire() }
-        } else {
-            Tmsg::Open { fid: self.fid, mode: flags.to_mode(self.client.dialect().is_u()) }
-        };
+        self.refuse_flags(flags)?;
+        let open = self.topen(self.fid, flags);
         let answer = self.call(open).await?;
         self.opened(answer, flags);
         Ok(self)
@@ -126,6 +184,10 @@ impl File {
         let Answer::Open { qid, iounit } = answer else { answer.never() };
         self.qid = qid;
         self.open = Some((flags, iounit));
+    }
+
+    pub(crate) fn becomes(&mut self, qid: Qid) {
+        self.qid = qid;
     }
 
     /// The fid has become a place to write to that no Topen made.
@@ -167,6 +229,26 @@ impl Drop for File {
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "File {{ fid {} {} of {} }}", self.fid, self.qid, self.client.peer())
+    }
+}
+
+/// The names of a path.
+fn names(path: &[u8]) -> Result<Vec<&[u8]>> {
+    let names = path.split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    names.map(text).collect()
+}
+
+/// What came of a Twalk of so many names: all of them, or nothing.
+fn walked(answer: Result<Answer>, names: usize) -> Result<Vec<Qid>, Stop> {
+    match answer {
+        Ok(Answer::Walk(qids)) if qids.len() == names => Ok(qids),
+        Ok(Answer::Walk(qids)) => {
+            let past_a_file = qids.last().is_some_and(|qid| !qid.is_dir());
+            let errno = if past_a_file { Errno::ENOTDIR } else { Errno::ENOENT };
+            Err(Stop { walked: qids.len(), error: Error::Remote(errno.into()) })
+        }
+        Ok(other) => other.never(),
+        Err(error) => Err(Stop { walked: 0, error }),
     }
 }
 

@@ -3,15 +3,19 @@
 //! A piece is one Tread or Twrite. Pieces are begun in order and taken in order, so an error or the end of the file
 //! shows where it is. A short answer in the middle is followed up before anything behind it counts: no holes.
 //!
-//! Always holds: what is under way is at most `Options::window` bytes, or one piece; files whose reads and writes must
+//! How much is under way is found from the round trips and the rate that are seen (`pace`), where the time is known.
+//!
+//! Always holds: what is under way is at most `Options::window` bytes, twice as much where it is found, or one piece; files whose reads and writes must
 //! not be cut (append-only, exclusive) have one piece under way.
 
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use nine_net::Clock;
 use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{Errno, OpenFlags, Qid};
 
@@ -19,6 +23,7 @@ use super::answer::Answer;
 use super::call::Call;
 use super::error::{Error, Result};
 use super::file::File;
+use super::pace::{Asked, Pace};
 use super::window::Window;
 
 /// The most data in one Tread of several, bytes: the answer fits into a unix socket's buffer (208 KiB), so that it is
@@ -117,7 +122,7 @@ impl File {
     }
 
     /// Whether reads and writes must stay in one piece.
-    fn is_sequential(&self) -> bool {
+    pub(super) fn is_sequential(&self) -> bool {
         let appends = self.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
         appends || self.qid().ty & (Qid::APPEND | Qid::EXCL) != 0
     }
@@ -130,7 +135,16 @@ impl File {
     fn window(&self) -> usize {
         if self.is_sequential() { 0 } else { self.client().0.options.window }
     }
+
+    /// What finds the window, where the time is known.
+    fn pace(&self) -> Option<(Pace, Arc<dyn Clock>)> {
+        let clock = self.client().0.options.clock.clone().filter(|_| !self.is_sequential())?;
+        Some((Pace::new(WIDER * self.window()), clock))
+    }
 }
+
+/// A window that is found may be so many times [`Options::window`](super::Options::window).
+const WIDER: usize = 2;
 
 /// Reads a file from an offset to its end, ahead of its caller.
 ///
@@ -149,8 +163,9 @@ pub struct Reader<F> {
     stop: u64,
     /// The most data in one piece, bytes.
     piece: u32,
-    /// The most data in the window, bytes.
+    /// The most data in the window, bytes, unless it is found.
     most: usize,
+    pace: Option<(Pace, Arc<dyn Clock>)>,
     done: bool,
 }
 
@@ -158,8 +173,8 @@ impl<F: Deref<Target = File>> Reader<F> {
     /// From `offset` on; `size` is the length of the file as far as it is known (from [`File::getattr`]), else 0.
     pub fn new(file: F, offset: u64, size: u64) -> Self {
         let (piece, most) = (file.piece(READ), file.window());
-        let (window, stop) = (Window::new(), u64::MAX);
-        Self { file, window, under_way: 0, at: offset, size, stop, piece, most, done: false }
+        let (window, stop, pace) = (Window::new(), u64::MAX, file.pace());
+        Self { file, window, under_way: 0, at: offset, size, stop, piece, most, pace, done: false }
     }
 
     /// Nothing is asked for at `stop` and behind it.
@@ -176,7 +191,12 @@ impl<F: Deref<Target = File>> Reader<F> {
 
     /// From now on at most `most` bytes are under way, instead of `Options::window`, or one piece.
     pub fn set_window(&mut self, most: usize) {
-        self.most = most;
+        (self.most, self.pace) = (most, None);
+    }
+
+    /// It goes on where [`Reader::until`] has it stop.
+    pub(super) fn extend(&mut self) {
+        self.stop = u64::MAX;
     }
 
     /// Bytes in one piece at most.
@@ -209,11 +229,14 @@ impl<F: Deref<Target = File>> Reader<F> {
             return Poll::Ready(None);
         }
         self.fill();
-        let Some(Ended { offset, len, answer, .. }) = ready!(self.window.poll_next(cx)) else {
-            self.end();
+        let Some(Ended { offset, len, asked, answer, .. }) = ready!(self.window.poll_next(cx)) else {
+            // It stops here.
             return Poll::Ready(None);
         };
         self.under_way -= len as usize;
+        if let (Some((pace, clock)), Ok(Answer::Data(data))) = (&mut self.pace, &answer) {
+            pace.answer(clock.now(), asked, data.len());
+        }
         match answer.and_then(data) {
             Ok(data) if data.is_empty() => {
                 self.end();
@@ -237,7 +260,8 @@ impl<F: Deref<Target = File>> Reader<F> {
     fn fill(&mut self) {
         loop {
             let alone = self.window.len() == 0;
-            let room = self.under_way + self.piece as usize <= self.most && self.at <= self.size;
+            let most = self.pace.as_ref().map_or(self.most, |(pace, _)| pace.window());
+            let room = self.under_way + self.piece as usize <= most && self.at <= self.size;
             if self.at >= self.stop || !(alone || room) {
                 return;
             }
@@ -253,7 +277,8 @@ impl<F: Deref<Target = File>> Reader<F> {
 
     fn ask(&self, offset: u64, len: u32) -> Piece {
         let call = self.file.call(Tmsg::Read { fid: self.file.fid(), offset, count: len });
-        Piece { call, offset, len, data: Bytes::new() }
+        let asked = self.pace.as_ref().map(|(pace, clock)| pace.ask(clock.now())).unwrap_or_default();
+        Piece { call, offset, len, asked, data: Bytes::new() }
     }
 
     fn end(&mut self) {
@@ -265,33 +290,60 @@ impl<F: Deref<Target = File>> Reader<F> {
 /// Writes a file from an offset on, without waiting for each answer.
 ///
 /// Dropping it takes back what has not been answered; [`Writer::finish`] waits for it.
-pub struct Writer<'f> {
-    file: &'f File,
+pub struct Writer<F> {
+    file: F,
     window: Window<Piece>,
     under_way: usize,
     at: u64,
     written: u64,
+    pace: Option<(Pace, Arc<dyn Clock>)>,
     failed: Option<Error>,
 }
 
-impl<'f> Writer<'f> {
+impl<F: Deref<Target = File>> Writer<F> {
     /// From `offset` on.
-    pub fn new(file: &'f File, offset: u64) -> Self {
-        Self { file, window: Window::new(), under_way: 0, at: offset, written: 0, failed: None }
+    pub fn new(file: F, offset: u64) -> Self {
+        let pace = file.pace();
+        Self { file, window: Window::new(), under_way: 0, at: offset, written: 0, pace, failed: None }
     }
 
     /// Writes `data` next. Waits while the window is full. An error is of this or of an earlier piece, and stays.
     pub async fn push(&mut self, mut data: Bytes) -> Result<()> {
         while !data.is_empty() {
-            let len = data.len().min(self.file.piece(WRITE) as usize);
-            let room = self.file.window().saturating_sub(len);
-            poll_fn(|cx| self.poll_until(cx, room)).await?;
-            self.window.push_back(piece_of(self.file, self.at, data.split_to(len)));
-            self.under_way += len;
-            self.at += len as u64;
+            let len = data.len().min(self.piece());
+            poll_fn(|cx| self.poll_room(cx, len)).await?;
+            self.put(data.split_to(len));
         }
         // Begins what was pushed; waits for nothing.
         poll_fn(|cx| self.poll_until(cx, usize::MAX)).await
+    }
+
+    /// The most data of one [`Writer::put`], bytes.
+    pub(super) fn piece(&self) -> usize {
+        self.file.piece(WRITE) as usize
+    }
+
+    /// Until there is room for so many bytes more.
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<Result<()>> {
+        let most = self.pace.as_ref().map_or_else(|| self.file.window(), |(pace, _)| pace.window());
+        self.poll_until(cx, most.saturating_sub(len))
+    }
+
+    /// Writes a piece next, once it is polled.
+    pub(super) fn put(&mut self, data: Bytes) {
+        let len = data.len();
+        let piece = self.ask(self.at, data);
+        self.window.push_back(piece);
+        self.under_way += len;
+        self.at += len as u64;
+    }
+
+    fn ask(&self, offset: u64, data: Bytes) -> Piece {
+        let len = data.len() as u32;
+        let message = Tmsg::Write { fid: self.file.fid(), offset, data: Data::Count(len) };
+        let call = Call::with_payload(&self.file.client().0.shared, message, data.clone());
+        let asked = self.pace.as_ref().map(|(pace, clock)| pace.ask(clock.now())).unwrap_or_default();
+        Piece { call, offset, len, asked, data }
     }
 
     /// Waits until all of it has been answered.
@@ -305,7 +357,7 @@ impl<'f> Writer<'f> {
     }
 
     /// Until at most `room` bytes are under way.
-    fn poll_until(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
+    pub(super) fn poll_until(&mut self, cx: &mut Context<'_>, room: usize) -> Poll<Result<()>> {
         loop {
             if let Some(error) = &self.failed {
                 return Poll::Ready(Err(error.clone()));
@@ -313,7 +365,7 @@ impl<'f> Writer<'f> {
             let Poll::Ready(ended) = self.window.poll_next(cx) else {
                 return if self.under_way <= room { Poll::Ready(Ok(())) } else { Poll::Pending };
             };
-            let Some(Ended { offset, len, mut data, answer }) = ended else {
+            let Some(Ended { offset, len, mut data, asked, answer }) = ended else {
                 return Poll::Ready(Ok(()));
             };
             self.under_way -= len as usize;
@@ -321,10 +373,14 @@ impl<'f> Writer<'f> {
                 Ok(0) => self.fail(takes_nothing()),
                 Ok(n) => {
                     self.written += u64::from(n);
+                    if let Some((pace, clock)) = &mut self.pace {
+                        pace.answer(clock.now(), asked, n as usize);
+                    }
                     if n < len {
                         let rest = data.split_off(n as usize);
                         self.under_way += rest.len();
-                        self.window.push_front(piece_of(self.file, offset + u64::from(n), rest));
+                        let again = self.ask(offset + u64::from(n), rest);
+                        self.window.push_front(again);
                     }
                 }
                 Err(error) => self.fail(error),
@@ -343,7 +399,7 @@ impl<'f> Writer<'f> {
 /// `progress` is told the bytes read so far.
 pub async fn copy(
     reader: &mut Reader<impl Deref<Target = File>>,
-    writer: &mut Writer<'_>,
+    writer: &mut Writer<impl Deref<Target = File>>,
     mut progress: impl FnMut(u64),
 ) -> Result<u64> {
     let mut copied = 0;
@@ -362,6 +418,7 @@ struct Piece {
     call: Call<'static>,
     offset: u64,
     len: u32,
+    asked: Asked,
     /// What a Twrite carries.
     data: Bytes,
 }
@@ -370,6 +427,7 @@ struct Ended {
     offset: u64,
     len: u32,
     data: Bytes,
+    asked: Asked,
     answer: Result<Answer>,
 }
 
@@ -381,16 +439,11 @@ impl Future for Piece {
         Poll::Ready(Ended {
             offset: self.offset,
             len: self.len,
+            asked: self.asked,
             data: std::mem::take(&mut self.data),
             answer,
         })
     }
-}
-
-fn piece_of(file: &File, offset: u64, data: Bytes) -> Piece {
-    let len = data.len() as u32;
-    let message = Tmsg::Write { fid: file.fid(), offset, data: Data::Count(len) };
-    Piece { call: Call::with_payload(&file.client().0.shared, message, data.clone()), offset, len, data }
 }
 
 fn whole_pages(piece: u32) -> u32 {

@@ -38,21 +38,23 @@ mod flow;
 mod forward;
 mod names;
 mod out;
+mod pace;
 mod share;
 mod state;
+mod stream;
 mod window;
 mod xattr;
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use nine_net::Transport;
+use nine_net::{Clock, Transport};
 use nine_proto::msg::{OnlyIds, Tmsg};
-use nine_proto::{Dialect, Fid, NOFID, Names, Numeric};
+use nine_proto::{Attr, Dialect, Fid, GetMask, NOFID, Names, Numeric, Qid};
 
 use call::Call;
 use state::Shared;
@@ -65,6 +67,7 @@ pub use error::{Error, Result};
 pub use file::File;
 pub use flow::{Reader, Writer, copy};
 pub use forward::Forward;
+pub use stream::{Dial, Dialing, Direction, HEAD, Stream};
 
 /// What a client asks for and what it may use. The defaults suit a person's tools and a mux alike.
 #[derive(Clone)]
@@ -80,6 +83,11 @@ pub struct Options {
     pub budget: usize,
     /// Bytes that one [`Reader`], [`Writer`], `read_at` or `write_at` keeps under way: 8 MiB.
     pub window: usize,
+    /// The time, from which a [`Reader`] or [`Writer`] finds how much to have under way, up to twice `window`. `None`:
+    /// it is `window`.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// How data connections are dialled. `None`: there are no streams ([`Stream`]).
+    pub streams: Option<Arc<dyn Dial>>,
     /// Shown to the server at [`Client::attach`], if it asks for authentication.
     pub token: Option<String>,
     /// Turns the names that 9P2000 has for users and groups into numbers and back: decimal numbers only.
@@ -94,9 +102,20 @@ impl Default for Options {
             calls: 1024,
             budget: 32 << 20,
             window: 8 << 20,
+            clock: None,
+            streams: None,
             token: None,
             names: Arc::new(Numeric),
         }
+    }
+}
+
+impl Options {
+    /// The same with streams, in whatever dialect there are.
+    #[must_use]
+    pub fn with_streams(self, dial: Arc<dyn Dial>) -> Self {
+        let dialects = self.dialects.iter().flat_map(|&plain| [Dialect { streaming: true, ..plain }, plain]);
+        Self { dialects: dialects.collect(), streams: Some(dial), ..self }
     }
 }
 
@@ -169,6 +188,47 @@ impl Client {
         }
     }
 
+    /// [`Client::attach`], and [`File::walk_attr`] from there: one round trip where the session orders what depends on
+    /// each other (`.s`) and no token is shown. The root comes also where the walk fails.
+    pub async fn attach_walk(
+        &self,
+        uname: &str,
+        uid: u32,
+        aname: &str,
+        path: impl AsRef<[u8]>,
+        mask: GetMask,
+    ) -> Result<(File, Result<(File, Attr)>)> {
+        if !self.0.dialect.streaming || self.0.options.token.is_some() {
+            let root = self.attach(uname, uid, aname).await?;
+            let walked = root.walk_attr(path, mask).await;
+            return Ok((root, walked));
+        }
+        let (uname, aname) = (text(uname.as_bytes())?, text(aname.as_bytes())?);
+        let fid = self.fid()?;
+        let mut attach = self.call(Tmsg::Attach { fid, afid: NOFID, uname, aname, n_uname: OnlyIds(uid) });
+        attach.send().await;
+        // Its fid is another's to clunk as long as it is not known to be there.
+        let coming = File::new(self, fid, Qid::default());
+        coming.leave();
+        let mut walk = pin!(coming.walk_attr(path, mask));
+        let early = poll_fn(|cx| Poll::Ready(walk.as_mut().poll(cx))).await;
+        let root = match attach.await {
+            Ok(Answer::Qid(qid)) => Ok(File::new(self, fid, qid)),
+            Ok(other) => other.never(),
+            Err(error) => Err(error),
+        };
+        let walked = match early {
+            Poll::Ready(walked) => walked,
+            Poll::Pending => walk.await,
+        };
+        let walked = walked.map(|(mut file, attr)| {
+            // Without a name it has the qid of the root, which was not known.
+            file.becomes(attr.qid);
+            (file, attr)
+        });
+        Ok((root?, walked))
+    }
+
     /// Writes the token to an afid, or finds that the server wants none.
     async fn show(&self, token: &str, uname: &str, uid: u32, aname: &str) -> Result<Option<File>> {
         let (uname, aname) = (text(uname.as_bytes())?, text(aname.as_bytes())?);
@@ -187,6 +247,13 @@ impl Client {
     /// What is spoken.
     pub fn dialect(&self) -> Dialect {
         self.0.dialect
+    }
+
+    /// Whether data connections can be had.
+    pub fn has_streams(&self) -> bool {
+        self.0.dialect.streaming
+            && self.0.options.streams.is_some()
+            && !self.0.shared.no_streams.load(Ordering::Relaxed)
     }
 
     /// The most data in one read or write of a file that does not ask for less, bytes.

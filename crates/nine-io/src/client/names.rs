@@ -28,11 +28,10 @@ impl File {
         if !self.client().dialect().is_l() {
             return self.tcreate(name, self.perm(perm), flags, b"").await;
         }
-        let mut file = self.walk("").await?;
         let flags = flags | OpenFlags::CREAT;
-        let create = Tmsg::Lcreate { fid: file.fid(), name, flags: flags.to_wire(), mode: perm, gid };
-        let answer = self.call(create).await?;
-        file.opened(answer, flags);
+        let create = |fid| Tmsg::Lcreate { fid, name, flags: flags.to_wire(), mode: perm, gid };
+        let (mut file, answer) = self.walk_then(b"", create).await?;
+        file.opened(answer?, flags);
         Ok(file)
     }
 

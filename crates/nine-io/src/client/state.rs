@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Bytes have come or gone since it was asked last.
     pub(crate) moved: AtomicBool,
+    /// Data connections do not come about: no more are tried.
+    pub(crate) no_streams: AtomicBool,
 }
 
 pub(crate) struct State {
@@ -177,7 +179,7 @@ impl Shared {
             now: 0,
             silent: 0,
         });
-        Self { peer, state, moved: AtomicBool::new(false) }
+        Self { peer, state, moved: AtomicBool::new(false), no_streams: AtomicBool::new(false) }
     }
 
     /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for
@@ -593,7 +595,9 @@ impl State {
         match message {
             Tmsg::Read { count, .. } | Tmsg::Readdir { count, .. } => SMALL + *count as usize,
             Tmsg::Write { data, .. } => SMALL + data_len(data) as usize,
-            Tmsg::Stat { .. } | Tmsg::Readlink { .. } | Tmsg::Getlock { .. } => SMALL + TEXT.min(msize),
+            Tmsg::Stat { .. } | Tmsg::Readlink { .. } | Tmsg::Getlock { .. } | Tmsg::Stream { .. } => {
+                SMALL + TEXT.min(msize)
+            }
             _ => SMALL,
         }
     }

@@ -13,21 +13,23 @@
 //! - When the client goes, its outstanding requests are cancelled, its fids are clunked once nothing uses them any
 //!   more, and what late answers made is undone. Nobody waits for that but this task.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use nine_net::{Peer, Transport};
 use nine_proto::session::server::{CALL_COST, CallId, Request as SessionRequest, Session, Step};
-use nine_proto::{Errno, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg};
+use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg};
 
 use super::gate::{self, Gate};
-use super::req::{Answer, Answered, Answers, FileServer, Held, Req, ReqId, Request, Who};
+use super::req::{Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
 use super::rx::Rx;
 use super::seen::Seen;
+use super::stream::{self, Stream, Streams, Way};
 use super::tx::Tx;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
@@ -74,6 +76,8 @@ enum End {
     Memory,
     /// The client has not even greeted.
     Silent,
+    /// It is no client but the data connection of a stream.
+    Data,
 }
 
 /// See the module. Poll it on the core that made it.
@@ -114,6 +118,22 @@ pub struct Connection {
     /// The waker that the core has.
     entered: Option<Waker>,
     drained: bool,
+    streams: Ours,
+    /// The transport, when it has shown that it carries a stream, and what has come of it.
+    data: Option<(Box<dyn Transport>, Vec<u8>)>,
+}
+
+/// The streams of one client.
+#[derive(Default)]
+struct Ours {
+    how: Option<Streams>,
+    by_fid: HashMap<Fid, Arc<Stream>>,
+    /// Offers that perhaps nobody has taken, by the time they are void.
+    offered: VecDeque<Arc<Stream>>,
+    /// Those whose fid is gone and that still use its node.
+    ending: Vec<Arc<Stream>>,
+    /// Clunks and removes that wait for that.
+    clunks: Vec<SessionRequest<Held, Frame>>,
 }
 
 impl Connection {
@@ -147,6 +167,8 @@ impl Connection {
             transport: Some(transport),
             entered: None,
             drained: false,
+            streams: Ours { how: service.streams.clone(), ..Ours::default() },
+            data: None,
         }
     }
 
@@ -157,6 +179,7 @@ impl Connection {
         if draining && !std::mem::replace(&mut self.drained, true) {
             // What may wait for ever shall not hold us up.
             self.cancel_all();
+            self.end_streams();
         }
         self.session.limit_fids(self.session.fid_count() + (self.share() + FLOOR) / FID_COST);
         if self.server.has_descriptors() {
@@ -164,6 +187,7 @@ impl Connection {
         }
         loop {
             self.take_answers(cx.waker());
+            self.settle_streams(cx.waker());
             self.serve_clunks(cx.waker());
             let mut starved = false;
             while messages < TURN_MESSAGES && bytes + self.tx.queued() < TURN_BYTES && !draining {
@@ -180,6 +204,7 @@ impl Connection {
                         }
                     }
                     Ok(None) => break,
+                    Err(_) if self.is_data() => return Poll::Ready(End::Data),
                     Err(error) => return Poll::Ready(End::Malformed(error)),
                 }
             }
@@ -263,6 +288,7 @@ impl Connection {
         let tag = frame::tag_of(frame.as_ref());
         if frame::type_of(frame.as_ref()) == TVERSION {
             self.cancel_all();
+            self.end_streams();
         }
         match self.session.receive(frame, &mut self.tx)? {
             Step::Answered => {}
@@ -282,6 +308,11 @@ impl Connection {
     fn serve(&mut self, request: SessionRequest<Held, Frame>) {
         let mut next = Some(request);
         while let Some(mut request) = next {
+            if !self.streams.by_fid.is_empty() && self.ends_stream(&request) {
+                self.streams.clunks.push(request);
+                next = self.session.next_ready();
+                continue;
+            }
             let id = request.id();
             let (load, ceiling) = (self.load(), self.ceiling());
             let room = if 2 * load > ceiling { 0 } else { ceiling - load };
@@ -309,6 +340,10 @@ impl Connection {
     }
 
     fn serve_clunks(&mut self, waker: &Waker) {
+        if !self.streams.ending.is_empty() {
+            // They may be of the same nodes.
+            return;
+        }
         for _ in 0..TURN_MESSAGES {
             let Some(clunk) = self.clunks.pop_front() else { return };
             self.serve(clunk);
@@ -346,11 +381,111 @@ impl Connection {
                 Some(Err(Errno::EROFS.into()))
             }
             None => {
-                let Answer(result) = self.server.serve(Req::new(request, self.answers.clone()));
+                let req = Req::new(request, self.answers.clone());
+                let streams = self.session.dialect().is_some_and(|dialect| dialect.streaming);
+                let Answer(result) = if streams { self.stream_or_serve(req) } else { self.server.serve(req) };
                 result
             }
         };
         answer.map(|result| result.map(|reply| reply.map_node(|node| Held { node, who })))
+    }
+
+    /// Whether these are the first bytes of a data connection.
+    fn is_data(&self) -> bool {
+        self.session.dialect().is_none()
+            && self.streams.how.is_some()
+            && self.rx.rest().starts_with(&stream::MAGIC)
+    }
+
+    /// Serves what is about streams, and hands the rest to the file server.
+    fn stream_or_serve(&mut self, req: Req) -> Answer {
+        let (op, fid) = (req.op(), req.fid_number());
+        let (Some(fid), Some(how)) = (fid, &self.streams.how) else { return self.server.serve(req) };
+        match op {
+            Op::Stream { read, offset } => {
+                let offered = self.offer(&req, how.clone(), fid, read, offset);
+                req.now(offered.map(Reply::Stream))
+            }
+            Op::Sclose { count } => match self.streams.by_fid.get(&fid) {
+                Some(stream) => stream.close(req, count),
+                None => req.now(Err(stream::none())),
+            },
+            _ => self.server.serve(req),
+        }
+    }
+
+    fn offer(&mut self, req: &Req, how: Streams, fid: Fid, read: bool, offset: u64) -> Result<Vec<u8>> {
+        let ours = &mut self.streams;
+        if ours.by_fid.get(&fid).is_some_and(|stream| !stream.is_over()) {
+            return Err(Error::new(Errno::EBUSY, "this fid has a stream"));
+        }
+        ours.offered.retain(|stream| stream.is_offered());
+        if ours.offered.len() >= stream::OFFERS {
+            return Err(Error::new(Errno::EAGAIN, "too many streams have been asked for and not dialled"));
+        }
+        let [held, _] = req.fids();
+        let held = held.expect("a stream has a fid");
+        let serial = self.session.is_serial(fid);
+        let way = Way { read, offset, serial };
+        let (stream, offer) = Stream::offer(&how, &self.server, &self.core, held, &self.peer.proof, way)?;
+        ours.by_fid.insert(fid, stream.clone());
+        ours.offered.push_back(stream);
+        Ok(offer)
+    }
+
+    /// When the next offer is void that nobody has taken.
+    pub(super) fn offer_due(&mut self) -> Option<Duration> {
+        let ours = &mut self.streams;
+        while ours.offered.front().is_some_and(|stream| !stream.is_offered()) {
+            ours.offered.pop_front();
+        }
+        ours.offered.front().map(|stream| stream.due)
+    }
+
+    /// Lets go of the offers that are void by now.
+    pub(super) fn expire_offers(&mut self, now: Duration) {
+        let ours = &mut self.streams;
+        while ours.offered.front().is_some_and(|stream| stream.due <= now) {
+            ours.offered.pop_front().into_iter().for_each(|stream| stream.expire());
+        }
+    }
+
+    /// Whether this request makes an end of a stream that still uses the fid's node.
+    fn ends_stream(&mut self, request: &SessionRequest<Held, Frame>) -> bool {
+        let Some(fid) = request.fid_number().filter(|_| matches!(request.op(), Op::Clunk | Op::Remove))
+        else {
+            return false;
+        };
+        let Some(stream) = self.streams.by_fid.remove(&fid) else { return false };
+        stream.end();
+        let ends = !stream.settled(Waker::noop());
+        if ends {
+            self.streams.ending.push(stream);
+        }
+        ends
+    }
+
+    /// All streams end: a new session begins, or none is left.
+    fn end_streams(&mut self) {
+        let ours = &mut self.streams;
+        ours.offered.clear();
+        for (_, stream) in ours.by_fid.drain() {
+            stream.end();
+            ours.ending.push(stream);
+        }
+    }
+
+    /// Serves the clunks of fids whose streams use them no more.
+    fn settle_streams(&mut self, waker: &Waker) {
+        if self.streams.ending.is_empty() && self.streams.clunks.is_empty() {
+            return;
+        }
+        self.streams.ending.retain(|stream| !stream.settled(waker));
+        if self.streams.ending.is_empty() {
+            for clunk in std::mem::take(&mut self.streams.clunks) {
+                self.serve(clunk);
+            }
+        }
     }
 
     /// Who sends a Tattach or a Tauth.
@@ -444,7 +579,7 @@ impl Connection {
 
     /// Bytes that requests and answers hold now.
     fn load(&self) -> usize {
-        self.charged + self.tx.held()
+        self.charged + self.session.deferred_bytes() + self.tx.held()
     }
 
     fn has_credit(&self) -> bool {
@@ -487,8 +622,13 @@ impl Connection {
     }
 
     /// When the client came.
-    pub(super) fn began(&self, wall: std::time::Duration) {
+    pub(super) fn began(&self, wall: Duration) {
         self.seen.began(wall);
+    }
+
+    /// What it was if it was no client: the data connection of a stream, and what has come of it.
+    pub(super) fn take_data(&mut self) -> Option<(Box<dyn Transport>, Vec<u8>)> {
+        self.data.take()
     }
 
     /// Whether the client has sent a Tversion that we understand.
@@ -508,6 +648,8 @@ impl Connection {
     }
 
     fn cancel(&self, call: CallId) {
+        let id = ReqId { conn: self.id, call };
+        self.streams.by_fid.values().for_each(|stream| stream.flush(id));
         let node = self.session.node(call).map(|held| &held.node);
         self.server.cancel(ReqId { conn: self.id, call }, node);
     }
@@ -529,9 +671,12 @@ impl Connection {
                 );
             }
             End::Silent => tracing::warn!(conn, peer, user, "cut off: it did not begin to speak 9P"),
+            End::Data => tracing::debug!(conn, peer, "it carries a stream"),
         }
-        self.transport = None;
+        let transport = self.transport.take();
+        self.data = transport.filter(|_| matches!(end, End::Data)).map(|t| (t, self.rx.rest().to_vec()));
         self.cancel_all();
+        self.end_streams();
         let clunks = self.session.close();
         self.retire(clunks);
         self.rx = Rx::default();
@@ -556,9 +701,11 @@ impl Future for Connection {
             }
         }
         this.take_answers(cx.waker());
+        this.settle_streams(cx.waker());
         this.serve_clunks(cx.waker());
         this.settle();
-        if this.later == 0 && this.clunks.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        let done = this.later == 0 && this.clunks.is_empty() && this.streams.ending.is_empty();
+        if done { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use nine_net::{Env, Listener, Peer, Proof, ServerTls, Socket, Transport};
 
+use super::stream::{MAGIC, Stream, TOKEN, TOKEN_TIME};
 use super::{Guest, Service};
 use crate::sync::{Mutex, lock};
 
@@ -148,6 +149,66 @@ impl Seat {
     }
 }
 
+impl Service {
+    /// Serves who has come in: a client, which has [`GREETING`] to begin to speak, or the data connection of a stream.
+    pub async fn welcome(&self, env: impl Env, transport: Box<dyn Transport>) {
+        let mut connection = pin!(self.connect(transport));
+        connection.began(env.wall());
+        let mut patience = Some(env.sleep_until(env.now() + GREETING));
+        let mut offers = None;
+        poll_fn(|cx| {
+            if patience.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
+                patience = None;
+                connection.expire();
+            }
+            let done = connection.as_mut().poll(cx);
+            if connection.has_greeted() {
+                // A timer that is kept has the runtime look at the clock whenever it wakes.
+                patience = None;
+            }
+            while let Some(due) = connection.offer_due() {
+                let kept = offers.take().filter(|(at, _)| *at == due);
+                let (_, timer) = offers.insert(kept.unwrap_or_else(|| (due, env.sleep_until(due))));
+                if timer.as_mut().poll(cx).is_pending() {
+                    break;
+                }
+                offers = None;
+                connection.expire_offers(env.now());
+            }
+            done
+        })
+        .await;
+        if let Some((data, begin)) = connection.take_data() {
+            self.stream(env, data, begin).await;
+        }
+    }
+
+    /// Serves a data connection, of which so much has come. One that shows no good token in time is closed.
+    async fn stream(&self, env: impl Env, mut data: Box<dyn Transport>, mut begin: Vec<u8>) {
+        let mut late = env.sleep_until(env.now() + TOKEN_TIME);
+        let shown = poll_fn(|cx| {
+            while begin.len() < MAGIC.len() + TOKEN {
+                let mut rest = [0; TOKEN];
+                let missing = MAGIC.len() + TOKEN - begin.len();
+                match data.poll_read(cx, &mut rest[..missing]) {
+                    Poll::Ready(Ok(n)) if n > 0 => begin.extend_from_slice(&rest[..n]),
+                    Poll::Ready(_) => return Poll::Ready(false),
+                    Poll::Pending => return late.as_mut().poll(cx).map(|()| false),
+                }
+            }
+            Poll::Ready(true)
+        });
+        let shown = shown.await;
+        drop(late);
+        let token = begin[MAGIC.len()..].first_chunk().filter(|_| shown);
+        let claimed = token.and_then(|token| Stream::claim(&self.core, token, &data.peer().proof, env.now()));
+        match claimed {
+            Some(stream) => stream.run(env, data, &begin[MAGIC.len() + TOKEN..]).await,
+            None => tracing::warn!(peer = %data.peer().addr, "a data connection showed no good token"),
+        }
+    }
+}
+
 /// A client that has been let in, and what it will be served with.
 struct Client {
     tls: Option<Tls>,
@@ -172,22 +233,7 @@ impl Client {
                 }
             }
         };
-        let mut connection = pin!(self.service.connect(transport));
-        connection.began(env.wall());
-        let mut patience = Some(env.sleep_until(env.now() + GREETING));
-        poll_fn(|cx| {
-            if patience.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready()) {
-                patience = None;
-                connection.expire();
-            }
-            let done = connection.as_mut().poll(cx);
-            if connection.has_greeted() {
-                // A timer that is kept has the runtime look at the clock whenever it wakes.
-                patience = None;
-            }
-            done
-        })
-        .await;
+        self.service.welcome(env, transport).await;
         drop(self.guest);
     }
 }

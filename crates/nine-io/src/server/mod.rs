@@ -13,6 +13,7 @@ mod memory;
 mod req;
 mod rx;
 mod seen;
+mod stream;
 mod tx;
 
 use std::collections::HashMap;
@@ -31,6 +32,9 @@ pub use gate::{Anonymous, Gate};
 pub use listen::{Door, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 pub use seen::ClientStatus;
+pub use stream::{
+    Course, Fill, LULL, OFFER_TIME, OFFERS, OFFERS_ALL, Passage, StreamRequest, Streams, TOKEN_TIME,
+};
 
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
 use memory::Memory;
@@ -38,6 +42,10 @@ use seen::Seen;
 
 /// The dialects we speak, best first.
 pub const DIALECTS: &[Dialect] = &[Dialect::L, Dialect::U, Dialect::P2000];
+
+/// The same where there are streams.
+const STREAMING: &[Dialect] =
+    &[Dialect::LS, Dialect::US, Dialect::P2000S, Dialect::L, Dialect::U, Dialect::P2000];
 
 /// Bytes that the connections of a core may hold above their floors, unless told otherwise. Each may have a quarter of
 /// what is left (see [`Connection`]).
@@ -60,13 +68,22 @@ pub struct Service {
     pub own: bool,
     /// Where its clients sit: see [`Who::seat`].
     pub seat: u16,
+    /// How streams are offered, if they are.
+    pub streams: Option<Streams>,
 }
 
 impl Service {
     /// All dialects and the default limits.
     pub fn new(server: Arc<dyn FileServer>, gate: Gate, core: Core) -> Self {
         let (gate, limits) = (Arc::new(gate), Limits::default());
-        Self { server, gate, limits, dialects: DIALECTS, core, own: false, seat: 0 }
+        Self { server, gate, limits, dialects: DIALECTS, core, own: false, seat: 0, streams: None }
+    }
+
+    /// The same with the streaming dialects: clients may ask for data connections, which come in like clients and are
+    /// served by [`Service::welcome`].
+    #[must_use]
+    pub fn with_streams(self, streams: Streams) -> Self {
+        Self { dialects: STREAMING, streams: Some(streams), ..self }
     }
 
     /// The task that serves one client.
@@ -92,6 +109,8 @@ struct Shared {
     seen: Mutex<HashMap<u64, Arc<Seen>>>,
     /// Listeners, likewise.
     listeners: Mutex<HashMap<u64, Waker>>,
+    /// Streams that are offered.
+    offers: stream::Offers,
     /// Clients from accept to the last clunk.
     guests: AtomicUsize,
     /// Who waits until there are none.
@@ -116,6 +135,7 @@ impl Core {
                 connections: Mutex::new(HashMap::new()),
                 seen: Mutex::new(HashMap::new()),
                 listeners: Mutex::new(HashMap::new()),
+                offers: stream::Offers::default(),
                 guests: AtomicUsize::new(0),
                 drained: Mutex::new(Vec::new()),
             }),
@@ -158,6 +178,10 @@ impl Core {
 
     fn draining(&self) -> bool {
         self.shared.draining.load(Ordering::SeqCst)
+    }
+
+    fn offers(&self) -> &stream::Offers {
+        &self.shared.offers
     }
 
     fn memory(&self) -> &Memory {

@@ -12,9 +12,10 @@ use std::task::Waker;
 use bytes::Bytes;
 use nine_net::Proof;
 use nine_proto::session::server::{CallId, Request as SessionRequest};
-use nine_proto::{Dialect, DirBuf, Errno, Error, Names, Op, Result};
+use nine_proto::{Dialect, DirBuf, Errno, Error, Fid, Names, Op, Result};
 
 use super::gate::split_token;
+use super::stream::{Fill, Passage, StreamRequest};
 use crate::buf::Frame;
 use crate::payload::Payload;
 use crate::sync::{Mutex, lock};
@@ -48,6 +49,24 @@ pub trait FileServer: Send + Sync + 'static {
     /// soon and need do nothing. Until the answer, the client's Rflush waits.
     fn cancel(&self, id: ReqId, node: Option<&Node>) {
         let _ = (id, node);
+    }
+
+    /// A way of its own for the bytes of an open file, in order, to or from a data connection. `None`: they are read or
+    /// written by offset, with [`FileServer::serve`].
+    fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
+        let _ = request;
+        None
+    }
+
+    /// Whether [`FileServer::fill`] works for this open file.
+    fn can_fill(&self, node: &Node) -> bool {
+        let _ = node;
+        false
+    }
+
+    /// Stores what is in a pipe, on a thread that may wait.
+    fn fill(&self, fill: Fill) {
+        drop(fill);
     }
 
     /// Whether each open file may take a descriptor of this process: then their number is limited (RLIMIT_NOFILE).
@@ -107,6 +126,10 @@ pub struct Request {
 impl Request {
     pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
         Self { inner, who, conn, cost }
+    }
+
+    pub(crate) fn fid_number(&self) -> Option<Fid> {
+        self.inner.fid_number()
     }
 
     pub(crate) fn fids(&self) -> [Option<&Held>; 2] {

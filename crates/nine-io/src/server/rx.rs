@@ -69,6 +69,14 @@ impl Rx {
         self.buf.as_ref().map_or(self.parked.capacity(), |buf| buf.bytes.len())
     }
 
+    /// What has come and is no frame.
+    pub(crate) fn rest(&self) -> &[u8] {
+        match &self.buf {
+            Some(buf) => &buf.bytes[self.start..self.end],
+            None => &self.parked,
+        }
+    }
+
     /// The type of the message at the front, if all of it has come. One that is malformed has type 0.
     pub(crate) fn front_type(&self, msize: u32) -> Option<u8> {
         let bytes = &self.buf.as_ref()?.bytes[self.start..self.end];

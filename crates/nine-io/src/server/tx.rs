@@ -88,6 +88,11 @@ impl Tx {
         self.queued + self.tail.len()
     }
 
+    /// Bytes that the transport has not taken.
+    pub(crate) fn unsent(&self) -> usize {
+        self.queued() - self.sent
+    }
+
     /// Bytes of memory that wait to be sent.
     pub(crate) fn held(&self) -> usize {
         self.held + self.tail.len()

@@ -259,7 +259,7 @@ fn a_copy_moves_every_byte_with_a_budget_as_small_as_one_piece() {
             .map(|(from, to)| {
                 w.start(|_| async move {
                     let mut reader = Reader::new(&*from, 0, 1_000_000);
-                    let mut writer = Writer::new(&to, 0);
+                    let mut writer = Writer::new(&*to, 0);
                     copy(&mut reader, &mut writer, |_| {}).await
                 })
             })
@@ -282,7 +282,7 @@ fn a_writer_that_is_dropped_takes_back_what_is_under_way() {
     let mut w = world(Dialect::L);
     let file = w.file();
     w.start(|_| async move {
-        let mut writer = Writer::new(&file, 0);
+        let mut writer = Writer::new(&*file, 0);
         writer.push(Bytes::from(vec![1; 100_000])).await.unwrap();
     });
     w.serve(|_, _| false);

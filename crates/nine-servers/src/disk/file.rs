@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nine_io::Payload;
-use nine_io::server::Reply;
+use nine_io::server::{Fill, Reply};
 use nine_proto::mode::S_IFREG;
 use nine_proto::{Errno, NOGID, OpenFlags};
 use rustix::fs::OFlags;
@@ -94,7 +94,36 @@ impl OpenFile {
     }
 }
 
+impl Node {
+    /// Whether what is in a pipe may go into it at any place.
+    pub(super) fn can_fill(&self) -> bool {
+        matches!(&self.kind, Kind::File(file) if file.writes && file.is_regular() && !file.slow_writes)
+    }
+}
+
 impl<H: HostFs> Inner<H> {
+    /// Moves what is in a pipe into an open file, with the client's rights; says how much that was also if it failed.
+    pub(super) fn fill(&self, fill: &Fill) -> (usize, Done<()>) {
+        let mut stored = 0;
+        let moved = self.fill_from(fill, &mut stored);
+        (stored, moved)
+    }
+
+    fn fill_from(&self, fill: &Fill, stored: &mut usize) -> Done<()> {
+        let node = fill.node.downcast_ref::<Node>().ok_or(Errno::EIO)?;
+        let Kind::File(file) = &node.kind else { return Err(Errno::EBADF.into()) };
+        let fd = file.fd()?;
+        let _client = self.become_client(&node.view, NOGID)?;
+        while *stored < fill.len {
+            let at = fill.offset + *stored as u64;
+            match self.host.fill(fd.as_fd(), fill.pipe(), at, fill.len - *stored)? {
+                0 => return Err(Errno::EIO.into()),
+                n => *stored += n,
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn read(&self, node: &Node, offset: u64, count: u32, how: How) -> Done<Payload> {
         match &node.kind {
             Kind::File(file) => self.read_file(file, offset, count, how),

@@ -15,6 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::ReadWriteFlags;
 pub use rustix::io::{Errno, Result};
+use rustix::pipe::SpliceFlags;
 
 pub use super::dirs::Block;
 use super::sys;
@@ -107,6 +108,9 @@ pub trait HostFs: Send + Sync + 'static {
     fn pread(&self, file: BorrowedFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> Result<usize>;
     /// *Inline* with `nowait`.
     fn pwrite(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64, nowait: bool) -> Result<usize>;
+    /// Moves up to `len` bytes, at least one, of those in a pipe into a file (splice(2)). Says how many.
+    fn fill(&self, file: BorrowedFd<'_>, pipe: BorrowedFd<'_>, offset: u64, len: usize) -> Result<usize>;
+    /// fsync(2), or fdatasync(2).
     fn fsync(&self, file: BorrowedFd<'_>, data_only: bool) -> Result<()>;
     fn statfs(&self, file: BorrowedFd<'_>) -> Result<nine_proto::Statfs>;
     fn getxattr(&self, file: BorrowedFd<'_>, name: &[u8], buf: &mut [u8]) -> Result<usize>;
@@ -257,6 +261,16 @@ impl HostFs for Linux {
         // The kernel takes all ones for "where the last write ended".
         i64::try_from(offset).map_err(|_| Errno::INVAL)?;
         rustix::io::pwritev2(file, &[std::io::IoSlice::new(data)], offset, flags)
+    }
+
+    fn fill(&self, file: BorrowedFd<'_>, pipe: BorrowedFd<'_>, mut offset: u64, len: usize) -> Result<usize> {
+        i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        loop {
+            match rustix::pipe::splice(pipe, None, file, Some(&mut offset), len, SpliceFlags::MOVE) {
+                Err(Errno::INTR) => {}
+                moved => return moved,
+            }
+        }
     }
 
     fn fsync(&self, file: BorrowedFd<'_>, data_only: bool) -> Result<()> {

@@ -35,7 +35,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use nine_io::server::{Answer, FileServer, Reply, Req, Request};
+use nine_io::server::{Answer, FileServer, Fill, Reply, Req, Request};
 use nine_proto::{Errno, Error, NOGID, Names, Op};
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -177,6 +177,21 @@ impl<H: HostFs> FileServer for Disk<H> {
 
     fn has_descriptors(&self) -> bool {
         true
+    }
+
+    fn can_fill(&self, node: &nine_io::server::Node) -> bool {
+        !self.inner.read_only && node.downcast_ref::<Node>().is_some_and(Node::can_fill)
+    }
+
+    fn fill(&self, fill: Fill) {
+        // The number of the thread's client is nobody's: all streams take one turn together.
+        let (inner, client) = (self.inner.clone(), 0);
+        let job = Box::new(move || {
+            let (stored, result) = inner.fill(&fill);
+            fill.done(stored, result.map_err(|fail| fail.0));
+        });
+        // A full pool hands the job back; dropping it answers.
+        drop(self.pool.push(client, job));
     }
 
     fn names(&self) -> Arc<dyn Names> {

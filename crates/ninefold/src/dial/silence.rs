@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -112,11 +113,7 @@ pub struct Watched<T>(pub T, pub Moved);
 
 impl<T: Transport> Transport for Watched<T> {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        let read = self.0.poll_read(cx, buf);
-        if let Poll::Ready(Ok(n)) = read {
-            self.1.add(n);
-        }
-        read
+        self.note(|io| io.poll_read(cx, buf))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
@@ -137,8 +134,59 @@ impl<T: Transport> Transport for Watched<T> {
         self.0.poll_close(cx)
     }
 
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_hangup(cx)
+    }
+
+    fn can_sendfile(&self) -> bool {
+        self.0.can_sendfile()
+    }
+
+    fn poll_sendfile(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.note(|io| io.poll_sendfile(cx, file, offset, len))
+    }
+
+    fn can_splice(&self) -> bool {
+        self.0.can_splice()
+    }
+
+    fn poll_splice_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.note(|io| io.poll_splice_in(cx, pipe, len))
+    }
+
+    fn poll_splice_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.note(|io| io.poll_splice_out(cx, pipe, len))
+    }
+
     fn peer(&self) -> &Peer {
         self.0.peer()
+    }
+}
+
+impl<T> Watched<T> {
+    /// Counts what a call has moved.
+    fn note(&mut self, call: impl FnOnce(&mut T) -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let done = call(&mut self.0);
+        if let Poll::Ready(Ok(n)) = done {
+            self.1.add(n);
+        }
+        done
     }
 }
 

@@ -187,11 +187,31 @@ impl Servers {
         let mut options = Options { token: all[0].token.clone(), ..Server::options() };
         options.msize = self.remote.msize.unwrap_or(options.msize);
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
+        options.clock = Some(self.env.clock());
+        if let Some(data) = self.data(all) {
+            options = dial::with_streams(options, Arc::new(data), self.remote.dialect);
+        }
         let mut dials = all.iter().map(|one| -> Arc<dyn Dial> {
             Arc::new(Reach { addr: one.addr.clone(), remote: self.remote.clone(), env: self.env })
         });
         let first = dials.next().expect("a remote server has an address");
         Server { others: dials.collect(), options, ..Server::new(&numbered(&name, n), first) }
+    }
+}
+
+impl Servers {
+    /// How data connections of these equal servers are dialled, if they can be: over TLS a server is known by the one
+    /// name by which it was dialled.
+    fn data(&self, all: &[Reached]) -> Option<dial::Data> {
+        let plain = all.iter().all(|one| matches!(one.addr, Addr::Tcp { .. }));
+        let tls = match all {
+            _ if plain => None,
+            [Reached { addr: Addr::Tls { host, .. }, .. }] => {
+                Some((dial::trust(&self.remote).ok()??, host.clone()))
+            }
+            _ => return None,
+        };
+        Some(dial::Data::new(self.env, tls, dial::Moved::default()))
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Listen {
     pub addr: Addr,
     /// `-insecure` stands behind it.
     pub insecure: bool,
+    /// `-streams PORT` stands behind it: data connections come in there. `None`: at the address itself.
+    pub streams: Option<u16>,
 }
 
 /// A door that is open, and what is to be said about it.
@@ -43,6 +45,10 @@ pub struct Open {
     pub gate: Gate,
     /// Client certificates count here.
     pub certificates: bool,
+    /// What clients dial for streams, if there are any here.
+    pub streams: Option<String>,
+    /// Where those come in, if not at the same door.
+    pub data: Option<Door>,
 }
 
 /// Opens every door, or none.
@@ -52,8 +58,9 @@ pub fn open(env: &rt::Real, serving: &Serving) -> Result<Vec<Open>> {
         return serving.listen.iter().map(|listen| open_one(env, serving, listen, &mut token)).collect();
     }
     make_socket_dir()?;
-    let unix = Listen { addr: Addr::Unix { path: default_socket()? }, insecure: false };
-    let tcp = Listen { addr: Addr::Tcp { host: "127.0.0.1".into(), port: PORT }, insecure: false };
+    let unix = Listen { addr: Addr::Unix { path: default_socket()? }, insecure: false, streams: None };
+    let tcp =
+        Listen { addr: Addr::Tcp { host: "127.0.0.1".into(), port: PORT }, insecure: false, streams: None };
     let mut open = vec![open_one(env, serving, &unix, &mut token)?];
     match open_one(env, serving, &tcp, &mut token) {
         Ok(tcp) => open.push(tcp),
@@ -124,7 +131,31 @@ fn open_one(
     let read_only = serving.read_only.unwrap_or(false);
     let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
     let gate = Gate { anonymous, token, read_only };
-    Ok(Open { door: Door { listener, tls, clients }, gate, certificates })
+    let (streams, data) = data(listener.addr(), listen.streams)?;
+    let data = data.map(|listener| Door { listener, tls: tls.clone(), clients });
+    Ok(Open { door: Door { listener, tls, clients }, gate, certificates, streams, data })
+}
+
+/// What clients dial for the streams of a listener, and where these come in if that is elsewhere.
+fn data(addr: &Addr, port: Option<u16>) -> Result<(Option<String>, Option<Listener>)> {
+    let own = match addr {
+        Addr::Tcp { port, .. } | Addr::Tls { port, .. } => *port,
+        _ if port.is_some() => bail!("{addr}: -streams is for tcp! and tls! alone"),
+        _ => return Ok((None, None)),
+    };
+    let other = port.map(|port| {
+        let mut there = addr.clone();
+        if let Addr::Tcp { port: p, .. } | Addr::Tls { port: p, .. } = &mut there {
+            *p = port;
+        }
+        Listener::bind(&there)
+    });
+    let other = other.transpose()?;
+    let port = match other.as_ref().map(Listener::addr) {
+        Some(Addr::Tcp { port, .. } | Addr::Tls { port, .. }) => *port,
+        _ => own,
+    };
+    Ok((Some(format!("tcp!*!{port}")), other))
 }
 
 fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Tls>> {
@@ -187,21 +218,30 @@ impl FromStr for Listen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Listen, String> {
-        let (flags, words): (Vec<&str>, Vec<&str>) =
-            text.split_whitespace().partition(|word| *word == "-insecure");
-        match *words {
-            [addr] => {
-                let addr = addr.parse().map_err(|e: nine_net::DialError| e.to_string())?;
-                Ok(Listen { addr, insecure: !flags.is_empty() })
+        const FORM: &str = "write one address, and perhaps -insecure or -streams PORT after it";
+        let (mut addr, mut insecure, mut streams) = (None, false, None);
+        let mut words = text.split_whitespace();
+        while let Some(word) = words.next() {
+            match word {
+                "-insecure" => insecure = true,
+                "-streams" => {
+                    let port = words.next().ok_or(FORM)?;
+                    streams = Some(port.parse().map_err(|_| format!("-streams {port}: not a port"))?);
+                }
+                _ if addr.is_none() => {
+                    addr = Some(word.parse().map_err(|e: nine_net::DialError| e.to_string())?);
+                }
+                _ => return Err(FORM.into()),
             }
-            _ => Err("write one address, and perhaps -insecure after it".into()),
         }
+        Ok(Listen { addr: addr.ok_or(FORM)?, insecure, streams })
     }
 }
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.addr, if self.insecure { " -insecure" } else { "" })
+        write!(f, "{}{}", self.addr, if self.insecure { " -insecure" } else { "" })?;
+        self.streams.map_or(Ok(()), |port| write!(f, " -streams {port}"))
     }
 }
 
@@ -220,5 +260,7 @@ mod tests {
         assert_eq!(parse("-insecure tcp!*!564"), Ok("tcp!*!564 -insecure".into()));
         assert_eq!(parse("9p://h:1"), Ok("tcp!h!1".into()));
         assert!(parse("tcp!*!1 tcp!*!2").is_err() && parse("-insecure").is_err());
+        assert_eq!(parse("tcp!*!564 -streams 5641"), Ok("tcp!*!564 -streams 5641".into()));
+        assert!(parse("tcp!*!564 -streams x").is_err() && parse("tcp!*!564 -streams").is_err());
     }
 }

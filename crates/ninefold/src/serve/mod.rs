@@ -23,9 +23,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nine_io::server::{Core, FileServer, Seat, Service, listen as serve_door};
+use nine_io::server::{Core, FileServer, Seat, Service, Streams, listen as serve_door};
 use nine_mux::Live;
-use nine_net::rt;
+use nine_net::{Env, rt};
 use nine_proto::session::server::Limits;
 
 use crate::cli;
@@ -142,13 +142,17 @@ async fn serve(
     let open = listen::open(&env, serving)?;
     let banner = banner::text(served, serving, &open);
     let mut doors = FuturesUnordered::new();
-    for listen::Open { door, gate, .. } in open {
+    for listen::Open { door, gate, streams, data, .. } in open {
         let mut service = Service::new(server.clone(), gate, core.clone());
+        if let Some(dial) = streams {
+            service = service.with_streams(Streams::new(&dial, env.clock()));
+        }
         let default = Limits::default();
         service.limits = Limits {
             msize: serving.msize.unwrap_or(default.msize),
             fids: serving.max_fids.map_or(default.fids, |n| n as usize),
         };
+        doors.extend(data.map(|door| serve_door(env, door, service.clone(), seats)));
         doors.push(serve_door(env, door, service, seats));
     }
     // A terminal that has gone is no reason not to serve.

@@ -81,7 +81,7 @@ impl Space {
             }
             Statement::Listen { addr, insecure } => {
                 let addr = addr.parse().map_err(|error: nine_net::DialError| error.to_string())?;
-                self.listen.push(Listen { addr, insecure: *insecure });
+                self.listen.push(Listen { addr, insecure: *insecure, streams: None });
             }
             Statement::Hangup { .. } => {
                 return Err("`hangup` is for a mux that runs; write: ninefold mux hangup SERVER".into());

@@ -102,12 +102,8 @@ fn options(args: &cli::CheckServer, place: &Place, sessions: &Sessions) -> Resul
 
 /// What may be spoken.
 fn dialects(args: &cli::CheckServer) -> Vec<Dialect> {
-    match args.remote.dialect {
-        None | Some(DialectChoice::Auto) => vec![Dialect::P2000, Dialect::U, Dialect::L],
-        Some(DialectChoice::P2000) => vec![Dialect::P2000],
-        Some(DialectChoice::U) => vec![Dialect::U],
-        Some(DialectChoice::L) => vec![Dialect::L],
-    }
+    let all = || vec![Dialect::P2000, Dialect::U, Dialect::L];
+    DialectChoice::list(args.remote.dialect).unwrap_or_else(all)
 }
 
 /// Dials one server, again and again.

@@ -74,6 +74,18 @@ pub struct CallId {
     generation: u32,
 }
 
+impl CallId {
+    /// Of a request that no client has made.
+    pub fn numbered(number: u32) -> Self {
+        Self { tag: NOTAG, generation: number }
+    }
+
+    /// The number of such a request.
+    pub fn number(self) -> u32 {
+        self.generation
+    }
+}
+
 /// What one client may hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {

@@ -55,6 +55,12 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
         }
     }
 
+    /// A read or a write that the server itself makes, in the name of a fid whose node this is: `frame` is its message,
+    /// in `dialect`; `count` are its bytes.
+    pub fn own(id: CallId, frame: F, dialect: Dialect, node: N, count: u32) -> Self {
+        Self { frame: Some(frame), dialect, count, ..Self::silent(id, node, false) }
+    }
+
     /// Its name in the session.
     pub fn id(&self) -> CallId {
         self.id

@@ -1,0 +1,160 @@
+//! How much to have under way, so that a link is full and its queues are not: from the round trips and the rate that
+//! the answers show. A small relative of BBR (Cardwell and others, 2016).
+//!
+//! In: when pieces were asked for and when they were answered. Out: a window, bytes. Begins with [`FIRST`] and grows by
+//! what is answered, so twice per round trip, as long as that brings more; from then on it is twice what the link holds:
+//! the highest rate of the last [`ROUNDS`] round trips times the shortest round trip. Half of it waits in queues, so a
+//! link that has become faster shows.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The window at first, bytes.
+const FIRST: usize = 1 << 20;
+/// The least window that is ever found, bytes.
+const LEAST: usize = 256 * 1024;
+/// Round trips for which a rate is believed.
+const ROUNDS: usize = 10;
+/// Round trips without a quarter more: the link is full.
+const PATIENCE: u32 = 3;
+
+pub(crate) struct Pace {
+    most: usize,
+    window: usize,
+    /// Bytes that were answered.
+    answered: u64,
+    shortest: Option<Duration>,
+    /// The highest rate of each of the last round trips, bytes per second; the newest last.
+    rates: VecDeque<f64>,
+    /// The round trip ends with the first answer to what was asked after it began: at so many bytes answered.
+    round: u64,
+    /// The best rate when it last grew by a quarter, and round trips since.
+    best: f64,
+    since: u32,
+    full: bool,
+}
+
+/// What a piece remembers of the moment it was asked for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Asked {
+    at: Duration,
+    answered: u64,
+}
+
+impl Pace {
+    /// With a window of at most `most` bytes.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            window: FIRST.min(most),
+            answered: 0,
+            shortest: None,
+            rates: VecDeque::from([0.0]),
+            round: 0,
+            best: 0.0,
+            since: 0,
+            full: false,
+        }
+    }
+
+    /// Bytes to have under way.
+    pub(crate) fn window(&self) -> usize {
+        self.window
+    }
+
+    /// A piece is asked for.
+    pub(crate) fn ask(&self, now: Duration) -> Asked {
+        Asked { at: now, answered: self.answered }
+    }
+
+    /// A piece of so many bytes is answered.
+    pub(crate) fn answer(&mut self, now: Duration, asked: Asked, bytes: usize) {
+        self.answered += bytes as u64;
+        let trip = now.saturating_sub(asked.at).max(Duration::from_micros(1));
+        self.shortest = Some(self.shortest.map_or(trip, |shortest| shortest.min(trip)));
+        let rate = (self.answered - asked.answered) as f64 / trip.as_secs_f64();
+        let newest = self.rates.back_mut().expect("there is always one");
+        *newest = newest.max(rate);
+        if asked.answered >= self.round {
+            self.round = self.answered;
+            self.end_round();
+        }
+        self.window = match self.full {
+            false => (self.window + bytes).min(self.most),
+            true => (2.0 * self.holds()) as usize + LEAST,
+        }
+        .clamp(LEAST.min(self.most), self.most);
+    }
+
+    /// Bytes that the link holds.
+    fn holds(&self) -> f64 {
+        let rate = self.rates.iter().copied().fold(0.0, f64::max);
+        rate * self.shortest.unwrap_or_default().as_secs_f64()
+    }
+
+    fn end_round(&mut self) {
+        let newest = self.rates.back().copied().unwrap_or_default();
+        if newest >= 1.25 * self.best {
+            (self.best, self.since) = (newest, 0);
+        } else {
+            self.since += 1;
+            self.full |= self.since >= PATIENCE;
+        }
+        self.rates.push_back(0.0);
+        if self.rates.len() > ROUNDS {
+            self.rates.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE: usize = 128 * 1024;
+
+    /// A reader with everything the window allows under way over a link of this rate and round trip; the window, each
+    /// time a piece was answered.
+    fn read(rate: f64, trip: Duration, pieces: usize, most: usize) -> Vec<usize> {
+        let (mut pace, mut free, mut now) = (Pace::new(most), Duration::ZERO, Duration::ZERO);
+        let (mut way, mut asked, mut windows) = (VecDeque::new(), 0, Vec::new());
+        while windows.len() < pieces {
+            while way.len() * PIECE + PIECE <= pace.window() && asked < pieces {
+                free = free.max(now + trip) + Duration::from_secs_f64(PIECE as f64 / rate);
+                way.push_back((free, pace.ask(now)));
+                asked += 1;
+            }
+            let (at, was) = way.pop_front().expect("something is under way");
+            now = at;
+            pace.answer(now, was, PIECE);
+            windows.push(pace.window());
+        }
+        windows
+    }
+
+    #[test]
+    fn the_window_settles_at_twice_what_the_link_holds() {
+        for (mbit, ms) in [(100, 50), (100, 200), (1000, 20), (10, 100), (1000, 1)] {
+            let (rate, trip) = (f64::from(mbit) * 125_000.0, Duration::from_millis(ms));
+            let holds = rate * (trip.as_secs_f64() + PIECE as f64 / rate);
+            let window = *read(rate, trip, 2000, 64 << 20).last().unwrap() as f64;
+            assert!(
+                window >= 1.5 * holds && window <= 2.5 * holds + 2.0 * LEAST as f64,
+                "{mbit} {ms}: {window} {holds}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_grows_twice_as_large_with_each_round_trip_until_the_link_is_full() {
+        let windows = read(125_000_000.0, Duration::from_millis(100), 2000, 64 << 20);
+        assert!(windows[7] == FIRST + 8 * PIECE && windows.iter().all(|&w| w <= 64 << 20));
+        assert!(windows.iter().max().unwrap() >= &(12 << 20), "a link that holds 12.5 MB is filled");
+    }
+
+    #[test]
+    fn it_never_has_more_than_it_may() {
+        let windows = read(1e9, Duration::from_millis(200), 1000, 3 << 20);
+        assert!(windows.iter().all(|&w| w <= 3 << 20) && windows.last() == Some(&(3 << 20)));
+    }
+}

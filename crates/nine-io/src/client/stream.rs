@@ -1,0 +1,781 @@
+//! Streams: a file in order at the speed of the link (Floren, *FTP-like Streams for the 9P Protocol*; `stream`, `sread`,
+//! `swrite`, `sclose`).
+//!
+//! In: an open file, an offset, a direction. Out: bytes. Where the session has streams ([`Options::streams`], a `.s`
+//! dialect) and there is enough to be moved, a data connection carries them. The first [`HEAD`] bytes go by windowed
+//! Treads or Twrites meanwhile, so that nobody waits for it; and so does all of it where there are no streams, where
+//! the data connection does not come (which is said once), and where the file is sequential: *compatibility mode*.
+//!
+//! Always holds: bytes come in order and without holes; the end of a file is told only when the server has said, over
+//! the 9P connection, that as many bytes were sent as have come; [`Stream::moved`] bytes of a write are safe in any case.
+//!
+//! [`Options::streams`]: super::Options::streams
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_io::{AsyncRead, AsyncWrite};
+use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
+use nine_proto::msg::Tmsg;
+use nine_proto::{Errno, GetMask};
+
+use super::answer::Answer;
+use super::call::Call;
+use super::error::{Error, Result};
+use super::file::File;
+use super::flow::{Reader, Writer};
+use crate::buf::{Buf, Frame, Pool};
+
+/// How data connections are dialled.
+pub trait Dial: Send + Sync + 'static {
+    /// Dials what a server offers, a dial string like `tcp!*!564`: `*` is the host of the 9P connection, whose other end
+    /// is `peer`, by the same transport and with the same TLS. Must end within about a second, and refuse other hosts.
+    fn dial(&self, peer: &str, addr: &str) -> Dialing;
+}
+
+/// A data connection that is being dialled.
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
+
+/// Which way the bytes of a [`Stream`] go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the server.
+    Read,
+    /// To the server.
+    Write,
+}
+
+/// So many bytes go by Treads or Twrites while the data connection is dialled; what is not twice as much has none.
+pub const HEAD: u64 = 4 << 20;
+/// Read from or written to a data connection at once, bytes.
+const PIECE: usize = 256 * 1024;
+/// What a data connection begins with.
+const MAGIC: &[u8] = b"9PS1";
+
+/// A file in order, from an offset on. `F` is a [`File`] or leads to one.
+///
+/// Dropping it lets go of the data connection and of what is under way; what was written then is known to nobody.
+pub struct Stream<F> {
+    file: F,
+    way: Way<F>,
+    /// What has been read and not taken, or is to be written.
+    rest: Bytes,
+    /// Through which data goes into a file of this machine.
+    pipe: Option<(OwnedFd, OwnedFd)>,
+}
+
+enum Way<F> {
+    Read(Reading<F>),
+    Write(Writing<F>),
+}
+
+impl File {
+    /// The file from `offset` on, to be read or to be written in order. To read, it asks for the length first; who
+    /// knows it, or what will be written, says so to [`Stream::begin`] and saves a round trip.
+    pub async fn stream(&self, offset: u64, direction: Direction) -> Result<Stream<&Self>> {
+        let end = match direction {
+            // A file that has no length to tell is read piece by piece.
+            Direction::Read => self.getattr(GetMask::SIZE).await.map_or(0, |attr| attr.size),
+            Direction::Write => u64::MAX,
+        };
+        Ok(Stream::begin(self, offset, end, direction))
+    }
+}
+
+impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
+    /// From `offset` on; the file is, or will be, `end` bytes long as far as is known, else 0. Nothing is sent before
+    /// it is polled.
+    pub fn begin(file: F, offset: u64, end: u64, direction: Direction) -> Self {
+        let side = if end.saturating_sub(offset) >= 2 * HEAD {
+            Side::begin(&file, offset, direction)
+        } else {
+            Side::None
+        };
+        let handover = if side.is_none() { u64::MAX } else { offset.saturating_add(HEAD) };
+        let way = match direction {
+            Direction::Read => {
+                let head = Reader::new(file.clone(), offset, end).until(handover);
+                Way::Read(Reading { head, side, handover, offset, at: offset, over: false })
+            }
+            Direction::Write => {
+                let head = Writer::new(file.clone(), offset);
+                Way::Write(Writing {
+                    head,
+                    side,
+                    handover,
+                    offset,
+                    at: offset,
+                    sent: 0,
+                    safe: None,
+                    failed: None,
+                })
+            }
+        };
+        Self { file, way, rest: Bytes::new(), pipe: None }
+    }
+
+    /// The next bytes; `None` at the end of the file and after an error. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Result<Bytes>> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// [`Stream::next`] for a future by hand.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        let Way::Read(reading) = &mut self.way else { return Poll::Ready(Some(Err(other_way()))) };
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(std::mem::take(&mut self.rest))));
+        }
+        reading.poll_next(cx, &self.file)
+    }
+
+    /// Bytes into `buf`: 0 at the end of the file.
+    pub async fn sread(&mut self, buf: &mut [u8]) -> Result<usize> {
+        poll_fn(|cx| self.poll_sread(cx, buf)).await
+    }
+
+    fn poll_sread(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
+        if self.rest.is_empty() && !buf.is_empty() {
+            match ready!(self.poll_next(cx)) {
+                Some(Ok(data)) => self.rest = data,
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+                None => return Poll::Ready(Ok(0)),
+            }
+        }
+        let n = buf.len().min(self.rest.len());
+        buf[..n].copy_from_slice(&self.rest.split_to(n));
+        Poll::Ready(Ok(n))
+    }
+
+    /// The next bytes straight into a file of this machine, at `at`, without a copy in user space where they come over
+    /// a data connection. Says how many; `None` at the end. Waits for this machine's disk as `write(2)` does.
+    pub async fn receive(&mut self, into: BorrowedFd<'_>, at: u64) -> Result<Option<usize>> {
+        if self.has_connection() {
+            let (out, inlet) = match self.pipe.take() {
+                Some(pipe) => pipe,
+                None => kernel_pipe().map_err(here)?,
+            };
+            let come = poll_fn(|cx| self.poll_pull(cx, inlet.as_fd())).await?;
+            let moved = come.map(|n| drain(&out, into, at, n)).transpose();
+            self.pipe = Some((out, inlet));
+            if let Some(n) = moved? {
+                return Ok(Some(n));
+            }
+        }
+        let Some(data) = self.next().await.transpose()? else { return Ok(None) };
+        let mut done = 0;
+        while done < data.len() {
+            done += rustix::io::pwrite(into, &data[done..], at + done as u64).map_err(|e| here(e.into()))?;
+        }
+        Ok(Some(done))
+    }
+
+    /// Moves what has come over the data connection into an empty pipe, without a copy in user space. `None`: not now,
+    /// or not at all; [`Stream::poll_next`] knows.
+    pub fn poll_pull(&mut self, cx: &mut Context<'_>, pipe: BorrowedFd<'_>) -> Poll<Result<Option<usize>>> {
+        match &mut self.way {
+            Way::Read(reading) if self.rest.is_empty() => reading.poll_splice(cx, &self.file, pipe),
+            _ => Poll::Ready(Ok(None)),
+        }
+    }
+
+    /// Writes up to `len` bytes of a pipe, which has as many, over the data connection, without a copy in user space;
+    /// says how many. `None`: not that way; [`Stream::poll_put`] does.
+    pub fn poll_give(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<Result<Option<usize>>> {
+        ready!(self.poll_drain(cx))?;
+        match &mut self.way {
+            Way::Write(writing) => writing.poll_direct(cx, &self.file, |transport, cx| {
+                transport.can_splice().then(|| transport.poll_splice_out(cx, pipe, len))
+            }),
+            Way::Read(_) => Poll::Ready(Err(other_way())),
+        }
+    }
+
+    /// Takes `data` to be written next and leaves it empty, when what was taken before is on its way.
+    pub fn poll_put(&mut self, cx: &mut Context<'_>, data: &mut Bytes) -> Poll<Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        self.rest = std::mem::take(data);
+        match self.poll_drain(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Writes `data` next; waits while as much as may be is under way. An error stays.
+    pub async fn push(&mut self, data: Bytes) -> Result<()> {
+        self.poll_drained().await?;
+        self.rest = data;
+        self.poll_drained().await
+    }
+
+    /// Writes bytes of `buf`, and says how many were taken: all of them.
+    pub async fn swrite(&mut self, buf: &[u8]) -> Result<usize> {
+        self.push(Bytes::copy_from_slice(buf)).await.map(|()| buf.len())
+    }
+
+    /// Writes up to `len` bytes of a file of this machine, from `at` on, without a copy in user space where they go
+    /// over a data connection. Says how many; 0: it has no more. Waits for this machine's disk as `read(2)` does.
+    pub async fn send(&mut self, from: BorrowedFd<'_>, at: u64, len: usize) -> Result<usize> {
+        self.poll_drained().await?;
+        if let Way::Write(writing) = &mut self.way {
+            let sent = poll_fn(|cx| {
+                writing.poll_direct(cx, &self.file, |transport, cx| {
+                    transport.can_sendfile().then(|| transport.poll_sendfile(cx, from, at, len))
+                })
+            });
+            if let Some(n) = sent.await? {
+                return Ok(n);
+            }
+        }
+        let mut piece = vec![0; len.min(PIECE)];
+        let n = loop {
+            match rustix::io::pread(from, &mut *piece, at) {
+                Err(rustix::io::Errno::INTR) => {}
+                read => break read.map_err(|e| here(e.into()))?,
+            }
+        };
+        piece.truncate(n);
+        if n > 0 {
+            self.push(piece.into()).await?;
+        }
+        Ok(n)
+    }
+
+    async fn poll_drained(&mut self) -> Result<()> {
+        poll_fn(|cx| self.poll_drain(cx)).await
+    }
+
+    /// Hands on what is to be written.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match &mut self.way {
+            Way::Write(writing) => writing.poll_drain(cx, &self.file, &mut self.rest),
+            Way::Read(_) => Poll::Ready(Err(other_way())),
+        }
+    }
+
+    /// Waits until all that was written has been taken by the server: safe after [`File::fsync`].
+    pub async fn finish(&mut self) -> Result<()> {
+        poll_fn(|cx| self.poll_finish(cx)).await
+    }
+
+    /// [`Stream::finish`] for a future by hand.
+    pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        match &mut self.way {
+            Way::Write(writing) => writing.poll_finish(cx, &self.file),
+            Way::Read(_) => Poll::Ready(Err(other_way())),
+        }
+    }
+
+    /// Bytes that were read from the offset on; or bytes that the server has taken, without a gap: after an error too.
+    pub fn moved(&self) -> u64 {
+        match &self.way {
+            Way::Read(reading) => reading.at - reading.offset - self.rest.len() as u64,
+            Way::Write(writing) => writing.moved(),
+        }
+    }
+
+    /// Whether a data connection carries bytes now.
+    pub fn has_connection(&self) -> bool {
+        let side = match &self.way {
+            Way::Read(reading) => &reading.side,
+            Way::Write(writing) => &writing.side,
+        };
+        matches!(side, Side::Open { .. })
+    }
+
+    /// Ends it: what was written is finished, what has not been read is let go. Says [`Stream::moved`]; the file may
+    /// have another stream then.
+    pub async fn sclose(mut self) -> Result<u64> {
+        match &mut self.way {
+            Way::Write(_) => self.finish().await?,
+            Way::Read(reading) => {
+                if !matches!(std::mem::replace(&mut reading.side, Side::None), Side::None) {
+                    // Its answer says how far the server was, which matters to nobody.
+                    let _ = sclose(&self.file, 0).await;
+                }
+            }
+        }
+        Ok(self.moved())
+    }
+}
+
+/// A data connection on its way.
+enum Side {
+    /// There is none.
+    None,
+    /// It was refused, or is given up: the offer is taken back.
+    Leaving(Call<'static>),
+    Asked(Call<'static>),
+    Dialling(Dialing, Bytes),
+    /// Connected; of the beginning, this is still to be sent.
+    Showing(Box<dyn Transport>, Bytes),
+    Open {
+        transport: Box<dyn Transport>,
+        /// To read: says how it ended. To write: asked when all is sent.
+        verdict: Option<Call<'static>>,
+        buf: Option<Arc<Buf>>,
+        /// The sender has sent all.
+        ended: bool,
+    },
+}
+
+impl Side {
+    fn begin(file: &File, offset: u64, direction: Direction) -> Self {
+        if !file.client().has_streams() || file.is_sequential() {
+            return Self::None;
+        }
+        let Some(offset) = offset.checked_add(HEAD) else { return Self::None };
+        let isread = u8::from(direction == Direction::Read);
+        Self::Asked(file.call(Tmsg::Stream { fid: file.fid(), isread, offset }))
+    }
+
+    fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// Goes on towards a connection. Ready: there is one, or there will be none.
+    fn poll(&mut self, cx: &mut Context<'_>, file: &File, reads: bool) -> Poll<()> {
+        loop {
+            match self {
+                Self::None | Self::Open { .. } => return Poll::Ready(()),
+                Self::Leaving(call) => {
+                    if Pin::new(call).poll(cx).is_ready() {
+                        *self = Self::None;
+                    }
+                    return Poll::Ready(());
+                }
+                Self::Asked(call) => match ready!(Pin::new(call).poll(cx)) {
+                    Ok(Answer::Data(offer)) => match parse(&offer) {
+                        Some((addr, token)) => {
+                            let dial =
+                                file.client().0.options.streams.as_ref().expect("asked for because of it");
+                            let dialling = dial.dial(file.client().peer(), addr);
+                            *self = Self::Dialling(dialling, [MAGIC, token].concat().into());
+                        }
+                        None => self.leave(file, &"the server's offer is no dial string and token"),
+                    },
+                    Ok(other) => other.never(),
+                    // A server may have no more of them for now.
+                    Err(error) => {
+                        tracing::debug!(peer = %file.client().peer(), "no stream: {error}");
+                        *self = Self::None;
+                    }
+                },
+                Self::Dialling(dial, begin) => match ready!(dial.as_mut().poll(cx)) {
+                    Ok(transport) => *self = Self::Showing(transport, std::mem::take(begin)),
+                    Err(error) => self.leave(file, &error),
+                },
+                Self::Showing(transport, begin) if !begin.is_empty() => {
+                    match ready!(transport.poll_write(cx, &[IoSlice::new(begin)])) {
+                        Ok(n) => drop(begin.split_to(n)),
+                        Err(error) => self.leave(file, &error),
+                    }
+                }
+                Self::Showing(transport, _) => {
+                    if let Err(error) = ready!(transport.poll_flush(cx)) {
+                        self.leave(file, &error);
+                        continue;
+                    }
+                    let Self::Showing(transport, _) = std::mem::replace(self, Self::None) else {
+                        unreachable!()
+                    };
+                    let mut verdict = reads.then(|| sclose(file, u64::MAX));
+                    if let Some(call) = &mut verdict {
+                        // It is sent now, so that the answer is there with the last byte.
+                        let pending = Pin::new(call).poll(cx);
+                        debug_assert!(pending.is_pending() || file.client().dead().is_some());
+                    }
+                    *self = Self::Open { transport, verdict, buf: None, ended: false };
+                }
+            }
+        }
+    }
+
+    /// There will be no data connection, and no more are tried.
+    fn leave(&mut self, file: &File, why: &dyn std::fmt::Display) {
+        let client = file.client();
+        if !client.0.shared.no_streams.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                peer = %client.peer(),
+                "no data connection ({why}): files go over the 9P connection, which may be slower"
+            );
+        }
+        *self = Self::Leaving(sclose(file, 0));
+    }
+}
+
+struct Reading<F> {
+    head: Reader<F>,
+    side: Side,
+    /// Where the data connection takes over.
+    handover: u64,
+    offset: u64,
+    /// The next byte.
+    at: u64,
+    over: bool,
+}
+
+impl<F: Deref<Target = File> + Clone> Reading<F> {
+    fn poll_next(&mut self, cx: &mut Context<'_>, file: &F) -> Poll<Option<Result<Bytes>>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        loop {
+            let settled = self.side.poll(cx, file, true).is_ready();
+            let open = matches!(self.side, Side::Open { .. });
+            if settled && !open && self.handover != u64::MAX {
+                // All of it goes this way. What the head has under way is taken first.
+                self.handover = u64::MAX;
+                self.head.extend();
+            }
+            if self.at < self.handover {
+                return Poll::Ready(match ready!(self.head.poll_next(cx)) {
+                    Some(Ok(data)) => {
+                        self.at += data.len() as u64;
+                        Some(Ok(data))
+                    }
+                    Some(Err(error)) => self.end(Err(error)),
+                    None => self.end(Ok(())),
+                });
+            }
+            if !open {
+                return Poll::Pending;
+            }
+            return match ready!(self.poll_data(cx, file)) {
+                Ok(Some(data)) => {
+                    self.at += data.len() as u64;
+                    Poll::Ready(Some(Ok(data)))
+                }
+                Ok(None) => Poll::Ready(self.end(Ok(()))),
+                Err(error) => Poll::Ready(self.end(Err(error))),
+            };
+        }
+    }
+
+    fn end(&mut self, result: Result<()>) -> Option<Result<Bytes>> {
+        self.over = true;
+        self.side = Side::None;
+        result.err().map(Err)
+    }
+
+    /// The next bytes of the data connection; `None`: all have come.
+    fn poll_data(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<Option<Bytes>>> {
+        let Side::Open { transport, buf, ended, .. } = &mut self.side else {
+            unreachable!("asked for what has come over it")
+        };
+        if !*ended {
+            let into = buf.get_or_insert_with(|| Pool::here().take(PIECE));
+            let own = Arc::get_mut(into).expect("nobody has it before it is filled");
+            match transport.poll_read(cx, &mut own.bytes[..PIECE]) {
+                Poll::Ready(Ok(0)) => *ended = true,
+                Poll::Ready(Ok(n)) if n < PIECE / 2 => {
+                    return Poll::Ready(Ok(Some(Bytes::copy_from_slice(&own.bytes[..n]))));
+                }
+                Poll::Ready(Ok(n)) => {
+                    let full = buf.take().expect("filled just now");
+                    return Poll::Ready(Ok(Some(Bytes::from_owner(Frame::new(full, 0, n)))));
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(cut(file, error))),
+                Poll::Pending => {
+                    *buf = None;
+                    return Poll::Pending;
+                }
+            }
+        }
+        self.poll_verdict(cx, file).map_ok(|()| None)
+    }
+
+    /// The data connection has ended: whether all has come.
+    fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
+        let Side::Open { verdict: Some(verdict), .. } = &mut self.side else {
+            unreachable!("a stream that is read has asked for it")
+        };
+        let came = self.at - self.handover;
+        Poll::Ready(match ready!(Pin::new(verdict).poll(cx)) {
+            Ok(Answer::Sclosed { error: Some(error), .. }) => Err(Error::Remote(error)),
+            Ok(Answer::Sclosed { count, error: None }) if count == came => Ok(()),
+            Ok(Answer::Sclosed { count, .. }) => {
+                let text = format!("it was cut after {came} of {count} bytes");
+                Err(cut(file, io::Error::new(io::ErrorKind::UnexpectedEof, text)))
+            }
+            Ok(other) => other.never(),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Moves what has come over the data connection into an empty pipe. `None`: nothing does, or not that way.
+    fn poll_splice(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: &F,
+        pipe: BorrowedFd<'_>,
+    ) -> Poll<Result<Option<usize>>> {
+        let _ = self.side.poll(cx, file, true);
+        let Side::Open { transport, ended: ended @ false, .. } = &mut self.side else {
+            return Poll::Ready(Ok(None));
+        };
+        if self.at < self.handover || self.over || !transport.can_splice() {
+            return Poll::Ready(Ok(None));
+        }
+        match ready!(transport.poll_splice_in(cx, pipe, PIPE_SIZE)) {
+            Ok(0) => {
+                *ended = true;
+                Poll::Ready(Ok(None))
+            }
+            Ok(n) => {
+                self.at += n as u64;
+                Poll::Ready(Ok(Some(n)))
+            }
+            Err(error) => {
+                let error = cut(file, error);
+                self.end(Ok(()));
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+struct Writing<F> {
+    head: Writer<F>,
+    side: Side,
+    handover: u64,
+    offset: u64,
+    /// Where the next byte goes that is handed on.
+    at: u64,
+    /// Bytes that the data connection has taken.
+    sent: u64,
+    /// Of these, as the server has said.
+    safe: Option<u64>,
+    failed: Option<Error>,
+}
+
+impl<F: Deref<Target = File> + Clone> Writing<F> {
+    fn poll_drain(&mut self, cx: &mut Context<'_>, file: &F, rest: &mut Bytes) -> Poll<Result<()>> {
+        loop {
+            if let Some(error) = &self.failed {
+                return Poll::Ready(Err(error.clone()));
+            }
+            let settled = self.poll_side(cx, file);
+            if rest.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.at < self.handover {
+                let most = (self.handover - self.at).min(self.head.piece().min(rest.len()) as u64) as usize;
+                if let Err(error) = ready!(self.head.poll_room(cx, most)) {
+                    return self.fail(error);
+                }
+                self.head.put(rest.split_to(most));
+                // It is on its way now.
+                let _ = self.head.poll_until(cx, usize::MAX);
+                self.at += most as u64;
+                continue;
+            }
+            if !settled {
+                return Poll::Pending;
+            }
+            let Side::Open { transport, .. } = &mut self.side else { continue };
+            match ready!(transport.poll_write(cx, &[IoSlice::new(rest)])) {
+                Ok(n) => {
+                    drop(rest.split_to(n));
+                    (self.at, self.sent) = (self.at + n as u64, self.sent + n as u64);
+                }
+                Err(error) => ready!(self.poll_broken(cx, file, error))?,
+            }
+        }
+    }
+
+    /// Whether it is known how what is behind the head goes.
+    fn poll_side(&mut self, cx: &mut Context<'_>, file: &File) -> bool {
+        let settled = self.side.poll(cx, file, false).is_ready();
+        if settled && !matches!(self.side, Side::Open { .. }) {
+            self.handover = u64::MAX;
+        }
+        settled
+    }
+
+    fn fail(&mut self, error: Error) -> Poll<Result<()>> {
+        self.failed = Some(error.clone());
+        if !matches!(self.side, Side::Open { .. }) {
+            self.side = Side::None;
+        }
+        Poll::Ready(Err(error))
+    }
+
+    /// The data connection takes no more: the server says why, and how much is safe.
+    fn poll_broken(&mut self, cx: &mut Context<'_>, file: &File, broken: io::Error) -> Poll<Result<()>> {
+        let error = match ready!(self.poll_verdict(cx, file)) {
+            Ok(()) => cut(file, broken),
+            Err(error) => error,
+        };
+        self.fail(error)
+    }
+
+    fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
+        let Side::Open { verdict, .. } = &mut self.side else { unreachable!("it is open") };
+        let call = verdict.get_or_insert_with(|| sclose(file, self.sent));
+        Poll::Ready(match ready!(Pin::new(call).poll(cx)) {
+            Ok(Answer::Sclosed { count, error }) => {
+                let count = count.min(self.sent);
+                self.safe = Some(count);
+                match error {
+                    Some(error) => Err(Error::Remote(error)),
+                    None if count < self.sent => {
+                        let text = format!("it was cut after {count} of {} bytes", self.sent);
+                        Err(cut(file, io::Error::new(io::ErrorKind::UnexpectedEof, text)))
+                    }
+                    None => Ok(()),
+                }
+            }
+            Ok(other) => other.never(),
+            Err(error) => Err(error),
+        })
+    }
+
+    fn poll_finish(&mut self, cx: &mut Context<'_>, file: &F) -> Poll<Result<()>> {
+        if let Some(error) = &self.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        let head = self.head.poll_until(cx, 0);
+        if let Poll::Ready(Err(error)) = head {
+            return self.fail(error);
+        }
+        if self.at <= self.handover && self.sent == 0 && !matches!(self.side, Side::None) {
+            // All of it was less than the head: whatever has been dialled is let go.
+            if !matches!(self.side, Side::Leaving(_)) {
+                self.side = Side::Leaving(sclose(file, 0));
+            }
+            let _ = self.side.poll(cx, file, false);
+            if !self.side.is_none() {
+                return Poll::Pending;
+            }
+        }
+        if let Side::Open { transport, ended, .. } = &mut self.side {
+            if !*ended {
+                match transport.poll_close(cx) {
+                    Poll::Ready(Ok(())) => *ended = true,
+                    Poll::Ready(Err(error)) => return self.poll_broken(cx, file, error),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            if let Err(error) = ready!(self.poll_verdict(cx, file)) {
+                return self.fail(error);
+            }
+        }
+        ready!(head)?;
+        self.side = Side::None;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends over the data connection by a call of its own, if `call` knows one. `None`: not that way.
+    fn poll_direct(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: &F,
+        call: impl FnOnce(&mut dyn Transport, &mut Context<'_>) -> Option<Poll<io::Result<usize>>>,
+    ) -> Poll<Result<Option<usize>>> {
+        if let Some(error) = &self.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        let settled = self.poll_side(cx, file);
+        if self.at < self.handover {
+            return Poll::Ready(Ok(None));
+        }
+        if !settled {
+            return Poll::Pending;
+        }
+        let Side::Open { transport, .. } = &mut self.side else { return Poll::Ready(Ok(None)) };
+        let Some(sent) = call(&mut **transport, cx) else { return Poll::Ready(Ok(None)) };
+        match ready!(sent) {
+            Ok(n) => {
+                (self.at, self.sent) = (self.at + n as u64, self.sent + n as u64);
+                Poll::Ready(Ok(Some(n)))
+            }
+            Err(error) => self.poll_broken(cx, file, error).map_ok(|()| None),
+        }
+    }
+
+    fn moved(&self) -> u64 {
+        let head = self.head.written();
+        let whole = self.handover != u64::MAX && head == self.handover - self.offset;
+        head + if whole { self.safe.unwrap_or(0) } else { 0 }
+    }
+}
+
+impl<F: Deref<Target = File> + Clone + Unpin> AsyncRead for Stream<F> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_sread(cx, buf).map_err(io::Error::from)
+    }
+}
+
+impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        ready!(this.poll_drain(cx))?;
+        let n = buf.len().min(PIECE);
+        this.rest = Bytes::copy_from_slice(&buf[..n]);
+        // What is not handed on at once is kept, and goes first next time.
+        match this.poll_drain(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            _ => Poll::Ready(Ok(n)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_drain(cx).map_err(io::Error::from)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_finish(cx).map_err(io::Error::from)
+    }
+}
+
+fn sclose(file: &File, count: u64) -> Call<'static> {
+    file.call(Tmsg::Sclose { fid: file.fid(), count })
+}
+
+/// A dial string, a space, a token.
+fn parse(offer: &[u8]) -> Option<(&str, &[u8])> {
+    let (addr, token) = std::str::from_utf8(offer).ok()?.split_once(' ')?;
+    let good = token.len() == 32 && token.bytes().all(|b| b.is_ascii_hexdigit()) && !addr.is_empty();
+    good.then_some((addr, token.as_bytes()))
+}
+
+/// Moves `n` bytes from a pipe into a file of this machine.
+fn drain(out: &OwnedFd, into: BorrowedFd<'_>, mut at: u64, n: usize) -> Result<usize> {
+    let mut done = 0;
+    while done < n {
+        match rustix::pipe::splice(out, None, into, Some(&mut at), n - done, rustix::pipe::SpliceFlags::MOVE)
+        {
+            Ok(0) => return Err(here(io::ErrorKind::WriteZero.into())),
+            Ok(m) => done += m,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(here(error.into())),
+        }
+    }
+    Ok(n)
+}
+
+fn cut(file: &File, error: io::Error) -> Error {
+    Error::Stream { peer: file.client().peer().clone(), error: Arc::new(error) }
+}
+
+/// An error of this machine.
+fn here(error: io::Error) -> Error {
+    Error::Here(Arc::new(error))
+}
+
+fn other_way() -> Error {
+    Error::refused(Errno::EBADF, "the stream goes the other way")
+}

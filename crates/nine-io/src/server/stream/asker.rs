@@ -1,0 +1,116 @@
+//! Requests that a stream makes of its file server itself, in the words of 9P and in the name of its fid.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use nine_proto::msg::Tmsg;
+use nine_proto::session::server::{CallId, Request as SessionRequest};
+use nine_proto::{Dialect, NOFID, Result};
+
+use super::super::req::{Answer, Answered, Answers, FileServer, Held, Req, ReqId, Request};
+use super::super::{Core, FLOOR};
+use crate::buf::Frame;
+use crate::payload::Payload;
+
+/// Bytes before the data of a Twrite: `size[4] Twrite tag[2] fid[4] offset[8] count[4]`.
+pub(super) const WRITE_HEAD: usize = 23;
+
+pub(super) struct Asker {
+    server: Arc<dyn FileServer>,
+    held: Held,
+    core: Core,
+    /// In the place of a connection's number.
+    id: u64,
+    answers: Arc<Answers>,
+    arrived: Vec<Answered>,
+    next: u32,
+    /// Requests that are not answered.
+    pub(super) outstanding: usize,
+    /// Bytes that are borrowed from the core.
+    borrowed: usize,
+}
+
+/// What came of a read, or of a write.
+pub(super) enum Got {
+    Data(Payload),
+    Wrote(u32),
+}
+
+impl Asker {
+    pub(super) fn new(server: &Arc<dyn FileServer>, held: &Held, core: &Core) -> Self {
+        Self {
+            server: server.clone(),
+            held: held.clone(),
+            core: core.clone(),
+            id: core.next_id(),
+            answers: Arc::default(),
+            arrived: Vec::new(),
+            next: 0,
+            outstanding: 0,
+            borrowed: 0,
+        }
+    }
+
+    /// Asks for bytes. The answer at once, or under this number later.
+    pub(super) fn read(&mut self, offset: u64, count: u32) -> (u32, Option<Result<Got>>) {
+        let mut head = Vec::with_capacity(WRITE_HEAD);
+        Tmsg::Read { fid: NOFID, offset, count }.encode(nine_proto::Tag(0), Dialect::L, &mut head);
+        self.ask(Frame::of(head), count)
+    }
+
+    /// Has the bytes written that the frame holds from [`WRITE_HEAD`] on.
+    pub(super) fn write(&mut self, frame: Frame) -> (u32, Option<Result<Got>>) {
+        let count = (frame.as_ref().len() - WRITE_HEAD) as u32;
+        self.ask(frame, count)
+    }
+
+    fn ask(&mut self, frame: Frame, count: u32) -> (u32, Option<Result<Got>>) {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        let inner =
+            SessionRequest::own(CallId::numbered(number), frame, Dialect::L, self.held.clone(), count);
+        let request = Request::new(inner, self.held.who.clone(), self.id, count as usize);
+        let Answer(result) = self.server.serve(Req::new(request, self.answers.clone()));
+        self.outstanding += usize::from(result.is_none());
+        (number, result.map(got))
+    }
+
+    /// The answers that have come since, by number.
+    pub(super) fn answers(&mut self, waker: &Waker, mut each: impl FnMut(u32, Result<Got>)) {
+        self.answers.take(&mut self.arrived, waker);
+        for Answered { call, result, .. } in self.arrived.drain(..) {
+            self.outstanding -= 1;
+            each(call.number(), got(result));
+        }
+    }
+
+    /// Nobody wants the answers any more.
+    pub(super) fn cancel(&self, numbers: impl Iterator<Item = u32>) {
+        for number in numbers {
+            let id = ReqId { conn: self.id, call: CallId::numbered(number) };
+            self.server.cancel(id, Some(&self.held.node));
+        }
+    }
+
+    /// The bytes that the stream holds now are these; what it may hold.
+    pub(super) fn holds(&mut self, bytes: usize) -> usize {
+        let borrow = bytes.saturating_sub(FLOOR);
+        self.core.memory().borrow(self.borrowed, borrow);
+        self.borrowed = borrow;
+        FLOOR + (self.core.memory().free() + borrow) / 4
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.core.memory().borrow(self.borrowed, 0);
+    }
+}
+
+fn got<N>(result: Result<nine_proto::Reply<N, Payload>>) -> Result<Got> {
+    match result? {
+        nine_proto::Reply::Read(data) => Ok(Got::Data(data)),
+        nine_proto::Reply::Wrote(n) => Ok(Got::Wrote(n)),
+        _ => panic!("the file server gave an answer of another kind to a read or a write"),
+    }
+}

@@ -1,0 +1,107 @@
+//! What a socket has brought into a pipe goes into a file, by whoever can without a copy in user space.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use nine_net::kernel_pipe;
+use nine_proto::{Errno, Error, Result};
+
+use super::super::Node;
+use crate::sync::{Mutex, lock};
+
+/// Bytes of a pipe that are to be stored in an open file. Dropped, it has failed.
+pub struct Fill {
+    /// The open file.
+    pub node: Node,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes that are in the pipe.
+    pub len: usize,
+    /// `None`: it is done.
+    pipe: Option<Arc<Pipe>>,
+}
+
+/// A pipe, and what became of the last [`Fill`] from it.
+pub(super) struct Pipe {
+    out: OwnedFd,
+    inlet: OwnedFd,
+    done: Mutex<(Option<(usize, Result<()>)>, Option<Waker>)>,
+}
+
+impl Fill {
+    pub(super) fn new(node: Node, pipe: &Arc<Pipe>, offset: u64, len: usize) -> Self {
+        Self { node, offset, len, pipe: Some(pipe.clone()) }
+    }
+
+    /// Where the bytes are read.
+    pub fn pipe(&self) -> BorrowedFd<'_> {
+        self.pipe.as_ref().expect("it is not done").out.as_fd()
+    }
+
+    /// So many are stored, from the first on: all of them, or something failed.
+    pub fn done(mut self, stored: usize, result: Result<()>) {
+        if let Some(pipe) = self.pipe.take() {
+            pipe.finish((stored, result));
+        }
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            pipe.finish((0, Err(Error::new(Errno::EIO, "the server lost what was to be written"))));
+        }
+    }
+}
+
+impl Pipe {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        let (out, inlet) = kernel_pipe().map_err(|error| Error::new(Errno::ENFILE, error.to_string()))?;
+        Ok(Arc::new(Self { out, inlet, done: Mutex::new((None, None)) }))
+    }
+
+    /// Where bytes are put in.
+    pub(super) fn inlet(&self) -> BorrowedFd<'_> {
+        self.inlet.as_fd()
+    }
+
+    fn finish(&self, result: (usize, Result<()>)) {
+        let mut done = lock(&self.done);
+        done.0 = Some(result);
+        let waker = done.1.take();
+        drop(done);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// What became of the fill that is under way.
+    pub(super) fn poll_done(&self, cx: &mut Context<'_>) -> Poll<(usize, Result<()>)> {
+        let mut done = lock(&self.done);
+        match done.0.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                done.1 = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cfg(all(test, nine_loom))]
+mod tests {
+    use super::*;
+    use loom::future::block_on;
+    use std::future::poll_fn;
+
+    #[test]
+    fn a_fill_that_ends_on_another_thread_is_never_missed_in_any_order() {
+        loom::model(|| {
+            let pipe = Pipe::new().expect("a pipe");
+            let fill = Fill::new(std::sync::Arc::new(()), &pipe, 0, 7);
+            let thread = loom::thread::spawn(move || fill.done(7, Ok(())));
+            let (stored, result) = block_on(poll_fn(|cx| pipe.poll_done(cx)));
+            assert!(stored == 7 && result.is_ok());
+            thread.join().unwrap();
+        });
+    }
+}

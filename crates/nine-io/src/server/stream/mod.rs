@@ -1,0 +1,527 @@
+//! Streams: the bytes of one open file in order, over a connection of their own (Floren, *FTP-like Streams for the 9P
+//! Protocol*; `docs/protocol.md`, "Streaming").
+//!
+//! In: Tstream and Tsclose of a [`Connection`](super::Connection), connections that show a token. Out: offers, bytes,
+//! verdicts. Between file and data connection is a [`Passage`]: the file server's own, or one that reads and writes by
+//! offset (`sending`, `receiving`), which every server has.
+//!
+//! Always holds: a token is good once, for [`OFFER_TIME`], for whoever has proven what the 9P connection has; a stream
+//! has one verdict, which every Tsclose that waits gets; a stream ends with its fid, and the fid's clunk is served when
+//! nothing of the stream uses its node any more.
+
+mod asker;
+mod fill;
+mod receiving;
+mod sending;
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_net::{Clock, Env, Peer, Proof, Transport};
+use nine_proto::{Errno, Error, Result};
+
+use super::req::{Answer, FileServer, Held, Later, Reply, Req, ReqId};
+use super::{Core, Node, Who};
+use crate::sync::{Mutex, lock};
+
+use asker::Asker;
+pub use fill::Fill;
+use receiving::Receiving;
+use sending::Sending;
+
+/// Offers of one connection that nobody has taken; at the limit a Tstream is refused with EAGAIN.
+pub const OFFERS: usize = 64;
+/// The same of all connections of a core.
+pub const OFFERS_ALL: usize = 4096;
+/// An offer that nobody has taken by then is void.
+pub const OFFER_TIME: Duration = Duration::from_secs(10);
+/// A data connection has this long to show its token.
+pub const TOKEN_TIME: Duration = Duration::from_secs(10);
+/// What has been received is stored after this time, also when it is little.
+pub const LULL: Duration = Duration::from_millis(200);
+/// What a data connection begins with.
+pub const MAGIC: [u8; 4] = *b"9PS1";
+/// Bytes of the token in hexadecimal.
+pub const TOKEN: usize = 32;
+
+/// How a door offers streams.
+#[derive(Clone)]
+pub struct Streams {
+    /// What clients dial: `tcp!*!564`, where `*` is the host that they have dialled before.
+    dial: Arc<str>,
+    /// Tokens and time.
+    clock: Arc<dyn Clock>,
+}
+
+impl Streams {
+    /// Streams are dialled at `dial`, whose host is `*` for the host that the client has dialled already.
+    pub fn new(dial: &str, clock: Arc<dyn Clock>) -> Self {
+        Self { dial: dial.into(), clock }
+    }
+}
+
+/// A way for the bytes of one stream between its file and its data connection.
+///
+/// Concurrency: polled by one task, on any core.
+pub trait Passage: Send {
+    /// Moves bytes, in order, until the file ends or `course.until` bytes are moved (reading), or `data` ends or so many
+    /// are stored (writing); counts them in `course.moved`. Must yield from time to time when there is always more.
+    fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut dyn Transport,
+        course: &mut Course,
+    ) -> Poll<Result<()>>;
+
+    /// Completes when nothing of it uses the file any more. Asked after `poll_move` has ended or is not called any more.
+    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// How far a stream is.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// Bytes that were handed to the data connection, or that are stored, without a gap.
+    pub moved: u64,
+    /// Where it ends, if not before.
+    pub until: u64,
+    /// Nothing has come for [`LULL`]: what has come shall be stored.
+    pub lull: bool,
+}
+
+/// What a Tstream asks for.
+pub struct StreamRequest<'a> {
+    /// The open file.
+    pub node: &'a Node,
+    /// Who has opened it.
+    pub who: &'a Arc<Who>,
+    /// From the file, not to it.
+    pub read: bool,
+    /// First byte.
+    pub offset: u64,
+}
+
+/// The offers that nobody has taken, of all connections of a core, by token.
+#[derive(Default)]
+pub(super) struct Offers(Mutex<HashMap<[u8; 16], Arc<Stream>>>);
+
+/// What a stream carries.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    /// From the file, not to it.
+    pub(super) read: bool,
+    /// First byte.
+    pub(super) offset: u64,
+    /// Writes must not overtake each other.
+    pub(super) serial: bool,
+}
+
+/// One stream, from its offer to its verdict.
+pub(super) struct Stream {
+    token: [u8; 16],
+    /// When the offer is void.
+    pub(super) due: Duration,
+    way: Way,
+    held: Held,
+    proof: Proof,
+    server: Arc<dyn FileServer>,
+    core: Core,
+    state: Mutex<State>,
+}
+
+struct State {
+    stage: Stage,
+    /// The file server's own, until the data connection comes.
+    passage: Option<Box<dyn Passage>>,
+    /// What Tsclose has said.
+    count: Option<u64>,
+    /// Tscloses that wait; as many as the connection may have requests.
+    waiting: Vec<Later>,
+    /// The task of the data connection.
+    task: Option<Waker>,
+    /// The 9P connection, while it waits for the end.
+    conn: Option<Waker>,
+}
+
+enum Stage {
+    Offered,
+    Running,
+    /// The fid is gone; the passage may still use its node.
+    Ending,
+    /// Ended, for this reason.
+    Over {
+        moved: u64,
+        error: Option<Error>,
+        told: bool,
+    },
+}
+
+impl Stream {
+    /// Makes an offer, which is the data of its Rstream.
+    pub(super) fn offer(
+        streams: &Streams,
+        server: &Arc<dyn FileServer>,
+        core: &Core,
+        held: &Held,
+        proof: &Proof,
+        way: Way,
+    ) -> Result<(Arc<Self>, Vec<u8>)> {
+        let mut token = [0; 16];
+        streams.clock.entropy(&mut token);
+        let Way { read, offset, .. } = way;
+        let request = StreamRequest { node: &held.node, who: &held.who, read, offset };
+        let state = State {
+            stage: Stage::Offered,
+            passage: server.stream(request),
+            count: None,
+            waiting: Vec::new(),
+            task: None,
+            conn: None,
+        };
+        let stream = Arc::new(Self {
+            token,
+            due: streams.clock.now() + OFFER_TIME,
+            way,
+            held: held.clone(),
+            proof: proof.clone(),
+            server: server.clone(),
+            core: core.clone(),
+            state: Mutex::new(state),
+        });
+        let mut all = lock(&core.offers().0);
+        if all.len() >= OFFERS_ALL {
+            return Err(Error::new(Errno::EAGAIN, "too many streams have been asked for and not dialled"));
+        }
+        all.insert(token, stream.clone());
+        drop(all);
+        let mut text = format!("{} ", streams.dial);
+        token.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
+        Ok((stream, text.into_bytes()))
+    }
+
+    /// The stream that a data connection asks for by its token; the token is good no more.
+    pub(super) fn claim(core: &Core, token: &[u8; TOKEN], proof: &Proof, now: Duration) -> Option<Arc<Self>> {
+        let token = parse(token)?;
+        let mut all = lock(&core.offers().0);
+        let stream = all.get(&token).filter(|stream| stream.proof == *proof && now < stream.due)?.clone();
+        all.remove(&token);
+        drop(all);
+        let mut state = lock(&stream.state);
+        if !matches!(state.stage, Stage::Offered) {
+            return None;
+        }
+        state.stage = Stage::Running;
+        drop(state);
+        Some(stream)
+    }
+
+    /// Nobody has taken it yet.
+    pub(super) fn is_offered(&self) -> bool {
+        matches!(lock(&self.state).stage, Stage::Offered)
+    }
+
+    /// Another stream may take its place on its fid.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(lock(&self.state).stage, Stage::Over { .. })
+    }
+
+    /// A Tsclose: answered now, or when the stream is over.
+    pub(super) fn close(&self, req: Req, count: u64) -> Answer {
+        let mut state = lock(&self.state);
+        match &mut state.stage {
+            Stage::Over { told: told @ false, moved, error } => {
+                *told = true;
+                let verdict = self.verdict(*moved, error.clone(), Some(count));
+                drop(state);
+                req.now(Ok(verdict))
+            }
+            Stage::Over { .. } => {
+                drop(state);
+                req.now(Err(none()))
+            }
+            Stage::Offered if count == 0 => {
+                state.stage = Stage::Over { moved: 0, error: None, told: true };
+                state.passage = None;
+                drop(state);
+                self.withdraw();
+                req.now(Ok(Reply::Sclosed { count: 0, errno: 0, ename: Box::default() }))
+            }
+            _ => {
+                state.count = Some(state.count.map_or(count, |before| before.min(count)));
+                let (answer, later) = req.later();
+                state.waiting.push(later);
+                let task = state.task.take();
+                drop(state);
+                task.into_iter().for_each(Waker::wake);
+                answer
+            }
+        }
+    }
+
+    /// A Tsclose was flushed.
+    pub(super) fn flush(&self, id: ReqId) {
+        let mut state = lock(&self.state);
+        let Some(at) = state.waiting.iter().position(|later| later.id() == id) else { return };
+        let later = state.waiting.swap_remove(at);
+        drop(state);
+        later.respond(Err(Errno::EINTR.into()));
+    }
+
+    /// Nobody has dialled in time.
+    pub(super) fn expire(&self) {
+        let mut state = lock(&self.state);
+        if matches!(state.stage, Stage::Offered) {
+            let error = Error::new(Errno::ETIMEDOUT, "nobody has dialled the stream in time");
+            self.over(&mut state, 0, Some(error));
+            drop(state);
+            self.withdraw();
+        }
+    }
+
+    /// The fid is gone.
+    pub(super) fn end(&self) {
+        let mut state = lock(&self.state);
+        let error = Error::new(Errno::EBADF, "the fid of the stream is gone");
+        match state.stage {
+            Stage::Offered => {
+                self.over(&mut state, 0, Some(error));
+                drop(state);
+                self.withdraw();
+            }
+            Stage::Running => {
+                state.stage = Stage::Ending;
+                let task = state.task.take();
+                let waiting = std::mem::take(&mut state.waiting);
+                drop(state);
+                task.into_iter().for_each(Waker::wake);
+                waiting.into_iter().for_each(|later| later.respond(Err(error.clone())));
+            }
+            Stage::Ending | Stage::Over { .. } => {}
+        }
+    }
+
+    /// Whether nothing of an ended stream uses its node any more; wakes when that is so.
+    pub(super) fn settled(&self, waker: &Waker) -> bool {
+        let mut state = lock(&self.state);
+        match state.stage {
+            Stage::Running | Stage::Ending => {
+                state.conn = Some(waker.clone());
+                false
+            }
+            Stage::Offered | Stage::Over { .. } => true,
+        }
+    }
+
+    /// Carries the bytes, until one side has no more, something fails, or the fid goes.
+    pub(super) async fn run(self: Arc<Self>, env: impl Env, data: Box<dyn Transport>, begin: &[u8]) {
+        let mut data = After { begin: Bytes::copy_from_slice(begin), data };
+        // Whatever drops this future, nobody waits for its verdict in vain.
+        let mut running = Running { stream: &self, moved: 0, done: false };
+        let own = lock(&self.state).passage.take();
+        let asker = Asker::new(&self.server, &self.held, &self.core);
+        let mut passage = match own {
+            Some(own) => own,
+            None if self.way.read => Box::new(Sending::new(asker, self.way)),
+            None => Box::new(Receiving::new(asker, self.way, &self.server, &self.held.node)),
+        };
+        let mut course = Course { moved: 0, until: u64::MAX, lull: false };
+        let mut lull = None;
+        let ended = poll_fn(|cx| {
+            {
+                let mut state = lock(&self.state);
+                if matches!(state.stage, Stage::Ending) {
+                    return Poll::Ready(None);
+                }
+                course.until = state.count.unwrap_or(u64::MAX);
+                match &mut state.task {
+                    Some(old) => old.clone_from(cx.waker()),
+                    none => *none = Some(cx.waker().clone()),
+                }
+            }
+            if let Poll::Ready(ended) = passage.poll_move(cx, &mut data, &mut course) {
+                return Poll::Ready(Some(ended));
+            }
+            if self.way.read {
+                return Poll::Pending;
+            }
+            // Whoever sends in drops wants them stored, too.
+            let timer = lull.get_or_insert_with(|| env.sleep_until(env.now() + LULL));
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            (lull, course.lull) = (None, true);
+            let polled = passage.poll_move(cx, &mut data, &mut course);
+            course.lull = false;
+            polled.map(Some)
+        });
+        let ended = ended.await;
+        running.moved = course.moved;
+        if let Some(result) = ended {
+            let error = result.err();
+            if let Some(error) = &error {
+                tracing::debug!(peer = %data.peer().addr, moved = course.moved, "a stream has failed: {error}");
+            } else if self.way.read {
+                // TLS may have to wait until the peer has taken the rest; the end of the fid ends that, too.
+                let closed = poll_fn(|cx| {
+                    let mut state = lock(&self.state);
+                    if matches!(state.stage, Stage::Ending) {
+                        return Poll::Ready(Ok(()));
+                    }
+                    state.task = Some(cx.waker().clone());
+                    drop(state);
+                    data.poll_close(cx)
+                });
+                let _ = closed.await;
+            }
+            poll_fn(|cx| passage.poll_settle(cx)).await;
+            running.over(error);
+        } else {
+            drop(data);
+            poll_fn(|cx| passage.poll_settle(cx)).await;
+            running.over(Some(Errno::EBADF.into()));
+        }
+    }
+
+    fn over(&self, state: &mut State, moved: u64, error: Option<Error>) {
+        let waiting = std::mem::take(&mut state.waiting);
+        let told = !waiting.is_empty();
+        for later in waiting {
+            later.respond(Ok(self.verdict(moved, error.clone(), state.count)));
+        }
+        state.stage = Stage::Over { moved, error, told };
+        state.passage = None;
+        state.conn.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// What Rsclose says to a Tsclose with `count`.
+    fn verdict(&self, moved: u64, error: Option<Error>, count: Option<u64>) -> Reply {
+        let short = !self.way.read && count.is_some_and(|count| moved < count);
+        let error = error.or_else(|| {
+            short.then(|| Error::new(Errno::EPIPE, format!("the data connection ended after {moved} bytes")))
+        });
+        let (errno, ename) = match error {
+            Some(error) => (error.errno.0, error.ename().into()),
+            None => (0, Box::default()),
+        };
+        Reply::Sclosed { count: moved, errno, ename }
+    }
+
+    fn withdraw(&self) {
+        lock(&self.core.offers().0).remove(&self.token);
+    }
+}
+
+/// A stream whose data connection is there.
+struct Running<'s> {
+    stream: &'s Stream,
+    moved: u64,
+    done: bool,
+}
+
+impl Running<'_> {
+    fn over(&mut self, error: Option<Error>) {
+        self.done = true;
+        self.stream.over(&mut lock(&self.stream.state), self.moved, error);
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.over(Some(Error::new(Errno::EIO, "the server has let go of the stream")));
+        }
+    }
+}
+
+/// A data connection of which some bytes have been read already.
+struct After {
+    begin: Bytes,
+    data: Box<dyn Transport>,
+}
+
+impl Transport for After {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.begin.is_empty() {
+            return self.data.poll_read(cx, buf);
+        }
+        let n = buf.len().min(self.begin.len());
+        buf[..n].copy_from_slice(&self.begin.split_to(n));
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.data.poll_write(cx, bufs)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.data.poll_flush(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.data.poll_close(cx)
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.data.poll_hangup(cx)
+    }
+
+    fn can_sendfile(&self) -> bool {
+        self.data.can_sendfile()
+    }
+
+    fn poll_sendfile(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.data.poll_sendfile(cx, file, offset, len)
+    }
+
+    /// Not before its beginning has been read.
+    fn can_splice(&self) -> bool {
+        self.begin.is_empty() && self.data.can_splice()
+    }
+
+    fn poll_splice_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.data.poll_splice_in(cx, pipe, len)
+    }
+
+    fn poll_splice_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.data.poll_splice_out(cx, pipe, len)
+    }
+
+    fn peer(&self) -> &Peer {
+        self.data.peer()
+    }
+}
+
+/// The answer to a Tsclose where there is nothing to close.
+pub(super) fn none() -> Error {
+    Error::new(Errno::EINVAL, "no stream on this fid")
+}
+
+fn parse(token: &[u8; TOKEN]) -> Option<[u8; 16]> {
+    let mut bytes = [0; 16];
+    for (byte, pair) in bytes.iter_mut().zip(token.chunks(2)) {
+        let digit = |b: u8| (b as char).to_digit(16).filter(|_| !b.is_ascii_uppercase());
+        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
+    }
+    Some(bytes)
+}

@@ -1,0 +1,292 @@
+//! A data connection to its file: through a pipe of the kernel where the server can take it from there ([`Fill`]), else
+//! written by offset.
+//!
+//! Little pieces are gathered for [`LULL`](super::LULL). Always holds: what has been received and not been stored is at
+//! most [`WINDOW`] bytes, or two pipes; only bytes before the first
+//! that is not stored count. Where the end of the file decides where bytes go, one write is under way.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use nine_net::{PIPE_SIZE, Transport};
+use nine_proto::msg::{Data, Tmsg};
+use nine_proto::{Dialect, Errno, Error, NOFID, Result, Tag};
+
+use super::super::{FileServer, Node, TURN_BYTES};
+use super::asker::{Asker, Got, WRITE_HEAD};
+use super::fill::{Fill, Pipe};
+use super::sending::lost;
+use super::{Course, Passage, Way};
+use crate::buf::{Buf, Frame, Pool};
+
+/// The most that is written at once, bytes.
+const PIECE: usize = 256 * 1024;
+/// Less than this is gathered before it is written, bytes.
+const LITTLE: usize = 64 * 1024;
+/// Received and not written.
+const WINDOW: usize = 4 << 20;
+/// Bytes that a poll receives before others have their turn.
+const TURN: usize = 16 * TURN_BYTES;
+
+pub(super) struct Receiving {
+    asker: Asker,
+    offset: u64,
+    /// Received, from `offset` on.
+    received: u64,
+    buf: Option<Arc<Buf>>,
+    filled: usize,
+    writes: VecDeque<Write>,
+    under_way: usize,
+    /// Writes must not overtake each other.
+    serial: bool,
+    eof: bool,
+    /// Who takes what is in pipes, and into which node. `None`: nobody.
+    filler: Option<(Arc<dyn FileServer>, Node)>,
+    filling: Option<Arc<Pipe>>,
+    /// Bytes in it.
+    piped: usize,
+    draining: Option<(Arc<Pipe>, usize)>,
+    spare: Option<Arc<Pipe>>,
+}
+
+struct Write {
+    number: u32,
+    at: u64,
+    len: u32,
+    /// To write again what was not taken.
+    frame: bytes::Bytes,
+    answer: Option<Result<Got>>,
+}
+
+impl Receiving {
+    pub(super) fn new(asker: Asker, way: Way, server: &Arc<dyn FileServer>, node: &Node) -> Self {
+        let filler = (!way.serial && server.can_fill(node)).then(|| (server.clone(), node.clone()));
+        Self {
+            asker,
+            offset: way.offset,
+            received: 0,
+            buf: None,
+            filled: 0,
+            writes: VecDeque::new(),
+            under_way: 0,
+            serial: way.serial,
+            eof: false,
+            filler,
+            filling: None,
+            piped: 0,
+            draining: None,
+            spare: None,
+        }
+    }
+
+    /// Has what was received written.
+    fn write(&mut self) {
+        let Some(mut buf) = self.buf.take() else { return };
+        let len = std::mem::take(&mut self.filled);
+        let at = self.offset + self.received;
+        let own = Arc::get_mut(&mut buf).expect("nobody has it before it is whole");
+        head(at, len, &mut own.bytes[..WRITE_HEAD]);
+        self.received += len as u64;
+        self.under_way += len;
+        let write = self.ask(Frame::new(buf, 0, WRITE_HEAD + len), at);
+        self.writes.push_back(write);
+    }
+
+    fn ask(&mut self, frame: Frame, at: u64) -> Write {
+        let data = frame.share(&frame.as_ref()[WRITE_HEAD..]);
+        let (number, answer) = self.asker.write(frame);
+        Write { number, at, len: data.len() as u32, frame: data, answer }
+    }
+
+    /// Counts what is stored.
+    fn take(&mut self, course: &mut Course) -> Result<()> {
+        while let Some(Write { answer: Some(_), .. }) = self.writes.front() {
+            let Some(Write { at, len, frame, answer: Some(answer), .. }) = self.writes.pop_front() else {
+                break;
+            };
+            self.under_way -= len as usize;
+            let Got::Wrote(n) = answer? else { panic!("the file server answers a write with data") };
+            if n == 0 || n > len {
+                return Err(Error::new(Errno::EIO, "the file takes no more bytes"));
+            }
+            course.moved += u64::from(n);
+            if n < len {
+                let rest = &frame[n as usize..];
+                let mut again = vec![0; WRITE_HEAD + rest.len()];
+                head(at + u64::from(n), rest.len(), &mut again[..WRITE_HEAD]);
+                again[WRITE_HEAD..].copy_from_slice(rest);
+                self.under_way += rest.len();
+                let write = self.ask(Frame::of(again), at + u64::from(n));
+                self.writes.push_front(write);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Receiving {
+    /// Through pipes: one is filled while the other is stored.
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut dyn Transport,
+        course: &mut Course,
+    ) -> Poll<Result<()>> {
+        let mut turn = 0;
+        loop {
+            if let Some((pipe, len)) = self.draining.take() {
+                match pipe.poll_done(cx) {
+                    Poll::Pending => self.draining = Some((pipe, len)),
+                    Poll::Ready((stored, result)) => {
+                        course.moved += stored as u64;
+                        result?;
+                        if stored < len {
+                            return Poll::Ready(Err(Error::new(Errno::EIO, "the file takes no more bytes")));
+                        }
+                        self.spare = Some(pipe);
+                    }
+                }
+            }
+            if course.moved >= course.until || self.eof && self.piped == 0 && self.draining.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+            let pipe = match (&self.filling, self.spare.take()) {
+                (Some(filling), spare) => {
+                    self.spare = spare;
+                    filling.clone()
+                }
+                (None, Some(spare)) => self.filling.insert(spare).clone(),
+                (None, None) => self.filling.insert(Pipe::new()?).clone(),
+            };
+            let mut full = false;
+            let mut dry = false;
+            if !self.eof && turn < TURN {
+                match data.poll_splice_in(cx, pipe.inlet(), PIPE_SIZE) {
+                    Poll::Ready(Ok(0)) => self.eof = true,
+                    Poll::Ready(Ok(n)) => {
+                        self.piped += n;
+                        turn += n;
+                    }
+                    Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::StorageFull => full = true,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
+                    Poll::Pending => dry = true,
+                }
+            }
+            let all = self.received + self.piped as u64 >= course.until;
+            let due = self.piped >= PIECE || full || self.eof || all || course.lull;
+            if self.piped > 0 && due && self.draining.is_none() {
+                let (server, node) = self.filler.as_ref().expect("there is one, or this were not its way");
+                let len = std::mem::take(&mut self.piped);
+                server.fill(Fill::new(node.clone(), &pipe, self.offset + self.received, len));
+                self.received += len as u64;
+                self.draining = Some((pipe, len));
+                self.filling = None;
+                continue;
+            }
+            if dry || full || self.eof {
+                return Poll::Pending;
+            }
+            if turn >= TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Passage for Receiving {
+    fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut dyn Transport,
+        course: &mut Course,
+    ) -> Poll<Result<()>> {
+        if self.filling.is_some() || self.draining.is_some() || self.spare.is_some() {
+            return self.poll_fill(cx, data, course);
+        }
+        let mut turn = 0;
+        loop {
+            let writes = &mut self.writes;
+            self.asker.answers(cx.waker(), |number, answer| {
+                if let Some(write) = writes.iter_mut().find(|write| write.number == number) {
+                    write.answer = Some(answer);
+                }
+            });
+            self.take(course)?;
+            let all = self.writes.is_empty() && self.filled == 0;
+            if course.moved >= course.until || self.eof && all {
+                return Poll::Ready(Ok(()));
+            }
+            if self.writes.front().is_some_and(|write| write.answer.is_some()) {
+                continue;
+            }
+            let buffer = if self.buf.is_some() { PIECE } else { 0 };
+            let room = self.asker.holds(self.under_way + buffer);
+            let full = self.filled == PIECE;
+            if full || self.eof && self.filled > 0 {
+                if self.serial && !self.writes.is_empty() {
+                    return Poll::Pending;
+                }
+                self.write();
+                continue;
+            }
+            let fits = self.under_way + PIECE <= WINDOW.min(room.max(2 * PIECE));
+            if self.eof || !fits {
+                return Poll::Pending;
+            }
+            if turn >= TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if self.filler.is_some() && self.filled == 0 && self.writes.is_empty() && data.can_splice() {
+                self.buf = None;
+                self.asker.holds(0);
+                return self.poll_fill(cx, data, course);
+            }
+            let buf = self.buf.get_or_insert_with(|| Pool::here().take(WRITE_HEAD + PIECE));
+            let own = Arc::get_mut(buf).expect("nobody has it before it is whole");
+            match data.poll_read(cx, &mut own.bytes[WRITE_HEAD + self.filled..WRITE_HEAD + PIECE]) {
+                Poll::Ready(Ok(0)) => self.eof = true,
+                Poll::Ready(Ok(n)) => {
+                    self.filled += n;
+                    turn += n;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
+                Poll::Pending if self.filled == 0 => {
+                    self.buf = None;
+                    self.asker.holds(self.under_way);
+                    return Poll::Pending;
+                }
+                Poll::Pending => {
+                    let all = self.received + self.filled as u64 >= course.until;
+                    if !(self.writes.is_empty() && (self.filled >= LITTLE || all || course.lull)) {
+                        return Poll::Pending;
+                    }
+                    self.write();
+                }
+            }
+        }
+    }
+
+    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.asker.cancel(self.writes.iter().filter(|w| w.answer.is_none()).map(|w| w.number));
+        self.writes.clear();
+        self.asker.answers(cx.waker(), |_, _| ());
+        if let Some((pipe, _)) = &self.draining
+            && pipe.poll_done(cx).is_pending()
+        {
+            return Poll::Pending;
+        }
+        self.draining = None;
+        if self.asker.outstanding == 0 { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+fn head(offset: u64, len: usize, into: &mut [u8]) {
+    let mut bytes = Vec::with_capacity(WRITE_HEAD);
+    let message = Tmsg::Write { fid: NOFID, offset, data: Data::Count(len as u32) };
+    message.encode_before(len, Tag(0), Dialect::L, &mut bytes);
+    into.copy_from_slice(&bytes);
+}

@@ -1,0 +1,214 @@
+//! A file to its data connection, read by offset: file ranges go by sendfile, what a server answers later is asked for
+//! ahead.
+//!
+//! Always holds: bytes leave in order, and a short answer is followed up before anything behind it counts; what is asked
+//! for and what waits to be sent are together at most the window, which grows to [`WINDOW`] while the connection waits
+//! for the server, and one piece.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+
+use nine_net::Transport;
+use nine_proto::session::server::Out;
+use nine_proto::{Errno, Error, Result};
+
+use super::super::TURN_BYTES;
+use super::super::tx::Tx;
+use super::asker::{Asker, Got};
+use super::{Course, Passage, Way};
+use crate::payload::Payload;
+
+/// The most that is asked for at once, bytes.
+const PIECE: u32 = 1 << 20;
+/// No server that answers with less is asked for less, bytes.
+const LEAST_PIECE: u32 = 4096;
+/// The window at first, and at most.
+const FIRST: usize = 2 << 20;
+const WINDOW: usize = 8 << 20;
+/// The least that is asked for, when memory is short.
+const LEAST: usize = 64 * 1024;
+/// Bytes that a poll sends before others have their turn.
+const TURN: u64 = 16 * TURN_BYTES as u64;
+
+pub(super) struct Sending {
+    asker: Asker,
+    pieces: VecDeque<Piece>,
+    tx: Tx,
+    offset: u64,
+    /// Bytes from `offset` on that are asked for.
+    asked: u64,
+    /// Bytes from `offset` on that have gone to `tx`.
+    taken: u64,
+    ended: Option<Result<()>>,
+    window: usize,
+    /// The most that is asked for at once: less where the server answers with less.
+    piece: u32,
+}
+
+struct Piece {
+    number: u32,
+    offset: u64,
+    len: u32,
+    answer: Option<Result<Payload>>,
+}
+
+impl Sending {
+    pub(super) fn new(asker: Asker, way: Way) -> Self {
+        Self {
+            asker,
+            pieces: VecDeque::new(),
+            tx: Tx::default(),
+            offset: way.offset,
+            asked: 0,
+            taken: 0,
+            ended: None,
+            window: FIRST,
+            piece: PIECE,
+        }
+    }
+
+    fn ask(&mut self, offset: u64, len: u32) -> Piece {
+        let (number, answer) = self.asker.read(offset, len);
+        Piece { number, offset, len, answer: answer.map(data) }
+    }
+
+    /// Bytes that are asked for or wait to be sent.
+    fn under_way(&self) -> usize {
+        (self.asked - self.taken) as usize + self.tx.unsent()
+    }
+
+    /// Hands what has come to the connection.
+    fn take(&mut self, until: u64) {
+        while self.ended.is_none()
+            && self.tx.unsent() < FIRST
+            && let Some(Piece { answer: Some(_), .. }) = self.pieces.front()
+        {
+            let Some(Piece { offset, len, answer: Some(answer), .. }) = self.pieces.pop_front() else {
+                break;
+            };
+            match answer {
+                Err(error) => self.ended = Some(Err(error)),
+                Ok(data) if data.is_empty() => self.ended = Some(Ok(())),
+                Ok(mut data) => {
+                    let n = data.len() as u32;
+                    if n < len {
+                        self.piece = n.max(LEAST_PIECE);
+                        let rest = self.ask(offset + u64::from(n), len - n);
+                        self.pieces.push_front(rest);
+                    }
+                    data.truncate(until.saturating_sub(self.taken));
+                    self.taken += u64::from(n);
+                    self.tx.payload(data);
+                }
+            }
+            if self.taken >= until {
+                self.ended = Some(Ok(()));
+            }
+        }
+        if self.ended.is_some() && !self.pieces.is_empty() {
+            self.asker.cancel(self.pieces.iter().filter(|p| p.answer.is_none()).map(|p| p.number));
+            self.pieces.clear();
+        }
+    }
+
+    fn fill(&mut self, until: u64) {
+        let held = self.tx.held()
+            + self.pieces.iter().filter(|p| !p.is_file()).map(|p| p.len as usize).sum::<usize>();
+        let room = self.asker.holds(held);
+        while self.ended.is_none() {
+            let piece = u64::from(self.piece).min(room.max(LEAST) as u64).min(until - self.asked) as u32;
+            let offset =
+                self.offset.checked_add(self.asked).filter(|at| at.checked_add(piece.into()).is_some());
+            let fits = self.pieces.is_empty() || self.under_way() + piece as usize <= self.window.min(room);
+            if piece == 0 || !fits || self.tx.unsent() >= FIRST {
+                return;
+            }
+            let Some(offset) = offset else {
+                self.ended = Some(Err(Error::new(Errno::EFBIG, "no file has so many bytes")));
+                return;
+            };
+            self.asked += u64::from(piece);
+            let piece = self.ask(offset, piece);
+            let later = piece.answer.is_none();
+            self.pieces.push_back(piece);
+            if !later {
+                return;
+            }
+        }
+    }
+}
+
+impl Piece {
+    fn is_file(&self) -> bool {
+        matches!(self.answer, Some(Ok(Payload::File { .. })))
+    }
+}
+
+impl Passage for Sending {
+    fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        data_connection: &mut dyn Transport,
+        course: &mut Course,
+    ) -> Poll<Result<()>> {
+        let begin = course.moved;
+        loop {
+            let pieces = &mut self.pieces;
+            self.asker.answers(cx.waker(), |number, answer| {
+                if let Some(piece) = pieces.iter_mut().find(|piece| piece.number == number) {
+                    piece.answer = Some(data(answer));
+                }
+            });
+            let until = course.until.max(self.taken);
+            self.take(until);
+            self.fill(until);
+            let flushed = match self.tx.poll_flush(cx, data_connection) {
+                Poll::Ready(Ok(())) => true,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
+                Poll::Pending => false,
+            };
+            course.moved = self.taken - self.tx.unsent() as u64;
+            if !flushed {
+                return Poll::Pending;
+            }
+            let ready = self.pieces.front().is_some_and(|piece| piece.answer.is_some());
+            if !ready && self.ended.is_none() && self.taken >= course.until {
+                self.ended = Some(Ok(()));
+            }
+            if !ready && let Some(ended) = &self.ended {
+                return Poll::Ready(ended.clone());
+            }
+            if !ready {
+                // The connection waits for the server: more shall be under way.
+                self.window = (2 * self.window).min(WINDOW);
+                if self.pieces.is_empty() {
+                    continue;
+                }
+                return Poll::Pending;
+            }
+            if course.moved - begin >= TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.asker.cancel(self.pieces.iter().filter(|p| p.answer.is_none()).map(|p| p.number));
+        self.pieces.clear();
+        self.asker.answers(cx.waker(), |_, _| ());
+        if self.asker.outstanding == 0 { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// The error of a data connection.
+pub(super) fn lost(error: &std::io::Error) -> Error {
+    Error::new(Errno::ECONNRESET, format!("the data connection: {error}"))
+}
+
+fn data(got: Result<Got>) -> Result<Payload> {
+    match got? {
+        Got::Data(data) => Ok(data),
+        Got::Wrote(_) => panic!("the file server gave an answer of another kind to a read"),
+    }
+}
