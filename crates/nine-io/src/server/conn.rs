@@ -291,7 +291,12 @@ impl Connection {
             self.end_streams();
         }
         match self.session.receive(frame, &mut self.tx)? {
-            Step::Answered => {}
+            Step::Answered => {
+                // A flush may have been all that others waited behind.
+                if let Some(request) = self.session.next_ready() {
+                    self.serve(request);
+                }
+            }
             Step::Waits => {
                 if let Some(frame) = self.session.parked_frame(tag) {
                     frame.detach();
