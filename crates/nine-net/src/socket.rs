@@ -147,13 +147,14 @@ impl Transport for Socket {
     ) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
-            match end::splice(guard.get_inner().as_fd(), pipe, len) {
-                // Either has nothing, or the other no room.
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && end::is_empty(guard.get_inner()) => {
-                    guard.clear_ready();
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
+            let splice = || end::splice(guard.get_inner().as_fd(), pipe, len);
+            let full = || io::Error::from(io::ErrorKind::StorageFull);
+            match splice() {
+                // Either has nothing, or the other no room: what has come by now and does not go is in its way.
+                Err(e) if is_later(&e) && end::is_empty(guard.get_inner()) => guard.clear_ready(),
+                Err(e) if is_later(&e) => {
+                    let again = splice().map_err(|e| if is_later(&e) { full() } else { e });
+                    return Poll::Ready(again);
                 }
                 done => return Poll::Ready(done),
             }
@@ -185,6 +186,10 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.get_ref().as_fd()
     }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 async fn dial(addr: &Addr, deadline: Instant) -> io::Result<Socket> {
