@@ -144,7 +144,7 @@ impl File {
 }
 
 /// A window that is found may be so many times [`Options::window`](super::Options::window).
-const WIDER: usize = 2;
+pub const WIDER: usize = 2;
 
 /// Reads a file from an offset to its end, ahead of its caller.
 ///

@@ -65,7 +65,7 @@ pub use dir::{Entry, ReadDir, Stats};
 pub use driver::Driver;
 pub use error::{Error, Result};
 pub use file::File;
-pub use flow::{Reader, Writer, copy};
+pub use flow::{Reader, WIDER, Writer, copy};
 pub use forward::Forward;
 pub use stream::{Dial, Dialing, Direction, HEAD, Stream};
 

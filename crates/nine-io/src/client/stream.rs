@@ -93,12 +93,21 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     /// From `offset` on; the file is, or will be, `end` bytes long as far as is known, else 0. Nothing is sent before
     /// it is polled.
     pub fn begin(file: F, offset: u64, end: u64, direction: Direction) -> Self {
-        let side = if end.saturating_sub(offset) >= 2 * HEAD {
-            Side::begin(&file, offset, direction)
-        } else {
-            Side::None
+        Self::after(HEAD, file, offset, end, direction)
+    }
+
+    /// The same for a file whose length shall say how much of it is there if all else is lost: it is written in one
+    /// place at a time, and waits for the data connection before the first byte.
+    pub fn straight(file: F, offset: u64, end: u64, direction: Direction) -> Self {
+        Self::after(0, file, offset, end, direction)
+    }
+
+    fn after(head: u64, file: F, offset: u64, end: u64, direction: Direction) -> Self {
+        let side = match offset.checked_add(head) {
+            Some(from) if end.saturating_sub(offset) >= 2 * HEAD => Side::begin(&file, from, direction),
+            _ => Side::None,
         };
-        let handover = if side.is_none() { u64::MAX } else { offset.saturating_add(HEAD) };
+        let handover = if side.is_none() { u64::MAX } else { offset + head };
         let way = match direction {
             Direction::Read => {
                 let head = Reader::new(file.clone(), offset, end).until(handover);
@@ -336,7 +345,6 @@ impl Side {
         if !file.client().has_streams() || file.is_sequential() {
             return Self::None;
         }
-        let Some(offset) = offset.checked_add(HEAD) else { return Self::None };
         let isread = u8::from(direction == Direction::Read);
         Self::Asked(file.call(Tmsg::Stream { fid: file.fid(), isread, offset }))
     }
