@@ -128,6 +128,22 @@ pub struct Copying {
     /// Keep owner, group and set-id bits, too; mode and time of change are always kept
     #[arg(short, long)]
     pub preserve: bool,
+    /// Go on where the same copy was interrupted
+    ///
+    /// A file that is not whole is called `.NAME.ninefold-` and 16 digits, and stays when the copy ends before its
+    /// time. It is continued while its source has the same length and time of change (in 9P2000 and 9P2000.u: to the
+    /// second); else it is begun anew. On a server its last 8 MiB are written again, for they may have gaps. What has
+    /// arrived with the length and time of its source is passed over. After a crash of the machine that keeps a part,
+    /// add --verify.
+    #[arg(long)]
+    pub resume: bool,
+    /// Compare each file with its source before it gets its name
+    ///
+    /// What has been written is read back and compared by SHA-256 with what was sent, a part that was there with what
+    /// the source has. A file that differs, or that has changed meanwhile, is an error, and what was in its place
+    /// stays.
+    #[arg(long)]
+    pub verify: bool,
     /// No progress, and no word while a server is silent
     #[arg(short, long)]
     pub quiet: bool,
@@ -151,7 +167,7 @@ pub struct Get {
 /// Copy a file of this machine to a server
 ///
 /// Until it is whole, a file is called `.ninefold-` and 16 digits there; one that stays, because the copy was killed
-/// or the server went away, may be removed.
+/// or the server went away, may be removed. With --resume it has a name that is found again.
 #[derive(Debug, Args)]
 pub struct Put {
     /// A file or, with -r, a directory of this machine
@@ -380,7 +396,7 @@ Addresses: unix:/run/x.sock/dir/file  9p://[TOKEN@]HOST[:PORT]/file  9p+tls://HO
 --server, else $NINEFOLD_SERVER, else the configuration, else the unix socket of `ninefold serve`.
 
 Exit status: 0 all done, 1 something failed, 2 the command line is wrong; 130 and 143: SIGINT or SIGTERM ended
-`get`, `put` or `cp`, and what was not whole is removed.";
+`get`, `put` or `cp`, and what was not whole is removed, or stays for --resume.";
 
 #[cfg(test)]
 mod tests {

@@ -3,11 +3,14 @@
 //! Always holds: names are single ones, and no link is followed below the directory a person named: what a server
 //! lists cannot lead a copy out of its destination.
 
+use std::fs::File;
+
 use anyhow::{Result, bail};
 use bytes::Bytes;
 use nine_io::client::{Reader, Writer};
-use nine_proto::{Attr, Time, mode};
+use nine_proto::{Attr, GetMask, Time, mode};
 
+use super::sum::Sum;
 use super::{local, remote, temp_name};
 
 /// What is copied beside the data.
@@ -60,6 +63,12 @@ impl From<&Attr> for Meta {
 }
 
 impl Meta {
+    /// Whether a copy of this has the same length and time of change, which some ends tell in whole seconds only.
+    pub fn is_like(&self, kind: Kind, size: u64, mtime: Time) -> bool {
+        let same_time = self.mtime.sec == mtime.sec && [self.mtime.nsec, 0].contains(&mtime.nsec);
+        self.kind == kind && self.size == size && same_time
+    }
+
     /// What the copy shall get. A program that runs as its owner must not become one that runs as somebody else.
     pub fn mode_for(&self, preserve: bool) -> u32 {
         if preserve { self.mode } else { self.mode & 0o1777 }
@@ -81,10 +90,18 @@ pub struct Found {
 
 impl Dir {
     /// What is in it.
-    pub async fn list(&self) -> Result<Vec<Found>> {
+    pub async fn listing(&self) -> Result<Listing> {
+        Ok(match self {
+            Dir::Local(dir) => Listing::Local(dir.listing()?),
+            Dir::Remote(dir) => Listing::Remote(dir.listing().await?),
+        })
+    }
+
+    /// The names in it.
+    pub async fn names(&self) -> Result<Vec<Vec<u8>>> {
         match self {
-            Dir::Local(dir) => dir.list(),
-            Dir::Remote(dir) => dir.list().await,
+            Dir::Local(dir) => dir.names(),
+            Dir::Remote(dir) => dir.names().await,
         }
     }
 
@@ -96,15 +113,15 @@ impl Dir {
         })
     }
 
-    /// The same, made if it does not exist.
-    pub async fn make_dir(&self, name: &[u8]) -> Result<Dir> {
+    /// The same, made if it does not exist; and whether it did.
+    pub async fn make_dir(&self, name: &[u8]) -> Result<(Dir, bool)> {
         if name.is_empty() {
-            return self.dir(name).await;
+            return Ok((self.dir(name).await?, true));
         }
         check(name)?;
         Ok(match self {
-            Dir::Local(dir) => Dir::Local(dir.make_dir(name)?),
-            Dir::Remote(dir) => Dir::Remote(dir.make_dir(name).await?),
+            Dir::Local(dir) => dir.make_dir(name).map(|(dir, was)| (Dir::Local(dir), was))?,
+            Dir::Remote(dir) => dir.make_dir(name).await.map(|(dir, was)| (Dir::Remote(dir), was))?,
         })
     }
 
@@ -127,7 +144,7 @@ impl Dir {
 
     /// Whether both are one directory, perhaps seen from two sides: what is made in one is there in the other.
     pub async fn is(&self, other: &Dir) -> Result<bool> {
-        let probe = self.create(temp_name().as_bytes()).await?;
+        let probe = self.create(temp_name().as_bytes(), &Aside::default()).await?;
         let seen = other.stat(probe.name()).await.is_ok();
         probe.discard().await;
         Ok(seen)
@@ -150,21 +167,29 @@ impl Dir {
         }
     }
 
-    /// A plain file to read.
-    pub async fn open(&self, name: &[u8], meta: &Meta) -> Result<Source> {
+    /// A plain file to read from `at` on.
+    pub async fn open(&self, name: &[u8], meta: &Meta, at: u64) -> Result<Source> {
         Ok(match self {
-            Dir::Local(dir) => Source::Local(dir.open(name)?),
-            Dir::Remote(dir) => Source::Remote(dir.open(name).await?, meta.size),
+            Dir::Local(dir) => Source::Local { file: dir.open(name)?, at, size: meta.size },
+            Dir::Remote(dir) => Source::Remote(dir.open(name, at, meta.size).await?),
         })
     }
 
     /// A file to write, which gets its name when it is whole.
-    pub async fn create(&self, name: &[u8]) -> Result<Sink> {
+    pub async fn create(&self, name: &[u8], aside: &Aside) -> Result<Sink> {
         check(name)?;
         Ok(match self {
-            Dir::Local(dir) => Sink::Local(dir.create(name)?),
-            Dir::Remote(dir) => Sink::Remote(dir.create(name).await?),
+            Dir::Local(dir) => Sink::Local(dir.create(name, aside)?),
+            Dir::Remote(dir) => Sink::Remote(dir.create(name, aside).await?),
         })
+    }
+
+    /// Removes a file.
+    pub async fn unlink(&self, name: &[u8]) -> Result<()> {
+        match self {
+            Dir::Local(dir) => dir.unlink(name),
+            Dir::Remote(dir) => dir.unlink(name).await,
+        }
     }
 
     /// A file that is there to be written as it stands: one that is more than its content.
@@ -192,19 +217,161 @@ fn check(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A file that is read.
-pub enum Source {
-    Local(std::fs::File),
-    Remote(nine_io::client::File, u64),
+/// The names of a directory, and what is known about each.
+pub enum Listing {
+    Local(local::Listing),
+    Remote(remote::Listing),
 }
 
-/// A file that is written. Dropped before [`Sink::keep`], it leaves nothing behind.
+impl Listing {
+    /// The next ones, some hundred; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Vec<Found>>> {
+        match self {
+            Listing::Local(listing) => listing.next(),
+            Listing::Remote(listing) => listing.next().await,
+        }
+    }
+}
+
+/// A file that is read, from some place on.
+pub enum Source {
+    Local { file: File, at: u64, size: u64 },
+    Remote(remote::Opened),
+}
+
+impl Source {
+    /// What is known about it now.
+    pub async fn stat(&self) -> Result<Meta> {
+        match self {
+            Source::Local { file, .. } => local::stat(file),
+            Source::Remote(opened) => Ok(Meta::from(&opened.file.getattr(GetMask::BASIC).await?)),
+        }
+    }
+
+    /// Where it is read from.
+    fn at(&self) -> u64 {
+        match self {
+            Source::Local { at, .. } => *at,
+            Source::Remote(opened) => opened.at,
+        }
+    }
+
+    /// What is before that place.
+    pub fn before(&self) -> Reading<'_> {
+        match self {
+            Source::Local { file, at, .. } => Reading::local(file, 0, *at),
+            Source::Remote(opened) => Reading::remote(&opened.file, opened.at),
+        }
+    }
+
+    /// What follows.
+    pub fn reading(&self) -> Reading<'_> {
+        match self {
+            Source::Local { file, at, size } => Reading {
+                first: Bytes::new(),
+                rest: Rest::Local { file, at: *at, size: *size, end: u64::MAX },
+            },
+            Source::Remote(remote::Opened { file, at, size, first, at_end }) => {
+                let rest = || Rest::Remote(Box::new(Reader::new(file, at + first.len() as u64, *size)));
+                Reading { first: first.clone(), rest: if *at_end { Rest::Nothing } else { rest() } }
+            }
+        }
+    }
+}
+
+/// Pieces of a file, in order.
+pub struct Reading<'f> {
+    first: Bytes,
+    rest: Rest<'f>,
+}
+
+enum Rest<'f> {
+    Nothing,
+    Local { file: &'f File, at: u64, size: u64, end: u64 },
+    Remote(Box<Reader<&'f nine_io::client::File>>),
+}
+
+impl<'f> Reading<'f> {
+    fn local(file: &'f File, at: u64, end: u64) -> Self {
+        Reading { first: Bytes::new(), rest: Rest::Local { file, at, size: end, end } }
+    }
+
+    /// From the beginning.
+    fn remote(file: &'f nine_io::client::File, end: u64) -> Self {
+        Reading { first: Bytes::new(), rest: Rest::Remote(Box::new(Reader::new(file, 0, end).until(end))) }
+    }
+
+    /// The next one; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        if !self.first.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.first)));
+        }
+        match &mut self.rest {
+            Rest::Nothing => Ok(None),
+            Rest::Local { at, end, .. } if at == end => Ok(None),
+            Rest::Local { file, at, size, end } => {
+                let mut data = local::read_at(file, *at, *size)?;
+                if let Some(data) = &mut data {
+                    data.truncate((*end - *at).min(data.len() as u64) as usize);
+                    *at += data.len() as u64;
+                }
+                Ok(data)
+            }
+            Rest::Remote(reader) => Ok(reader.next().await.transpose()?),
+        }
+    }
+}
+
+/// How a file is written before it has its name.
+#[derive(Default)]
+pub struct Aside {
+    /// As a part of this name, continued if it is there; `None`: nobody shall find it again.
+    pub part: Option<Vec<u8>>,
+    /// The length it shall have; a part that is longer is none.
+    pub size: u64,
+    /// It is read again before it is kept.
+    pub read_back: bool,
+}
+
+/// A file that is written. Dropped before [`Sink::keep`], it leaves nothing behind but a part that can be continued.
 pub enum Sink {
     Local(local::Temp),
     Remote(remote::Temp),
 }
 
 impl Sink {
+    /// From where on it is written: what is before that is there.
+    pub fn start(&self) -> u64 {
+        match self {
+            Sink::Local(temp) => temp.had,
+            Sink::Remote(temp) => temp.start(),
+        }
+    }
+
+    /// Whether a part of it was there.
+    pub fn is_continued(&self) -> bool {
+        match self {
+            Sink::Local(temp) => temp.had > 0,
+            Sink::Remote(temp) => temp.had > 0,
+        }
+    }
+
+    /// Whether it stays if it is dropped.
+    pub fn stays(&self, stays: bool) {
+        match self {
+            Sink::Local(temp) => temp.stays.set(stays),
+            Sink::Remote(temp) => temp.stays.set(stays),
+        }
+    }
+
+    /// What has been written, and was there.
+    pub fn reading(&self, end: u64) -> Reading<'_> {
+        match self {
+            Sink::Local(temp) => Reading::local(temp.file(), 0, end),
+            Sink::Remote(temp) => Reading::remote(temp.file(), end),
+        }
+    }
+
     /// The name it has until it is whole.
     fn name(&self) -> &[u8] {
         match self {
@@ -229,32 +396,45 @@ impl Sink {
     }
 }
 
-/// Moves all data; `progress` is told of each piece.
-pub async fn pump(source: &Source, sink: &Sink, mut progress: impl FnMut(usize)) -> Result<()> {
-    let mut reader = match source {
-        Source::Local(_) => None,
-        Source::Remote(file, size) => Some(Reader::new(file, 0, *size)),
+/// What [`pump`] does beside moving data.
+pub struct Pumped<'a, F> {
+    /// Told of each piece.
+    pub progress: F,
+    /// Of all that is moved.
+    pub sum: Option<&'a mut Sum>,
+    /// The sink is a part: what has been written is worth to be continued.
+    pub part: bool,
+}
+
+/// Moves all data from where the source is read from; says where it ended.
+pub async fn pump(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
+    let (mut reading, mut at) = (source.reading(), source.at());
+    let mut seen = |data: &Bytes| {
+        at += data.len() as u64;
+        (also.progress)(data.len());
+        if let Some(sum) = &mut also.sum {
+            sum.add(data);
+        }
     };
-    let mut writer = match sink {
-        Sink::Local(_) => None,
-        Sink::Remote(temp) => Some(Writer::new(temp.file(), 0)),
-    };
-    loop {
-        let data = match (source, &mut reader) {
-            (_, Some(reader)) => reader.next().await.transpose()?,
-            (Source::Local(file), _) => local::read(file)?,
-            (Source::Remote(..), None) => unreachable!("a remote source has a reader"),
-        };
-        let Some(data) = data else { break };
-        progress(Bytes::len(&data));
-        match (sink, &mut writer) {
-            (_, Some(writer)) => writer.push(data).await?,
-            (Sink::Local(temp), _) => temp.write(&data)?,
-            (Sink::Remote(_), None) => unreachable!("a remote sink has a writer"),
+    match sink {
+        Sink::Local(temp) => {
+            while let Some(data) = reading.next().await? {
+                seen(&data);
+                temp.write(&data)?;
+                temp.stays.set(also.part);
+            }
+        }
+        Sink::Remote(temp) => {
+            let mut writer = Writer::new(temp.file(), source.at());
+            while let Some(data) = reading.next().await? {
+                seen(&data);
+                writer.push(data).await?;
+                if also.part && writer.written() > 0 {
+                    temp.stays.set(true);
+                }
+            }
+            writer.finish().await?;
         }
     }
-    if let Some(writer) = &mut writer {
-        writer.finish().await?;
-    }
-    Ok(())
+    Ok(at)
 }

@@ -1,12 +1,14 @@
-//! Copies a tree: many small files at once, few large ones, directories before what is in them, their mode and time
-//! after it.
+//! Copies a tree: as many small files at once as a long link needs, few large ones, directories before what is in them,
+//! their mode and time after it.
 //!
 //! In: items, each a name in a source directory and the name it shall have in a target. Out: how many failed; each is
 //! told when it happens and the others go on, unless a server is gone.
 //!
-//! Always holds: at most [`AT_ONCE`] items are under way, of them [`LARGE_AT_ONCE`] large ones; listings run ahead of
-//! the copying by what one path of directories holds, and [`PARKED`] large files. A copy into a part of its own source
-//! ends: the directories that are made for what a person named are known again ([`Engine::refuse_own`]).
+//! Always holds: at most [`AT_ONCE`] files of [`BYTES`] are under way, and [`LARGE_AT_ONCE`] large ones beside them;
+//! [`LISTINGS`] listings run ahead until [`AHEAD`] small files or [`PARKED`] large ones wait, and bring some hundred
+//! names each at a time. Where too much is open, fewer are under way from then on. A copy into a part of its own source
+//! ends: the directories that are made for what a person named are known again ([`Engine::refuse_own`]). What arrives
+//! is what was meant, or an error ([`Engine::agree`]).
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,22 +16,34 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use anyhow::{Result, bail};
+use futures_util::future::{join, try_join};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::client::Error;
-use nine_proto::show;
+use nine_proto::{Errno, show};
 
-use super::end::{Dir, Kind, Meta, pump};
+use super::end::{Aside, Dir, Found, Kind, Listing, Meta, Pumped, Sink, Source, pump};
+use super::part::{self, There};
 use super::progress::Progress;
+use super::sum::Sum;
 use crate::fail;
 
-/// Items under way.
-const AT_ONCE: usize = 64;
+/// Small files under way, if so many may be open: at three round trips of 50 ms each, 3,400 a second.
+const AT_ONCE: usize = 512;
+/// And their bytes: in these round trips more than a link of 800 Mbit/s carries.
+const BYTES: u64 = 16 << 20;
 /// Large files under way: each may fill its window.
 const LARGE_AT_ONCE: usize = 4;
 /// From here on a file is large, bytes.
 const LARGE: u64 = 1 << 20;
-/// Large files that wait while smaller ones go on; then nothing new is begun.
+/// Directories that are listed at once: with some ten files in each as many as the files under way need, for what is
+/// listed waits behind what is read.
+const LISTINGS: usize = 256;
+/// Small files that wait; then nothing more is listed.
+const AHEAD: usize = 1024;
+/// The same of large files.
 const PARKED: usize = 256;
+/// Descriptors that a file under way may need here, its share of the directories among them.
+const DESCRIPTORS: usize = 4;
 
 /// Directories within each other. Nobody has so many; a copy that meets itself unrecognised has.
 const DEEPEST: usize = 1000;
@@ -41,14 +55,16 @@ pub struct Item {
     pub name: Vec<u8>,
     pub meta: Meta,
     pub to: Rc<Target>,
-    /// Empty: `to` itself.
-    pub new: Vec<u8>,
+    /// Its name there; empty: `to` itself; `None`: the same as in the source.
+    pub new: Option<Vec<u8>>,
     /// What is there already shall be written as it stands.
     pub in_place: bool,
-    /// What a person calls it.
-    pub path: Vec<u8>,
+    /// What a person calls it; `None`: as the directory it was found in, and its name.
+    pub path: Option<Vec<u8>>,
     /// Directories above it in this copy; 0: a person named it.
     pub depth: usize,
+    /// Stands beside a directory that a person named, until all of it has come.
+    pub mark: Option<Vec<u8>>,
 }
 
 /// A directory that is being filled; with its last item it gets its mode and time.
@@ -57,13 +73,16 @@ pub struct Target {
     parent: Option<Rc<Target>>,
     /// `None`: it was there before us and stays as it is.
     meta: Option<Meta>,
+    /// What a person calls its source.
     path: Vec<u8>,
+    /// What was in it before, where that is of interest.
+    there: Option<There>,
 }
 
 impl Target {
     /// One that a person named.
     pub fn named(dir: Dir) -> Rc<Target> {
-        Rc::new(Target { dir, parent: None, meta: None, path: Vec::new() })
+        Rc::new(Target { dir, parent: None, meta: None, path: Vec::new(), there: None })
     }
 
     /// Whether the file that has this name here is the one of `meta` that was found in `from`.
@@ -77,9 +96,17 @@ impl Target {
 pub struct Engine<'a> {
     pub recursive: bool,
     pub preserve: bool,
+    /// What does not become whole stays as a part and is continued; what has arrived is passed over.
+    pub resume: bool,
+    /// A file is compared with its source before it gets its name.
+    pub verify: bool,
+    /// Descriptors that this process may have.
+    pub descriptors: usize,
     pub progress: &'a Progress,
     /// What has been made for what a person named.
     pub tops: RefCell<Vec<Top>>,
+    /// What shows that they are not complete.
+    pub marks: RefCell<Vec<(Dir, Vec<u8>)>>,
 }
 
 /// A directory that holds everything that is made for one operand.
@@ -92,119 +119,168 @@ pub struct Top {
 
 enum Work {
     Copy(Item),
+    List(Filling),
     Finish(Target),
+}
+
+/// A directory whose names are being read.
+struct Filling {
+    listing: Listing,
+    from: Rc<Dir>,
+    to: Rc<Target>,
+    /// Of what is in it.
+    depth: usize,
 }
 
 /// What came of a piece of work.
 struct Done {
-    path: Vec<u8>,
-    result: Result<()>,
-    /// What was found in a directory.
-    children: Vec<Item>,
-    /// Where it went; the last one finishes it.
-    to: Option<Rc<Target>>,
-    large: bool,
+    share: Share,
+    /// Names that failed.
+    failed: Vec<(Vec<u8>, anyhow::Error)>,
+    then: Then,
+}
+
+enum Then {
+    /// All of it is done; the last one that leaves a directory finishes it.
+    Left(Option<Rc<Target>>),
+    /// There may be more in a directory than was found.
+    Found(Vec<Item>, Filling),
+    /// Nothing of it was done.
+    Refused(Item, anyhow::Error),
 }
 
 impl Engine<'_> {
     /// Copies all of `items`; says how many names failed.
     pub async fn run(&self, items: Vec<Item>) -> Result<usize> {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(AT_ONCE.min(self.descriptors / DESCRIPTORS).max(1));
         queue.extend(items);
         let mut running: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + '_>>> = FuturesUnordered::new();
-        let mut failed = 0;
+        let mut count = 0;
         loop {
-            while running.len() < AT_ONCE
-                && let Some(work) = queue.next()
-            {
-                running.push(Box::pin(self.step(work)));
+            while let Some((work, share)) = queue.next() {
+                running.push(Box::pin(self.step(work, share)));
             }
-            let Some(done) = running.next().await else { return Ok(failed) };
-            if let Err(error) = done.result {
-                if error.downcast_ref::<Error>().is_some_and(Error::is_disconnect) {
+            let Some(Done { share, mut failed, then }) = running.next().await else { break };
+            queue.ended(share);
+            match then {
+                Then::Refused(item, error) if is_too_much(&error) && !running.is_empty() => {
+                    queue.squeeze(running.len() / 2, item);
+                    continue;
+                }
+                Then::Refused(item, error) => {
+                    failed.push((item.path(), error));
+                    queue.leave(item.to);
+                }
+                Then::Found(items, filling) => {
+                    queue.extend(items);
+                    queue.listings.push(filling);
+                }
+                Then::Left(target) => target.into_iter().for_each(|target| queue.leave(target)),
+            }
+            queue.try_again();
+            for (path, error) in failed {
+                if error.downcast_ref().is_some_and(Error::is_disconnect) {
                     return Err(error);
                 }
-                failed += 1;
-                fail::Tally::default().fail(show(&done.path), error);
-            }
-            queue.large_running -= usize::from(done.large);
-            queue.extend(done.children);
-            if let Some(target) = done.to.and_then(Rc::into_inner) {
-                queue.finish.push(target);
+                count += 1;
+                fail::Tally::default().fail(show(&path), error);
             }
         }
+        if count == 0 {
+            for (dir, mark) in self.marks.take() {
+                dir.unlink(&mark).await?;
+            }
+        }
+        Ok(count)
     }
 
-    async fn step(&self, work: Work) -> Done {
-        match work {
-            Work::Finish(target) => {
-                let Target { dir, parent, meta, path } = target;
-                let result = match meta {
+    async fn step(&self, work: Work, share: Share) -> Done {
+        let (failed, then) = match work {
+            Work::Finish(Target { dir, parent, meta, path, .. }) => {
+                let finished = match meta {
                     Some(meta) => dir.finish(&meta, self.preserve).await,
                     None => Ok(()),
                 };
-                Done { path, result, children: Vec::new(), to: parent, large: false }
+                (finished.err().map(|error| (path, error)).into_iter().collect(), Then::Left(parent))
             }
-            Work::Copy(item) if item.meta.kind == Kind::Dir => self.dir(item).await,
-            Work::Copy(item) => {
-                let large = item.is_large();
-                let result = self.one(&item).await;
-                Done { path: item.path, result, children: Vec::new(), to: Some(item.to), large }
-            }
-        }
+            Work::List(filling) => self.list(filling).await,
+            Work::Copy(item) if item.meta.kind == Kind::Dir => match self.dir(&item).await {
+                Ok(filling) => (Vec::new(), Then::Found(Vec::new(), filling)),
+                Err(error) => (Vec::new(), Then::Refused(item, error)),
+            },
+            Work::Copy(item) => match self.one(&item).await {
+                Ok(()) => (Vec::new(), Then::Left(Some(item.to))),
+                Err(error) => (Vec::new(), Then::Refused(item, error)),
+            },
+        };
+        Done { share, failed, then }
     }
 
-    /// Makes a directory and finds what belongs into it.
-    async fn dir(&self, item: Item) -> Done {
-        let Item { from, name, meta, to, new, path, depth, .. } = item;
-        let open = async {
-            if !self.recursive {
-                bail!("Is a directory; -r copies it with everything in it");
+    /// Makes a directory, and begins to find what belongs into it.
+    async fn dir(&self, item: &Item) -> Result<Filling> {
+        let Item { name, meta, to, depth, .. } = item;
+        let new = item.as_new();
+        if !self.recursive {
+            bail!("Is a directory; -r copies it with everything in it");
+        }
+        if *depth > DEEPEST {
+            bail!("it is more than {DEEPEST} directories deep");
+        }
+        let from = item.from.dir(name).await?;
+        self.refuse_own(&from, name, meta).await?;
+        let (listing, (dir, was_there)) = if *depth == 0 {
+            if let Some(mark) = &item.mark {
+                let aside = Aside { part: Some(mark.clone()), ..Aside::default() };
+                to.dir.create(mark, &aside).await?.stays(true);
+                self.marks.borrow_mut().push((to.dir.clone(), mark.clone()));
             }
-            if depth > DEEPEST {
-                bail!("it is more than {DEEPEST} directories deep");
-            }
-            let from = from.dir(&name).await?;
-            self.refuse_own(&from, &name, &meta).await?;
-            let found = from.list().await?;
-            let dir = to.dir.make_dir(&new).await?;
-            if depth == 0 {
-                // What is made from now on lies in it, and whatever finds that comes through it.
-                let top = Top { dir: dir.clone(), name: new.clone(), meta: dir.stat(b"").await? };
-                self.tops.borrow_mut().push(top);
-                self.refuse_own(&from, &name, &meta).await?;
-            }
-            Ok((from, found, dir))
+            let (dir, was_there) = to.dir.make_dir(new).await?;
+            // What is made from now on lies in it, and whatever finds that comes through it.
+            let top = Top { dir: dir.clone(), name: new.to_vec(), meta: dir.stat(b"").await? };
+            self.tops.borrow_mut().push(top);
+            self.refuse_own(&from, name, meta).await?;
+            (from.listing().await?, (dir, was_there))
+        } else {
+            try_join(from.listing(), to.dir.make_dir(new)).await?
         };
-        let (from, found, dir) = match open.await {
-            Ok(open) => open,
-            Err(error) => {
-                return Done { path, result: Err(error), children: Vec::new(), to: Some(to), large: false };
-            }
-        };
-        let from = Rc::new(from);
-        // A directory that was named as the destination itself keeps what it is.
-        let meta = (!new.is_empty()).then_some(meta);
-        let target = Rc::new(Target { dir, parent: Some(to), meta, path: path.clone() });
-        let mut children = Vec::with_capacity(found.len());
-        let mut failed = Ok(());
-        for found in found {
-            let path = [&path[..], b"/", &found.name].concat();
-            match found.meta {
-                Ok(meta) => children.push(Item {
-                    from: from.clone(),
-                    new: found.name.clone(),
-                    name: found.name,
-                    meta,
-                    to: target.clone(),
-                    in_place: false,
-                    path,
-                    depth: depth + 1,
-                }),
-                Err(error) => failed = Err(error.context(show(&path).to_string())),
+        let mut there = self.resume.then(There::default);
+        if let (Some(there), true) = (&mut there, was_there) {
+            let mut listing = dir.listing().await?;
+            while let Some(found) = listing.next().await? {
+                there.extend(found);
             }
         }
-        Done { path, result: failed, children, to: Some(target), large: false }
+        // A directory that was named as the destination itself keeps what it is.
+        let meta = (!new.is_empty()).then_some(*meta);
+        let to = Rc::new(Target { dir, parent: Some(to.clone()), meta, path: item.path(), there });
+        Ok(Filling { listing, from: Rc::new(from), to, depth: depth + 1 })
+    }
+
+    async fn list(&self, mut filling: Filling) -> (Vec<(Vec<u8>, anyhow::Error)>, Then) {
+        let found = match filling.listing.next().await {
+            Ok(Some(found)) => found,
+            Ok(None) => return (Vec::new(), Then::Left(Some(filling.to))),
+            Err(error) => return (vec![(filling.to.path.clone(), error)], Then::Left(Some(filling.to))),
+        };
+        let Filling { from, to, depth, .. } = &filling;
+        let (mut items, mut failed) = (Vec::with_capacity(found.len()), Vec::new());
+        for Found { name, meta } in found {
+            match meta {
+                Ok(meta) => items.push(Item {
+                    from: from.clone(),
+                    name,
+                    meta,
+                    to: to.clone(),
+                    new: None,
+                    in_place: false,
+                    path: None,
+                    depth: *depth,
+                    mark: None,
+                }),
+                Err(error) => failed.push(([&to.path[..], b"/", &name].concat(), error)),
+            }
+        }
+        (failed, Then::Found(items, filling))
     }
 
     /// An error if this directory of the source is one that the copy fills. Within a session an id says which may be
@@ -227,67 +303,278 @@ impl Engine<'_> {
 
     /// Copies what is no directory.
     async fn one(&self, item: &Item) -> Result<()> {
-        let Item { from, name, meta, to, new, .. } = item;
+        let Item { from, name, meta, to, .. } = item;
         match meta.kind {
             Kind::Special => {
-                let path = show(&item.path);
-                fail::note(format_args!("{path}: a pipe, socket or device is not copied"));
+                let path = item.path();
+                fail::note(format_args!("{}: a pipe, socket or device is not copied", show(&path)));
+                return Ok(());
+            }
+            _ if self.resume && !item.in_place && self.has_arrived(item).await? => {
+                self.progress.skipped(meta.size);
                 return Ok(());
             }
             Kind::Link => {
                 let target = from.readlink(name).await?;
-                to.dir.symlink(new, &target, meta).await?;
+                to.dir.symlink(item.as_new(), &target, meta).await?;
             }
-            _ => {
-                let source = from.open(name, meta).await?;
-                let sink =
-                    if item.in_place { to.dir.open_in_place(new).await? } else { to.dir.create(new).await? };
-                pump(&source, &sink, |n| self.progress.bytes(n)).await?;
-                sink.keep(meta, self.preserve).await?;
-            }
+            _ => self.file(item).await?,
         }
         self.progress.file();
+        Ok(())
+    }
+
+    async fn file(&self, item: &Item) -> Result<()> {
+        let Item { from, name, meta, to, .. } = item;
+        let new = item.as_new();
+        let part = self.resume.then(|| part::name(new, meta));
+        let aside = Aside { part, size: meta.size, read_back: self.verify };
+        let (source, sink) = if item.in_place {
+            if self.verify {
+                bail!("what is there is more than its content: it cannot be compared");
+            }
+            try_join(from.open(name, meta, 0), to.dir.open_in_place(new)).await?
+        } else if self.resume {
+            let sink = to.dir.create(new, &aside).await?;
+            (from.open(name, meta, sink.start()).await?, sink)
+        } else {
+            try_join(from.open(name, meta, 0), to.dir.create(new, &aside)).await?
+        };
+        let checked = |n| self.progress.checked(n);
+        let mut sum = self.verify.then(Sum::new);
+        if let Some(sum) = &mut sum {
+            sum.read(source.before(), checked).await?;
+        }
+        self.progress.had(sink.start());
+        let also = Pumped { progress: |n| self.progress.bytes(n), sum: sum.as_mut(), part: self.resume };
+        let (end, ()) = join(pump(&source, &sink, also), self.sweep(item, &aside, &sink)).await;
+        let end = end?;
+        self.agree(&source, &sink, meta, end).await?;
+        if let Some(sum) = sum {
+            let mut there = Sum::new();
+            there.read(sink.reading(end), checked).await?;
+            if !sum.is(there) {
+                sink.stays(false);
+                bail!("what has arrived differs from its source, and is removed");
+            }
+        }
+        let resumed = sink.start() > 0;
+        sink.keep(meta, self.preserve).await?;
+        self.progress.resumed(resumed);
+        Ok(())
+    }
+
+    /// Whether there is a file like this, as far as one can see: by its length and time of change, and by its content
+    /// where files shall be compared.
+    async fn has_arrived(&self, item: &Item) -> Result<bool> {
+        let Item { from, name, meta, to, .. } = item;
+        let new = item.as_new();
+        let is_like = match &to.there {
+            Some(there) => there.has(new, meta),
+            None => {
+                let like = |there: Meta| meta.is_like(there.kind, there.size, there.mtime);
+                to.dir.stat(new).await.is_ok_and(like)
+            }
+        };
+        if !is_like || !self.verify || meta.kind == Kind::Link {
+            return Ok(is_like);
+        }
+        let (source, there) = try_join(from.open(name, meta, 0), to.dir.open(new, meta, 0)).await?;
+        let (mut a, mut b) = (Sum::new(), Sum::new());
+        let checked = |n| self.progress.checked(n);
+        try_join(a.read(source.reading(), checked), b.read(there.reading(), |_| ())).await?;
+        Ok(a.is(b))
+    }
+
+    /// Removes what is left of copies of what the source was before.
+    async fn sweep(&self, item: &Item, aside: &Aside, sink: &Sink) {
+        let (to, new) = (&item.to, item.as_new());
+        let Some(part) = &aside.part else { return };
+        if sink.is_continued() {
+            // Whoever began it has swept.
+            return;
+        }
+        let mut here = There::default();
+        let there = match &to.there {
+            Some(there) => there,
+            // Who may not see the names leaves them alone.
+            None => {
+                to.dir.names().await.unwrap_or_default().iter().for_each(|name| here.part(name));
+                &here
+            }
+        };
+        for old in there.parts_of(new) {
+            // A source may have files with such names of its own.
+            if old != part && item.from.stat(old).await.is_err() {
+                let _ = to.dir.unlink(old).await;
+            }
+        }
+    }
+
+    /// An error if what was read, up to `end`, is not what was meant. A file that grows or shrinks meanwhile arrives
+    /// with the length it had when its end was read; but one that was continued, or shall be compared, must not change.
+    async fn agree(&self, source: &Source, sink: &Sink, meant: &Meta, end: u64) -> Result<()> {
+        let strict = sink.is_continued() || self.verify;
+        if !strict && end >= meant.size {
+            return Ok(());
+        }
+        let now = source.stat().await?;
+        if strict && (now.size, now.mtime) != (meant.size, meant.mtime) {
+            sink.stays(false);
+            bail!("it has changed while it was copied");
+        }
+        if end < meant.size && end != now.size {
+            bail!("it ends after {end} of {} bytes", now.size);
+        }
         Ok(())
     }
 }
 
 impl Item {
+    /// Its name in the target.
+    fn as_new(&self) -> &[u8] {
+        self.new.as_deref().unwrap_or(&self.name)
+    }
+
+    fn path(&self) -> Vec<u8> {
+        let found = || [&self.to.path[..], b"/", &self.name].concat();
+        self.path.clone().unwrap_or_else(found)
+    }
+
     fn is_large(&self) -> bool {
         self.meta.kind == Kind::File && self.meta.size >= LARGE
     }
 }
 
-/// What is to be done, the deepest first, so that little is open at a time.
-#[derive(Default)]
+/// Whether less open files would have helped, here or there.
+fn is_too_much(error: &anyhow::Error) -> bool {
+    let there = error.downcast_ref().map(Error::errno);
+    let here = error.downcast_ref().copied();
+    there.is_some_and(|e| matches!(e, Errno::EMFILE | Errno::ENFILE))
+        || here.is_some_and(|e| matches!(e, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+/// What is to be done, the deepest first, so that little is open at a time; and how much is under way.
 struct Queue {
     finish: Vec<Target>,
     small: Vec<Item>,
     large: Vec<Item>,
-    large_running: usize,
+    dirs: Vec<Item>,
+    listings: Vec<Filling>,
+    /// Until something else is done.
+    again: Vec<Item>,
+    /// Files under way at most, large ones not counted.
+    at_once: usize,
+    files: usize,
+    bytes: u64,
+    larges: usize,
+    lists: usize,
+}
+
+/// What a piece of work takes of what may be under way.
+#[derive(Clone, Copy)]
+enum Share {
+    File(u64),
+    Large,
+    Listing,
 }
 
 impl Queue {
-    fn extend(&mut self, items: Vec<Item>) {
-        let (large, mut small): (Vec<_>, Vec<_>) = items.into_iter().partition(Item::is_large);
-        self.large.extend(large);
-        // Files before directories: what is listed is copied before more is listed.
-        small.sort_by_key(|item| item.meta.kind != Kind::Dir);
-        self.small.extend(small);
+    fn new(at_once: usize) -> Queue {
+        Queue {
+            finish: Vec::new(),
+            small: Vec::new(),
+            large: Vec::new(),
+            dirs: Vec::new(),
+            listings: Vec::new(),
+            again: Vec::new(),
+            at_once,
+            files: 0,
+            bytes: 0,
+            larges: 0,
+            lists: 0,
+        }
     }
 
-    fn next(&mut self) -> Option<Work> {
-        if let Some(target) = self.finish.pop() {
-            return Some(Work::Finish(target));
+    fn extend(&mut self, items: impl IntoIterator<Item = Item>) {
+        for item in items {
+            let queue = match item.meta.kind {
+                Kind::Dir => &mut self.dirs,
+                _ if item.is_large() => &mut self.large,
+                _ => &mut self.small,
+            };
+            queue.push(item);
         }
-        if self.large_running < LARGE_AT_ONCE
+    }
+
+    /// What may be begun now.
+    fn next(&mut self) -> Option<(Work, Share)> {
+        let next = self.next_file().or_else(|| self.next_listing());
+        match next {
+            Some((_, Share::File(bytes))) => {
+                self.files += 1;
+                self.bytes += bytes;
+            }
+            Some((_, Share::Large)) => self.larges += 1,
+            Some((_, Share::Listing)) => self.lists += 1,
+            None => {}
+        }
+        next
+    }
+
+    fn next_file(&mut self) -> Option<(Work, Share)> {
+        if self.larges < LARGE_AT_ONCE.min(self.at_once)
             && let Some(item) = self.large.pop()
         {
-            self.large_running += 1;
-            return Some(Work::Copy(item));
+            return Some((Work::Copy(item), Share::Large));
         }
-        if self.large.len() >= PARKED {
+        if self.files >= self.at_once {
             return None;
         }
-        self.small.pop().map(Work::Copy)
+        if let Some(target) = self.finish.pop() {
+            return Some((Work::Finish(target), Share::File(0)));
+        }
+        let bytes = self.small.last()?.meta.size;
+        if self.files > 0 && self.bytes + bytes > BYTES {
+            return None;
+        }
+        self.small.pop().map(|item| (Work::Copy(item), Share::File(bytes)))
+    }
+
+    fn next_listing(&mut self) -> Option<(Work, Share)> {
+        let enough = self.small.len() >= AHEAD || self.large.len() >= PARKED;
+        if enough || self.lists >= LISTINGS.min(self.at_once) {
+            return None;
+        }
+        let listing = self.listings.pop().map(Work::List);
+        Some((listing.or_else(|| self.dirs.pop().map(Work::Copy))?, Share::Listing))
+    }
+
+    /// It is not under way any more.
+    fn ended(&mut self, share: Share) {
+        match share {
+            Share::File(bytes) => {
+                self.files -= 1;
+                self.bytes -= bytes;
+            }
+            Share::Large => self.larges -= 1,
+            Share::Listing => self.lists -= 1,
+        }
+    }
+
+    /// One thing less to wait for.
+    fn leave(&mut self, target: Rc<Target>) {
+        self.finish.extend(Rc::into_inner(target));
+    }
+
+    /// Less shall be under way from now on; when something of it has ended, the item is tried again.
+    fn squeeze(&mut self, at_once: usize, item: Item) {
+        self.at_once = at_once.clamp(1, self.at_once);
+        self.again.push(item);
+    }
+
+    fn try_again(&mut self) {
+        let again = std::mem::take(&mut self.again);
+        self.extend(again);
     }
 }

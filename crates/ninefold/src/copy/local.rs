@@ -1,10 +1,13 @@
 //! This machine's end of a copy. Every name is looked up in a directory that is open, and never through a link.
 //!
-//! Always holds: a file that is being written has a name of its own until it is whole; if it never is, that name goes.
+//! Always holds: a file that is being written has a name of its own until it is whole; if it never is, that name goes,
+//! or stays as that of a part.
 
+use std::cell::Cell;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -14,11 +17,13 @@ use nine_proto::Time;
 use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 
-use super::end::{Found, Kind, Meta};
-use super::temp_name;
+use super::end::{Aside, Found, Kind, Meta};
+use super::{some_more, temp_name};
 
 /// Read at once, bytes.
-const PIECE: usize = 256 * 1024;
+const PIECE: u64 = 256 * 1024;
+/// Names looked at in one go.
+const NAMES: usize = 1024;
 /// How directories are opened, never through a link.
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -33,29 +38,18 @@ impl Dir {
         Ok(Dir(Rc::new(fs::openat(CWD, path, DIR.difference(OFlags::NOFOLLOW), Mode::empty())?)))
     }
 
-    pub fn list(&self) -> Result<Vec<Found>> {
-        let mut found = Vec::new();
-        for entry in fs::Dir::read_from(&*self.0)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b"..") {
-                found.push(Found { name: name.to_vec(), meta: self.stat(name) });
-            }
-        }
-        Ok(found)
+    pub fn listing(&self) -> Result<Listing> {
+        Ok(Listing { dir: self.clone(), entries: fs::Dir::read_from(&*self.0)? })
+    }
+
+    /// The names in it.
+    pub fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let mut listing = self.listing()?;
+        std::iter::from_fn(|| listing.name().transpose()).collect()
     }
 
     pub fn stat(&self, name: &[u8]) -> Result<Meta> {
-        let st = fs::statat(&*self.0, dot(name), AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(Meta {
-            kind: Kind::of(st.st_mode),
-            id: st.st_ino,
-            mode: st.st_mode & 0o7777,
-            uid: st.st_uid,
-            gid: st.st_gid,
-            size: st.st_size as u64,
-            mtime: Time { sec: st.st_mtime, nsec: st.st_mtime_nsec as u32 },
-        })
+        Ok(meta(&fs::statat(&*self.0, dot(name), AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
     pub fn dir(&self, name: &[u8]) -> Result<Dir> {
@@ -67,9 +61,11 @@ impl Dir {
         }
     }
 
-    pub fn make_dir(&self, name: &[u8]) -> Result<Dir> {
+    /// Also whether it was there before.
+    pub fn make_dir(&self, name: &[u8]) -> Result<(Dir, bool)> {
         match fs::mkdirat(&*self.0, name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => self.dir(name),
+            Ok(()) => Ok((self.dir(name)?, false)),
+            Err(Errno::EXIST) => Ok((self.dir(name)?, true)),
             Err(e) => Err(e.into()),
         }
     }
@@ -100,16 +96,57 @@ impl Dir {
         Ok(fd.into())
     }
 
-    pub fn create(&self, name: &[u8]) -> Result<Temp> {
-        let temp = temp_name();
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = fs::openat(&*self.0, &*temp, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(Temp { file: fd.into(), names: Some((self.0.clone(), temp, name.to_vec())) })
+    pub fn create(&self, name: &[u8], aside: &Aside) -> Result<Temp> {
+        let new = |temp: Vec<u8>| -> rustix::io::Result<Temp> {
+            let file = self.make(&temp, aside.read_back)?;
+            Ok(Temp {
+                file,
+                had: 0,
+                names: Some((self.0.clone(), temp, name.to_vec())),
+                stays: Cell::new(false),
+            })
+        };
+        let Some(part) = &aside.part else { return Ok(new(temp_name().into_bytes())?) };
+        match new(part.clone()) {
+            Err(Errno::EXIST) => {}
+            made => return Ok(made?),
+        }
+        let Some((mut file, had)) = self.part(part, aside)? else {
+            fs::unlinkat(&*self.0, &**part, AtFlags::empty())?;
+            return Ok(new(part.clone())?);
+        };
+        file.seek(SeekFrom::Start(had))?;
+        let names = Some((self.0.clone(), part.clone(), name.to_vec()));
+        Ok(Temp { file, had, names, stays: Cell::new(true) })
+    }
+
+    fn make(&self, temp: &[u8], read_back: bool) -> rustix::io::Result<File> {
+        let flags = OFlags::CREATE | OFlags::EXCL | writing(read_back);
+        Ok(fs::openat(&*self.0, temp, flags, Mode::RUSR | Mode::WUSR)?.into())
+    }
+
+    /// A part that is there, and its length; `None`: something that cannot be one of ours for this source. In a
+    /// directory that others may write to, a name that can be guessed may be somebody else's file, or a link to one.
+    fn part(&self, part: &[u8], aside: &Aside) -> Result<Option<(File, u64)>> {
+        let st = fs::statat(&*self.0, part, AtFlags::SYMLINK_NOFOLLOW)?;
+        if Kind::of(st.st_mode) != Kind::File {
+            return Ok(None);
+        }
+        let file: File =
+            fs::openat(&*self.0, part, writing(aside.read_back) | OFlags::NONBLOCK, Mode::empty())?.into();
+        let st = fs::fstat(&file)?;
+        let ours = st.st_uid == rustix::process::geteuid().as_raw() && st.st_nlink == 1;
+        let size = st.st_size as u64;
+        Ok((Kind::of(st.st_mode) == Kind::File && ours && size <= aside.size).then_some((file, size)))
     }
 
     pub fn open_in_place(&self, name: &[u8]) -> Result<Temp> {
         let fd = fs::openat(&*self.0, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Temp { file: fd.into(), names: None })
+        Ok(Temp { file: fd.into(), had: 0, names: None, stays: Cell::new(false) })
+    }
+
+    pub fn unlink(&self, name: &[u8]) -> Result<()> {
+        Ok(fs::unlinkat(&*self.0, name, AtFlags::empty())?)
     }
 
     pub fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
@@ -117,17 +154,58 @@ impl Dir {
     }
 }
 
+/// The names of a directory, and what is known about each.
+pub struct Listing {
+    dir: Dir,
+    entries: fs::Dir,
+}
+
+impl Listing {
+    /// The next ones; `None` at the end.
+    pub fn next(&mut self) -> Result<Option<Vec<Found>>> {
+        let mut found = Vec::new();
+        while found.len() < NAMES
+            && let Some(name) = self.name()?
+        {
+            match self.dir.stat(&name) {
+                // It has gone meanwhile.
+                Err(e) if e.downcast_ref() == Some(&Errno::NOENT) => {}
+                meta => found.push(Found { name, meta }),
+            }
+        }
+        Ok((!found.is_empty()).then_some(found))
+    }
+
+    fn name(&mut self) -> Result<Option<Vec<u8>>> {
+        loop {
+            let Some(entry) = self.entries.next().transpose()? else { return Ok(None) };
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
+                return Ok(Some(name.to_vec()));
+            }
+        }
+    }
+}
+
 /// A file that is being written.
 pub struct Temp {
     file: File,
+    /// Bytes that were there.
+    pub had: u64,
     /// Its directory, its name for now, and the one it shall have; `None`: it had its name before.
-    names: Option<(Rc<OwnedFd>, String, Vec<u8>)>,
+    names: Option<(Rc<OwnedFd>, Vec<u8>, Vec<u8>)>,
+    /// It is worth to be continued.
+    pub stays: Cell<bool>,
 }
 
 impl Temp {
     /// Empty: it had its name before.
     pub fn name(&self) -> &[u8] {
-        self.names.as_ref().map_or(b"", |(_, temp, _)| temp.as_bytes())
+        self.names.as_ref().map_or(b"", |(_, temp, _)| temp)
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     pub fn write(&self, data: &[u8]) -> Result<()> {
@@ -137,7 +215,11 @@ impl Temp {
     pub fn keep(mut self, meta: &Meta, preserve: bool) -> Result<()> {
         let Some((dir, temp, name)) = &self.names else { return Ok(()) };
         dress(&self.file, meta, preserve)?;
-        fs::renameat(&**dir, &**temp, &**dir, &**name)?;
+        match fs::renameat(&**dir, &**temp, &**dir, &**name) {
+            // Another copy of the same source, into the same part, has been faster.
+            Err(Errno::NOENT) if is_at(&self.file, dir, name) => {}
+            renamed => renamed?,
+        }
         self.names = None;
         Ok(())
     }
@@ -145,18 +227,55 @@ impl Temp {
 
 impl Drop for Temp {
     fn drop(&mut self) {
-        if let Some((dir, temp, _)) = &self.names {
+        if let Some((dir, temp, _)) = &self.names
+            && !self.stays.get()
+        {
             let _ = fs::unlinkat(&**dir, &**temp, AtFlags::empty());
         }
     }
 }
 
-/// The next piece of a file; `None` at its end.
-pub fn read(mut file: &File) -> Result<Option<Bytes>> {
-    let mut piece = vec![0; PIECE];
-    let n = file.read(&mut piece)?;
+/// Whether the file has this name.
+fn is_at(file: &File, dir: &OwnedFd, name: &[u8]) -> bool {
+    let here = fs::fstat(file).map(|st| (st.st_dev, st.st_ino));
+    let there = fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|st| (st.st_dev, st.st_ino));
+    here.is_ok() && here == there
+}
+
+/// How a file is opened that is written; it may be read to compare it.
+fn writing(read_back: bool) -> OFlags {
+    let access = if read_back { OFlags::RDWR } else { OFlags::WRONLY };
+    access | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+/// What is known about a file that is open.
+pub fn stat(file: &File) -> Result<Meta> {
+    Ok(meta(&fs::fstat(file)?))
+}
+
+/// The next piece of a file that is believed to have `size` bytes; `None` at its end.
+pub fn read_at(file: &File, at: u64, size: u64) -> Result<Option<Bytes>> {
+    let mut piece = vec![0; some_more(at, size).min(PIECE) as usize];
+    let n = loop {
+        match file.read_at(&mut piece, at) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            read => break read?,
+        }
+    };
     piece.truncate(n);
     Ok((n > 0).then(|| piece.into()))
+}
+
+fn meta(st: &fs::Stat) -> Meta {
+    Meta {
+        kind: Kind::of(st.st_mode),
+        id: st.st_ino,
+        mode: st.st_mode & 0o7777,
+        uid: st.st_uid,
+        gid: st.st_gid,
+        size: st.st_size as u64,
+        mtime: Time { sec: st.st_mtime, nsec: st.st_mtime_nsec as u32 },
+    }
 }
 
 /// Owner first, for a change of owner takes set-id bits away; time last.

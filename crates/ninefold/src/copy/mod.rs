@@ -6,11 +6,13 @@
 mod end;
 mod engine;
 mod local;
+mod part;
 mod progress;
 mod remote;
+mod sum;
 
 use std::cell::RefCell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -57,8 +59,7 @@ pub fn cp(args: cli::Cp, config: &Config) -> Result<Tally> {
 }
 
 fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -> Result<Tally> {
-    // Without more descriptors fewer directories are open, and a wide tree fails.
-    let _ = rt::raise_nofile();
+    let descriptors = rt::raise_nofile().map_or(FEW, |most| usize::try_from(most).unwrap_or(usize::MAX));
     dial::run_tidy(remote, copying.quiet, async |sessions| {
         let mut tally = Tally::default();
         let several = sources.len() > 1;
@@ -75,14 +76,21 @@ fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -
         let engine = Engine {
             recursive: copying.recursive,
             preserve: copying.preserve,
+            resume: copying.resume,
+            verify: copying.verify,
+            descriptors,
             progress: &progress,
             tops: RefCell::default(),
+            marks: RefCell::default(),
         };
         let failed = engine.run(items).await;
         progress.end();
+        if failed.is_err() && copying.resume {
+            fail::note("what has come is kept; the same line goes on from there");
+        }
         let failed = failed?;
-        if failed > 0 && copying.recursive {
-            fail::note(format_args!("{} files are copied, {failed} failed", progress.files()));
+        if failed > 0 && copying.recursive || copying.resume && !copying.quiet {
+            fail::note(progress.summary(copying.resume, failed));
         }
         tally.add(failed);
         Ok(tally)
@@ -101,21 +109,24 @@ async fn item(
         Operand::Local(path) => local_source(path, !copying.recursive)?,
         Operand::Remote(place) => remote_source(sessions, place, !copying.recursive).await?,
     };
+    let path = operand.to_string().trim_end_matches('/').as_bytes().to_vec();
+    // A directory that the same copy has made is no other directory to copy into.
+    let is_tree = copying.resume && copying.recursive && meta.kind == Kind::Dir;
+    let mark = |new: &[u8]| is_tree.then(|| part::mark(new, &path));
     let Destination { target, new, in_place } = match to {
-        Operand::Local(path) => local_destination(path, several).with_context(|| to.to_string())?,
+        Operand::Local(path) => local_destination(path, several, mark).with_context(|| to.to_string())?,
         Operand::Remote(place) => {
-            remote_destination(sessions, place, several).await.with_context(|| to.to_string())?
+            remote_destination(sessions, place, several, mark).await.with_context(|| to.to_string())?
         }
     };
     if new.is_none() && name.is_empty() && !copying.recursive {
         bail!("Is a directory; -r copies it with everything in it");
     }
-    let new = new.unwrap_or_else(|| name.clone());
-    let path = operand.to_string().trim_end_matches('/').as_bytes().to_vec();
-    if meta.kind != Kind::Dir && target.has(&from, &new, &meta).await {
+    if meta.kind != Kind::Dir && target.has(&from, new.as_ref().unwrap_or(&name), &meta).await {
         bail!("{to}: it is the same file");
     }
-    Ok(Item { from: Rc::new(from), name, meta, to: target, new, in_place, path, depth: 0 })
+    let mark = new.as_deref().and_then(mark);
+    Ok(Item { from: Rc::new(from), name, meta, to: target, new, in_place, path: Some(path), depth: 0, mark })
 }
 
 type Source = (Dir, Vec<u8>, Meta);
@@ -158,13 +169,25 @@ struct Destination {
     in_place: bool,
 }
 
-fn local_destination(path: &Path, several: bool) -> Result<Destination> {
-    let into = |dir: &Path, new: Option<&std::ffi::OsStr>, in_place| {
+fn local_destination(
+    path: &Path,
+    several: bool,
+    mark: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Result<Destination> {
+    let into = |dir: &Path, new: Option<&OsStr>, in_place| {
         let target = Target::named(Dir::Local(local::Dir::named(dir)?));
         Ok(Destination { target, new: new.map(|new| new.as_bytes().to_vec()), in_place })
     };
     let real = match path.canonicalize() {
-        Ok(real) if real.is_dir() => return into(&real, None, false),
+        Ok(real) if real.is_dir() => {
+            if let (Some(parent), Some(name)) = (real.parent(), real.file_name())
+                && let Some(mark) = mark(name.as_bytes())
+                && parent.join(OsStr::from_bytes(&mark)).is_file()
+            {
+                return into(parent, Some(name), false);
+            }
+            return into(&real, None, false);
+        }
         Ok(real) => Some(real),
         Err(_) => None,
     };
@@ -178,9 +201,22 @@ fn local_destination(path: &Path, several: bool) -> Result<Destination> {
     into(path.parent().unwrap_or(path), Some(name), special)
 }
 
-async fn remote_destination(sessions: &Sessions, place: &Place, several: bool) -> Result<Destination> {
+async fn remote_destination(
+    sessions: &Sessions,
+    place: &Place,
+    several: bool,
+    mark: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Result<Destination> {
     let known = match sessions.walk(place, true).await {
         Ok(file) if file.qid().is_dir() => {
+            if let Some((_, name)) = place.split()
+                && let Some(mark) = mark(name)
+                && let (dir, _) = sessions.parent(place).await?
+                && dir.walk(&mark).await.is_ok()
+            {
+                let target = Target::named(Dir::Remote(remote::Dir::new(dir)));
+                return Ok(Destination { target, new: Some(name.to_vec()), in_place: false });
+            }
             let target = Target::named(Dir::Remote(remote::Dir::new(file)));
             return Ok(Destination { target, new: None, in_place: false });
         }
@@ -206,6 +242,17 @@ async fn remote_destination(sessions: &Sessions, place: &Place, several: bool) -
 fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<nine_io::client::Error>().is_some_and(|e| e.errno() == Errno::ENOENT)
 }
+
+/// Bytes to ask for at `at` of a file that is believed to have `size`: one more shows that it ends there; and some, in
+/// case it does not tell its length.
+fn some_more(at: u64, size: u64) -> u64 {
+    (size.saturating_sub(at) + 1).max(SOME)
+}
+
+/// Bytes of a file that may be without length.
+const SOME: u64 = 4096;
+/// Descriptors that every process may have.
+const FEW: usize = 256;
 
 /// A name that nothing else has, for a file that is not whole yet.
 fn temp_name() -> String {

@@ -22,7 +22,11 @@ pub struct Progress {
     /// When something was shown last.
     shown: Cell<Option<Instant>>,
     bytes: Cell<u64>,
+    had: Cell<u64>,
+    checked: Cell<u64>,
     files: Cell<u64>,
+    resumed: Cell<u64>,
+    skipped: Cell<u64>,
 }
 
 enum Look {
@@ -43,25 +47,69 @@ impl Progress {
                 Look::Bar(bar)
             }
         };
-        let begin = Instant::now();
-        Self { look, begin, shown: Cell::new(None), bytes: Cell::new(0), files: Cell::new(0) }
+        let zero = || Cell::new(0);
+        Self {
+            look,
+            begin: Instant::now(),
+            shown: Cell::new(None),
+            bytes: zero(),
+            had: zero(),
+            checked: zero(),
+            files: zero(),
+            resumed: zero(),
+            skipped: zero(),
+        }
     }
 
     /// Bytes have been moved.
     pub fn bytes(&self, n: usize) {
-        self.bytes.set(self.bytes.get() + n as u64);
+        add(&self.bytes, n as u64);
         self.show(Instant::now());
+    }
+
+    /// Bytes have been read to compare them.
+    pub fn checked(&self, n: usize) {
+        add(&self.checked, n as u64);
+        self.show(Instant::now());
+    }
+
+    /// Bytes were there already.
+    pub fn had(&self, n: u64) {
+        add(&self.had, n);
+        if let (Look::Bar(bar), 1..) = (&self.look, n) {
+            bar.set_position(self.had.get() + self.bytes.get());
+            bar.reset_eta();
+        }
     }
 
     /// A file is done.
     pub fn file(&self) {
-        self.files.set(self.files.get() + 1);
+        add(&self.files, 1);
         self.show(Instant::now());
     }
 
-    /// Files done.
-    pub fn files(&self) -> u64 {
-        self.files.get()
+    /// One of them may have been continued.
+    pub fn resumed(&self, yes: bool) {
+        add(&self.resumed, yes.into());
+    }
+
+    /// A file was there already.
+    pub fn skipped(&self, size: u64) {
+        add(&self.skipped, 1);
+        self.had(size);
+    }
+
+    /// What it came to, with so many failures; `resume`: also what was there before.
+    pub fn summary(&self, resume: bool, failed: usize) -> String {
+        let mut said = format!("{} files are copied", self.files.get());
+        if resume {
+            let (resumed, skipped) = (self.resumed.get(), self.skipped.get());
+            said += &format!(", {resumed} of them resumed, {skipped} were there");
+        }
+        if failed > 0 {
+            said += &format!(", {failed} failed");
+        }
+        said
     }
 
     /// Nothing more comes.
@@ -81,17 +129,30 @@ impl Progress {
                 if self.shown.replace(Some(now)).is_none() {
                     bar.set_draw_target(ProgressDrawTarget::stderr());
                 }
-                bar.set_position(self.bytes.get());
-                bar.set_message(format!("{} files", self.files.get()));
+                bar.set_position(self.had.get() + self.bytes.get());
+                bar.set_prefix(format!("{} files", self.files.get()));
+                bar.set_message(self.compared());
             }
             Look::Lines => {
                 if is_due(self.shown.get().unwrap_or(self.begin), now) {
                     self.shown.set(Some(now));
-                    fail::note(line(self.files.get(), self.bytes.get(), now.duration_since(self.begin)));
+                    let line = line(self.files.get(), self.bytes.get(), now.duration_since(self.begin));
+                    fail::note(line + &self.compared());
                 }
             }
         }
     }
+
+    fn compared(&self) -> String {
+        match self.checked.get() {
+            0 => String::new(),
+            n => format!(", {} compared", HumanBytes(n)),
+        }
+    }
+}
+
+fn add(to: &Cell<u64>, n: u64) {
+    to.set(to.get() + n);
 }
 
 fn is_due(last: Instant, now: Instant) -> bool {
@@ -108,8 +169,10 @@ fn bar(size: Option<u64>) -> ProgressBar {
     let style = |template: &str| ProgressStyle::with_template(template).expect("a good template");
     let bar = match size {
         Some(size) => ProgressBar::new(size)
-            .with_style(style("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go")),
-        None => ProgressBar::no_length().with_style(style("{spinner} {msg}, {bytes}, {bytes_per_sec}")),
+            .with_style(style("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go{msg}")),
+        None => {
+            ProgressBar::no_length().with_style(style("{spinner} {prefix}, {bytes}, {bytes_per_sec}{msg}"))
+        }
     };
     bar.set_draw_target(ProgressDrawTarget::hidden());
     bar

@@ -1,7 +1,11 @@
 //! A server's end of a copy.
 //!
 //! In .L a file is written under a name of its own and renamed when it is whole. The older dialects cannot rename onto
-//! a file that exists, so there it is written in place; one that is new is removed if it does not become whole.
+//! a file that exists, so there it is written in place, and one that is new is removed if it does not become whole; a
+//! part, or what is to be compared first, has a name of its own there as well, and what it replaces is removed before.
+//!
+//! Always holds: the bytes of a part that are more than [`WINDOW`] before its end are all there, for never more of them
+//! are under way, and writes are begun in order.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -10,13 +14,22 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use anyhow::Result;
-use futures_util::future::join;
-use nine_io::client::{Error, File};
+use bytes::Bytes;
+use futures_util::future::{join, join_all};
+use nine_io::client::{Entry, Error, File};
 use nine_net::{Env, rt};
 use nine_proto::{Errno, GetMask, NOGID, OpenFlags, Qid, SetAttr, TimeSet};
 
-use super::end::{Found, Meta};
-use super::temp_name;
+use super::end::{Aside, Found, Kind, Meta};
+use super::{some_more, temp_name};
+
+/// So much of the end of a part is written again, bytes: no less than `Options::window` of any client of ours.
+const WINDOW: u64 = 8 << 20;
+/// A file that is not larger is asked for at one go, bytes.
+const AT_ONE_GO: u64 = 128 * 1024;
+/// Directory data asked for at first, and then at once, bytes: some hundred names, which are looked at together.
+const FIRST_NAMES: u32 = 8 * 1024;
+const NAMES: u32 = 24 * 1024;
 
 /// A directory, walked to.
 #[derive(Clone)]
@@ -27,21 +40,21 @@ impl Dir {
         Dir(Rc::new(file))
     }
 
-    pub async fn list(&self) -> Result<Vec<Found>> {
-        let mut found = Vec::new();
-        let mut reading = self.0.read_dir().await?;
-        while let Some(block) = reading.next_with_attrs(GetMask::BASIC).await {
-            for entry in block? {
-                let name = entry.name.into_vec();
-                let meta = match entry.attr {
-                    Some(attr) => Ok(Meta::from(&attr)),
-                    // The listing swallowed the reason; asking again tells it.
-                    None => self.stat(&name).await,
-                };
-                found.push(Found { name, meta });
-            }
+    pub async fn listing(&self) -> Result<Listing> {
+        let open = self.0.open("", OpenFlags::READ).await?;
+        let ahead = open.read_dir_block(0, FIRST_NAMES).await;
+        Ok(Listing { dir: self.clone(), open, ahead })
+    }
+
+    /// The names in it.
+    pub async fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let open = self.0.open("", OpenFlags::READ).await?;
+        let (mut names, mut at) = (Vec::new(), 0);
+        while let Some((entries, next)) = open.read_dir_block(at, u32::MAX).await? {
+            names.extend(entries.into_iter().map(|entry| entry.name.into_vec()));
+            at = next;
         }
-        Ok(found)
+        Ok(names)
     }
 
     /// Whether both were walked to from one root.
@@ -62,11 +75,12 @@ impl Dir {
         Ok(Dir::new(file))
     }
 
-    pub async fn make_dir(&self, name: &[u8]) -> Result<Dir> {
+    /// Also whether it was there before.
+    pub async fn make_dir(&self, name: &[u8]) -> Result<(Dir, bool)> {
         let made = self.0.mkdir(name, 0o700, NOGID).await;
         match (made, self.dir(name).await) {
             // It exists, whatever this server's word for that is.
-            (_, Ok(dir)) => Ok(dir),
+            (made, Ok(dir)) => Ok((dir, made.is_err())),
             (Err(e), Err(_)) => Err(e.into()),
             (Ok(_), Err(e)) => Err(e),
         }
@@ -78,6 +92,14 @@ impl Dir {
 
     pub async fn symlink(&self, name: &[u8], target: &[u8], meta: &Meta) -> Result<()> {
         match self.0.symlink(name, target, NOGID).await {
+            Err(e) if e.errno() == Errno::EEXIST && self.0.client().dialect().is_l() => {
+                let temp = temp_name();
+                self.0.symlink(&temp, target, NOGID).await?;
+                if let Err(e) = self.0.rename(&temp, &self.0, name).await {
+                    let _ = self.0.unlink(&temp, false).await;
+                    return Err(e.into());
+                }
+            }
             Err(e) if e.errno() == Errno::EEXIST => {
                 self.0.unlink(name, false).await?;
                 self.0.symlink(name, target, NOGID).await?;
@@ -92,16 +114,28 @@ impl Dir {
         Ok(())
     }
 
-    pub async fn open(&self, name: &[u8]) -> Result<File> {
-        Ok(self.0.open(name, OpenFlags::READ).await?)
+    /// A plain file, open, and its first bytes from `at` on: all of a small one, and then one byte less than was asked
+    /// for, which shows that it ends there.
+    pub async fn open(&self, name: &[u8], at: u64, size: u64) -> Result<Opened> {
+        let file = self.0.open(name, OpenFlags::READ).await?;
+        let asked = some_more(at, size);
+        let first = if asked <= AT_ONE_GO { Some(file.read(at, asked as u32).await?) } else { None };
+        let at_end = first.as_ref().is_some_and(|first| {
+            first.is_empty() || (first.len() as u64) < asked && at + first.len() as u64 == size
+        });
+        Ok(Opened { file, at, size, first: first.unwrap_or_default(), at_end })
     }
 
-    pub async fn create(&self, name: &[u8]) -> Result<Temp> {
-        let (dir, flags) = (&self.0, OpenFlags::WRITE);
-        let end = |file, fate| Temp { file, dir: dir.clone(), name: name.to_vec(), fate };
-        if dir.client().dialect().is_l() {
-            let temp = temp_name();
-            let file = Making::begin(dir.clone(), temp.clone(), flags | OpenFlags::EXCL).await?;
+    pub async fn create(&self, name: &[u8], aside: &Aside) -> Result<Temp> {
+        let (dir, is_l) = (&self.0, self.0.client().dialect().is_l());
+        let flags = if aside.read_back { OpenFlags::RDWR } else { OpenFlags::WRITE };
+        let end = |file, fate| Temp::new(file, dir, name, fate);
+        if let Some(part) = &aside.part {
+            return self.create_part(name, part, flags, aside.size).await;
+        }
+        if is_l || aside.read_back {
+            let temp = temp_name().into_bytes();
+            let file = Making::begin(dir.clone(), temp.clone(), flags).await?;
             return Ok(end(file, Fate::Renamed(temp)));
         }
         match dir.create(name, flags, 0o600, NOGID).await {
@@ -114,14 +148,98 @@ impl Dir {
         }
     }
 
+    /// A part that is there is continued, if it can be.
+    async fn create_part(&self, name: &[u8], part: &[u8], flags: OpenFlags, size: u64) -> Result<Temp> {
+        let dir = &self.0;
+        let make = || Making::begin(dir.clone(), part.to_vec(), flags);
+        let end = |file, had| {
+            let mut temp = Temp::new(file, dir, name, Fate::Renamed(part.to_vec()));
+            (temp.had, temp.calm) = (had, true);
+            temp
+        };
+        let refused = match make().await {
+            Ok(file) => return Ok(end(file, 0)),
+            Err(e) if e.is_disconnect() => return Err(e.into()),
+            Err(e) => e,
+        };
+        // It may exist, in whatever words the server says so.
+        let Ok(there) = dir.walk(part).await else { return Err(refused.into()) };
+        let attr = there.getattr(GetMask::BASIC).await?;
+        let meta = Meta::from(&attr);
+        // A name that can be guessed may be somebody else's link.
+        if meta.kind != Kind::File || is_more(there.qid(), &meta) || attr.nlink > 1 || meta.size > size {
+            dir.unlink(part, false).await?;
+            return Ok(end(make().await?, 0));
+        }
+        let temp = end(there.open_here(flags).await?, meta.size);
+        temp.stays.set(true);
+        Ok(temp)
+    }
+
+    pub async fn unlink(&self, name: &[u8]) -> Result<()> {
+        Ok(self.0.unlink(name, false).await?)
+    }
+
     pub async fn open_in_place(&self, name: &[u8]) -> Result<Temp> {
         let file = self.0.open(name, OpenFlags::WRITE).await?;
-        Ok(Temp { file, dir: self.0.clone(), name: name.to_vec(), fate: Fate::AsItIs })
+        Ok(Temp::new(file, &self.0, name, Fate::AsItIs))
     }
 
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         dress(&self.0, meta, preserve).await
     }
+}
+
+/// The names of a directory, and what is known about each; the next ones come while these are looked at.
+pub struct Listing {
+    dir: Dir,
+    open: File,
+    /// And where to go on after them.
+    ahead: Result<Option<(Vec<Entry>, u64)>, Error>,
+}
+
+impl Listing {
+    /// The next ones; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Vec<Found>>> {
+        let Some((entries, next)) = std::mem::replace(&mut self.ahead, Ok(None))? else { return Ok(None) };
+        let found = join_all(entries.into_iter().map(|entry| self.found(entry)));
+        let (found, ahead) = join(found, self.open.read_dir_block(next, NAMES)).await;
+        self.ahead = ahead;
+        let lost = |found: &Found| found.meta.as_ref().is_err_and(is_disconnect);
+        let found: Vec<_> = found.into_iter().flatten().collect();
+        match found.iter().position(lost) {
+            Some(at) => found.into_iter().nth(at).map(|found| found.meta.map(|_| None)).expect("it is there"),
+            None => Ok(Some(found)),
+        }
+    }
+
+    /// `None`: it has gone meanwhile.
+    async fn found(&self, entry: Entry) -> Option<Found> {
+        let name = entry.name.into_vec();
+        let meta = match entry.attr {
+            Some(attr) => Ok(Meta::from(&attr)),
+            None => self.dir.stat(&name).await,
+        };
+        let is_gone =
+            |e: &anyhow::Error| e.downcast_ref().is_some_and(|e: &Error| e.errno() == Errno::ENOENT);
+        (!meta.as_ref().is_err_and(is_gone)).then_some(Found { name, meta })
+    }
+}
+
+fn is_disconnect(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(Error::is_disconnect)
+}
+
+/// A file to be read, and what has come with the answer.
+pub struct Opened {
+    pub file: File,
+    /// Where the first bytes begin.
+    pub at: u64,
+    /// The length it is believed to have.
+    pub size: u64,
+    pub first: Bytes,
+    /// Nothing follows them.
+    pub at_end: bool,
 }
 
 /// A file with a name of its own that is being made. Dropped on the way, it is made nevertheless and then removed: a
@@ -130,14 +248,14 @@ struct Making {
     /// `None`: it is made, or could not be.
     create: Option<Pin<Box<Create>>>,
     dir: Rc<File>,
-    name: String,
+    name: Vec<u8>,
 }
 
 type Create = dyn Future<Output = Result<File, Error>>;
 
 impl Making {
-    fn begin(dir: Rc<File>, name: String, flags: OpenFlags) -> Making {
-        let (parent, temp) = (dir.clone(), name.clone());
+    fn begin(dir: Rc<File>, name: Vec<u8>, flags: OpenFlags) -> Making {
+        let (parent, temp, flags) = (dir.clone(), name.clone(), flags | OpenFlags::EXCL);
         let create = async move { parent.create(&temp, flags, 0o600, NOGID).await };
         Making { create: Some(Box::pin(create)), dir, name }
     }
@@ -168,7 +286,7 @@ impl Drop for Making {
 
 /// Whether a file is more than its content, so that another one in its place would not do.
 pub fn is_more(qid: Qid, meta: &Meta) -> bool {
-    qid.ty & (Qid::APPEND | Qid::EXCL) != 0 || meta.kind == super::end::Kind::Special
+    qid.ty & (Qid::APPEND | Qid::EXCL) != 0 || meta.kind == Kind::Special
 }
 
 /// A file that is being written.
@@ -177,12 +295,18 @@ pub struct Temp {
     dir: Rc<File>,
     name: Vec<u8>,
     fate: Fate,
+    /// Bytes that were there.
+    pub had: u64,
+    /// It is worth to be continued.
+    pub stays: Cell<bool>,
+    /// Its mode and time come before its name: who sees the name sees the time.
+    calm: bool,
 }
 
 /// What becomes of a file.
 enum Fate {
     /// It gets its name at the end, or is removed under this one.
-    Renamed(String),
+    Renamed(Vec<u8>),
     /// It has its name, and loses it unless all goes well.
     New,
     /// It was there before and stays, gets mode and time.
@@ -192,12 +316,22 @@ enum Fate {
 }
 
 impl Temp {
+    fn new(file: File, dir: &Rc<File>, name: &[u8], fate: Fate) -> Temp {
+        let (dir, name) = (dir.clone(), name.to_vec());
+        Temp { file, dir, name, fate, had: 0, stays: Cell::new(false), calm: false }
+    }
+
     /// What it is called for now.
     pub fn name(&self) -> &[u8] {
         match &self.fate {
-            Fate::Renamed(temp) => temp.as_bytes(),
+            Fate::Renamed(temp) => temp,
             _ => &self.name,
         }
+    }
+
+    /// From where on it is written.
+    pub fn start(&self) -> u64 {
+        self.had.saturating_sub(WINDOW)
     }
 
     pub async fn discard(mut self) {
@@ -216,9 +350,15 @@ impl Temp {
 
     pub async fn keep(mut self, meta: &Meta, preserve: bool) -> Result<()> {
         match &self.fate {
+            Fate::Renamed(temp) if self.calm => {
+                dress(&self.file, meta, preserve).await?;
+                self.rename(temp).await?;
+                self.fate = Fate::AsItIs;
+                Ok(())
+            }
             Fate::Renamed(temp) => {
                 // Neither needs the other, and both are one round trip.
-                let renamed = self.dir.rename(temp, &self.dir, &self.name);
+                let renamed = self.rename(temp);
                 let (dressed, renamed) = join(dress(&self.file, meta, preserve), renamed).await;
                 renamed?;
                 self.fate = Fate::AsItIs;
@@ -232,12 +372,37 @@ impl Temp {
             Fate::AsItIs => Ok(()),
         }
     }
+
+    async fn rename(&self, temp: &[u8]) -> Result<(), Error> {
+        let rename = || self.dir.rename(temp, &self.dir, &self.name);
+        match rename().await {
+            // The older dialects replace nothing. What stays if the next step fails is whole.
+            Err(e) if e.errno() == Errno::EOPNOTSUPP && !self.dir.client().dialect().is_l() => {
+                let stays = self.stays.replace(true);
+                if let Err(e) = self.dir.unlink(&self.name, false).await {
+                    self.stays.set(stays);
+                    return Err(e);
+                }
+                rename().await
+            }
+            // Another copy of the same source, into the same part, has been faster.
+            Err(e) if e.errno() == Errno::ENOENT && self.is_there().await => Ok(()),
+            renamed => renamed,
+        }
+    }
+
+    async fn is_there(&self) -> bool {
+        self.dir.walk(&self.name).await.is_ok_and(|there| there.qid().path == self.file.qid().path)
+    }
 }
 
 impl Drop for Temp {
     fn drop(&mut self) {
+        if self.stays.get() {
+            return;
+        }
         let name = match &mut self.fate {
-            Fate::Renamed(temp) => std::mem::take(temp).into_bytes(),
+            Fate::Renamed(temp) => std::mem::take(temp),
             Fate::New => std::mem::take(&mut self.name),
             Fate::Old | Fate::AsItIs => return,
         };

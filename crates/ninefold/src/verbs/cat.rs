@@ -1,8 +1,14 @@
-//! `cat`: files to the standard output, read ahead where their length is known.
+//! `cat`: files to the standard output, read ahead where their length is known; the next ones are opened meanwhile.
+
+use std::future::poll_fn;
+use std::task::Poll;
 
 use anyhow::{Result, bail};
-use nine_io::client::Reader;
-use nine_proto::{GetMask, OpenFlags};
+use futures_util::future::try_join;
+use futures_util::lock::Mutex;
+use futures_util::stream::{StreamExt, iter};
+use nine_io::client::{File, Options, Reader};
+use nine_proto::{GetMask, OpenFlags, Qid};
 
 use crate::cli;
 use crate::config::Config;
@@ -11,22 +17,46 @@ use crate::fail::Tally;
 use crate::operand::Place;
 use crate::output::Output;
 
+/// Files that are opened before it is their turn, and of which a piece is asked for if they have a length.
+const AHEAD: usize = 8;
+
 pub fn run(args: cli::Cat, config: &Config) -> Result<Tally> {
     let remote = config.remote(&args.remote)?;
     let places = Place::all(&args.paths, &remote)?;
     dial::run(remote, async |sessions| {
         let mut tally = Tally::default();
         let mut out = Output::new();
-        for place in &places {
-            let result = cat(&sessions, place, &mut out).await;
-            tally.check(place, result)?;
+        let dialling = Mutex::new(());
+        let open = async |place| (place, open(&sessions, &dialling, place).await);
+        let mut files = iter(&places).map(open).buffered(AHEAD);
+        let mut next = files.next().await;
+        while let Some((place, file)) = next {
+            let print = async {
+                let printed = async { print(file?, &mut out).await };
+                tally.check(place, printed.await).map(drop)
+            };
+            // What is final ends the verb whether or not the next file is open.
+            ((), next) = try_join(print, async { Ok(files.next().await) }).await?;
         }
         out.flush()?;
         Ok(tally)
     })
 }
 
-async fn cat(sessions: &Sessions, place: &Place, out: &mut Output) -> Result<()> {
+/// A file that is open.
+struct Opened {
+    reader: Reader<Box<File>>,
+    /// Its length, if it tells one.
+    size: u64,
+    /// A piece has been asked for.
+    begun: bool,
+}
+
+async fn open(sessions: &Sessions, dialling: &Mutex<()>, place: &Place) -> Result<Opened> {
+    // One after the other, so that each server is dialled once.
+    let alone = dialling.lock().await;
+    sessions.root(place).await?;
+    drop(alone);
     let file = sessions.walk(place, true).await?;
     if file.qid().is_dir() {
         bail!("Is a directory");
@@ -34,7 +64,23 @@ async fn cat(sessions: &Sessions, place: &Place, out: &mut Output) -> Result<()>
     // A file that has no length to tell is read piece by piece.
     let size = file.getattr(GetMask::SIZE).await.map_or(0, |attr| attr.size);
     let file = file.open_here(OpenFlags::READ).await?;
-    let mut reader = Reader::new(&file, 0, size);
+    let begun = size > 0 && file.qid().ty & (Qid::APPEND | Qid::EXCL) == 0;
+    let mut reader = Reader::new(Box::new(file), 0, size);
+    if begun {
+        reader.set_window(0);
+        poll_fn(|cx| {
+            reader.begin(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+    Ok(Opened { reader, size, begun })
+}
+
+async fn print(Opened { mut reader, size, begun }: Opened, out: &mut Output) -> Result<()> {
+    if begun {
+        reader.set_window(Options::default().window);
+    }
     while let Some(data) = reader.next().await {
         out.bytes(&data?)?;
         if size == 0 {

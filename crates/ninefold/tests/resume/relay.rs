@@ -1,0 +1,177 @@
+//! A relay between a client and a server, which sees messages: it counts them, stops at a place, cuts, or holds answers
+//! back until enough has been asked.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Message types of the manual.
+pub const TLOPEN: u8 = 12;
+pub const TWRITE: u8 = 118;
+pub const TREAD: u8 = 116;
+pub const RREAD: u8 = 117;
+pub const RWRITE: u8 = 119;
+
+/// From client to server, or back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Up,
+    Down,
+}
+
+/// Longer than anything here takes, unless it hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub struct Relay {
+    path: PathBuf,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Messages by type.
+    counts: Vec<usize>,
+    /// Bytes up and down.
+    bytes: [u64; 2],
+    /// Nothing more passes this way after so many bytes.
+    stop: Option<(Way, u64)>,
+    stopped: bool,
+    /// Messages of the first type wait until so many of the second have passed.
+    hold: Option<(u8, u8, usize)>,
+    cut: bool,
+}
+
+impl Relay {
+    /// Of the server on the socket `server`, on a socket beside it.
+    pub fn start(server: &Path, name: &str) -> Relay {
+        let path = server.with_file_name(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let shared = Arc::new(Shared::default());
+        shared.state.lock().unwrap().counts = vec![0; 256];
+        let (server, all) = (server.to_path_buf(), shared.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, server) = (client.unwrap(), UnixStream::connect(&server).unwrap());
+                for (way, from, to) in [(Way::Up, &client, &server), (Way::Down, &server, &client)] {
+                    let (from, to, shared) =
+                        (from.try_clone().unwrap(), to.try_clone().unwrap(), all.clone());
+                    std::thread::spawn(move || shared.pass(way, from, to));
+                }
+            }
+        });
+        Relay { path, shared }
+    }
+
+    /// The word that names it to the program.
+    pub fn address(&self) -> String {
+        format!("unix:{}", self.path.display())
+    }
+
+    /// Nothing more passes this way after so many bytes.
+    pub fn stop_after(&self, way: Way, bytes: u64) {
+        self.shared.state.lock().unwrap().stop = Some((way, bytes));
+    }
+
+    /// Waits until that is so.
+    pub fn is_stopped(&self) {
+        let state = self.shared.state.lock().unwrap();
+        let (state, _) =
+            self.shared.changed.wait_timeout_while(state, LIMIT, |state| !state.stopped).unwrap();
+        assert!(state.stopped, "only {:?} bytes have passed", state.bytes);
+    }
+
+    /// Messages of the type `held` wait until `count` of the type `asked` have passed.
+    pub fn hold(&self, held: u8, asked: u8, count: usize) {
+        self.shared.state.lock().unwrap().hold = Some((held, asked, count));
+    }
+
+    /// Everything passes from now on.
+    pub fn go_on(&self) {
+        let mut state = self.shared.state.lock().unwrap();
+        (state.stop, state.stopped) = (None, false);
+        self.shared.changed.notify_all();
+    }
+
+    /// The connections end, without a word.
+    pub fn cut(&self) {
+        self.shared.state.lock().unwrap().cut = true;
+        self.shared.changed.notify_all();
+    }
+
+    /// Messages of this type that have passed.
+    pub fn count(&self, ty: u8) -> usize {
+        self.shared.state.lock().unwrap().counts[usize::from(ty)]
+    }
+
+    /// Requests that have passed.
+    pub fn requests(&self) -> usize {
+        self.shared.state.lock().unwrap().counts.iter().step_by(2).sum()
+    }
+
+    /// Bytes that have passed this way.
+    pub fn bytes(&self, way: Way) -> u64 {
+        self.shared.state.lock().unwrap().bytes[way as usize]
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+impl Shared {
+    fn pass(&self, way: Way, mut from: UnixStream, mut to: UnixStream) {
+        while let Some(message) = message(&mut from) {
+            let ty = message[4];
+            let mut state = self.state.lock().unwrap();
+            state.counts[usize::from(ty)] += 1;
+            self.changed.notify_all();
+            loop {
+                let bytes = state.bytes[way as usize];
+                let stop = state.stop.is_some_and(|(stop, most)| stop == way && bytes >= most);
+                let hold = state.hold.is_some_and(|(held, asked, count)| {
+                    held == ty && state.counts[usize::from(asked)] < count
+                });
+                if state.cut || !(stop || hold) {
+                    break;
+                }
+                state.stopped |= stop;
+                self.changed.notify_all();
+                state = self.changed.wait(state).unwrap();
+            }
+            state.bytes[way as usize] += message.len() as u64;
+            let cut = state.cut;
+            drop(state);
+            if cut || to.write_all(&message).is_err() {
+                break;
+            }
+        }
+        for end in [from, to] {
+            // The other way may have ended it.
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn message(from: &mut UnixStream) -> Option<Vec<u8>> {
+    let mut size = [0; 4];
+    match from.read_exact(&mut size) {
+        Err(e) if e.kind() != ErrorKind::Interrupted => return None,
+        read => read.unwrap(),
+    }
+    let mut message = vec![0; u32::from_le_bytes(size) as usize];
+    message[..4].copy_from_slice(&size);
+    from.read_exact(&mut message[4..]).ok()?;
+    Some(message)
+}
