@@ -77,6 +77,8 @@ pub fn is_root() -> bool {
 }
 
 const GUEST: &str = "the Linux kernel as a client";
+const HTTP: &str = "nine-bench streaming beside HTTP";
+const SFTP: &str = "nine-bench streaming beside SFTP";
 
 const NEEDS: &[Need] = &[
     Need { program: "qemu-system-x86_64", package: "qemu-system-x86", covers: GUEST, all: false },
@@ -98,5 +100,10 @@ const NEEDS: &[Need] = &[
         covers: "the kernel's client over a mux of servers",
         all: false,
     },
+    Need { program: "nginx", package: "nginx-light", covers: HTTP, all: false },
+    Need { program: "curl", package: "curl", covers: HTTP, all: false },
+    Need { program: "sshd", package: "openssh-server", covers: SFTP, all: false },
+    Need { program: "sftp", package: "openssh-client", covers: SFTP, all: false },
+    Need { program: "rsync", package: "rsync", covers: "nine-bench streaming beside rsync", all: false },
     Need { program: "tshark", package: "tshark", covers: "what wireshark says of our bytes", all: false },
 ];

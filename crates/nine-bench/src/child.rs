@@ -8,14 +8,19 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use crate::{limit, ours};
+use crate::{each, limit, ours};
 
 /// The first word of a child's command line; the second is its parent.
 pub const ROLE: &str = "__child";
+
+/// In which /proc tells processor time, on every Linux.
+const TICK_MS: u64 = 10;
 
 /// A child. Dropping it ends it.
 pub struct Child(std::process::Child);
@@ -33,10 +38,19 @@ impl Child {
 
     /// Another program, its output in a file.
     pub fn program(words: &[&OsStr], log: &Path) -> io::Result<Self> {
+        Self::placed(&[&[OsStr::new("exec")], words].concat(), log, |_| Ok(()))
+    }
+
+    /// A role, its output in a file; `place` says where it runs.
+    pub fn placed(
+        words: &[&OsStr],
+        log: &Path,
+        place: impl FnOnce(&mut Command) -> io::Result<()>,
+    ) -> io::Result<Self> {
         let log = std::fs::File::create(log)?;
-        let words = [&[OsStr::new("exec")], words].concat();
-        let child = command(&words)?.stdout(log.try_clone()?).stderr(log).spawn()?;
-        Ok(Self(child))
+        let mut command = command(words)?;
+        place(&mut command)?;
+        Ok(Self(command.stdout(log.try_clone()?).stderr(log).spawn()?))
     }
 
     pub fn pid(&self) -> Pid {
@@ -46,6 +60,33 @@ impl Child {
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.0.try_wait()?.is_some())
+    }
+
+    /// Waits until it has ended by itself; it is an error if that takes longer than `limit`.
+    pub fn wait(&mut self, limit: Duration) -> io::Result<ExitStatus> {
+        first_end(std::slice::from_ref(self), limit)?;
+        self.0.wait()
+    }
+
+    /// Processor time that it has had, of all its threads and of the kernel for them; of its children nothing.
+    pub fn cpu(&self) -> io::Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
+        // The name, in parentheses, may hold anything; utime and stime are the twelfth and thirteenth field behind it.
+        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+        Ok(Duration::from_millis(ticks * TICK_MS))
+    }
+}
+
+/// Waits until one of them has ended; it is an error if that takes longer than `limit`.
+pub fn first_end(children: &[Child], limit: Duration) -> io::Result<()> {
+    let open = |child: &Child| pidfd_open(child.pid(), PidfdFlags::empty());
+    let fds = children.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+    match poll(&mut polled, Some(&limit))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
     }
 }
 
@@ -81,6 +122,7 @@ pub fn main(words: &[OsString]) -> io::Result<()> {
         (Some("echo"), [socket]) => limit::echo(Path::new(socket)),
         (Some("relay"), [socket, to]) => limit::relay(Path::new(socket), Path::new(to)),
         (Some("bulk"), [socket, file]) => limit::bulk(Path::new(socket), Path::new(file)),
+        (Some("each"), [address, program @ ..]) => each::serve(address, program),
         (Some("exec"), [program, args @ ..]) => Err(Command::new(program).args(args).exec()),
         _ => Err(unknown()),
     }

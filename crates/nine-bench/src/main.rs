@@ -10,6 +10,8 @@
 
 mod args;
 mod child;
+mod each;
+mod far;
 mod files;
 mod limit;
 mod mux;
@@ -23,6 +25,7 @@ mod rpc;
 mod scratch;
 mod server;
 mod stats;
+mod streaming;
 mod turns;
 mod wire;
 
@@ -42,7 +45,7 @@ struct Experiment {
     run: fn(Pace, Option<&str>) -> io::Result<Report>,
 }
 
-const EXPERIMENTS: &[Experiment] = &[rpc::EXPERIMENT, mux::EXPERIMENT];
+const EXPERIMENTS: &[Experiment] = &[rpc::EXPERIMENT, mux::EXPERIMENT, streaming::EXPERIMENT];
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();

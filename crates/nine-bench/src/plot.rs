@@ -29,7 +29,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 400.0;
 /// Room for labels: left, right, top, bottom.
 const ROOM: [f64; 4] = [72.0, 16.0, 34.0, 48.0];
-const COLOURS: [&str; 3] = ["#1f77b4", "#d9730d", "#7f7f7f"];
+const COLOURS: [&str; 7] = ["#1f77b4", "#d9730d", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b", "#b8a000"];
 /// From this ratio of the largest to the smallest x on, the axes are logarithmic.
 const WIDE: f64 = 32.0;
 

@@ -35,6 +35,35 @@ const MUX: &[&str] = &[
     "noisy",
 ];
 
+const STREAMING: &[&str] = &[
+    "read50_vs_http",
+    "write50_vs_http",
+    "read05_vs_http",
+    "compat50_vs_http",
+    "plain50_vs_http",
+    "kernel_mux50_vs_http",
+    "open_first_byte_rtts",
+    "tree50_sftp_speedup",
+    "cpu_vs_nginx",
+    "fair8_worst",
+    "read15_vs_http",
+    "read100_vs_http",
+    "read200_vs_http",
+    "write05_vs_http",
+    "write15_vs_http",
+    "write100_vs_http",
+    "write200_vs_http",
+    "nginx",
+    "curl",
+    "openssh",
+    "rsync",
+    "diod",
+    "noisy",
+];
+
+const LINES: &[&str] =
+    &["streaming-fair.svg", "streaming-read.svg", "streaming-sizes.svg", "streaming-write.svg"];
+
 const PLOTS: &[&str] = &[
     "figure-10.svg",
     "figure-11.svg",
@@ -59,6 +88,11 @@ fn mux_ends_with_every_key_of_its_result_line_and_every_figure() {
     ends_with_every_key("mux", MUX, PLOTS);
 }
 
+#[test]
+fn streaming_ends_with_every_key_of_its_result_line_and_every_figure() {
+    ends_with_every_key("streaming", STREAMING, LINES);
+}
+
 fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     let (tmp, out_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (json, svg) = (out_dir.path().join("json"), out_dir.path().join("plots"));
@@ -71,12 +105,14 @@ fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     let keys: Vec<&str> = result.split(' ').map(|pair| pair.split_once('=').expect("key=value").0).collect();
     assert_eq!(keys, expected);
     // What needs no peer is never left out, and a peer that is missing is said to be.
-    if text.contains("diod as a mounted server is MISSING") || text.contains("diod is MISSING") {
-        let said = "NOT COVERED: nine-bench beside diod (package diod)\n";
+    for missing in text.lines().filter(|line| line.contains("MISSING")) {
+        let said = format!("NOT COVERED: nine-bench {name}: {missing}\n");
         std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()).unwrap();
     }
-    for pair in result.split(' ').filter(|pair| pair.ends_with("=na")) {
-        assert!(pair.contains("diod") && text.contains("diod is MISSING"), "{pair}");
+    for key in result.split(' ').filter_map(|pair| pair.strip_suffix("=na")) {
+        let why = |line: &str| line.contains("MISSING") || line.contains(&format!("{key} is na"));
+        assert!(text.lines().any(why), "{key}: {text}");
+        assert!(name == "streaming" || key.contains("diod"), "{key}");
     }
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     assert!(json["rows"].as_array().is_some_and(|rows| rows.len() > 10), "{json}");

@@ -1,42 +1,28 @@
 //! diod, the 9P server that Debian has. It serves 9P2000.L alone, in messages of 65,512 bytes at most, with 16 threads
 //! for each tree and one more for each connection.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nine_sim::delay::Side;
 use rustix::process::geteuid;
 
+use super::{Peer, find};
 use crate::child::Child;
+use crate::far::Far;
 use crate::server::{SILENCE, Server};
 
 /// The largest message it agrees to.
 const MSIZE: u32 = 65_512;
 
-/// Serves `dir` with its own defaults, but for authentication, which it would do with munge. As the only user it may
-/// leave out what it otherwise does at each request to become that user, which makes it faster.
-/// `None`: it is not installed.
+/// Serves `dir` at a socket. `None`: it is not installed.
 pub fn start(dir: &Path, sockets: &Path) -> io::Result<Option<Server>> {
-    let Some(program) = find() else { return Ok(None) };
     let socket = sockets.join("diod");
-    let uid = geteuid().as_raw().to_string();
-    let words = [
-        program.as_os_str(),
-        OsStr::new("-f"),
-        OsStr::new("-n"),
-        OsStr::new("-c"),
-        OsStr::new("/dev/null"),
-        OsStr::new("-u"),
-        OsStr::new(&uid),
-        OsStr::new("-l"),
-        socket.as_os_str(),
-        OsStr::new("-e"),
-        dir.as_os_str(),
-    ];
+    let Some(words) = words(dir, &["-l".into(), socket.clone().into()]) else { return Ok(None) };
     let log = sockets.join("diod.log");
-    let mut child = Child::program(&words, &log)?;
+    let mut child = Child::program(&words.iter().map(OsString::as_os_str).collect::<Vec<_>>(), &log)?;
     let begun = Instant::now();
     while std::os::unix::net::UnixStream::connect(&socket).is_err() {
         if child.has_ended()? || begun.elapsed() > SILENCE {
@@ -48,17 +34,29 @@ pub fn start(dir: &Path, sockets: &Path) -> io::Result<Option<Server>> {
     Ok(Some(Server::peer(child, socket, dir.display().to_string(), MSIZE)))
 }
 
-/// The version of the package; `None`: there is none.
-pub fn version() -> Option<String> {
-    find()?;
-    let said = Command::new("dpkg-query").args(["-W", "-f=${Version}", "diod"]).output().ok()?;
-    let version = String::from_utf8(said.stdout).ok()?;
-    Some(if version.is_empty() { "unknown".into() } else { version })
+/// The same at a port of the other side, a process for each client: a diod that listens itself asks for the name of
+/// each client's address, and hangs up where nobody can tell.
+pub fn start_far(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
+    let (log, port) = (run.join("diod.log"), far.free_port(Side::There)?);
+    let at = format!("{}:{port}", far.server());
+    let Some(words) = words(dir, &["-r", "0", "-w", "1"].map(OsString::from)) else { return Ok(None) };
+    let mut child = far.role(Side::There, &[&["each".into(), at.into()], &words[..]].concat(), &log)?;
+    far.wait_for(&mut child, Side::There, port, &log)?;
+    Ok(Some(Peer { child, port }))
 }
 
-fn find() -> Option<std::path::PathBuf> {
-    ["/usr/sbin/diod", "/usr/local/sbin/diod"]
-        .map(std::path::PathBuf::from)
-        .into_iter()
-        .find(|path| path.exists())
+/// With its own defaults, but for authentication, which it would do with munge. As the only user it may leave out what
+/// it otherwise does at each request to become that user, which makes it faster.
+fn words(dir: &Path, clients: &[OsString]) -> Option<Vec<OsString>> {
+    let uid = geteuid().as_raw().to_string();
+    let mut words: Vec<OsString> = vec![find("diod")?.into()];
+    words.extend(["-f", "-n", "-c", "/dev/null", "-L", "stderr", "-u", &uid].map(OsString::from));
+    words.extend_from_slice(clients);
+    words.extend(["-e".into(), dir.into()]);
+    Some(words)
+}
+
+/// The version of the package; `None`: there is none.
+pub fn version() -> Option<String> {
+    super::version("diod", "diod")
 }

@@ -1,0 +1,81 @@
+//! OpenSSH: sshd with the file server in it, and sftp. Host and user have keys of this run; there are no passwords, and
+//! no file of the machine's own ssh is read.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nine_sim::delay::Side;
+use rustix::process::geteuid;
+
+use super::{Peer, find};
+use crate::far::Far;
+
+/// Lets this user in with the key in `run`. `None`: it is not installed.
+pub fn start(far: &Far, run: &Path) -> io::Result<Option<Peer>> {
+    let (Some(program), Some(_), Some(keygen)) = (find("sshd"), find("sftp"), find("ssh-keygen")) else {
+        return Ok(None);
+    };
+    let (host, log, port) = (run.join("host-key"), run.join("sshd.log"), far.free_port(Side::There)?);
+    for key in [&host, &key(run)] {
+        let mut make = Command::new(&keygen);
+        make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(key).stdin(Stdio::null());
+        if !make.status()?.success() {
+            return Err(io::Error::other("ssh-keygen makes no key"));
+        }
+    }
+    if geteuid().is_root() {
+        // Where it locks itself up before it knows who is there; its package makes it when the service starts.
+        fs::create_dir_all("/run/sshd")?;
+    }
+    let options = [
+        format!("ListenAddress={}:{port}", far.server()),
+        format!("HostKey={}", host.display()),
+        format!("AuthorizedKeysFile={}", key(run).with_extension("pub").display()),
+        "StrictModes=no".into(),
+        "UsePAM=no".into(),
+        "PasswordAuthentication=no".into(),
+        "KbdInteractiveAuthentication=no".into(),
+        "PermitRootLogin=prohibit-password".into(),
+        "PidFile=none".into(),
+        "Subsystem=sftp internal-sftp".into(),
+    ];
+    let mut words: Vec<OsString> = vec![program.into()];
+    words.extend(["-D", "-e", "-f", "/dev/null"].map(OsString::from));
+    words.extend(options.into_iter().flat_map(|option| ["-o".into(), option.into()]));
+    let mut child = far.start(Side::There, &words, &log)?;
+    far.wait_for(&mut child, Side::There, port, &log)?;
+    Ok(Some(Peer { child, port }))
+}
+
+/// What sftp is told to do. Paths have nothing in them that it would not take as it is.
+pub enum Order<'a> {
+    Get(&'a Path, &'a Path),
+    GetTree(&'a Path, &'a Path),
+    Put(&'a Path, &'a Path),
+}
+
+/// A session that does one thing.
+pub fn sftp(server: SocketAddr, run: &Path, order: Order<'_>) -> io::Result<Vec<OsString>> {
+    let (verb, from, to) = match order {
+        Order::Get(from, to) => ("get", from, to),
+        Order::GetTree(from, to) => ("get -r", from, to),
+        Order::Put(from, to) => ("put", from, to),
+    };
+    let batch = run.join("sftp.batch");
+    fs::write(&batch, format!("{verb} \"{}\" \"{}\"\n", from.display(), to.display()))?;
+    let options =
+        ["BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "IdentitiesOnly=yes"];
+    let mut words: Vec<OsString> = ["sftp", "-q", "-F", "none"].map(OsString::from).into();
+    words.extend(options.iter().flat_map(|option| ["-o", option]).map(OsString::from));
+    words.extend(["-i".into(), key(run).into(), "-P".into(), server.port().to_string().into()]);
+    words.extend(["-b".into(), batch.into(), server.ip().to_string().into()]);
+    Ok(words)
+}
+
+fn key(run: &Path) -> PathBuf {
+    run.join("user-key")
+}

@@ -1,0 +1,392 @@
+//! One file from end to end, by cold clients: sizes, round trips, both directions, everybody in turn.
+//!
+//! The time is that of a process, from its start to its end, with its connection and whatever it says before and after
+//! the data; what it takes for an empty file is its set-up.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::Duration;
+
+use nine_sim::delay::Side;
+
+use super::plain::Plain;
+use super::{Contest, MIDDLE};
+use crate::args::Pace;
+use crate::peers::{curl, sftp};
+use crate::plot::{Figure, Plot};
+use crate::report::{Report, Row};
+use crate::stats::median;
+
+/// The round trips of all tables.
+pub(super) const RTTS: [Duration; 5] = [
+    Duration::from_micros(500),
+    Duration::from_millis(15),
+    MIDDLE,
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+];
+
+/// Who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tool {
+    /// Ours, with streams.
+    Streams,
+    /// Ours, with a window of Treads or Twrites.
+    Compat,
+    /// The same from diod, which knows no streams.
+    Diod,
+    /// nginx and curl.
+    Http,
+    /// OpenSSH.
+    Sftp,
+    /// One request at a time.
+    Plain(Plain),
+}
+
+use Tool::{Compat, Diod, Http, Sftp, Streams};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// What is copied, and over which link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cell {
+    direction: Direction,
+    rtt: Duration,
+    /// Of the file, MB.
+    size: u64,
+}
+
+/// Seconds of everybody's turns.
+type Times = BTreeMap<(Cell, Tool), Vec<f64>>;
+
+/// Who takes part in tables, in the order of their turns, and their names.
+const ALL: [(Tool, &str); 7] = [
+    (Streams, "streams"),
+    (Http, "HTTP"),
+    (Compat, "compat"),
+    (Diod, "compat, diod"),
+    (Sftp, "SFTP"),
+    (Tool::Plain(Plain::Seed), "plain 8 KiB"),
+    (Tool::Plain(Plain::Msize), "plain 1 MiB"),
+];
+
+/// The sizes of files that a run needs, MB.
+pub(super) fn sizes(pace: Pace) -> &'static [u64] {
+    pace.of(&[0, 10, 50, 100, 200], &[0, 10, 25, 50, 200], &[0, 1])
+}
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let mut times = Times::new();
+    for rtt in RTTS {
+        contest.link(rtt);
+        for direction in [Direction::Read, Direction::Write] {
+            for (size, turns) in plan(contest.pace, direction, rtt) {
+                run(contest, Cell { direction, rtt, size }, &turns, &mut times)?;
+            }
+        }
+    }
+    keys(contest, &times, report);
+    rows(&times, report);
+    figures(&times, report);
+    Ok(())
+}
+
+/// What is measured at a round trip, by the file's size: who, and how often.
+fn plan(pace: Pace, direction: Direction, rtt: Duration) -> Vec<(u64, Vec<(Tool, usize)>)> {
+    let everybody = |rounds| ALL.map(|(tool, _)| (tool, rounds)).to_vec();
+    let once = |tools: &[Tool]| tools.iter().map(|tool| (*tool, 1)).collect::<Vec<_>>();
+    let seed = Tool::Plain(Plain::Seed);
+    match (pace, direction) {
+        // What keys need goes first and twice. Plain 9P goes on as it begins, so it gets one size.
+        (Pace::Full, Direction::Read) => {
+            let whole = [Streams, Http, Compat, Diod, Sftp];
+            let mut large = vec![(Streams, 2), (Http, 2), (Diod, 1), (Compat, 1), (Sftp, 1)];
+            large.extend((rtt == MIDDLE).then_some((seed, 1)));
+            vec![(200, large), (0, everybody(3)), (100, once(&whole)), (50, once(&whole)), (10, everybody(1))]
+        }
+        (Pace::Full, Direction::Write) => {
+            let large = vec![(Streams, 2), (Http, 2), (Diod, 1), (Compat, 1), (Sftp, 1)];
+            vec![(200, large), (0, everybody(3)), (10, everybody(1))]
+        }
+        (Pace::Quick, Direction::Read) if rtt == MIDDLE => {
+            vec![(200, once(&[Streams, Http, Diod, seed])), (10, everybody(1)), (0, everybody(1))]
+        }
+        (Pace::Quick, Direction::Write) if rtt == MIDDLE => {
+            vec![(200, once(&[Streams, Http])), (10, everybody(1)), (0, everybody(1))]
+        }
+        // As fast as the link from the first second on.
+        (Pace::Quick, Direction::Read) if rtt < Duration::from_millis(1) => {
+            vec![(50, once(&[Streams, Http, Diod]))]
+        }
+        (Pace::Quick, _) => vec![(25, once(&[Streams, Http, Diod]))],
+        (Pace::Tiny, _) => vec![(1, everybody(1)), (0, everybody(1))],
+    }
+}
+
+/// Gives everybody their turns in a cell.
+fn run(contest: &Contest, cell: Cell, turns: &[(Tool, usize)], times: &mut Times) -> io::Result<()> {
+    let mut said = Vec::new();
+    for round in 0..turns.iter().map(|(_, rounds)| *rounds).max().unwrap_or(0) {
+        for &(tool, rounds) in turns {
+            let no_key = round > 0 || !matches!(tool, Streams | Http | Diod);
+            if round >= rounds || no_key && !contest.has_time() {
+                continue;
+            }
+            let before = contest.far.dropped();
+            if let Some(took) = contest.copy(tool, cell.direction, cell.size)? {
+                times.entry((cell, tool)).or_default().push(took);
+                let dropped = match contest.far.dropped() - before {
+                    0 => String::new(),
+                    dropped => format!(" ({dropped} packets dropped)"),
+                };
+                said.push(format!("{} {took:.2}{dropped}", name(tool)));
+            }
+        }
+    }
+    eprintln!("  {} s: {}", cell.what(), said.join(", "));
+    Ok(())
+}
+
+impl Contest {
+    /// Copies a file of so many MB with a cold client, and looks whether it is the same: seconds. `None`: the tool is
+    /// not here.
+    pub(super) fn copy(&self, tool: Tool, direction: Direction, size: u64) -> io::Result<Option<f64>> {
+        if let Tool::Plain(plain) = tool {
+            return plain.copy(self, direction, size).map(Some);
+        }
+        let name = size.to_string();
+        let (source, sink) = match direction {
+            Direction::Read => (self.served.path().join(&name), self.local.path().join("copy")),
+            Direction::Write => (self.served.path().join(&name), self.served.path().join("in/copy")),
+        };
+        let words = match direction {
+            Direction::Read => self.get(tool, &name, &sink)?,
+            Direction::Write => self.put(tool, &source, "in/copy")?,
+        };
+        let Some(words) = words else { return Ok(None) };
+        let took = self.time(Side::Here, &words, self.limit(size))?;
+        same(&source, &sink)?;
+        std::fs::remove_file(sink)?;
+        Ok(Some(took.as_secs_f64()))
+    }
+
+    /// A copy that takes longer is stuck.
+    pub(super) fn limit(&self, size: u64) -> Duration {
+        Duration::from_secs(60 + size)
+    }
+
+    /// The command that fetches a file. `None`: the tool is not here.
+    pub(super) fn get(&self, tool: Tool, name: &str, to: &Path) -> io::Result<Option<Vec<OsString>>> {
+        Ok(match (tool, &self.nginx, &self.sshd) {
+            (Streams | Compat | Diod, ..) => {
+                let words = |(place, how): (_, Vec<_>)| [&[place, to.into()], &how[..]].concat();
+                self.place(tool, name)?.map(words).map(|words| self.ours("get", words))
+            }
+            (Http, Some(nginx), _) => Some(curl::get(self.address(nginx)?, name, to)),
+            (Sftp, _, Some(sshd)) => {
+                let from = self.served.path().join(name);
+                Some(sftp::sftp(self.address(sshd)?, self.run.path(), sftp::Order::Get(&from, to))?)
+            }
+            _ => None,
+        })
+    }
+
+    /// The same that stores one.
+    fn put(&self, tool: Tool, from: &Path, name: &str) -> io::Result<Option<Vec<OsString>>> {
+        Ok(match (tool, &self.nginx, &self.sshd) {
+            (Streams | Compat | Diod, ..) => {
+                let words = |(place, how): (_, Vec<_>)| [&[from.into(), place], &how[..]].concat();
+                self.place(tool, name)?.map(words).map(|words| self.ours("put", words))
+            }
+            (Http, Some(nginx), _) => Some(curl::put(from, self.address(nginx)?, name)),
+            (Sftp, _, Some(sshd)) => {
+                let to = self.served.path().join(name);
+                Some(sftp::sftp(self.address(sshd)?, self.run.path(), sftp::Order::Put(from, &to))?)
+            }
+            _ => None,
+        })
+    }
+
+    /// Where our command finds a file, and the options that it needs for that.
+    fn place(&self, tool: Tool, name: &str) -> io::Result<Option<(OsString, Vec<OsString>)>> {
+        let (server, aname) = match (tool, &self.diod) {
+            (Diod, None) => return Ok(None),
+            (Diod, Some(diod)) => (diod, vec!["--aname".into(), self.served.path().into()]),
+            _ => (&self.ours, Vec::new()),
+        };
+        let plain = if tool == Streams { vec![] } else { vec!["--dialect".into(), "L".into()] };
+        Ok(Some((self.remote(server, name)?, [aname, plain].concat())))
+    }
+}
+
+/// An error, unless both files have the same bytes.
+fn same(source: &Path, copy: &Path) -> io::Result<()> {
+    let (mut a, mut b) = (std::fs::File::open(source)?, std::fs::File::open(copy)?);
+    let (mut ours, mut theirs) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut left = a.metadata()?.len();
+    let is_long = b.metadata()?.len() == left;
+    while is_long && left > 0 {
+        let len = left.min(1 << 20) as usize;
+        a.read_exact(&mut ours[..len])?;
+        b.read_exact(&mut theirs[..len])?;
+        if ours[..len] != theirs[..len] {
+            break;
+        }
+        left -= len as u64;
+    }
+    if is_long && left == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("{} is no copy", copy.display())))
+    }
+}
+
+impl Cell {
+    fn what(&self) -> String {
+        let direction = match self.direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        format!("{direction} {} MB, {} ms", self.size, millis(self.rtt))
+    }
+
+    /// MB/s.
+    fn rates(&self, tool: Tool, times: &Times) -> Vec<f64> {
+        let took = times.get(&(*self, tool)).map_or(&[][..], Vec::as_slice);
+        took.iter().map(|took| self.size as f64 / took).collect()
+    }
+}
+
+fn millis(rtt: Duration) -> f64 {
+    rtt.as_secs_f64() * 1e3
+}
+
+fn name(tool: Tool) -> &'static str {
+    ALL.iter().find(|(one, _)| *one == tool).map_or("", |(_, name)| name)
+}
+
+/// The cells that were measured, with files of some size or none.
+fn cells(times: &Times, empty: bool) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = times.keys().map(|(cell, _)| *cell).collect();
+    cells.dedup();
+    cells.retain(|cell| (cell.size == 0) == empty);
+    cells
+}
+
+fn keys(contest: &Contest, times: &Times, report: &mut Report) {
+    let key = |direction, rtt, tool| {
+        // The largest file is the one that is wanted.
+        let cell =
+            cells(times, false).into_iter().rfind(|cell| cell.direction == direction && cell.rtt == rtt)?;
+        row(&cell, tool, Http, times).vs_peer()
+    };
+    const READ: [&str; 5] =
+        ["read05_vs_http", "read15_vs_http", "read50_vs_http", "read100_vs_http", "read200_vs_http"];
+    const WRITE: [&str; 5] =
+        ["write05_vs_http", "write15_vs_http", "write50_vs_http", "write100_vs_http", "write200_vs_http"];
+    for (direction, names) in [(Direction::Read, READ), (Direction::Write, WRITE)] {
+        for (rtt, name) in RTTS.into_iter().zip(names) {
+            report.key(name, key(direction, rtt, Streams));
+        }
+    }
+    report.key("compat50_vs_http", key(Direction::Read, MIDDLE, Diod));
+    report.key("plain50_vs_http", key(Direction::Read, MIDDLE, Tool::Plain(Plain::Seed)));
+    let size = contest.pace.of("200 MB", "200 MB at 50 ms, less elsewhere", "1 MB");
+    report.notes.push(format!("files of the keys read*, write*, compat50, plain50: {size}"));
+    report.notes.push(Plain::note(contest.pace));
+}
+
+fn row(cell: &Cell, ours: Tool, peer: Tool, times: &Times) -> Row {
+    let what = format!("{}: {} / {}", cell.what(), name(ours), name(peer));
+    let (ours, peer) = (cell.rates(ours, times), cell.rates(peer, times));
+    Row { what, unit: "MB/s", ours, peer, limit: Vec::new() }
+}
+
+/// Everybody beside HTTP, ours beside SFTP, and what the set-up takes.
+fn rows(times: &Times, report: &mut Report) {
+    let pairs = ALL.into_iter().filter(|(tool, _)| *tool != Http).map(|(tool, _)| (tool, Http));
+    let pairs: Vec<_> = pairs.chain([(Streams, Sftp), (Compat, Sftp)]).collect();
+    for cell in cells(times, false) {
+        for &(ours, peer) in &pairs {
+            let row = row(&cell, ours, peer, times);
+            if !row.ours.is_empty() && !row.peer.is_empty() {
+                report.push(row);
+            }
+        }
+    }
+    for cell in cells(times, true) {
+        let trips = |tool| {
+            let took = times.get(&(cell, tool)).map_or(&[][..], Vec::as_slice);
+            took.iter().map(|took| took / cell.rtt.as_secs_f64()).collect::<Vec<f64>>()
+        };
+        for (tool, name) in ALL.into_iter().filter(|(tool, _)| *tool != Http) {
+            let what = format!("{}: set-up, {name} / HTTP", cell.what());
+            let (ours, peer) = (trips(tool), trips(Http));
+            if !ours.is_empty() {
+                report.push(Row { what, unit: "rtts", ours, peer, limit: Vec::new() });
+            }
+        }
+        without_set_up(cell, times, report);
+    }
+}
+
+/// The largest file at this round trip, its time less that of an empty one.
+fn without_set_up(empty: Cell, times: &Times, report: &mut Report) {
+    let same = |cell: &Cell| (cell.direction, cell.rtt) == (empty.direction, empty.rtt);
+    let Some(cell) = cells(times, false).into_iter().rfind(same) else { return };
+    let rates = |tool| {
+        let set_up = times.get(&(empty, tool)).and_then(|took| median(took));
+        let took = times.get(&(cell, tool)).map_or(&[][..], Vec::as_slice);
+        let rate = |took: &f64| Some(cell.size as f64 / (took - set_up?));
+        took.iter().filter_map(rate).collect::<Vec<f64>>()
+    };
+    for (tool, name) in ALL.into_iter().filter(|(tool, _)| *tool != Http) {
+        let what = format!("{}: w/o set-up, {name} / HTTP", cell.what());
+        let (ours, peer) = (rates(tool), rates(Http));
+        if !ours.is_empty() && !peer.is_empty() {
+            report.push(Row { what, unit: "MB/s", ours, peer, limit: Vec::new() });
+        }
+    }
+}
+
+/// Throughput over round trips, and time over sizes.
+fn figures(times: &Times, report: &mut Report) {
+    const OVER_RTT: [(Direction, &str, &str); 2] = [
+        (Direction::Read, "streaming-read", "A large file is read over 100 Mbit/s"),
+        (Direction::Write, "streaming-write", "A large file is written over 100 Mbit/s"),
+    ];
+    for (direction, file, title) in OVER_RTT {
+        let mut largest: Vec<Cell> = Vec::new();
+        for cell in cells(times, false).into_iter().filter(|cell| cell.direction == direction) {
+            largest.retain(|other| other.rtt != cell.rtt);
+            largest.push(cell);
+        }
+        let point = |cell: &Cell, tool| Some((millis(cell.rtt), median(&cell.rates(tool, times))?));
+        let plot = Plot { file, title, x: "round trip, ms", y: "MB/s" };
+        draw(plot, |tool| largest.iter().filter_map(|cell| point(cell, tool)).collect(), report);
+    }
+    let middle = |cell: &Cell| cell.direction == Direction::Read && cell.rtt == MIDDLE;
+    let sizes: Vec<Cell> = cells(times, false).into_iter().filter(middle).collect();
+    let point = |cell: &Cell, tool| Some((cell.size as f64, median(times.get(&(*cell, tool))?)?));
+    let plot = Plot {
+        file: "streaming-sizes",
+        title: "Files of several sizes are read over 100 Mbit/s and 50 ms",
+        x: "size, MB",
+        y: "seconds",
+    };
+    draw(plot, |tool| sizes.iter().filter_map(|cell| point(cell, tool)).collect(), report);
+}
+
+fn draw(plot: Plot, points: impl Fn(Tool) -> Vec<(f64, f64)>, report: &mut Report) {
+    let curves: Vec<_> = ALL.into_iter().map(|(tool, name)| (name, points(tool))).collect();
+    let curves: Vec<_> = curves.into_iter().filter(|(_, points)| !points.is_empty()).collect();
+    if !curves.is_empty() {
+        report.figures.push(Figure { plot, curves });
+    }
+}

@@ -1,0 +1,81 @@
+//! From the wish for a file to its first byte, on a connection that is there: how many round trips. With HTTP it is
+//! one.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use nine_io::client::{Options, Reader};
+use nine_proto::OpenFlags;
+use nine_sim::delay::Side;
+use rustix::process::geteuid;
+
+use super::Contest;
+use crate::report::{Report, Row};
+
+/// So long that what the processors do hardly counts.
+const RTT: Duration = Duration::from_millis(100);
+/// A file with something in it.
+const FILES: [&str; 2] = ["10", "1"];
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    contest.link(RTT);
+    let file = FILES.into_iter().find(|name| contest.served.path().join(name).exists());
+    let file = file.ok_or_else(|| io::Error::other("there is no file to read"))?;
+    let rounds = contest.pace.of(5, 3, 1);
+    let ours = contest.far.run(Side::Here, || of_ours(contest, file, rounds))??;
+    let peer = match contest.nginx {
+        Some(_) => contest.far.run(Side::Here, || of_http(contest, file, rounds))??,
+        None => Vec::new(),
+    };
+    let what = format!("open to first byte, warm, {} ms", RTT.as_millis());
+    let row = Row { what, unit: "rtts", ours, peer, limit: Vec::new() };
+    report.key("open_first_byte_rtts", crate::stats::median(&row.ours));
+    report.push(row);
+    Ok(())
+}
+
+fn of_ours(contest: &Contest, file: &str, rounds: usize) -> io::Result<Vec<f64>> {
+    let client = contest.client(contest.address(&contest.ours)?, Options::default())?;
+    let root = client.attach("", geteuid().as_raw(), "")?;
+    trips(rounds, || {
+        let file = root.open(file, OpenFlags::READ)?;
+        let first = client.wait(async { Reader::new(file.file(), 0, 0).in_pieces(1).next().await });
+        let first = first.transpose()?.unwrap_or_default();
+        if first.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    })
+}
+
+fn of_http(contest: &Contest, file: &str, rounds: usize) -> io::Result<Vec<f64>> {
+    let Some(nginx) = &contest.nginx else { return Ok(Vec::new()) };
+    let mut stream = TcpStream::connect(contest.address(nginx)?)?;
+    stream.set_nodelay(true)?;
+    trips(rounds, || {
+        // So few bytes that the next round begins with an empty connection.
+        let request = format!("GET /{file} HTTP/1.1\r\nHost: far\r\nRange: bytes=0-0\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
+        let (mut came, mut piece) = (Vec::new(), [0; 1024]);
+        let head = b"\r\n\r\n";
+        loop {
+            let len = stream.read(&mut piece)?;
+            came.extend_from_slice(&piece[..len]);
+            let end = came.windows(head.len()).position(|four| four == head);
+            match end {
+                Some(end) if came.len() > end + head.len() => return Ok(()),
+                _ if len == 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => {}
+            }
+        }
+    })
+}
+
+/// How many round trips `once` takes, each time.
+fn trips(rounds: usize, mut once: impl FnMut() -> io::Result<()>) -> io::Result<Vec<f64>> {
+    let mut found = Vec::new();
+    for _ in 0..rounds {
+        let begun = Instant::now();
+        once()?;
+        found.push(begun.elapsed().as_secs_f64() / RTT.as_secs_f64());
+    }
+    Ok(found)
+}

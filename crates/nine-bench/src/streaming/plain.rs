@@ -1,0 +1,90 @@
+//! Plain 9P: a client that asks for the next piece when it has the one before, as the first ones did and many still do.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nine_io::client::Options;
+use nine_io::client::blocking::File;
+use nine_proto::{Dialect, NOGID, OpenFlags};
+use nine_sim::delay::Side;
+use rustix::process::geteuid;
+
+use super::copies::Direction;
+use super::{Contest, MB};
+use crate::args::Pace;
+
+/// How much it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Plain {
+    /// As much as in Floren's measurements: 8 KiB.
+    Seed,
+    /// As much as our longest messages hold.
+    Msize,
+}
+
+impl Plain {
+    /// Copies a file of so many MB, or as much of it as the time allows, and counts the rest as if it went on like
+    /// that: seconds, with the connection.
+    pub(super) fn copy(self, contest: &Contest, direction: Direction, size: u64) -> io::Result<f64> {
+        let address = contest.address(&contest.ours)?;
+        let patience = patience(contest.pace);
+        contest.far.run(Side::Here, || {
+            let begun = Instant::now();
+            let options = Options { dialects: vec![Dialect::L], ..Options::default() };
+            let client = contest.client(address, options)?;
+            let root = client.attach("", geteuid().as_raw(), "")?;
+            let most = client.client().iounit_max();
+            let piece = match self {
+                Self::Seed => most.min(8 << 10),
+                Self::Msize => most,
+            };
+            let file = match direction {
+                Direction::Read => root.open(size.to_string(), OpenFlags::READ)?,
+                Direction::Write => root.walk("in")?.create("copy", OpenFlags::WRITE, 0o644, NOGID)?,
+            };
+            let set_up = begun.elapsed();
+            let copied = move_bytes(&file, direction, piece, size * MB, patience)?;
+            let data = begun.elapsed() - set_up;
+            if direction == Direction::Write {
+                std::fs::remove_file(contest.served.path().join("in/copy"))?;
+            }
+            let share = if copied == 0 { 1.0 } else { (size * MB) as f64 / copied as f64 };
+            Ok(set_up.as_secs_f64() + data.as_secs_f64() * share)
+        })?
+    }
+
+    pub(super) fn note(pace: Pace) -> String {
+        let patience = patience(pace).as_secs();
+        format!(
+            "plain 9P copies for {patience} s at most; what it has not copied then is SCALED from what it has"
+        )
+    }
+}
+
+/// How long it copies at most.
+fn patience(pace: Pace) -> Duration {
+    Duration::from_secs(pace.of(4, 2, 1))
+}
+
+/// How many bytes were moved until all were, or it took too long.
+fn move_bytes(
+    file: &File,
+    direction: Direction,
+    piece: u32,
+    size: u64,
+    patience: Duration,
+) -> io::Result<u64> {
+    let (begun, data, mut at) = (Instant::now(), vec![0x5a; piece as usize], 0);
+    while at < size && begun.elapsed() < patience {
+        let len = (size - at).min(u64::from(piece));
+        let moved = match direction {
+            Direction::Read => file.read(at, len as u32)?.len() as u64,
+            Direction::Write => u64::from(file.write(at, &data[..len as usize])?),
+        };
+        if moved == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        at += moved;
+    }
+    Ok(at)
+}
