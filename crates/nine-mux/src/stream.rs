@@ -4,14 +4,16 @@
 //! In: a Tstream for a file of an upstream that has streams itself. Out: a [`Passage`]. What an upstream without streams
 //! serves, what a mount with `-r` keeps, and what is ours are read and written by offset, as every server's files are.
 
+use std::future::{Future, poll_fn};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use nine_io::client::{Direction, File, Stream};
-use nine_io::server::{Course, Passage, StreamRequest};
+use nine_io::client::{Cancel, Direction, File, Stream};
+use nine_io::server::{Course, Passage, StreamRequest, lost};
 use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
 use nine_proto::{Errno, Error, Result};
 
@@ -20,7 +22,7 @@ use crate::cfid::{CFid, Open};
 /// Read at once where there is no pipe, bytes.
 const PIECE: usize = 256 * 1024;
 /// Bytes of a poll before others have their turn.
-const TURN: usize = 4 << 20;
+const TURN: usize = 1 << 20;
 
 /// A way for this stream that the upstream makes.
 pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
@@ -33,15 +35,18 @@ pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
         return None;
     }
     let direction = if request.read { Direction::Read } else { Direction::Write };
-    // Whoever asks for a stream has much to read.
-    let stream = Stream::begin(file, request.offset, u64::MAX, direction);
+    // Nothing is asked for beside it: nobody has said that the file has so many bytes.
+    let stream = Stream::straight(file, request.offset, u64::MAX, direction);
     Some(Box::new(Relay {
         stream: Some(stream),
         read: request.read,
         rest: Bytes::new(),
         pipe: None,
         piped: 0,
+        buf: Vec::new(),
+        received: 0,
         eof: false,
+        conn: request.conn,
     }))
 }
 
@@ -53,7 +58,13 @@ struct Relay {
     rest: Bytes,
     pipe: Option<(OwnedFd, OwnedFd)>,
     piped: usize,
+    /// To read into where there is no pipe.
+    buf: Vec<u8>,
+    /// From the client.
+    received: u64,
     eof: bool,
+    /// The client's connection.
+    conn: u64,
 }
 
 impl Passage for Relay {
@@ -63,7 +74,19 @@ impl Passage for Relay {
         data: &mut dyn Transport,
         course: &mut Course,
     ) -> Poll<Result<()>> {
-        if self.read { self.poll_read(cx, data, course) } else { self.poll_write(cx, data, course) }
+        // It uses its client's share of the upstream.
+        let client = Cancel::of(self.conn);
+        let once = poll_fn(|cx| {
+            Poll::Ready(if self.read {
+                self.poll_read(cx, data, course)
+            } else {
+                self.poll_write(cx, data, course)
+            })
+        });
+        match pin!(client.scope(once)).poll(cx) {
+            Poll::Ready(moved) => moved,
+            Poll::Pending => unreachable!("it is ready at once"),
+        }
     }
 
     /// The upstream's fid ends after what is under way on it.
@@ -93,32 +116,36 @@ impl Relay {
             }
             let most = usize::try_from(course.until - course.moved).unwrap_or(usize::MAX);
             if let Some((out, _)) = self.pipe.as_ref().filter(|_| self.piped > 0) {
-                let n = ready!(data.poll_splice_out(cx, out.as_fd(), self.piped.min(most))).map_err(lost)?;
+                let n = ready!(data.poll_splice_out(cx, out.as_fd(), self.piped.min(most)))
+                    .map_err(|e| lost(&e))?;
                 self.piped -= n;
                 course.moved += n as u64;
                 continue;
             }
             if !self.rest.is_empty() {
                 let bytes = &self.rest[..self.rest.len().min(most)];
-                let n = ready!(data.poll_write(cx, &[IoSlice::new(bytes)])).map_err(lost)?;
+                let n = ready!(data.poll_write(cx, &[IoSlice::new(bytes)])).map_err(|e| lost(&e))?;
                 drop(self.rest.split_to(n));
                 course.moved += n as u64;
                 continue;
             }
-            if stream.has_connection() && data.can_splice() {
-                let (_, inlet) = piped(&mut self.pipe)?;
-                if let Some(n) = ready!(stream.poll_pull(cx, inlet.as_fd())).map_err(client)? {
-                    self.piped = n;
-                    continue;
-                }
+            if let Some((_, inlet)) = piped(&mut self.pipe, stream.has_connection() && data.can_splice())
+                && let Poll::Ready(Some(n)) = stream.poll_pull(cx, inlet.as_fd()).map_err(client)?
+            {
+                self.piped = n;
+                continue;
             }
             // What was written goes out while there is nothing more.
-            if data.poll_flush(cx).map_err(lost)?.is_pending() {
+            if data.poll_flush(cx).map_err(|e| lost(&e))?.is_pending() {
                 return Poll::Pending;
             }
-            match ready!(stream.poll_next(cx)) {
-                Some(bytes) => self.rest = bytes.map_err(client)?,
-                None => return Poll::Ready(Ok(())),
+            match stream.poll_next(cx) {
+                Poll::Ready(Some(bytes)) => self.rest = bytes.map_err(client)?,
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Pending if data.poll_hangup(cx).is_ready() => {
+                    return Poll::Ready(Err(Error::new(Errno::ECONNRESET, "the data connection was closed")));
+                }
+                Poll::Pending => return Poll::Pending,
             }
         }
     }
@@ -130,67 +157,65 @@ impl Relay {
         data: &mut dyn Transport,
         course: &mut Course,
     ) -> Poll<Result<()>> {
+        let ended = self.poll_through(cx, data, course.until);
+        let stream = self.stream.as_ref().expect("it is not moved any more once it is let go");
+        course.moved = stream.moved();
+        ended
+    }
+
+    fn poll_through(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut dyn Transport,
+        until: u64,
+    ) -> Poll<Result<()>> {
         let stream = self.stream.as_mut().expect("it is not moved any more once it is let go");
         let mut turn = 0;
-        let end = loop {
+        loop {
             if let Some((out, _)) = self.pipe.as_ref().filter(|_| self.piped > 0) {
-                match ready!(stream.poll_give(cx, out.as_fd(), self.piped)) {
-                    Ok(Some(n)) => self.piped -= n,
-                    // The connection has gone: there is no other way for what is in the pipe.
-                    Ok(None) => break Err(Error::new(Errno::EIO, "the upstream's data connection has gone")),
-                    Err(error) => break Err(client(error)),
+                match ready!(stream.poll_give(cx, out.as_fd(), self.piped)).map_err(client)? {
+                    Some(n) => self.piped -= n,
+                    None => {
+                        let text = "the upstream's data connection has gone";
+                        return Poll::Ready(Err(Error::new(Errno::EIO, text)));
+                    }
                 }
                 continue;
             }
-            if !self.rest.is_empty()
-                && let Err(error) = ready!(stream.poll_put(cx, &mut self.rest))
-            {
-                break Err(client(error));
-            }
-            if self.eof {
-                break ready!(stream.poll_finish(cx)).map_err(client);
+            ready!(stream.poll_put(cx, &mut self.rest)).map_err(client)?;
+            if self.eof || self.received >= until {
+                return stream.poll_finish(cx).map_err(client);
             }
             if turn >= TURN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if stream.has_connection() && data.can_splice() {
-                let (_, inlet) = piped(&mut self.pipe)?;
-                self.piped = ready!(data.poll_splice_in(cx, inlet.as_fd(), PIPE_SIZE)).map_err(lost)?;
-                self.eof = self.piped == 0;
-                turn += self.piped;
-                continue;
-            }
-            let mut piece = vec![0; PIECE];
-            let n = match data.poll_read(cx, &mut piece) {
-                Poll::Ready(n) => n.map_err(lost)?,
-                Poll::Pending => {
-                    // What was taken goes on meanwhile.
-                    if let Poll::Ready(Err(error)) = stream.poll_put(cx, &mut self.rest) {
-                        break Err(client(error));
-                    }
-                    return Poll::Pending;
+            let n = match piped(&mut self.pipe, stream.can_give() && data.can_splice()) {
+                Some((_, inlet)) => {
+                    self.piped =
+                        ready!(data.poll_splice_in(cx, inlet.as_fd(), PIPE_SIZE)).map_err(|e| lost(&e))?;
+                    self.piped
+                }
+                None => {
+                    self.buf.resize(PIECE, 0);
+                    let n = ready!(data.poll_read(cx, &mut self.buf)).map_err(|e| lost(&e))?;
+                    self.rest = Bytes::copy_from_slice(&self.buf[..n]);
+                    n
                 }
             };
-            piece.truncate(n);
             self.eof = n == 0;
+            self.received += n as u64;
             turn += n;
-            self.rest = piece.into();
-        };
-        course.moved = stream.moved();
-        Poll::Ready(end)
+        }
     }
 }
 
-fn piped(pipe: &mut Option<(OwnedFd, OwnedFd)>) -> Result<&(OwnedFd, OwnedFd)> {
-    if pipe.is_none() {
-        *pipe = Some(kernel_pipe().map_err(|error| Error::new(Errno::ENFILE, error.to_string()))?);
+/// The pipe, if one is wanted and there are descriptors for it.
+fn piped(pipe: &mut Option<(OwnedFd, OwnedFd)>, wanted: bool) -> Option<&(OwnedFd, OwnedFd)> {
+    if wanted && pipe.is_none() {
+        *pipe = kernel_pipe().ok();
     }
-    Ok(pipe.as_ref().expect("made just now"))
-}
-
-fn lost(error: std::io::Error) -> Error {
-    Error::new(Errno::ECONNRESET, format!("the data connection: {error}"))
+    pipe.as_ref().filter(|_| wanted)
 }
 
 fn client(error: nine_io::client::Error) -> Error {

@@ -44,12 +44,17 @@ impl<'m> Call<'m> {
 
     /// Sends it now, or queues it while there is no room; its answer is still to be waited for.
     pub(crate) async fn send(&mut self) {
-        let early = poll_fn(|cx| match Pin::new(&mut *self).poll(cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Some(error)),
-            // An answer never comes with the request.
-            _ => Poll::Ready(None),
+        let begun = poll_fn(|cx| {
+            self.begin(cx);
+            Poll::Ready(())
         });
-        if let Some(error) = early.await {
+        begun.await;
+    }
+
+    /// [`Call::send`] for a future by hand.
+    pub(crate) fn begin(&mut self, cx: &mut Context<'_>) {
+        // An answer never comes with the request.
+        if let Poll::Ready(Err(error)) = Pin::new(&mut *self).poll(cx) {
             self.stage = Stage::Failed(error);
         }
     }

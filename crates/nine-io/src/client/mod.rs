@@ -253,7 +253,21 @@ impl Client {
     pub fn has_streams(&self) -> bool {
         self.0.dialect.streaming
             && self.0.options.streams.is_some()
-            && !self.0.shared.no_streams.load(Ordering::Relaxed)
+            && self.now_ms() >= self.0.shared.no_streams.load(Ordering::Relaxed)
+    }
+
+    /// 0 where the time is not known.
+    fn now_ms(&self) -> u64 {
+        self.0.options.clock.as_ref().map_or(0, |clock| clock.now().as_millis() as u64)
+    }
+
+    /// Data connections do not come about: none is tried for a while. Whether that is news.
+    fn without_streams(&self) -> bool {
+        let until = match &self.0.options.clock {
+            Some(_) => self.now_ms() + stream::PAUSE_MS,
+            None => u64::MAX,
+        };
+        self.0.shared.no_streams.swap(until, Ordering::Relaxed) == 0
     }
 
     /// The most data in one read or write of a file that does not ask for less, bytes.

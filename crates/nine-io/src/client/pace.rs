@@ -3,8 +3,8 @@
 //!
 //! In: when pieces were asked for and when they were answered. Out: a window, bytes. Begins with [`FIRST`] and grows by
 //! what is answered, so twice per round trip, as long as that brings more; from then on it is twice what the link holds:
-//! the highest rate of the last [`ROUNDS`] round trips times the shortest round trip. Half of it waits in queues, so a
-//! link that has become faster shows.
+//! the highest rate of the last [`ROUNDS`] round trips times the shortest round trip that was seen when it was found full.
+//! Every so often it is a quarter more for one round trip: if that brings more, it begins to grow anew.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,6 +15,8 @@ const FIRST: usize = 1 << 20;
 const LEAST: usize = 256 * 1024;
 /// Round trips for which a rate is believed.
 const ROUNDS: usize = 10;
+/// Every so many round trips it is tried whether more brings more.
+const PROBE: u32 = 8;
 /// Round trips without a quarter more: the link is full.
 const PATIENCE: u32 = 3;
 
@@ -23,7 +25,10 @@ pub(crate) struct Pace {
     window: usize,
     /// Bytes that were answered.
     answered: u64,
-    shortest: Option<Duration>,
+    /// The shortest of each of the last round trips; the newest last.
+    trips: VecDeque<Duration>,
+    /// The shortest that the link is believed to have, once it is full.
+    shortest: Duration,
     /// The highest rate of each of the last round trips, bytes per second; the newest last.
     rates: VecDeque<f64>,
     /// The round trip ends with the first answer to what was asked after it began: at so many bytes answered.
@@ -32,6 +37,8 @@ pub(crate) struct Pace {
     best: f64,
     since: u32,
     full: bool,
+    /// Round trips since the link was found full.
+    rounds: u32,
 }
 
 /// What a piece remembers of the moment it was asked for.
@@ -48,12 +55,14 @@ impl Pace {
             most,
             window: FIRST.min(most),
             answered: 0,
-            shortest: None,
+            trips: VecDeque::from([Duration::MAX]),
+            shortest: Duration::MAX,
             rates: VecDeque::from([0.0]),
             round: 0,
             best: 0.0,
             since: 0,
             full: false,
+            rounds: 0,
         }
     }
 
@@ -71,7 +80,9 @@ impl Pace {
     pub(crate) fn answer(&mut self, now: Duration, asked: Asked, bytes: usize) {
         self.answered += bytes as u64;
         let trip = now.saturating_sub(asked.at).max(Duration::from_micros(1));
-        self.shortest = Some(self.shortest.map_or(trip, |shortest| shortest.min(trip)));
+        let shortest = self.trips.back_mut().expect("there is always one");
+        *shortest = trip.min(*shortest);
+        self.shortest = trip.min(self.shortest);
         let rate = (self.answered - asked.answered) as f64 / trip.as_secs_f64();
         let newest = self.rates.back_mut().expect("there is always one");
         *newest = newest.max(rate);
@@ -79,30 +90,46 @@ impl Pace {
             self.round = self.answered;
             self.end_round();
         }
-        self.window = match self.full {
-            false => (self.window + bytes).min(self.most),
-            true => (2.0 * self.holds()) as usize + LEAST,
-        }
-        .clamp(LEAST.min(self.most), self.most);
+        let settled = (2.0 * self.holds()) as usize + LEAST;
+        let window = match self.full {
+            false => self.window + bytes,
+            true if self.rounds % PROBE == PROBE - 1 => settled + LEAST.max(settled / 4),
+            true => settled,
+        };
+        self.window = window.clamp(LEAST.min(self.most), self.most);
     }
 
     /// Bytes that the link holds.
     fn holds(&self) -> f64 {
         let rate = self.rates.iter().copied().fold(0.0, f64::max);
-        rate * self.shortest.unwrap_or_default().as_secs_f64()
+        rate * self.shortest.as_secs_f64()
     }
 
     fn end_round(&mut self) {
         let newest = self.rates.back().copied().unwrap_or_default();
-        if newest >= 1.25 * self.best {
+        if self.full {
+            self.rounds += 1;
+            // Since what was tried last has shown.
+            let since = self.rates.iter().rev().skip(1).take(PROBE as usize - 2);
+            let before = since.copied().fold(0.0, f64::max);
+            if newest > 1.1 * before {
+                // There is more to be had than was believed.
+                (self.full, self.best, self.since) = (false, newest, 0);
+            }
+        } else if newest >= 1.25 * self.best {
             (self.best, self.since) = (newest, 0);
         } else {
             self.since += 1;
-            self.full |= self.since >= PATIENCE;
+            if self.since >= PATIENCE {
+                (self.full, self.rounds) = (true, 0);
+                self.shortest = self.trips.iter().copied().min().unwrap_or(Duration::MAX);
+            }
         }
         self.rates.push_back(0.0);
+        self.trips.push_back(Duration::MAX);
         if self.rates.len() > ROUNDS {
             self.rates.pop_front();
+            self.trips.pop_front();
         }
     }
 }
@@ -116,10 +143,16 @@ mod tests {
     /// A reader with everything the window allows under way over a link of this rate and round trip; the window, each
     /// time a piece was answered.
     fn read(rate: f64, trip: Duration, pieces: usize, most: usize) -> Vec<usize> {
+        read_after(0, rate, trip, pieces, most)
+    }
+
+    /// The same where the first pieces take a hundredth of the time.
+    fn read_after(quick: usize, rate: f64, trip: Duration, pieces: usize, most: usize) -> Vec<usize> {
         let (mut pace, mut free, mut now) = (Pace::new(most), Duration::ZERO, Duration::ZERO);
         let (mut way, mut asked, mut windows) = (VecDeque::new(), 0, Vec::new());
         while windows.len() < pieces {
             while way.len() * PIECE + PIECE <= pace.window() && asked < pieces {
+                let trip = if asked < quick { trip / 100 } else { trip };
                 free = free.max(now + trip) + Duration::from_secs_f64(PIECE as f64 / rate);
                 way.push_back((free, pace.ask(now)));
                 asked += 1;
@@ -150,6 +183,13 @@ mod tests {
         let windows = read(125_000_000.0, Duration::from_millis(100), 2000, 64 << 20);
         assert!(windows[7] == FIRST + 8 * PIECE && windows.iter().all(|&w| w <= 64 << 20));
         assert!(windows.iter().max().unwrap() >= &(12 << 20), "a link that holds 12.5 MB is filled");
+    }
+
+    #[test]
+    fn a_link_that_has_become_longer_is_filled_again() {
+        let (rate, trip) = (12.5e6, Duration::from_millis(100));
+        let windows = read_after(100, rate, trip, 6000, 64 << 20);
+        assert!(*windows.last().unwrap() as f64 >= rate * trip.as_secs_f64(), "{:?}", windows.last());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -38,8 +38,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Bytes have come or gone since it was asked last.
     pub(crate) moved: AtomicBool,
-    /// Data connections do not come about: no more are tried.
-    pub(crate) no_streams: AtomicBool,
+    /// Data connections do not come about: none is tried before this time, ms. 0: they may; all ones: for good.
+    pub(crate) no_streams: AtomicU64,
 }
 
 pub(crate) struct State {
@@ -179,7 +179,7 @@ impl Shared {
             now: 0,
             silent: 0,
         });
-        Self { peer, state, moved: AtomicBool::new(false), no_streams: AtomicBool::new(false) }
+        Self { peer, state, moved: AtomicBool::new(false), no_streams: AtomicU64::new(0) }
     }
 
     /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for

@@ -17,7 +17,6 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -56,6 +55,8 @@ pub enum Direction {
 pub const HEAD: u64 = 4 << 20;
 /// Read from or written to a data connection at once, bytes.
 const PIECE: usize = 256 * 1024;
+/// For so long no data connection is tried after one has not come about, ms.
+pub(super) const PAUSE_MS: u64 = 60_000;
 /// What a data connection begins with.
 const MAGIC: &[u8] = b"9PS1";
 
@@ -103,8 +104,12 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     }
 
     fn after(head: u64, file: F, offset: u64, end: u64, direction: Direction) -> Self {
+        // Where nobody knows how much will be written, it shows.
+        let unsure = head > 0 && end == u64::MAX && direction == Direction::Write;
         let side = match offset.checked_add(head) {
-            Some(from) if end.saturating_sub(offset) >= 2 * HEAD => Side::begin(&file, from, direction),
+            Some(from) if !unsure && end.saturating_sub(offset) >= 2 * HEAD => {
+                Side::begin(&file, from, direction)
+            }
             _ => Side::None,
         };
         let handover = if side.is_none() { u64::MAX } else { offset + head };
@@ -113,19 +118,18 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
                 let head = Reader::new(file.clone(), offset, end).until(handover);
                 Way::Read(Reading { head, side, handover, offset, at: offset, over: false })
             }
-            Direction::Write => {
-                let head = Writer::new(file.clone(), offset);
-                Way::Write(Writing {
-                    head,
-                    side,
-                    handover,
-                    offset,
-                    at: offset,
-                    sent: 0,
-                    safe: None,
-                    failed: None,
-                })
-            }
+            Direction::Write => Way::Write(Writing {
+                head: Writer::new(file.clone(), offset),
+                side,
+                handover,
+                offset,
+                at: offset,
+                sent: 0,
+                safe: None,
+                failed: None,
+                finished: false,
+                unsure,
+            }),
         };
         Self { file, way, rest: Bytes::new(), pipe: None }
     }
@@ -165,17 +169,22 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     /// The next bytes straight into a file of this machine, at `at`, without a copy in user space where they come over
     /// a data connection. Says how many; `None` at the end. Waits for this machine's disk as `write(2)` does.
     pub async fn receive(&mut self, into: BorrowedFd<'_>, at: u64) -> Result<Option<usize>> {
-        if self.has_connection() {
-            let (out, inlet) = match self.pipe.take() {
-                Some(pipe) => pipe,
-                None => kernel_pipe().map_err(here)?,
-            };
-            let come = poll_fn(|cx| self.poll_pull(cx, inlet.as_fd())).await?;
-            let moved = come.map(|n| drain(&out, into, at, n)).transpose();
-            self.pipe = Some((out, inlet));
-            if let Some(n) = moved? {
+        // Without a pipe it goes through memory.
+        if self.has_connection()
+            && let Some((out, inlet)) = self.pipe.take().or_else(|| kernel_pipe().ok())
+        {
+            if let Some(n) = poll_fn(|cx| self.poll_pull(cx, inlet.as_fd())).await? {
+                if let Err(error) = drain(&out, into, at, n) {
+                    // What is left in the pipe is lost.
+                    if let Way::Read(reading) = &mut self.way {
+                        reading.end(Ok(()));
+                    }
+                    return Err(error);
+                }
+                self.pipe = Some((out, inlet));
                 return Ok(Some(n));
             }
+            self.pipe = Some((out, inlet));
         }
         let Some(data) = self.next().await.transpose()? else { return Ok(None) };
         let mut done = 0;
@@ -183,6 +192,16 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
             done += rustix::io::pwrite(into, &data[done..], at + done as u64).map_err(|e| here(e.into()))?;
         }
         Ok(Some(done))
+    }
+
+    /// Whether [`Stream::poll_give`] would send over the data connection now.
+    pub fn can_give(&self) -> bool {
+        match &self.way {
+            Way::Write(Writing {
+                side: Side::Open { transport, .. }, at, handover, failed: None, ..
+            }) => at >= handover && transport.can_splice(),
+            _ => false,
+        }
     }
 
     /// Moves what has come over the data connection into an empty pipe, without a copy in user space. `None`: not now,
@@ -326,7 +345,9 @@ enum Side {
     None,
     /// It was refused, or is given up: the offer is taken back.
     Leaving(Call<'static>),
-    Asked(Call<'static>),
+    /// Another stream of this fid is in the way, which nobody has any more.
+    Clearing(Call<'static>, Wanted),
+    Asked(Call<'static>, Option<Wanted>),
     Dialling(Dialing, Bytes),
     /// Connected; of the beginning, this is still to be sent.
     Showing(Box<dyn Transport>, Bytes),
@@ -334,10 +355,21 @@ enum Side {
         transport: Box<dyn Transport>,
         /// To read: says how it ended. To write: asked when all is sent.
         verdict: Option<Call<'static>>,
+        told: Option<Verdict>,
         buf: Option<Arc<Buf>>,
-        /// The sender has sent all.
+        /// The sender has sent all, or the connection is cut.
         ended: bool,
     },
+}
+
+/// What Rsclose says: bytes, and why there are no more; or that there is no answer.
+type Verdict = Result<(u64, Option<nine_proto::Error>)>;
+
+/// What a Tstream asks for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    offset: u64,
+    isread: u8,
 }
 
 impl Side {
@@ -345,8 +377,23 @@ impl Side {
         if !file.client().has_streams() || file.is_sequential() {
             return Self::None;
         }
-        let isread = u8::from(direction == Direction::Read);
-        Self::Asked(file.call(Tmsg::Stream { fid: file.fid(), isread, offset }))
+        let wanted = Wanted { offset, isread: u8::from(direction == Direction::Read) };
+        Self::Asked(wanted.ask(file), Some(wanted))
+    }
+
+    /// What the server says about the end, once it says it.
+    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<&Verdict> {
+        let Self::Open { verdict: Some(call), told, .. } = self else {
+            unreachable!("asked for the verdict where there is none")
+        };
+        if told.is_none() {
+            *told = Some(match ready!(Pin::new(call).poll(cx)) {
+                Ok(Answer::Sclosed { count, error }) => Ok((count, error)),
+                Ok(other) => other.never(),
+                Err(error) => Err(error),
+            });
+        }
+        Poll::Ready(told.as_ref().expect("it is there"))
     }
 
     fn is_none(&self) -> bool {
@@ -364,7 +411,11 @@ impl Side {
                     }
                     return Poll::Ready(());
                 }
-                Self::Asked(call) => match ready!(Pin::new(call).poll(cx)) {
+                Self::Clearing(call, wanted) => {
+                    let _ = ready!(Pin::new(call).poll(cx));
+                    *self = Self::Asked(wanted.ask(file), None);
+                }
+                Self::Asked(call, again) => match ready!(Pin::new(call).poll(cx)) {
                     Ok(Answer::Data(offer)) => match parse(&offer) {
                         Some((addr, token)) => {
                             let dial =
@@ -375,6 +426,10 @@ impl Side {
                         None => self.leave(file, &"the server's offer is no dial string and token"),
                     },
                     Ok(other) => other.never(),
+                    Err(Error::Remote(error)) if error.errno == Errno::EBUSY && again.is_some() => {
+                        let wanted = again.take().expect("it is there");
+                        *self = Self::Clearing(sclose(file, 0), wanted);
+                    }
                     // A server may have no more of them for now.
                     Err(error) => {
                         tracing::debug!(peer = %file.client().peer(), "no stream: {error}");
@@ -400,27 +455,30 @@ impl Side {
                         unreachable!()
                     };
                     let mut verdict = reads.then(|| sclose(file, u64::MAX));
-                    if let Some(call) = &mut verdict {
-                        // It is sent now, so that the answer is there with the last byte.
-                        let pending = Pin::new(call).poll(cx);
-                        debug_assert!(pending.is_pending() || file.client().dead().is_some());
-                    }
-                    *self = Self::Open { transport, verdict, buf: None, ended: false };
+                    // It is sent now, so that the answer is there with the last byte.
+                    verdict.iter_mut().for_each(|call| call.begin(cx));
+                    *self = Self::Open { transport, verdict, told: None, buf: None, ended: false };
                 }
             }
         }
     }
 
-    /// There will be no data connection, and no more are tried.
+    /// There will be no data connection, and none is tried for a while.
     fn leave(&mut self, file: &File, why: &dyn std::fmt::Display) {
         let client = file.client();
-        if !client.0.shared.no_streams.swap(true, Ordering::Relaxed) {
+        if client.without_streams() {
             tracing::warn!(
                 peer = %client.peer(),
                 "no data connection ({why}): files go over the 9P connection, which may be slower"
             );
         }
         *self = Self::Leaving(sclose(file, 0));
+    }
+}
+
+impl Wanted {
+    fn ask(self, file: &File) -> Call<'static> {
+        file.call(Tmsg::Stream { fid: file.fid(), isread: self.isread, offset: self.offset })
     }
 }
 
@@ -461,14 +519,15 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
             if !open {
                 return Poll::Pending;
             }
-            return match ready!(self.poll_data(cx, file)) {
+            match ready!(self.poll_data(cx, file)) {
                 Ok(Some(data)) => {
                     self.at += data.len() as u64;
-                    Poll::Ready(Some(Ok(data)))
+                    return Poll::Ready(Some(Ok(data)));
                 }
-                Ok(None) => Poll::Ready(self.end(Ok(()))),
-                Err(error) => Poll::Ready(self.end(Err(error))),
-            };
+                Ok(None) if self.handover == u64::MAX => {}
+                Ok(None) => return Poll::Ready(self.end(Ok(()))),
+                Err(error) => return Poll::Ready(self.end(Err(error))),
+            }
         }
     }
 
@@ -478,11 +537,13 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         result.err().map(Err)
     }
 
-    /// The next bytes of the data connection; `None`: all have come.
+    /// The next bytes of the data connection; `None`: all have come, or none ever will and the head goes on.
     fn poll_data(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<Option<Bytes>>> {
+        let came = self.at - self.handover;
         let Side::Open { transport, buf, ended, .. } = &mut self.side else {
             unreachable!("asked for what has come over it")
         };
+        let mut broken = None;
         if !*ended {
             let into = buf.get_or_insert_with(|| Pool::here().take(PIECE));
             let own = Arc::get_mut(into).expect("nobody has it before it is filled");
@@ -495,31 +556,34 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                     let full = buf.take().expect("filled just now");
                     return Poll::Ready(Ok(Some(Bytes::from_owner(Frame::new(full, 0, n)))));
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(cut(file, error))),
+                Poll::Ready(Err(error)) => (*ended, broken) = (true, Some(error)),
                 Poll::Pending => {
                     *buf = None;
-                    return Poll::Pending;
+                    // What the server says has failed brings nothing more, wherever its connection is.
+                    match self.side.poll_told(cx) {
+                        Poll::Ready(Ok((_, Some(_))) | Err(_)) => {}
+                        _ => return Poll::Pending,
+                    }
                 }
             }
         }
-        self.poll_verdict(cx, file).map_ok(|()| None)
-    }
-
-    /// The data connection has ended: whether all has come.
-    fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
-        let Side::Open { verdict: Some(verdict), .. } = &mut self.side else {
-            unreachable!("a stream that is read has asked for it")
-        };
-        let came = self.at - self.handover;
-        Poll::Ready(match ready!(Pin::new(verdict).poll(cx)) {
-            Ok(Answer::Sclosed { error: Some(error), .. }) => Err(Error::Remote(error)),
-            Ok(Answer::Sclosed { count, error: None }) if count == came => Ok(()),
-            Ok(Answer::Sclosed { count, .. }) => {
+        let told = self.side.poll_told(cx);
+        let whole = matches!(told, Poll::Ready(Ok((count, None))) if *count == came);
+        if came == 0 && !whole && file.client().dead().is_none() {
+            // It led nowhere, or the file has an error there: a read will tell.
+            self.side.leave(file, &broken.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
+            self.handover = u64::MAX;
+            self.head.extend();
+            return Poll::Ready(Ok(None));
+        }
+        Poll::Ready(match ready!(told) {
+            Ok(_) if whole => Ok(None),
+            Ok((_, Some(error))) => Err(Error::Remote(error.clone())),
+            Ok((count, None)) => {
                 let text = format!("it was cut after {came} of {count} bytes");
-                Err(cut(file, io::Error::new(io::ErrorKind::UnexpectedEof, text)))
+                Err(cut(file, broken.unwrap_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, text))))
             }
-            Ok(other) => other.never(),
-            Err(error) => Err(error),
+            Err(error) => Err(error.clone()),
         })
     }
 
@@ -531,26 +595,23 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         pipe: BorrowedFd<'_>,
     ) -> Poll<Result<Option<usize>>> {
         let _ = self.side.poll(cx, file, true);
-        let Side::Open { transport, ended: ended @ false, .. } = &mut self.side else {
+        let Side::Open { transport, ended: false, .. } = &mut self.side else {
             return Poll::Ready(Ok(None));
         };
         if self.at < self.handover || self.over || !transport.can_splice() {
             return Poll::Ready(Ok(None));
         }
-        match ready!(transport.poll_splice_in(cx, pipe, PIPE_SIZE)) {
-            Ok(0) => {
-                *ended = true;
-                Poll::Ready(Ok(None))
-            }
-            Ok(n) => {
+        match transport.poll_splice_in(cx, pipe, PIPE_SIZE) {
+            Poll::Ready(Ok(n)) if n > 0 => {
                 self.at += n as u64;
                 Poll::Ready(Ok(Some(n)))
             }
-            Err(error) => {
-                let error = cut(file, error);
-                self.end(Ok(()));
-                Poll::Ready(Err(error))
-            }
+            Poll::Pending => match self.side.poll_told(cx) {
+                Poll::Ready(Ok((_, Some(_))) | Err(_)) => Poll::Ready(Ok(None)),
+                _ => Poll::Pending,
+            },
+            // The other way sees the same end, and what it means.
+            Poll::Ready(_) => Poll::Ready(Ok(None)),
         }
     }
 }
@@ -567,6 +628,9 @@ struct Writing<F> {
     /// Of these, as the server has said.
     safe: Option<u64>,
     failed: Option<Error>,
+    finished: bool,
+    /// Whether there will be enough for a data connection.
+    unsure: bool,
 }
 
 impl<F: Deref<Target = File> + Clone> Writing<F> {
@@ -575,9 +639,23 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             if let Some(error) = &self.failed {
                 return Poll::Ready(Err(error.clone()));
             }
+            if self.unsure && self.at - self.offset >= HEAD / 2 {
+                self.unsure = false;
+                if let Some(from) = self.offset.checked_add(HEAD) {
+                    self.side = Side::begin(file, from, Direction::Write);
+                    self.handover = if self.side.is_none() { u64::MAX } else { from };
+                }
+            }
             let settled = self.poll_side(cx, file);
+            // What went by Twrites before may fail while the data connection takes more.
+            if let Poll::Ready(Err(error)) = self.head.poll_until(cx, usize::MAX) {
+                return self.fail(error);
+            }
             if rest.is_empty() {
                 return Poll::Ready(Ok(()));
+            }
+            if self.finished {
+                return Poll::Ready(Err(Error::refused(Errno::EBADF, "the stream is finished")));
             }
             if self.at < self.handover {
                 let most = (self.handover - self.at).min(self.head.piece().min(rest.len()) as u64) as usize;
@@ -623,37 +701,40 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
 
     /// The data connection takes no more: the server says why, and how much is safe.
     fn poll_broken(&mut self, cx: &mut Context<'_>, file: &File, broken: io::Error) -> Poll<Result<()>> {
-        let error = match ready!(self.poll_verdict(cx, file)) {
+        // It is asked for what there is now: whether it ever had the connection is not known.
+        let error = match ready!(self.poll_verdict(cx, file, 0)) {
             Ok(()) => cut(file, broken),
             Err(error) => error,
         };
         self.fail(error)
     }
 
-    fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
+    /// What the server says after `count` bytes, once it says it.
+    fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File, count: u64) -> Poll<Result<()>> {
         let Side::Open { verdict, .. } = &mut self.side else { unreachable!("it is open") };
-        let call = verdict.get_or_insert_with(|| sclose(file, self.sent));
-        Poll::Ready(match ready!(Pin::new(call).poll(cx)) {
-            Ok(Answer::Sclosed { count, error }) => {
-                let count = count.min(self.sent);
-                self.safe = Some(count);
-                match error {
-                    Some(error) => Err(Error::Remote(error)),
-                    None if count < self.sent => {
-                        let text = format!("it was cut after {count} of {} bytes", self.sent);
-                        Err(cut(file, io::Error::new(io::ErrorKind::UnexpectedEof, text)))
-                    }
-                    None => Ok(()),
-                }
+        verdict.get_or_insert_with(|| sclose(file, count));
+        let sent = self.sent;
+        let told = ready!(self.side.poll_told(cx));
+        let stored = told.as_ref().map_or(0, |&(stored, _)| stored.min(sent));
+        let result = match told {
+            Ok((_, Some(error))) => Err(Error::Remote(error.clone())),
+            Ok(_) if stored < sent => {
+                let text = format!("it was cut after {stored} of {sent} bytes");
+                Err(cut(file, io::Error::new(io::ErrorKind::UnexpectedEof, text)))
             }
-            Ok(other) => other.never(),
-            Err(error) => Err(error),
-        })
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.clone()),
+        };
+        self.safe = Some(stored);
+        Poll::Ready(result)
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>, file: &F) -> Poll<Result<()>> {
         if let Some(error) = &self.failed {
             return Poll::Ready(Err(error.clone()));
+        }
+        if self.finished {
+            return Poll::Ready(Ok(()));
         }
         let head = self.head.poll_until(cx, 0);
         if let Poll::Ready(Err(error)) = head {
@@ -677,12 +758,13 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                     Poll::Pending => return Poll::Pending,
                 }
             }
-            if let Err(error) = ready!(self.poll_verdict(cx, file)) {
+            if let Err(error) = ready!(self.poll_verdict(cx, file, self.sent)) {
                 return self.fail(error);
             }
         }
         ready!(head)?;
         self.side = Side::None;
+        self.finished = true;
         Poll::Ready(Ok(()))
     }
 

@@ -54,6 +54,13 @@ pub const TURN_MESSAGES: usize = 64;
 /// Bytes of one turn, received or queued.
 pub const TURN_BYTES: usize = 256 * 1024;
 
+impl Ours {
+    /// Streams of a session before still use their nodes.
+    fn are_ending(&self) -> bool {
+        self.ending.iter().any(|(_, clunk)| clunk.is_none())
+    }
+}
+
 /// A line of the log about a client; for those of this process, only for who debugs.
 macro_rules! note {
     ($own:expr, $($what:tt)+) => {
@@ -130,11 +137,12 @@ struct Ours {
     by_fid: HashMap<Fid, Arc<Stream>>,
     /// Offers that perhaps nobody has taken, by the time they are void.
     offered: VecDeque<Arc<Stream>>,
-    /// Those whose fid is gone and that still use its node.
-    ending: Vec<Arc<Stream>>,
-    /// Clunks and removes that wait for that.
-    clunks: Vec<SessionRequest<Held, Frame>>,
+    /// Those whose fid is gone and that still use its node, with the clunk or remove that waits for that. Without one:
+    /// those of a session before, for which all of its clunks wait.
+    ending: Vec<(Arc<Stream>, Option<Clunk>)>,
 }
+
+type Clunk = SessionRequest<Held, Frame>;
 
 impl Connection {
     pub(super) fn new(service: &Service, transport: Box<dyn Transport>) -> Self {
@@ -247,7 +255,7 @@ impl Connection {
                     self.tx.shrink();
                     self.session.shrink();
                     self.settle();
-                    if !self.clunks.is_empty() {
+                    if !self.clunks.is_empty() && !self.streams.are_ending() {
                         // Of fids that the last message has freed: nobody else will wake us for them.
                         cx.waker().wake_by_ref();
                     }
@@ -267,7 +275,7 @@ impl Connection {
 
     /// Nothing more is read: ends when the last answer has left.
     fn drain(&mut self, cx: &mut Context<'_>, flushed: bool) -> Poll<End> {
-        if self.later > 0 || !flushed {
+        if self.later > 0 || !self.streams.ending.is_empty() || !flushed {
             return self.hung_up(cx);
         }
         match self.transport.as_mut().map(|transport| transport.poll_close(cx)) {
@@ -313,8 +321,10 @@ impl Connection {
     fn serve(&mut self, request: SessionRequest<Held, Frame>) {
         let mut next = Some(request);
         while let Some(mut request) = next {
-            if !self.streams.by_fid.is_empty() && self.ends_stream(&request) {
-                self.streams.clunks.push(request);
+            if !self.streams.by_fid.is_empty()
+                && let Some(stream) = self.ends_stream(&request)
+            {
+                self.streams.ending.push((stream, Some(request)));
                 next = self.session.next_ready();
                 continue;
             }
@@ -345,8 +355,7 @@ impl Connection {
     }
 
     fn serve_clunks(&mut self, waker: &Waker) {
-        if !self.streams.ending.is_empty() {
-            // They may be of the same nodes.
+        if self.streams.are_ending() {
             return;
         }
         for _ in 0..TURN_MESSAGES {
@@ -425,14 +434,11 @@ impl Connection {
             return Err(Error::new(Errno::EBUSY, "this fid has a stream"));
         }
         ours.offered.retain(|stream| stream.is_offered());
-        if ours.offered.len() >= stream::OFFERS {
-            return Err(Error::new(Errno::EAGAIN, "too many streams have been asked for and not dialled"));
-        }
         let [held, _] = req.fids();
         let held = held.expect("a stream has a fid");
         let serial = self.session.is_serial(fid);
-        let way = Way { read, offset, serial };
-        let (stream, offer) = Stream::offer(&how, &self.server, &self.core, held, &self.peer.proof, way)?;
+        let (by, way) = ((self.id, ours.offered.len()), Way { read, offset, serial });
+        let (stream, offer) = Stream::offer(&how, &self.server, &self.core, held, &self.peer, by, way)?;
         ours.by_fid.insert(fid, stream.clone());
         ours.offered.push_back(stream);
         Ok(offer)
@@ -455,19 +461,13 @@ impl Connection {
         }
     }
 
-    /// Whether this request makes an end of a stream that still uses the fid's node.
-    fn ends_stream(&mut self, request: &SessionRequest<Held, Frame>) -> bool {
-        let Some(fid) = request.fid_number().filter(|_| matches!(request.op(), Op::Clunk | Op::Remove))
-        else {
-            return false;
-        };
-        let Some(stream) = self.streams.by_fid.remove(&fid) else { return false };
+    /// The stream that this request makes an end of, if it still uses the fid's node.
+    fn ends_stream(&mut self, request: &SessionRequest<Held, Frame>) -> Option<Arc<Stream>> {
+        let fid = request.fid_number().filter(|_| matches!(request.op(), Op::Clunk | Op::Remove))?;
+        let stream = self.streams.by_fid.remove(&fid)?;
         stream.end();
-        let ends = !stream.settled(Waker::noop());
-        if ends {
-            self.streams.ending.push(stream);
-        }
-        ends
+        let waker = self.entered.as_ref().unwrap_or(Waker::noop());
+        (!stream.settled(waker)).then_some(stream)
     }
 
     /// All streams end: a new session begins, or none is left.
@@ -476,19 +476,19 @@ impl Connection {
         ours.offered.clear();
         for (_, stream) in ours.by_fid.drain() {
             stream.end();
-            ours.ending.push(stream);
+            ours.ending.push((stream, None));
         }
     }
 
     /// Serves the clunks of fids whose streams use them no more.
     fn settle_streams(&mut self, waker: &Waker) {
-        if self.streams.ending.is_empty() && self.streams.clunks.is_empty() {
-            return;
-        }
-        self.streams.ending.retain(|stream| !stream.settled(waker));
-        if self.streams.ending.is_empty() {
-            for clunk in std::mem::take(&mut self.streams.clunks) {
-                self.serve(clunk);
+        let mut i = 0;
+        while let Some((stream, _)) = self.streams.ending.get(i) {
+            if stream.settled(waker) {
+                let (_, clunk) = self.streams.ending.swap_remove(i);
+                clunk.into_iter().for_each(|clunk| self.serve(clunk));
+            } else {
+                i += 1;
             }
         }
     }
@@ -654,9 +654,11 @@ impl Connection {
 
     fn cancel(&self, call: CallId) {
         let id = ReqId { conn: self.id, call };
-        self.streams.by_fid.values().for_each(|stream| stream.flush(id));
+        if let Some(stream) = self.session.fid_of(call).and_then(|fid| self.streams.by_fid.get(&fid)) {
+            stream.flush(id);
+        }
         let node = self.session.node(call).map(|held| &held.node);
-        self.server.cancel(ReqId { conn: self.id, call }, node);
+        self.server.cancel(id, node);
     }
 
     /// The client has gone: lets go of everything but what is being served.
@@ -720,9 +722,9 @@ impl Drop for Connection {
     fn drop(&mut self) {
         if self.transport.is_some() && !std::thread::panicking() {
             self.finish(&End::Closed);
-            while let Some(clunk) = self.clunks.pop_front() {
-                self.serve(clunk);
-            }
+            let ending = std::mem::take(&mut self.streams.ending).into_iter().filter_map(|(_, clunk)| clunk);
+            let clunks = std::mem::take(&mut self.clunks).into_iter().chain(ending);
+            clunks.for_each(|clunk| self.serve(clunk));
         }
         self.core.memory().borrow(self.borrowed, 0);
         self.core.opened(self.opens, 0);

@@ -152,6 +152,22 @@ impl Seat {
 impl Service {
     /// Serves who has come in: a client, which has [`GREETING`] to begin to speak, or the data connection of a stream.
     pub async fn welcome(&self, env: impl Env, transport: Box<dyn Transport>) {
+        let begun = env.now();
+        let come = match self.only_streams {
+            true => Some((transport, Vec::new())),
+            false => self.client(&env, transport).await,
+        };
+        if let Some((data, begin)) = come {
+            self.stream(env, data, begin, begun + TOKEN_TIME).await;
+        }
+    }
+
+    /// Serves a client; what it was, if it was none.
+    async fn client(
+        &self,
+        env: &impl Env,
+        transport: Box<dyn Transport>,
+    ) -> Option<(Box<dyn Transport>, Vec<u8>)> {
         let mut connection = pin!(self.connect(transport));
         connection.began(env.wall());
         let mut patience = Some(env.sleep_until(env.now() + GREETING));
@@ -178,14 +194,12 @@ impl Service {
             done
         })
         .await;
-        if let Some((data, begin)) = connection.take_data() {
-            self.stream(env, data, begin).await;
-        }
+        connection.take_data()
     }
 
     /// Serves a data connection, of which so much has come. One that shows no good token in time is closed.
-    async fn stream(&self, env: impl Env, mut data: Box<dyn Transport>, mut begin: Vec<u8>) {
-        let mut late = env.sleep_until(env.now() + TOKEN_TIME);
+    async fn stream(&self, env: impl Env, mut data: Box<dyn Transport>, mut begin: Vec<u8>, due: Duration) {
+        let mut late = env.sleep_until(due);
         let shown = poll_fn(|cx| {
             while begin.len() < MAGIC.len() + TOKEN {
                 let mut rest = [0; TOKEN];
@@ -200,8 +214,8 @@ impl Service {
         });
         let shown = shown.await;
         drop(late);
-        let token = begin[MAGIC.len()..].first_chunk().filter(|_| shown);
-        let claimed = token.and_then(|token| Stream::claim(&self.core, token, &data.peer().proof, env.now()));
+        let token = begin.strip_prefix(&MAGIC).and_then(<[u8]>::first_chunk).filter(|_| shown);
+        let claimed = token.and_then(|token| Stream::claim(&self.core, token, data.peer(), env.now()));
         match claimed {
             Some(stream) => stream.run(env, data, &begin[MAGIC.len() + TOKEN..]).await,
             None => tracing::warn!(peer = %data.peer().addr, "a data connection showed no good token"),

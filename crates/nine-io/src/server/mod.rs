@@ -33,7 +33,7 @@ pub use listen::{Door, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 pub use seen::ClientStatus;
 pub use stream::{
-    Course, Fill, LULL, OFFER_TIME, OFFERS, OFFERS_ALL, Passage, StreamRequest, Streams, TOKEN_TIME,
+    Course, Fill, LULL, OFFER_TIME, OFFERS, OFFERS_ALL, Passage, StreamRequest, Streams, TOKEN_TIME, lost,
 };
 
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, lock};
@@ -70,13 +70,25 @@ pub struct Service {
     pub seat: u16,
     /// How streams are offered, if they are.
     pub streams: Option<Streams>,
+    /// Who comes in here carries a stream and nothing else.
+    pub only_streams: bool,
 }
 
 impl Service {
     /// All dialects and the default limits.
     pub fn new(server: Arc<dyn FileServer>, gate: Gate, core: Core) -> Self {
         let (gate, limits) = (Arc::new(gate), Limits::default());
-        Self { server, gate, limits, dialects: DIALECTS, core, own: false, seat: 0, streams: None }
+        Self {
+            server,
+            gate,
+            limits,
+            dialects: DIALECTS,
+            core,
+            own: false,
+            seat: 0,
+            streams: None,
+            only_streams: false,
+        }
     }
 
     /// The same with the streaming dialects: clients may ask for data connections, which come in like clients and are

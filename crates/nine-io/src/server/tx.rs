@@ -65,7 +65,10 @@ impl Out<Payload> for Tx {
     fn payload(&mut self, payload: Payload) {
         if payload.len() > INLINE || matches!(payload, Payload::File { .. }) {
             // Its head is on its way before `trace` could see it.
-            tracing::trace!("-> {} bytes of data for tag {}", payload.len(), self.last_tag());
+            match self.last_tag() {
+                Some(tag) => tracing::trace!("-> {} bytes of data for tag {tag}", payload.len()),
+                None => tracing::trace!("-> {} bytes of a stream", payload.len()),
+            }
         }
         match payload {
             Payload::Bytes(bytes) if bytes.len() <= INLINE => self.tail.extend_from_slice(&bytes),
@@ -147,8 +150,8 @@ impl Tx {
     }
 
     /// The tag of the message whose head has just been encoded: `size[4] type[1] tag[2] count[4]`.
-    fn last_tag(&self) -> Tag {
-        frame::tag_of(&self.tail[self.tail.len() - 11..])
+    fn last_tag(&self) -> Option<Tag> {
+        Some(frame::tag_of(&self.tail[self.tail.len().checked_sub(11)?..]))
     }
 
     fn push(&mut self, segment: Segment) {
@@ -280,7 +283,8 @@ fn read_exact(file: &OwnedFd, mut offset: u64, mut into: &mut [u8]) -> io::Resul
 }
 
 fn shrunk() -> io::Error {
-    io::Error::other("a file became shorter while it was being sent: its length had been announced")
+    let text = "a file became shorter while it was being sent: its length had been announced";
+    io::Error::new(io::ErrorKind::UnexpectedEof, text)
 }
 
 #[cfg(test)]

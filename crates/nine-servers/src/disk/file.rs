@@ -116,9 +116,34 @@ impl<H: HostFs> Inner<H> {
         let _client = self.become_client(&node.view, NOGID)?;
         while *stored < fill.len {
             let at = fill.offset + *stored as u64;
-            match self.host.fill(fd.as_fd(), fill.pipe(), at, fill.len - *stored)? {
-                0 => return Err(Errno::EIO.into()),
-                n => *stored += n,
+            match self.host.fill(fd.as_fd(), fill.pipe(), at, fill.len - *stored) {
+                Ok(0) => return Err(Errno::EIO.into()),
+                Ok(n) => *stored += n,
+                // A file system that knows no splice knows writes.
+                Err(host::Errno::INVAL) => return self.fill_by_copy(&fd, fill, stored),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_by_copy(&self, fd: &OwnedFd, fill: &Fill, stored: &mut usize) -> Done<()> {
+        let mut piece = vec![0; 64 * 1024];
+        while *stored < fill.len {
+            let most = piece.len().min(fill.len - *stored);
+            let n = rustix::io::retry_on_intr(|| rustix::io::read(fill.pipe(), &mut piece[..most]))?;
+            let mut rest = &piece[..n];
+            while !rest.is_empty() {
+                let at = fill.offset + *stored as u64;
+                let n = self.host.pwrite(fd.as_fd(), rest, at, false)?;
+                if n == 0 {
+                    return Err(Errno::EIO.into());
+                }
+                *stored += n;
+                rest = &rest[n..];
+            }
+            if n == 0 {
+                return Err(Errno::EIO.into());
             }
         }
         Ok(())

@@ -184,8 +184,7 @@ impl<H: HostFs> FileServer for Disk<H> {
     }
 
     fn fill(&self, fill: Fill) {
-        // The number of the thread's client is nobody's: all streams take one turn together.
-        let (inner, client) = (self.inner.clone(), 0);
+        let (inner, client) = (self.inner.clone(), fill.conn);
         let job = Box::new(move || {
             let (stored, result) = inner.fill(&fill);
             fill.done(stored, result.map_err(|fail| fail.0));

@@ -20,13 +20,16 @@ pub fn text(served: &Served, serving: &Serving, open: &[Open]) -> String {
 fn write(f: &mut String, served: &Served, serving: &Serving, open: &[Open]) -> fmt::Result {
     let read_only = if serving.read_only.unwrap_or(false) { ", read-only" } else { "" };
     writeln!(f, "ninefold {} serves {served}{read_only}", env!("CARGO_PKG_VERSION"))?;
-    for Open { door, gate, certificates, .. } in open {
+    for Open { door, gate, certificates, data, .. } in open {
         let addr = door.listener.addr();
         let place = Place::new(addr, !serving.listen.is_empty());
         writeln!(f, "\n{addr}\n    {}", who(addr, gate, *certificates, serving.socket_mode.is_some()))?;
         writeln!(f, "    {}", place.command(None))?;
         if let Some(token) = &gate.token {
             writeln!(f, "    {}", place.command(Some(token)))?;
+        }
+        if let Some(data) = data {
+            writeln!(f, "    streams come in at {}", data.listener.addr())?;
         }
         if let Some(mount) = place.mount(gate) {
             writeln!(f, "    {mount}")?;

@@ -152,7 +152,8 @@ async fn serve(
             msize: serving.msize.unwrap_or(default.msize),
             fids: serving.max_fids.map_or(default.fids, |n| n as usize),
         };
-        doors.extend(data.map(|door| serve_door(env, door, service.clone(), seats)));
+        let only = Service { only_streams: true, ..service.clone() };
+        doors.extend(data.map(|door| serve_door(env, door, only, seats)));
         doors.push(serve_door(env, door, service, seats));
     }
     // A terminal that has gone is no reason not to serve.

@@ -1,6 +1,7 @@
 //! Requests that a stream makes of its file server itself, in the words of 9P and in the name of its fid.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 
 use nine_proto::msg::Tmsg;
@@ -19,11 +20,10 @@ pub(super) struct Asker {
     server: Arc<dyn FileServer>,
     held: Held,
     core: Core,
-    /// In the place of a connection's number.
-    id: u64,
+    /// The 9P connection: its client's share is used.
+    pub(super) conn: u64,
     answers: Arc<Answers>,
     arrived: Vec<Answered>,
-    next: u32,
     /// Requests that are not answered.
     pub(super) outstanding: usize,
     /// Bytes that are borrowed from the core.
@@ -37,15 +37,14 @@ pub(super) enum Got {
 }
 
 impl Asker {
-    pub(super) fn new(server: &Arc<dyn FileServer>, held: &Held, core: &Core) -> Self {
+    pub(super) fn new(server: &Arc<dyn FileServer>, held: &Held, core: &Core, conn: u64) -> Self {
         Self {
             server: server.clone(),
             held: held.clone(),
             core: core.clone(),
-            id: core.next_id(),
+            conn,
             answers: Arc::default(),
             arrived: Vec::new(),
-            next: 0,
             outstanding: 0,
             borrowed: 0,
         }
@@ -65,11 +64,11 @@ impl Asker {
     }
 
     fn ask(&mut self, frame: Frame, count: u32) -> (u32, Option<Result<Got>>) {
-        let number = self.next;
-        self.next = self.next.wrapping_add(1);
-        let inner =
-            SessionRequest::own(CallId::numbered(number), frame, Dialect::L, self.held.clone(), count);
-        let request = Request::new(inner, self.held.who.clone(), self.id, count as usize);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let call = CallId::numbered(NEXT.fetch_add(1, Ordering::Relaxed));
+        let number = call.number();
+        let inner = SessionRequest::own(call, frame, Dialect::L, self.held.clone(), count);
+        let request = Request::new(inner, self.held.who.clone(), self.conn, count as usize);
         let Answer(result) = self.server.serve(Req::new(request, self.answers.clone()));
         self.outstanding += usize::from(result.is_none());
         (number, result.map(got))
@@ -87,7 +86,7 @@ impl Asker {
     /// Nobody wants the answers any more.
     pub(super) fn cancel(&self, numbers: impl Iterator<Item = u32>) {
         for number in numbers {
-            let id = ReqId { conn: self.id, call: CallId::numbered(number) };
+            let id = ReqId { conn: self.conn, call: CallId::numbered(number) };
             self.server.cancel(id, Some(&self.held.node));
         }
     }

@@ -1,5 +1,6 @@
 //! What a socket has brought into a pipe goes into a file, by whoever can without a copy in user space.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -14,6 +15,8 @@ use crate::sync::{Mutex, lock};
 pub struct Fill {
     /// The open file.
     pub node: Node,
+    /// The connection of its client.
+    pub conn: u64,
     /// First byte.
     pub offset: u64,
     /// Bytes that are in the pipe.
@@ -26,12 +29,15 @@ pub struct Fill {
 pub(super) struct Pipe {
     out: OwnedFd,
     inlet: OwnedFd,
-    done: Mutex<(Option<(usize, Result<()>)>, Option<Waker>)>,
+    done: Mutex<(Option<Filled>, Option<Waker>)>,
 }
 
+/// Bytes that are stored, and whether something failed.
+type Filled = (usize, Result<()>);
+
 impl Fill {
-    pub(super) fn new(node: Node, pipe: &Arc<Pipe>, offset: u64, len: usize) -> Self {
-        Self { node, offset, len, pipe: Some(pipe.clone()) }
+    pub(super) fn new(node: Node, conn: u64, pipe: &Arc<Pipe>, offset: u64, len: usize) -> Self {
+        Self { node, conn, offset, len, pipe: Some(pipe.clone()) }
     }
 
     /// Where the bytes are read.
@@ -56,8 +62,8 @@ impl Drop for Fill {
 }
 
 impl Pipe {
-    pub(super) fn new() -> Result<Arc<Self>> {
-        let (out, inlet) = kernel_pipe().map_err(|error| Error::new(Errno::ENFILE, error.to_string()))?;
+    pub(super) fn new() -> io::Result<Arc<Self>> {
+        let (out, inlet) = kernel_pipe()?;
         Ok(Arc::new(Self { out, inlet, done: Mutex::new((None, None)) }))
     }
 
@@ -66,7 +72,7 @@ impl Pipe {
         self.inlet.as_fd()
     }
 
-    fn finish(&self, result: (usize, Result<()>)) {
+    fn finish(&self, result: Filled) {
         let mut done = lock(&self.done);
         done.0 = Some(result);
         let waker = done.1.take();
@@ -75,7 +81,7 @@ impl Pipe {
     }
 
     /// What became of the fill that is under way.
-    pub(super) fn poll_done(&self, cx: &mut Context<'_>) -> Poll<(usize, Result<()>)> {
+    pub(super) fn poll_done(&self, cx: &mut Context<'_>) -> Poll<Filled> {
         let mut done = lock(&self.done);
         match done.0.take() {
             Some(result) => Poll::Ready(result),
@@ -97,7 +103,7 @@ mod tests {
     fn a_fill_that_ends_on_another_thread_is_never_missed_in_any_order() {
         loom::model(|| {
             let pipe = Pipe::new().expect("a pipe");
-            let fill = Fill::new(std::sync::Arc::new(()), &pipe, 0, 7);
+            let fill = Fill::new(std::sync::Arc::new(()), 1, &pipe, 0, 7);
             let thread = loom::thread::spawn(move || fill.done(7, Ok(())));
             let (stored, result) = block_on(poll_fn(|cx| pipe.poll_done(cx)));
             assert!(stored == 7 && result.is_ok());

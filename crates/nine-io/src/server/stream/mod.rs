@@ -34,6 +34,7 @@ use asker::Asker;
 pub use fill::Fill;
 use receiving::Receiving;
 use sending::Sending;
+pub use sending::lost;
 
 /// Offers of one connection that nobody has taken; at the limit a Tstream is refused with EAGAIN.
 pub const OFFERS: usize = 64;
@@ -90,7 +91,7 @@ pub struct Course {
     pub moved: u64,
     /// Where it ends, if not before.
     pub until: u64,
-    /// Nothing has come for [`LULL`]: what has come shall be stored.
+    /// It has waited for [`LULL`], perhaps several times: what has come shall be stored.
     pub lull: bool,
 }
 
@@ -104,6 +105,8 @@ pub struct StreamRequest<'a> {
     pub read: bool,
     /// First byte.
     pub offset: u64,
+    /// The connection of its client.
+    pub conn: u64,
 }
 
 /// The offers that nobody has taken, of all connections of a core, by token.
@@ -128,7 +131,10 @@ pub(super) struct Stream {
     pub(super) due: Duration,
     way: Way,
     held: Held,
+    conn: u64,
     proof: Proof,
+    /// Whether what is said there is secret.
+    tls: bool,
     server: Arc<dyn FileServer>,
     core: Core,
     state: Mutex<State>,
@@ -138,14 +144,19 @@ struct State {
     stage: Stage,
     /// The file server's own, until the data connection comes.
     passage: Option<Box<dyn Passage>>,
-    /// What Tsclose has said.
-    count: Option<u64>,
-    /// Tscloses that wait; as many as the connection may have requests.
-    waiting: Vec<Later>,
+    /// Tscloses that wait, and their counts; as many as the connection may have requests.
+    waiting: Vec<(Later, u64)>,
     /// The task of the data connection.
     task: Option<Waker>,
     /// The 9P connection, while it waits for the end.
     conn: Option<Waker>,
+}
+
+impl State {
+    /// Where the stream ends, if not before.
+    fn until(&self) -> u64 {
+        self.waiting.iter().map(|&(_, count)| count).min().unwrap_or(u64::MAX)
+    }
 }
 
 enum Stage {
@@ -162,23 +173,26 @@ enum Stage {
 }
 
 impl Stream {
-    /// Makes an offer, which is the data of its Rstream.
+    /// Makes an offer, which is the data of its Rstream. The client has so many that nobody has taken.
     pub(super) fn offer(
         streams: &Streams,
         server: &Arc<dyn FileServer>,
         core: &Core,
         held: &Held,
-        proof: &Proof,
+        peer: &Peer,
+        (conn, ours): (u64, usize),
         way: Way,
     ) -> Result<(Arc<Self>, Vec<u8>)> {
+        if i64::try_from(way.offset).is_err() {
+            return Err(Error::new(Errno::EFBIG, "no file has so many bytes"));
+        }
         let mut token = [0; 16];
         streams.clock.entropy(&mut token);
         let Way { read, offset, .. } = way;
-        let request = StreamRequest { node: &held.node, who: &held.who, read, offset };
+        let request = StreamRequest { node: &held.node, who: &held.who, read, offset, conn };
         let state = State {
             stage: Stage::Offered,
             passage: server.stream(request),
-            count: None,
             waiting: Vec::new(),
             task: None,
             conn: None,
@@ -188,13 +202,16 @@ impl Stream {
             due: streams.clock.now() + OFFER_TIME,
             way,
             held: held.clone(),
-            proof: proof.clone(),
+            conn,
+            proof: peer.proof.clone(),
+            tls: is_tls(peer),
             server: server.clone(),
             core: core.clone(),
             state: Mutex::new(state),
         });
         let mut all = lock(&core.offers().0);
-        if all.len() >= OFFERS_ALL {
+        // One client alone does not take all of them.
+        if ours >= OFFERS.min((OFFERS_ALL - all.len().min(OFFERS_ALL)).div_ceil(4)) {
             return Err(Error::new(Errno::EAGAIN, "too many streams have been asked for and not dialled"));
         }
         all.insert(token, stream.clone());
@@ -205,10 +222,11 @@ impl Stream {
     }
 
     /// The stream that a data connection asks for by its token; the token is good no more.
-    pub(super) fn claim(core: &Core, token: &[u8; TOKEN], proof: &Proof, now: Duration) -> Option<Arc<Self>> {
+    pub(super) fn claim(core: &Core, token: &[u8; TOKEN], peer: &Peer, now: Duration) -> Option<Arc<Self>> {
         let token = parse(token)?;
         let mut all = lock(&core.offers().0);
-        let stream = all.get(&token).filter(|stream| stream.proof == *proof && now < stream.due)?.clone();
+        let same = |stream: &&Arc<Self>| stream.proof == peer.proof && stream.tls == is_tls(peer);
+        let stream = all.get(&token).filter(same).filter(|stream| now < stream.due)?.clone();
         all.remove(&token);
         drop(all);
         let mut state = lock(&stream.state);
@@ -252,9 +270,8 @@ impl Stream {
                 req.now(Ok(Reply::Sclosed { count: 0, errno: 0, ename: Box::default() }))
             }
             _ => {
-                state.count = Some(state.count.map_or(count, |before| before.min(count)));
                 let (answer, later) = req.later();
-                state.waiting.push(later);
+                state.waiting.push((later, count));
                 let task = state.task.take();
                 drop(state);
                 task.into_iter().for_each(Waker::wake);
@@ -266,40 +283,35 @@ impl Stream {
     /// A Tsclose was flushed.
     pub(super) fn flush(&self, id: ReqId) {
         let mut state = lock(&self.state);
-        let Some(at) = state.waiting.iter().position(|later| later.id() == id) else { return };
-        let later = state.waiting.swap_remove(at);
+        let Some(at) = state.waiting.iter().position(|(later, _)| later.id() == id) else { return };
+        let (later, _) = state.waiting.swap_remove(at);
         drop(state);
         later.respond(Err(Errno::EINTR.into()));
     }
 
     /// Nobody has dialled in time.
     pub(super) fn expire(&self) {
-        let mut state = lock(&self.state);
-        if matches!(state.stage, Stage::Offered) {
-            let error = Error::new(Errno::ETIMEDOUT, "nobody has dialled the stream in time");
-            self.over(&mut state, 0, Some(error));
-            drop(state);
+        if self.is_offered() {
             self.withdraw();
+            let error = Error::new(Errno::ETIMEDOUT, "nobody has dialled the stream in time");
+            self.over(Stage::Offered, 0, Some(error));
         }
     }
 
     /// The fid is gone.
     pub(super) fn end(&self) {
         let mut state = lock(&self.state);
-        let error = Error::new(Errno::EBADF, "the fid of the stream is gone");
         match state.stage {
             Stage::Offered => {
-                self.over(&mut state, 0, Some(error));
                 drop(state);
                 self.withdraw();
+                self.over(Stage::Offered, 0, Some(gone()));
             }
             Stage::Running => {
                 state.stage = Stage::Ending;
                 let task = state.task.take();
-                let waiting = std::mem::take(&mut state.waiting);
                 drop(state);
                 task.into_iter().for_each(Waker::wake);
-                waiting.into_iter().for_each(|later| later.respond(Err(error.clone())));
             }
             Stage::Ending | Stage::Over { .. } => {}
         }
@@ -323,7 +335,7 @@ impl Stream {
         // Whatever drops this future, nobody waits for its verdict in vain.
         let mut running = Running { stream: &self, moved: 0, done: false };
         let own = lock(&self.state).passage.take();
-        let asker = Asker::new(&self.server, &self.held, &self.core);
+        let asker = Asker::new(&self.server, &self.held, &self.core, self.conn);
         let mut passage = match own {
             Some(own) => own,
             None if self.way.read => Box::new(Sending::new(asker, self.way)),
@@ -337,7 +349,7 @@ impl Stream {
                 if matches!(state.stage, Stage::Ending) {
                     return Poll::Ready(None);
                 }
-                course.until = state.count.unwrap_or(u64::MAX);
+                course.until = state.until();
                 match &mut state.task {
                     Some(old) => old.clone_from(cx.waker()),
                     none => *none = Some(cx.waker().clone()),
@@ -369,7 +381,7 @@ impl Stream {
                 // TLS may have to wait until the peer has taken the rest; the end of the fid ends that, too.
                 let closed = poll_fn(|cx| {
                     let mut state = lock(&self.state);
-                    if matches!(state.stage, Stage::Ending) {
+                    if matches!(state.stage, Stage::Ending) || state.until() <= running.moved {
                         return Poll::Ready(Ok(()));
                     }
                     state.task = Some(cx.waker().clone());
@@ -383,19 +395,25 @@ impl Stream {
         } else {
             drop(data);
             poll_fn(|cx| passage.poll_settle(cx)).await;
-            running.over(Some(Errno::EBADF.into()));
+            running.over(Some(gone()));
         }
     }
 
-    fn over(&self, state: &mut State, moved: u64, error: Option<Error>) {
-        let waiting = std::mem::take(&mut state.waiting);
-        let told = !waiting.is_empty();
-        for later in waiting {
-            later.respond(Ok(self.verdict(moved, error.clone(), state.count)));
+    /// It is over, unless it has gone on since it was at `from`; who waits is told when nothing is locked any more.
+    fn over(&self, from: Stage, moved: u64, error: Option<Error>) {
+        let mut state = lock(&self.state);
+        if matches!(from, Stage::Offered) && !matches!(state.stage, Stage::Offered) {
+            return;
         }
-        state.stage = Stage::Over { moved, error, told };
-        state.passage = None;
-        state.conn.take().into_iter().for_each(Waker::wake);
+        let (waiting, passage, conn) =
+            (std::mem::take(&mut state.waiting), state.passage.take(), state.conn.take());
+        state.stage = Stage::Over { moved, error: error.clone(), told: !waiting.is_empty() };
+        drop(state);
+        drop(passage);
+        for (later, count) in waiting {
+            later.respond(Ok(self.verdict(moved, error.clone(), Some(count))));
+        }
+        conn.into_iter().for_each(Waker::wake);
     }
 
     /// What Rsclose says to a Tsclose with `count`.
@@ -426,7 +444,7 @@ struct Running<'s> {
 impl Running<'_> {
     fn over(&mut self, error: Option<Error>) {
         self.done = true;
-        self.stream.over(&mut lock(&self.stream.state), self.moved, error);
+        self.stream.over(Stage::Running, self.moved, error);
     }
 }
 
@@ -510,6 +528,14 @@ impl Transport for After {
     fn peer(&self) -> &Peer {
         self.data.peer()
     }
+}
+
+fn gone() -> Error {
+    Error::new(Errno::EBADF, "the fid of the stream is gone")
+}
+
+fn is_tls(peer: &Peer) -> bool {
+    peer.addr.starts_with("tls!")
 }
 
 /// The answer to a Tsclose where there is nothing to close.

@@ -28,7 +28,7 @@ const LITTLE: usize = 64 * 1024;
 /// Received and not written.
 const WINDOW: usize = 4 << 20;
 /// Bytes that a poll receives before others have their turn.
-const TURN: usize = 16 * TURN_BYTES;
+const TURN: usize = 4 * TURN_BYTES;
 
 pub(super) struct Receiving {
     asker: Asker,
@@ -158,7 +158,15 @@ impl Receiving {
                     filling.clone()
                 }
                 (None, Some(spare)) => self.filling.insert(spare).clone(),
-                (None, None) => self.filling.insert(Pipe::new()?).clone(),
+                (None, None) => match Pipe::new() {
+                    Ok(pipe) => self.filling.insert(pipe).clone(),
+                    // There are no more descriptors: by a copy, then, once what is in the other pipe is stored.
+                    Err(_) if self.draining.is_some() => return Poll::Pending,
+                    Err(_) => {
+                        (self.filler, self.spare) = (None, None);
+                        return self.poll_copy(cx, data, course);
+                    }
+                },
             };
             let mut full = false;
             let mut dry = false;
@@ -179,7 +187,8 @@ impl Receiving {
             if self.piped > 0 && due && self.draining.is_none() {
                 let (server, node) = self.filler.as_ref().expect("there is one, or this were not its way");
                 let len = std::mem::take(&mut self.piped);
-                server.fill(Fill::new(node.clone(), &pipe, self.offset + self.received, len));
+                let at = self.offset + self.received;
+                server.fill(Fill::new(node.clone(), self.asker.conn, &pipe, at, len));
                 self.received += len as u64;
                 self.draining = Some((pipe, len));
                 self.filling = None;
@@ -206,6 +215,31 @@ impl Passage for Receiving {
         if self.filling.is_some() || self.draining.is_some() || self.spare.is_some() {
             return self.poll_fill(cx, data, course);
         }
+        self.poll_copy(cx, data, course)
+    }
+
+    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.asker.cancel(self.writes.iter().filter(|w| w.answer.is_none()).map(|w| w.number));
+        self.writes.clear();
+        self.asker.answers(cx.waker(), |_, _| ());
+        if let Some((pipe, _)) = &self.draining
+            && pipe.poll_done(cx).is_pending()
+        {
+            return Poll::Pending;
+        }
+        self.draining = None;
+        if self.asker.outstanding == 0 { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Receiving {
+    /// Through memory.
+    fn poll_copy(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut dyn Transport,
+        course: &mut Course,
+    ) -> Poll<Result<()>> {
         let mut turn = 0;
         loop {
             let writes = &mut self.writes;
@@ -224,7 +258,8 @@ impl Passage for Receiving {
             }
             let buffer = if self.buf.is_some() { PIECE } else { 0 };
             let room = self.asker.holds(self.under_way + buffer);
-            let full = self.filled == PIECE;
+            let piece = if room < 2 * PIECE { LITTLE } else { PIECE };
+            let full = self.filled >= piece;
             if full || self.eof && self.filled > 0 {
                 if self.serial && !self.writes.is_empty() {
                     return Poll::Pending;
@@ -232,7 +267,7 @@ impl Passage for Receiving {
                 self.write();
                 continue;
             }
-            let fits = self.under_way + PIECE <= WINDOW.min(room.max(2 * PIECE));
+            let fits = self.under_way + piece <= WINDOW.min(room.max(2 * piece));
             if self.eof || !fits {
                 return Poll::Pending;
             }
@@ -240,14 +275,17 @@ impl Passage for Receiving {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if self.filler.is_some() && self.filled == 0 && self.writes.is_empty() && data.can_splice() {
+            if self.filler.is_some() && self.filled == 0 && data.can_splice() {
+                if !self.writes.is_empty() {
+                    return Poll::Pending;
+                }
                 self.buf = None;
                 self.asker.holds(0);
                 return self.poll_fill(cx, data, course);
             }
             let buf = self.buf.get_or_insert_with(|| Pool::here().take(WRITE_HEAD + PIECE));
             let own = Arc::get_mut(buf).expect("nobody has it before it is whole");
-            match data.poll_read(cx, &mut own.bytes[WRITE_HEAD + self.filled..WRITE_HEAD + PIECE]) {
+            match data.poll_read(cx, &mut own.bytes[WRITE_HEAD + self.filled..WRITE_HEAD + piece]) {
                 Poll::Ready(Ok(0)) => self.eof = true,
                 Poll::Ready(Ok(n)) => {
                     self.filled += n;
@@ -268,19 +306,6 @@ impl Passage for Receiving {
                 }
             }
         }
-    }
-
-    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.asker.cancel(self.writes.iter().filter(|w| w.answer.is_none()).map(|w| w.number));
-        self.writes.clear();
-        self.asker.answers(cx.waker(), |_, _| ());
-        if let Some((pipe, _)) = &self.draining
-            && pipe.poll_done(cx).is_pending()
-        {
-            return Poll::Pending;
-        }
-        self.draining = None;
-        if self.asker.outstanding == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

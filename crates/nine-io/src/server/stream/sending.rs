@@ -6,6 +6,7 @@
 //! for the server, and one piece.
 
 use std::collections::VecDeque;
+use std::io;
 use std::task::{Context, Poll};
 
 use nine_net::Transport;
@@ -28,7 +29,7 @@ const WINDOW: usize = 8 << 20;
 /// The least that is asked for, when memory is short.
 const LEAST: usize = 64 * 1024;
 /// Bytes that a poll sends before others have their turn.
-const TURN: u64 = 16 * TURN_BYTES as u64;
+const TURN: u64 = 4 * TURN_BYTES as u64;
 
 pub(super) struct Sending {
     asker: Asker,
@@ -43,6 +44,8 @@ pub(super) struct Sending {
     window: usize,
     /// The most that is asked for at once: less where the server answers with less.
     piece: u32,
+    /// Answers to several reads would come in the order of chance.
+    serial: bool,
 }
 
 struct Piece {
@@ -64,6 +67,7 @@ impl Sending {
             ended: None,
             window: FIRST,
             piece: PIECE,
+            serial: way.serial,
         }
     }
 
@@ -91,13 +95,15 @@ impl Sending {
                 Ok(data) if data.is_empty() => self.ended = Some(Ok(())),
                 Ok(mut data) => {
                     let n = data.len() as u32;
-                    if n < len {
+                    if n == len {
+                        self.piece = self.piece.saturating_mul(2).min(PIECE);
+                    } else {
                         self.piece = n.max(LEAST_PIECE);
                         let rest = self.ask(offset + u64::from(n), len - n);
                         self.pieces.push_front(rest);
                     }
                     data.truncate(until.saturating_sub(self.taken));
-                    self.taken += u64::from(n);
+                    self.taken += data.len() as u64;
                     self.tx.payload(data);
                 }
             }
@@ -116,10 +122,12 @@ impl Sending {
             + self.pieces.iter().filter(|p| !p.is_file()).map(|p| p.len as usize).sum::<usize>();
         let room = self.asker.holds(held);
         while self.ended.is_none() {
-            let piece = u64::from(self.piece).min(room.max(LEAST) as u64).min(until - self.asked) as u32;
+            let most = until.saturating_sub(self.asked).min(room.max(LEAST) as u64);
+            let piece = most.min(self.piece.into()) as u32;
             let offset =
                 self.offset.checked_add(self.asked).filter(|at| at.checked_add(piece.into()).is_some());
-            let fits = self.pieces.is_empty() || self.under_way() + piece as usize <= self.window.min(room);
+            let more = !self.serial && self.under_way() + piece as usize <= self.window.min(room);
+            let fits = self.pieces.is_empty() || more;
             if piece == 0 || !fits || self.tx.unsent() >= FIRST {
                 return;
             }
@@ -164,10 +172,18 @@ impl Passage for Sending {
             self.fill(until);
             let flushed = match self.tx.poll_flush(cx, data_connection) {
                 Poll::Ready(Ok(())) => true,
+                // A file that has become shorter ends there.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    course.moved = self.taken - self.tx.unsent() as u64;
+                    return Poll::Ready(Ok(()));
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
                 Poll::Pending => false,
             };
             course.moved = self.taken - self.tx.unsent() as u64;
+            if course.moved >= course.until {
+                return Poll::Ready(Ok(()));
+            }
             if !flushed {
                 return Poll::Pending;
             }
@@ -183,6 +199,9 @@ impl Passage for Sending {
                 self.window = (2 * self.window).min(WINDOW);
                 if self.pieces.is_empty() {
                     continue;
+                }
+                if data_connection.poll_hangup(cx).is_ready() {
+                    return Poll::Ready(Err(Error::new(Errno::ECONNRESET, "the data connection was closed")));
                 }
                 return Poll::Pending;
             }
@@ -202,7 +221,7 @@ impl Passage for Sending {
 }
 
 /// The error of a data connection.
-pub(super) fn lost(error: &std::io::Error) -> Error {
+pub fn lost(error: &io::Error) -> Error {
     Error::new(Errno::ECONNRESET, format!("the data connection: {error}"))
 }
 

@@ -75,16 +75,19 @@ pub struct CallId {
 }
 
 impl CallId {
-    /// Of a request that no client has made.
+    /// Of a request that no client has made; the numbers are used again after 2^31.
     pub fn numbered(number: u32) -> Self {
-        Self { tag: NOTAG, generation: number }
+        Self { tag: NOTAG, generation: number | OWN }
     }
 
     /// The number of such a request.
     pub fn number(self) -> u32 {
-        self.generation
+        self.generation & !OWN
     }
 }
+
+/// Tells requests that no client has made from a session's own silent ones.
+const OWN: u32 = 1 << 31;
 
 /// What one client may hold.
 #[derive(Clone, Copy, Debug)]
@@ -254,6 +257,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         served.map(|(&tag, call)| CallId { tag, generation: call.generation })
     }
 
+    /// The fid of an outstanding request.
+    pub fn fid_of(&self, id: CallId) -> Option<Fid> {
+        let call = self.calls.get(&id.tag).filter(|call| call.generation == id.generation)?;
+        Some(call.fid)
+    }
+
     /// The node behind the fid of an outstanding request.
     pub fn node(&self, id: CallId) -> Option<&N> {
         let call = self.calls.get(&id.tag).filter(|call| call.generation == id.generation)?;
@@ -361,6 +370,7 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
     pub fn limit(&mut self, request: &mut Request<N, F>, bytes: u32) {
         request.count = request.count.min(bytes);
         if let Some(call) = self.calls.get_mut(&request.id.tag)
+            && call.generation == request.id.generation
             && matches!(call.number, READ | READDIR)
         {
             call.count = request.count;
