@@ -4,10 +4,11 @@
 //! lists cannot lead a copy out of its destination.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 
 use anyhow::{Result, bail};
 use bytes::Bytes;
-use nine_io::client::{Reader, Writer};
+use nine_io::client::{Direction, Reader, Stream};
 use nine_proto::{Attr, GetMask, Time, mode};
 
 use super::sum::Sum;
@@ -256,6 +257,14 @@ impl Source {
         }
     }
 
+    /// The length it has, as far as is known.
+    fn size(&self) -> u64 {
+        match self {
+            Source::Local { size, .. } => *size,
+            Source::Remote(opened) => opened.size,
+        }
+    }
+
     /// What is before that place.
     pub fn before(&self) -> Reading<'_> {
         match self {
@@ -272,7 +281,14 @@ impl Source {
                 rest: Rest::Local { file, at: *at, size: *size, end: u64::MAX },
             },
             Source::Remote(remote::Opened { file, at, size, first, at_end }) => {
-                let rest = || Rest::Remote(Box::new(Reader::new(file, at + first.len() as u64, *size)));
+                let rest = || {
+                    Rest::Stream(Box::new(Stream::begin(
+                        file,
+                        at + first.len() as u64,
+                        *size,
+                        Direction::Read,
+                    )))
+                };
                 Reading { first: first.clone(), rest: if *at_end { Rest::Nothing } else { rest() } }
             }
         }
@@ -289,6 +305,7 @@ enum Rest<'f> {
     Nothing,
     Local { file: &'f File, at: u64, size: u64, end: u64 },
     Remote(Box<Reader<&'f nine_io::client::File>>),
+    Stream(Box<Stream<&'f nine_io::client::File>>),
 }
 
 impl<'f> Reading<'f> {
@@ -318,7 +335,19 @@ impl<'f> Reading<'f> {
                 Ok(data)
             }
             Rest::Remote(reader) => Ok(reader.next().await.transpose()?),
+            Rest::Stream(stream) => Ok(stream.next().await.transpose()?),
         }
+    }
+
+    /// The next bytes straight into a file of this machine; says how many, and `None` at the end. What has no way of
+    /// its own is written like any other piece.
+    async fn receive(&mut self, into: &local::Temp, at: u64) -> Result<Option<usize>> {
+        if let (true, Rest::Stream(stream)) = (self.first.is_empty(), &mut self.rest) {
+            return Ok(stream.receive(into.file().as_fd(), at).await?);
+        }
+        let Some(data) = self.next().await? else { return Ok(None) };
+        into.write_at(&data, at)?;
+        Ok(Some(data.len()))
     }
 }
 
@@ -406,35 +435,69 @@ pub struct Pumped<'a, F> {
     pub part: bool,
 }
 
-/// Moves all data from where the source is read from; says where it ended.
+/// Moves all data from where the source is read from; says where it ended. It goes through this program's memory only
+/// where it must: to be summed, or because one side knows no better way.
 pub async fn pump(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
     let (mut reading, mut at) = (source.reading(), source.at());
-    let mut seen = |data: &Bytes| {
-        at += data.len() as u64;
-        (also.progress)(data.len());
-        if let Some(sum) = &mut also.sum {
-            sum.add(data);
-        }
-    };
-    match sink {
-        Sink::Local(temp) => {
-            while let Some(data) = reading.next().await? {
-                seen(&data);
-                temp.write(&data)?;
+    match (sink, source) {
+        (Sink::Local(temp), _) if also.sum.is_none() && temp.is_plain() => {
+            while let Some(n) = reading.receive(temp, at).await? {
+                at += n as u64;
+                (also.progress)(n);
                 temp.stays.set(also.part);
             }
         }
-        Sink::Remote(temp) => {
-            let mut writer = Writer::new(temp.file(), source.at());
+        (Sink::Local(temp), _) => {
             while let Some(data) = reading.next().await? {
-                seen(&data);
-                writer.push(data).await?;
-                if also.part && writer.written() > 0 {
+                temp.write(&data)?;
+                at += data.len() as u64;
+                also.seen(&data);
+                temp.stays.set(also.part);
+            }
+        }
+        (Sink::Remote(temp), _) => {
+            // Where a part shall be continued, its length says how far it came.
+            let (begin, end) = (if also.part { Stream::straight } else { Stream::begin }, source.size());
+            let mut stream = begin(temp.file(), at, end, Direction::Write);
+            let part = also.part;
+            let stays = |stream: &Stream<_>| {
+                if part && stream.moved() > 0 {
                     temp.stays.set(true);
                 }
+            };
+            match source {
+                Source::Local { file, .. } if also.sum.is_none() => loop {
+                    let n = stream.send(file.as_fd(), at, SENT).await.inspect_err(|_| stays(&stream))?;
+                    if n == 0 {
+                        break;
+                    }
+                    at += n as u64;
+                    (also.progress)(n);
+                    stays(&stream);
+                },
+                _ => {
+                    while let Some(data) = reading.next().await? {
+                        at += data.len() as u64;
+                        also.seen(&data);
+                        stream.push(data).await?;
+                        stays(&stream);
+                    }
+                }
             }
-            writer.finish().await?;
+            stream.finish().await?;
         }
     }
     Ok(at)
 }
+
+impl<F: FnMut(usize)> Pumped<'_, F> {
+    fn seen(&mut self, data: &Bytes) {
+        (self.progress)(data.len());
+        if let Some(sum) = &mut self.sum {
+            sum.add(data);
+        }
+    }
+}
+
+/// Sent from a file at once, bytes: then progress shows.
+const SENT: usize = 1 << 20;

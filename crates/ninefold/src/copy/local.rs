@@ -212,6 +212,15 @@ impl Temp {
         Ok((&self.file).write_all(data)?)
     }
 
+    /// Whether it is a file of ours, which can be written at any place.
+    pub fn is_plain(&self) -> bool {
+        self.names.is_some()
+    }
+
+    pub fn write_at(&self, data: &[u8], at: u64) -> Result<()> {
+        Ok(self.file.write_all_at(data, at)?)
+    }
+
     pub fn keep(mut self, meta: &Meta, preserve: bool) -> Result<()> {
         let Some((dir, temp, name)) = &self.names else { return Ok(()) };
         dress(&self.file, meta, preserve)?;

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use anyhow::Result;
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
-use nine_io::client::{Entry, Error, File};
+use nine_io::client::{Entry, Error, File, WIDER};
 use nine_net::{Env, rt};
 use nine_proto::{Errno, GetMask, NOGID, OpenFlags, Qid, SetAttr, TimeSet};
 
@@ -24,7 +24,7 @@ use super::end::{Aside, Found, Kind, Meta};
 use super::{some_more, temp_name};
 
 /// So much of the end of a part is written again, bytes: no less than `Options::window` of any client of ours.
-const WINDOW: u64 = 8 << 20;
+const WINDOW: u64 = (WIDER as u64) * (8 << 20);
 /// A file that is not larger is asked for at one go, bytes.
 const AT_ONE_GO: u64 = 128 * 1024;
 /// Directory data asked for at first, and then at once, bytes: some hundred names, which are looked at together.
