@@ -129,10 +129,14 @@ fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
 
 #[test]
 fn a_signal_ends_the_servers_and_leaves_no_files() {
+    ["rpc", "streaming"].into_iter().for_each(ends_by_a_signal);
+}
+
+fn ends_by_a_signal(name: &str) {
     let tmp = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nine-bench"));
     // A group of its own, so that the signal is sent to the program alone, as `kill` does.
-    let command = command.args(["rpc"]).env("TMPDIR", tmp.path()).process_group(0);
+    let command = command.args([name]).env("TMPDIR", tmp.path()).process_group(0);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut log = std::io::BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();

@@ -28,12 +28,10 @@ struct Shared {
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     contest.link(MIDDLE);
-    let size = contest.pace.of(50, 15, 1);
+    let size = contest.pace.of(50, 20, 1);
     let counts: &[usize] = contest.pace.of(&[2, 4, 8], &[8], &[8]);
     let mut curves = [Vec::new(), Vec::new()];
     for &count in counts {
-        // As many bytes each as let all of them run for the same time, whatever their number.
-        let size = size.min(contest.pace.of(200, 120, 8) / count as u64);
         let (mine, theirs) =
             (share(contest, Tool::Streams, count, size)?, share(contest, Tool::Http, count, size)?);
         let Some(mine) = mine else { continue };

@@ -2,16 +2,17 @@
 //! one.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use nine_io::client::{Options, Reader};
-use nine_proto::OpenFlags;
+use nine_io::client::Options;
+use nine_proto::{Dialect, OpenFlags};
 use nine_sim::delay::Side;
 use rustix::process::geteuid;
 
 use super::Contest;
 use crate::report::{Report, Row};
+use crate::stats::median;
 
 /// So long that what the processors do hardly counts.
 const RTT: Duration = Duration::from_millis(100);
@@ -23,32 +24,32 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let file = FILES.into_iter().find(|name| contest.served.path().join(name).exists());
     let file = file.ok_or_else(|| io::Error::other("there is no file to read"))?;
     let rounds = contest.pace.of(5, 3, 1);
-    let ours = contest.far.run(Side::Here, || of_ours(contest, file, rounds))??;
-    let peer = match contest.nginx {
-        Some(_) => contest.far.run(Side::Here, || of_http(contest, file, rounds))??,
+    let of = |dialect| contest.far.run(Side::Here, || of_ours(contest, dialect, file, rounds));
+    let (ours, compat) = (of(Dialect::LS)??, of(Dialect::L)??);
+    let peer = match &contest.nginx {
+        Some(nginx) => contest.far.run(Side::Here, || of_http(contest.address(nginx)?, file, rounds))??,
         None => Vec::new(),
     };
-    let what = format!("open to first byte, warm, {} ms", RTT.as_millis());
-    let row = Row { what, unit: "rtts", ours, peer, limit: Vec::new() };
-    report.key("open_first_byte_rtts", crate::stats::median(&row.ours));
-    report.push(row);
+    report.key("open_first_byte_rtts", median(&ours));
+    for (how, ours) in [(Dialect::LS, ours), (Dialect::L, compat)] {
+        let what = format!("open to first byte, warm, 100 ms: {} / HTTP", how.name());
+        report.push(Row { what, unit: "rtts", ours, peer: peer.clone(), limit: Vec::new() });
+    }
     Ok(())
 }
 
-fn of_ours(contest: &Contest, file: &str, rounds: usize) -> io::Result<Vec<f64>> {
-    let client = contest.client(contest.address(&contest.ours)?, Options::default())?;
+fn of_ours(contest: &Contest, dialect: Dialect, file: &str, rounds: usize) -> io::Result<Vec<f64>> {
+    let options = Options { dialects: vec![dialect], ..Options::default() };
+    let client = contest.client(contest.address(&contest.ours)?, options)?;
     let root = client.attach("", geteuid().as_raw(), "")?;
     trips(rounds, || {
-        let file = root.open(file, OpenFlags::READ)?;
-        let first = client.wait(async { Reader::new(file.file(), 0, 0).in_pieces(1).next().await });
-        let first = first.transpose()?.unwrap_or_default();
+        let (_file, first) = client.wait(root.file().open_read(file, OpenFlags::READ, 1))?;
         if first.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     })
 }
 
-fn of_http(contest: &Contest, file: &str, rounds: usize) -> io::Result<Vec<f64>> {
-    let Some(nginx) = &contest.nginx else { return Ok(Vec::new()) };
-    let mut stream = TcpStream::connect(contest.address(nginx)?)?;
+fn of_http(server: SocketAddr, file: &str, rounds: usize) -> io::Result<Vec<f64>> {
+    let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
     trips(rounds, || {
         // So few bytes that the next round begins with an empty connection.

@@ -37,7 +37,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         report.notes.push("kernel_mux50_vs_http is na: a tiny run starts no guest".into());
         return Ok(());
     }
-    let size = contest.pace.of(200, 50, 50);
+    let size = contest.pace.of(200, 25, 25);
     contest.link(MIDDLE);
     let guest = match Guest::ready(contest) {
         Ok(guest) => guest,

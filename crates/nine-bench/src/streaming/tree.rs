@@ -15,19 +15,19 @@ use crate::peers::{rsync, sftp};
 use crate::report::{Report, Row};
 
 /// Files of one directory.
-const IN_DIR: u32 = 60;
+const IN_DIR: u32 = 30;
 /// Bytes of a file at most; half of that in the middle.
 const LARGEST: u32 = 2048;
 /// Nobody needs longer.
 const LIMIT: Duration = Duration::from_secs(600);
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let dirs = contest.pace.of(600, 100, 2);
+    let dirs = contest.pace.of(1200, 200, 4);
     // For those who wait for each file.
-    let part = contest.pace.of(5, 1, 1);
+    let part = contest.pace.of(10, 1, 1);
     let root = contest.served.path().join("tree");
     for dir in 0..dirs {
-        let place = root.join(format!("d{dir:03}"));
+        let place = root.join(format!("d{dir:04}"));
         fs::create_dir_all(&place)?;
         for n in 0..IN_DIR {
             let size = (dir * IN_DIR + n).wrapping_mul(2_654_435_761) % LARGEST;
@@ -44,7 +44,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         Some(sshd) => {
             let mut took = 0.0;
             for dir in 0..part {
-                let name = format!("d{dir:03}");
+                let name = format!("d{dir:04}");
                 let (from, to) = (root.join(&name), local.join(&name));
                 let order = sftp::Order::GetTree(&from, &to);
                 let words = sftp::sftp(contest.address(sshd)?, contest.run.path(), order)?;
