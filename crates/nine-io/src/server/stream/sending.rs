@@ -3,7 +3,7 @@
 //!
 //! Always holds: bytes leave in order, and a short answer is followed up before anything behind it counts; what is asked
 //! for and what waits to be sent are together at most the window, which grows to [`WINDOW`] while the connection waits
-//! for the server, and one piece.
+//! for the server, or one piece.
 
 use std::collections::VecDeque;
 use std::io;
@@ -46,6 +46,8 @@ pub(super) struct Sending {
     piece: u32,
     /// Answers to several reads would come in the order of chance.
     serial: bool,
+    /// Bytes that were sent when the file was found to have become shorter.
+    shrunk: Option<u64>,
 }
 
 struct Piece {
@@ -68,6 +70,7 @@ impl Sending {
             window: FIRST,
             piece: PIECE,
             serial: way.serial,
+            shrunk: None,
         }
     }
 
@@ -81,9 +84,10 @@ impl Sending {
         (self.asked - self.taken) as usize + self.tx.unsent()
     }
 
-    /// Hands what has come to the connection.
+    /// Hands what has come to the connection, up to `until`, which may be less than was asked for, and more again later.
     fn take(&mut self, until: u64) {
         while self.ended.is_none()
+            && self.taken < until
             && self.tx.unsent() < FIRST
             && let Some(Piece { answer: Some(_), .. }) = self.pieces.front()
         {
@@ -95,26 +99,34 @@ impl Sending {
                 Ok(data) if data.is_empty() => self.ended = Some(Ok(())),
                 Ok(mut data) => {
                     let n = data.len() as u32;
+                    data.truncate(until - self.taken);
+                    self.taken += data.len() as u64;
                     if n == len {
                         self.piece = self.piece.saturating_mul(2).min(PIECE);
                     } else {
-                        self.piece = n.max(LEAST_PIECE);
+                        // By halves: the end of a file is short, too, and not to be followed by many little reads.
+                        self.piece = n.max(self.piece / 2).max(LEAST_PIECE);
+                    }
+                    if data.len() < n as usize {
+                        self.forget();
+                    } else if n < len {
                         let rest = self.ask(offset + u64::from(n), len - n);
                         self.pieces.push_front(rest);
                     }
-                    data.truncate(until.saturating_sub(self.taken));
-                    self.taken += data.len() as u64;
                     self.tx.payload(data);
                 }
             }
-            if self.taken >= until {
-                self.ended = Some(Ok(()));
-            }
         }
-        if self.ended.is_some() && !self.pieces.is_empty() {
-            self.asker.cancel(self.pieces.iter().filter(|p| p.answer.is_none()).map(|p| p.number));
-            self.pieces.clear();
+        if self.ended.is_some() {
+            self.forget();
         }
+    }
+
+    /// Nothing is asked for behind what has been taken.
+    fn forget(&mut self) {
+        self.asker.cancel(self.pieces.iter().filter(|p| p.answer.is_none()).map(|p| p.number));
+        self.pieces.clear();
+        self.asked = self.taken;
     }
 
     fn fill(&mut self, until: u64) {
@@ -126,8 +138,9 @@ impl Sending {
             let piece = most.min(self.piece.into()) as u32;
             let offset =
                 self.offset.checked_add(self.asked).filter(|at| at.checked_add(piece.into()).is_some());
-            let more = !self.serial && self.under_way() + piece as usize <= self.window.min(room);
-            let fits = self.pieces.is_empty() || more;
+            let under_way = self.under_way();
+            let more = under_way + piece as usize <= self.window.min(room);
+            let fits = under_way == 0 || more && (self.pieces.is_empty() || !self.serial);
             if piece == 0 || !fits || self.tx.unsent() >= FIRST {
                 return;
             }
@@ -167,30 +180,28 @@ impl Passage for Sending {
                     piece.answer = Some(data(answer));
                 }
             });
-            let until = course.until.max(self.taken);
-            self.take(until);
-            self.fill(until);
-            let flushed = match self.tx.poll_flush(cx, data_connection) {
-                Poll::Ready(Ok(())) => true,
-                // A file that has become shorter ends there.
-                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    course.moved = self.taken - self.tx.unsent() as u64;
-                    return Poll::Ready(Ok(()));
-                }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
-                Poll::Pending => false,
-            };
+            self.take(course.until);
+            self.fill(course.until);
+            let flushed = self.tx.poll_flush(cx, data_connection);
             course.moved = self.taken - self.tx.unsent() as u64;
             if course.moved >= course.until {
                 return Poll::Ready(Ok(()));
             }
-            if !flushed {
-                return Poll::Pending;
+            match flushed {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error))
+                    if error.kind() == io::ErrorKind::UnexpectedEof && self.shrunk != Some(course.moved) =>
+                {
+                    // A file has become shorter than it was: it is asked for anew from here.
+                    self.shrunk = Some(course.moved);
+                    (self.tx, self.taken, self.ended) = (Tx::default(), course.moved, None);
+                    self.forget();
+                    continue;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
+                Poll::Pending => return Poll::Pending,
             }
             let ready = self.pieces.front().is_some_and(|piece| piece.answer.is_some());
-            if !ready && self.ended.is_none() && self.taken >= course.until {
-                self.ended = Some(Ok(()));
-            }
             if !ready && let Some(ended) = &self.ended {
                 return Poll::Ready(ended.clone());
             }
@@ -213,8 +224,7 @@ impl Passage for Sending {
     }
 
     fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.asker.cancel(self.pieces.iter().filter(|p| p.answer.is_none()).map(|p| p.number));
-        self.pieces.clear();
+        self.forget();
         self.asker.answers(cx.waker(), |_, _| ());
         if self.asker.outstanding == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
