@@ -293,11 +293,14 @@ impl Connection {
             }
         }
         self.received += 1;
-        let tag = frame::tag_of(frame.as_ref());
-        if frame::type_of(frame.as_ref()) == TVERSION {
+        let (tag, number) = (frame::tag_of(frame.as_ref()), frame::type_of(frame.as_ref()));
+        if number == TVERSION {
             self.cancel_all();
             self.end_streams();
         }
+        // `size[4] type[1] tag[2] fid[4]`
+        let ends = frame.as_ref().get(7..11).filter(|_| matches!(number, TCLUNK | TREMOVE));
+        let ends = ends.map(|fid| Fid(u32::from_le_bytes(fid.try_into().expect("four bytes"))));
         match self.session.receive(frame, &mut self.tx)? {
             Step::Answered => {
                 // A flush may have been all that others waited behind.
@@ -308,6 +311,10 @@ impl Connection {
             Step::Waits => {
                 if let Some(frame) = self.session.parked_frame(tag) {
                     frame.detach();
+                }
+                // What it waits for may be a Tsclose, which waits for the end of the stream.
+                if let Some(stream) = ends.and_then(|fid| self.streams.by_fid.get(&fid)) {
+                    stream.end();
                 }
             }
             Step::Serve(request) => self.serve(request),
@@ -735,3 +742,4 @@ impl Drop for Connection {
 const TVERSION: u8 = 100;
 const TFLUSH: u8 = 108;
 const TCLUNK: u8 = 120;
+const TREMOVE: u8 = 122;
