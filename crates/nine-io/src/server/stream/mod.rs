@@ -167,6 +167,7 @@ enum Stage {
     /// Ended, for this reason.
     Over {
         moved: u64,
+        stopped: bool,
         error: Option<Error>,
         told: bool,
     },
@@ -252,9 +253,9 @@ impl Stream {
     pub(super) fn close(&self, req: Req, count: u64) -> Answer {
         let mut state = lock(&self.state);
         match &mut state.stage {
-            Stage::Over { told: told @ false, moved, error } => {
+            Stage::Over { told: told @ false, moved, stopped, error } => {
                 *told = true;
-                let verdict = self.verdict(*moved, error.clone(), Some(count));
+                let verdict = self.verdict(*moved, *stopped, error.clone(), count);
                 drop(state);
                 req.now(Ok(verdict))
             }
@@ -263,7 +264,7 @@ impl Stream {
                 req.now(Err(none()))
             }
             Stage::Offered if count == 0 => {
-                state.stage = Stage::Over { moved: 0, error: None, told: true };
+                state.stage = Stage::Over { moved: 0, stopped: true, error: None, told: true };
                 state.passage = None;
                 drop(state);
                 self.withdraw();
@@ -294,7 +295,7 @@ impl Stream {
         if self.is_offered() {
             self.withdraw();
             let error = Error::new(Errno::ETIMEDOUT, "nobody has dialled the stream in time");
-            self.over(Stage::Offered, 0, Some(error));
+            self.over(Stage::Offered, 0, false, Some(error));
         }
     }
 
@@ -305,7 +306,7 @@ impl Stream {
             Stage::Offered => {
                 drop(state);
                 self.withdraw();
-                self.over(Stage::Offered, 0, Some(gone()));
+                self.over(Stage::Offered, 0, false, Some(gone()));
             }
             Stage::Running => {
                 state.stage = Stage::Ending;
@@ -333,7 +334,7 @@ impl Stream {
     pub(super) async fn run(self: Arc<Self>, env: impl Env, data: Box<dyn Transport>, begin: &[u8]) {
         let mut data = After { begin: Bytes::copy_from_slice(begin), data };
         // Whatever drops this future, nobody waits for its verdict in vain.
-        let mut running = Running { stream: &self, moved: 0, done: false };
+        let mut running = Running { stream: &self, moved: 0, stopped: false, done: false };
         let own = lock(&self.state).passage.take();
         let asker = Asker::new(&self.server, &self.held, &self.core, self.conn);
         let mut passage = match own {
@@ -378,19 +379,22 @@ impl Stream {
             if let Some(error) = &error {
                 tracing::debug!(peer = %data.peer().addr, moved = course.moved, "a stream has failed: {error}");
             } else if self.way.read {
-                // TLS may have to wait until the peer has taken the rest; the end of the fid ends that, too.
+                // TLS may have to wait until the peer has taken the rest; the end of the fid ends that, too, and so does
+                // who wants less.
                 let closed = poll_fn(|cx| {
                     let mut state = lock(&self.state);
-                    if matches!(state.stage, Stage::Ending) || state.until() <= running.moved {
-                        return Poll::Ready(Ok(()));
-                    }
                     state.task = Some(cx.waker().clone());
+                    let over = matches!(state.stage, Stage::Ending) || state.until() < running.moved;
                     drop(state);
-                    data.poll_close(cx)
+                    match data.poll_close(cx) {
+                        Poll::Pending if over => Poll::Ready(Ok(())),
+                        closed => closed,
+                    }
                 });
                 let _ = closed.await;
             }
             poll_fn(|cx| passage.poll_settle(cx)).await;
+            running.stopped = course.moved >= course.until;
             running.over(error);
         } else {
             drop(data);
@@ -400,27 +404,30 @@ impl Stream {
     }
 
     /// It is over, unless it has gone on since it was at `from`; who waits is told when nothing is locked any more.
-    fn over(&self, from: Stage, moved: u64, error: Option<Error>) {
+    fn over(&self, from: Stage, moved: u64, stopped: bool, error: Option<Error>) {
         let mut state = lock(&self.state);
         if matches!(from, Stage::Offered) && !matches!(state.stage, Stage::Offered) {
             return;
         }
         let (waiting, passage, conn) =
             (std::mem::take(&mut state.waiting), state.passage.take(), state.conn.take());
-        state.stage = Stage::Over { moved, error: error.clone(), told: !waiting.is_empty() };
+        state.stage = Stage::Over { moved, stopped, error: error.clone(), told: !waiting.is_empty() };
         drop(state);
         drop(passage);
         for (later, count) in waiting {
-            later.respond(Ok(self.verdict(moved, error.clone(), Some(count))));
+            later.respond(Ok(self.verdict(moved, stopped, error.clone(), count)));
         }
         conn.into_iter().for_each(Waker::wake);
     }
 
     /// What Rsclose says to a Tsclose with `count`.
-    fn verdict(&self, moved: u64, error: Option<Error>, count: Option<u64>) -> Reply {
-        let short = !self.way.read && count.is_some_and(|count| moved < count);
+    fn verdict(&self, moved: u64, stopped: bool, error: Option<Error>, count: u64) -> Reply {
+        let short = moved < count && (stopped || !self.way.read);
         let error = error.or_else(|| {
-            short.then(|| Error::new(Errno::EPIPE, format!("the data connection ended after {moved} bytes")))
+            short.then(|| match self.way.read {
+                true => Error::new(Errno::ECANCELED, "another Tsclose has ended the stream"),
+                false => Error::new(Errno::EPIPE, format!("the data connection ended after {moved} bytes")),
+            })
         });
         let (errno, ename) = match error {
             Some(error) => (error.errno.0, error.ename().into()),
@@ -438,13 +445,15 @@ impl Stream {
 struct Running<'s> {
     stream: &'s Stream,
     moved: u64,
+    /// A Tsclose has ended it, not the file.
+    stopped: bool,
     done: bool,
 }
 
 impl Running<'_> {
     fn over(&mut self, error: Option<Error>) {
         self.done = true;
-        self.stream.over(Stage::Running, self.moved, error);
+        self.stream.over(Stage::Running, self.moved, self.stopped, error);
     }
 }
 
