@@ -199,6 +199,11 @@ impl<F: Deref<Target = File>> Reader<F> {
         self.stop = u64::MAX;
     }
 
+    /// It goes on there, when it has stopped.
+    pub(super) fn go_on(&mut self, at: u64) {
+        (self.at, self.stop) = (at, u64::MAX);
+    }
+
     /// Bytes in one piece at most.
     pub fn piece_max(&self) -> u32 {
         self.piece

@@ -174,13 +174,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
             && let Some((out, inlet)) = self.pipe.take().or_else(|| kernel_pipe().ok())
         {
             if let Some(n) = poll_fn(|cx| self.poll_pull(cx, inlet.as_fd())).await? {
-                if let Err(error) = drain(&out, into, at, n) {
-                    // What is left in the pipe is lost.
-                    if let Way::Read(reading) = &mut self.way {
-                        reading.end(Ok(()));
-                    }
-                    return Err(error);
-                }
+                drain(&out, into, at, n).inspect_err(|_| self.lose())?;
                 self.pipe = Some((out, inlet));
                 return Ok(Some(n));
             }
@@ -189,9 +183,23 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         let Some(data) = self.next().await.transpose()? else { return Ok(None) };
         let mut done = 0;
         while done < data.len() {
-            done += rustix::io::pwrite(into, &data[done..], at + done as u64).map_err(|e| here(e.into()))?;
+            match rustix::io::pwrite(into, &data[done..], at + done as u64) {
+                Ok(n) => done += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    self.lose();
+                    return Err(here(error.into()));
+                }
+            }
         }
         Ok(Some(done))
+    }
+
+    /// What was taken has not arrived where it should: nothing comes behind it.
+    fn lose(&mut self) {
+        if let Way::Read(reading) = &mut self.way {
+            reading.end(Ok(()));
+        }
     }
 
     /// Whether [`Stream::poll_give`] would send over the data connection now.
@@ -559,10 +567,11 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                 Poll::Ready(Err(error)) => (*ended, broken) = (true, Some(error)),
                 Poll::Pending => {
                     *buf = None;
-                    // What the server says has failed brings nothing more, wherever its connection is.
+                    // What the server says has failed, or is all, brings nothing more, wherever its connection is.
                     match self.side.poll_told(cx) {
-                        Poll::Ready(Ok((_, Some(_))) | Err(_)) => {}
-                        _ => return Poll::Pending,
+                        Poll::Ready(Ok((count, None))) if *count > came => return Poll::Pending,
+                        Poll::Ready(_) => {}
+                        Poll::Pending => return Poll::Pending,
                     }
                 }
             }
@@ -578,6 +587,13 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         }
         Poll::Ready(match ready!(told) {
             Ok(_) if whole => Ok(None),
+            Ok((_, Some(error))) if error.errno == Errno::ECANCELED => {
+                // Another stream of this file has taken its place: what it has not brought is read.
+                self.side = Side::None;
+                self.handover = u64::MAX;
+                self.head.go_on(self.at);
+                Ok(None)
+            }
             Ok((_, Some(error))) => Err(Error::Remote(error.clone())),
             Ok((count, None)) => {
                 let text = format!("it was cut after {came} of {count} bytes");
@@ -607,8 +623,9 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                 Poll::Ready(Ok(Some(n)))
             }
             Poll::Pending => match self.side.poll_told(cx) {
-                Poll::Ready(Ok((_, Some(_))) | Err(_)) => Poll::Ready(Ok(None)),
-                _ => Poll::Pending,
+                Poll::Ready(Ok((count, None))) if *count > self.at - self.handover => Poll::Pending,
+                Poll::Ready(_) => Poll::Ready(Ok(None)),
+                Poll::Pending => Poll::Pending,
             },
             // The other way sees the same end, and what it means.
             Poll::Ready(_) => Poll::Ready(Ok(None)),
@@ -685,7 +702,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
     /// Whether it is known how what is behind the head goes.
     fn poll_side(&mut self, cx: &mut Context<'_>, file: &File) -> bool {
         let settled = self.side.poll(cx, file, false).is_ready();
-        if settled && !matches!(self.side, Side::Open { .. }) {
+        if settled && !self.finished && !matches!(self.side, Side::Open { .. }) {
             self.handover = u64::MAX;
         }
         settled
@@ -702,7 +719,12 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
     /// The data connection takes no more: the server says why, and how much is safe.
     fn poll_broken(&mut self, cx: &mut Context<'_>, file: &File, broken: io::Error) -> Poll<Result<()>> {
         // It is asked for what there is now: whether it ever had the connection is not known.
-        let error = match ready!(self.poll_verdict(cx, file, 0)) {
+        let told = self.poll_verdict(cx, file, 0);
+        // What went by Twrites counts before that.
+        if let Err(error) = ready!(self.head.poll_until(cx, 0)) {
+            return self.fail(error);
+        }
+        let error = match ready!(told) {
             Ok(()) => cut(file, broken),
             Err(error) => error,
         };
@@ -759,6 +781,8 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                 }
             }
             if let Err(error) = ready!(self.poll_verdict(cx, file, self.sent)) {
+                // What went by Twrites counts before that.
+                ready!(head)?;
                 return self.fail(error);
             }
         }
