@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use nine_sim::delay::Side;
+use rustix::process::geteuid;
 
 use super::{Peer, find};
 use crate::far::Far;
@@ -14,10 +15,10 @@ use crate::far::Far;
 pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
     let Some(program) = find("rsync") else { return Ok(None) };
     let (conf, log, port) = (run.join("rsyncd.conf"), run.join("rsyncd.log"), far.free_port(Side::There)?);
-    let uid = rustix::process::geteuid().as_raw();
-    let gid = rustix::process::getegid().as_raw();
+    // As root it would become somebody else who may not read here; another user cannot, and need not.
+    let who = if geteuid().is_root() { "uid = 0\ngid = 0\n" } else { "" };
     let text = format!(
-        "use chroot = no\nlog file = {}\n[files]\npath = {}\nread only = yes\nuid = {uid}\ngid = {gid}\n",
+        "use chroot = no\nlog file = {}\n[files]\npath = {}\nread only = yes\n{who}",
         run.join("rsyncd.said").display(),
         dir.display(),
     );
