@@ -74,7 +74,13 @@ impl Child {
         // The name, in parentheses, may hold anything; utime and stime are the twelfth and thirteenth field behind it.
         let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-        Ok(Duration::from_millis(ticks * TICK_MS))
+        let mut nanos = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            let stat = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+            nanos += stat.split(' ').next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        }
+        // The first is rounded down, the second leaves out threads that have ended: the larger one is nearer.
+        Ok(Duration::from_millis(ticks * TICK_MS).max(Duration::from_nanos(nanos)))
     }
 }
 

@@ -42,6 +42,6 @@ fn seconds(contest: &Contest, tool: Tool, size: u64, turns: u32) -> io::Result<O
     for _ in 0..turns {
         contest.time(Side::There, &words, contest.limit(size))?;
     }
-    let spent = server.child.cpu()? - before;
+    let spent = server.child.cpu()?.saturating_sub(before);
     Ok(Some(spent.as_secs_f64() / (f64::from(turns) * (size * MB) as f64 / 1e9)))
 }
