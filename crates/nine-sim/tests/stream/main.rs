@@ -1,5 +1,15 @@
 //! Streams in a world of their own: bytes, verdicts and everything that may go wrong between them.
 
+mod book;
+mod cuts;
+mod files;
+mod flight;
+mod liar;
+mod order;
+mod real;
+mod relay;
+mod talk;
+mod tokens;
 mod world;
 
 use std::sync::Arc;

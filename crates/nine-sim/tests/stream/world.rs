@@ -2,16 +2,19 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use nine_io::client::{Client, Dial, Dialing, File, Options};
 use nine_io::server::{Core, FileServer, Gate, Service, Streams};
-use nine_net::{Env, Transport};
+use nine_net::{Env, Peer, Transport};
 use nine_proto::{Dialect, NOUID};
 use nine_sim::{End, Links, Shape, SimEnv, World};
+
+use crate::book::Book;
+use crate::talk::{Data, Talk};
 
 /// What becomes of data connections.
 #[derive(Clone)]
@@ -46,7 +49,7 @@ pub struct Ways {
 struct Door(Mutex<(VecDeque<Come>, Option<Waker>)>);
 
 enum Come {
-    Connection(End),
+    Connection(Box<dyn Transport>),
     /// A second has begun, for whoever dials.
     Second(Arc<Mutex<(bool, Option<Waker>)>>),
 }
@@ -59,11 +62,54 @@ impl Door {
     }
 }
 
+/// A world, a server that keeps books, and what leads there.
+pub fn stage(seed: u64) -> (World, Arc<Book>, Site) {
+    let world = World::new(seed);
+    let book = Book::new(&world);
+    let site = Site::new(&world, book.clone());
+    (world, book, site)
+}
+
+/// Whatever was begun at this site comes to its end, and nothing is left of it: no task but so many that are of the
+/// stage, no byte, no connection, no offer.
+pub fn at_rest(world: &World, site: &Site, tasks: usize) {
+    world.settle();
+    let nothing = |when: &str| {
+        let core = &site.service.core;
+        assert_eq!((world.tasks(), core.connected(), core.borrowed()), (tasks, 0, 0), "{when}");
+    };
+    nothing("a task, a connection, bytes are left");
+    let again = site.clone();
+    world.run(async move {
+        let mut talk = again.talk().await;
+        for fid in 0..64 {
+            talk.open(10 + fid, "spare", 2).await;
+            talk.stream(10 + fid, fid % 2 == 0, 0).await.expect("there is no offer left of before");
+        }
+        talk.open(9, "spare", 0).await;
+        assert_eq!(talk.stream(9, true, 0).await, Err(nine_proto::Errno::EAGAIN.0));
+    });
+    world.settle();
+    nothing("of offers that are not taken");
+}
+
 impl Site {
     pub fn new(world: &World, server: Arc<dyn FileServer>) -> Self {
+        Self::with_core(world, server, Core::default())
+    }
+
+    pub fn with_core(world: &World, server: Arc<dyn FileServer>, core: Core) -> Self {
+        let service = Service::new(server, Gate::default(), core);
+        Self::of(world, service.with_streams(Streams::new("tcp!*!564", world.env().clock())))
+    }
+
+    /// A server without streams.
+    pub fn plain(world: &World, server: Arc<dyn FileServer>) -> Self {
+        Self::of(world, Service::new(server, Gate::default(), Core::default()))
+    }
+
+    fn of(world: &World, service: Service) -> Self {
         let env = world.env();
-        let service = Service::new(server, Gate::default(), Core::default())
-            .with_streams(Streams::new("tcp!*!564", env.clock()));
         let ways = Arc::new(Ways {
             links: Links::new(world),
             door: Arc::default(),
@@ -82,7 +128,7 @@ impl Site {
                 let (service, inner) = (service.clone(), env.clone());
                 match come.await {
                     Come::Connection(end) => env.spawn(Box::pin(async move {
-                        service.welcome(inner, Box::new(end)).await;
+                        service.welcome(inner, end).await;
                     })),
                     Come::Second(told) => env.spawn(Box::pin(async move {
                         inner.sleep_until(inner.now() + Duration::from_secs(1)).await;
@@ -94,6 +140,31 @@ impl Site {
             }
         }));
         site
+    }
+
+    /// A client of single messages, close by.
+    pub async fn talk(&self) -> Talk {
+        Talk::new(self.ways.connect(near())).await
+    }
+
+    /// A data connection that has shown this token.
+    pub async fn data(&self, token: &str) -> Data {
+        Data::shown(self.ways.connect(Shape::default()), token).await
+    }
+
+    pub async fn sleep(&self, time: Duration) {
+        self.env.sleep_until(self.env.now() + time).await;
+    }
+
+    /// What comes of it within this time; after that it is dropped.
+    pub async fn within<T>(&self, time: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut timer = self.env.sleep_until(self.env.now() + time);
+        let mut work = std::pin::pin!(work);
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => timer.as_mut().poll(cx).map(|()| None),
+        })
+        .await
     }
 
     pub fn fate(&self, fate: Fate) {
@@ -124,8 +195,67 @@ impl Ways {
     /// A new connection to the door.
     pub fn connect(&self, shape: Shape) -> End {
         let (near, far) = self.links.link(shape);
-        self.door.give(Come::Connection(far));
+        self.door.give(Come::Connection(Box::new(far)));
         near
+    }
+
+    /// The same; the server's side of it holds bytes back, as TLS does.
+    pub fn connect_holding(&self, shape: Shape) -> End {
+        let (near, far) = self.links.link(shape);
+        self.door.give(Come::Connection(Box::new(Holds { io: far, out: Vec::new() })));
+        near
+    }
+}
+
+/// Bytes that [`Holds`] takes and does not hand on.
+const HELD: usize = 64 * 1024;
+
+struct Holds {
+    io: End,
+    out: Vec<u8>,
+}
+
+impl Holds {
+    fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.out.is_empty() {
+            let n = ready!(self.io.poll_write(cx, &[IoSlice::new(&self.out)]))?;
+            self.out.drain(..n);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Transport for Holds {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.io.poll_read(cx, buf)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.out.len() >= HELD {
+            ready!(self.poll_push(cx))?;
+        }
+        let before = self.out.len();
+        self.out.extend(bufs.iter().flat_map(|buf| buf.iter().copied()).take(HELD - before));
+        let taken = self.out.len() - before;
+        let _ = self.poll_push(cx)?;
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_push(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_push(cx))?;
+        self.io.poll_close(cx)
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_hangup(cx)
+    }
+
+    fn peer(&self) -> &Peer {
+        self.io.peer()
     }
 }
 
@@ -155,6 +285,11 @@ impl Dial for Ways {
 /// Bytes that show where they are of.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i ^ (i >> 8) ^ (i >> 16) ^ (i >> 24)) as u8).collect()
+}
+
+/// A link to the next table.
+pub fn near() -> Shape {
+    Shape { delay: Duration::from_micros(10), ..Shape::default() }
 }
 
 /// A link to the other side of the world.
