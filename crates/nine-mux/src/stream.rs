@@ -1,8 +1,9 @@
 //! Streams of clients that are streams of upstreams: bytes go from one data connection to the other, from socket to
 //! socket through a pipe of the kernel where both are sockets.
 //!
-//! In: a Tstream for a file of an upstream that has streams itself. Out: a [`Passage`]. What an upstream without streams
-//! serves, what a mount with `-r` keeps, and what is ours are read and written by offset, as every server's files are.
+//! In: a Tstream for a file of an upstream that has streams itself. Out: a [`Passage`]. What an upstream without
+//! streams serves, what a mount with `-r` keeps, and what is ours are read and written by offset, as every server's
+//! files are.
 
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;

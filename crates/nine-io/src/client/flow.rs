@@ -5,8 +5,8 @@
 //!
 //! How much is under way is found from the round trips and the rate that are seen (`pace`), where the time is known.
 //!
-//! Always holds: what is under way is at most `Options::window` bytes, twice as much where it is found, or one piece; files whose reads and writes must
-//! not be cut (append-only, exclusive) have one piece under way.
+//! Always holds: what is under way is at most `Options::window` bytes, twice as much where it is found, or one piece;
+//! files whose reads and writes must not be cut (append-only, exclusive) have one piece under way.
 
 use std::future::{Future, poll_fn};
 use std::ops::Deref;

@@ -2,9 +2,9 @@
 //! the answers show. A small relative of BBR (Cardwell and others, 2016).
 //!
 //! In: when pieces were asked for and when they were answered. Out: a window, bytes. Begins with [`FIRST`] and grows by
-//! what is answered, so twice per round trip, as long as that brings more; from then on it is twice what the link holds:
-//! the highest rate of the last [`ROUNDS`] round trips times the shortest round trip that was seen when it was found full.
-//! Every so often it is a quarter more for one round trip: if that brings more, it begins to grow anew.
+//! what is answered, so twice per round trip, as long as that brings more; from then on it is twice what the link
+//! holds: the highest rate of the last [`ROUNDS`] round trips times the shortest round trip that was seen when it was
+//! found full. Every so often it is a quarter more for one round trip: if that brings more, it begins to grow anew.
 
 use std::collections::VecDeque;
 use std::time::Duration;

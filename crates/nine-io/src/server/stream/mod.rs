@@ -71,8 +71,9 @@ impl Streams {
 ///
 /// Concurrency: polled by one task, on any core.
 pub trait Passage: Send {
-    /// Moves bytes, in order, until the file ends or `course.until` bytes are moved (reading), or `data` ends or so many
-    /// are stored (writing); counts them in `course.moved`. Must yield from time to time when there is always more.
+    /// Moves bytes, in order, until the file ends or `course.until` bytes are moved (reading), or `data` ends or so
+    /// many are stored (writing); counts them in `course.moved`. Must yield from time to time when there is always
+    /// more.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -80,7 +81,8 @@ pub trait Passage: Send {
         course: &mut Course,
     ) -> Poll<Result<()>>;
 
-    /// Completes when nothing of it uses the file any more. Asked after `poll_move` has ended or is not called any more.
+    /// Completes when nothing of it uses the file any more. Asked after `poll_move` has ended or is not called any
+    /// more.
     fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
@@ -379,8 +381,8 @@ impl Stream {
             if let Some(error) = &error {
                 tracing::debug!(peer = %data.peer().addr, moved = course.moved, "a stream has failed: {error}");
             } else if self.way.read {
-                // TLS may have to wait until the peer has taken the rest; the end of the fid ends that, too, and so does
-                // who wants less.
+                // TLS may have to wait until the peer has taken the rest; the end of the fid ends that, too, and so
+                // does who wants less.
                 let closed = poll_fn(|cx| {
                     let mut state = lock(&self.state);
                     state.task = Some(cx.waker().clone());

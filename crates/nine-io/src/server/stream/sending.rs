@@ -1,9 +1,9 @@
 //! A file to its data connection, read by offset: file ranges go by sendfile, what a server answers later is asked for
 //! ahead.
 //!
-//! Always holds: bytes leave in order, and a short answer is followed up before anything behind it counts; what is asked
-//! for and what waits to be sent are together at most the window, which grows to [`WINDOW`] while the connection waits
-//! for the server, or one piece.
+//! Always holds: bytes leave in order, and a short answer is followed up before anything behind it counts; what is
+//! asked for and what waits to be sent are together at most the window, which grows to [`WINDOW`] while the connection
+//! waits for the server, or one piece.
 
 use std::collections::VecDeque;
 use std::io;
@@ -84,7 +84,7 @@ impl Sending {
         (self.asked - self.taken) as usize + self.tx.unsent()
     }
 
-    /// Hands what has come to the connection, up to `until`, which may be less than was asked for, and more again later.
+    /// Hands what has come to the connection, up to `until`: that may be less than was asked for, and more again later.
     fn take(&mut self, until: u64) {
         while self.ended.is_none()
             && self.taken < until
