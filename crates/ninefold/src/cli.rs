@@ -132,7 +132,7 @@ pub struct Copying {
     ///
     /// A file that is not whole is called `.NAME.ninefold-` and 16 digits, and stays when the copy ends before its
     /// time. It is continued while its source has the same length and time of change (in 9P2000 and 9P2000.u: to the
-    /// second); else it is begun anew. On a server its last 8 MiB are written again, for they may have gaps. What has
+    /// second); else it is begun anew. On a server its last 16 MiB are written again, for they may have gaps. What has
     /// arrived with the length and time of its source is passed over. After a crash of the machine that keeps a part,
     /// add --verify.
     #[arg(long)]

@@ -14,11 +14,13 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use futures_util::future::{join, try_join};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::client::Error;
+use nine_net::{Env, rt};
 use nine_proto::{Errno, show};
 
 use super::end::{Aside, Dir, Found, Kind, Listing, Meta, Pumped, Sink, Source, pump};
@@ -35,15 +37,21 @@ const BYTES: u64 = 16 << 20;
 const LARGE_AT_ONCE: usize = 4;
 /// From here on a file is large, bytes.
 const LARGE: u64 = 1 << 20;
-/// Directories that are listed at once: with some ten files in each as many as the files under way need, for what is
-/// listed waits behind what is read.
+/// Directories that are listed at once.
 const LISTINGS: usize = 256;
-/// Small files that wait; then nothing more is listed.
-const AHEAD: usize = 1024;
+/// Small files that wait, or will soon; then nothing more is listed.
+const AHEAD: usize = 4096;
+/// Files that a directory is believed to have: what is asked about them shall not be in the way of those under way.
+const BRINGS: usize = 16;
 /// The same of large files.
 const PARKED: usize = 256;
 /// Descriptors that a file under way may need here, its share of the directories among them.
 const DESCRIPTORS: usize = 4;
+
+/// Before what finds too much open, while nothing else is under way, is tried again; then twice as long. Six times, it
+/// is a second and a quarter.
+const PAUSE: Duration = Duration::from_millis(20);
+const TRIES_ALONE: u32 = 6;
 
 /// Directories within each other. Nobody has so many; a copy that meets itself unrecognised has.
 const DEEPEST: usize = 1000;
@@ -130,6 +138,8 @@ struct Filling {
     to: Rc<Target>,
     /// Of what is in it.
     depth: usize,
+    /// Names that are expected next.
+    brings: usize,
 }
 
 /// What came of a piece of work.
@@ -155,7 +165,7 @@ impl Engine<'_> {
         let mut queue = Queue::new(AT_ONCE.min(self.descriptors / DESCRIPTORS).max(1));
         queue.extend(items);
         let mut running: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + '_>>> = FuturesUnordered::new();
-        let mut count = 0;
+        let (mut count, mut alone) = (0, 0);
         loop {
             while let Some((work, share)) = queue.next() {
                 running.push(Box::pin(self.step(work, share)));
@@ -163,8 +173,16 @@ impl Engine<'_> {
             let Some(Done { share, mut failed, then }) = running.next().await else { break };
             queue.ended(share);
             match then {
-                Then::Refused(item, error) if is_too_much(&error) && !running.is_empty() => {
+                Then::Refused(item, error)
+                    if is_too_much(&error) && (!running.is_empty() || alone < TRIES_ALONE) =>
+                {
                     queue.squeeze(running.len() / 2, item);
+                    if running.is_empty() {
+                        // What we have let go of may not be closed yet, or somebody else lets go of something.
+                        rt::Real.sleep_until(rt::Real.now() + PAUSE * (1 << alone)).await;
+                        alone += 1;
+                        queue.try_again();
+                    }
                     continue;
                 }
                 Then::Refused(item, error) => {
@@ -177,6 +195,7 @@ impl Engine<'_> {
                 }
                 Then::Left(target) => target.into_iter().for_each(|target| queue.leave(target)),
             }
+            alone = 0;
             queue.try_again();
             for (path, error) in failed {
                 if error.downcast_ref().is_some_and(Error::is_disconnect) {
@@ -253,7 +272,7 @@ impl Engine<'_> {
         // A directory that was named as the destination itself keeps what it is.
         let meta = (!new.is_empty()).then_some(*meta);
         let to = Rc::new(Target { dir, parent: Some(to.clone()), meta, path: item.path(), there });
-        Ok(Filling { listing, from: Rc::new(from), to, depth: depth + 1 })
+        Ok(Filling { listing, from: Rc::new(from), to, depth: depth + 1, brings: BRINGS })
     }
 
     async fn list(&self, mut filling: Filling) -> (Vec<(Vec<u8>, anyhow::Error)>, Then) {
@@ -262,6 +281,7 @@ impl Engine<'_> {
             Ok(None) => return (Vec::new(), Then::Left(Some(filling.to))),
             Err(error) => return (vec![(filling.to.path.clone(), error)], Then::Left(Some(filling.to))),
         };
+        filling.brings = found.len();
         let Filling { from, to, depth, .. } = &filling;
         let (mut items, mut failed) = (Vec::with_capacity(found.len()), Vec::new());
         for Found { name, meta } in found {
@@ -469,6 +489,8 @@ struct Queue {
     bytes: u64,
     larges: usize,
     lists: usize,
+    /// Names that they will bring.
+    coming: usize,
 }
 
 /// What a piece of work takes of what may be under way.
@@ -476,7 +498,7 @@ struct Queue {
 enum Share {
     File(u64),
     Large,
-    Listing,
+    Listing(usize),
 }
 
 impl Queue {
@@ -493,6 +515,7 @@ impl Queue {
             bytes: 0,
             larges: 0,
             lists: 0,
+            coming: 0,
         }
     }
 
@@ -516,7 +539,10 @@ impl Queue {
                 self.bytes += bytes;
             }
             Some((_, Share::Large)) => self.larges += 1,
-            Some((_, Share::Listing)) => self.lists += 1,
+            Some((_, Share::Listing(brings))) => {
+                self.lists += 1;
+                self.coming += brings;
+            }
             None => {}
         }
         next
@@ -542,12 +568,15 @@ impl Queue {
     }
 
     fn next_listing(&mut self) -> Option<(Work, Share)> {
-        let enough = self.small.len() >= AHEAD || self.large.len() >= PARKED;
+        let enough = self.small.len() + self.coming >= AHEAD || self.large.len() >= PARKED;
         if enough || self.lists >= LISTINGS.min(self.at_once) {
             return None;
         }
-        let listing = self.listings.pop().map(Work::List);
-        Some((listing.or_else(|| self.dirs.pop().map(Work::Copy))?, Share::Listing))
+        if let Some(filling) = self.listings.pop() {
+            let brings = filling.brings;
+            return Some((Work::List(filling), Share::Listing(brings)));
+        }
+        self.dirs.pop().map(|item| (Work::Copy(item), Share::Listing(BRINGS)))
     }
 
     /// It is not under way any more.
@@ -558,7 +587,10 @@ impl Queue {
                 self.bytes -= bytes;
             }
             Share::Large => self.larges -= 1,
-            Share::Listing => self.lists -= 1,
+            Share::Listing(brings) => {
+                self.lists -= 1;
+                self.coming -= brings;
+            }
         }
     }
 

@@ -64,7 +64,7 @@ impl Dir {
     }
 
     pub async fn stat(&self, name: &[u8]) -> Result<Meta> {
-        Ok(Meta::from(&self.0.walk(name).await?.getattr(GetMask::BASIC).await?))
+        Ok(Meta::from(&self.0.walk_attr(name, GetMask::BASIC).await?.1))
     }
 
     pub async fn dir(&self, name: &[u8]) -> Result<Dir> {
@@ -117,13 +117,15 @@ impl Dir {
     /// A plain file, open, and its first bytes from `at` on: all of a small one, and then one byte less than was asked
     /// for, which shows that it ends there.
     pub async fn open(&self, name: &[u8], at: u64, size: u64) -> Result<Opened> {
-        let file = self.0.open(name, OpenFlags::READ).await?;
         let asked = some_more(at, size);
-        let first = if asked <= AT_ONE_GO { Some(file.read(at, asked as u32).await?) } else { None };
-        let at_end = first.as_ref().is_some_and(|first| {
-            first.is_empty() || (first.len() as u64) < asked && at + first.len() as u64 == size
-        });
-        Ok(Opened { file, at, size, first: first.unwrap_or_default(), at_end })
+        if at > 0 || asked > AT_ONE_GO {
+            let file = self.0.open(name, OpenFlags::READ).await?;
+            return Ok(Opened { file, at, size, first: Bytes::new(), at_end: false });
+        }
+        let (file, first) = self.0.open_read(name, OpenFlags::READ, asked as u32).await?;
+        let came = first.len() as u64;
+        let at_end = came == 0 || came == size && came < asked;
+        Ok(Opened { file, at, size, first, at_end })
     }
 
     pub async fn create(&self, name: &[u8], aside: &Aside) -> Result<Temp> {
@@ -163,8 +165,7 @@ impl Dir {
             Err(e) => e,
         };
         // It may exist, in whatever words the server says so.
-        let Ok(there) = dir.walk(part).await else { return Err(refused.into()) };
-        let attr = there.getattr(GetMask::BASIC).await?;
+        let Ok((there, attr)) = dir.walk_attr(part, GetMask::BASIC).await else { return Err(refused.into()) };
         let meta = Meta::from(&attr);
         // A name that can be guessed may be somebody else's link.
         if meta.kind != Kind::File || is_more(there.qid(), &meta) || attr.nlink > 1 || meta.size > size {

@@ -2,9 +2,9 @@
 //! back until enough has been asked.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -14,6 +14,9 @@ pub const TWRITE: u8 = 118;
 pub const TREAD: u8 = 116;
 pub const RREAD: u8 = 117;
 pub const RWRITE: u8 = 119;
+pub const TSTREAM: u8 = 128;
+pub const TSCLOSE: u8 = 130;
+pub const RSCLOSE: u8 = 131;
 
 /// From client to server, or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub struct Relay {
-    path: PathBuf,
+    address: String,
     shared: Arc<Shared>,
 }
 
@@ -56,25 +59,42 @@ impl Relay {
     pub fn start(server: &Path, name: &str) -> Relay {
         let path = server.with_file_name(name);
         let listener = UnixListener::bind(&path).unwrap();
+        let server = server.to_path_buf();
+        let accept = move || (listener.accept().unwrap().0, UnixStream::connect(&server).unwrap());
+        Relay::between(format!("unix:{}", path.display()), accept, |end| end.try_clone().unwrap())
+    }
+
+    /// Of the server on this port of this machine, for who shows this token.
+    pub fn tcp(port: u16, token: &str) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("9p://{token}@{}", listener.local_addr().unwrap());
+        let accept = move || (listener.accept().unwrap().0, TcpStream::connect(("127.0.0.1", port)).unwrap());
+        Relay::between(address, accept, |end| end.try_clone().unwrap())
+    }
+
+    fn between<S: End>(
+        address: String,
+        accept: impl Fn() -> (S, S) + Send + 'static,
+        copy: fn(&S) -> S,
+    ) -> Relay {
         let shared = Arc::new(Shared::default());
         shared.state.lock().unwrap().counts = vec![0; 256];
-        let (server, all) = (server.to_path_buf(), shared.clone());
+        let all = shared.clone();
         std::thread::spawn(move || {
-            for client in listener.incoming() {
-                let (client, server) = (client.unwrap(), UnixStream::connect(&server).unwrap());
+            loop {
+                let (client, server) = accept();
                 for (way, from, to) in [(Way::Up, &client, &server), (Way::Down, &server, &client)] {
-                    let (from, to, shared) =
-                        (from.try_clone().unwrap(), to.try_clone().unwrap(), all.clone());
+                    let (from, to, shared) = (copy(from), copy(to), all.clone());
                     std::thread::spawn(move || shared.pass(way, from, to));
                 }
             }
         });
-        Relay { path, shared }
+        Relay { address, shared }
     }
 
     /// The word that names it to the program.
-    pub fn address(&self) -> String {
-        format!("unix:{}", self.path.display())
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Nothing more passes this way after so many bytes.
@@ -98,7 +118,7 @@ impl Relay {
     /// Everything passes from now on.
     pub fn go_on(&self) {
         let mut state = self.shared.state.lock().unwrap();
-        (state.stop, state.stopped) = (None, false);
+        (state.stop, state.stopped, state.hold) = (None, false, None);
         self.shared.changed.notify_all();
     }
 
@@ -131,7 +151,7 @@ impl Drop for Relay {
 }
 
 impl Shared {
-    fn pass(&self, way: Way, mut from: UnixStream, mut to: UnixStream) {
+    fn pass<S: End>(&self, way: Way, mut from: S, mut to: S) {
         while let Some(message) = message(&mut from) {
             let ty = message[4];
             let mut state = self.state.lock().unwrap();
@@ -157,14 +177,30 @@ impl Shared {
                 break;
             }
         }
-        for end in [from, to] {
-            // The other way may have ended it.
-            let _ = end.shutdown(Shutdown::Both);
-        }
+        from.end();
+        to.end();
     }
 }
 
-fn message(from: &mut UnixStream) -> Option<Vec<u8>> {
+/// An end of a connection.
+trait End: Read + Write + Send + 'static {
+    fn end(&self);
+}
+
+impl End for UnixStream {
+    fn end(&self) {
+        // The other way may have ended it.
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+impl End for TcpStream {
+    fn end(&self) {
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+fn message(from: &mut impl Read) -> Option<Vec<u8>> {
     let mut size = [0; 4];
     match from.read_exact(&mut size) {
         Err(e) if e.kind() != ErrorKind::Interrupted => return None,
