@@ -58,8 +58,8 @@ pub trait Transport: Send + Unpin + 'static {
         false
     }
 
-    /// Moves up to `len` bytes that have come into `pipe` without a copy in user space. `Ok(0)`: the peer has closed its
-    /// side. An error of kind `StorageFull`: the pipe is.
+    /// Moves up to `len` bytes that have come into `pipe` without a copy in user space. `Ok(0)`: the peer has closed
+    /// its side. An error of kind `StorageFull`: the pipe is.
     fn poll_splice_in(
         &mut self,
         cx: &mut Context<'_>,

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::future::{Either, select};
-use nine_io::client::{Client, Error, File, Options};
+use nine_io::client::{Client, Ender, Error, File, Options};
 use nine_net::{Addr, ClientTls, Env, Socket, Transport, Trust, rt};
-use nine_proto::{Base, Errno, NOUID};
+use nine_proto::{Attr, Base, Errno, GetMask, NOUID};
 
 use crate::config::{DialectChoice, Remote};
 use crate::copy;
@@ -53,6 +53,16 @@ struct Session {
     moved: Moved,
 }
 
+/// A file that was found: below which root, by which names, none of them a link or "..", and what is known about it.
+pub struct Found {
+    pub root: Rc<File>,
+    pub file: File,
+    pub names: Vec<Vec<u8>>,
+    pub attr: Attr,
+}
+
+type Walked = Result<(File, Attr), Error>;
+
 impl Sessions {
     pub fn new(remote: Remote, env: rt::Real) -> Self {
         Self { remote, env, open: Rc::default() }
@@ -65,22 +75,52 @@ impl Sessions {
 
     /// The root of the tree a place is in.
     pub async fn root(&self, place: &Place) -> Result<Rc<File>> {
+        self.root_and(place, None).await.map(|(root, _)| root)
+    }
+
+    /// The file at a place, links on the way followed, at the end too if `follow`, and what is known about it: one
+    /// round trip with the attach of a new session, where the server has streams.
+    pub async fn find(&self, place: &Place, follow: bool, mask: GetMask) -> Result<Found> {
+        // Where ".." leads from a link is known only once the link has been read.
+        let plain = !names(&place.path).any(|name| name == b"..");
+        let (root, found) = self.root_and(place, plain.then_some(mask)).await?;
+        let found = match found {
+            None if plain => Some(root.walk_attr(&place.path, mask).await),
+            found => found,
+        };
+        match found {
+            Some(Ok((file, attr))) if !(follow && file.qid().is_symlink()) => {
+                let names = names(&place.path).map(<[u8]>::to_vec).collect();
+                Ok(Found { root, file, names, attr })
+            }
+            Some(Err(error)) if !may_be_link(&error) => Err(error.into()),
+            _ => {
+                let (file, names) = resolve_names(&root, &place.path, follow).await?;
+                let attr = file.getattr(mask).await?;
+                Ok(Found { root, file, names, attr })
+            }
+        }
+    }
+
+    /// The root of the tree a place is in; of a new session also what came of a walk to the place, if one is wanted.
+    async fn root_and(&self, place: &Place, walk: Option<GetMask>) -> Result<(Rc<File>, Option<Walked>)> {
         let token = self.token(place)?;
         let known = |session: &&Session| session.addr == place.addr && session.token == token;
         if let Some(session) = self.open.borrow().iter().find(known) {
-            return Ok(session.root.clone());
+            return Ok((session.root.clone(), None));
         }
         let limit = Duration::from_secs(self.remote.timeout.unwrap_or(TIMEOUT).into());
         let moved = Moved::default();
-        let dial = self.dial(&place.addr, token.clone(), moved.clone());
+        let walk = walk.map(|mask| (&place.path[..], mask));
+        let dial = self.dial(&place.addr, token.clone(), moved.clone(), walk);
         let late = || format!("{} does not answer within {} s", place.addr, limit.as_secs());
         let dialled = within(&self.env, limit, dial).await;
-        let root = dialled
+        let (root, walked) = dialled
             .ok_or_else(|| failed(Step::Connect)(io::Error::new(io::ErrorKind::TimedOut, late())))??;
         let root = Rc::new(root);
         let (addr, copy) = (place.addr.clone(), root.clone());
         self.open.borrow_mut().push(Session { addr, token, root: copy, moved });
-        Ok(root)
+        Ok((root, walked))
     }
 
     /// The file at a place, links on the way followed; at the end too, if `follow`.
@@ -96,7 +136,13 @@ impl Sessions {
         Ok((resolve(&root, dir, true).await?, name))
     }
 
-    async fn dial(&self, addr: &Addr, token: Option<String>, moved: Moved) -> Result<File> {
+    async fn dial(
+        &self,
+        addr: &Addr,
+        token: Option<String>,
+        moved: Moved,
+        walk: Option<(&[u8], GetMask)>,
+    ) -> Result<(File, Option<Walked>)> {
         // The caller has the clock; this one only bounds what it cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
         let mut options = self.options(token);
@@ -111,17 +157,23 @@ impl Sessions {
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
                 let tls = tls.map_err(|e| failed(Step::Tls)(naming(addr, e)))?;
-                self.attach(addr, Watched(tls, moved), options).await
+                self.attach(addr, Watched(tls, moved), options, walk).await
             }
             Addr::Tcp { .. } => {
                 options = streams(options, None);
-                self.attach(addr, Watched(socket, moved), options).await
+                self.attach(addr, Watched(socket, moved), options, walk).await
             }
-            _ => self.attach(addr, Watched(socket, moved), options).await,
+            _ => self.attach(addr, Watched(socket, moved), options, walk).await,
         }
     }
 
-    async fn attach(&self, addr: &Addr, transport: impl Transport, options: Options) -> Result<File> {
+    async fn attach(
+        &self,
+        addr: &Addr,
+        transport: impl Transport,
+        options: Options,
+        walk: Option<(&[u8], GetMask)>,
+    ) -> Result<(File, Option<Walked>)> {
         let token = options.token.is_some();
         if !token && !matches!(addr, Addr::Unix { .. }) && self.remote.cert.is_none() {
             fail::without_proof();
@@ -129,13 +181,20 @@ impl Sessions {
         let (client, driver) = Client::connect(transport, options).await?;
         let open = OPEN.get() + 1;
         OPEN.set(open);
+        ENDERS.with_borrow_mut(|enders| enders.push(client.ender()));
         self.env.spawn(Box::pin(async {
             drop(driver.await);
             OPEN.set(OPEN.get() - 1);
         }));
         let (uname, uid) = self.user();
         let aname = self.remote.aname.as_deref().unwrap_or_default();
-        let attached = client.attach(&uname, uid, aname).await;
+        let attached = match walk {
+            None => client.attach(&uname, uid, aname).await.map(|root| (root, None)),
+            Some((path, mask)) => {
+                let both = client.attach_walk(&uname, uid, aname, path, mask).await;
+                both.map(|(root, walked)| (root, Some(walked)))
+            }
+        };
         Ok(attached.map_err(|error| Attach { peer: client.peer().to_string(), token, error })?)
     }
 
@@ -203,6 +262,11 @@ fn failed(step: Step) -> impl Fn(io::Error) -> Dial {
     move |error| Dial { step, error }
 }
 
+/// Whether a link on the way may be why a walk has failed.
+fn may_be_link(error: &Error) -> bool {
+    matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP)
+}
+
 /// The file at `path` below `root`.
 pub async fn resolve(root: &File, path: &[u8], follow: bool) -> Result<File, Error> {
     resolve_names(root, path, follow).await.map(|(file, _)| file)
@@ -215,9 +279,7 @@ pub async fn resolve_names(root: &File, path: &[u8], follow: bool) -> Result<(Fi
     let dotted = names(path).any(|name| name == b"..");
     let first = match root.walk(path).await {
         Ok(file) if !(dotted || follow && file.qid().is_symlink()) => return Ok((file, plain())),
-        Err(error) if !matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {
-            return Err(error);
-        }
+        Err(error) if !may_be_link(&error) => return Err(error),
         other => other,
     };
     if root.client().dialect().base == Base::P2000 {
@@ -312,9 +374,13 @@ async fn until<T>(
     while copy::is_cleaning() && env.now() < give_up {
         env.sleep_until(env.now() + LOOK).await;
     }
-    // Sessions end in good order: TLS says that nothing is missing.
+    // Sessions end in good order: TLS says that nothing is missing. The answers that are due by now are of clunks.
+    let hurry = env.now() + LAST_ANSWERS;
     let give_up = env.now() + FAREWELL;
     while OPEN.get() > 0 && env.now() < give_up {
+        if env.now() >= hurry {
+            ENDERS.take().iter().for_each(Ender::end);
+        }
         env.sleep_until(env.now() + LOOK).await;
     }
     result
@@ -337,6 +403,8 @@ fn insist() {
 /// The longest wait at the end for what is to be removed, and how often it looks.
 const CLEAN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(1);
+/// So long servers may answer before they are left.
+const LAST_ANSWERS: Duration = Duration::from_millis(20);
 /// The longest wait for servers to let us go.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// Longer than both.
@@ -345,6 +413,8 @@ const INSIST: Duration = Duration::from_secs(5);
 thread_local! {
     /// Connections whose driver has not ended.
     static OPEN: Cell<usize> = const { Cell::new(0) };
+    /// What ends them.
+    static ENDERS: RefCell<Vec<Ender>> = const { RefCell::new(Vec::new()) };
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

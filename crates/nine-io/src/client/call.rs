@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use nine_proto::NOTAG;
 use nine_proto::msg::Tmsg;
 
 use super::answer::Answer;
@@ -40,6 +41,14 @@ impl<'m> Call<'m> {
         let mut call = Self::new(shared, message);
         call.payload = Some(payload);
         call
+    }
+
+    /// The same call when it has been begun: its message is not needed any more.
+    pub(crate) fn begun(mut self) -> Call<'static> {
+        assert!(!matches!(self.stage, Stage::New), "it has been begun");
+        let stage = std::mem::replace(&mut self.stage, Stage::Over);
+        let message = Tmsg::Flush { oldtag: NOTAG };
+        Call { shared: self.shared.clone(), message, payload: None, stage }
     }
 
     /// Sends it now, or queues it while there is no room; its answer is still to be waited for.

@@ -119,6 +119,33 @@ impl File {
         Ok(file)
     }
 
+    /// The file at `path` below this one, which is being opened: where the session orders what depends on each other
+    /// (`.s`) it may be read at once, and [`Opening::wait`] says later whether it is there. Elsewhere it is open. `qid`
+    /// is what is known about it.
+    pub async fn open_early(
+        &self,
+        path: impl AsRef<[u8]>,
+        flags: OpenFlags,
+        qid: Qid,
+    ) -> Result<(Self, Opening)> {
+        let names = names(path.as_ref())?;
+        if !self.client.dialect().streaming || names.len() > MAXWELEM {
+            return Ok((self.open(path, flags).await?, Opening(None)));
+        }
+        self.refuse_flags(flags)?;
+        let newfid = self.client.fid()?;
+        let (mut walk, mut open) =
+            (self.twalk(newfid, self.fid, &names), self.call(self.topen(newfid, flags)));
+        walk.send().await;
+        open.send().await;
+        let mut file = Self::new(&self.client, newfid, qid);
+        file.open = Some((flags, 0));
+        // Until it is known to be there, the walk's end looks after its fid.
+        file.leave();
+        let names = names.iter().map(|&name| name.into()).collect();
+        Ok((file, Opening(Some(Box::new((walk.begun(), open.begun(), names))))))
+    }
+
     fn topen(&self, fid: Fid, flags: OpenFlags) -> Tmsg<'static> {
         if self.client.dialect().is_l() {
             Tmsg::Lopen { fid, flags: flags.to_wire() }
@@ -229,6 +256,35 @@ impl Drop for File {
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "File {{ fid {} {} of {} }}", self.fid, self.qid, self.client.peer())
+    }
+}
+
+/// What has not been said yet about a file of [`File::open_early`]: the walk, the open, the names.
+#[derive(Default)]
+pub struct Opening(Option<Box<Unsaid>>);
+
+type Unsaid = (Call<'static>, Call<'static>, Vec<Box<[u8]>>);
+
+impl Opening {
+    /// Whether the file is there and open; if not, nothing that was asked of it has happened. To be waited for to its
+    /// end; asked again, it says yes.
+    pub async fn wait(&mut self, file: &File) -> Result<()> {
+        let Some(unsaid) = &mut self.0 else { return Ok(()) };
+        let (walk, open, names) = &mut **unsaid;
+        let qids = walked(walk.await, names.len());
+        let result = match qids {
+            Ok(_) => {
+                file.gone.store(false, Ordering::Relaxed);
+                open.await.map(drop)
+            }
+            Err(stop) => {
+                let _ = open.await;
+                let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+                Err(stop.within(&names, 0))
+            }
+        };
+        self.0 = None;
+        result
     }
 }
 

@@ -40,6 +40,7 @@ mod names;
 mod out;
 mod pace;
 mod share;
+mod side;
 mod state;
 mod stream;
 mod window;
@@ -64,10 +65,11 @@ pub use cancel::{Cancel, Scope, heed};
 pub use dir::{Entry, ReadDir, Stats};
 pub use driver::Driver;
 pub use error::{Error, Result};
-pub use file::File;
+pub use file::{File, Opening};
 pub use flow::{Reader, WIDER, Writer, copy};
 pub use forward::Forward;
-pub use stream::{Dial, Dialing, Direction, HEAD, Stream};
+pub use side::{Dial, Dialing};
+pub use stream::{Direction, HEAD, Stream, WORTH};
 
 /// What a client asks for and what it may use. The defaults suit a person's tools and a mux alike.
 #[derive(Clone)]
@@ -264,7 +266,7 @@ impl Client {
     /// Data connections do not come about: none is tried for a while. Whether that is news.
     fn without_streams(&self) -> bool {
         let until = match &self.0.options.clock {
-            Some(_) => self.now_ms() + stream::PAUSE_MS,
+            Some(_) => self.now_ms() + side::PAUSE_MS,
             None => u64::MAX,
         };
         self.0.shared.no_streams.swap(until, Ordering::Relaxed) == 0
@@ -315,6 +317,11 @@ impl Client {
         self.0.shared.with(|state| state.die(Error::Transport { peer, error: Arc::new(reason) }));
     }
 
+    /// What ends this client soon ([`Ender::end`]).
+    pub fn ender(&self) -> Ender {
+        Ender(self.0.shared.clone())
+    }
+
     fn fid(&self) -> Result<Fid> {
         self.0.shared.with(|state| state.fid())
     }
@@ -327,6 +334,16 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Client {{ {} to {} }}", self.0.dialect.name(), self.peer())
+    }
+}
+
+/// Has a client that nobody uses any more end without the answers that are still due: of clunks, nobody needs them.
+pub struct Ender(Arc<Shared>);
+
+impl Ender {
+    /// From now on the driver ends when the last handle is gone and all is sent.
+    pub fn end(&self) {
+        self.0.with(|state| state.hurry = true);
     }
 }
 

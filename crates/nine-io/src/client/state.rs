@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) blocked: bool,
     /// No handle is left: end when everything has been answered.
     pub(crate) closing: bool,
+    /// Do not wait for the answers.
+    pub(crate) hurry: bool,
     pub(crate) agreed: bool,
     dead: Option<Error>,
     peer: Arc<str>,
@@ -159,6 +161,7 @@ impl Shared {
             driver: None,
             blocked: false,
             closing: false,
+            hurry: false,
             agreed: false,
             dead: None,
             peer: peer.clone(),
@@ -206,7 +209,8 @@ impl State {
 
     /// Nothing will ever be sent or received again.
     pub(crate) fn is_finished(&self) -> bool {
-        self.closing && self.session.calls() == 0 && self.clunks.is_empty() && self.out.is_empty()
+        let answered = self.session.calls() == 0 && self.clunks.is_empty();
+        self.closing && (answered || self.hurry) && self.out.is_empty()
     }
 
     pub(crate) fn dead(&self) -> Option<&Error> {

@@ -1,17 +1,18 @@
-//! Streams: a file in order at the speed of the link (Floren, *FTP-like Streams for the 9P Protocol*; `stream`, `sread`,
-//! `swrite`, `sclose`).
+//! Streams: a file in order at the speed of the link (Floren, *FTP-like Streams for the 9P Protocol*; `stream`,
+//! `sread`, `swrite`, `sclose`).
 //!
 //! In: an open file, an offset, a direction. Out: bytes. Where the session has streams ([`Options::streams`], a `.s`
-//! dialect) and there is enough to be moved, a data connection carries them. The first [`HEAD`] bytes go by windowed
-//! Treads or Twrites meanwhile, so that nobody waits for it; and so does all of it where there are no streams, where
-//! the data connection does not come (which is said once), and where the file is sequential: *compatibility mode*.
+//! dialect) and there is enough to be moved, a data connection carries them (`side`). The first [`HEAD`] bytes go by
+//! windowed Treads or Twrites meanwhile, so that nobody waits for it; and so does all of it where there are no streams,
+//! where the data connection does not come, and where the file is sequential: *compatibility mode*.
 //!
 //! Always holds: bytes come in order and without holes; the end of a file is told only when the server has said, over
-//! the 9P connection, that as many bytes were sent as have come; [`Stream::moved`] bytes of a write are safe in any case.
+//! the 9P connection, that as many bytes were sent as have come; [`Stream::moved`] bytes of a write are safe in any
+//! case.
 //!
 //! [`Options::streams`]: super::Options::streams
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,25 +23,13 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use futures_io::{AsyncRead, AsyncWrite};
 use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
-use nine_proto::msg::Tmsg;
 use nine_proto::{Errno, GetMask};
 
-use super::answer::Answer;
-use super::call::Call;
 use super::error::{Error, Result};
 use super::file::File;
 use super::flow::{Reader, Writer};
-use crate::buf::{Buf, Frame, Pool};
-
-/// How data connections are dialled.
-pub trait Dial: Send + Sync + 'static {
-    /// Dials what a server offers, a dial string like `tcp!*!564`: `*` is the host of the 9P connection, whose other end
-    /// is `peer`, by the same transport and with the same TLS. Must end within about a second, and refuse other hosts.
-    fn dial(&self, peer: &str, addr: &str) -> Dialing;
-}
-
-/// A data connection that is being dialled.
-pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
+use super::side::{Side, sclose};
+use crate::buf::{Frame, Pool};
 
 /// Which way the bytes of a [`Stream`] go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +40,13 @@ pub enum Direction {
     Write,
 }
 
-/// So many bytes go by Treads or Twrites while the data connection is dialled; what is not twice as much has none.
-pub const HEAD: u64 = 4 << 20;
+/// So many bytes go by Treads or Twrites while the data connection is dialled: about as many as a new connection
+/// moves in that time. More would only be in its way, for both share the link.
+pub const HEAD: u64 = 256 << 10;
+/// What has less to be moved has no data connection, bytes.
+pub const WORTH: u64 = 8 << 20;
 /// Read from or written to a data connection at once, bytes.
 const PIECE: usize = 256 * 1024;
-/// For so long no data connection is tried after one has not come about, ms.
-pub(super) const PAUSE_MS: u64 = 60_000;
-/// What a data connection begins with.
-const MAGIC: &[u8] = b"9PS1";
 
 /// A file in order, from an offset on. `F` is a [`File`] or leads to one.
 ///
@@ -107,7 +95,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         // Where nobody knows how much will be written, it shows.
         let unsure = head > 0 && end == u64::MAX && direction == Direction::Write;
         let side = match offset.checked_add(head) {
-            Some(from) if !unsure && end.saturating_sub(offset) >= 2 * HEAD => {
+            Some(from) if !unsure && end.saturating_sub(offset) >= WORTH => {
                 Side::begin(&file, from, direction)
             }
             _ => Side::None,
@@ -347,149 +335,6 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     }
 }
 
-/// A data connection on its way.
-enum Side {
-    /// There is none.
-    None,
-    /// It was refused, or is given up: the offer is taken back.
-    Leaving(Call<'static>),
-    /// Another stream of this fid is in the way, which nobody has any more.
-    Clearing(Call<'static>, Wanted),
-    Asked(Call<'static>, Option<Wanted>),
-    Dialling(Dialing, Bytes),
-    /// Connected; of the beginning, this is still to be sent.
-    Showing(Box<dyn Transport>, Bytes),
-    Open {
-        transport: Box<dyn Transport>,
-        /// To read: says how it ended. To write: asked when all is sent.
-        verdict: Option<Call<'static>>,
-        told: Option<Verdict>,
-        buf: Option<Arc<Buf>>,
-        /// The sender has sent all, or the connection is cut.
-        ended: bool,
-    },
-}
-
-/// What Rsclose says: bytes, and why there are no more; or that there is no answer.
-type Verdict = Result<(u64, Option<nine_proto::Error>)>;
-
-/// What a Tstream asks for.
-#[derive(Clone, Copy)]
-struct Wanted {
-    offset: u64,
-    isread: u8,
-}
-
-impl Side {
-    fn begin(file: &File, offset: u64, direction: Direction) -> Self {
-        if !file.client().has_streams() || file.is_sequential() {
-            return Self::None;
-        }
-        let wanted = Wanted { offset, isread: u8::from(direction == Direction::Read) };
-        Self::Asked(wanted.ask(file), Some(wanted))
-    }
-
-    /// What the server says about the end, once it says it.
-    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<&Verdict> {
-        let Self::Open { verdict: Some(call), told, .. } = self else {
-            unreachable!("asked for the verdict where there is none")
-        };
-        if told.is_none() {
-            *told = Some(match ready!(Pin::new(call).poll(cx)) {
-                Ok(Answer::Sclosed { count, error }) => Ok((count, error)),
-                Ok(other) => other.never(),
-                Err(error) => Err(error),
-            });
-        }
-        Poll::Ready(told.as_ref().expect("it is there"))
-    }
-
-    fn is_none(&self) -> bool {
-        matches!(self, Self::None)
-    }
-
-    /// Goes on towards a connection. Ready: there is one, or there will be none.
-    fn poll(&mut self, cx: &mut Context<'_>, file: &File, reads: bool) -> Poll<()> {
-        loop {
-            match self {
-                Self::None | Self::Open { .. } => return Poll::Ready(()),
-                Self::Leaving(call) => {
-                    if Pin::new(call).poll(cx).is_ready() {
-                        *self = Self::None;
-                    }
-                    return Poll::Ready(());
-                }
-                Self::Clearing(call, wanted) => {
-                    let _ = ready!(Pin::new(call).poll(cx));
-                    *self = Self::Asked(wanted.ask(file), None);
-                }
-                Self::Asked(call, again) => match ready!(Pin::new(call).poll(cx)) {
-                    Ok(Answer::Data(offer)) => match parse(&offer) {
-                        Some((addr, token)) => {
-                            let dial =
-                                file.client().0.options.streams.as_ref().expect("asked for because of it");
-                            let dialling = dial.dial(file.client().peer(), addr);
-                            *self = Self::Dialling(dialling, [MAGIC, token].concat().into());
-                        }
-                        None => self.leave(file, &"the server's offer is no dial string and token"),
-                    },
-                    Ok(other) => other.never(),
-                    Err(Error::Remote(error)) if error.errno == Errno::EBUSY && again.is_some() => {
-                        let wanted = again.take().expect("it is there");
-                        *self = Self::Clearing(sclose(file, 0), wanted);
-                    }
-                    // A server may have no more of them for now.
-                    Err(error) => {
-                        tracing::debug!(peer = %file.client().peer(), "no stream: {error}");
-                        *self = Self::None;
-                    }
-                },
-                Self::Dialling(dial, begin) => match ready!(dial.as_mut().poll(cx)) {
-                    Ok(transport) => *self = Self::Showing(transport, std::mem::take(begin)),
-                    Err(error) => self.leave(file, &error),
-                },
-                Self::Showing(transport, begin) if !begin.is_empty() => {
-                    match ready!(transport.poll_write(cx, &[IoSlice::new(begin)])) {
-                        Ok(n) => drop(begin.split_to(n)),
-                        Err(error) => self.leave(file, &error),
-                    }
-                }
-                Self::Showing(transport, _) => {
-                    if let Err(error) = ready!(transport.poll_flush(cx)) {
-                        self.leave(file, &error);
-                        continue;
-                    }
-                    let Self::Showing(transport, _) = std::mem::replace(self, Self::None) else {
-                        unreachable!()
-                    };
-                    let mut verdict = reads.then(|| sclose(file, u64::MAX));
-                    // It is sent now, so that the answer is there with the last byte.
-                    verdict.iter_mut().for_each(|call| call.begin(cx));
-                    *self = Self::Open { transport, verdict, told: None, buf: None, ended: false };
-                }
-            }
-        }
-    }
-
-    /// There will be no data connection, and none is tried for a while.
-    fn leave(&mut self, file: &File, why: &dyn std::fmt::Display) {
-        let client = file.client();
-        if client.without_streams() {
-            tracing::warn!(
-                peer = %client.peer(),
-                "no data connection ({why}): files go over the 9P connection, which may be slower"
-            );
-        }
-        *self = Self::Leaving(sclose(file, 0));
-    }
-}
-
-impl Wanted {
-    fn ask(self, file: &File) -> Call<'static> {
-        file.call(Tmsg::Stream { fid: file.fid(), isread: self.isread, offset: self.offset })
-    }
-}
-
 struct Reading<F> {
     head: Reader<F>,
     side: Side,
@@ -656,9 +501,9 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             if let Some(error) = &self.failed {
                 return Poll::Ready(Err(error.clone()));
             }
-            if self.unsure && self.at - self.offset >= HEAD / 2 {
+            if self.unsure && self.at - self.offset >= WORTH / 2 {
                 self.unsure = false;
-                if let Some(from) = self.offset.checked_add(HEAD) {
+                if let Some(from) = self.at.checked_add(HEAD) {
                     self.side = Side::begin(file, from, Direction::Write);
                     self.handover = if self.side.is_none() { u64::MAX } else { from };
                 }
@@ -853,17 +698,6 @@ impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.get_mut().poll_finish(cx).map_err(io::Error::from)
     }
-}
-
-fn sclose(file: &File, count: u64) -> Call<'static> {
-    file.call(Tmsg::Sclose { fid: file.fid(), count })
-}
-
-/// A dial string, a space, a token.
-fn parse(offer: &[u8]) -> Option<(&str, &[u8])> {
-    let (addr, token) = std::str::from_utf8(offer).ok()?.split_once(' ')?;
-    let good = token.len() == 32 && token.bytes().all(|b| b.is_ascii_hexdigit()) && !addr.is_empty();
-    good.then_some((addr, token.as_bytes()))
 }
 
 /// Moves `n` bytes from a pipe into a file of this machine.

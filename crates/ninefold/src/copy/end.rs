@@ -12,7 +12,7 @@ use nine_io::client::{Direction, Reader, Stream};
 use nine_proto::{Attr, GetMask, Time, mode};
 
 use super::sum::Sum;
-use super::{local, remote, temp_name};
+use super::{local, remote, some_more, temp_name};
 
 /// What is copied beside the data.
 #[derive(Clone, Copy, Debug)]
@@ -245,7 +245,10 @@ impl Source {
     pub async fn stat(&self) -> Result<Meta> {
         match self {
             Source::Local { file, .. } => local::stat(file),
-            Source::Remote(opened) => Ok(Meta::from(&opened.file.getattr(GetMask::BASIC).await?)),
+            Source::Remote(opened) => {
+                opened.ready().await?;
+                Ok(Meta::from(&opened.file.getattr(GetMask::BASIC).await?))
+            }
         }
     }
 
@@ -254,6 +257,14 @@ impl Source {
         match self {
             Source::Local { at, .. } => *at,
             Source::Remote(opened) => opened.at,
+        }
+    }
+
+    /// It is open, or why not.
+    pub async fn ready(&self) -> Result<()> {
+        match self {
+            Source::Local { .. } => Ok(()),
+            Source::Remote(opened) => opened.ready().await,
         }
     }
 
@@ -280,7 +291,7 @@ impl Source {
                 first: Bytes::new(),
                 rest: Rest::Local { file, at: *at, size: *size, end: u64::MAX },
             },
-            Source::Remote(remote::Opened { file, at, size, first, at_end }) => {
+            Source::Remote(remote::Opened { file, at, size, first, at_end, .. }) => {
                 let rest = || {
                     Rest::Stream(Box::new(Stream::begin(
                         file,
@@ -437,7 +448,14 @@ pub struct Pumped<'a, F> {
 
 /// Moves all data from where the source is read from; says where it ended. It goes through this program's memory only
 /// where it must: to be summed, or because one side knows no better way.
-pub async fn pump(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
+pub async fn pump(source: &Source, sink: &Sink, also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
+    let moved = move_all(source, sink, also).await;
+    // Where it could not even be opened, that is why nothing has come.
+    source.ready().await?;
+    moved
+}
+
+async fn move_all(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
     let (mut reading, mut at) = (source.reading(), source.at());
     match (sink, source) {
         (Sink::Local(temp), _) if also.sum.is_none() && temp.is_plain() => {
@@ -467,7 +485,8 @@ pub async fn pump(source: &Source, sink: &Sink, mut also: Pumped<'_, impl FnMut(
             };
             match source {
                 Source::Local { file, .. } if also.sum.is_none() => loop {
-                    let n = stream.send(file.as_fd(), at, SENT).await.inspect_err(|_| stays(&stream))?;
+                    let most = some_more(at, end).min(SENT) as usize;
+                    let n = stream.send(file.as_fd(), at, most).await.inspect_err(|_| stays(&stream))?;
                     if n == 0 {
                         break;
                     }
@@ -500,4 +519,4 @@ impl<F: FnMut(usize)> Pumped<'_, F> {
 }
 
 /// Sent from a file at once, bytes: then progress shows.
-const SENT: usize = 1 << 20;
+const SENT: u64 = 1 << 20;

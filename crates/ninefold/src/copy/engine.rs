@@ -363,6 +363,7 @@ impl Engine<'_> {
         let checked = |n| self.progress.checked(n);
         let mut sum = self.verify.then(Sum::new);
         if let Some(sum) = &mut sum {
+            source.ready().await?;
             sum.read(source.before(), checked).await?;
         }
         self.progress.had(sink.start());

@@ -145,16 +145,16 @@ fn local_source(path: &Path, follow: bool) -> Result<Source> {
 }
 
 async fn remote_source(sessions: &Sessions, place: &Place, follow: bool) -> Result<Source> {
-    let root = sessions.root(place).await?;
-    let (file, names) = dial::resolve_names(&root, &place.path, follow).await?;
-    let meta = Meta::from(&file.getattr(GetMask::BASIC).await?);
+    let dial::Found { root, file, names, attr } = sessions.find(place, follow, GetMask::BASIC).await?;
+    let meta = Meta::from(&attr);
     let (dir, name) = match names.split_last() {
+        Some((name, [])) if !is_inside(&place.path) => (remote::Dir::from(root), name.clone()),
         Some((name, parents)) if !is_inside(&place.path) => {
-            (root.walk(parents.join(&b'/')).await?, name.clone())
+            (remote::Dir::new(root.walk(parents.join(&b'/')).await?), name.clone())
         }
-        _ => (file, Vec::new()),
+        _ => (remote::Dir::new(file), Vec::new()),
     };
-    Ok((Dir::Remote(remote::Dir::new(dir)), name, meta))
+    Ok((Dir::Remote(dir), name, meta))
 }
 
 /// Whether what is in a directory is meant, and not the directory with its name.

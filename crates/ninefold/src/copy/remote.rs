@@ -16,7 +16,8 @@ use std::task::{Context, Poll, ready};
 use anyhow::Result;
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
-use nine_io::client::{Entry, Error, File, WIDER};
+use futures_util::lock::Mutex as AsyncMutex;
+use nine_io::client::{Entry, Error, File, Opening, WIDER};
 use nine_net::{Env, rt};
 use nine_proto::{Errno, GetMask, NOGID, OpenFlags, Qid, SetAttr, TimeSet};
 
@@ -29,11 +30,17 @@ const WINDOW: u64 = (WIDER as u64) * (8 << 20);
 const AT_ONE_GO: u64 = 128 * 1024;
 /// Directory data asked for at first, and then at once, bytes: some hundred names, which are looked at together.
 const FIRST_NAMES: u32 = 8 * 1024;
-const NAMES: u32 = 24 * 1024;
+const NAMES: u32 = 40 * 1024;
 
 /// A directory, walked to.
 #[derive(Clone)]
 pub struct Dir(Rc<File>);
+
+impl From<Rc<File>> for Dir {
+    fn from(file: Rc<File>) -> Dir {
+        Dir(file)
+    }
+}
 
 impl Dir {
     pub fn new(file: File) -> Dir {
@@ -119,13 +126,16 @@ impl Dir {
     pub async fn open(&self, name: &[u8], at: u64, size: u64) -> Result<Opened> {
         let asked = some_more(at, size);
         if at > 0 || asked > AT_ONE_GO {
-            let file = self.0.open(name, OpenFlags::READ).await?;
-            return Ok(Opened { file, at, size, first: Bytes::new(), at_end: false });
+            // That it is a plain file is known from before.
+            let (file, opening) = self.0.open_early(name, OpenFlags::READ, Qid::default()).await?;
+            let opening = AsyncMutex::new(opening);
+            return Ok(Opened { file, opening, at, size, first: Bytes::new(), at_end: false });
         }
         let (file, first) = self.0.open_read(name, OpenFlags::READ, asked as u32).await?;
         let came = first.len() as u64;
         let at_end = came == 0 || came == size && came < asked;
-        Ok(Opened { file, at, size, first, at_end })
+        let opening = AsyncMutex::new(Opening::default());
+        Ok(Opened { file, opening, at, size, first, at_end })
     }
 
     pub async fn create(&self, name: &[u8], aside: &Aside) -> Result<Temp> {
@@ -234,6 +244,8 @@ fn is_disconnect(error: &anyhow::Error) -> bool {
 /// A file to be read, and what has come with the answer.
 pub struct Opened {
     pub file: File,
+    /// Whether it is open, if that is not known yet.
+    opening: AsyncMutex<Opening>,
     /// Where the first bytes begin.
     pub at: u64,
     /// The length it is believed to have.
@@ -241,6 +253,13 @@ pub struct Opened {
     pub first: Bytes,
     /// Nothing follows them.
     pub at_end: bool,
+}
+
+impl Opened {
+    /// It is open, or was not: what has been asked of it meanwhile has failed then.
+    pub async fn ready(&self) -> Result<()> {
+        Ok(self.opening.lock().await.wait(&self.file).await?)
+    }
 }
 
 /// A file with a name of its own that is being made. Dropped on the way, it is made nevertheless and then removed: a

@@ -1,18 +1,19 @@
 //! `cat`: files to the standard output, read ahead where their length is known; the next ones are opened meanwhile.
 
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::Poll;
 
 use anyhow::{Result, bail};
 use futures_util::future::try_join;
 use futures_util::lock::Mutex;
 use futures_util::stream::{StreamExt, iter};
-use nine_io::client::{File, Options, Reader};
+use nine_io::client::{Direction, File, Options, Reader, Stream, WORTH};
 use nine_proto::{GetMask, OpenFlags, Qid};
 
 use crate::cli;
 use crate::config::Config;
-use crate::dial::{self, Sessions};
+use crate::dial::{self, Found, Sessions};
 use crate::fail::Tally;
 use crate::operand::Place;
 use crate::output::Output;
@@ -27,7 +28,8 @@ pub fn run(args: cli::Cat, config: &Config) -> Result<Tally> {
         let mut tally = Tally::default();
         let mut out = Output::new();
         let dialling = Mutex::new(());
-        let open = async |place| (place, open(&sessions, &dialling, place).await);
+        let dialling = (places.len() > 1).then_some(&dialling);
+        let open = async |place| (place, open(&sessions, dialling, place).await);
         let mut files = iter(&places).map(open).buffered(AHEAD);
         let mut next = files.next().await;
         while let Some((place, file)) = next {
@@ -45,28 +47,33 @@ pub fn run(args: cli::Cat, config: &Config) -> Result<Tally> {
 
 /// A file that is open.
 struct Opened {
-    reader: Reader<Box<File>>,
+    file: Rc<File>,
     /// Its length, if it tells one.
     size: u64,
     /// A piece has been asked for.
-    begun: bool,
+    begun: Option<Reader<Rc<File>>>,
 }
 
-async fn open(sessions: &Sessions, dialling: &Mutex<()>, place: &Place) -> Result<Opened> {
-    // One after the other, so that each server is dialled once.
-    let alone = dialling.lock().await;
-    sessions.root(place).await?;
-    drop(alone);
-    let file = sessions.walk(place, true).await?;
+async fn open(sessions: &Sessions, dialling: Option<&Mutex<()>>, place: &Place) -> Result<Opened> {
+    if let Some(dialling) = dialling {
+        // One after the other, so that each server is dialled once.
+        let alone = dialling.lock().await;
+        sessions.root(place).await?;
+        drop(alone);
+    }
+    let found = sessions.find(place, true, GetMask::SIZE).await;
+    // A file that has no length to tell is read piece by piece.
+    let (file, size) = match found {
+        Ok(Found { file, attr, .. }) => (file, attr.size),
+        Err(_) => (sessions.walk(place, true).await?, 0),
+    };
     if file.qid().is_dir() {
         bail!("Is a directory");
     }
-    // A file that has no length to tell is read piece by piece.
-    let size = file.getattr(GetMask::SIZE).await.map_or(0, |attr| attr.size);
-    let file = file.open_here(OpenFlags::READ).await?;
-    let begun = size > 0 && file.qid().ty & (Qid::APPEND | Qid::EXCL) == 0;
-    let mut reader = Reader::new(Box::new(file), 0, size);
-    if begun {
+    let file = Rc::new(file.open_here(OpenFlags::READ).await?);
+    let at_once = (1..WORTH).contains(&size) && file.qid().ty & (Qid::APPEND | Qid::EXCL) == 0;
+    let mut begun = at_once.then(|| Reader::new(file.clone(), 0, size));
+    if let Some(reader) = &mut begun {
         reader.set_window(0);
         poll_fn(|cx| {
             reader.begin(cx);
@@ -74,14 +81,19 @@ async fn open(sessions: &Sessions, dialling: &Mutex<()>, place: &Place) -> Resul
         })
         .await;
     }
-    Ok(Opened { reader, size, begun })
+    Ok(Opened { file, size, begun })
 }
 
-async fn print(Opened { mut reader, size, begun }: Opened, out: &mut Output) -> Result<()> {
-    if begun {
+async fn print(Opened { file, size, begun }: Opened, out: &mut Output) -> Result<()> {
+    if let Some(mut reader) = begun {
         reader.set_window(Options::default().window);
+        while let Some(data) = reader.next().await {
+            out.bytes(&data?)?;
+        }
+        return Ok(());
     }
-    while let Some(data) = reader.next().await {
+    let mut stream = Stream::begin(file, 0, size, Direction::Read);
+    while let Some(data) = stream.next().await {
         out.bytes(&data?)?;
         if size == 0 {
             // Events shall be seen when they happen.

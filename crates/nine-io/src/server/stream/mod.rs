@@ -267,9 +267,13 @@ impl Stream {
             }
             Stage::Offered if count == 0 => {
                 state.stage = Stage::Over { moved: 0, stopped: true, error: None, told: true };
-                state.passage = None;
+                let (waiting, passage) = (std::mem::take(&mut state.waiting), state.passage.take());
                 drop(state);
+                drop(passage);
                 self.withdraw();
+                for (later, count) in waiting {
+                    later.respond(Ok(self.verdict(0, true, None, count)));
+                }
                 req.now(Ok(Reply::Sclosed { count: 0, errno: 0, ename: Box::default() }))
             }
             _ => {

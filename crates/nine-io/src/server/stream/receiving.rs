@@ -41,7 +41,9 @@ pub(super) struct Receiving {
     under_way: usize,
     /// Writes must not overtake each other.
     serial: bool,
+    /// Nothing more comes, for this reason if it has not ended well.
     eof: bool,
+    lost: Option<Error>,
     /// Who takes what is in pipes, and into which node. `None`: nobody.
     filler: Option<(Arc<dyn FileServer>, Node)>,
     filling: Option<Arc<Pipe>>,
@@ -73,6 +75,7 @@ impl Receiving {
             under_way: 0,
             serial: way.serial,
             eof: false,
+            lost: None,
             filler,
             filling: None,
             piped: 0,
@@ -150,7 +153,7 @@ impl Receiving {
                 }
             }
             if course.moved >= course.until || self.eof && self.piped == 0 && self.draining.is_none() {
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(self.lost.take().map_or(Ok(()), Err));
             }
             let pipe = match (&self.filling, self.spare.take()) {
                 (Some(filling), spare) => {
@@ -178,7 +181,7 @@ impl Receiving {
                         turn += n;
                     }
                     Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::StorageFull => full = true,
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
+                    Poll::Ready(Err(error)) => (self.eof, self.lost) = (true, Some(lost(&error))),
                     Poll::Pending => dry = true,
                 }
             }
@@ -251,7 +254,7 @@ impl Receiving {
             self.take(course)?;
             let all = self.writes.is_empty() && self.filled == 0;
             if course.moved >= course.until || self.eof && all {
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(self.lost.take().map_or(Ok(()), Err));
             }
             if self.writes.front().is_some_and(|write| write.answer.is_some()) {
                 continue;
@@ -291,7 +294,7 @@ impl Receiving {
                     self.filled += n;
                     turn += n;
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
+                Poll::Ready(Err(error)) => (self.eof, self.lost) = (true, Some(lost(&error))),
                 Poll::Pending if self.filled == 0 => {
                     self.buf = None;
                     self.asker.holds(self.under_way);

@@ -1,0 +1,228 @@
+//! The data connection of a [`Stream`](super::Stream) on its way: asked for, dialled, shown its token, open; or given
+//! up.
+//!
+//! Always holds: an offer that is not used is taken back; one that leads nowhere is told once, and for [`PAUSE_MS`] no
+//! other is tried.
+
+use std::future::{Future, ready as at_once};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use nine_net::Transport;
+use nine_proto::Errno;
+use nine_proto::msg::Tmsg;
+
+use super::answer::Answer;
+use super::call::Call;
+use super::error::{Error, Result};
+use super::file::File;
+use super::stream::Direction;
+use crate::buf::Buf;
+
+/// How data connections are dialled.
+pub trait Dial: Send + Sync + 'static {
+    /// Dials what a server offers, a dial string like `tcp!*!564`: `*` is the host of the 9P connection, whose other
+    /// end is `peer`, by the same transport and with the same TLS. Must end within about a second, and refuse other
+    /// hosts.
+    fn dial(&self, peer: &str, addr: &str) -> Dialing;
+}
+
+/// A data connection that is being dialled.
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
+
+/// For so long no data connection is tried after one has not come about, ms.
+pub(super) const PAUSE_MS: u64 = 60_000;
+/// What a data connection begins with.
+const MAGIC: &[u8] = b"9PS1";
+
+/// A data connection on its way.
+pub(super) enum Side {
+    /// There is none.
+    None,
+    /// It was refused, or is given up: the offer is taken back.
+    Leaving(Call<'static>),
+    /// Another stream of this fid is in the way, which nobody has any more.
+    Clearing(Call<'static>, Wanted),
+    Asked(Call<'static>, Option<Wanted>, Early),
+    Dialling(Dialing, Bytes),
+    /// Connected; of the beginning, this is still to be sent.
+    Showing(Box<dyn Transport>, Bytes),
+    Open {
+        transport: Box<dyn Transport>,
+        /// To read: says how it ended. To write: asked when all is sent.
+        verdict: Option<Call<'static>>,
+        told: Option<Verdict>,
+        buf: Option<Arc<Buf>>,
+        /// The sender has sent all, or the connection is cut.
+        ended: bool,
+    },
+}
+
+/// What Rsclose says: bytes, and why there are no more; or that there is no answer.
+pub(super) type Verdict = Result<(u64, Option<nine_proto::Error>)>;
+
+/// What a Tstream asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    offset: u64,
+    isread: u8,
+}
+
+impl Side {
+    pub(super) fn begin(file: &File, offset: u64, direction: Direction) -> Self {
+        if !file.client().has_streams() || file.is_sequential() {
+            return Self::None;
+        }
+        let wanted = Wanted { offset, isread: u8::from(direction == Direction::Read) };
+        Self::Asked(wanted.ask(file), Some(wanted), Early::dial(file))
+    }
+
+    /// What the server says about the end, once it says it.
+    pub(super) fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<&Verdict> {
+        let Self::Open { verdict: Some(call), told, .. } = self else {
+            unreachable!("asked for the verdict where there is none")
+        };
+        if told.is_none() {
+            *told = Some(match ready!(Pin::new(call).poll(cx)) {
+                Ok(Answer::Sclosed { count, error }) => Ok((count, error)),
+                Ok(other) => other.never(),
+                Err(error) => Err(error),
+            });
+        }
+        Poll::Ready(told.as_ref().expect("it is there"))
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// Goes on towards a connection. Ready: there is one, or there will be none.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, file: &File, reads: bool) -> Poll<()> {
+        loop {
+            match self {
+                Self::None | Self::Open { .. } => return Poll::Ready(()),
+                Self::Leaving(call) => {
+                    if Pin::new(call).poll(cx).is_ready() {
+                        *self = Self::None;
+                    }
+                    return Poll::Ready(());
+                }
+                Self::Clearing(call, wanted) => {
+                    let _ = ready!(Pin::new(call).poll(cx));
+                    *self = Self::Asked(wanted.ask(file), None, Early(None));
+                }
+                Self::Asked(call, again, early) => match ready!(early.poll(cx, Pin::new(call))) {
+                    Ok(Answer::Data(offer)) => match parse(&offer) {
+                        Some((addr, token)) => {
+                            let dial =
+                                file.client().0.options.streams.as_ref().expect("asked for because of it");
+                            let dialling = match early.0.take() {
+                                Some((guess, dialling, _)) if guess == addr => dialling,
+                                _ => dial.dial(file.client().peer(), addr),
+                            };
+                            *self = Self::Dialling(dialling, [MAGIC, token].concat().into());
+                        }
+                        None => self.leave(file, &"the server's offer is no dial string and token"),
+                    },
+                    Ok(other) => other.never(),
+                    Err(Error::Remote(error)) if error.errno == Errno::EBUSY && again.is_some() => {
+                        let wanted = again.take().expect("it is there");
+                        *self = Self::Clearing(sclose(file, 0), wanted);
+                    }
+                    // A server may have no more of them for now.
+                    Err(error) => {
+                        tracing::debug!(peer = %file.client().peer(), "no stream: {error}");
+                        *self = Self::None;
+                    }
+                },
+                Self::Dialling(dial, begin) => match ready!(dial.as_mut().poll(cx)) {
+                    Ok(transport) => *self = Self::Showing(transport, std::mem::take(begin)),
+                    Err(error) => self.leave(file, &error),
+                },
+                Self::Showing(transport, begin) if !begin.is_empty() => {
+                    match ready!(transport.poll_write(cx, &[IoSlice::new(begin)])) {
+                        Ok(n) => drop(begin.split_to(n)),
+                        Err(error) => self.leave(file, &error),
+                    }
+                }
+                Self::Showing(transport, _) => {
+                    if let Err(error) = ready!(transport.poll_flush(cx)) {
+                        self.leave(file, &error);
+                        continue;
+                    }
+                    let Self::Showing(transport, _) = std::mem::replace(self, Self::None) else {
+                        unreachable!()
+                    };
+                    let mut verdict = reads.then(|| sclose(file, u64::MAX));
+                    // It is sent now, so that the answer is there with the last byte.
+                    verdict.iter_mut().for_each(|call| call.begin(cx));
+                    *self = Self::Open { transport, verdict, told: None, buf: None, ended: false };
+                }
+            }
+        }
+    }
+
+    /// There will be no data connection, and none is tried for a while.
+    pub(super) fn leave(&mut self, file: &File, why: &dyn std::fmt::Display) {
+        let client = file.client();
+        if client.without_streams() {
+            tracing::warn!(
+                peer = %client.peer(),
+                "no data connection ({why}): files go over the 9P connection, which may be slower"
+            );
+        }
+        *self = Self::Leaving(sclose(file, 0));
+    }
+}
+
+/// A data connection that is dialled before the server has said where: most have them at their own port. The guess,
+/// the connection, and whether it is there.
+pub(super) struct Early(Option<(String, Dialing, bool)>);
+
+impl Early {
+    pub(super) fn dial(file: &File) -> Self {
+        let peer = file.client().peer();
+        let port = peer.strip_prefix("tcp!").or(peer.strip_prefix("tls!")).and_then(|at| at.rsplit_once('!'));
+        let dial = file.client().0.options.streams.as_ref();
+        Self(port.zip(dial).map(|((_, port), dial)| {
+            let guess = format!("tcp!*!{port}");
+            let dialling = dial.dial(peer, &guess);
+            (guess, dialling, false)
+        }))
+    }
+
+    /// Polls the answer to a Tstream, and dials meanwhile.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: Pin<&mut Call<'static>>,
+    ) -> Poll<Result<Answer>> {
+        let answer = call.poll(cx);
+        if let Some((_, dialling, done @ false)) = &mut self.0
+            && let Poll::Ready(dialled) = dialling.as_mut().poll(cx)
+        {
+            (*dialling, *done) = (Box::pin(at_once(dialled)), true);
+        }
+        answer
+    }
+}
+
+impl Wanted {
+    pub(super) fn ask(self, file: &File) -> Call<'static> {
+        file.call(Tmsg::Stream { fid: file.fid(), isread: self.isread, offset: self.offset })
+    }
+}
+
+pub(super) fn sclose(file: &File, count: u64) -> Call<'static> {
+    file.call(Tmsg::Sclose { fid: file.fid(), count })
+}
+
+/// A dial string, a space, a token.
+fn parse(offer: &[u8]) -> Option<(&str, &[u8])> {
+    let (addr, token) = std::str::from_utf8(offer).ok()?.split_once(' ')?;
+    let good = token.len() == 32 && token.bytes().all(|b| b.is_ascii_hexdigit()) && !addr.is_empty();
+    good.then_some((addr, token.as_bytes()))
+}
