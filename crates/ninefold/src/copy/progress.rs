@@ -188,4 +188,19 @@ mod tests {
         assert!(!is_due(begin, begin + EVERY / 2) && is_due(begin, begin + EVERY));
         assert_eq!(line(3, 2048, Duration::from_secs(2)), "3 files, 2.00 KiB so far, 1.00 KiB/s");
     }
+
+    #[test]
+    fn what_was_there_and_what_is_compared_shows() {
+        let progress = Progress::new(true, None);
+        assert_eq!(
+            (progress.compared(), progress.summary(false, 2)),
+            (String::new(), "0 files are copied, 2 failed".into())
+        );
+        progress.checked(2048);
+        progress.skipped(7);
+        progress.file();
+        progress.resumed(true);
+        assert_eq!(progress.compared(), ", 2.00 KiB compared");
+        assert_eq!(progress.summary(true, 0), "1 files are copied, 1 of them resumed, 1 were there");
+    }
 }
