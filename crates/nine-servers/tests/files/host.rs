@@ -55,6 +55,7 @@ wrap! {
     seek(dir: Fd<'_>, cookie: u64) -> (), true;
     pread(file: Fd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> usize, nowait;
     pwrite(file: Fd<'_>, data: &[u8], offset: u64, nowait: bool) -> usize, nowait;
+    fill(file: Fd<'_>, pipe: Fd<'_>, offset: u64, len: usize) -> usize, false;
     fsync(file: Fd<'_>, data_only: bool) -> (), false;
     statfs(file: Fd<'_>) -> Statfs, false;
     getxattr(file: Fd<'_>, name: &[u8], buf: &mut [u8]) -> usize, false;
