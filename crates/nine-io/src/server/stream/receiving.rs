@@ -197,6 +197,9 @@ impl Receiving {
                 self.filling = None;
                 continue;
             }
+            if self.eof && self.draining.is_none() {
+                continue;
+            }
             if dry || full || self.eof {
                 return Poll::Pending;
             }
