@@ -47,6 +47,7 @@ pub(crate) fn passage(request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
         buf: Vec::new(),
         received: 0,
         eof: false,
+        lost: None,
         conn: request.conn,
     }))
 }
@@ -63,7 +64,9 @@ struct Relay {
     buf: Vec<u8>,
     /// From the client.
     received: u64,
+    /// Nothing more comes from the client, for this reason if it has not ended well.
     eof: bool,
+    lost: Option<Error>,
     /// The client's connection.
     conn: u64,
 }
@@ -185,25 +188,28 @@ impl Relay {
             }
             ready!(stream.poll_put(cx, &mut self.rest)).map_err(client)?;
             if self.eof || self.received >= until {
-                return stream.poll_finish(cx).map_err(client);
+                // Also what came before the connection was lost is stored, and counts.
+                ready!(stream.poll_finish(cx)).map_err(client)?;
+                return Poll::Ready(self.lost.take().map_or(Ok(()), Err));
             }
             if turn >= TURN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            let n = match piped(&mut self.pipe, stream.can_give() && data.can_splice()) {
+            let come = match piped(&mut self.pipe, stream.can_give() && data.can_splice()) {
                 Some((_, inlet)) => {
-                    self.piped =
-                        ready!(data.poll_splice_in(cx, inlet.as_fd(), PIPE_SIZE)).map_err(|e| lost(&e))?;
-                    self.piped
+                    ready!(data.poll_splice_in(cx, inlet.as_fd(), PIPE_SIZE)).inspect(|&n| self.piped = n)
                 }
                 None => {
                     self.buf.resize(PIECE, 0);
-                    let n = ready!(data.poll_read(cx, &mut self.buf)).map_err(|e| lost(&e))?;
-                    self.rest = Bytes::copy_from_slice(&self.buf[..n]);
-                    n
+                    ready!(data.poll_read(cx, &mut self.buf))
+                        .inspect(|&n| self.rest = Bytes::copy_from_slice(&self.buf[..n]))
                 }
             };
+            let n = come.unwrap_or_else(|error| {
+                self.lost = Some(lost(&error));
+                0
+            });
             self.eof = n == 0;
             self.received += n as u64;
             turn += n;
