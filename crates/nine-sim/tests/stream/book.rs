@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use nine_io::Payload;
-use nine_io::server::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request};
+use nine_io::server::{Answer, FileServer, Fill, Later, Node, Reply, Req, ReqId, Request};
 use nine_net::Env;
 use nine_proto::{Attr, Errno, GetMask, Op, OpenFlags, Qid, Result, Walked, mode};
 use nine_sim::{Rng, World};
@@ -21,7 +21,7 @@ struct State {
     nodes: BTreeMap<u64, Used>,
     next: u64,
     plan: Plan,
-    queue: VecDeque<Later>,
+    queue: VecDeque<Job>,
     waker: Option<Waker>,
     /// Bytes of reads and writes that are not answered, and the most there were.
     under_way: usize,
@@ -34,6 +34,12 @@ struct State {
 }
 
 type Content = Arc<Mutex<Vec<u8>>>;
+
+/// What is not answered.
+enum Job {
+    Req(Later),
+    Fill(Fill),
+}
 
 /// What the server does with reads and writes.
 #[derive(Clone, Debug, Default)]
@@ -100,10 +106,13 @@ impl Book {
         book.state().me = Arc::downgrade(&book);
         let (weak, env, mut rng) = (Arc::downgrade(&book), world.env(), world.rng());
         world.env().spawn(Box::pin(async move {
-            while let Some((later, delay)) = next(&weak, &mut rng).await {
+            while let Some((job, delay)) = next(&weak, &mut rng).await {
                 env.sleep_until(env.now() + delay).await;
                 let Some(book) = weak.upgrade() else { return };
-                book.answer(later);
+                match job {
+                    Job::Req(later) => book.answer(later),
+                    Job::Fill(fill) => book.take(fill),
+                }
             }
         }));
         book.put("spare", b"");
@@ -285,51 +294,67 @@ impl Book {
                 self.state().moved += (to - from) as u64;
                 Ok(Reply::Read(Payload::from(content[from..to].to_vec())))
             }
-            Op::Write { data, .. } if plan.void => Ok(Reply::Wrote(data.len() as u32)),
             Op::Write { offset, data } => {
                 let at = if plan.appends { content.len() as u64 } else { offset };
-                let room = plan.room.unwrap_or(1 << 30).saturating_sub(at);
-                let n = data.len().min(most).min(usize::try_from(room).unwrap_or(usize::MAX));
-                if n == 0 && !data.is_empty() {
-                    return Err(Errno::ENOSPC.into());
-                }
-                let (from, to) = (at as usize, at as usize + n);
-                if content.len() < to {
-                    content.resize(to, 0);
-                }
-                content[from..to].copy_from_slice(&data[..n]);
+                let n = store(&mut content, &plan, at, &data[..data.len().min(most)])?;
                 Ok(Reply::Wrote(n as u32))
             }
             _ => unreachable!("only reads and writes come here"),
         }
     }
 
-    fn begin(&self, req: &Request) {
-        let id = req.node::<Fid>().expect("one of ours").id;
+    fn begin(&self, node: &Fid, size: usize) {
         let mut state = self.state();
-        let used = state.nodes.get_mut(&id).expect("no read or write begins after the clunk");
+        let used = state.nodes.get_mut(&node.id).expect("no read or write begins after the clunk");
         used.uses += 1;
-        state.under_way += size(req);
+        state.under_way += size;
         state.most = state.most.max(state.under_way);
     }
 
-    fn end(&self, req: &Request) {
-        let id = req.node::<Fid>().expect("one of ours").id;
+    fn end(&self, node: &Fid, size: usize) {
         let mut state = self.state();
-        let used = state.nodes.get_mut(&id).expect("no read or write ends after the clunk");
+        let used = state.nodes.get_mut(&node.id).expect("no read or write ends after the clunk");
         used.uses -= 1;
-        state.under_way -= size(req);
+        state.under_way -= size;
     }
 
     fn answer(&self, later: Later) {
         let result = self.move_bytes(&later);
-        self.end(&later);
+        self.end(&later.node::<Fid>().expect("one of ours"), size(&later));
         later.respond(result);
+    }
+
+    /// Takes what is in a pipe, as a disk does: until something is in the way.
+    fn take(&self, fill: Fill) {
+        let plan = self.state().plan.clone();
+        let node = fill.node.clone().downcast::<Fid>().expect("one of ours");
+        let mut bytes = vec![0; fill.len];
+        let (mut come, mut stored, mut result) = (0, 0, Ok(()));
+        while come < fill.len {
+            come += rustix::io::read(fill.pipe(), &mut bytes[come..]).expect("so many are in the pipe");
+        }
+        if let Some(content) = &node.content {
+            let mut content = content.lock().unwrap();
+            while stored < come && result.is_ok() {
+                let at = fill.offset + stored as u64;
+                result = store(&mut content, &plan, at, &bytes[stored..]).map(|n| stored += n);
+            }
+        }
+        self.end(&node, fill.len);
+        fill.done(stored, result);
+    }
+
+    fn push(&self, job: Job) {
+        let mut state = self.state();
+        state.queue.push_back(job);
+        let waker = state.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
     }
 }
 
 /// A request that shall be answered, and after which time.
-async fn next(book: &Weak<Book>, rng: &mut Rng) -> Option<(Later, Duration)> {
+async fn next(book: &Weak<Book>, rng: &mut Rng) -> Option<(Job, Duration)> {
     poll_fn(|cx| {
         let Some(book) = book.upgrade() else { return Poll::Ready(None) };
         let mut state = book.state();
@@ -339,10 +364,28 @@ async fn next(book: &Weak<Book>, rng: &mut Rng) -> Option<(Later, Duration)> {
         }
         let at = rng.below(state.queue.len());
         let most = state.plan.late.unwrap_or_default().as_micros() as usize;
-        let later = state.queue.remove(at).expect("one of them");
-        Poll::Ready(Some((later, Duration::from_micros(rng.below(most + 1) as u64))))
+        let job = state.queue.remove(at).expect("one of them");
+        Poll::Ready(Some((job, Duration::from_micros(rng.below(most + 1) as u64))))
     })
     .await
+}
+
+/// Puts bytes into a file, as many as there is room for.
+fn store(content: &mut Vec<u8>, plan: &Plan, at: u64, data: &[u8]) -> Result<usize> {
+    if plan.void {
+        return Ok(data.len());
+    }
+    let room = plan.room.unwrap_or(1 << 30).saturating_sub(at);
+    let n = data.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+    if n == 0 && !data.is_empty() {
+        return Err(Errno::ENOSPC.into());
+    }
+    let (from, to) = (at as usize, at as usize + n);
+    if content.len() < to {
+        content.resize(to, 0);
+    }
+    content[from..to].copy_from_slice(&data[..n]);
+    Ok(n)
 }
 
 fn size(req: &Request) -> usize {
@@ -359,20 +402,32 @@ impl FileServer for Book {
             let result = self.run(&req);
             return req.now(result);
         }
-        self.begin(&req);
+        let node = req.node::<Fid>().expect("one of ours");
+        self.begin(&node, size(&req));
         let plan = self.state().plan.clone();
         if plan.late.is_none() && !plan.stuck {
             let result = self.move_bytes(&req);
-            self.end(&req);
+            self.end(&node, size(&req));
             return req.now(result);
         }
         let (answer, later) = req.later();
-        let mut state = self.state();
-        state.queue.push_back(later);
-        let waker = state.waker.take();
-        drop(state);
-        waker.into_iter().for_each(Waker::wake);
+        self.push(Job::Req(later));
         answer
+    }
+
+    fn can_fill(&self, node: &Node) -> bool {
+        let plan = self.state().plan.clone();
+        node.is::<Fid>() && plan.short == 0 && !plan.appends
+    }
+
+    fn fill(&self, fill: Fill) {
+        let node = fill.node.clone().downcast::<Fid>().expect("one of ours");
+        self.begin(&node, fill.len);
+        let plan = self.state().plan.clone();
+        match plan.late.is_none() && !plan.stuck {
+            true => self.take(fill),
+            false => self.push(Job::Fill(fill)),
+        }
     }
 
     fn cancel(&self, id: ReqId, _: Option<&Node>) {
@@ -380,10 +435,11 @@ impl FileServer for Book {
         if state.plan.deaf {
             return;
         }
-        let Some(at) = state.queue.iter().position(|later| later.id() == id) else { return };
-        let later = state.queue.remove(at).expect("found just now");
+        let is = |job: &Job| matches!(job, Job::Req(later) if later.id() == id);
+        let Some(at) = state.queue.iter().position(is) else { return };
+        let Some(Job::Req(later)) = state.queue.remove(at) else { return };
         drop(state);
-        self.end(&later);
+        self.end(&later.node::<Fid>().expect("one of ours"), size(&later));
         later.respond(Err(Errno::EINTR.into()));
     }
 }

@@ -10,7 +10,7 @@ use nine_sim::{Rng, Shape, seeds};
 
 use crate::book::Plan;
 use crate::talk::Data;
-use crate::world::{Fate, at_rest, far, near, pattern, stage};
+use crate::world::{Fate, Splices, at_rest, far, near, pattern, stage};
 
 /// Of the first 36 bytes of a data connection, of its data, or of its end.
 fn moment(rng: &mut Rng, size: usize) -> u64 {
@@ -100,7 +100,10 @@ fn a_writer_whose_connection_is_cut_is_told_what_is_stored_and_no_more() {
             let mut talk = s.talk().await;
             talk.open(2, "f", 1).await;
             let token = talk.stream(2, false, 0).await.unwrap();
-            let mut data = Data::new(s.ways.connect(cut_link(&mut rng, size)));
+            let shape = cut_link(&mut rng, size);
+            let splices = rng.one_in(2);
+            let end = if splices { s.ways.connect_to(shape, Splices::end) } else { s.ways.connect(shape) };
+            let mut data = Data::new(end);
             let mut sent = 0;
             let piece = 1 + rng.below(100_000);
             if data.write(format!("9PS1{token}").as_bytes()).await.is_ok() {
@@ -227,7 +230,10 @@ fn when_the_session_goes_both_sides_end_soon() {
             talk.open(2, "f", 2).await;
             let token = talk.stream(2, read, 0).await.unwrap();
             let window = [10_000, 256 * 1024][rng.below(2)];
-            let mut data = Data::shown(s.ways.connect(Shape { window, ..near() }), &token).await;
+            let shape = Shape { window, ..near() };
+            let splices = rng.one_in(2);
+            let end = if splices { s.ways.connect_to(shape, Splices::end) } else { s.ways.connect(shape) };
+            let mut data = Data::shown(end, &token).await;
             let waits = rng.one_in(2);
             if waits {
                 talk.begin_close(2, if read { u64::MAX } else { 500_000 }).await;

@@ -9,7 +9,7 @@ use nine_sim::{Shape, seeds};
 
 use crate::book::Plan;
 use crate::talk::{Data, Talk};
-use crate::world::{at_rest, near, pattern, stage};
+use crate::world::{Holds, Splices, at_rest, near, pattern, stage};
 
 const SIZE: usize = 400_000;
 
@@ -137,7 +137,7 @@ fn a_reader_that_stops_early_is_told_exactly_what_was_sent() {
             let token = talk.stream(2, true, 0).await.unwrap();
             let shape = Shape { window: [2_000, 256 * 1024][rng.below(2)], ..near() };
             let holds = rng.one_in(3);
-            let end = if holds { s.ways.connect_holding(shape) } else { s.ways.connect(shape) };
+            let end = if holds { s.ways.connect_to(shape, Holds::end) } else { s.ways.connect(shape) };
             let mut data = Data::shown(end, &token).await;
             let mut come = Vec::new();
             for _ in 0..rng.below(4) {
@@ -218,7 +218,9 @@ fn a_writer_that_counts_wrong_is_told_what_is_stored() {
             let mut talk = s.talk().await;
             talk.open(2, "f", 1).await;
             let token = talk.stream(2, false, 0).await.unwrap();
-            let mut data = s.data(&token).await;
+            let end =
+                if rng.one_in(2) { s.ways.connect(near()) } else { s.ways.connect_to(near(), Splices::end) };
+            let mut data = Data::shown(end, &token).await;
             let sent = [0, 1, 100, 100_000, SIZE][rng.below(5)];
             let said = [0, sent as u64 / 2, sent as u64, sent as u64 + 1, u64::MAX][rng.below(5)];
             let early = rng.one_in(2);
@@ -262,7 +264,9 @@ fn what_comes_in_drops_is_stored_soon() {
             let mut talk = s.talk().await;
             talk.open(2, "f", 1).await;
             let token = talk.stream(2, false, 0).await.unwrap();
-            let mut data = s.data(&token).await;
+            let end =
+                if rng.one_in(2) { s.ways.connect(near()) } else { s.ways.connect_to(near(), Splices::end) };
+            let mut data = Data::shown(end, &token).await;
             let bytes = pattern(200_000);
             let mut sent = 0;
             for _ in 0..10 {
@@ -380,8 +384,11 @@ fn a_disk_that_fills_up_or_breaks_gives_its_errno_and_the_count() {
                 b.plan(Plan { room: Some(at as u64), ..plan });
                 talk.open(2, "f", 1).await;
                 let token = talk.stream(2, false, 0).await.unwrap();
-                let window = [2_000, 1 << 20][rng.below(2)];
-                let mut data = Data::shown(s.ways.connect(Shape { window, ..near() }), &token).await;
+                let shape = Shape { window: [2_000, 1 << 20][rng.below(2)], ..near() };
+                let splices = rng.one_in(2);
+                let end =
+                    if splices { s.ways.connect_to(shape, Splices::end) } else { s.ways.connect(shape) };
+                let mut data = Data::shown(end, &token).await;
                 let mut tag = 0;
                 if early {
                     tag = talk.begin_close(2, SIZE as u64).await;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -199,10 +200,10 @@ impl Ways {
         near
     }
 
-    /// The same; the server's side of it holds bytes back, as TLS does.
-    pub fn connect_holding(&self, shape: Shape) -> End {
+    /// The same; the server's side of it is such.
+    pub fn connect_to(&self, shape: Shape, end: impl FnOnce(End) -> Box<dyn Transport>) -> End {
         let (near, far) = self.links.link(shape);
-        self.door.give(Come::Connection(Box::new(Holds { io: far, out: Vec::new() })));
+        self.door.give(Come::Connection(end(far)));
         near
     }
 }
@@ -210,12 +211,87 @@ impl Ways {
 /// Bytes that [`Holds`] takes and does not hand on.
 const HELD: usize = 64 * 1024;
 
-struct Holds {
+/// Holds bytes back, as TLS does.
+pub struct Holds {
     io: End,
     out: Vec<u8>,
 }
 
+/// What comes can be moved into a pipe, as from a socket.
+pub struct Splices {
+    io: End,
+    /// What the pipe had no room for.
+    come: Vec<u8>,
+}
+
+impl Splices {
+    pub fn end(io: End) -> Box<dyn Transport> {
+        Box::new(Self { io, come: Vec::new() })
+    }
+}
+
+impl Transport for Splices {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.come.is_empty() {
+            return self.io.poll_read(cx, buf);
+        }
+        let n = buf.len().min(self.come.len());
+        buf[..n].copy_from_slice(&self.come[..n]);
+        self.come.drain(..n);
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.io.poll_write(cx, bufs)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_close(cx)
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_hangup(cx)
+    }
+
+    fn can_splice(&self) -> bool {
+        true
+    }
+
+    fn poll_splice_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        if self.come.is_empty() {
+            let mut buf = vec![0; len.min(64 * 1024)];
+            let n = ready!(self.io.poll_read(cx, &mut buf))?;
+            if n == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            self.come = buf[..n].to_vec();
+        }
+        rustix::fs::fcntl_setfl(pipe, rustix::fs::OFlags::NONBLOCK)?;
+        Poll::Ready(match rustix::io::write(pipe, &self.come) {
+            Ok(n) => {
+                self.come.drain(..n);
+                Ok(n)
+            }
+            Err(rustix::io::Errno::AGAIN) => Err(io::ErrorKind::StorageFull.into()),
+            Err(error) => Err(error.into()),
+        })
+    }
+
+    fn peer(&self) -> &Peer {
+        self.io.peer()
+    }
+}
+
 impl Holds {
+    pub fn end(io: End) -> Box<dyn Transport> {
+        Box::new(Self { io, out: Vec::new() })
+    }
+
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.out.is_empty() {
             let n = ready!(self.io.poll_write(cx, &[IoSlice::new(&self.out)]))?;
