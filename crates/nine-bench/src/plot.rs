@@ -1,4 +1,4 @@
-//! Figures as SVG: points and lines, both axes logarithmic or both linear.
+//! Figures as SVG: points and lines, each axis logarithmic where its values span much.
 //!
 //! In: curves of positive points. Out: one file for each figure, readable on white and on dark.
 
@@ -30,8 +30,9 @@ const HEIGHT: f64 = 400.0;
 /// Room for labels: left, right, top, bottom.
 const ROOM: [f64; 4] = [72.0, 16.0, 34.0, 48.0];
 const COLOURS: [&str; 7] = ["#1f77b4", "#d9730d", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b", "#b8a000"];
-/// From this ratio of the largest to the smallest x on, the axes are logarithmic.
+/// From this ratio of the largest to the smallest x on, the axes are logarithmic; y from the other one on.
 const WIDE: f64 = 32.0;
+const HIGH: f64 = 3.0;
 
 impl Figure {
     /// Writes it into a directory, which is made.
@@ -43,8 +44,10 @@ impl Figure {
     fn svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|(_, points)| points);
         let (x, y) = (Axis::of(points().map(|point| point.0)), Axis::of(points().map(|point| point.1)));
-        let is_log = x.most / x.least >= WIDE;
-        let (x, y) = if is_log { (x.in_decades(), y.in_decades()) } else { (x.above_zero(), y.above_zero()) };
+        let is_wide = x.most / x.least >= WIDE;
+        let is_high = is_wide && y.most / y.least >= HIGH;
+        let x = if is_wide { x.in_decades() } else { x.above_zero() };
+        let y = if is_high { y.in_decades() } else { y.above_zero() };
         let [left, right, top, bottom] = ROOM;
         let across = |value| left + x.share(value) * (WIDTH - left - right);
         let up = |value| HEIGHT - bottom - y.share(value) * (HEIGHT - top - bottom);
@@ -69,8 +72,12 @@ impl Figure {
         for tick in y.ticks() {
             text(left - 6.0, up(tick) + 4.0, "end", "", &short(tick));
         }
+        // Names stand where curves do not begin.
+        let firsts = || self.curves.iter().filter_map(|(_, points)| Some(y.share(points.first()?.1)));
+        let is_falling = firsts().sum::<f64>() > 0.6 * firsts().count() as f64;
+        let names = if is_falling { base - 16.0 * self.curves.len() as f64 } else { top + 16.0 };
         for (n, (name, _)) in self.curves.iter().enumerate() {
-            let (x, y) = (left + 12.0, top + 16.0 + 16.0 * n as f64);
+            let (x, y) = (left + 12.0, names + 16.0 * n as f64);
             text(x, y, "start", &format!(" fill=\"{}\"", COLOURS[n % COLOURS.len()]), name);
         }
         let mut path = |points: &[(f64, f64)], colour: &str, width: f64| {
@@ -176,6 +183,15 @@ mod tests {
         let line = svg.lines().rfind(|line| line.starts_with("<polyline")).unwrap();
         assert!(line.contains("points=\"72.0,352.0 348.0,193.0 624.0,34.0\""), "{line}");
         assert_eq!(svg.matches("<circle").count(), 3);
+    }
+
+    #[test]
+    fn what_falls_or_stays_leaves_the_lower_corner_to_the_names() {
+        let low = |svg: &str| {
+            svg.lines().any(|line| line.contains("y=\"336.0\"") && line.ends_with(">ours</text>"))
+        };
+        assert!(low(&figure(&[(1.0, 12.0), (200.0, 9.0)])));
+        assert!(!low(&figure(&[(1.0, 1.0), (200.0, 300.0)])));
     }
 
     #[test]

@@ -61,8 +61,13 @@ const STREAMING: &[&str] = &[
     "noisy",
 ];
 
-const LINES: &[&str] =
-    &["streaming-fair.svg", "streaming-read.svg", "streaming-sizes.svg", "streaming-write.svg"];
+const LINES: &[&str] = &[
+    "streaming-fair.svg",
+    "streaming-plain.svg",
+    "streaming-read.svg",
+    "streaming-sizes.svg",
+    "streaming-write.svg",
+];
 
 const PLOTS: &[&str] = &[
     "figure-10.svg",

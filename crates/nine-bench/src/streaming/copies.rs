@@ -65,7 +65,7 @@ struct Cell {
 /// Seconds of everybody's turns.
 type Times = BTreeMap<(Cell, Tool), Vec<f64>>;
 
-/// Who takes part in tables, in the order of their turns, and their names.
+/// Who takes part in tables, in the order of their turns, and their names; plain 9P last.
 const ALL: [(Tool, &str); 7] = [
     (Streams, "streams"),
     (Http, "HTTP"),
@@ -359,11 +359,13 @@ fn without_set_up(empty: Cell, times: &Times, report: &mut Report) {
 
 /// Throughput over round trips, and time over sizes.
 fn figures(times: &Times, report: &mut Report) {
-    const OVER_RTT: [(Direction, &str, &str); 2] = [
-        (Direction::Read, "streaming-read", "A large file is read over 100 Mbit/s"),
-        (Direction::Write, "streaming-write", "A large file is written over 100 Mbit/s"),
+    let (whole, all) = (&ALL[..5], &ALL[..]);
+    let over_rtt = [
+        (Direction::Read, whole, "streaming-read", "A large file is read over 100 Mbit/s"),
+        (Direction::Write, whole, "streaming-write", "A large file is written over 100 Mbit/s"),
+        (Direction::Read, all, "streaming-plain", "A file is read over 100 Mbit/s, one piece at a time, too"),
     ];
-    for (direction, file, title) in OVER_RTT {
+    for (direction, tools, file, title) in over_rtt {
         // Of the largest file that this one has copied.
         let point = |rtt, tool| {
             let mut all = cells(times, false).into_iter().rev();
@@ -373,7 +375,7 @@ fn figures(times: &Times, report: &mut Report) {
             Some((millis(rtt), median(&cell.rates(tool, times))?))
         };
         let plot = Plot { file, title, x: "round trip, ms", y: "MB/s" };
-        draw(plot, |tool| RTTS.into_iter().filter_map(|rtt| point(rtt, tool)).collect(), report);
+        draw(plot, tools, |tool| RTTS.into_iter().filter_map(|rtt| point(rtt, tool)).collect(), report);
     }
     let middle = |cell: &Cell| cell.direction == Direction::Read && cell.rtt == MIDDLE;
     let sizes: Vec<Cell> = cells(times, false).into_iter().filter(middle).collect();
@@ -384,11 +386,16 @@ fn figures(times: &Times, report: &mut Report) {
         x: "size, MB",
         y: "seconds",
     };
-    draw(plot, |tool| sizes.iter().filter_map(|cell| point(cell, tool)).collect(), report);
+    draw(plot, whole, |tool| sizes.iter().filter_map(|cell| point(cell, tool)).collect(), report);
 }
 
-fn draw(plot: Plot, points: impl Fn(Tool) -> Vec<(f64, f64)>, report: &mut Report) {
-    let curves: Vec<_> = ALL.into_iter().map(|(tool, name)| (name, points(tool))).collect();
+fn draw(
+    plot: Plot,
+    tools: &[(Tool, &'static str)],
+    points: impl Fn(Tool) -> Vec<(f64, f64)>,
+    report: &mut Report,
+) {
+    let curves: Vec<_> = tools.iter().map(|&(tool, name)| (name, points(tool))).collect();
     let curves: Vec<_> = curves.into_iter().filter(|(_, points)| !points.is_empty()).collect();
     if !curves.is_empty() {
         report.figures.push(Figure { plot, curves });

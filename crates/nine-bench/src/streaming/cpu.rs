@@ -17,7 +17,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     let served = |size: &u64| contest.served.path().join(size.to_string()).exists();
     let size = FILES.into_iter().find(served).ok_or_else(|| io::Error::other("there is no file to send"))?;
     contest.far.set(Duration::ZERO, None);
-    let (rounds, turns) = contest.pace.of((5, 25), (3, 10), (1, 1));
+    let (rounds, turns) = contest.pace.of((4, 20), (3, 10), (1, 1));
     let (mut mine, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         mine.extend(seconds(contest, Tool::Streams, size, turns)?);

@@ -133,7 +133,7 @@ const PEERS: [(&str, &str, &str); 5] = [
 impl Contest {
     fn new(pace: Pace) -> io::Result<Self> {
         // The time that the rest needs at most.
-        let enough = Instant::now() + Duration::from_secs(pace.of(35 * 60, 4 * 60, 3600));
+        let enough = Instant::now() + Duration::from_secs(pace.of(34 * 60, 4 * 60, 3600));
         let program = program()?;
         let (served, local, run) = (Scratch::new()?, Scratch::new()?, Scratch::for_sockets()?);
         std::fs::create_dir(served.path().join("in"))?;

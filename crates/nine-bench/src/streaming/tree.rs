@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let dirs = contest.pace.of(1200, 200, 4);
     // For those who wait for each file.
-    let part = contest.pace.of(10, 1, 1);
+    let part = contest.pace.of(5, 1, 1);
     let root = contest.served.path().join("tree");
     for dir in 0..dirs {
         let place = root.join(format!("d{dir:04}"));
