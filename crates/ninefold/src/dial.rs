@@ -35,6 +35,8 @@ const LINKS: usize = 40;
 /// What is asked when nothing says which certificate is good.
 pub const UNKNOWN: &str = "how shall the server be known? --ca FILE names the authority of its certificate, \
                        --pin FINGERPRINT the certificate itself";
+/// Requests under way: over a long link, many small files are as many as that.
+const CALLS: usize = 4096;
 /// Seconds for a connection, its handshakes and the attach, unless told otherwise.
 const TIMEOUT: u32 = 30;
 
@@ -199,7 +201,8 @@ impl Sessions {
     }
 
     fn options(&self, token: Option<String>) -> Options {
-        let mut options = Options { token, clock: Some(self.env.clock()), ..Options::default() };
+        let mut options =
+            Options { token, calls: CALLS, clock: Some(self.env.clock()), ..Options::default() };
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
         options.msize = self.remote.msize.unwrap_or(options.msize);
         options
