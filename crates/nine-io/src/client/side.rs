@@ -52,8 +52,8 @@ pub(super) enum Side {
     Showing(Box<dyn Transport>, Bytes),
     Open {
         transport: Box<dyn Transport>,
-        /// To read: says how it ended. To write: asked when all is sent.
-        verdict: Option<Call<'static>>,
+        /// Says how it ended.
+        verdict: Call<'static>,
         told: Option<Verdict>,
         buf: Option<Arc<Buf>>,
         /// The sender has sent all, or the connection is cut.
@@ -82,7 +82,7 @@ impl Side {
 
     /// What the server says about the end, once it says it.
     pub(super) fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<&Verdict> {
-        let Self::Open { verdict: Some(call), told, .. } = self else {
+        let Self::Open { verdict: call, told, .. } = self else {
             unreachable!("asked for the verdict where there is none")
         };
         if told.is_none() {
@@ -100,7 +100,7 @@ impl Side {
     }
 
     /// Goes on towards a connection. Ready: there is one, or there will be none.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, file: &File, reads: bool) -> Poll<()> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<()> {
         loop {
             match self {
                 Self::None | Self::Open { .. } => return Poll::Ready(()),
@@ -156,9 +156,9 @@ impl Side {
                     let Self::Showing(transport, _) = std::mem::replace(self, Self::None) else {
                         unreachable!()
                     };
-                    let mut verdict = reads.then(|| sclose(file, u64::MAX));
-                    // It is sent now, so that the answer is there with the last byte.
-                    verdict.iter_mut().for_each(|call| call.begin(cx));
+                    let mut verdict = sclose(file, u64::MAX);
+                    // It is sent now, so that the answer is there with the last byte, or when something has failed.
+                    verdict.begin(cx);
                     *self = Self::Open { transport, verdict, told: None, buf: None, ended: false };
                 }
             }

@@ -25,6 +25,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 use nine_net::{PIPE_SIZE, Transport, kernel_pipe};
 use nine_proto::{Errno, GetMask};
 
+use super::call::Call;
 use super::error::{Error, Result};
 use super::file::File;
 use super::flow::{Reader, Writer};
@@ -114,6 +115,7 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
                 at: offset,
                 sent: 0,
                 safe: None,
+                count: None,
                 failed: None,
                 finished: false,
                 unsure,
@@ -352,7 +354,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
             return Poll::Ready(None);
         }
         loop {
-            let settled = self.side.poll(cx, file, true).is_ready();
+            let settled = self.side.poll(cx, file).is_ready();
             let open = matches!(self.side, Side::Open { .. });
             if settled && !open && self.handover != u64::MAX {
                 // All of it goes this way. What the head has under way is taken first.
@@ -455,7 +457,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         file: &F,
         pipe: BorrowedFd<'_>,
     ) -> Poll<Result<Option<usize>>> {
-        let _ = self.side.poll(cx, file, true);
+        let _ = self.side.poll(cx, file);
         let Side::Open { transport, ended: false, .. } = &mut self.side else {
             return Poll::Ready(Ok(None));
         };
@@ -489,6 +491,8 @@ struct Writing<F> {
     sent: u64,
     /// Of these, as the server has said.
     safe: Option<u64>,
+    /// A Tsclose that says how many there are; the answer to the first one is the same.
+    count: Option<Box<Call<'static>>>,
     failed: Option<Error>,
     finished: bool,
     /// Whether there will be enough for a data connection.
@@ -534,19 +538,20 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                 return Poll::Pending;
             }
             let Side::Open { transport, .. } = &mut self.side else { continue };
-            match ready!(transport.poll_write(cx, &[IoSlice::new(rest)])) {
-                Ok(n) => {
+            match transport.poll_write(cx, &[IoSlice::new(rest)]) {
+                Poll::Ready(Ok(n)) => {
                     drop(rest.split_to(n));
                     (self.at, self.sent) = (self.at + n as u64, self.sent + n as u64);
                 }
-                Err(error) => ready!(self.poll_broken(cx, file, error))?,
+                Poll::Ready(Err(error)) => ready!(self.poll_broken(cx, file, error))?,
+                Poll::Pending => ready!(self.poll_over(cx, file))?,
             }
         }
     }
 
     /// Whether it is known how what is behind the head goes.
     fn poll_side(&mut self, cx: &mut Context<'_>, file: &File) -> bool {
-        let settled = self.side.poll(cx, file, false).is_ready();
+        let settled = self.side.poll(cx, file).is_ready();
         if settled && !self.finished && !matches!(self.side, Side::Open { .. }) {
             self.handover = u64::MAX;
         }
@@ -561,10 +566,17 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         Poll::Ready(Err(error))
     }
 
+    /// The data connection takes nothing now: perhaps the server has said that it is over.
+    fn poll_over(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
+        ready!(self.side.poll_told(cx));
+        self.poll_broken(cx, file, io::ErrorKind::BrokenPipe.into())
+    }
+
     /// The data connection takes no more: the server says why, and how much is safe.
     fn poll_broken(&mut self, cx: &mut Context<'_>, file: &File, broken: io::Error) -> Poll<Result<()>> {
-        // It is asked for what there is now: whether it ever had the connection is not known.
-        let told = self.poll_verdict(cx, file, 0);
+        // It may not know, or may never have had the connection: it is told to stop where it is.
+        self.say(cx, file, 0);
+        let told = self.poll_verdict(cx, file);
         // What went by Twrites counts before that.
         if let Err(error) = ready!(self.head.poll_until(cx, 0)) {
             return self.fail(error);
@@ -576,15 +588,21 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         self.fail(error)
     }
 
-    /// What the server says after `count` bytes, once it says it.
-    fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File, count: u64) -> Poll<Result<()>> {
-        let Side::Open { verdict, .. } = &mut self.side else { unreachable!("it is open") };
-        verdict.get_or_insert_with(|| sclose(file, count));
+    /// Has the server end the stream after `count` bytes.
+    fn say(&mut self, cx: &mut Context<'_>, file: &File, count: u64) {
+        if self.count.is_none() {
+            self.count.insert(Box::new(sclose(file, count))).begin(cx);
+        }
+    }
+
+    /// Whether the server has stored all that was sent, once it says it.
+    fn poll_verdict(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<()>> {
         let sent = self.sent;
         let told = ready!(self.side.poll_told(cx));
         let stored = told.as_ref().map_or(0, |&(stored, _)| stored.min(sent));
         let result = match told {
-            Ok((_, Some(error))) => Err(Error::Remote(error.clone())),
+            // Where all may come, any end of the connection is too early.
+            Ok((_, Some(error))) if error.errno != Errno::EPIPE => Err(Error::Remote(error.clone())),
             Ok(_) if stored < sent => {
                 let text = format!("it was cut after {stored} of {sent} bytes");
                 Err(cut(file, io::Error::new(io::ErrorKind::UnexpectedEof, text)))
@@ -592,6 +610,12 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             Ok(_) => Ok(()),
             Err(error) => Err(error.clone()),
         };
+        if let Err(error) = &result
+            && error.errno() == Errno::ETIMEDOUT
+        {
+            // It led nowhere.
+            file.client().without_streams();
+        }
         self.safe = Some(stored);
         Poll::Ready(result)
     }
@@ -612,7 +636,7 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
             if !matches!(self.side, Side::Leaving(_)) {
                 self.side = Side::Leaving(sclose(file, 0));
             }
-            let _ = self.side.poll(cx, file, false);
+            let _ = self.side.poll(cx, file);
             if !self.side.is_none() {
                 return Poll::Pending;
             }
@@ -622,10 +646,11 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                 match transport.poll_close(cx) {
                     Poll::Ready(Ok(())) => *ended = true,
                     Poll::Ready(Err(error)) => return self.poll_broken(cx, file, error),
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => return self.poll_over(cx, file),
                 }
             }
-            if let Err(error) = ready!(self.poll_verdict(cx, file, self.sent)) {
+            self.say(cx, file, self.sent);
+            if let Err(error) = ready!(self.poll_verdict(cx, file)) {
                 // What went by Twrites counts before that.
                 ready!(head)?;
                 return self.fail(error);
@@ -656,12 +681,13 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         }
         let Side::Open { transport, .. } = &mut self.side else { return Poll::Ready(Ok(None)) };
         let Some(sent) = call(&mut **transport, cx) else { return Poll::Ready(Ok(None)) };
-        match ready!(sent) {
-            Ok(n) => {
+        match sent {
+            Poll::Ready(Ok(n)) => {
                 (self.at, self.sent) = (self.at + n as u64, self.sent + n as u64);
                 Poll::Ready(Ok(Some(n)))
             }
-            Err(error) => self.poll_broken(cx, file, error).map_ok(|()| None),
+            Poll::Ready(Err(error)) => self.poll_broken(cx, file, error).map_ok(|()| None),
+            Poll::Pending => self.poll_over(cx, file).map_ok(|()| None),
         }
     }
 
