@@ -1,6 +1,7 @@
 //! Servers that do not keep to what is said of streams, and networks that do not let them: a client is told, and never
 //! waits for what cannot come.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
@@ -40,7 +41,7 @@ enum Verdict {
     Is(u64, u32, &'static str),
     Refused(u32),
     Never,
-    /// At once, what the client has said.
+    /// What the client has said, when it has said how much.
     Echo,
 }
 
@@ -57,6 +58,8 @@ struct Liar {
     env: SimEnv,
     links: Links,
     plan: Plan,
+    /// Tscloses that wait for one that says how much.
+    waiting: RefCell<Vec<Tag>>,
 }
 
 /// Answers, by when they leave.
@@ -79,7 +82,8 @@ impl Dial for Way {
 /// A client of such a server, its file open.
 async fn lied_to(world: &World, plan: Plan) -> (Client, File) {
     let env = world.env();
-    let liar = Rc::new(Liar { env: env.clone(), links: Links::new(world), plan });
+    let liar =
+        Rc::new(Liar { env: env.clone(), links: Links::new(world), plan, waiting: RefCell::default() });
     let mut ends = Vec::new();
     for _ in 0..2 {
         let (near, far) = liar.links.link(Shape { window: 1 << 20, ..near() });
@@ -204,7 +208,14 @@ impl Liar {
                     say(Rmsg::Sclose { count, errno, ename: ename.as_bytes() });
                 }
                 Verdict::Refused(ecode) => say(Rmsg::Lerror { ecode }),
-                Verdict::Echo => say(Rmsg::Sclose { count, errno: 0, ename: b"" }),
+                Verdict::Echo if count == u64::MAX => self.waiting.borrow_mut().push(tag),
+                Verdict::Echo => {
+                    say(Rmsg::Sclose { count, errno: 0, ename: b"" });
+                    for tag in self.waiting.take() {
+                        let ename = b"Broken pipe";
+                        Rmsg::Sclose { count, errno: 32, ename }.encode(tag, Dialect::LS, &mut out);
+                    }
+                }
                 Verdict::Never => {}
             },
             Tmsg::Clunk { .. } => say(Rmsg::Clunk {}),
@@ -554,6 +565,47 @@ fn a_network_that_lets_no_data_connection_through_costs_a_second_once() {
             assert_eq!(s.offers(), ["tcp!*!564"]);
         });
         at_rest(&world, &site, 2);
+    }
+}
+
+#[test]
+fn what_is_swallowed_on_its_way_is_waited_for_until_the_offer_is_void() {
+    for window in [100_000, 1 << 30] {
+        for direction in [Direction::Read, Direction::Write] {
+            let (world, book, site) = stage(0);
+            let s = site.clone();
+            let b = book.clone();
+            world.run(async move {
+                let bytes = pattern(SIZE);
+                b.put("f", &bytes);
+                let (client, root) = s.client(far(10), s.options()).await;
+                s.fate(Fate::Swallowed(Shape { window, ..far(10) }));
+                let file = root.open("f", OpenFlags::RDWR).await.unwrap();
+                let limit = nine_io::server::OFFER_TIME + Duration::from_secs(2);
+                match direction {
+                    Direction::Read => {
+                        let (come, ended) = s.within(limit, all(&file)).await.expect("the server says so");
+                        assert!(ended.is_ok() && come == bytes, "the session brings it");
+                    }
+                    Direction::Write => {
+                        let mut stream = Stream::begin(&file, 0, SIZE as u64, direction);
+                        let ended = s.within(limit, put(&mut stream, &bytes)).await;
+                        assert!(ended.expect("the server says so").is_err());
+                        assert_eq!(stream.moved(), HEAD);
+                        drop(stream);
+                        // The next one goes over the session.
+                        let mut stream = Stream::begin(&file, HEAD, SIZE as u64 + HEAD, direction);
+                        let rest = put(&mut stream, &bytes[HEAD as usize..]);
+                        s.within(limit, rest).await.expect("it goes on").unwrap();
+                        assert!(b.get("f") == bytes);
+                    }
+                }
+                assert_eq!((s.offers().len(), client.has_streams()), (1, false));
+                file.close().await.unwrap();
+                assert_eq!(client.fids(), 1);
+            });
+            at_rest(&world, &site, 2);
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Fate {
     Refused,
     /// Nobody answers, which is noticed after a second.
     Silent,
+    /// Something on the way takes them, and everything that comes, and hands on nothing.
+    Swallowed(Shape),
 }
 
 /// See the module. Clones are the same.
@@ -41,6 +43,8 @@ pub struct Ways {
     links: Links,
     door: Arc<Door>,
     pub fate: Mutex<Fate>,
+    /// Where those end that are swallowed.
+    nowhere: Mutex<Vec<End>>,
     /// What servers have offered, in order.
     pub offers: Mutex<Vec<String>>,
 }
@@ -115,6 +119,7 @@ impl Site {
             links: Links::new(world),
             door: Arc::default(),
             fate: Mutex::new(Fate::Come(Shape::default())),
+            nowhere: Mutex::default(),
             offers: Mutex::default(),
         });
         let site = Self { env: env.clone(), service, ways };
@@ -342,6 +347,11 @@ impl Dial for Ways {
         match fate {
             Fate::Come(shape) => {
                 let near = self.connect(shape);
+                Box::pin(async { Ok(Box::new(near) as Box<dyn Transport>) })
+            }
+            Fate::Swallowed(shape) => {
+                let (near, nowhere) = self.links.link(shape);
+                self.nowhere.lock().unwrap().push(nowhere);
                 Box::pin(async { Ok(Box::new(near) as Box<dyn Transport>) })
             }
             Fate::Refused => Box::pin(async { Err(io::ErrorKind::ConnectionRefused.into()) }),
