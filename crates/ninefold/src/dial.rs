@@ -95,7 +95,8 @@ impl Sessions {
                 let names = names(&place.path).map(<[u8]>::to_vec).collect();
                 Ok(Found { root, file, names, attr })
             }
-            Some(Err(error)) if !may_be_link(&error) => Err(error.into()),
+            // Of one name that is not there, none can be a link that leads on.
+            Some(Err(error)) if !may_be_link(&error) || names(&place.path).count() == 1 => Err(error.into()),
             _ => {
                 let (file, names) = resolve_names(&root, &place.path, follow).await?;
                 let attr = file.getattr(mask).await?;
@@ -132,10 +133,13 @@ impl Sessions {
     }
 
     /// The directory a place is in, and the name there; for what is to be made, renamed or removed.
-    pub async fn parent<'p>(&self, place: &'p Place) -> Result<(File, &'p [u8])> {
+    pub async fn parent<'p>(&self, place: &'p Place) -> Result<(Rc<File>, &'p [u8])> {
         let (dir, name) = place.split().context("it must have a name of its own, not `/`, `.` or `..`")?;
         let root = self.root(place).await?;
-        Ok((resolve(&root, dir, true).await?, name))
+        if names(dir).next().is_none() {
+            return Ok((root, name));
+        }
+        Ok((Rc::new(resolve(&root, dir, true).await?), name))
     }
 
     async fn dial(

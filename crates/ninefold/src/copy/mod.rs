@@ -207,20 +207,20 @@ async fn remote_destination(
     several: bool,
     mark: impl Fn(&[u8]) -> Option<Vec<u8>>,
 ) -> Result<Destination> {
-    let known = match sessions.walk(place, true).await {
-        Ok(file) if file.qid().is_dir() => {
+    let known = match sessions.find(place, true, GetMask::BASIC).await {
+        Ok(dial::Found { file, .. }) if file.qid().is_dir() => {
             if let Some((_, name)) = place.split()
                 && let Some(mark) = mark(name)
                 && let (dir, _) = sessions.parent(place).await?
                 && dir.walk(&mark).await.is_ok()
             {
-                let target = Target::named(Dir::Remote(remote::Dir::new(dir)));
+                let target = Target::named(Dir::Remote(dir.into()));
                 return Ok(Destination { target, new: Some(name.to_vec()), in_place: false });
             }
             let target = Target::named(Dir::Remote(remote::Dir::new(file)));
             return Ok(Destination { target, new: None, in_place: false });
         }
-        Ok(file) => Some(file),
+        Ok(found) => Some(found),
         Err(e) if is_absent(&e) => None,
         Err(e) => return Err(e),
     };
@@ -228,14 +228,11 @@ async fn remote_destination(
         bail!("Not a directory");
     }
     let in_place = match known {
-        Some(file) => {
-            let meta = Meta::from(&file.getattr(GetMask::BASIC).await?);
-            remote::is_more(file.qid(), &meta)
-        }
+        Some(dial::Found { file, attr, .. }) => remote::is_more(file.qid(), &Meta::from(&attr)),
         None => false,
     };
     let (dir, name) = sessions.parent(place).await?;
-    let target = Target::named(Dir::Remote(remote::Dir::new(dir)));
+    let target = Target::named(Dir::Remote(dir.into()));
     Ok(Destination { target, new: Some(name.to_vec()), in_place })
 }
 
