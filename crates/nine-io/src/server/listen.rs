@@ -202,7 +202,7 @@ impl Service {
         let mut late = env.sleep_until(due);
         let shown = poll_fn(|cx| {
             while begin.len() < MAGIC.len() + TOKEN {
-                let mut rest = [0; TOKEN];
+                let mut rest = [0; MAGIC.len() + TOKEN];
                 let missing = MAGIC.len() + TOKEN - begin.len();
                 match data.poll_read(cx, &mut rest[..missing]) {
                     Poll::Ready(Ok(n)) if n > 0 => begin.extend_from_slice(&rest[..n]),
