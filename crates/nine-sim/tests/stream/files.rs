@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nine_io::client::{Direction, Stream};
 use nine_net::Proof;
 use nine_proto::msg::{OnlyIds, Tmsg};
-use nine_proto::{Dialect, Errno, Fid, NOUID};
+use nine_proto::{Dialect, Errno, Fid, NOUID, OpenFlags};
 use nine_sim::{Shape, seeds};
 
 use crate::book::Plan;
@@ -85,6 +86,26 @@ fn what_can_have_no_stream_is_refused_with_its_reason() {
     });
     at_rest(&world, &site, 2);
     book.assert_clean(0);
+}
+
+#[test]
+fn who_may_only_read_has_streams_to_read() {
+    let world = nine_sim::World::new(0);
+    let book = crate::book::Book::new(&world);
+    let gate = nine_io::server::Gate { read_only: true, ..Default::default() };
+    let service = nine_io::server::Service::new(book.clone(), gate, nine_io::server::Core::default());
+    let site = crate::world::Site::offering(&world, service, "tcp!*!564");
+    world.run(async move {
+        book.put("f", &pattern(SIZE));
+        let mut talk = site.talk().await;
+        talk.walk(3, "f").await;
+        assert_eq!(talk.done(Tmsg::Lopen { fid: Fid(3), flags: 2 }).await, Err(Errno::EROFS.0));
+        talk.open(2, "f", 0).await;
+        assert!(matches!(talk.stream(2, false, 0).await, Err(errno) if errno == Errno::EBADF.0));
+        let token = talk.stream(2, true, 0).await.unwrap();
+        let (all, _) = site.data(&token).await.rest().await;
+        assert_eq!(all.len(), SIZE);
+    });
 }
 
 #[test]
@@ -500,6 +521,41 @@ fn an_append_only_file_is_written_in_order() {
             assert!(b.most() <= 256 * 1024, "one write at a time");
         });
         at_rest(&world, &site, 2);
+    }
+}
+
+/// Opened to be appended to, of a server that heeds it; and by a client, which makes no stream of it.
+#[test]
+fn what_is_opened_to_be_appended_to_is_written_in_order() {
+    for seed in seeds(4) {
+        let world = nine_sim::World::new(seed);
+        let ram = std::sync::Arc::new(nine_servers::Ram::new(64 << 20));
+        let site = crate::world::Site::new(&world, ram);
+        let s = site.clone();
+        world.run(async move {
+            let bytes = pattern(9 << 20);
+            let (_client, root) = s.client(near(), s.options()).await;
+            let file = root.create("log", OpenFlags::WRITE, 0o644, nine_proto::NOGID).await.unwrap();
+            file.write_all_at(0, b"before ").await.unwrap();
+            let mut talk = s.talk().await;
+            talk.open(2, "log", 1 | OpenFlags::APPEND.0).await;
+            let token = talk.stream(2, false, 0).await.unwrap();
+            let mut data = s.data(&token).await;
+            data.write(&bytes[..SIZE]).await.unwrap();
+            data.close().await;
+            assert_eq!(talk.close(2, SIZE as u64).await, well(SIZE));
+            let file = root.open("log", OpenFlags(1 | OpenFlags::APPEND.0)).await.unwrap();
+            let mut stream = Stream::begin(&file, 0, bytes.len() as u64, Direction::Write);
+            for piece in bytes.chunks(70_000) {
+                stream.push(piece.to_vec().into()).await.unwrap();
+            }
+            assert_eq!(stream.sclose().await.unwrap(), bytes.len() as u64);
+            assert!(s.offers().is_empty(), "its pieces must not be cut");
+            let file = root.open("log", OpenFlags::READ).await.unwrap();
+            let mut all = vec![0; 20 << 20];
+            let n = file.read_at(0, &mut all).await.unwrap();
+            assert!(all[..n] == [b"before ", &bytes[..SIZE], &bytes[..]].concat());
+        });
     }
 }
 

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use nine_io::client::{Client, Dial, Dialing, Direction, Error, File, HEAD, Options, Stream};
+use nine_io::server::{Core, Gate, Service};
 use nine_net::{Env, Transport};
 use nine_proto::frame::{MSIZE_MAX, Split, split};
 use nine_proto::msg::{Data, Qids, Rmsg, Tmsg};
@@ -605,6 +606,66 @@ fn what_is_swallowed_on_its_way_is_waited_for_until_the_offer_is_void() {
                 assert_eq!(client.fids(), 1);
             });
             at_rest(&world, &site, 2);
+        }
+    }
+}
+
+/// Where the server is known by a port, that is dialled while it is still being asked.
+#[test]
+fn what_is_dialled_before_it_is_offered_is_used_or_let_go() {
+    let here = Fate::Come(far(10));
+    for (addr, fate, dials, carried) in [
+        ("tcp!*!564", here.clone(), vec!["tcp!*!564"], true),
+        ("tcp!*!5640", here, vec!["tcp!*!564", "tcp!*!5640"], true),
+        ("tcp!*!564", Fate::Refused, vec!["tcp!*!564"], false),
+        ("tcp!*!5640", Fate::Refused, vec!["tcp!*!564", "tcp!*!5640"], false),
+        ("tcp!*!564", Fate::Silent, vec!["tcp!*!564"], false),
+        ("tcp!*!5640", Fate::Silent, vec!["tcp!*!564", "tcp!*!5640"], false),
+        ("nonsense", Fate::Refused, vec!["tcp!*!564", "nonsense"], false),
+    ] {
+        for direction in [Direction::Read, Direction::Write] {
+            let world = World::new(0);
+            let book = crate::book::Book::new(&world);
+            let service = Service::new(book.clone(), Gate::default(), Core::default());
+            let site = Site::offering(&world, service, addr);
+            let (s, b, fate, dials) = (site.clone(), book.clone(), fate.clone(), dials.clone());
+            world.run(async move {
+                let bytes = pattern(SIZE);
+                b.put("f", &bytes);
+                let (client, root) = s.client_of("tcp!far!564", far(10), s.options()).await;
+                s.fate(fate);
+                let file = root.open("f", OpenFlags::RDWR).await.unwrap();
+                let mut stream = Stream::begin(&file, 0, SIZE as u64, direction);
+                let mut by_side = false;
+                match direction {
+                    Direction::Read => {
+                        let mut come = Vec::new();
+                        while let Some(data) = stream.next().await {
+                            come.extend_from_slice(&data.unwrap());
+                            by_side |= stream.has_connection();
+                        }
+                        assert!(come == bytes);
+                    }
+                    Direction::Write => {
+                        for piece in bytes.chunks(100_000) {
+                            stream.push(piece.to_vec().into()).await.unwrap();
+                            by_side |= stream.has_connection();
+                        }
+                        assert_eq!(stream.sclose().await.unwrap(), SIZE as u64);
+                    }
+                }
+                assert_eq!((s.offers(), by_side), (dials.iter().map(|&d| d.to_owned()).collect(), carried));
+                // It is not even asked: the connection that was dialled before is let go.
+                let asked =
+                    Stream::begin(&file, u64::MAX - (1 << 24), u64::MAX, Direction::Read).next().await;
+                assert!(asked.is_none_or(|read| read.is_err()));
+                file.close().await.unwrap();
+                assert_eq!(client.fids(), 1);
+            });
+            world.settle();
+            let core = &site.service.core;
+            assert_eq!((world.tasks(), core.connected(), core.borrowed()), (2, 0, 0));
+            book.assert_clean(0);
         }
     }
 }

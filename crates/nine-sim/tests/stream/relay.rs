@@ -25,10 +25,12 @@ struct Made {
     /// Its server has.
     back: bool,
     wait: Option<Wait>,
+    /// Its files are read ahead.
+    ahead: bool,
 }
 
-const RELAY: Made = Made { front: true, back: true, wait: None };
-const CONVERTED: Made = Made { front: true, back: false, wait: None };
+const RELAY: Made = Made { front: true, back: true, wait: None, ahead: false };
+const CONVERTED: Made = Made { back: false, ..RELAY };
 
 /// A mux whose root is a server that keeps books.
 #[derive(Clone)]
@@ -40,6 +42,8 @@ struct Hall {
     space: Space,
     mux: Mux,
     made: Made,
+    /// Tasks before anything is mounted.
+    tasks: usize,
     shape: Arc<Mutex<Shape>>,
 }
 
@@ -71,17 +75,19 @@ impl Hall {
         let space = mux.space(nine_mux::MAIN, Owner::default());
         back.fate(Fate::Come(Shape { window: 1 << 20, ..far(4) }));
         let shape = Arc::new(Mutex::new(first));
-        let hall = Self { book, front, back, space: space.clone(), mux, made, shape };
+        let hall = Self { book, front, back, space: space.clone(), mux, made, tasks: 0, shape };
         let dial = Arc::new(Way { back: hall.back.ways.clone(), shape: hall.shape.clone() });
         let options = Options { dialects: vec![Dialect::L], ..Server::options() };
         let options = Options { clock: Some(world.env().clock()), ..options };
         let options = options.with_streams(hall.back.ways.clone());
-        let server = Server { options, wait: made.wait, ..Server::new("back", dial) };
+        let server = Server { options, wait: made.wait, ahead: made.ahead, ..Server::new("back", dial) };
         let owner = As::User { name: "".into(), uid: None };
+        world.settle();
+        let tasks = world.tasks();
         world.run(async move {
             space.mount(server, "", &owner, "/", Flags::REPLACE).await.unwrap();
         });
-        hall
+        Self { tasks, ..hall }
     }
 
     /// Nothing is left of any client, at the mux or behind it.
@@ -105,9 +111,13 @@ impl Hall {
         world.run(async move { hall.space.unmount(None, "/").await.unwrap() });
         world.settle();
         assert_eq!(self.back.service.core.connected(), 0, "the mux lets go of a server that is unmounted");
+        assert!(world.tasks() <= self.tasks + BACKBONE, "{} tasks, {} before", world.tasks(), self.tasks);
         self.book.assert_clean(0);
     }
 }
+
+/// Tasks of the mux' own tree, which is asked for the first time by a mount.
+const BACKBONE: usize = 2;
 
 const SIZE: usize = 9 << 20;
 
@@ -138,6 +148,9 @@ fn every_way_a_stream_is_made_brings_every_byte() {
         Made { front: false, ..CONVERTED },
         Made { wait, ..RELAY },
         Made { wait, ..CONVERTED },
+        Made { ahead: true, ..RELAY },
+        Made { ahead: true, ..CONVERTED },
+        Made { wait, ahead: true, ..CONVERTED },
     ] {
         for seed in seeds(1) {
             let world = World::new(seed);
@@ -304,7 +317,7 @@ fn a_mount_that_comes_back_does_so_under_a_stream() {
     for seed in seeds(8) {
         let world = World::new(seed);
         let mut rng = world.rng();
-        let made = Made { wait: Some(Wait::Ever), back: seed % 2 == 0, front: true };
+        let made = Made { wait: Some(Wait::Ever), back: seed % 2 == 0, ahead: seed % 3 == 0, front: true };
         let hall = Hall::new(&world, made, Shape { window: 1 << 20, ..far(4) });
         let h = hall.clone();
         world.run(async move {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nine_net::{Env, Proof};
 use nine_proto::Errno;
+use nine_proto::msg::Tmsg;
 use nine_sim::{Shape, seeds};
 
 use crate::talk::{Data, Talk};
@@ -166,6 +167,40 @@ fn it_is_void_after_ten_seconds_and_who_shows_none_is_closed() {
         });
         at_rest(&world, &site, 2);
     }
+}
+
+#[test]
+fn a_door_for_streams_lets_nothing_else_in() {
+    let (world, book, site) = stage(0);
+    let side = site.for_streams(&world);
+    let s = site.clone();
+    world.run(async move {
+        book.put("f", &pattern(SIZE));
+        let mut talk = s.talk().await;
+        talk.open(2, "f", 0).await;
+        let token = talk.stream(2, true, 0).await.unwrap();
+        let mut version = Vec::new();
+        let message = Tmsg::Version { msize: 8192, version: b"9P2000.L.s" };
+        message.encode(nine_proto::NOTAG, nine_proto::Dialect::L, &mut version);
+        version.resize(100, 0);
+        for begin in [&version[..], &[0; 36], b"9PS1 but no token, and yet as many bytes"] {
+            let mut data = Data::new(side.ways.connect(Shape::default()));
+            data.write(begin).await.unwrap();
+            assert!(data.is_closed().await);
+        }
+        for begin in ["", "9PS1", &format!("9PS1{}", &token[..31])] {
+            let begun = s.env.now();
+            let mut data = Data::new(side.ways.connect(Shape::default()));
+            data.write(begin.as_bytes()).await.unwrap();
+            assert!(data.is_closed().await);
+            assert_eq!((s.env.now() - begun).as_secs(), 10);
+        }
+        let token = talk.stream(2, true, 0).await.unwrap();
+        let mut data = side.data(&token).await;
+        let (all, _) = data.rest().await;
+        assert_eq!((all.len(), talk.close(2, u64::MAX).await.unwrap().0), (SIZE, SIZE as u64));
+    });
+    at_rest(&world, &site, 3);
 }
 
 #[test]

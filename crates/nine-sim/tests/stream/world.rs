@@ -104,8 +104,17 @@ impl Site {
     }
 
     pub fn with_core(world: &World, server: Arc<dyn FileServer>, core: Core) -> Self {
-        let service = Service::new(server, Gate::default(), core);
-        Self::of(world, service.with_streams(Streams::new("tcp!*!564", world.env().clock())))
+        Self::offering(world, Service::new(server, Gate::default(), core), "tcp!*!564")
+    }
+
+    /// A server that says that streams are dialled there.
+    pub fn offering(world: &World, service: Service, addr: &str) -> Self {
+        Self::of(world, service.with_streams(Streams::new(addr, world.env().clock())))
+    }
+
+    /// Another door to the same server, where nothing but streams come in.
+    pub fn for_streams(&self, world: &World) -> Self {
+        Self::of(world, Service { only_streams: true, ..self.service.clone() })
     }
 
     /// A server without streams.
@@ -189,8 +198,15 @@ impl Site {
 
     /// A client at the root.
     pub async fn client(&self, shape: Shape, options: Options) -> (Client, File) {
+        self.client_of("sim", shape, options).await
+    }
+
+    /// A client of a server that is known by this dial string.
+    pub async fn client_of(&self, addr: &str, shape: Shape, options: Options) -> (Client, File) {
+        let io = self.ways.connect(shape);
+        let peer = Peer { addr: addr.into(), ..io.peer().clone() };
         let (client, driver) =
-            Client::connect(self.ways.connect(shape), options).await.expect("the server answers");
+            Client::connect(Named { io, peer }, options).await.expect("the server answers");
         self.env.spawn(Box::pin(async { drop(driver.await) }));
         let root = client.attach("u", NOUID, "").await.expect("the server lets in");
         (client, root)
@@ -210,6 +226,30 @@ impl Ways {
         let (near, far) = self.links.link(shape);
         self.door.give(Come::Connection(end(far)));
         near
+    }
+}
+
+/// A link to somebody who is known by another name.
+struct Named {
+    io: End,
+    peer: Peer,
+}
+
+impl Transport for Named {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.io.poll_read(cx, buf)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.io.poll_write(cx, bufs)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.io.poll_close(cx)
+    }
+
+    fn peer(&self) -> &Peer {
+        &self.peer
     }
 }
 
