@@ -518,6 +518,8 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                 return self.fail(error);
             }
             if rest.is_empty() {
+                // What the transport holds back goes on, as far as it can.
+                let _ = self.poll_flush(cx);
                 return Poll::Ready(Ok(()));
             }
             if self.finished {
@@ -546,6 +548,14 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
                 Poll::Ready(Err(error)) => ready!(self.poll_broken(cx, file, error))?,
                 Poll::Pending => ready!(self.poll_over(cx, file))?,
             }
+        }
+    }
+
+    /// Until nothing waits in the data connection, if there is one. Its errors are met by the next write.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.side {
+            Side::Open { transport, ended: false, .. } => transport.poll_flush(cx).map(drop),
+            _ => Poll::Ready(()),
         }
     }
 
@@ -718,7 +728,12 @@ impl<F: Deref<Target = File> + Clone + Unpin> AsyncWrite for Stream<F> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_drain(cx).map_err(io::Error::from)
+        let this = self.get_mut();
+        ready!(this.poll_drain(cx))?;
+        match &mut this.way {
+            Way::Write(writing) => writing.poll_flush(cx).map(Ok),
+            Way::Read(_) => Poll::Ready(Err(other_way().into())),
+        }
     }
 
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
