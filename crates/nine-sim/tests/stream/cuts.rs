@@ -158,7 +158,8 @@ fn a_client_whose_data_connection_is_cut_goes_on_where_it_was() {
             let file = root.open("f", OpenFlags::RDWR).await.unwrap();
             let (piece, window) = (256 * 1024, 1 << 20);
             let breaks_after = Some(moment(&mut rng, CARRIED));
-            s.fate(Fate::Come(Shape { breaks_after, piece, window, ..far(5) }));
+            let shape = Shape { breaks_after, piece, window, ..far(5) };
+            s.fate(if rng.one_in(3) { Fate::Held(shape) } else { Fate::Come(shape) });
             let mut at = 0;
             if !writes {
                 let mut stream = file.stream(0, Direction::Read).await.unwrap();

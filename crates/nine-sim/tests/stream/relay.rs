@@ -236,7 +236,7 @@ fn whichever_connection_goes_nobody_is_told_more_than_is_so() {
             let token = talk.stream(2, reads, 0).await.unwrap();
             let mine = if cut == Cut::Data { shape.clone() } else { Shape { window: 1 << 20, ..near() } };
             if cut == Cut::BackData {
-                h.back.fate(Fate::Come(shape));
+                h.back.fate(if rng.one_in(3) { Fate::Held(shape) } else { Fate::Come(shape) });
             }
             let mut data = Data::new(h.front.ways.connect(mine));
             let shown = data.write(format!("9PS1{token}").as_bytes()).await.is_ok();
@@ -430,6 +430,37 @@ fn what_a_tsclose_says_holds_through_a_mux() {
             }
             // The clunk of a fid whose stream is over, or is not.
             h.front.within(Duration::from_secs(1), talk.clunk(2)).await.expect("at once").unwrap();
+        });
+        hall.at_rest(&world);
+    }
+}
+
+#[test]
+fn what_comes_in_drops_is_passed_on_soon() {
+    for (made, held) in [(RELAY, true), (RELAY, false), (CONVERTED, false)] {
+        let world = World::new(4);
+        let mut rng = world.rng();
+        let hall = Hall::new(&world, made, far(4));
+        let h = hall.clone();
+        world.run(async move {
+            h.book.put("f", b"");
+            let shape = Shape { window: 5_000, ..far(4) };
+            h.back.fate(if held { Fate::Held(shape) } else { Fate::Come(shape) });
+            let mut talk = h.front.talk().await;
+            talk.open(2, "f", 1).await;
+            let token = talk.stream(2, false, 0).await.unwrap();
+            let mut data = h.front.data(&token).await;
+            let (bytes, mut sent) = (pattern(1 << 20), 0);
+            for _ in 0..10 {
+                let n = 1 + rng.below(100_000);
+                data.write(&bytes[sent..sent + n]).await.unwrap();
+                sent += n;
+                h.front.sleep(Duration::from_secs(2)).await;
+                let there = h.book.get("f");
+                assert!(there == bytes[..sent], "{made:?}: {} of {sent} are stored", there.len());
+            }
+            data.close().await;
+            assert_eq!(talk.close(2, sent as u64).await, Ok((sent as u64, 0, String::new())));
         });
         hall.at_rest(&world);
     }

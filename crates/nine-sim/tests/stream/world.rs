@@ -22,6 +22,8 @@ use crate::talk::{Data, Talk};
 pub enum Fate {
     /// They are like this.
     Come(Shape),
+    /// They are like this, and the dialler's end holds bytes back.
+    Held(Shape),
     /// Nobody answers.
     Refused,
     /// Nobody answers, which is noticed after a second.
@@ -388,6 +390,10 @@ impl Dial for Ways {
             Fate::Come(shape) => {
                 let near = self.connect(shape);
                 Box::pin(async { Ok(Box::new(near) as Box<dyn Transport>) })
+            }
+            Fate::Held(shape) => {
+                let near = Holds::end(self.connect(shape));
+                Box::pin(async { Ok(near) })
             }
             Fate::Swallowed(shape) => {
                 let (near, nowhere) = self.links.link(shape);
