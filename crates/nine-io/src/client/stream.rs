@@ -425,6 +425,13 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         }
         let told = self.side.poll_told(cx);
         let whole = matches!(told, Poll::Ready(Ok((count, None))) if *count == came);
+        if matches!(told, Poll::Ready(Ok((_, Some(error)))) if error.errno == Errno::ECANCELED) {
+            // Another stream of this file has taken its place: what it has not brought is read.
+            self.side = Side::None;
+            self.handover = u64::MAX;
+            self.head.go_on(self.at);
+            return Poll::Ready(Ok(None));
+        }
         if came == 0 && !whole && file.client().dead().is_none() {
             // It led nowhere, or the file has an error there: a read will tell.
             self.side.leave(file, &broken.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
@@ -434,13 +441,6 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         }
         Poll::Ready(match ready!(told) {
             Ok(_) if whole => Ok(None),
-            Ok((_, Some(error))) if error.errno == Errno::ECANCELED => {
-                // Another stream of this file has taken its place: what it has not brought is read.
-                self.side = Side::None;
-                self.handover = u64::MAX;
-                self.head.go_on(self.at);
-                Ok(None)
-            }
             Ok((_, Some(error))) => Err(Error::Remote(error.clone())),
             Ok((count, None)) => {
                 let text = format!("it was cut after {came} of {count} bytes");
@@ -598,9 +598,9 @@ impl<F: Deref<Target = File> + Clone> Writing<F> {
         self.fail(error)
     }
 
-    /// Has the server end the stream after `count` bytes.
+    /// Has the server end the stream after `count` bytes, unless it is over: then another one may have its place.
     fn say(&mut self, cx: &mut Context<'_>, file: &File, count: u64) {
-        if self.count.is_none() {
+        if self.count.is_none() && self.side.poll_told(cx).is_pending() {
             self.count.insert(Box::new(sclose(file, count))).begin(cx);
         }
     }
