@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -247,7 +248,10 @@ async fn all(file: &File) -> (Vec<u8>, Result<(), Error>) {
     (all, Ok(()))
 }
 
-async fn put(stream: &mut Stream<&File>, bytes: &[u8]) -> Result<(), Error> {
+async fn put<F>(stream: &mut Stream<F>, bytes: &[u8]) -> Result<(), Error>
+where
+    F: Deref<Target = File> + Clone + Unpin,
+{
     for piece in bytes.chunks(100_000) {
         stream.push(piece.to_vec().into()).await?;
     }
@@ -492,6 +496,50 @@ fn two_streams_of_one_file_are_both_whole_or_say_why_not() {
                 assert!(ended.is_ok(), "reads disturb nobody: {ended:?}");
             }
             file.close().await.unwrap();
+            assert_eq!(client.fids(), 1);
+        });
+        at_rest(&world, &site, 2);
+        book.assert_clean(0);
+    }
+}
+
+/// On one file, each in its own part: the second one may cost the first its connection, and no byte.
+#[test]
+fn two_streams_that_write_one_file_are_told_what_is_stored() {
+    for seed in seeds(8) {
+        let (world, book, site) = stage(seed);
+        let s = site.clone();
+        let b = book.clone();
+        world.run(async move {
+            b.put("f", b"");
+            if seed % 2 == 0 {
+                b.plan(crate::book::Plan { late: Some(Duration::from_millis(2)), ..Default::default() });
+            }
+            let (client, root) = s.client(far(5), s.options()).await;
+            s.fate(Fate::Come(Shape { window: 300_000, ..far(5) }));
+            let file = Arc::new(root.open("f", OpenFlags::RDWR).await.unwrap());
+            let ended: Rc<RefCell<Vec<(usize, usize)>>> = Rc::default();
+            for half in [0, 1] {
+                let (file, s, b, ended) = (file.clone(), s.clone(), b.clone(), ended.clone());
+                s.env.clone().spawn(Box::pin(async move {
+                    s.sleep(Duration::from_millis(7 * seed * half as u64)).await;
+                    let (from, to) = (half * SIZE, (half + 1) * SIZE);
+                    let bytes = &pattern(to)[from..];
+                    let mut stream = Stream::begin(file, from as u64, to as u64, Direction::Write);
+                    let done = put(&mut stream, bytes).await;
+                    let stored = stream.moved() as usize;
+                    assert!(done.is_err() || stored == SIZE);
+                    assert!(b.get("f")[from..from + stored] == bytes[..stored]);
+                    ended.borrow_mut().push((half, stored));
+                }));
+            }
+            s.sleep(Duration::from_secs(60)).await;
+            ended.borrow_mut().sort_unstable();
+            let [(0, first), (1, second)] = ended.borrow()[..] else { panic!("not both have ended") };
+            // The one that has come last keeps its connection.
+            assert!(first.max(second) == SIZE && first.min(second) >= HEAD as usize, "{first} {second}");
+            drop(file);
+            s.sleep(Duration::from_secs(1)).await;
             assert_eq!(client.fids(), 1);
         });
         at_rest(&world, &site, 2);
