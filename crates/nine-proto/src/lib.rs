@@ -26,6 +26,7 @@ pub mod msg;
 mod op;
 pub mod session;
 mod stat;
+pub mod stream;
 mod wire;
 
 pub use attr::{

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use nine_net::Transport;
 use nine_proto::Errno;
 use nine_proto::msg::Tmsg;
+use nine_proto::stream::accept;
 
 use super::answer::Answer;
 use super::call::Call;
@@ -35,8 +36,6 @@ pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> +
 
 /// For so long no data connection is tried after one has not come about, ms.
 pub(super) const PAUSE_MS: u64 = 60_000;
-/// What a data connection begins with.
-const MAGIC: &[u8] = b"9PS1";
 
 /// A data connection on its way.
 pub(super) enum Side {
@@ -115,15 +114,15 @@ impl Side {
                     *self = Self::Asked(wanted.ask(file), None, Early(None));
                 }
                 Self::Asked(call, again, early) => match ready!(early.poll(cx, Pin::new(call))) {
-                    Ok(Answer::Data(offer)) => match parse(&offer) {
-                        Some((addr, token)) => {
+                    Ok(Answer::Data(offer)) => match accept(&offer) {
+                        Some((addr, begin)) => {
                             let dial =
                                 file.client().0.options.streams.as_ref().expect("asked for because of it");
                             let dialling = match early.0.take() {
                                 Some((guess, dialling, _)) if guess == addr => dialling,
                                 _ => dial.dial(file.client().peer(), addr),
                             };
-                            *self = Self::Dialling(dialling, [MAGIC, token].concat().into());
+                            *self = Self::Dialling(dialling, begin.into());
                         }
                         None => self.leave(file, &"the server's offer is no dial string and token"),
                     },
@@ -218,11 +217,4 @@ impl Wanted {
 
 pub(super) fn sclose(file: &File, count: u64) -> Call<'static> {
     file.call(Tmsg::Sclose { fid: file.fid(), count })
-}
-
-/// A dial string, a space, a token.
-fn parse(offer: &[u8]) -> Option<(&str, &[u8])> {
-    let (addr, token) = std::str::from_utf8(offer).ok()?.split_once(' ')?;
-    let good = token.len() == 32 && token.bytes().all(|b| b.is_ascii_hexdigit()) && !addr.is_empty();
-    good.then_some((addr, token.as_bytes()))
 }

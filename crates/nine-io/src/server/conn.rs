@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use nine_net::{Peer, Transport};
 use nine_proto::session::server::{CALL_COST, CallId, Request as SessionRequest, Session, Step};
+use nine_proto::stream::MAGIC;
 use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg};
 
 use super::gate::{self, Gate};
@@ -413,9 +414,7 @@ impl Connection {
 
     /// Whether these are the first bytes of a data connection.
     fn is_data(&self) -> bool {
-        self.session.dialect().is_none()
-            && self.streams.how.is_some()
-            && self.rx.rest().starts_with(&stream::MAGIC)
+        self.session.dialect().is_none() && self.streams.how.is_some() && self.rx.rest().starts_with(&MAGIC)
     }
 
     /// Serves what is about streams, and hands the rest to the file server.

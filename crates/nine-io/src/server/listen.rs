@@ -15,8 +15,9 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use nine_net::{Env, Listener, Peer, Proof, ServerTls, Socket, Transport};
+use nine_proto::stream::{MAGIC, TOKEN};
 
-use super::stream::{MAGIC, Stream, TOKEN, TOKEN_TIME};
+use super::stream::{Stream, TOKEN_TIME};
 use super::{Guest, Service};
 use crate::sync::{Mutex, lock};
 

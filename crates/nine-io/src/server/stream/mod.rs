@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nine_net::{Clock, Env, Peer, Proof, Transport};
+use nine_proto::stream::{self, TOKEN};
 use nine_proto::{Errno, Error, Result};
 
 use super::req::{Answer, FileServer, Held, Later, Reply, Req, ReqId};
@@ -46,10 +47,6 @@ pub const OFFER_TIME: Duration = Duration::from_secs(10);
 pub const TOKEN_TIME: Duration = Duration::from_secs(10);
 /// What has been received is stored after this time, also when it is little.
 pub const LULL: Duration = Duration::from_millis(200);
-/// What a data connection begins with.
-pub const MAGIC: [u8; 4] = *b"9PS1";
-/// Bytes of the token in hexadecimal.
-pub const TOKEN: usize = 32;
 
 /// How a door offers streams.
 #[derive(Clone)]
@@ -219,14 +216,12 @@ impl Stream {
         }
         all.insert(token, stream.clone());
         drop(all);
-        let mut text = format!("{} ", streams.dial);
-        token.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
-        Ok((stream, text.into_bytes()))
+        Ok((stream, stream::offer(&streams.dial, token)))
     }
 
     /// The stream that a data connection asks for by its token; the token is good no more.
     pub(super) fn claim(core: &Core, token: &[u8; TOKEN], peer: &Peer, now: Duration) -> Option<Arc<Self>> {
-        let token = parse(token)?;
+        let token = stream::token(token)?;
         let mut all = lock(&core.offers().0);
         let same = |stream: &&Arc<Self>| stream.proof == peer.proof && stream.tls == is_tls(peer);
         let stream = all.get(&token).filter(same).filter(|stream| now < stream.due)?.clone();
@@ -556,13 +551,4 @@ fn is_tls(peer: &Peer) -> bool {
 /// The answer to a Tsclose where there is nothing to close.
 pub(super) fn none() -> Error {
     Error::new(Errno::EINVAL, "no stream on this fid")
-}
-
-fn parse(token: &[u8; TOKEN]) -> Option<[u8; 16]> {
-    let mut bytes = [0; 16];
-    for (byte, pair) in bytes.iter_mut().zip(token.chunks(2)) {
-        let digit = |b: u8| (b as char).to_digit(16).filter(|_| !b.is_ascii_uppercase());
-        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
-    }
-    Some(bytes)
 }
