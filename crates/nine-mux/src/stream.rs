@@ -120,15 +120,14 @@ impl Relay {
             }
             let most = usize::try_from(course.until - course.moved).unwrap_or(usize::MAX);
             if let Some((out, _)) = self.pipe.as_ref().filter(|_| self.piped > 0) {
-                let n = ready!(data.poll_splice_out(cx, out.as_fd(), self.piped.min(most)))
-                    .map_err(|e| lost(&e))?;
+                let n = ready!(data.poll_splice_out(cx, out.as_fd(), self.piped.min(most))).map_err(lost)?;
                 self.piped -= n;
                 course.moved += n as u64;
                 continue;
             }
             if !self.rest.is_empty() {
                 let bytes = &self.rest[..self.rest.len().min(most)];
-                let n = ready!(data.poll_write(cx, &[IoSlice::new(bytes)])).map_err(|e| lost(&e))?;
+                let n = ready!(data.poll_write(cx, &[IoSlice::new(bytes)])).map_err(lost)?;
                 drop(self.rest.split_to(n));
                 course.moved += n as u64;
                 continue;
@@ -140,7 +139,7 @@ impl Relay {
                 continue;
             }
             // What was written goes out while there is nothing more.
-            if data.poll_flush(cx).map_err(|e| lost(&e))?.is_pending() {
+            if data.poll_flush(cx).map_err(lost)?.is_pending() {
                 return Poll::Pending;
             }
             match stream.poll_next(cx) {
@@ -207,7 +206,7 @@ impl Relay {
                 }
             };
             let n = come.unwrap_or_else(|error| {
-                self.lost = Some(lost(&error));
+                self.lost = Some(lost(error));
                 0
             });
             self.eof = n == 0;

@@ -55,13 +55,6 @@ pub const TURN_MESSAGES: usize = 64;
 /// Bytes of one turn, received or queued.
 pub const TURN_BYTES: usize = 256 * 1024;
 
-impl Ours {
-    /// Streams of a session before still use their nodes.
-    fn are_ending(&self) -> bool {
-        self.ending.iter().any(|(_, clunk)| clunk.is_none())
-    }
-}
-
 /// A line of the log about a client; for those of this process, only for who debugs.
 macro_rules! note {
     ($own:expr, $($what:tt)+) => {
@@ -144,6 +137,13 @@ struct Ours {
 }
 
 type Clunk = SessionRequest<Held, Frame>;
+
+impl Ours {
+    /// Streams of a session before still use their nodes.
+    fn are_ending(&self) -> bool {
+        self.ending.iter().any(|(_, clunk)| clunk.is_none())
+    }
+}
 
 impl Connection {
     pub(super) fn new(service: &Service, transport: Box<dyn Transport>) -> Self {
@@ -403,9 +403,9 @@ impl Connection {
                 Some(Err(Errno::EROFS.into()))
             }
             None => {
+                let about_stream = matches!(request.number(), Some(TSTREAM | TSCLOSE));
                 let req = Req::new(request, self.answers.clone());
-                let streams = self.session.dialect().is_some_and(|dialect| dialect.streaming);
-                let Answer(result) = if streams { self.stream_or_serve(req) } else { self.server.serve(req) };
+                let Answer(result) = if about_stream { self.stream(req) } else { self.server.serve(req) };
                 result
             }
         };
@@ -417,20 +417,21 @@ impl Connection {
         self.session.dialect().is_none() && self.streams.how.is_some() && self.rx.rest().starts_with(&MAGIC)
     }
 
-    /// Serves what is about streams, and hands the rest to the file server.
-    fn stream_or_serve(&mut self, req: Req) -> Answer {
-        let (op, fid) = (req.op(), req.fid_number());
-        let (Some(fid), Some(how)) = (fid, &self.streams.how) else { return self.server.serve(req) };
-        match op {
+    /// A Tstream or a Tsclose.
+    fn stream(&mut self, req: Req) -> Answer {
+        let fid = req.fid_number().expect("the session asks for a fid");
+        match req.op() {
             Op::Stream { read, offset } => {
-                let offered = self.offer(&req, how.clone(), fid, read, offset);
+                let how = self.streams.how.clone();
+                let offered = how.ok_or_else(|| Errno::EOPNOTSUPP.into());
+                let offered = offered.and_then(|how| self.offer(&req, how, fid, read, offset));
                 req.now(offered.map(Reply::Stream))
             }
             Op::Sclose { count } => match self.streams.by_fid.get(&fid) {
                 Some(stream) => stream.close(req, count),
                 None => req.now(Err(stream::none())),
             },
-            _ => self.server.serve(req),
+            _ => unreachable!("only these two come here"),
         }
     }
 
@@ -469,7 +470,7 @@ impl Connection {
 
     /// The stream that this request makes an end of, if it still uses the fid's node.
     fn ends_stream(&mut self, request: &SessionRequest<Held, Frame>) -> Option<Arc<Stream>> {
-        let fid = request.fid_number().filter(|_| matches!(request.op(), Op::Clunk | Op::Remove))?;
+        let fid = request.fid_number().filter(|_| matches!(request.number(), Some(TCLUNK | TREMOVE)))?;
         let stream = self.streams.by_fid.remove(&fid)?;
         stream.end();
         let waker = self.entered.as_ref().unwrap_or(Waker::noop());
@@ -742,3 +743,5 @@ const TVERSION: u8 = 100;
 const TFLUSH: u8 = 108;
 const TCLUNK: u8 = 120;
 const TREMOVE: u8 = 122;
+const TSTREAM: u8 = 128;
+const TSCLOSE: u8 = 130;

@@ -128,6 +128,10 @@ impl Request {
         Self { inner, who, conn, cost }
     }
 
+    pub(crate) fn number(&self) -> Option<u8> {
+        self.inner.number()
+    }
+
     pub(crate) fn fid_number(&self) -> Option<Fid> {
         self.inner.fid_number()
     }

@@ -197,9 +197,7 @@ impl Servers {
         let first = dials.next().expect("a remote server has an address");
         Server { others: dials.collect(), options, ..Server::new(&numbered(&name, n), first) }
     }
-}
 
-impl Servers {
     /// How data connections of these equal servers are dialled, if they can be: over TLS a server is known by the one
     /// name by which it was dialled.
     fn data(&self, all: &[Reached]) -> Option<dial::Data> {

@@ -28,7 +28,7 @@ use nine_proto::stream::{self, TOKEN};
 use nine_proto::{Errno, Error, Result};
 
 use super::req::{Answer, FileServer, Held, Later, Reply, Req, ReqId};
-use super::{Core, Node, Who};
+use super::{Core, Node};
 use crate::sync::{Mutex, lock};
 
 use asker::Asker;
@@ -98,8 +98,6 @@ pub struct Course {
 pub struct StreamRequest<'a> {
     /// The open file.
     pub node: &'a Node,
-    /// Who has opened it.
-    pub who: &'a Arc<Who>,
     /// From the file, not to it.
     pub read: bool,
     /// First byte.
@@ -189,7 +187,7 @@ impl Stream {
         let mut token = [0; 16];
         streams.clock.entropy(&mut token);
         let Way { read, offset, .. } = way;
-        let request = StreamRequest { node: &held.node, who: &held.who, read, offset, conn };
+        let request = StreamRequest { node: &held.node, read, offset, conn };
         let state = State {
             stage: Stage::Offered,
             passage: server.stream(request),

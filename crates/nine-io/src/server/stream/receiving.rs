@@ -2,8 +2,8 @@
 //! written by offset.
 //!
 //! Little pieces are gathered for [`LULL`](super::LULL). Always holds: what has been received and not been stored is at
-//! most [`WINDOW`] bytes, or two pipes; only bytes before the first
-//! that is not stored count. Where the end of the file decides where bytes go, one write is under way.
+//! most [`WINDOW`] bytes, or two pipes; only bytes before the first that is not stored count. Where the end of the file
+//! decides where bytes go, one write is under way.
 
 use std::collections::VecDeque;
 use std::io;
@@ -127,9 +127,7 @@ impl Receiving {
         }
         Ok(())
     }
-}
 
-impl Receiving {
     /// Through pipes: one is filled while the other is stored.
     fn poll_fill(
         &mut self,
@@ -181,7 +179,7 @@ impl Receiving {
                         turn += n;
                     }
                     Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::StorageFull => full = true,
-                    Poll::Ready(Err(error)) => (self.eof, self.lost) = (true, Some(lost(&error))),
+                    Poll::Ready(Err(error)) => (self.eof, self.lost) = (true, Some(lost(error))),
                     Poll::Pending => dry = true,
                 }
             }
@@ -209,36 +207,7 @@ impl Receiving {
             }
         }
     }
-}
 
-impl Passage for Receiving {
-    fn poll_move(
-        &mut self,
-        cx: &mut Context<'_>,
-        data: &mut dyn Transport,
-        course: &mut Course,
-    ) -> Poll<Result<()>> {
-        if self.filling.is_some() || self.draining.is_some() || self.spare.is_some() {
-            return self.poll_fill(cx, data, course);
-        }
-        self.poll_copy(cx, data, course)
-    }
-
-    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.asker.cancel(self.writes.iter().filter(|w| w.answer.is_none()).map(|w| w.number));
-        self.writes.clear();
-        self.asker.answers(cx.waker(), |_, _| ());
-        if let Some((pipe, _)) = &self.draining
-            && pipe.poll_done(cx).is_pending()
-        {
-            return Poll::Pending;
-        }
-        self.draining = None;
-        if self.asker.outstanding == 0 { Poll::Ready(()) } else { Poll::Pending }
-    }
-}
-
-impl Receiving {
     /// Through memory.
     fn poll_copy(
         &mut self,
@@ -297,7 +266,7 @@ impl Receiving {
                     self.filled += n;
                     turn += n;
                 }
-                Poll::Ready(Err(error)) => (self.eof, self.lost) = (true, Some(lost(&error))),
+                Poll::Ready(Err(error)) => (self.eof, self.lost) = (true, Some(lost(error))),
                 Poll::Pending if self.filled == 0 => {
                     self.buf = None;
                     self.asker.holds(self.under_way);
@@ -312,6 +281,33 @@ impl Receiving {
                 }
             }
         }
+    }
+}
+
+impl Passage for Receiving {
+    fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        data: &mut dyn Transport,
+        course: &mut Course,
+    ) -> Poll<Result<()>> {
+        if self.filling.is_some() || self.draining.is_some() || self.spare.is_some() {
+            return self.poll_fill(cx, data, course);
+        }
+        self.poll_copy(cx, data, course)
+    }
+
+    fn poll_settle(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.asker.cancel(self.writes.iter().filter(|w| w.answer.is_none()).map(|w| w.number));
+        self.writes.clear();
+        self.asker.answers(cx.waker(), |_, _| ());
+        if let Some((pipe, _)) = &self.draining
+            && pipe.poll_done(cx).is_pending()
+        {
+            return Poll::Pending;
+        }
+        self.draining = None;
+        if self.asker.outstanding == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

@@ -198,7 +198,7 @@ impl Passage for Sending {
                     self.forget();
                     continue;
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(&error))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(lost(error))),
                 Poll::Pending => return Poll::Pending,
             }
             let ready = self.pieces.front().is_some_and(|piece| piece.answer.is_some());
@@ -231,7 +231,7 @@ impl Passage for Sending {
 }
 
 /// The error of a data connection.
-pub fn lost(error: &io::Error) -> Error {
+pub fn lost(error: io::Error) -> Error {
     Error::new(Errno::ECONNRESET, format!("the data connection: {error}"))
 }
 

@@ -8,6 +8,7 @@ use crate::attr::{GetMask, LockRequest, LockType, Names, SetAttr, SetMask, Time,
 use crate::dialect::{Base, Dialect};
 use crate::dir::DirBuf;
 use crate::error::{Errno, Error, Result};
+use crate::frame;
 use crate::ids::{Fid, NOFID, NOGID, NOUID, Qid};
 use crate::msg::Tmsg;
 use crate::op::{Make, Op, OpenFlags, Perm};
@@ -74,6 +75,11 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
     /// The number of its fid. `None`: it has none, like an attach, or it is a silent clunk.
     pub fn fid_number(&self) -> Option<Fid> {
         (self.number != NOFID).then_some(self.number)
+    }
+
+    /// The number of its T-message. `None`: a silent clunk.
+    pub fn number(&self) -> Option<u8> {
+        self.frame.as_ref().map(|frame| frame::type_of(frame.as_ref()))
     }
 
     /// The node behind its fid.
