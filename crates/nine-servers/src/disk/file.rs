@@ -23,6 +23,8 @@ use super::{Done, How, Inner, Kind, Node, locked};
 const FROM_CACHE: u32 = 16 * 1024;
 /// Where that much is not left of a file, this many bytes are asked for all the same.
 const BEYOND: u32 = 4096;
+/// Of what a stream brings of a file of this size, the page cache keeps nothing for longer than it must, bytes.
+const LARGE: u64 = 64 << 20;
 /// After this many misses in a row the cache is asked no more...
 const MISSES: u8 = 4;
 /// ...but once in so many reads: the probe of a miss costs a tenth of the read itself.
@@ -102,6 +104,17 @@ impl Node {
 }
 
 impl<H: HostFs> Inner<H> {
+    /// The file will be read once, in order: if it is large, its pages are the first to go when memory is wanted.
+    pub(super) fn passes(&self, node: &Node) {
+        let Kind::File(file) = &node.kind else { return };
+        let Ok(fd) = file.fd() else { return };
+        let looks = file.is_regular() && self.is_local(&file.dent, How::Inline);
+        if looks && self.host.stat(fd.as_fd(), b"").is_ok_and(|st| st.size >= LARGE) {
+            // A kernel before 6.3 does nothing here.
+            let _ = rustix::fs::fadvise(&*fd, 0, None, rustix::fs::Advice::NoReuse);
+        }
+    }
+
     /// Moves what is in a pipe into an open file, with the client's rights; says how much that was also if it failed.
     pub(super) fn fill(&self, fill: &Fill) -> (usize, Done<()>) {
         let mut stored = 0;

@@ -35,7 +35,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use nine_io::server::{Answer, FileServer, Fill, Reply, Req, Request};
+use nine_io::server::{Answer, FileServer, Fill, Passage, Reply, Req, Request, StreamRequest};
 use nine_proto::{Errno, Error, NOGID, Names, Op};
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -177,6 +177,14 @@ impl<H: HostFs> FileServer for Disk<H> {
 
     fn has_descriptors(&self) -> bool {
         true
+    }
+
+    /// They are read by offset. Of a large file that passes once, the page cache shall keep nothing for longer.
+    fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
+        if let Some(node) = request.node.downcast_ref::<Node>().filter(|_| request.read) {
+            self.inner.passes(node);
+        }
+        None
     }
 
     fn can_fill(&self, node: &nine_io::server::Node) -> bool {
