@@ -103,7 +103,9 @@ fn options(args: &cli::CheckServer, place: &Place, sessions: &Sessions) -> Resul
 /// What may be spoken.
 fn dialects(args: &cli::CheckServer) -> Vec<Dialect> {
     let all = || vec![Dialect::P2000, Dialect::U, Dialect::L];
-    DialectChoice::list(args.remote.dialect).unwrap_or_else(all)
+    let chosen = DialectChoice::list(args.remote.dialect).unwrap_or_else(all);
+    // Its cases are of the dialects without streams, in which requests do not wait for each other.
+    chosen.into_iter().map(|dialect| Dialect { streaming: false, ..dialect }).collect()
 }
 
 /// Dials one server, again and again.
