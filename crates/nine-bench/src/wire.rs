@@ -129,16 +129,18 @@ impl Conn {
         take(answer).ok_or_else(|| refused(&frame))
     }
 
-    /// One whole message.
     fn receive(&mut self, frame: &mut Vec<u8>) -> io::Result<()> {
-        frame.resize(HEADER, 0);
-        self.stream.read_exact(frame)?;
-        let size = match split(frame, self.msize).map_err(io::Error::other)? {
-            Split::Whole(size) | Split::Partial(size) => size,
-        };
-        frame.resize(size, 0);
-        self.stream.read_exact(&mut frame[HEADER..])
+        receive(&mut self.stream, self.msize, frame)
     }
+}
+
+/// Reads one whole message.
+pub fn receive(stream: &mut impl Read, msize: u32, frame: &mut Vec<u8>) -> io::Result<()> {
+    frame.resize(HEADER, 0);
+    stream.read_exact(frame)?;
+    let (Split::Whole(size) | Split::Partial(size)) = split(frame, msize).map_err(io::Error::other)?;
+    frame.resize(size, 0);
+    stream.read_exact(&mut frame[HEADER..])
 }
 
 /// A message of its own.

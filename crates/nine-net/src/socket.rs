@@ -135,6 +135,11 @@ impl Transport for Socket {
         }
     }
 
+    fn cork(&mut self, more: bool) {
+        // What is not TCP has no segments, and nothing to hold back.
+        let _ = rustix::net::sockopt::set_tcp_cork(&self.fd, more);
+    }
+
     fn can_splice(&self) -> bool {
         true
     }

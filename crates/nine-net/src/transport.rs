@@ -53,6 +53,12 @@ pub trait Transport: Send + Unpin + 'static {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
+    /// While `more` will follow at once, a socket may hold back what does not fill a segment, for at most 200 ms; what
+    /// it holds goes when no more follows, and with [`Transport::poll_close`].
+    fn cork(&mut self, more: bool) {
+        let _ = more;
+    }
+
     /// Whether [`Transport::poll_splice_in`] and [`Transport::poll_splice_out`] work here.
     fn can_splice(&self) -> bool {
         false
@@ -118,6 +124,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         len: usize,
     ) -> Poll<io::Result<usize>> {
         (**self).poll_sendfile(cx, file, offset, len)
+    }
+
+    fn cork(&mut self, more: bool) {
+        (**self).cork(more);
     }
 
     fn can_splice(&self) -> bool {

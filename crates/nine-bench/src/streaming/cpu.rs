@@ -1,47 +1,156 @@
 //! What it costs a server to send: processor time per gigabyte, over the loopback of its side, where nothing waits.
+//!
+//! Both servers have the same client, which reads and forgets: over the loopback the kernel does a part of the sender's
+//! work when the receiver calls it, and the other way round, so that another client would be another measurement. What
+//! both ends have taken together is told beside it.
 
-use std::io;
-use std::path::Path;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use nine_proto::frame::MSIZE_MAX;
+use nine_proto::msg::{Names, OnlyIds, Rmsg, Tmsg};
+use nine_proto::{Dialect, Fid, NOFID, NOTAG, Tag};
 use nine_sim::delay::Side;
+use rustix::process::geteuid;
+use rustix::time::{ClockId, clock_gettime};
 
-use super::copies::Tool;
 use super::{Contest, MB};
+use crate::peers::Peer;
 use crate::report::{Report, Row};
+use crate::server::SILENCE;
+use crate::wire::receive;
 
 /// A large file.
 const FILES: [u64; 2] = [200, 1];
+/// Bytes of one read.
+const READ: usize = 256 * 1024;
+
+/// Fetches the file of this name and size.
+type Fetch = fn(SocketAddr, &str, u64) -> io::Result<()>;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let served = |size: &u64| contest.served.path().join(size.to_string()).exists();
     let size = FILES.into_iter().find(served).ok_or_else(|| io::Error::other("there is no file to send"))?;
     contest.far.set(Duration::ZERO, None);
-    let (rounds, turns) = contest.pace.of((4, 20), (3, 10), (1, 1));
-    let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+    let (rounds, turns) = contest.pace.of((10, 10), (6, 5), (1, 1));
+    let (mut mine, mut theirs) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for _ in 0..rounds {
-        mine.extend(seconds(contest, Tool::Streams, size, turns)?);
-        theirs.extend(seconds(contest, Tool::Http, size, turns)?);
+        let http = contest.nginx.as_ref().map(|nginx| (nginx, by_http as Fetch, &mut theirs));
+        for (server, fetch, figures) in
+            [Some((&contest.ours, by_stream as Fetch, &mut mine)), http].into_iter().flatten()
+        {
+            let (alone, both) = seconds(contest, server, fetch, size, turns)?;
+            figures[0].push(alone);
+            figures[1].push(both);
+        }
     }
-    let what = format!("server's CPU, loopback, {size} MB files: streams / nginx");
-    let row = Row { what, unit: "s/GB", ours: mine, peer: theirs, limit: Vec::new() };
-    report.key("cpu_vs_nginx", row.vs_peer());
-    report.push(row);
+    let ([mine, mine_both], [theirs, theirs_both]) = (mine, theirs);
+    let row = |what: &str, ours, peer| Row {
+        what: format!("{what} CPU, loopback, {size} MB files: streams / nginx"),
+        unit: "s/GB",
+        ours,
+        peer,
+        limit: Vec::new(),
+    };
+    let alone = row("server's", mine, theirs);
+    report.key("cpu_vs_nginx", alone.vs_peer());
+    report.push(alone);
+    report.push(row("server's and client's", mine_both, theirs_both));
     Ok(())
 }
 
-/// Processor time of the server for each GB, when a client has fetched the file so often. `None`: the tool is not here.
-fn seconds(contest: &Contest, tool: Tool, size: u64, turns: u32) -> io::Result<Option<f64>> {
-    let server = match (tool, &contest.nginx) {
-        (Tool::Http, Some(nginx)) => nginx,
-        (Tool::Http, None) => return Ok(None),
-        _ => &contest.ours,
-    };
-    let Some(words) = contest.get(tool, &size.to_string(), Path::new("/dev/null"))? else { return Ok(None) };
+/// Processor time of the server, and of server and client, for each GB, when the file has been fetched so often.
+fn seconds(contest: &Contest, server: &Peer, fetch: Fetch, size: u64, turns: u32) -> io::Result<(f64, f64)> {
+    let at = contest.address(server)?;
     let before = server.child.cpu()?;
-    for _ in 0..turns {
-        contest.time(Side::There, &words, contest.limit(size))?;
+    let client = contest.far.run(Side::There, || -> io::Result<Duration> {
+        let before = cpu_of_thread();
+        (0..turns).try_for_each(|_| fetch(at, &size.to_string(), size * MB))?;
+        Ok(cpu_of_thread().saturating_sub(before))
+    })??;
+    let server = server.child.cpu()?.saturating_sub(before);
+    let per_gb = |spent: Duration| spent.as_secs_f64() / (f64::from(turns) * (size * MB) as f64 / 1e9);
+    Ok((per_gb(server), per_gb(server + client)))
+}
+
+fn cpu_of_thread() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+fn by_http(at: SocketAddr, name: &str, size: u64) -> io::Result<()> {
+    let mut conn = dial(at)?;
+    conn.write_all(format!("GET /{name} HTTP/1.1\r\nHost: {}\r\n\r\n", at.ip()).as_bytes())?;
+    let mut head = [0; 4096];
+    let mut have = 0;
+    let body = loop {
+        match conn.read(&mut head[have..])? {
+            0 => return Err(io::Error::other("no head of an answer")),
+            n => have += n,
+        }
+        if let Some(end) = head[..have].windows(4).position(|four| four == b"\r\n\r\n") {
+            break have - end - 4;
+        }
+    };
+    if !head.starts_with(b"HTTP/1.1 200 ") {
+        return Err(io::Error::other(String::from_utf8_lossy(&head[..have]).into_owned()));
     }
-    let spent = server.child.cpu()?.saturating_sub(before);
-    Ok(Some(spent.as_secs_f64() / (f64::from(turns) * (size * MB) as f64 / 1e9)))
+    drain(&mut conn, size - body as u64)
+}
+
+fn by_stream(at: SocketAddr, name: &str, size: u64) -> io::Result<()> {
+    let mut conn = dial(at)?;
+    let (file, mut frame) = (Fid(1), Vec::new());
+    send(&mut conn, &Tmsg::Version { msize: MSIZE_MAX, version: Dialect::LS.name().as_bytes() }, NOTAG)?;
+    receive(&mut conn, MSIZE_MAX, &mut frame)?;
+    let n_uname = OnlyIds(geteuid().as_raw());
+    let all = [
+        Tmsg::Attach { fid: Fid(0), afid: NOFID, uname: b"", aname: b"", n_uname },
+        Tmsg::Walk { fid: Fid(0), newfid: file, names: Names::Slice(&[name.as_bytes()]) },
+        Tmsg::Lopen { fid: file, flags: 0 },
+        Tmsg::Stream { fid: file, isread: 1, offset: 0 },
+    ];
+    for message in &all {
+        send(&mut conn, message, Tag(0))?;
+        receive(&mut conn, MSIZE_MAX, &mut frame)?;
+    }
+    let (_, answer) = Rmsg::decode(&frame, Dialect::LS).map_err(io::Error::other)?;
+    let Rmsg::Stream { data } = answer else {
+        return Err(io::Error::other(answer.with_tag(Tag(0)).to_string()));
+    };
+    let begin = nine_proto::stream::accept(data.bytes()).map(|(_, begin)| begin);
+    let mut data = dial(at)?;
+    data.write_all(&begin.ok_or_else(|| io::Error::other("no offer of a stream"))?)?;
+    send(&mut conn, &Tmsg::Sclose { fid: file, count: u64::MAX }, Tag(0))?;
+    drain(&mut data, size)?;
+    receive(&mut conn, MSIZE_MAX, &mut frame)?;
+    match Rmsg::decode(&frame, Dialect::LS).map_err(io::Error::other)? {
+        (_, Rmsg::Sclose { count, errno: 0, .. }) if count == size => Ok(()),
+        (_, answer) => Err(io::Error::other(answer.with_tag(Tag(0)).to_string())),
+    }
+}
+
+fn dial(at: SocketAddr) -> io::Result<TcpStream> {
+    let conn = TcpStream::connect(at)?;
+    conn.set_read_timeout(Some(SILENCE))?;
+    Ok(conn)
+}
+
+fn send(conn: &mut TcpStream, message: &Tmsg<'_>, tag: Tag) -> io::Result<()> {
+    let mut frame = Vec::new();
+    message.encode(tag, Dialect::LS, &mut frame);
+    conn.write_all(&frame)
+}
+
+/// Reads and forgets so many bytes.
+fn drain(conn: &mut TcpStream, mut left: u64) -> io::Result<()> {
+    let mut bytes = vec![0; READ];
+    while left > 0 {
+        match conn.read(&mut bytes)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => left = left.saturating_sub(n as u64),
+        }
+    }
+    Ok(())
 }

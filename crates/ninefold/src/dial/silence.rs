@@ -152,6 +152,10 @@ impl<T: Transport> Transport for Watched<T> {
         self.note(|io| io.poll_sendfile(cx, file, offset, len))
     }
 
+    fn cork(&mut self, more: bool) {
+        self.0.cork(more);
+    }
+
     fn can_splice(&self) -> bool {
         self.0.can_splice()
     }

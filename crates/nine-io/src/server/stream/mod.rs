@@ -510,6 +510,10 @@ impl Transport for After {
         self.data.poll_sendfile(cx, file, offset, len)
     }
 
+    fn cork(&mut self, more: bool) {
+        self.data.cork(more);
+    }
+
     /// Not before its beginning has been read.
     fn can_splice(&self) -> bool {
         self.begin.is_empty() && self.data.can_splice()

@@ -44,6 +44,8 @@ pub(super) struct Sending {
     window: usize,
     /// The most that is asked for at once: less where the server answers with less.
     piece: u32,
+    /// What is sent waits for more.
+    corked: bool,
     /// Answers to several reads would come in the order of chance.
     serial: bool,
     /// Bytes that were sent when the file was found to have become shorter.
@@ -69,6 +71,7 @@ impl Sending {
             ended: None,
             window: FIRST,
             piece: PIECE,
+            corked: false,
             serial: way.serial,
             shrunk: None,
         }
@@ -182,6 +185,10 @@ impl Passage for Sending {
             });
             self.take(course.until);
             self.fill(course.until);
+            if !self.corked && self.tx.unsent() > 0 {
+                data_connection.cork(true);
+                self.corked = true;
+            }
             let flushed = self.tx.poll_flush(cx, data_connection);
             course.moved = self.taken - self.tx.unsent() as u64;
             if course.moved >= course.until {
@@ -210,6 +217,10 @@ impl Passage for Sending {
                 self.window = (2 * self.window).min(WINDOW);
                 if self.pieces.is_empty() {
                     continue;
+                }
+                if self.corked {
+                    data_connection.cork(false);
+                    self.corked = false;
                 }
                 if data_connection.poll_hangup(cx).is_ready() {
                     return Poll::Ready(Err(Error::new(Errno::ECONNRESET, "the data connection was closed")));
