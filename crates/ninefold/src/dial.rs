@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use nine_io::client::{Client, Ender, Error, File, Options};
 use nine_net::{Addr, ClientTls, Env, Socket, Transport, Trust, rt};
+use nine_proto::msg::MAXWELEM;
 use nine_proto::{Attr, Base, Errno, GetMask, NOUID};
 
 use crate::config::{DialectChoice, Remote};
@@ -63,7 +64,15 @@ pub struct Found {
     pub attr: Attr,
 }
 
-type Walked = Result<(File, Attr), Error>;
+/// What came of looking for a place.
+pub struct Sought {
+    pub found: Result<Found>,
+    /// The directory it is in, or would be: where the place has a name of its own and no link leads there.
+    pub parent: Option<Rc<File>>,
+}
+
+/// What walks to a place, and to the directory it is in, came to.
+type Walked = (Result<(File, Attr), Error>, Option<File>);
 
 impl Sessions {
     pub fn new(remote: Remote, env: rt::Real) -> Self {
@@ -83,30 +92,42 @@ impl Sessions {
     /// The file at a place, links on the way followed, at the end too if `follow`, and what is known about it: one
     /// round trip with the attach of a new session, where the server has streams.
     pub async fn find(&self, place: &Place, follow: bool, mask: GetMask) -> Result<Found> {
+        self.seek(place, follow, mask).await?.found
+    }
+
+    /// [`Sessions::find`], and in the same flight the directory the place is in. An error: there is no session.
+    pub async fn seek(&self, place: &Place, follow: bool, mask: GetMask) -> Result<Sought> {
         // Where ".." leads from a link is known only once the link has been read.
         let plain = !names(&place.path).any(|name| name == b"..");
-        let (root, found) = self.root_and(place, plain.then_some(mask)).await?;
-        let found = match found {
-            None if plain => Some(root.walk_attr(&place.path, mask).await),
-            found => found,
+        let (root, walked) = self.root_and(place, plain.then_some(mask)).await?;
+        let walked = match walked {
+            None if plain => Some(walk(&root, place, mask).await),
+            walked => walked,
         };
-        match found {
-            Some(Ok((file, attr))) if !(follow && file.qid().is_symlink()) => {
+        let resolved = async || {
+            let (file, names) = resolve_names(&root, &place.path, follow).await?;
+            let attr = file.getattr(mask).await?;
+            Ok(Found { root: root.clone(), file, names, attr })
+        };
+        let Some((found, dir)) = walked else {
+            return Ok(Sought { found: resolved().await, parent: None });
+        };
+        let found = match found {
+            Ok((file, attr)) if !(follow && file.qid().is_symlink()) => {
                 let names = names(&place.path).map(<[u8]>::to_vec).collect();
-                Ok(Found { root, file, names, attr })
+                Ok(Found { root: root.clone(), file, names, attr })
             }
-            // Of one name that is not there, none can be a link that leads on.
-            Some(Err(error)) if !may_be_link(&error) || names(&place.path).count() == 1 => Err(error.into()),
-            _ => {
-                let (file, names) = resolve_names(&root, &place.path, follow).await?;
-                let attr = file.getattr(mask).await?;
-                Ok(Found { root, file, names, attr })
-            }
-        }
+            Err(error) if !may_be_link(&error, &place.path) => Err(error.into()),
+            _ => return Ok(Sought { found: resolved().await, parent: None }),
+        };
+        let is_below_root = names(&place.path).count() == 1;
+        let parent =
+            if is_below_root { Some(root) } else { dir.filter(|dir| dir.qid().is_dir()).map(Rc::new) };
+        Ok(Sought { found, parent })
     }
 
     /// The root of the tree a place is in; of a new session also what came of a walk to the place, if one is wanted.
-    async fn root_and(&self, place: &Place, walk: Option<GetMask>) -> Result<(Rc<File>, Option<Walked>)> {
+    async fn root_and(&self, place: &Place, mask: Option<GetMask>) -> Result<(Rc<File>, Option<Walked>)> {
         let token = self.token(place)?;
         let known = |session: &&Session| session.addr == place.addr && session.token == token;
         if let Some(session) = self.open.borrow().iter().find(known) {
@@ -114,8 +135,8 @@ impl Sessions {
         }
         let limit = Duration::from_secs(self.remote.timeout.unwrap_or(TIMEOUT).into());
         let moved = Moved::default();
-        let walk = walk.map(|mask| (&place.path[..], mask));
-        let dial = self.dial(&place.addr, token.clone(), moved.clone(), walk);
+        let want = mask.map(|mask| (place, mask));
+        let dial = self.dial(&place.addr, token.clone(), moved.clone(), want);
         let late = || format!("{} does not answer within {} s", place.addr, limit.as_secs());
         let dialled = within(&self.env, limit, dial).await;
         let (root, walked) = dialled
@@ -147,7 +168,7 @@ impl Sessions {
         addr: &Addr,
         token: Option<String>,
         moved: Moved,
-        walk: Option<(&[u8], GetMask)>,
+        want: Option<(&Place, GetMask)>,
     ) -> Result<(File, Option<Walked>)> {
         // The caller has the clock; this one only bounds what it cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
@@ -163,13 +184,13 @@ impl Sessions {
                 let forever = self.env.sleep_until(self.env.now() + HOUR);
                 let tls = tls.connect(socket, host, forever).await;
                 let tls = tls.map_err(|e| failed(Step::Tls)(naming(addr, e)))?;
-                self.attach(addr, Watched(tls, moved), options, walk).await
+                self.attach(addr, Watched(tls, moved), options, want).await
             }
             Addr::Tcp { .. } => {
                 options = streams(options, None);
-                self.attach(addr, Watched(socket, moved), options, walk).await
+                self.attach(addr, Watched(socket, moved), options, want).await
             }
-            _ => self.attach(addr, Watched(socket, moved), options, walk).await,
+            _ => self.attach(addr, Watched(socket, moved), options, want).await,
         }
     }
 
@@ -178,7 +199,7 @@ impl Sessions {
         addr: &Addr,
         transport: impl Transport,
         options: Options,
-        walk: Option<(&[u8], GetMask)>,
+        want: Option<(&Place, GetMask)>,
     ) -> Result<(File, Option<Walked>)> {
         let token = options.token.is_some();
         if !token && !matches!(addr, Addr::Unix { .. }) && self.remote.cert.is_none() {
@@ -194,11 +215,11 @@ impl Sessions {
         }));
         let (uname, uid) = self.user();
         let aname = self.remote.aname.as_deref().unwrap_or_default();
-        let attached = match walk {
+        let attached = match want {
             None => client.attach(&uname, uid, aname).await.map(|root| (root, None)),
-            Some((path, mask)) => {
-                let both = client.attach_walk(&uname, uid, aname, path, mask).await;
-                both.map(|(root, walked)| (root, Some(walked)))
+            Some((place, mask)) => {
+                let then = async |root: &File| Some(walk(root, place, mask).await);
+                client.attach_then(&uname, uid, aname, then).await
             }
         };
         Ok(attached.map_err(|error| Attach { peer: client.peer().to_string(), token, error })?)
@@ -269,9 +290,23 @@ fn failed(step: Step) -> impl Fn(io::Error) -> Dial {
     move |error| Dial { step, error }
 }
 
-/// Whether a link on the way may be why a walk has failed.
-fn may_be_link(error: &Error) -> bool {
-    matches!(error.errno(), Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP)
+/// Walks to a place, and to the directory it is in if that is not the root, at once.
+async fn walk(root: &File, place: &Place, mask: GetMask) -> Walked {
+    let parent = async {
+        let (dir, _) = place.split().filter(|(dir, _)| names(dir).next().is_some())?;
+        root.walk(dir).await.ok()
+    };
+    join(root.walk_attr(&place.path, mask), parent).await
+}
+
+/// Whether a link on the way may be why a walk has failed: it was walked to, and could not be walked on from. Where one
+/// Twalk has not been enough, the next one may have had other words for that.
+fn may_be_link(error: &Error, path: &[u8]) -> bool {
+    match error.errno() {
+        Errno::ENOTDIR | Errno::ELOOP => true,
+        Errno::ENOENT => names(path).count() > MAXWELEM,
+        _ => false,
+    }
 }
 
 /// The file at `path` below `root`.
@@ -286,7 +321,7 @@ pub async fn resolve_names(root: &File, path: &[u8], follow: bool) -> Result<(Fi
     let dotted = names(path).any(|name| name == b"..");
     let first = match root.walk(path).await {
         Ok(file) if !(dotted || follow && file.qid().is_symlink()) => return Ok((file, plain())),
-        Err(error) if !may_be_link(&error) => return Err(error),
+        Err(error) if !may_be_link(&error, path) => return Err(error),
         other => other,
     };
     if root.client().dialect().base == Base::P2000 {

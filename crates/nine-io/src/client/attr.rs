@@ -29,9 +29,13 @@ impl File {
             true => Tmsg::Getattr { fid, mask: mask.0 & GetMask::ALL.0 },
             false => Tmsg::Stat { fid },
         };
-        let (file, answer) = self.walk_then(path.as_ref(), ask).await?;
+        let (mut file, answer) = self.walk_then(path.as_ref(), ask).await?;
         match answer? {
-            Answer::Attr(attr) => Ok((file, *attr)),
+            Answer::Attr(attr) => {
+                // Without a name it has the qid of this one, which may not be known yet.
+                file.becomes(attr.qid);
+                Ok((file, *attr))
+            }
             other => other.never(),
         }
     }

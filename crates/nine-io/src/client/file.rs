@@ -133,9 +133,20 @@ impl File {
             return Ok((self.open(path, flags).await?, Opening(None)));
         }
         self.refuse_flags(flags)?;
+        let file = self.early(&names, qid, flags, |fid| self.topen(fid, flags)).await?;
+        Ok(file)
+    }
+
+    /// A fid for the file of these names that is opened by `then`, before it is known to be there.
+    pub(super) async fn early<'m>(
+        &self,
+        names: &[&[u8]],
+        qid: Qid,
+        flags: OpenFlags,
+        then: impl FnOnce(Fid) -> Tmsg<'m>,
+    ) -> Result<(Self, Opening)> {
         let newfid = self.client.fid()?;
-        let (mut walk, mut open) =
-            (self.twalk(newfid, self.fid, &names), self.call(self.topen(newfid, flags)));
+        let (mut walk, mut open) = (self.twalk(newfid, self.fid, names), self.call(then(newfid)));
         walk.send().await;
         open.send().await;
         let mut file = Self::new(&self.client, newfid, qid);
@@ -259,7 +270,7 @@ impl fmt::Debug for File {
     }
 }
 
-/// What has not been said yet about a file of [`File::open_early`]: the walk, the open, the names.
+/// What has not been said yet about a file of [`File::open_early`] or [`File::create_early`]: the walk, the open, the names.
 #[derive(Default)]
 pub struct Opening(Option<Box<Unsaid>>);
 

@@ -55,7 +55,7 @@ use std::task::Poll;
 
 use nine_net::{Clock, Transport};
 use nine_proto::msg::{OnlyIds, Tmsg};
-use nine_proto::{Attr, Dialect, Fid, GetMask, NOFID, Names, Numeric, Qid};
+use nine_proto::{Dialect, Fid, NOFID, Names, Numeric, Qid};
 
 use call::Call;
 use state::Shared;
@@ -190,20 +190,19 @@ impl Client {
         }
     }
 
-    /// [`Client::attach`], and [`File::walk_attr`] from there: one round trip where the session orders what depends on
-    /// each other (`.s`) and no token is shown. The root comes also where the walk fails.
-    pub async fn attach_walk(
+    /// [`Client::attach`], and what `then` makes of the root, which is not known to be there yet: in one flight where
+    /// the session orders what depends on each other (`.s`) and no token is shown. `then` must not keep the root.
+    pub async fn attach_then<T>(
         &self,
         uname: &str,
         uid: u32,
         aname: &str,
-        path: impl AsRef<[u8]>,
-        mask: GetMask,
-    ) -> Result<(File, Result<(File, Attr)>)> {
+        then: impl AsyncFnOnce(&File) -> T,
+    ) -> Result<(File, T)> {
         if !self.0.dialect.streaming || self.0.options.token.is_some() {
             let root = self.attach(uname, uid, aname).await?;
-            let walked = root.walk_attr(path, mask).await;
-            return Ok((root, walked));
+            let done = then(&root).await;
+            return Ok((root, done));
         }
         let (uname, aname) = (text(uname.as_bytes())?, text(aname.as_bytes())?);
         let fid = self.fid()?;
@@ -212,23 +211,18 @@ impl Client {
         // Its fid is another's to clunk as long as it is not known to be there.
         let coming = File::new(self, fid, Qid::default());
         coming.leave();
-        let mut walk = pin!(coming.walk_attr(path, mask));
-        let early = poll_fn(|cx| Poll::Ready(walk.as_mut().poll(cx))).await;
+        let mut then = pin!(then(&coming));
+        let early = poll_fn(|cx| Poll::Ready(then.as_mut().poll(cx))).await;
         let root = match attach.await {
             Ok(Answer::Qid(qid)) => Ok(File::new(self, fid, qid)),
             Ok(other) => other.never(),
             Err(error) => Err(error),
         };
-        let walked = match early {
-            Poll::Ready(walked) => walked,
-            Poll::Pending => walk.await,
+        let done = match early {
+            Poll::Ready(done) => done,
+            Poll::Pending => then.await,
         };
-        let walked = walked.map(|(mut file, attr)| {
-            // Without a name it has the qid of the root, which was not known.
-            file.becomes(attr.qid);
-            (file, attr)
-        });
-        Ok((root?, walked))
+        Ok((root?, done))
     }
 
     /// Writes the token to an afid, or finds that the server wants none.

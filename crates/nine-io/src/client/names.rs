@@ -8,7 +8,7 @@ use nine_proto::{Errno, NOGID, OpenFlags, Qid, Stat, check_name, mode};
 
 use super::answer::Answer;
 use super::error::{Error, Result};
-use super::file::File;
+use super::file::{File, Opening};
 use super::text;
 
 /// `AT_REMOVEDIR`.
@@ -33,6 +33,25 @@ impl File {
         let (mut file, answer) = self.walk_then(b"", create).await?;
         file.opened(answer?, flags);
         Ok(file)
+    }
+
+    /// [`File::create`] of a file that is being made: where the session orders what depends on each other (`.s`) it may
+    /// be written at once, and [`Opening::wait`] says later whether it is there. Elsewhere it is made.
+    pub async fn create_early(
+        &self,
+        name: impl AsRef<[u8]>,
+        flags: OpenFlags,
+        perm: u32,
+        gid: u32,
+    ) -> Result<(File, Opening)> {
+        let dialect = self.client().dialect();
+        if !(dialect.streaming && dialect.is_l()) {
+            return Ok((self.create(name, flags, perm, gid).await?, Opening::default()));
+        }
+        let name = checked(name.as_ref())?;
+        let flags = flags | OpenFlags::CREAT;
+        let create = |fid| Tmsg::Lcreate { fid, name, flags: flags.to_wire(), mode: perm, gid };
+        self.early(&[], Qid::default(), flags, create).await
     }
 
     /// Opens the file of this name in this directory, and makes it first where it does not exist (the algorithm of

@@ -22,7 +22,10 @@ async fn one(client: &Client, root: &File, rng: &mut Rng) -> (usize, usize, Resu
         1 => root.walk_attr(path, GetMask::BASIC).await.map(|(_, attr)| attr.size),
         2 => root.open_read(path, flags, 100).await.map(|(_, data)| data.len() as u64),
         3 => root.create(format!("{path}n{}", rng.below(4)), flags, 0o644, NOGID).await.map(|_| 0),
-        4 => match client.attach_walk("u", NOUID, "", path, GetMask::BASIC).await {
+        4 => match client
+            .attach_then("u", NOUID, "", async |root| root.walk_attr(path, GetMask::BASIC).await)
+            .await
+        {
             Ok((_root, walked)) => walked.map(|(_, attr)| attr.size),
             Err(error) => Err(error),
         },

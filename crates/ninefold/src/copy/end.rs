@@ -146,6 +146,7 @@ impl Dir {
     /// Whether both are one directory, perhaps seen from two sides: what is made in one is there in the other.
     pub async fn is(&self, other: &Dir) -> Result<bool> {
         let probe = self.create(temp_name().as_bytes(), &Aside::default()).await?;
+        probe.ready().await?;
         let seen = other.stat(probe.name()).await.is_ok();
         probe.discard().await;
         Ok(seen)
@@ -412,6 +413,14 @@ impl Sink {
         }
     }
 
+    /// It is made, or why not.
+    async fn ready(&self) -> Result<()> {
+        match self {
+            Sink::Local(_) => Ok(()),
+            Sink::Remote(temp) => temp.ready().await,
+        }
+    }
+
     /// The name it has until it is whole.
     fn name(&self) -> &[u8] {
         match self {
@@ -450,8 +459,9 @@ pub struct Pumped<'a, F> {
 /// where it must: to be summed, or because one side knows no better way.
 pub async fn pump(source: &Source, sink: &Sink, also: Pumped<'_, impl FnMut(usize)>) -> Result<u64> {
     let moved = move_all(source, sink, also).await;
-    // Where it could not even be opened, that is why nothing has come.
+    // Where it could not even be opened, or the other one not be made, that is why nothing has come.
     source.ready().await?;
+    sink.ready().await?;
     moved
 }
 

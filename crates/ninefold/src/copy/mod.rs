@@ -145,12 +145,17 @@ fn local_source(path: &Path, follow: bool) -> Result<Source> {
 }
 
 async fn remote_source(sessions: &Sessions, place: &Place, follow: bool) -> Result<Source> {
-    let dial::Found { root, file, names, attr } = sessions.find(place, follow, GetMask::BASIC).await?;
+    let dial::Sought { found, parent } = sessions.seek(place, follow, GetMask::BASIC).await?;
+    let dial::Found { root, file, names, attr } = found?;
     let meta = Meta::from(&attr);
     let (dir, name) = match names.split_last() {
-        Some((name, [])) if !is_inside(&place.path) => (remote::Dir::from(root), name.clone()),
         Some((name, parents)) if !is_inside(&place.path) => {
-            (remote::Dir::new(root.walk(parents.join(&b'/')).await?), name.clone())
+            let dir = match parent {
+                Some(dir) => dir,
+                None if parents.is_empty() => root,
+                None => Rc::new(root.walk(parents.join(&b'/')).await?),
+            };
+            (remote::Dir::from(dir), name.clone())
         }
         _ => (remote::Dir::new(file), Vec::new()),
     };
@@ -207,7 +212,8 @@ async fn remote_destination(
     several: bool,
     mark: impl Fn(&[u8]) -> Option<Vec<u8>>,
 ) -> Result<Destination> {
-    let known = match sessions.find(place, true, GetMask::BASIC).await {
+    let dial::Sought { found, parent } = sessions.seek(place, true, GetMask::BASIC).await?;
+    let known = match found {
         Ok(dial::Found { file, .. }) if file.qid().is_dir() => {
             if let Some((_, name)) = place.split()
                 && let Some(mark) = mark(name)
@@ -231,7 +237,10 @@ async fn remote_destination(
         Some(dial::Found { file, attr, .. }) => remote::is_more(file.qid(), &Meta::from(&attr)),
         None => false,
     };
-    let (dir, name) = sessions.parent(place).await?;
+    let (dir, name) = match (parent, place.split()) {
+        (Some(dir), Some((_, name))) => (dir, name),
+        _ => sessions.parent(place).await?,
+    };
     let target = Target::named(Dir::Remote(dir.into()));
     Ok(Destination { target, new: Some(name.to_vec()), in_place })
 }

@@ -141,14 +141,17 @@ impl Dir {
     pub async fn create(&self, name: &[u8], aside: &Aside) -> Result<Temp> {
         let (dir, is_l) = (&self.0, self.0.client().dialect().is_l());
         let flags = if aside.read_back { OpenFlags::RDWR } else { OpenFlags::WRITE };
-        let end = |file, fate| Temp::new(file, dir, name, fate);
+        let end = |file, fate| Temp::new((file, Opening::default()), dir, name, fate);
         if let Some(part) = &aside.part {
             return self.create_part(name, part, flags, aside.size).await;
         }
         if is_l || aside.read_back {
             let temp = temp_name().into_bytes();
-            let file = Making::begin(dir.clone(), temp.clone(), flags).await?;
-            return Ok(end(file, Fate::Renamed(temp)));
+            let dir_of_it = dir.clone();
+            let (called, flags) = (temp.clone(), flags | OpenFlags::EXCL);
+            let create = async move { dir_of_it.create_early(&called, flags, 0o600, NOGID).await };
+            let making = Making::begin(dir.clone(), temp.clone(), create).await?;
+            return Ok(Temp::new(making, dir, name, Fate::Renamed(temp)));
         }
         match dir.create(name, flags, 0o600, NOGID).await {
             Ok(file) => Ok(end(file, Fate::New)),
@@ -163,14 +166,21 @@ impl Dir {
     /// A part that is there is continued, if it can be.
     async fn create_part(&self, name: &[u8], part: &[u8], flags: OpenFlags, size: u64) -> Result<Temp> {
         let dir = &self.0;
-        let make = || Making::begin(dir.clone(), part.to_vec(), flags);
-        let end = |file, had| {
-            let mut temp = Temp::new(file, dir, name, Fate::Renamed(part.to_vec()));
+        let make = || {
+            let (parent, called, flags) = (dir.clone(), part.to_vec(), flags | OpenFlags::EXCL);
+            let create = async move {
+                let made = parent.create(&called, flags, 0o600, NOGID).await;
+                made.map(|file| (file, Opening::default()))
+            };
+            Making::begin(dir.clone(), part.to_vec(), create)
+        };
+        let end = |making, had| {
+            let mut temp = Temp::new(making, dir, name, Fate::Renamed(part.to_vec()));
             (temp.had, temp.calm) = (had, true);
             temp
         };
         let refused = match make().await {
-            Ok(file) => return Ok(end(file, 0)),
+            Ok(made) => return Ok(end(made, 0)),
             Err(e) if e.is_disconnect() => return Err(e.into()),
             Err(e) => e,
         };
@@ -182,7 +192,7 @@ impl Dir {
             dir.unlink(part, false).await?;
             return Ok(end(make().await?, 0));
         }
-        let temp = end(there.open_here(flags).await?, meta.size);
+        let temp = end((there.open_here(flags).await?, Opening::default()), meta.size);
         temp.stays.set(true);
         Ok(temp)
     }
@@ -193,7 +203,7 @@ impl Dir {
 
     pub async fn open_in_place(&self, name: &[u8]) -> Result<Temp> {
         let file = self.0.open(name, OpenFlags::WRITE).await?;
-        Ok(Temp::new(file, &self.0, name, Fate::AsItIs))
+        Ok(Temp::new((file, Opening::default()), &self.0, name, Fate::AsItIs))
     }
 
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
@@ -271,18 +281,17 @@ struct Making {
     name: Vec<u8>,
 }
 
-type Create = dyn Future<Output = Result<File, Error>>;
+type Made = Result<(File, Opening), Error>;
+type Create = dyn Future<Output = Made>;
 
 impl Making {
-    fn begin(dir: Rc<File>, name: Vec<u8>, flags: OpenFlags) -> Making {
-        let (parent, temp, flags) = (dir.clone(), name.clone(), flags | OpenFlags::EXCL);
-        let create = async move { parent.create(&temp, flags, 0o600, NOGID).await };
+    fn begin(dir: Rc<File>, name: Vec<u8>, create: impl Future<Output = Made> + 'static) -> Making {
         Making { create: Some(Box::pin(create)), dir, name }
     }
 }
 
 impl Future for Making {
-    type Output = Result<File, Error>;
+    type Output = Made;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let create = self.create.as_mut().expect("it is not asked again");
@@ -297,8 +306,8 @@ impl Drop for Making {
         let Some(create) = self.create.take() else { return };
         let (dir, name) = (self.dir.clone(), std::mem::take(&mut self.name));
         clean_up(async move {
-            if create.await.is_ok() {
-                drop(dir.unlink(&name, false).await);
+            if let Ok(made) = create.await {
+                remove(&dir, &made.into(), &name).await;
             }
         });
     }
@@ -311,7 +320,7 @@ pub fn is_more(qid: Qid, meta: &Meta) -> bool {
 
 /// A file that is being written.
 pub struct Temp {
-    file: File,
+    file: Rc<Written>,
     dir: Rc<File>,
     name: Vec<u8>,
     fate: Fate,
@@ -321,6 +330,31 @@ pub struct Temp {
     pub stays: Cell<bool>,
     /// Its mode and time come before its name: who sees the name sees the time.
     calm: bool,
+}
+
+/// A file that is open, or being made.
+struct Written {
+    file: File,
+    opening: AsyncMutex<Opening>,
+}
+
+impl From<(File, Opening)> for Written {
+    fn from((file, opening): (File, Opening)) -> Written {
+        Written { file, opening: AsyncMutex::new(opening) }
+    }
+}
+
+impl Written {
+    async fn ready(&self) -> Result<(), Error> {
+        self.opening.lock().await.wait(&self.file).await
+    }
+}
+
+/// Removes a file, if it was made.
+async fn remove(dir: &File, file: &Written, name: &[u8]) {
+    if file.ready().await.is_ok() {
+        drop(dir.unlink(name, false).await);
+    }
 }
 
 /// What becomes of a file.
@@ -336,9 +370,9 @@ enum Fate {
 }
 
 impl Temp {
-    fn new(file: File, dir: &Rc<File>, name: &[u8], fate: Fate) -> Temp {
+    fn new(made: (File, Opening), dir: &Rc<File>, name: &[u8], fate: Fate) -> Temp {
         let (dir, name) = (dir.clone(), name.to_vec());
-        Temp { file, dir, name, fate, had: 0, stays: Cell::new(false), calm: false }
+        Temp { file: Rc::new(made.into()), dir, name, fate, had: 0, stays: Cell::new(false), calm: false }
     }
 
     /// What it is called for now.
@@ -356,7 +390,9 @@ impl Temp {
 
     pub async fn discard(mut self) {
         let gone = match self.fate {
-            Fate::Renamed(_) | Fate::New => self.dir.unlink(self.name(), false).await.is_ok(),
+            Fate::Renamed(_) | Fate::New => {
+                self.file.ready().await.is_err() || self.dir.unlink(self.name(), false).await.is_ok()
+            }
             Fate::Old | Fate::AsItIs => true,
         };
         if gone {
@@ -365,13 +401,18 @@ impl Temp {
     }
 
     pub fn file(&self) -> &File {
-        &self.file
+        &self.file.file
+    }
+
+    /// It is made, or could not be: what has been asked of it meanwhile has failed then.
+    pub async fn ready(&self) -> Result<()> {
+        Ok(self.file.ready().await?)
     }
 
     pub async fn keep(mut self, meta: &Meta, preserve: bool) -> Result<()> {
         match &self.fate {
             Fate::Renamed(temp) if self.calm => {
-                dress(&self.file, meta, preserve).await?;
+                dress(self.file(), meta, preserve).await?;
                 self.rename(temp).await?;
                 self.fate = Fate::AsItIs;
                 Ok(())
@@ -379,13 +420,13 @@ impl Temp {
             Fate::Renamed(temp) => {
                 // Neither needs the other, and both are one round trip.
                 let renamed = self.rename(temp);
-                let (dressed, renamed) = join(dress(&self.file, meta, preserve), renamed).await;
+                let (dressed, renamed) = join(dress(self.file(), meta, preserve), renamed).await;
                 renamed?;
                 self.fate = Fate::AsItIs;
                 dressed
             }
             Fate::New | Fate::Old => {
-                dress(&self.file, meta, preserve).await?;
+                dress(self.file(), meta, preserve).await?;
                 self.fate = Fate::AsItIs;
                 Ok(())
             }
@@ -412,7 +453,7 @@ impl Temp {
     }
 
     async fn is_there(&self) -> bool {
-        self.dir.walk(&self.name).await.is_ok_and(|there| there.qid().path == self.file.qid().path)
+        self.dir.walk(&self.name).await.is_ok_and(|there| there.qid().path == self.file().qid().path)
     }
 }
 
@@ -426,8 +467,8 @@ impl Drop for Temp {
             Fate::New => std::mem::take(&mut self.name),
             Fate::Old | Fate::AsItIs => return,
         };
-        let dir = self.dir.clone();
-        clean_up(async move { drop(dir.unlink(&name, false).await) });
+        let (dir, file) = (self.dir.clone(), self.file.clone());
+        clean_up(async move { remove(&dir, &file, &name).await });
     }
 }
 
