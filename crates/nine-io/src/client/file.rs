@@ -270,7 +270,8 @@ impl fmt::Debug for File {
     }
 }
 
-/// What has not been said yet about a file of [`File::open_early`] or [`File::create_early`]: the walk, the open, the names.
+/// What has not been said yet about a file of [`File::open_early`] or [`File::create_early`]: the walk, the open or
+/// create, the names.
 #[derive(Default)]
 pub struct Opening(Option<Box<Unsaid>>);
 
