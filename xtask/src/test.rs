@@ -39,7 +39,19 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
 /// Every order in which threads can meet at a wait and its wake-up, by loom.
 fn wake_ups(steps: &mut Steps) -> Result<(), Failed> {
     let mut tests = cargo(&["test", "--release", "--lib"]);
-    tests.args(["-p", "nine-io", "-p", "nine-mux", "-p", "nine-net", "-p", "nine-servers", "any_order"]);
+    tests.args([
+        "-p",
+        "nine-io",
+        "-p",
+        "nine-mux",
+        "-p",
+        "nine-net",
+        "-p",
+        "nine-servers",
+        "-p",
+        "nine-stream",
+    ]);
+    tests.arg("any_order");
     tests.env("RUSTFLAGS", "--cfg nine_loom").env("CARGO_TARGET_DIR", "target/loom");
     steps.run("wake-ups", &mut tests)
 }
@@ -83,12 +95,12 @@ fn no_std(steps: &mut Steps) -> Result<(), Failed> {
     steps.run("no_std on the host", &mut cargo(&probe))?;
     let target = Command::new("rustup").args(["target", "add", BARE]).stdin(Stdio::null()).output();
     if !target.is_ok_and(|output| output.status.success()) {
-        steps.not_covered(format!(
-            "nine-proto on bare metal (rustup cannot add {BARE}); it ran without std here"
-        ));
+        steps.not_covered(format!("nine-proto and nine-stream on bare metal (rustup cannot add {BARE})"));
         return Ok(());
     }
-    steps.run("no_std on bare metal", &mut cargo(&["build", "--package", "nine-proto", "--target", BARE]))
+    let rooms = ["--package", "nine-proto", "--package", "nine-stream"];
+    let build = ["build", "--no-default-features", "--target", BARE];
+    steps.run("no_std on bare metal", cargo(&build).args(rooms))
 }
 
 const BARE: &str = "x86_64-unknown-none";

@@ -26,6 +26,7 @@ mod scratch;
 mod server;
 mod stats;
 mod streaming;
+mod streams;
 mod turns;
 mod wire;
 
@@ -45,7 +46,8 @@ struct Experiment {
     run: fn(Pace, Option<&str>) -> io::Result<Report>,
 }
 
-const EXPERIMENTS: &[Experiment] = &[rpc::EXPERIMENT, mux::EXPERIMENT, streaming::EXPERIMENT];
+const EXPERIMENTS: &[Experiment] =
+    &[rpc::EXPERIMENT, mux::EXPERIMENT, streaming::EXPERIMENT, streams::EXPERIMENT];
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();

@@ -40,6 +40,20 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Puts this thread where the client is to be.
+    pub fn stand_near(self) -> io::Result<()> {
+        self.arrange(&[])
+    }
+
+    /// Puts this thread where the server is to be.
+    pub fn stand_far(self) -> io::Result<()> {
+        let all = processors();
+        let mine = if self == Self::Free { all } else { &all[..1] };
+        Ok(sched_setaffinity(None, &set(mine))?)
+    }
+}
+
 /// Looks which processors we may use, before anything is pinned.
 pub fn remember() {
     processors();

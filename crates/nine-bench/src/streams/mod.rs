@@ -1,0 +1,251 @@
+//! `streams`: what modules and queues cost. Presotto's two programs, 64 KiB writes for throughput and one byte to and
+//! fro for latency, over our pipes and over those of the kernel, two threads each (*Multiprocessor Streams*, Table 1).
+//!
+//! In: kinds of connections, each made anew for every turn. Out: rows and keys.
+
+mod plumbing;
+
+use std::io;
+use std::time::Instant;
+
+use self::plumbing::{Ends, Plumbing};
+use crate::args::Pace;
+use crate::parts::{Part, chosen};
+use crate::place::Place;
+use crate::report::{Race, Report, Row, Turn, interleave};
+use crate::stats::median;
+use crate::{Experiment, place};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "streams",
+    what: "pipes of ours with 0 to 8 modules against pipe(2), socketpair(2) and TCP: throughput and round trip",
+    run,
+};
+
+/// Bytes of one write, as in the seed.
+const WRITE: usize = 64 << 10;
+/// How many modules are pushed.
+const PUSHED: [usize; 4] = [0, 1, 4, 8];
+
+fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+    let parts = chosen(&PARTS, only)?;
+    let mut report = Report::default();
+    let cores = place::count();
+    report
+        .notes
+        .push(format!("{cores} processors; same core: both threads on one of them, cross: each on its own"));
+    report.notes.push("every write is filled by its writer; the peer and the limit do the same work".into());
+    for (_, measure) in parts {
+        measure(&pace, &mut report)?;
+    }
+    report.order(&KEYS);
+    report.keys.push(("rounds", pace.rounds().to_string()));
+    Ok(report)
+}
+
+const PARTS: [Part<Pace>; 3] = [("copy", copy), ("move", hand_over), ("rtt", round_trip)];
+
+const KEYS: [&str; 10] = [
+    "pipe_copy_vs_linux_pipe",
+    "pipe_move_vs_linux_pipe",
+    "rtt_vs_socketpair",
+    "module_ns",
+    "pipe_copy_same_core_vs_linux_pipe",
+    "pipe_move_same_core_vs_linux_pipe",
+    "rtt_same_core_vs_socketpair",
+    "il_vs_tcp",
+    "il_rtt_vs_udp",
+    "net_vs_relay",
+];
+
+/// What the two threads do with the bytes.
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    /// Fills a buffer, copies it in; copies it out.
+    Copy,
+    /// Fills what is handed over; reads every byte of it.
+    Move,
+}
+
+/// Bytes of one turn.
+fn volume(pace: Pace) -> usize {
+    pace.of(1 << 30, 256 << 20, 4 << 20)
+}
+
+fn copy(pace: &Pace, report: &mut Report) -> io::Result<()> {
+    throughput(*pace, report, Work::Copy, ["pipe_copy_vs_linux_pipe", "pipe_copy_same_core_vs_linux_pipe"])
+}
+
+fn hand_over(pace: &Pace, report: &mut Report) -> io::Result<()> {
+    throughput(*pace, report, Work::Move, ["pipe_move_vs_linux_pipe", "pipe_move_same_core_vs_linux_pipe"])
+}
+
+fn throughput(pace: Pace, report: &mut Report, work: Work, keys: [&'static str; 2]) -> io::Result<()> {
+    let verb = if work == Work::Copy { "copied" } else { "handed over, read" };
+    for (place, key) in [Place::Cross, Place::Same].into_iter().zip(keys) {
+        let label = place.label();
+        let turn = |plumbing| -> Option<Turn<'static>> {
+            Some(Box::new(move || gigabytes_a_second(plumbing, work, place, volume(pace))))
+        };
+        let limit = || -> Option<Turn<'static>> { Some(Box::new(move || Ok(alone(work, volume(pace))))) };
+        let mut races = Vec::new();
+        for (what, plumbing) in
+            [("pipe(2)", Plumbing::Pipe), ("socketpair(2)", Plumbing::Socketpair), ("TCP", Plumbing::Tcp)]
+        {
+            races.push(Race {
+                what: format!("64 KiB {verb}, {label}: ours / {what}"),
+                unit: "GB/s",
+                turns: [turn(Plumbing::Ours(0)), turn(plumbing), limit()],
+            });
+        }
+        for pushed in PUSHED.into_iter().skip(1) {
+            races.push(Race {
+                what: format!("64 KiB {verb}, {label}, {pushed} modules: ours / pipe(2)"),
+                unit: "GB/s",
+                turns: [turn(Plumbing::Ours(pushed)), turn(Plumbing::Pipe), None],
+            });
+        }
+        let rows = interleave(pace.rounds(), pace.patience(), races)?;
+        report.key(key, rows[0].vs_peer());
+        rows.into_iter().for_each(|row| {
+            report.push(row);
+        });
+    }
+    if work == Work::Move {
+        modules(pace, report)?;
+    }
+    Ok(())
+}
+
+/// What a module costs a block, where nothing else is done: one thread puts a block and takes it out.
+fn modules(pace: Pace, report: &mut Report) -> io::Result<()> {
+    let races = PUSHED.into_iter().map(|pushed| -> Race<'static> {
+        let turn: Turn<'static> =
+            Box::new(move || Ok(plumbing::nanos_a_block(pushed, pace.of(2_000_000, 500_000, 1000))));
+        Race {
+            what: format!("a block through {pushed} modules, one thread"),
+            unit: "ns",
+            turns: [Some(turn), None, None],
+        }
+    });
+    let rows = interleave(pace.rounds(), pace.patience(), races.collect())?;
+    let cost = |row: &Row| median(&row.ours).unwrap_or_default();
+    let most = PUSHED[PUSHED.len() - 1];
+    report.key("module_ns", Some((cost(&rows[PUSHED.len() - 1]) - cost(&rows[0])) / most as f64));
+    rows.into_iter().for_each(|row| {
+        report.push(row);
+    });
+    Ok(())
+}
+
+fn round_trip(pace: &Pace, report: &mut Report) -> io::Result<()> {
+    let pace = *pace;
+    for (place, key) in [(Place::Cross, "rtt_vs_socketpair"), (Place::Same, "rtt_same_core_vs_socketpair")] {
+        let turn = |plumbing| -> Option<Turn<'static>> {
+            Some(Box::new(move || micros_a_round_trip(plumbing, place, pace.of(20_000, 5_000, 100))))
+        };
+        let mut races = Vec::new();
+        for (what, plumbing) in
+            [("socketpair(2)", Plumbing::Socketpair), ("pipe(2)", Plumbing::Pipe), ("TCP", Plumbing::Tcp)]
+        {
+            races.push(Race {
+                what: format!("one byte to and fro, {}: ours / {what}", place.label()),
+                unit: "us",
+                turns: [turn(Plumbing::Ours(0)), turn(plumbing), turn(Plumbing::Park)],
+            });
+        }
+        for pushed in PUSHED.into_iter().skip(1) {
+            races.push(Race {
+                what: format!(
+                    "one byte to and fro, {}, {pushed} modules: ours / socketpair(2)",
+                    place.label()
+                ),
+                unit: "us",
+                turns: [turn(Plumbing::Ours(pushed)), turn(Plumbing::Socketpair), None],
+            });
+        }
+        let rows = interleave(pace.rounds(), pace.patience(), races)?;
+        report.key(key, rows[0].vs_peer());
+        rows.into_iter().for_each(|row| {
+            report.push(row);
+        });
+    }
+    Ok(())
+}
+
+/// The seed's first program.
+fn gigabytes_a_second(plumbing: Plumbing, work: Work, place: Place, bytes: usize) -> io::Result<f64> {
+    let Ends { mut near, mut far } = plumbing.make()?;
+    let begun = Instant::now();
+    let reader = std::thread::spawn(move || -> io::Result<usize> {
+        place.stand_far()?;
+        let (mut seen, mut buf) = (0, vec![0; WRITE]);
+        loop {
+            let n = match work {
+                Work::Copy => far.read(&mut buf)?,
+                Work::Move => far.look(&mut buf)?,
+            };
+            if n == 0 {
+                return Ok(seen);
+            }
+            seen += n;
+        }
+    });
+    place.stand_near()?;
+    let mut buf = vec![0; WRITE];
+    for n in 0..bytes / WRITE {
+        match work {
+            Work::Copy => {
+                buf.fill(n as u8);
+                near.write(&buf)?;
+            }
+            Work::Move => near.give(n as u8, &mut buf)?,
+        }
+    }
+    drop(near);
+    let seen = reader.join().map_err(|_| io::Error::other("the reader has failed"))??;
+    crate::turns::rate(begun, seen as u64, (bytes / WRITE * WRITE) as u64)
+}
+
+/// The same work on the same bytes by one thread, with nothing between.
+fn alone(work: Work, bytes: usize) -> f64 {
+    let (mut from, mut between, mut to) = (vec![0u8; WRITE], vec![0u8; WRITE], vec![0u8; WRITE]);
+    let begun = Instant::now();
+    for n in 0..bytes / WRITE {
+        from.fill(n as u8);
+        match work {
+            Work::Copy => {
+                between.copy_from_slice(std::hint::black_box(&from));
+                to.copy_from_slice(std::hint::black_box(&between));
+                std::hint::black_box(&to);
+            }
+            Work::Move => drop(std::hint::black_box(plumbing::sum(std::hint::black_box(&from)))),
+        }
+    }
+    (bytes / WRITE * WRITE) as f64 / begun.elapsed().as_secs_f64() / 1e9
+}
+
+/// The seed's second program.
+fn micros_a_round_trip(plumbing: Plumbing, place: Place, trips: u32) -> io::Result<f64> {
+    let Ends { mut near, mut far } = plumbing.make()?;
+    let echo = std::thread::spawn(move || -> io::Result<()> {
+        place.stand_far()?;
+        let mut byte = [0];
+        while far.read(&mut byte)? == 1 {
+            far.write(&byte)?;
+        }
+        Ok(())
+    });
+    place.stand_near()?;
+    let (begun, mut byte) = (Instant::now(), [7]);
+    for _ in 0..trips {
+        near.write(&byte)?;
+        if near.read(&mut byte)? != 1 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    let took = begun.elapsed();
+    drop(near);
+    echo.join().map_err(|_| io::Error::other("the echo has failed"))??;
+    Ok(took.as_secs_f64() * 1e6 / f64::from(trips))
+}

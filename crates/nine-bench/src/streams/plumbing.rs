@@ -1,0 +1,249 @@
+//! Connections of two threads: ours, the kernel's, and none.
+
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Instant;
+
+use nine_stream::{Block, Fault, Halves, Limit, Make, Modules, Pass, Pool, Stream, pipe};
+
+use super::WRITE;
+
+/// What lies between the two threads.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Plumbing {
+    /// A pipe of ours, so many modules pushed on its near end.
+    Ours(usize),
+    Pipe,
+    Socketpair,
+    Tcp,
+    /// Nothing but a counter, and a thread that is woken when it has changed.
+    Park,
+}
+
+pub(super) struct Ends {
+    pub(super) near: Box<dyn End>,
+    pub(super) far: Box<dyn End>,
+}
+
+/// One end, blocking.
+pub(super) trait End: Send {
+    /// Some bytes; 0 at the end.
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// All of them.
+    fn write(&mut self, buf: &[u8]) -> io::Result<()>;
+
+    /// Looks at every byte of what comes.
+    fn look(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.read(buf)?;
+        std::hint::black_box(sum(&buf[..n]));
+        Ok(n)
+    }
+
+    /// Gives [`WRITE`] bytes of this value away.
+    fn give(&mut self, value: u8, buf: &mut [u8]) -> io::Result<()> {
+        buf.fill(value);
+        self.write(buf)
+    }
+}
+
+/// Of all bytes, eight at a time.
+pub(super) fn sum(bytes: &[u8]) -> u64 {
+    let (eights, rest) = bytes.as_chunks::<8>();
+    let of_eights = eights.iter().fold(0u64, |sum, eight| sum.wrapping_add(u64::from_ne_bytes(*eight)));
+    rest.iter().fold(of_eights, |sum, &byte| sum.wrapping_add(byte.into()))
+}
+
+impl Plumbing {
+    pub(super) fn make(self) -> io::Result<Ends> {
+        let ends = |near: Box<dyn End>, far: Box<dyn End>| Ok(Ends { near, far });
+        match self {
+            Self::Ours(pushed) => {
+                let (near, far) = ours(pushed);
+                ends(Box::new(near), Box::new(far))
+            }
+            Self::Pipe => {
+                let (there, back) = (io::pipe()?, io::pipe()?);
+                ends(Box::new(TwoWays(back.0, there.1)), Box::new(TwoWays(there.0, back.1)))
+            }
+            Self::Socketpair => {
+                let (near, far) = UnixStream::pair()?;
+                ends(Box::new(Socket(near)), Box::new(Socket(far)))
+            }
+            Self::Tcp => {
+                let listener = TcpListener::bind("127.0.0.1:0")?;
+                let near = TcpStream::connect(listener.local_addr()?)?;
+                let far = listener.accept()?.0;
+                near.set_nodelay(true)?;
+                far.set_nodelay(true)?;
+                ends(Box::new(Socket(near)), Box::new(Socket(far)))
+            }
+            Self::Park => {
+                let both = Arc::<[Bell; 2]>::default();
+                ends(
+                    Box::new(Parked { bells: both.clone(), side: 0 }),
+                    Box::new(Parked { bells: both, side: 1 }),
+                )
+            }
+        }
+    }
+}
+
+fn ours(pushed: usize) -> (Stream, Stream) {
+    let pass = |_: &str| Ok::<_, Fault>(Halves { up: Box::new(Pass), down: Box::new(Pass) });
+    let make = Make {
+        modules: Modules::default().with("pass", pass),
+        limit: Limit { bytes: 4 * WRITE, blocks: 256 },
+        ..Make::new(Pool::new(4 << 20))
+    };
+    let (near, far) = pipe(&make);
+    for _ in 0..pushed {
+        near.push("pass").expect("nothing is under way");
+    }
+    (near, far)
+}
+
+/// Of a block that is put on one end and taken out of the other, with its memory.
+pub(super) fn nanos_a_block(pushed: usize, times: u32) -> f64 {
+    let (near, far) = ours(pushed);
+    let memory = Block::from(vec![0; WRITE]);
+    let mut block = Some(memory);
+    let begun = Instant::now();
+    for _ in 0..times {
+        let mut given = block.take().expect("it has come back");
+        given.delim = true;
+        wait(near.put(given)).expect("it is open");
+        block = wait(far.read_block()).expect("it is open");
+    }
+    begun.elapsed().as_secs_f64() * 1e9 / f64::from(times)
+}
+
+impl End for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        wait(Stream::read(self, buf)).map_err(io::Error::other)
+    }
+
+    fn write(&mut self, buf: &[u8]) -> io::Result<()> {
+        wait(Stream::write(self, buf)).map_err(io::Error::other).map(drop)
+    }
+
+    fn look(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        let block = wait(self.read_block()).map_err(io::Error::other)?;
+        Ok(block.map_or(0, |block| {
+            std::hint::black_box(sum(block.data()));
+            block.len()
+        }))
+    }
+
+    fn give(&mut self, value: u8, _: &mut [u8]) -> io::Result<()> {
+        let mut block = wait(self.pool().alloc(WRITE));
+        block.room().into_iter().for_each(|room| room.fill(value));
+        block.filled(WRITE);
+        block.delim = true;
+        wait(self.put(block)).map_err(io::Error::other)
+    }
+}
+
+struct Socket<S>(S);
+
+impl<S: Read + Write + Send> End for Socket<S> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf)
+    }
+
+    fn write(&mut self, buf: &[u8]) -> io::Result<()> {
+        self.0.write_all(buf)
+    }
+}
+
+struct TwoWays(io::PipeReader, io::PipeWriter);
+
+impl End for TwoWays {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf)
+    }
+
+    fn write(&mut self, buf: &[u8]) -> io::Result<()> {
+        self.1.write_all(buf)
+    }
+}
+
+/// What a byte costs where nothing carries it: the waking of a thread.
+struct Parked {
+    bells: Arc<[Bell; 2]>,
+    side: usize,
+}
+
+#[derive(Default)]
+struct Bell {
+    /// Bytes that were written and not read; the highest bit: the writer has gone.
+    count: AtomicU32,
+    reader: std::sync::OnceLock<Thread>,
+}
+
+const GONE: u32 = 1 << 31;
+
+impl Parked {
+    fn ring(&self, by: u32) {
+        let bell = &self.bells[1 - self.side];
+        bell.count.fetch_add(by, Ordering::Release);
+        bell.reader.get().into_iter().for_each(Thread::unpark);
+    }
+}
+
+impl End for Parked {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        let bell = &self.bells[self.side];
+        bell.reader.get_or_init(thread::current);
+        loop {
+            match bell.count.load(Ordering::Acquire) {
+                0 => thread::park(),
+                GONE => return Ok(0),
+                _ => {
+                    bell.count.fetch_sub(1, Ordering::Relaxed);
+                    return Ok(1);
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, _: &[u8]) -> io::Result<()> {
+        self.ring(1);
+        Ok(())
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        self.ring(GONE);
+    }
+}
+
+/// Runs a future on this thread, which sleeps while it waits.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    struct Sleeper(Thread);
+    impl Wake for Sleeper {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    thread_local! {
+        static WAKER: Waker = Arc::new(Sleeper(thread::current())).into();
+    }
+    let mut future = pin!(future);
+    WAKER.with(|waker| {
+        loop {
+            match future.as_mut().poll(&mut Context::from_waker(waker)) {
+                Poll::Ready(done) => return done,
+                Poll::Pending => thread::park(),
+            }
+        }
+    })
+}

@@ -1,0 +1,234 @@
+//! Blocks: what is passed through a stream, and chains of them.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::{fmt, mem};
+
+use bytes::Bytes;
+
+use crate::pool::{Memory, give_back};
+
+/// Bytes between a read and a write pointer, in memory of a [`Pool`](crate::Pool) or of somebody else.
+///
+/// Several blocks may lie in one memory ([`Block::split_to`]); it goes back when the last of them is dropped.
+pub struct Block {
+    memory: Held,
+    /// First byte that is not consumed.
+    rp: usize,
+    /// First byte that is not filled.
+    wp: usize,
+    /// A message ends with this block.
+    pub delim: bool,
+}
+
+enum Held {
+    Pool(Arc<Memory>),
+    Bytes(Bytes),
+}
+
+impl Block {
+    /// An empty block in memory of a pool.
+    pub(crate) fn new(memory: Arc<Memory>) -> Self {
+        Self { memory: Held::Pool(memory), rp: 0, wp: 0, delim: false }
+    }
+
+    /// Usable bytes.
+    pub fn len(&self) -> usize {
+        self.wp - self.rp
+    }
+
+    /// Whether there are none: a message may be empty.
+    pub fn is_empty(&self) -> bool {
+        self.rp == self.wp
+    }
+
+    /// The usable bytes.
+    pub fn data(&self) -> &[u8] {
+        match &self.memory {
+            Held::Pool(memory) => &memory.bytes()[self.rp..self.wp],
+            Held::Bytes(bytes) => &bytes[self.rp..self.wp],
+        }
+    }
+
+    /// The usable bytes, to be changed in place. `None`: the memory is not this block's alone.
+    pub fn data_mut(&mut self) -> Option<&mut [u8]> {
+        let range = self.rp..self.wp;
+        self.own(range)
+    }
+
+    /// The memory behind what is filled. `None`: it is not this block's alone, or is read only.
+    pub fn room(&mut self) -> Option<&mut [u8]> {
+        let wp = self.wp;
+        self.own(wp..usize::MAX)
+    }
+
+    /// So many bytes of [`Block::room`] have been filled.
+    ///
+    /// # Panics
+    /// There were not as many.
+    pub fn filled(&mut self, n: usize) {
+        let lim = match &self.memory {
+            Held::Pool(memory) => memory.bytes().len(),
+            Held::Bytes(_) => self.wp,
+        };
+        assert!(n <= lim - self.wp, "a block is filled beyond its limit");
+        self.wp += n;
+    }
+
+    /// Appends as much of `from` as there is room for, and says how much that was.
+    pub fn fill(&mut self, from: &[u8]) -> usize {
+        let n = match self.room() {
+            Some(room) => {
+                let n = room.len().min(from.len());
+                room[..n].copy_from_slice(&from[..n]);
+                n
+            }
+            None => 0,
+        };
+        self.wp += n;
+        n
+    }
+
+    /// Consumes `n` bytes from the front, or all if there are fewer.
+    pub fn advance(&mut self, n: usize) {
+        self.rp += n.min(self.len());
+    }
+
+    /// Forgets what is behind the first `n` bytes.
+    pub fn truncate(&mut self, n: usize) {
+        self.wp = self.wp.min(self.rp + n);
+    }
+
+    /// Takes the first `n` bytes (or all) into a block of their own in the same memory, without the delimiter.
+    pub fn split_to(&mut self, n: usize) -> Self {
+        let memory = match &self.memory {
+            Held::Pool(memory) => Held::Pool(memory.clone()),
+            Held::Bytes(bytes) => Held::Bytes(bytes.clone()),
+        };
+        let (rp, wp) = (self.rp, self.rp + n.min(self.len()));
+        self.rp = wp;
+        Self { memory, rp, wp, delim: false }
+    }
+
+    fn own(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+        let Held::Pool(memory) = &mut self.memory else { return None };
+        let bytes = Arc::get_mut(memory)?.bytes_mut();
+        let end = range.end.min(bytes.len());
+        Some(&mut bytes[range.start..end])
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Held::Pool(memory) = mem::replace(&mut self.memory, Held::Bytes(Bytes::new())) {
+            give_back(memory);
+        }
+    }
+}
+
+impl From<Bytes> for Block {
+    fn from(bytes: Bytes) -> Self {
+        let wp = bytes.len();
+        Self { memory: Held::Bytes(bytes), rp: 0, wp, delim: false }
+    }
+}
+
+impl From<Vec<u8>> for Block {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::from(bytes).into()
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self.data()
+    }
+}
+
+/// The bytes without a copy; the memory goes back with the last of them.
+impl From<Block> for Bytes {
+    fn from(block: Block) -> Self {
+        Bytes::from_owner(block)
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let delim = if self.delim { " delim" } else { "" };
+        write!(f, "block of {} bytes{delim}", self.len())
+    }
+}
+
+/// Blocks that are put at once: nothing comes between them.
+#[derive(Debug, Default)]
+pub struct Chain {
+    first: Option<Block>,
+    rest: VecDeque<Block>,
+}
+
+impl Chain {
+    /// Appends a block.
+    pub fn push(&mut self, block: Block) {
+        if self.first.is_none() {
+            self.first = Some(block);
+        } else {
+            self.rest.push_back(block);
+        }
+    }
+
+    /// Takes the first block.
+    pub fn pop(&mut self) -> Option<Block> {
+        let first = self.first.take()?;
+        if !self.rest.is_empty() {
+            self.first = self.rest.pop_front();
+        }
+        Some(first)
+    }
+
+    /// The blocks, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Block> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    /// Bytes in all blocks.
+    pub fn len(&self) -> usize {
+        self.iter().map(Block::len).sum()
+    }
+
+    /// How many blocks.
+    pub fn blocks(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    /// Whether there is no block, not even an empty one.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Whether a message ends with it.
+    pub fn ends_message(&self) -> bool {
+        self.rest.back().or(self.first.as_ref()).is_some_and(|last| last.delim)
+    }
+}
+
+impl From<Block> for Chain {
+    fn from(block: Block) -> Self {
+        Self { first: Some(block), rest: VecDeque::new() }
+    }
+}
+
+impl Iterator for Chain {
+    type Item = Block;
+
+    fn next(&mut self) -> Option<Block> {
+        self.pop()
+    }
+}
+
+impl Extend<Block> for Chain {
+    fn extend<I: IntoIterator<Item = Block>>(&mut self, blocks: I) {
+        blocks.into_iter().for_each(|block| self.push(block));
+    }
+}

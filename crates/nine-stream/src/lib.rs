@@ -1,0 +1,41 @@
+//! Streams: a conversation between a process and a device, with processing modules between them (D. L. Presotto,
+//! *Multiprocessor Streams for Plan 9*; `docs/streams.md`).
+//!
+//! In: blocks, put at either end; control text; wakers. Out: blocks, in order, and wake-ups. No runtime, no clock, no
+//! 9P: a task is what the paper calls a process.
+//!
+//! Always holds: what is put on one end comes to the other in the order of the puts, unless a module says otherwise or
+//! the stream is hung up; every queue has a limit, at which puts are refused until the queue is below half of it; who
+//! was refused is woken, in the order in which they came.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(any(feature = "std", nine_loom, test))]
+extern crate std;
+
+mod block;
+mod lock;
+mod module;
+mod pipe;
+mod pool;
+mod port;
+mod queue;
+mod stream;
+mod wait;
+mod way;
+
+pub use block::{Block, Chain};
+pub use module::{Control, Fault, Halves, Module, ModuleKind, Modules, Next, Pass};
+pub use pipe::pipe;
+pub use pool::{Alloc, CLASSES, Pool};
+pub use queue::{Limit, Queue};
+pub use stream::{Device, Make, Stream};
+
+#[cfg(all(test, nine_loom))]
+mod orders;
+
+/// The program of the documentation runs.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../../../docs/streams.md")]
+struct Documentation;

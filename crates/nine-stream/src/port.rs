@@ -1,0 +1,313 @@
+//! One end of a stream: a queue that is read, a direction that is written.
+//!
+//! Always holds: the bytes of one read follow each other in the stream, and so do those of one write: one reader and
+//! one writer have their turn at a time, the others wait in order.
+
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
+use crate::block::{Block, Chain};
+use crate::lock::{Mutex, lock};
+use crate::module::Fault;
+use crate::pool::{CLASSES, Pool};
+use crate::queue::{Limit, Queue};
+use crate::wait::{Ticket, Waiters, wake};
+use crate::way::{After, End, Hangup, Way};
+
+/// Reads that find the end before one is an error: who does not look at it shall not go on for ever.
+const ENDS: u32 = 3;
+/// The largest block that a write makes, bytes.
+const WRITE: usize = CLASSES[4];
+
+/// What has come to an end and waits to be read.
+pub(crate) struct Store(Mutex<State>);
+
+struct State {
+    queue: Queue,
+    readers: Waiters,
+    /// Bytes that the first of them wants at once, unless a message ends before.
+    wanted: usize,
+    hungup: Option<Hangup>,
+    /// Reads that have found the end.
+    ends: u32,
+}
+
+/// What a reader takes out.
+enum Taken {
+    Blocks(Chain),
+    End,
+}
+
+/// The end of a direction that comes to a [`Store`].
+pub(crate) struct ToStore(pub(crate) Arc<Store>);
+
+impl End for ToStore {
+    fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain> {
+        let mut state = lock(&self.0.0);
+        let put = state.queue.put(chain);
+        if state.is_readable(state.wanted) {
+            after.wakes.extend(state.readers.first());
+        }
+        put
+    }
+
+    fn hangup(&mut self, why: &Hangup, after: &mut After) {
+        let mut state = lock(&self.0.0);
+        state.hungup.get_or_insert_with(|| why.clone());
+        after.wakes.extend(state.readers.first());
+    }
+}
+
+impl State {
+    /// Whether there is a message, or as many bytes as are wanted, or no room for more.
+    fn is_readable(&self, want: usize) -> bool {
+        let Self { queue, hungup, .. } = self;
+        !queue.is_empty() && (queue.has_message() || queue.bytes() >= want || queue.has_refused())
+            || hungup.is_some()
+    }
+
+    /// Nothing will come any more.
+    fn end(&mut self) -> Result<Taken, Fault> {
+        self.ends = self.ends.saturating_add(1);
+        match &self.hungup {
+            Some(Some(fault)) => Err(fault.clone()),
+            _ if self.ends > ENDS => Err(Fault::new("the stream is hung up")),
+            _ => Ok(Taken::End),
+        }
+    }
+}
+
+impl Store {
+    pub(crate) fn new(limit: Limit) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            queue: Queue::new(limit),
+            readers: Waiters::default(),
+            wanted: 0,
+            hungup: None,
+            ends: 0,
+        })))
+    }
+
+    /// Takes out what a read of `want` bytes is to have; `None`: the first block. And whether those who were refused
+    /// are to be told.
+    fn poll_take(
+        &self,
+        waker: &Waker,
+        ticket: &mut Ticket,
+        want: Option<usize>,
+    ) -> (Poll<Result<Taken, Fault>>, bool) {
+        let mut state = lock(&self.0);
+        let wanted = want.unwrap_or(0);
+        let is_turn = state.readers.is_turn(ticket);
+        if !is_turn || !state.is_readable(wanted) {
+            if is_turn {
+                state.wanted = wanted;
+            }
+            state.readers.wait(ticket, waker);
+            return (Poll::Pending, false);
+        }
+        state.readers.leave(ticket);
+        let taken = match state.queue.is_empty() {
+            true => state.end(),
+            false => Ok(Taken::Blocks(state.queue.take(want))),
+        };
+        let relieved = state.queue.relieved();
+        let next = state.readers.first();
+        drop(state);
+        wake(next);
+        (Poll::Ready(taken), relieved)
+    }
+
+    fn leave(&self, ticket: &mut Ticket) {
+        if ticket.is_none() {
+            return;
+        }
+        let mut state = lock(&self.0);
+        let next = if state.readers.leave(ticket) { state.readers.first() } else { None };
+        drop(state);
+        wake(next);
+    }
+
+    pub(crate) fn clear(&self) {
+        lock(&self.0).queue.clear();
+    }
+
+    /// Bytes and blocks that wait.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let state = lock(&self.0);
+        (state.queue.bytes(), state.queue.blocks())
+    }
+}
+
+/// One end. See the module.
+pub(crate) struct Port {
+    /// What is read here.
+    pub(crate) store: Arc<Store>,
+    /// What fills it.
+    pub(crate) from: Arc<Way>,
+    /// What is written here.
+    pub(crate) to: Arc<Way>,
+    pub(crate) pool: Pool,
+    writers: Mutex<Writers>,
+}
+
+#[derive(Default)]
+struct Writers {
+    waiting: Waiters,
+    writing: bool,
+}
+
+impl Port {
+    pub(crate) fn new(store: Arc<Store>, from: Arc<Way>, to: Arc<Way>, pool: Pool) -> Self {
+        Self { store, from, to, pool, writers: Mutex::default() }
+    }
+
+    /// Reads into `buf`: as much as it holds, or up to where a message ends. 0: an empty message, or the end.
+    pub(crate) async fn read(&self, buf: &mut [u8]) -> Result<usize, Fault> {
+        let Taken::Blocks(chain) = self.take(Some(buf.len())).await? else { return Ok(0) };
+        let mut n = 0;
+        for block in chain {
+            buf[n..n + block.len()].copy_from_slice(block.data());
+            n += block.len();
+        }
+        Ok(n)
+    }
+
+    /// The first block, as it is. `None`: the end.
+    pub(crate) async fn read_block(&self) -> Result<Option<Block>, Fault> {
+        let Taken::Blocks(mut chain) = self.take(None).await? else { return Ok(None) };
+        Ok(chain.pop())
+    }
+
+    async fn take(&self, want: Option<usize>) -> Result<Taken, Fault> {
+        let mut reader = Reader { store: &self.store, ticket: None };
+        let mut relieved = false;
+        let taken = poll_fn(|cx| {
+            let (polled, low) = self.store.poll_take(cx.waker(), &mut reader.ticket, want);
+            relieved = low;
+            polled
+        })
+        .await;
+        if relieved {
+            self.from.pump();
+        }
+        taken
+    }
+
+    /// Writes all of `data` as one message. Whoever gives up in the middle of one hangs the stream up: nobody shall
+    /// take half a message for a whole one.
+    pub(crate) async fn write(&self, data: &[u8]) -> Result<usize, Fault> {
+        let mut writing = self.turn().await;
+        let mut rest = data;
+        loop {
+            let mut block = self.pool.alloc(rest.len().min(WRITE)).await;
+            rest = &rest[block.fill(&rest[..rest.len().min(WRITE)])..];
+            block.delim = rest.is_empty();
+            let mid = !block.delim;
+            self.to.put(block.into()).await?;
+            writing.mid = mid;
+            if !mid {
+                return Ok(data.len());
+            }
+        }
+    }
+
+    /// Puts a chain in the turn of a writer.
+    pub(crate) async fn put(&self, chain: Chain) -> Result<(), Fault> {
+        let _turn = self.turn().await;
+        self.to.put(chain).await
+    }
+
+    async fn turn(&self) -> Writing<'_> {
+        let mut writing = Writing { port: self, ticket: None, has: false, mid: false };
+        poll_fn(|cx| {
+            let mut writers = lock(&self.writers);
+            if writers.writing || !writers.waiting.is_turn(&writing.ticket) {
+                writers.waiting.wait(&mut writing.ticket, cx.waker());
+                return Poll::Pending;
+            }
+            writers.waiting.leave(&mut writing.ticket);
+            writers.writing = true;
+            writing.has = true;
+            Poll::Ready(())
+        })
+        .await;
+        writing
+    }
+
+    pub(crate) fn hangup(&self, why: &Hangup) {
+        let mut after = After::default();
+        self.to.hangup(why.clone(), &mut after);
+        self.from.hangup(why.clone(), &mut after);
+        after.wake();
+    }
+}
+
+/// Who waits to read; leaves when it goes.
+struct Reader<'p> {
+    store: &'p Store,
+    ticket: Ticket,
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.store.leave(&mut self.ticket);
+    }
+}
+
+/// Who writes, or waits to.
+struct Writing<'p> {
+    port: &'p Port,
+    ticket: Ticket,
+    has: bool,
+    mid: bool,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if self.mid {
+            self.port.hangup(&Some(Fault::new("a write was given up in the middle of a message")));
+        }
+        let mut writers = lock(&self.port.writers);
+        writers.writing &= !self.has;
+        let left = writers.waiting.leave(&mut self.ticket);
+        let next = if left || self.has { writers.waiting.first() } else { None };
+        drop(writers);
+        wake(next);
+    }
+}
+
+/// The end of a direction that goes on in another one: the way in which pipes are joined.
+pub(crate) struct Joined {
+    /// Where it goes on.
+    pub(crate) to: Arc<Way>,
+    /// Pumps the direction that ends here.
+    pub(crate) again: Waker,
+    pub(crate) ticket: Ticket,
+}
+
+impl End for Joined {
+    fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain> {
+        let mut given = Some(chain);
+        match self.to.poll_put(&self.again, &mut given, &mut self.ticket, after) {
+            Poll::Ready(Ok(())) => Ok(()),
+            Poll::Ready(Err(fault)) => {
+                after.fault.get_or_insert(fault);
+                Ok(())
+            }
+            Poll::Pending => Err(given.unwrap_or_default()),
+        }
+    }
+
+    fn hangup(&mut self, why: &Hangup, after: &mut After) {
+        // It may have been held by this.
+        self.again = Waker::noop().clone();
+        self.to.hangup(why.clone(), after);
+    }
+
+    fn hold(&mut self, way: Waker) {
+        self.again = way;
+        self.to.wait_on(&mut self.ticket, &self.again);
+    }
+}

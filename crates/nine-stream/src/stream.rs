@@ -1,0 +1,271 @@
+//! A stream: two directions between a process and a device, and the modules pushed between them.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::block::{Block, Chain};
+use crate::module::{Control, Fault, Modules};
+use crate::pool::Pool;
+use crate::port::{Port, Store, ToStore};
+use crate::queue::Limit;
+use crate::way::{After, Clock, Link, Way};
+
+/// What a stream is made of.
+#[derive(Clone)]
+pub struct Make {
+    /// Where the memory of writes comes from.
+    pub pool: Pool,
+    /// Of the queue at either end.
+    pub limit: Limit,
+    /// What may be pushed.
+    pub modules: Modules,
+    /// The time, for modules that have any.
+    pub clock: Clock,
+}
+
+impl Make {
+    /// Streams of this memory, with the usual limit, without modules and without a clock.
+    pub fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            limit: Limit::CONVERSATION,
+            modules: Modules::default(),
+            clock: Arc::new(|| Duration::ZERO),
+        }
+    }
+}
+
+/// The process' end of a stream. Clones are the same end; the last one that is dropped closes the stream.
+///
+/// Concurrency: any number of tasks read and write; each read and each write is one piece, in the order in which they
+/// were begun.
+#[derive(Clone)]
+pub struct Stream(Arc<Opened>);
+
+struct Opened {
+    port: Port,
+    modules: Modules,
+}
+
+/// The device's end: whoever carries messages between the stream and something outside of it. Dropping it hangs up.
+///
+/// Concurrency: several tasks may carry messages up at once; they come in the order in which their puts were let in.
+pub struct Device(Port);
+
+impl Stream {
+    /// A stream and its device's end.
+    pub fn new(make: &Make) -> (Self, Device) {
+        let (read, taken) = (Store::new(make.limit), Store::new(make.limit));
+        let up = Way::new(&make.clock, |_| ToStore(read.clone()));
+        let down = Way::new(&make.clock, |_| ToStore(taken.clone()));
+        Way::pair(&up, &down);
+        let device = Port::new(taken, down.clone(), up.clone(), make.pool.clone());
+        (Self::of(make, Port::new(read, up, down, make.pool.clone())), Device(device))
+    }
+
+    pub(crate) fn of(make: &Make, port: Port) -> Self {
+        Self(Arc::new(Opened { port, modules: make.modules.clone() }))
+    }
+
+    /// Reads into `buf`: as much as it holds, or up to where a message ends. 0 is an empty message, or the end; after
+    /// some of these the end is an error, and at once if the stream was hung up for one.
+    pub async fn read(&self, buf: &mut [u8]) -> Result<usize, Fault> {
+        self.0.port.read(buf).await
+    }
+
+    /// The next block, without a copy; it may be a part of a message. `None`: the end.
+    pub async fn read_block(&self) -> Result<Option<Block>, Fault> {
+        self.0.port.read_block().await
+    }
+
+    /// Writes `data` as one message. Given up in the middle, it hangs the stream up.
+    pub async fn write(&self, data: &[u8]) -> Result<usize, Fault> {
+        self.0.port.write(data).await
+    }
+
+    /// Puts blocks at once, without a copy. An error: the stream is hung up, and they are gone.
+    pub async fn put(&self, chain: impl Into<Chain>) -> Result<(), Fault> {
+        self.0.port.put(chain.into()).await
+    }
+
+    /// Puts blocks if there is room now; else they come back, with a fault if there never will be.
+    pub fn try_put(&self, chain: impl Into<Chain>) -> Result<(), (Chain, Option<Fault>)> {
+        self.0.port.to.try_put(chain.into())
+    }
+
+    /// Memory for blocks.
+    pub fn pool(&self) -> &Pool {
+        &self.0.port.pool
+    }
+
+    /// Does what a text written to `ctl` says: `push NAME ARGUMENTS`, `pop`, `hangup`; anything else is for the
+    /// modules, from the first on, until one takes it. An error: it is wrong, or nobody's.
+    pub fn control(&self, text: &[u8]) -> Result<(), Fault> {
+        let text = core::str::from_utf8(text).map_err(|_| Fault::new("a control text is text"))?.trim();
+        match text.split_once(' ').unwrap_or((text, "")) {
+            ("push", module) => self.push(module),
+            ("pop", "") => self.pop(),
+            ("hangup", "") => {
+                self.hangup();
+                Ok(())
+            }
+            _ => self.ask_modules(text),
+        }
+    }
+
+    /// Puts a module on top. Refused while a message is under way, or blocks wait in a module.
+    pub fn push(&self, words: &str) -> Result<(), Fault> {
+        let (name, halves) = self.0.modules.open(words)?;
+        let mut down = self.0.port.to.lock();
+        let mut up = self.0.port.from.lock();
+        if down.is_busy() || up.is_busy() {
+            return Err(Fault::new("a message is under way"));
+        }
+        down.links().insert(0, Link::new(name, halves.down));
+        up.links().push(Link::new(name, halves.up));
+        drop((down, up));
+        // It may have something to say first.
+        self.pump();
+        Ok(())
+    }
+
+    /// Takes the top module away, after it has passed on what it holds.
+    pub fn pop(&self) -> Result<(), Fault> {
+        let Port { to, from, .. } = &self.0.port;
+        let mut after = After::default();
+        let popped = {
+            let (mut down, mut up) = (to.lock(), from.lock());
+            if down.links().is_empty() {
+                Err(Fault::new("there is no module to pop"))
+            } else if down.is_busy() || up.is_busy() {
+                Err(Fault::new("a message is under way"))
+            } else {
+                let closed = from.run(&mut up, &mut after, |links, run| match links {
+                    [.., top] => top.close(&mut [], run),
+                    [] => Ok(()),
+                });
+                let closed = closed.and_then(|()| {
+                    to.run(&mut down, &mut after, |links, run| match links {
+                        [top, rest @ ..] => top.close(rest, run),
+                        [] => Ok(()),
+                    })
+                });
+                closed.map(|()| (down.links().remove(0), up.links().pop()))
+            }
+        };
+        after.wake();
+        popped.map(drop)
+    }
+
+    /// Ends the stream at both ends: what has come is read to its end, nothing more goes in.
+    pub fn hangup(&self) {
+        self.0.port.hangup(&None);
+    }
+
+    /// Names of the modules from the top on, with what each says of itself.
+    pub fn modules(&self) -> Vec<(&'static str, String)> {
+        self.0.port.to.lock().names().collect()
+    }
+
+    /// Bytes and blocks that wait to be read here.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.0.port.store.counts()
+    }
+
+    fn ask_modules(&self, text: &str) -> Result<(), Fault> {
+        let (way, mut after) = (&self.0.port.to, After::default());
+        let mut state = way.lock();
+        let said = way.run(&mut state, &mut after, |links, run| {
+            for at in 0..links.len() {
+                let [link, rest @ ..] = &mut links[at..] else { continue };
+                match link.control(rest, run, text) {
+                    Control::NotMine => {}
+                    said => return said,
+                }
+            }
+            Control::NotMine
+        });
+        drop(state);
+        after.wake();
+        match said {
+            Control::Taken => Ok(()),
+            Control::Refused(fault) => Err(fault),
+            Control::NotMine => Err(Fault::new(format!("no module knows {text:?}"))),
+        }
+    }
+
+    fn pump(&self) {
+        self.0.port.to.pump();
+        self.0.port.from.pump();
+    }
+}
+
+impl Drop for Opened {
+    /// The last close: every module passes on what it holds, from the process' end to the device's, then both
+    /// directions end.
+    fn drop(&mut self) {
+        let (way, mut after) = (&self.port.to, After::default());
+        let mut state = way.lock();
+        way.run(&mut state, &mut after, |links, run| {
+            for at in 0..links.len() {
+                let [link, rest @ ..] = &mut links[at..] else { continue };
+                // What it cannot pass on now goes on when there is room.
+                let _ = link.close(rest, run);
+            }
+        });
+        drop(state);
+        after.wake();
+        let mut after = After::default();
+        way.hangup(None, &mut after);
+        self.port.from.abandon(&mut after);
+        after.wake();
+        self.port.store.clear();
+    }
+}
+
+impl Device {
+    /// Carries a chain up. Waits while the process does not read.
+    pub async fn put(&self, chain: impl Into<Chain>) -> Result<(), Fault> {
+        self.0.to.put(chain.into()).await
+    }
+
+    /// Carries a chain up if there is room now; else it comes back, with a fault if there never will be.
+    pub fn try_put(&self, chain: impl Into<Chain>) -> Result<(), (Chain, Option<Fault>)> {
+        self.0.to.try_put(chain.into())
+    }
+
+    /// The next block that the process has put; `None`: it has closed.
+    pub async fn take(&self) -> Result<Option<Block>, Fault> {
+        self.0.read_block().await
+    }
+
+    /// The device has gone: `hangup` of the seed. An error is what readers and writers get.
+    pub fn hangup(&self, why: Option<Fault>) {
+        self.0.hangup(&why);
+    }
+
+    /// When a module wants [`Device::tick`] to be called.
+    pub fn deadline(&self) -> Option<Duration> {
+        [self.0.to.deadline(), self.0.from.deadline()].into_iter().flatten().min()
+    }
+
+    /// The time has come, or something has happened outside: modules go on.
+    pub fn tick(&self) {
+        self.0.from.pump();
+        self.0.to.pump();
+    }
+
+    /// Memory for blocks.
+    pub fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.0.hangup(&None);
+    }
+}

@@ -1,0 +1,407 @@
+//! One direction of a stream: the halves of its modules in order, what is at its end, and who waits to put.
+//!
+//! A put runs through all modules in the caller's task, under the direction's lock, so puts of several tasks come to
+//! the end in the order in which they entered. What has to be done after that (wake somebody, run the other half of a
+//! module) is gathered and done when nothing is locked any more.
+//!
+//! Always holds: whoever waits has been refused under the lock, and everything that makes room calls [`Way::pump`]
+//! afterwards, which takes that lock: no wake-up is lost between the two. Locks are taken down before up, a
+//! conversation's before those of what it is joined to or multiplexed on.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+
+use crate::block::Chain;
+use crate::lock::{Mutex, MutexGuard, lock};
+use crate::module::{Control, Fault, Module, Next};
+use crate::queue::{Limit, Queue};
+use crate::wait::{Ticket, Waiters, wake};
+
+/// The time, as far as the modules of a stream are concerned.
+pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// What is behind the last module.
+pub(crate) trait End: Send {
+    /// Takes a chain or refuses it.
+    fn put(&mut self, chain: Chain, after: &mut After) -> Result<(), Chain>;
+
+    /// Nothing more will come; why, if that is an error.
+    fn hangup(&mut self, why: &Hangup, after: &mut After);
+
+    /// The direction shall live on until it has been told of room, or of the end behind it.
+    fn hold(&mut self, way: Waker) {
+        let _ = way;
+    }
+}
+
+/// What is to be done when a run is over.
+#[derive(Default)]
+pub(crate) struct After {
+    /// To be woken when nothing is locked.
+    pub(crate) wakes: Vec<Waker>,
+    /// The direction is to be hung up.
+    pub(crate) fault: Option<Fault>,
+    /// The other direction is to be pumped.
+    pub(crate) kicked: bool,
+    /// Other directions that are to be hung up when nothing is locked.
+    ended: Vec<(Arc<Way>, Hangup)>,
+}
+
+impl After {
+    /// Does it: nothing is locked any more.
+    pub(crate) fn wake(mut self) {
+        while let Some((way, why)) = self.ended.pop() {
+            way.hangup(why, &mut self);
+        }
+        wake(self.wakes);
+    }
+}
+
+/// How a stream has ended: in good order, or not.
+pub(crate) type Hangup = Option<Fault>;
+
+pub(crate) struct Way {
+    state: Mutex<State>,
+    clock: Clock,
+    me: Weak<Way>,
+}
+
+pub(crate) struct State {
+    links: Vec<Link>,
+    end: Box<dyn End>,
+    waiters: Waiters,
+    hungup: Option<Hangup>,
+    /// Is hung up when what waits in the modules has gone on.
+    closing: bool,
+    /// A message has begun and not ended.
+    mid: bool,
+    /// The other direction.
+    other: Weak<Way>,
+    /// The direction that ends in this one and in nothing else: it hangs up with it.
+    feeder: Weak<Way>,
+}
+
+/// A half of a module, in its place.
+pub(crate) struct Link {
+    name: &'static str,
+    module: Box<dyn Module>,
+    /// What it has passed on and the next one has refused.
+    queue: Queue,
+}
+
+/// One run through the modules.
+pub(crate) struct Run<'r> {
+    end: &'r mut dyn End,
+    pub(crate) clock: &'r (dyn Fn() -> Duration + Send + Sync),
+    pub(crate) after: &'r mut After,
+}
+
+/// Puts a chain to the next module, or to the end behind the last one.
+pub(crate) fn pass(rest: &mut [Link], run: &mut Run<'_>, chain: Chain) -> Result<(), Chain> {
+    match rest.split_first_mut() {
+        Some((link, rest)) => link.put(rest, run, chain),
+        None => run.end.put(chain, run.after),
+    }
+}
+
+impl Link {
+    pub(crate) fn new(name: &'static str, module: Box<dyn Module>) -> Self {
+        Self { name, module, queue: Queue::new(Limit::ONE) }
+    }
+
+    fn put(&mut self, rest: &mut [Link], run: &mut Run<'_>, chain: Chain) -> Result<(), Chain> {
+        self.drain(rest, run);
+        if !self.queue.is_empty() || self.module.is_full() {
+            return Err(chain);
+        }
+        self.call(rest, run, |module, next| module.put(chain, next));
+        Ok(())
+    }
+
+    /// Passes on what has been refused.
+    fn drain(&mut self, rest: &mut [Link], run: &mut Run<'_>) {
+        while let Some(block) = self.queue.pop() {
+            if let Err(refused) = pass(rest, run, block.into()) {
+                refused.into_iter().for_each(|block| self.queue.put_back(block));
+                return;
+            }
+        }
+    }
+
+    fn call(
+        &mut self,
+        rest: &mut [Link],
+        run: &mut Run<'_>,
+        f: impl FnOnce(&mut dyn Module, &mut Next<'_, '_>) -> Result<(), Fault>,
+    ) {
+        let mut next = Next { queue: &mut self.queue, rest, run };
+        if let Err(fault) = f(&mut *self.module, &mut next) {
+            let name = self.name;
+            run.after.fault.get_or_insert_with(|| Fault::new(format!("{name}: {fault}")));
+        }
+    }
+}
+
+impl Way {
+    /// Without modules. `end` is told what pumps the direction.
+    pub(crate) fn new<E: End + 'static>(clock: &Clock, end: impl FnOnce(Waker) -> E) -> Arc<Self> {
+        Arc::new_cyclic(|way: &Weak<Self>| {
+            let end = Box::new(end(Arc::new(Again(way.clone())).into()));
+            let state = State {
+                links: Vec::new(),
+                end,
+                waiters: Waiters::default(),
+                hungup: None,
+                closing: false,
+                mid: false,
+                other: Weak::new(),
+                feeder: Weak::new(),
+            };
+            Self { state: Mutex::new(state), clock: clock.clone(), me: way.clone() }
+        })
+    }
+
+    /// These are the two directions of one stream.
+    pub(crate) fn pair(up: &Arc<Self>, down: &Arc<Self>) {
+        up.lock().other = Arc::downgrade(down);
+        down.lock().other = Arc::downgrade(up);
+    }
+
+    /// Where this one ends nothing else does.
+    pub(crate) fn feeds(self: &Arc<Self>, into: &Arc<Self>) {
+        into.lock().feeder = Arc::downgrade(self);
+    }
+
+    /// Takes a chain through the modules, or leaves it where it is and waits: `waker` is woken when there is room, in
+    /// the order of those who wait.
+    pub(crate) fn poll_put(
+        &self,
+        waker: &Waker,
+        chain: &mut Option<Chain>,
+        ticket: &mut Ticket,
+        after: &mut After,
+    ) -> Poll<Result<(), Fault>> {
+        let mut state = self.lock();
+        if state.hungup.is_some() || state.closing {
+            let why = state.hungup.clone().flatten().unwrap_or_else(|| Fault::new("the stream is hung up"));
+            state.waiters.leave(ticket);
+            return Poll::Ready(Err(why));
+        }
+        let Some(given) = chain.take() else { return Poll::Ready(Ok(())) };
+        let mid = !given.ends_message();
+        let refused = match state.waiters.is_turn(ticket) {
+            true => self.run(&mut state, after, |links, run| pass(links, run, given)).err(),
+            false => Some(given),
+        };
+        if let Some(refused) = refused {
+            *chain = Some(refused);
+            state.waiters.wait(ticket, waker);
+            return Poll::Pending;
+        }
+        state.mid = mid;
+        if state.waiters.leave(ticket) {
+            after.wakes.extend(state.waiters.first());
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// [`Way::poll_put`] of a task of its own.
+    pub(crate) async fn put(&self, chain: Chain) -> Result<(), Fault> {
+        let mut chain = Some(chain);
+        let mut waiting = Waiting { way: self, ticket: None };
+        poll_fn(|cx: &mut Context<'_>| {
+            let mut after = After::default();
+            let polled = self.poll_put(cx.waker(), &mut chain, &mut waiting.ticket, &mut after);
+            after.wake();
+            polled
+        })
+        .await
+    }
+
+    /// Puts what can be put now, or gives it back.
+    pub(crate) fn try_put(&self, chain: Chain) -> Result<(), (Chain, Option<Fault>)> {
+        let (mut given, mut ticket, mut after) = (Some(chain), None, After::default());
+        let polled = self.poll_put(Waker::noop(), &mut given, &mut ticket, &mut after);
+        self.leave(&mut ticket);
+        after.wake();
+        match polled {
+            Poll::Ready(Ok(())) => Ok(()),
+            Poll::Ready(Err(fault)) => Err((given.unwrap_or_default(), Some(fault))),
+            Poll::Pending => Err((given.unwrap_or_default(), None)),
+        }
+    }
+
+    /// Whoever waits, waits with another waker.
+    pub(crate) fn wait_on(&self, ticket: &mut Ticket, waker: &Waker) {
+        if ticket.is_some() {
+            self.lock().waiters.wait(ticket, waker);
+        }
+    }
+
+    /// Waits no more.
+    pub(crate) fn leave(&self, ticket: &mut Ticket) {
+        if ticket.is_none() {
+            return;
+        }
+        let mut state = self.lock();
+        let next = if state.waiters.leave(ticket) { state.waiters.first() } else { None };
+        drop(state);
+        wake(next);
+    }
+
+    /// There is room at the end, or something has happened that a module waits for: what waits in the modules goes on,
+    /// and so does who waits to put.
+    pub(crate) fn pump(&self) {
+        let mut after = After::default();
+        let mut state = self.lock();
+        if state.hungup.is_none() {
+            self.run(&mut state, &mut after, |links, run| {
+                for at in (0..links.len()).rev() {
+                    let [link, rest @ ..] = &mut links[at..] else { continue };
+                    link.drain(rest, run);
+                    if link.queue.is_empty() {
+                        link.call(rest, run, |module, next| module.resume(next));
+                    }
+                }
+            });
+            after.wakes.extend(state.waiters.first());
+            if state.closing {
+                self.end(&mut state, None, &mut after);
+            }
+        }
+        drop(state);
+        after.wake();
+    }
+
+    /// When [`Way::pump`] is to be called at the latest.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.lock().links.iter().filter_map(|link| link.module.deadline()).min()
+    }
+
+    /// Nothing is let in any more. In good order what waits in the modules still goes on; after an error it is gone.
+    pub(crate) fn hangup(&self, why: Hangup, after: &mut After) {
+        self.end(&mut self.lock(), why, after);
+    }
+
+    /// Nobody wants what comes out.
+    pub(crate) fn abandon(&self, after: &mut After) {
+        let mut state = self.lock();
+        let gone = core::mem::take(&mut state.links);
+        self.end(&mut state, None, after);
+        drop(state);
+        // A module may have anything to do when it goes.
+        drop(gone);
+    }
+
+    fn end(&self, state: &mut State, why: Hangup, after: &mut After) {
+        if state.hungup.is_some() {
+            return;
+        }
+        after.wakes.extend(state.waiters.all().into_iter().map(|(_, waker)| waker));
+        if why.is_none() && state.is_holding() {
+            if !state.closing {
+                state.closing = true;
+                state.end.hold(self.me.upgrade().map_or(Waker::noop().clone(), Waker::from));
+            }
+            return;
+        }
+        state.end.hangup(&why, after);
+        after.ended.extend(state.feeder.upgrade().map(|feeder| (feeder, why.clone())));
+        state.hungup = Some(why);
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Runs the modules, and does what their errors ask for.
+    pub(crate) fn run<T>(
+        &self,
+        state: &mut State,
+        after: &mut After,
+        f: impl FnOnce(&mut [Link], &mut Run<'_>) -> T,
+    ) -> T {
+        // What asks for something to be done asks it of this direction, and may run below another one.
+        let outer = (after.fault.take(), core::mem::take(&mut after.kicked));
+        let State { links, end, .. } = state;
+        let done = f(links, &mut Run { end: &mut **end, clock: &*self.clock, after });
+        let (fault, kicked) = (after.fault.take(), after.kicked);
+        (after.fault, after.kicked) = outer;
+        let other = if kicked || fault.is_some() { state.other.upgrade() } else { None };
+        if let Some(fault) = fault {
+            after.ended.extend(other.clone().map(|other| (other, Some(fault.clone()))));
+            self.end(state, Some(fault), after);
+        }
+        after.wakes.extend(other.filter(|_| kicked).map(Waker::from));
+        done
+    }
+}
+
+/// Pumps a direction as long as it is there.
+struct Again(Weak<Way>);
+
+impl Wake for Way {
+    fn wake(self: Arc<Self>) {
+        self.pump();
+    }
+}
+
+impl Wake for Again {
+    fn wake(self: Arc<Self>) {
+        if let Some(way) = self.0.upgrade() {
+            way.pump();
+        }
+    }
+}
+
+impl State {
+    /// Whether a message is under way, or blocks wait in a module.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.mid || self.is_holding()
+    }
+
+    fn is_holding(&self) -> bool {
+        self.links.iter().any(|link| !link.queue.is_empty() || link.module.is_full())
+    }
+
+    pub(crate) fn links(&mut self) -> &mut Vec<Link> {
+        &mut self.links
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.links.iter().map(|link| (link.name, link.module.status()))
+    }
+}
+
+impl Link {
+    pub(crate) fn control(&mut self, rest: &mut [Link], run: &mut Run<'_>, text: &str) -> Control {
+        let mut next = Next { queue: &mut self.queue, rest, run };
+        self.module.control(text, &mut next)
+    }
+
+    /// An error: it still holds something.
+    pub(crate) fn close(&mut self, rest: &mut [Link], run: &mut Run<'_>) -> Result<(), Fault> {
+        let mut next = Next { queue: &mut self.queue, rest, run };
+        self.module.close(&mut next)?;
+        if self.queue.is_empty() { Ok(()) } else { Err(Fault::new("what it holds does not go on now")) }
+    }
+}
+
+/// Leaves when it goes.
+struct Waiting<'w> {
+    way: &'w Way,
+    ticket: Ticket,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.way.leave(&mut self.ticket);
+    }
+}

@@ -1,0 +1,8 @@
+//! Streams, stepped by hand: every future is polled by the test, and every wake-up is seen.
+#![cfg(not(nine_loom))]
+
+mod hands;
+mod modules;
+mod pools;
+mod queues;
+mod turns;
