@@ -4,10 +4,12 @@
 //! end. This room knows no 9P.
 #![deny(unsafe_code)]
 
+mod conversation;
 mod dial;
 mod end;
 mod env;
 pub mod lock;
+pub mod modules;
 mod pipe;
 mod poll;
 pub mod rt;
@@ -17,6 +19,7 @@ mod sys;
 mod tls;
 mod transport;
 
+pub use conversation::{Conversation, Timers};
 pub use dial::{Addr, DialError, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
 pub use end::{PIPE_SIZE, kernel_pipe};
 pub use env::{Clock, Env, Task};

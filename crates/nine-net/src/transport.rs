@@ -8,6 +8,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
 
+use nine_stream::Fault;
+
 /// A reliable, ordered, two-way byte pipe.
 ///
 /// Concurrency: one task drives it. Each direction remembers the waker of the latest poll of that direction.
@@ -87,6 +89,13 @@ pub trait Transport: Send + Unpin + 'static {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 
+    /// Does what a control text says: `push NAME ARGUMENTS`, `pop`, or what a module knows (`docs/streams.md`). An
+    /// error, too, where this is no conversation.
+    fn control(&mut self, text: &str) -> Result<(), Fault> {
+        let _ = text;
+        Err(Fault::new("nothing can be pushed here"))
+    }
+
     /// Who is at the other end.
     fn peer(&self) -> &Peer;
 }
@@ -150,6 +159,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         len: usize,
     ) -> Poll<io::Result<usize>> {
         (**self).poll_splice_out(cx, pipe, len)
+    }
+
+    fn control(&mut self, text: &str) -> Result<(), Fault> {
+        (**self).control(text)
     }
 
     fn peer(&self) -> &Peer {

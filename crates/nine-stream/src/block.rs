@@ -207,6 +207,13 @@ impl Chain {
         self.first.is_none()
     }
 
+    /// A message ends with its last block.
+    pub fn end_message(&mut self) {
+        if let Some(last) = self.rest.back_mut().or(self.first.as_mut()) {
+            last.delim = true;
+        }
+    }
+
     /// Whether a message ends with it.
     pub fn ends_message(&self) -> bool {
         self.rest.back().or(self.first.as_ref()).is_some_and(|last| last.delim)

@@ -57,6 +57,10 @@ impl End for ToStore {
         state.hungup.get_or_insert_with(|| why.clone());
         after.wakes.extend(state.readers.first());
     }
+
+    fn is_full(&self) -> bool {
+        lock(&self.0.0).queue.has_refused()
+    }
 }
 
 impl State {
@@ -93,7 +97,7 @@ impl Store {
     /// are to be told.
     fn poll_take(
         &self,
-        waker: &Waker,
+        waker: Option<&Waker>,
         ticket: &mut Ticket,
         want: Option<usize>,
     ) -> (Poll<Result<Taken, Fault>>, bool) {
@@ -101,6 +105,7 @@ impl Store {
         let wanted = want.unwrap_or(0);
         let is_turn = state.readers.is_turn(ticket);
         if !is_turn || !state.is_readable(wanted) {
+            let Some(waker) = waker else { return (Poll::Pending, false) };
             if is_turn {
                 state.wanted = wanted;
             }
@@ -180,11 +185,23 @@ impl Port {
         Ok(chain.pop())
     }
 
+    /// The first block, if there is one and nobody waits for it.
+    pub(crate) fn try_read_block(&self) -> Poll<Result<Option<Block>, Fault>> {
+        let (taken, relieved) = self.store.poll_take(None, &mut None, None);
+        if relieved {
+            self.from.pump();
+        }
+        taken.map_ok(|taken| match taken {
+            Taken::Blocks(mut chain) => chain.pop(),
+            Taken::End => None,
+        })
+    }
+
     async fn take(&self, want: Option<usize>) -> Result<Taken, Fault> {
         let mut reader = Reader { store: &self.store, ticket: None };
         let mut relieved = false;
         let taken = poll_fn(|cx| {
-            let (polled, low) = self.store.poll_take(cx.waker(), &mut reader.ticket, want);
+            let (polled, low) = self.store.poll_take(Some(cx.waker()), &mut reader.ticket, want);
             relieved = low;
             polled
         })
@@ -304,6 +321,10 @@ impl End for Joined {
         // It may have been held by this.
         self.again = Waker::noop().clone();
         self.to.hangup(why.clone(), after);
+    }
+
+    fn is_full(&self) -> bool {
+        self.to.is_full()
     }
 
     fn hold(&mut self, way: Waker) {

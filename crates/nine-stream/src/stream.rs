@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::task::Poll;
 use core::time::Duration;
 
 use crate::block::{Block, Chain};
@@ -162,7 +163,27 @@ impl Stream {
 
     /// Ends the stream at both ends: what has come is read to its end, nothing more goes in.
     pub fn hangup(&self) {
-        self.0.port.hangup(&None);
+        let mut after = After::default();
+        self.0.port.to.hangup(None, &mut after);
+        self.0.port.from.stop(&mut after);
+        after.wake();
+    }
+
+    /// Nothing more is written: every module passes on what it holds, then the device finds the end. Reading goes on.
+    pub fn finish(&self) {
+        let mut after = After::default();
+        self.0.port.to.hangup(None, &mut after);
+        after.wake();
+    }
+
+    /// The next block if there is one now, or the end.
+    pub fn try_read_block(&self) -> Poll<Result<Option<Block>, Fault>> {
+        self.0.port.try_read_block()
+    }
+
+    /// Whether a put would have to wait.
+    pub fn is_full(&self) -> bool {
+        self.0.port.to.is_full()
     }
 
     /// Names of the modules from the top on, with what each says of itself.
@@ -207,19 +228,8 @@ impl Drop for Opened {
     /// The last close: every module passes on what it holds, from the process' end to the device's, then both
     /// directions end.
     fn drop(&mut self) {
-        let (way, mut after) = (&self.port.to, After::default());
-        let mut state = way.lock();
-        way.run(&mut state, &mut after, |links, run| {
-            for at in 0..links.len() {
-                let [link, rest @ ..] = &mut links[at..] else { continue };
-                // What it cannot pass on now goes on when there is room.
-                let _ = link.close(rest, run);
-            }
-        });
-        drop(state);
-        after.wake();
         let mut after = After::default();
-        way.hangup(None, &mut after);
+        self.port.to.hangup(None, &mut after);
         self.port.from.abandon(&mut after);
         after.wake();
         self.port.store.clear();
@@ -242,9 +252,27 @@ impl Device {
         self.0.read_block().await
     }
 
+    /// The next block that the process has put if there is one now, or the end.
+    pub fn try_take(&self) -> Poll<Result<Option<Block>, Fault>> {
+        self.0.try_read_block()
+    }
+
     /// The device has gone: `hangup` of the seed. An error is what readers and writers get.
     pub fn hangup(&self, why: Option<Fault>) {
         self.0.hangup(&why);
+    }
+
+    /// Nothing more will be carried up: every module passes on what it holds, then the process finds the end. What the
+    /// process has put is still taken.
+    pub fn finish(&self) {
+        let mut after = After::default();
+        self.0.to.hangup(None, &mut after);
+        after.wake();
+    }
+
+    /// Bytes and blocks that wait to be taken.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.0.store.counts()
     }
 
     /// When a module wants [`Device::tick`] to be called.

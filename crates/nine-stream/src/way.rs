@@ -35,6 +35,9 @@ pub(crate) trait End: Send {
     /// Nothing more will come; why, if that is an error.
     fn hangup(&mut self, why: &Hangup, after: &mut After);
 
+    /// Whether it refuses anything for now.
+    fn is_full(&self) -> bool;
+
     /// The direction shall live on until it has been told of room, or of the end behind it.
     fn hold(&mut self, way: Waker) {
         let _ = way;
@@ -285,9 +288,35 @@ impl Way {
         self.lock().links.iter().filter_map(|link| link.module.deadline()).min()
     }
 
-    /// Nothing is let in any more. In good order what waits in the modules still goes on; after an error it is gone.
+    /// Nothing is let in any more. In good order every module passes on what it holds, and what waits in them still goes
+    /// on; after an error it is gone.
     pub(crate) fn hangup(&self, why: Hangup, after: &mut After) {
-        self.end(&mut self.lock(), why, after);
+        let mut state = self.lock();
+        if why.is_none() && state.hungup.is_none() && !state.closing {
+            self.run(&mut state, after, |links, run| {
+                for at in 0..links.len() {
+                    let [link, rest @ ..] = &mut links[at..] else { continue };
+                    link.drain(rest, run);
+                    link.call(rest, run, |module, next| module.close(next));
+                }
+            });
+        }
+        self.end(&mut state, why, after);
+    }
+
+    /// Nothing is let in any more, and the modules are not asked for what they hold.
+    pub(crate) fn stop(&self, after: &mut After) {
+        self.end(&mut self.lock(), None, after);
+    }
+
+    /// Whether a put would be refused.
+    pub(crate) fn is_full(&self) -> bool {
+        let state = self.lock();
+        !state.waiters.is_turn(&None)
+            || match state.links.first() {
+                Some(link) => !link.queue.is_empty() || link.module.is_full(),
+                None => state.end.is_full(),
+            }
     }
 
     /// Nobody wants what comes out.

@@ -1,0 +1,598 @@
+//! A transport as a stream: the device end of a conversation, and what has been pushed on it.
+//!
+//! As long as nothing is pushed, the transport is used as it is: an empty pipeline costs a branch. With the first module
+//! bytes go through a [`Stream`] whose device this is.
+//!
+//! Always holds: one task drives it, so nothing in the stream wakes anybody: what can go on goes on while the transport,
+//! or a timer of a module, is waited for; no more waits than the queues of the stream and one read hold.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use nine_stream::{Block, Chain, Device, Fault, Make, Modules, Pool, Stream};
+
+use crate::transport::{Peer, Transport};
+
+/// Bytes that are read from the transport at once.
+const READ: usize = 64 << 10;
+/// Bytes of a write that become a chain at once.
+const WRITE: usize = 256 << 10;
+/// Blocks of one write to the transport.
+const GATHER: usize = 16;
+
+/// The time, for modules that wait for it.
+pub trait Timers: Send + Sync + 'static {
+    /// Time since an arbitrary start.
+    fn now(&self) -> Duration;
+
+    /// Completes when `now()` has reached `deadline`.
+    fn sleep_until(&self, deadline: Duration) -> Sleep;
+}
+
+/// See the module.
+pub struct Conversation<T> {
+    end: T,
+    modules: Modules,
+    timers: Arc<dyn Timers>,
+    piped: Option<Box<Piped>>,
+}
+
+/// What there is when something has been pushed.
+struct Piped {
+    stream: Stream,
+    device: Device,
+    /// Memory for what comes: what goes shall not take it.
+    inbound: Pool,
+    /// What has come through, and is being read.
+    reading: Option<Block>,
+    /// What the transport has brought and the stream has refused.
+    coming: Option<Chain>,
+    /// The transport will bring no more.
+    ended: bool,
+    /// What is being written to the transport.
+    going: VecDeque<Block>,
+    /// The stream has nothing more for the transport.
+    closed: bool,
+    sleep: Option<(Duration, Sleep)>,
+}
+
+/// See [`Timers::sleep_until`].
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl<T: Transport> Conversation<T> {
+    /// Without modules. `modules` are those that may be pushed.
+    pub fn new(end: T, modules: Modules, timers: Arc<dyn Timers>) -> Self {
+        Self { end, modules, timers, piped: None }
+    }
+
+    fn push(&mut self, text: &str) -> Result<(), Fault> {
+        let piped = match self.piped.take() {
+            Some(piped) => piped,
+            None => {
+                let timers = self.timers.clone();
+                let make = Make {
+                    modules: self.modules.clone(),
+                    clock: Arc::new(move || timers.now()),
+                    ..Make::new(Pool::new(0))
+                };
+                Box::new(Piped::new(&make))
+            }
+        };
+        let said = piped.stream.control(text.as_bytes());
+        if !piped.is_idle() {
+            self.piped = Some(piped);
+        }
+        said
+    }
+}
+
+impl Piped {
+    fn new(make: &Make) -> Self {
+        let (stream, device) = Stream::new(make);
+        Self {
+            stream,
+            device,
+            inbound: Pool::new(0),
+            reading: None,
+            coming: None,
+            ended: false,
+            going: VecDeque::new(),
+            closed: false,
+            sleep: None,
+        }
+    }
+
+    /// Without modules, and with nothing on its way.
+    fn is_idle(&self) -> bool {
+        let is_empty = self.reading.is_none() && self.coming.is_none() && self.going.is_empty();
+        is_empty && !self.ended && !self.closed && self.stream.modules().is_empty() && {
+            self.stream.waiting() == (0, 0) && self.device.waiting() == (0, 0)
+        }
+    }
+
+    /// Lets modules go on whose time has come, and waits for the next one's. Whether there was one.
+    fn poll_timers(&mut self, cx: &mut Context<'_>, timers: &dyn Timers) -> bool {
+        let Some(deadline) = self.device.deadline() else {
+            self.sleep = None;
+            return false;
+        };
+        let sleep = match &mut self.sleep {
+            Some((until, sleep)) if *until == deadline => sleep,
+            other => &mut other.insert((deadline, timers.sleep_until(deadline))).1,
+        };
+        if sleep.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.sleep = None;
+        self.device.tick();
+        true
+    }
+
+    /// Brings what the transport has to the stream, once. Pending: it has nothing, or is not taken.
+    fn poll_in(&mut self, cx: &mut Context<'_>, end: &mut impl Transport) -> Poll<io::Result<()>> {
+        let chain = match self.coming.take() {
+            Some(chain) => chain,
+            None if self.ended => return Poll::Pending,
+            None => {
+                // Where there is none, modules hold it until their time comes, or who reads here has it.
+                let Some(mut block) = self.inbound.try_alloc(READ) else { return Poll::Pending };
+                let Some(room) = block.room() else { return Poll::Pending };
+                let n = ready!(end.poll_read(cx, room))?;
+                if n == 0 {
+                    self.ended = true;
+                    self.device.finish();
+                    return Poll::Ready(Ok(()));
+                }
+                block.filled(n);
+                block.delim = true;
+                block.into()
+            }
+        };
+        match self.device.try_put(chain) {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err((chain, None)) => {
+                self.coming = Some(chain);
+                Poll::Pending
+            }
+            Err((_, Some(_))) => {
+                // Whoever reads is told why.
+                self.ended = true;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    /// Takes what the stream has to the transport, until it has no more. Pending: the transport takes no more.
+    fn poll_out(&mut self, cx: &mut Context<'_>, end: &mut impl Transport) -> Poll<io::Result<()>> {
+        loop {
+            while self.going.len() < GATHER && !self.closed {
+                match self.device.try_take() {
+                    Poll::Ready(Ok(Some(block))) => self.going.push_back(block),
+                    // An error is told to who writes next.
+                    Poll::Ready(_) => self.closed = true,
+                    Poll::Pending => break,
+                }
+            }
+            self.going.retain(|block| !block.is_empty());
+            if self.going.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut slices = [IoSlice::new(&[]); GATHER];
+            for (slice, block) in slices.iter_mut().zip(&self.going) {
+                *slice = IoSlice::new(block.data());
+            }
+            let mut n = ready!(end.poll_write(cx, &slices[..self.going.len()]))?;
+            while let Some(block) = self.going.front_mut() {
+                let part = block.len().min(n);
+                block.advance(part);
+                n -= part;
+                if !block.is_empty() {
+                    break;
+                }
+                self.going.pop_front();
+            }
+        }
+    }
+
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        end: &mut impl Transport,
+        timers: &dyn Timers,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if let Some(block) = &mut self.reading {
+                let n = block.len().min(buf.len());
+                buf[..n].copy_from_slice(&block.data()[..n]);
+                block.advance(n);
+                if block.is_empty() {
+                    self.reading = None;
+                }
+                if n > 0 {
+                    return Poll::Ready(Ok(n));
+                }
+            }
+            match self.stream.try_read_block() {
+                Poll::Ready(Ok(Some(block))) => self.reading = Some(block),
+                Poll::Ready(Ok(None)) => return Poll::Ready(Ok(0)),
+                Poll::Ready(Err(fault)) => {
+                    // The peer is told why, if a module has something to say and it listens.
+                    let _ = self.poll_out(cx, end);
+                    return Poll::Ready(Err(broken(fault)));
+                }
+                Poll::Pending => {
+                    let ticked = self.poll_timers(cx, timers);
+                    let came = self.poll_in(cx, end)?;
+                    // What has come may have made a module answer.
+                    let _ = self.poll_out(cx, end)?;
+                    if came.is_pending() && !ticked {
+                        return Poll::Pending;
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        end: &mut impl Transport,
+        timers: &dyn Timers,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        while self.stream.is_full() {
+            let ticked = self.poll_timers(cx, timers);
+            let left = self.poll_out(cx, end)?;
+            if !self.stream.is_full() {
+                break;
+            }
+            // A module may wait for what the peer says.
+            let came = self.poll_in(cx, end)?;
+            if came.is_pending() && !ticked && (left.is_pending() || self.stream.is_full()) {
+                return Poll::Pending;
+            }
+        }
+        let (mut chain, mut taken) = (Chain::default(), 0);
+        for buf in bufs {
+            let mut rest = &buf[..buf.len().min(WRITE - taken)];
+            while !rest.is_empty() {
+                let pool = self.stream.pool();
+                let mut block = pool.try_alloc(rest.len()).unwrap_or_else(|| Block::from(rest.to_vec()));
+                let n = if block.is_empty() { block.fill(rest) } else { block.len() };
+                (taken, rest) = (taken + n, &rest[n..]);
+                chain.push(block);
+            }
+        }
+        chain.end_message();
+        match self.stream.try_put(chain) {
+            Ok(()) => {
+                // What does not go now goes with the next write, or the flush.
+                let _ = self.poll_out(cx, end)?;
+                Poll::Ready(Ok(taken))
+            }
+            Err((_, Some(fault))) => Poll::Ready(Err(broken(fault))),
+            // It was not full, and is this task's alone; but a queue may refuse what does not fit beside what it has.
+            Err((_, None)) => {
+                ready!(self.poll_out(cx, end))?;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+}
+
+fn broken(fault: Fault) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, fault)
+}
+
+impl<T: Transport> Transport for Conversation<T> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        match &mut self.piped {
+            None => self.end.poll_read(cx, buf),
+            Some(piped) => piped.poll_read(cx, &mut self.end, &*self.timers, buf),
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        match &mut self.piped {
+            None => self.end.poll_write(cx, bufs),
+            Some(piped) => piped.poll_write(cx, &mut self.end, &*self.timers, bufs),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(piped) = &mut self.piped {
+            piped.poll_timers(cx, &*self.timers);
+            ready!(piped.poll_out(cx, &mut self.end))?;
+        }
+        self.end.poll_flush(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(piped) = &mut self.piped {
+            piped.stream.finish();
+            while !piped.closed || !piped.going.is_empty() {
+                let ticked = piped.poll_timers(cx, &*self.timers);
+                ready!(piped.poll_out(cx, &mut self.end))?;
+                if !piped.closed && !ticked {
+                    return Poll::Pending;
+                }
+            }
+        }
+        ready!(self.end.poll_flush(cx))?;
+        self.end.poll_close(cx)
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.end.poll_hangup(cx)
+    }
+
+    fn can_sendfile(&self) -> bool {
+        self.piped.is_none() && self.end.can_sendfile()
+    }
+
+    fn poll_sendfile(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.end.poll_sendfile(cx, file, offset, len)
+    }
+
+    fn cork(&mut self, more: bool) {
+        self.end.cork(more);
+    }
+
+    fn can_splice(&self) -> bool {
+        self.piped.is_none() && self.end.can_splice()
+    }
+
+    fn poll_splice_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.end.poll_splice_in(cx, pipe, len)
+    }
+
+    fn poll_splice_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.end.poll_splice_out(cx, pipe, len)
+    }
+
+    fn control(&mut self, text: &str) -> Result<(), Fault> {
+        self.push(text)
+    }
+
+    fn peer(&self) -> &Peer {
+        self.end.peer()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::modules::{Trace, TraceLog, modules};
+    use crate::pipe::{Pipe, pipe};
+    use crate::transport::Proof;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::Waker;
+
+    /// A clock in the test's hands: sleeps end when it has been moved.
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Timers for Arc<Hand> {
+        fn now(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::Relaxed))
+        }
+
+        fn sleep_until(&self, deadline: Duration) -> Sleep {
+            let hand = self.clone();
+            let due = move || if hand.now() >= deadline { Poll::Ready(()) } else { Poll::Pending };
+            Box::pin(std::future::poll_fn(move |_| due()))
+        }
+    }
+
+    struct Pair {
+        a: Conversation<Pipe>,
+        b: Conversation<Pipe>,
+        hand: Arc<Hand>,
+    }
+
+    impl Pair {
+        fn new(modules: &Modules) -> Self {
+            let peer = || Peer { addr: "test".into(), proof: Proof::None };
+            let (a, b) = pipe(peer(), peer());
+            let hand = Arc::<Hand>::default();
+            let end = |pipe| Conversation::new(pipe, modules.clone(), Arc::new(hand.clone()));
+            Self { a: end(a), b: end(b), hand }
+        }
+
+        fn push(&mut self, text: &str) {
+            self.a.control(text).expect("pushed");
+            self.b.control(text).expect("pushed");
+        }
+    }
+
+    fn write(t: &mut impl Transport, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let written = t.poll_write(&mut cx, &[IoSlice::new(bytes)]);
+        let _ = t.poll_flush(&mut cx)?;
+        written
+    }
+
+    /// Writes what must be taken.
+    fn sent(t: &mut impl Transport, bytes: &[u8]) {
+        assert!(matches!(write(t, bytes), Poll::Ready(Ok(n)) if n == bytes.len()));
+    }
+
+    fn read(t: &mut impl Transport, n: usize) -> Poll<io::Result<Vec<u8>>> {
+        let mut buf = vec![0; n];
+        t.poll_read(&mut Context::from_waker(Waker::noop()), &mut buf).map_ok(|n| buf[..n].to_vec())
+    }
+
+    /// Everything that can be read now.
+    fn drain(t: &mut impl Transport) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Poll::Ready(Ok(part)) = read(t, 1000) {
+            if part.is_empty() {
+                break;
+            }
+            all.extend(part);
+        }
+        all
+    }
+
+    #[test]
+    fn an_empty_conversation_is_its_transport_and_becomes_it_again() {
+        let mut pair = Pair::new(&modules());
+        for _ in 0..2 {
+            assert!(pair.a.piped.is_none() && pair.b.piped.is_none());
+            assert!(matches!(write(&mut pair.a, b"bare"), Poll::Ready(Ok(4))));
+            assert_eq!(drain(&mut pair.b), b"bare");
+            pair.push("push throttle 1G");
+            assert!(matches!(write(&mut pair.a, b"piped"), Poll::Ready(Ok(5))));
+            pair.hand.0.fetch_add(1000, Ordering::Relaxed);
+            let _ = pair.a.poll_flush(&mut Context::from_waker(Waker::noop()));
+            let mut seen = drain(&mut pair.b);
+            pair.hand.0.fetch_add(1000, Ordering::Relaxed);
+            seen.extend(drain(&mut pair.b));
+            assert_eq!(seen, b"piped");
+            pair.push("pop");
+        }
+        let said = pair.a.control("pop").unwrap_err().to_string();
+        assert_eq!(said, "there is no module to pop");
+        assert_eq!(
+            pair.a.control("push nothing").unwrap_err().to_string(),
+            "no module is called \"nothing\": there are fault throttle"
+        );
+        assert!(pair.a.piped.is_none());
+    }
+
+    #[test]
+    fn a_throttle_lets_out_what_its_rate_allows_and_loses_nothing() {
+        let mut pair = Pair::new(&modules());
+        pair.a.control("push throttle 1K").unwrap();
+        let data: Vec<u8> = (0..10_000u32).map(|n| n as u8).collect();
+        let (mut sent, mut seen) = (0, Vec::new());
+        for second in 0..20 {
+            let mut put = 0;
+            while sent < data.len()
+                && let Poll::Ready(n) = write(&mut pair.a, &data[sent..data.len().min(sent + 512)])
+            {
+                sent += n.unwrap();
+                put += 1;
+            }
+            assert!(put <= 1, "one put is on its way at once");
+            seen.extend(drain(&mut pair.b));
+            assert!(seen.len() <= 512 * second, "{} bytes after {second} half seconds", seen.len());
+            pair.hand.0.fetch_add(500, Ordering::Relaxed);
+        }
+        for _ in 0..2 {
+            let _ = pair.a.poll_flush(&mut Context::from_waker(Waker::noop()));
+            pair.hand.0.fetch_add(500, Ordering::Relaxed);
+        }
+        seen.extend(drain(&mut pair.b));
+        assert!(seen == data);
+    }
+
+    #[test]
+    fn faults_delay_lose_and_cut() {
+        let mut pair = Pair::new(&modules());
+        pair.b.control("push fault delay 70").unwrap();
+        sent(&mut pair.a, b"late");
+        assert!(drain(&mut pair.b).is_empty());
+        pair.hand.0.store(69, Ordering::Relaxed);
+        assert!(drain(&mut pair.b).is_empty());
+        pair.hand.0.store(70, Ordering::Relaxed);
+        assert_eq!(drain(&mut pair.b), b"late");
+
+        let mut pair = Pair::new(&modules());
+        pair.a.control("push fault loss 3").unwrap();
+        for n in 1..=7 {
+            sent(&mut pair.a, &[n]);
+        }
+        assert_eq!(drain(&mut pair.b), [1, 2, 4, 5, 7]);
+
+        let mut pair = Pair::new(&modules());
+        pair.a.control("push fault cut 10").unwrap();
+        sent(&mut pair.a, b"0123456789");
+        let _ = write(&mut pair.a, b"x");
+        assert!(matches!(write(&mut pair.a, b"y"), Poll::Ready(Err(_))));
+        assert!(matches!(read(&mut pair.a, 1), Poll::Ready(Err(_))));
+        assert_eq!(drain(&mut pair.b), b"0123456789");
+
+        for wrong in ["fault delay", "fault delay x", "fault rain 3", "throttle", "throttle 0", "throttle x"]
+        {
+            assert!(pair.b.control(&format!("push {wrong}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_trace_has_a_line_for_each_message() {
+        let log = TraceLog::default();
+        let mut pair = Pair::new(&modules().with("trace", Trace(log.clone())));
+        pair.a.control("push trace").unwrap();
+        sent(&mut pair.a, b"abc");
+        sent(&mut pair.b, b"defg");
+        assert_eq!(drain(&mut pair.a), b"defg");
+        assert_eq!(log.text(), "0.000000 -> 3 bytes: 616263\n0.000000 <- 4 bytes: 64656667\n");
+        for _ in 0..1000 {
+            sent(&mut pair.a, b"x");
+            drain(&mut pair.b);
+        }
+        assert!(log.text().starts_with("2 lines before these have gone\n"));
+        assert_eq!(log.text().lines().count(), 1001);
+    }
+
+    #[test]
+    fn the_end_comes_after_what_was_written_before_it() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut pair = Pair::new(&modules());
+        pair.push("push fault delay 10");
+        sent(&mut pair.a, b"last words");
+        assert!(matches!(pair.a.poll_close(&mut cx), Poll::Ready(Ok(()))));
+        assert!(matches!(write(&mut pair.a, b"more"), Poll::Ready(Err(_))));
+        assert_eq!(drain(&mut pair.b), b"last words");
+        assert!(matches!(read(&mut pair.b, 9), Poll::Ready(Ok(end)) if end.is_empty()));
+        // The other direction goes on.
+        sent(&mut pair.b, b"answer");
+        pair.hand.0.store(100, Ordering::Relaxed);
+        let _ = pair.b.poll_flush(&mut cx);
+        assert!(drain(&mut pair.a).is_empty());
+        pair.hand.0.store(200, Ordering::Relaxed);
+        assert_eq!(drain(&mut pair.a), b"answer");
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_makes_the_writer_wait() {
+        let mut pair = Pair::new(&modules());
+        pair.a.control("push fault loss 0").unwrap();
+        let mut sent = 0;
+        while let Poll::Ready(n) = write(&mut pair.a, &[7; 10_000]) {
+            sent += n.unwrap();
+            assert!(sent < 4 << 20, "nobody reads");
+        }
+        let mut seen = 0;
+        while seen < sent {
+            seen += drain(&mut pair.b).len();
+            let _ = pair.a.poll_flush(&mut Context::from_waker(Waker::noop()));
+        }
+        assert!(matches!(write(&mut pair.a, b"more"), Poll::Ready(Ok(4))));
+    }
+}

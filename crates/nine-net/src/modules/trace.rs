@@ -1,0 +1,91 @@
+//! `trace`: a line for each message that passes, kept for whoever reads the file that shows them.
+//!
+//! Always holds: the newest lines are kept, [`LINES`] of them; what has gone is counted.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use nine_stream::{Chain, Fault, Halves, Module, ModuleKind, Next};
+
+use crate::lock::{Mutex, lock};
+
+/// Lines that are kept.
+const LINES: usize = 1000;
+/// Bytes of a message that its line shows.
+const SHOWN: usize = 24;
+
+/// The lines of one conversation. Clones are the same.
+#[derive(Clone, Default)]
+pub struct TraceLog(Arc<Mutex<Log>>);
+
+#[derive(Default)]
+struct Log {
+    lines: VecDeque<String>,
+    /// Lines that have gone.
+    gone: u64,
+}
+
+impl TraceLog {
+    /// All that is kept, oldest first; a line before them where some have gone.
+    pub fn text(&self) -> String {
+        let log = lock(&self.0);
+        let mut text = match log.gone {
+            0 => String::new(),
+            gone => format!("{gone} lines before these have gone\n"),
+        };
+        for line in &log.lines {
+            text.push_str(line);
+            text.push('\n');
+        }
+        text
+    }
+
+    fn push(&self, line: String) {
+        let mut log = lock(&self.0);
+        if log.lines.len() == LINES {
+            log.lines.pop_front();
+            log.gone += 1;
+        }
+        log.lines.push_back(line);
+    }
+}
+
+/// The kind of module that writes to a log.
+pub struct Trace(pub TraceLog);
+
+impl ModuleKind for Trace {
+    fn open(&self, arguments: &str) -> Result<Halves, Fault> {
+        if !arguments.is_empty() {
+            return Err(Fault::new("trace has no arguments"));
+        }
+        let half = |arrow| Box::new(Half { log: self.0.clone(), arrow, seen: 0 });
+        Ok(Halves { up: half("<-"), down: half("->") })
+    }
+}
+
+struct Half {
+    log: TraceLog,
+    arrow: &'static str,
+    seen: u64,
+}
+
+impl Module for Half {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let now = next.now();
+        self.seen += 1;
+        let mut line = format!("{:.6} {} {} bytes", now.as_secs_f64(), self.arrow, chain.len());
+        let bytes = chain.iter().flat_map(|block| block.data()).take(SHOWN);
+        for (at, byte) in bytes.enumerate() {
+            let gap = if at == 0 { ": " } else { "" };
+            let _ = write!(line, "{gap}{byte:02x}");
+        }
+        self.log.push(line);
+        next.put(chain);
+        Ok(())
+    }
+
+    fn status(&self) -> String {
+        format!("{} messages", self.seen)
+    }
+}
