@@ -7,6 +7,7 @@
 
 mod buf;
 pub mod client;
+pub mod frame9p;
 mod payload;
 pub mod server;
 mod sync;

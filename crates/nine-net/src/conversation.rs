@@ -7,16 +7,15 @@
 //! or a timer of a module, is waited for; no more waits than the queues of the stream and one read hold.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use nine_stream::{Block, Chain, Device, Fault, Make, Modules, Pool, Stream};
 
+use crate::env::{Clock, Timer};
 use crate::transport::{Peer, Transport};
 
 /// Bytes that are read from the transport at once.
@@ -26,20 +25,11 @@ const WRITE: usize = 256 << 10;
 /// Blocks of one write to the transport.
 const GATHER: usize = 16;
 
-/// The time, for modules that wait for it.
-pub trait Timers: Send + Sync + 'static {
-    /// Time since an arbitrary start.
-    fn now(&self) -> Duration;
-
-    /// Completes when `now()` has reached `deadline`.
-    fn sleep_until(&self, deadline: Duration) -> Sleep;
-}
-
 /// See the module.
 pub struct Conversation<T> {
     end: T,
     modules: Modules,
-    timers: Arc<dyn Timers>,
+    clock: Arc<dyn Clock>,
     piped: Option<Box<Piped>>,
 }
 
@@ -59,26 +49,23 @@ struct Piped {
     going: VecDeque<Block>,
     /// The stream has nothing more for the transport.
     closed: bool,
-    sleep: Option<(Duration, Sleep)>,
+    sleep: Option<(Duration, Timer)>,
 }
-
-/// See [`Timers::sleep_until`].
-pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl<T: Transport> Conversation<T> {
     /// Without modules. `modules` are those that may be pushed.
-    pub fn new(end: T, modules: Modules, timers: Arc<dyn Timers>) -> Self {
-        Self { end, modules, timers, piped: None }
+    pub fn new(end: T, modules: Modules, clock: Arc<dyn Clock>) -> Self {
+        Self { end, modules, clock, piped: None }
     }
 
     fn push(&mut self, text: &str) -> Result<(), Fault> {
         let piped = match self.piped.take() {
             Some(piped) => piped,
             None => {
-                let timers = self.timers.clone();
+                let clock = self.clock.clone();
                 let make = Make {
                     modules: self.modules.clone(),
-                    clock: Arc::new(move || timers.now()),
+                    clock: Arc::new(move || clock.now()),
                     ..Make::new(Pool::new(0))
                 };
                 Box::new(Piped::new(&make))
@@ -117,14 +104,14 @@ impl Piped {
     }
 
     /// Lets modules go on whose time has come, and waits for the next one's. Whether there was one.
-    fn poll_timers(&mut self, cx: &mut Context<'_>, timers: &dyn Timers) -> bool {
+    fn poll_timers(&mut self, cx: &mut Context<'_>, clock: &dyn Clock) -> bool {
         let Some(deadline) = self.device.deadline() else {
             self.sleep = None;
             return false;
         };
         let sleep = match &mut self.sleep {
             Some((until, sleep)) if *until == deadline => sleep,
-            other => &mut other.insert((deadline, timers.sleep_until(deadline))).1,
+            other => &mut other.insert((deadline, clock.sleep_until(deadline))).1,
         };
         if sleep.as_mut().poll(cx).is_pending() {
             return false;
@@ -204,7 +191,7 @@ impl Piped {
         &mut self,
         cx: &mut Context<'_>,
         end: &mut impl Transport,
-        timers: &dyn Timers,
+        clock: &dyn Clock,
         buf: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         loop {
@@ -228,7 +215,7 @@ impl Piped {
                     return Poll::Ready(Err(broken(fault)));
                 }
                 Poll::Pending => {
-                    let ticked = self.poll_timers(cx, timers);
+                    let ticked = self.poll_timers(cx, clock);
                     let came = self.poll_in(cx, end)?;
                     // What has come may have made a module answer.
                     let _ = self.poll_out(cx, end)?;
@@ -244,11 +231,11 @@ impl Piped {
         &mut self,
         cx: &mut Context<'_>,
         end: &mut impl Transport,
-        timers: &dyn Timers,
+        clock: &dyn Clock,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         while self.stream.is_full() {
-            let ticked = self.poll_timers(cx, timers);
+            let ticked = self.poll_timers(cx, clock);
             let left = self.poll_out(cx, end)?;
             if !self.stream.is_full() {
                 break;
@@ -296,20 +283,20 @@ impl<T: Transport> Transport for Conversation<T> {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
         match &mut self.piped {
             None => self.end.poll_read(cx, buf),
-            Some(piped) => piped.poll_read(cx, &mut self.end, &*self.timers, buf),
+            Some(piped) => piped.poll_read(cx, &mut self.end, &*self.clock, buf),
         }
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         match &mut self.piped {
             None => self.end.poll_write(cx, bufs),
-            Some(piped) => piped.poll_write(cx, &mut self.end, &*self.timers, bufs),
+            Some(piped) => piped.poll_write(cx, &mut self.end, &*self.clock, bufs),
         }
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(piped) = &mut self.piped {
-            piped.poll_timers(cx, &*self.timers);
+            piped.poll_timers(cx, &*self.clock);
             ready!(piped.poll_out(cx, &mut self.end))?;
         }
         self.end.poll_flush(cx)
@@ -319,7 +306,7 @@ impl<T: Transport> Transport for Conversation<T> {
         if let Some(piped) = &mut self.piped {
             piped.stream.finish();
             while !piped.closed || !piped.going.is_empty() {
-                let ticked = piped.poll_timers(cx, &*self.timers);
+                let ticked = piped.poll_timers(cx, &*self.clock);
                 ready!(piped.poll_out(cx, &mut self.end))?;
                 if !piped.closed && !ticked {
                     return Poll::Pending;
@@ -396,12 +383,18 @@ mod tests {
     #[derive(Default)]
     struct Hand(AtomicU64);
 
-    impl Timers for Arc<Hand> {
+    impl Clock for Arc<Hand> {
         fn now(&self) -> Duration {
             Duration::from_millis(self.0.load(Ordering::Relaxed))
         }
 
-        fn sleep_until(&self, deadline: Duration) -> Sleep {
+        fn wall(&self) -> Duration {
+            self.now()
+        }
+
+        fn entropy(&self, _: &mut [u8]) {}
+
+        fn sleep_until(&self, deadline: Duration) -> Timer {
             let hand = self.clone();
             let due = move || if hand.now() >= deadline { Poll::Ready(()) } else { Poll::Pending };
             Box::pin(std::future::poll_fn(move |_| due()))
@@ -479,7 +472,7 @@ mod tests {
         assert_eq!(said, "there is no module to pop");
         assert_eq!(
             pair.a.control("push nothing").unwrap_err().to_string(),
-            "no module is called \"nothing\": there are fault throttle"
+            "no module is called \"nothing\": there are fault throttle zstd"
         );
         assert!(pair.a.piped.is_none());
     }
@@ -541,6 +534,95 @@ mod tests {
         {
             assert!(pair.b.control(&format!("push {wrong}")).is_err(), "{wrong}");
         }
+    }
+
+    fn noise(n: usize) -> Vec<u8> {
+        let mut x = 1u64;
+        let mut step = || {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (x >> 56) as u8
+        };
+        (0..n).map(|_| step()).collect()
+    }
+
+    /// Sends all of `data` from a to b, or from b to a, and compares what comes.
+    fn carry(pair: &mut Pair, back: bool, data: &[u8]) {
+        let (from, to) = if back { (&mut pair.b, &mut pair.a) } else { (&mut pair.a, &mut pair.b) };
+        let (mut at, mut seen) = (0, Vec::new());
+        while seen.len() < data.len() {
+            if at < data.len()
+                && let Poll::Ready(n) = write(from, &data[at..data.len().min(at + 70_000)])
+            {
+                at += n.expect("written");
+            }
+            let _ = from.poll_flush(&mut Context::from_waker(Waker::noop()));
+            let came = drain(to);
+            assert!(!came.is_empty() || at < data.len() || seen.len() == data.len(), "it is stuck");
+            seen.extend(came);
+        }
+        assert!(seen == data);
+    }
+
+    #[test]
+    fn what_is_compressed_comes_out_at_once_and_as_it_was() {
+        let mut pair = Pair::new(&modules());
+        carry(&mut pair, false, b"plain");
+        pair.push("push zstd");
+        for data in [&b"x"[..], b"little", &noise(100_000), &vec![7; 3_000_000], &noise(5)] {
+            carry(&mut pair, false, data);
+            carry(&mut pair, true, data);
+        }
+        let piped = pair.a.piped.as_ref().unwrap();
+        let status = piped.stream.modules()[0].1.clone();
+        let [plain, packed] = [0, 3].map(|n| status.split(' ').nth(n).unwrap().parse::<u64>().unwrap());
+        assert!(plain > 3_000_000 && packed < 110_000, "{status}");
+        // Both leave at the same border.
+        pair.push("pop");
+        carry(&mut pair, false, b"plain again");
+        carry(&mut pair, true, b"and back");
+        assert!(pair.a.piped.is_none() && pair.b.piped.is_none());
+        pair.a.control("push zstd 19").unwrap();
+        pair.a.control("pop").unwrap();
+        assert!(pair.a.control("push zstd 20").is_err() && pair.a.control("push zstd x").is_err());
+    }
+
+    #[test]
+    fn a_small_bomb_makes_no_more_than_there_is_room_for() {
+        let mut pair = Pair::new(&modules());
+        let mut plain = Pair::new(&modules());
+        plain.a.control("push zstd").unwrap();
+        // 64 MiB of nothing are some kilobytes.
+        let mut bomb = Vec::new();
+        for _ in 0..256 {
+            let Poll::Ready(Ok(n)) = write(&mut plain.a, &[0; 256 << 10]) else { panic!("taken") };
+            assert_eq!(n, 256 << 10);
+            bomb.extend(drain(&mut plain.b));
+        }
+        assert!(bomb.len() < 64 << 10);
+        pair.b.control("push zstd").unwrap();
+        sent(&mut pair.a, &bomb);
+        assert_eq!(read(&mut pair.b, 1).map(|read| read.unwrap()), Poll::Ready(vec![0]));
+        let held = pair.b.piped.as_ref().unwrap().stream.waiting().0;
+        assert!(held <= 512 << 10, "{held}");
+        assert_eq!(drain(&mut pair.b).len(), (64 << 20) - 1);
+    }
+
+    #[test]
+    fn what_is_not_compressed_or_cut_off_is_an_error() {
+        let mut pair = Pair::new(&modules());
+        pair.b.control("push zstd").unwrap();
+        sent(&mut pair.a, b"this is no frame of zstd at all");
+        let Poll::Ready(Err(error)) = read(&mut pair.b, 10) else { panic!("it was taken") };
+        assert!(error.to_string().starts_with("zstd: "), "{error}");
+
+        let mut pair = Pair::new(&modules());
+        pair.push("push zstd");
+        sent(&mut pair.a, b"the beginning");
+        pair.a.piped = None;
+        let _ = pair.a.poll_close(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(read(&mut pair.b, 99).map(|read| read.unwrap()), Poll::Ready(b"the beginning".to_vec()));
+        let Poll::Ready(Err(error)) = read(&mut pair.b, 10) else { panic!("half a frame looks whole") };
+        assert_eq!(error.to_string(), "zstd: it ends in the middle: something is missing");
     }
 
     #[test]

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// A task as an [`Env`] runs it. It need not be `Send`: it stays on the core that spawned it.
 pub type Task = Pin<Box<dyn Future<Output = ()> + 'static>>;
 
+/// What completes at a time.
+pub type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// What the world gives a program besides bytes. Cheap to share; one per core.
 pub trait Env: 'static {
     /// Time since an arbitrary start; never goes back (a step of the wall clock does not show here).
@@ -17,7 +20,7 @@ pub trait Env: 'static {
     fn wall(&self) -> Duration;
 
     /// Completes when `now()` has reached `deadline`.
-    fn sleep_until(&self, deadline: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    fn sleep_until(&self, deadline: Duration) -> Timer;
 
     /// Fills `buf` with unpredictable bytes (tokens, hash seeds).
     fn entropy(&self, buf: &mut [u8]);
@@ -33,6 +36,12 @@ pub trait Env: 'static {
 pub trait Clock: Send + Sync + 'static {
     /// See [`Env::now`].
     fn now(&self) -> Duration;
+
+    /// See [`Env::wall`].
+    fn wall(&self) -> Duration;
+
+    /// See [`Env::sleep_until`]. Polled on a core of the world.
+    fn sleep_until(&self, deadline: Duration) -> Timer;
 
     /// See [`Env::entropy`].
     fn entropy(&self, buf: &mut [u8]);

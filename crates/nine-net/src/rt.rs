@@ -6,9 +6,8 @@
 //! Always holds: a task never leaves the core that spawned it; all cores read one clock, which starts at 0
 //! when it is first asked. Here and in `socket` alone stands tokio.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::task::Poll;
@@ -19,7 +18,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, LocalRuntime};
 use tokio::signal::unix::{self, SignalKind};
 
-use crate::env::{Clock, Env, Task};
+use crate::env::{Clock, Env, Task, Timer};
 
 /// The world as this machine gives it. Timers and tasks need the runtime of [`run`] or [`block_on`] around
 /// them.
@@ -37,7 +36,7 @@ impl Env for Real {
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
     }
 
-    fn sleep_until(&self, deadline: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn sleep_until(&self, deadline: Duration) -> Timer {
         Box::pin(tokio::time::sleep(deadline.saturating_sub(self.now())))
     }
 
@@ -62,6 +61,14 @@ struct Anywhere;
 impl Clock for Anywhere {
     fn now(&self) -> Duration {
         Real.now()
+    }
+
+    fn wall(&self) -> Duration {
+        Real.wall()
+    }
+
+    fn sleep_until(&self, deadline: Duration) -> Timer {
+        Real.sleep_until(deadline)
     }
 
     fn entropy(&self, buf: &mut [u8]) {

@@ -62,14 +62,17 @@ impl ClientTls {
         host: &str,
         deadline: D,
     ) -> impl Future<Output = io::Result<Tls<T>>> + use<T, D> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{host} is no name TLS can verify"))
-        });
-        let conn = name.and_then(|name| {
+        let conn = server_name(host).and_then(|name| {
             ClientConnection::new(self.config.clone(), name).map(Connection::from).map_err(io::Error::other)
         });
         handshake(io, conn, deadline)
     }
+}
+
+/// The server that is expected.
+pub(crate) fn server_name(host: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{host} is no name TLS can verify")))
 }
 
 async fn handshake<T: Transport>(
@@ -414,6 +417,71 @@ mod tests {
 
     fn run<R>(test: impl AsyncFnOnce() -> R) -> R {
         block_on(async |_| test().await).expect("a runtime")
+    }
+
+    #[test]
+    fn tls_is_pushed_on_a_conversation_that_runs_already() {
+        use crate::modules::{TlsClient, TlsServer, modules};
+        use crate::{Conversation, Env};
+        let lab = Lab::new();
+        lab.sign("fs", "fs.lab", 4000);
+        let server = TlsServer {
+            tls: std::sync::Arc::new(std::sync::Mutex::new(lab.server(ClientAuth::None))),
+            clock: Real.clock(),
+        };
+        let ends = |host: &str| {
+            let (near, far) = pair();
+            let client = TlsClient { tls: lab.client(None), host: host.into() };
+            let near = Conversation::new(near, modules().with("tls", client), Real.clock());
+            (near, far)
+        };
+        let server = modules().with("tls", server);
+        run(async || {
+            let (mut near, far) = ends("fs.lab");
+            let mut far = Conversation::new(far, server.clone(), Real.clock());
+            write(&mut near, b"plain").await.expect("written");
+            assert_eq!(read(&mut far).await.expect("read"), b"plain");
+            far.control("push tls").expect("pushed");
+            near.control("push tls").expect("pushed");
+            let (sent, came) = join(write(&mut near, b"secret"), read(&mut far)).await;
+            sent.expect("written");
+            assert_eq!(came.expect("read"), b"secret");
+            // Another module on top of it, and back again.
+            for end in [&mut near, &mut far] {
+                end.control("push zstd").expect("pushed");
+            }
+            let (sent, came) = join(write(&mut far, b"answer"), read(&mut near)).await;
+            sent.expect("written");
+            assert_eq!(came.expect("read"), b"answer");
+            let (closed, end) = join(close(&mut near), read(&mut far)).await;
+            closed.expect("closed");
+            assert_eq!(end.expect("a good end"), b"");
+        });
+        run(async || {
+            let (mut near, far) = ends("another.lab");
+            let mut far = Conversation::new(far, server.clone(), Real.clock());
+            far.control("push tls").expect("pushed");
+            near.control("push tls").expect("pushed");
+            let (here, there) = join(read(&mut near), read(&mut far)).await;
+            let (here, there) = (text(here), text(there));
+            assert!(here.starts_with("tls: invalid peer certificate"), "{here}");
+            assert!(there.starts_with("tls: received fatal alert"), "the peer is told: {there}");
+        });
+        run(async || {
+            let (mut near, mut far) = ends("fs.lab");
+            near.control("push tls").expect("pushed");
+            poll_fn(|cx| near.poll_flush(cx)).await.expect("sent");
+            let _ = read(&mut far).await.expect("a greeting");
+            write(&mut far, b"this is no TLS").await.expect("written");
+            let here = text(read(&mut near).await);
+            assert!(here.starts_with("tls: received corrupt message"), "{here}");
+            drop(far);
+            let (mut near, far) = ends("fs.lab");
+            near.control("push tls").expect("pushed");
+            drop(far);
+            assert!(read(&mut near).await.is_err());
+            assert!(near.control("push tls now").is_err());
+        });
     }
 
     fn text<T>(result: io::Result<T>) -> String {

@@ -7,14 +7,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use nine_net::{Env, Task};
+use nine_net::{Env, Timer, Task};
 
 use crate::rng::Rng;
 
@@ -184,6 +183,14 @@ impl nine_net::Clock for Shared {
         self.clock.now()
     }
 
+    fn wall(&self) -> Duration {
+        self.clock.wall()
+    }
+
+    fn sleep_until(&self, deadline: Duration) -> Timer {
+        self.clock.clone().sleep_until(deadline)
+    }
+
     fn entropy(&self, buf: &mut [u8]) {
         let mut rng = self.rng.lock().expect("no panic while it is held");
         buf.fill_with(|| rng.bits() as u8);
@@ -196,18 +203,11 @@ impl Env for SimEnv {
     }
 
     fn wall(&self) -> Duration {
-        Duration::from_secs(1_700_000_000) + self.now()
+        self.clock.wall()
     }
 
-    fn sleep_until(&self, deadline: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let clock = self.clock.clone();
-        Box::pin(std::future::poll_fn(move |cx| {
-            if clock.now() >= deadline {
-                return Poll::Ready(());
-            }
-            clock.wake_at(deadline, cx.waker());
-            Poll::Pending
-        }))
+    fn sleep_until(&self, deadline: Duration) -> Timer {
+        self.clock.clone().sleep_until(deadline)
     }
 
     fn entropy(&self, buf: &mut [u8]) {
@@ -232,6 +232,20 @@ impl Env for SimEnv {
 impl Clock {
     pub(crate) fn now(&self) -> Duration {
         Duration::from_nanos(self.now.load(Ordering::Relaxed))
+    }
+
+    fn wall(&self) -> Duration {
+        Duration::from_secs(1_700_000_000) + self.now()
+    }
+
+    fn sleep_until(self: Arc<Self>, deadline: Duration) -> Timer {
+        Box::pin(std::future::poll_fn(move |cx| {
+            if self.now() >= deadline {
+                return Poll::Ready(());
+            }
+            self.wake_at(deadline, cx.waker());
+            Poll::Pending
+        }))
     }
 
     /// Wakes at `time`; once, also if nobody waits any more by then.

@@ -44,8 +44,14 @@ pub trait Module: Send {
         Control::NotMine
     }
 
-    /// The module is popped, or the stream is closed: passes on what it still holds. An error where it cannot, and then
-    /// a pop is refused.
+    /// The module is popped, at a border that both ends agree on: nothing more can be passed on. An error if something
+    /// would be lost; then it stays.
+    fn pop(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// Nothing more will be put: passes on what it still holds. An error where something is missing, and who reads is
+    /// told.
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let _ = next;
         Ok(())

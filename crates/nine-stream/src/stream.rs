@@ -133,32 +133,22 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes the top module away, after it has passed on what it holds.
+    /// Takes the top module away. Refused while a message is under way, or a module holds something.
     pub fn pop(&self) -> Result<(), Fault> {
-        let Port { to, from, .. } = &self.0.port;
-        let mut after = After::default();
-        let popped = {
-            let (mut down, mut up) = (to.lock(), from.lock());
-            if down.links().is_empty() {
-                Err(Fault::new("there is no module to pop"))
-            } else if down.is_busy() || up.is_busy() {
-                Err(Fault::new("a message is under way"))
-            } else {
-                let closed = from.run(&mut up, &mut after, |links, run| match links {
-                    [.., top] => top.close(&mut [], run),
-                    [] => Ok(()),
-                });
-                let closed = closed.and_then(|()| {
-                    to.run(&mut down, &mut after, |links, run| match links {
-                        [top, rest @ ..] => top.close(rest, run),
-                        [] => Ok(()),
-                    })
-                });
-                closed.map(|()| (down.links().remove(0), up.links().pop()))
-            }
+        let mut down = self.0.port.to.lock();
+        let mut up = self.0.port.from.lock();
+        let (Some(mine), Some(other)) = (down.links().first_mut(), up.links().last_mut()) else {
+            return Err(Fault::new("there is no module to pop"));
         };
-        after.wake();
-        popped.map(drop)
+        mine.pop().and_then(|()| other.pop())?;
+        if down.is_busy() || up.is_busy() {
+            return Err(Fault::new("a message is under way"));
+        }
+        let gone = (down.links().remove(0), up.links().pop());
+        drop((down, up));
+        // A module may have anything to do when it goes.
+        drop(gone);
+        Ok(())
     }
 
     /// Ends the stream at both ends: what has come is read to its end, nothing more goes in.

@@ -288,8 +288,8 @@ impl Way {
         self.lock().links.iter().filter_map(|link| link.module.deadline()).min()
     }
 
-    /// Nothing is let in any more. In good order every module passes on what it holds, and what waits in them still goes
-    /// on; after an error it is gone.
+    /// Nothing is let in any more. In good order every module passes on what it holds, and what waits in them still
+    /// goes on; after an error it is gone.
     pub(crate) fn hangup(&self, why: Hangup, after: &mut After) {
         let mut state = self.lock();
         if why.is_none() && state.hungup.is_none() && !state.closing {
@@ -415,11 +415,8 @@ impl Link {
         self.module.control(text, &mut next)
     }
 
-    /// An error: it still holds something.
-    pub(crate) fn close(&mut self, rest: &mut [Link], run: &mut Run<'_>) -> Result<(), Fault> {
-        let mut next = Next { queue: &mut self.queue, rest, run };
-        self.module.close(&mut next)?;
-        if self.queue.is_empty() { Ok(()) } else { Err(Fault::new("what it holds does not go on now")) }
+    pub(crate) fn pop(&mut self) -> Result<(), Fault> {
+        self.module.pop()
     }
 }
 

@@ -70,6 +70,10 @@ impl Module for Faulty {
         self.held.deadline()
     }
 
+    fn pop(&mut self) -> Result<(), Fault> {
+        self.held.nothing_is_held()
+    }
+
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         self.held.release_all(next);
         Ok(())

@@ -3,18 +3,21 @@
 mod fault;
 mod held;
 mod throttle;
+mod tls;
 mod trace;
+mod zstd;
 
 use std::time::Duration;
 
 use nine_stream::{Fault, Modules};
 
+pub use tls::{TlsClient, TlsServer};
 pub use trace::{Trace, TraceLog};
 
-/// `throttle` and `fault`; `trace`, where somebody keeps its lines, and `tls`, which has two sides, are added by those
-/// who know.
+/// `zstd`, `throttle` and `fault`; `trace`, where somebody keeps its lines, and `tls`, which has two sides, are added by
+/// those who know.
 pub fn modules() -> Modules {
-    Modules::default().with("throttle", throttle::open).with("fault", fault::open)
+    Modules::default().with("zstd", zstd::open).with("throttle", throttle::open).with("fault", fault::open)
 }
 
 /// A number with an optional `K`, `M` or `G` behind it, of 1024 each.

@@ -95,7 +95,7 @@ impl ServerTls {
 
     /// The configuration for the next connection. Looks at the files at most once a second; if they have
     /// changed but are not good, the old configuration stays and that is logged, once per change.
-    pub(super) fn config(&mut self, now: Duration, wall: Duration) -> Arc<ServerConfig> {
+    pub(crate) fn config(&mut self, now: Duration, wall: Duration) -> Arc<ServerConfig> {
         if now.saturating_sub(self.checked) >= CHECK_EVERY {
             self.checked = now;
             let stamps = stamps(&self.files);
@@ -125,7 +125,7 @@ impl ServerTls {
 /// The client's side. Cheap to clone; make a new one for a dial that shall see renewed files.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
-    pub(super) config: Arc<ClientConfig>,
+    pub(crate) config: Arc<ClientConfig>,
 }
 
 impl ClientTls {

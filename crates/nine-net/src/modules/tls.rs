@@ -1,0 +1,191 @@
+//! `tls`: TLS on a conversation that runs already. Both ends push it at the same border: one as the server, with its
+//! certificate, the other as the client, who knows what to expect.
+//!
+//! Always holds: nothing leaves in plain once it is pushed; what is put before the handshake is done waits outside; an
+//! end without `close_notify` is an error. Who the peer is stays what the conversation's transport has proven.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use nine_stream::{Block, Chain, Fault, Halves, Module, ModuleKind, Next};
+use rustls::{ClientConnection, Connection, ServerConnection};
+
+use crate::env::Clock;
+use crate::lock::{Mutex, lock};
+use crate::tls::{ClientTls, ServerTls, server_name};
+
+/// Plaintext that is passed on at once, bytes: a record.
+const PIECE: usize = 16 << 10;
+
+/// The server's end.
+pub struct TlsServer {
+    /// Shared with the door, which looks whether its files have changed.
+    pub tls: Arc<std::sync::Mutex<ServerTls>>,
+    /// When it is.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The client's end.
+pub struct TlsClient {
+    /// Whom it trusts.
+    pub tls: ClientTls,
+    /// The name in the server's certificate.
+    pub host: String,
+}
+
+impl ModuleKind for TlsServer {
+    fn open(&self, arguments: &str) -> Result<Halves, Fault> {
+        no_arguments(arguments)?;
+        let config = {
+            let mut tls = self.tls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            tls.config(self.clock.now(), self.clock.wall())
+        };
+        halves(ServerConnection::new(config).map(Connection::from).map_err(io::Error::other))
+    }
+}
+
+impl ModuleKind for TlsClient {
+    fn open(&self, arguments: &str) -> Result<Halves, Fault> {
+        no_arguments(arguments)?;
+        let conn = server_name(&self.host).and_then(|name| {
+            let conn = ClientConnection::new(self.tls.config.clone(), name);
+            conn.map(Connection::from).map_err(io::Error::other)
+        });
+        halves(conn)
+    }
+}
+
+fn no_arguments(arguments: &str) -> Result<(), Fault> {
+    if arguments.is_empty() { Ok(()) } else { Err(Fault::new("tls has no arguments")) }
+}
+
+fn halves(conn: io::Result<Connection>) -> Result<Halves, Fault> {
+    let mut conn = conn.map_err(said)?;
+    // What is put is encrypted and passed on at once, or not taken.
+    conn.set_buffer_limit(None);
+    let shared = Arc::new(Mutex::new(Shared { conn, failed: None, told: false }));
+    Ok(Halves { up: Box::new(Up(shared.clone())), down: Box::new(Down(shared)) })
+}
+
+struct Shared {
+    conn: Connection,
+    /// Why nothing more comes.
+    failed: Option<Fault>,
+    /// The peer has been told.
+    told: bool,
+}
+
+impl Shared {
+    /// Passes on the records that are finished.
+    fn send(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        while self.conn.wants_write() {
+            let mut records = Vec::new();
+            self.conn.write_tls(&mut records).map_err(said)?;
+            let mut block = Block::from(records);
+            block.delim = true;
+            next.put(block);
+        }
+        Ok(())
+    }
+}
+
+struct Up(Arc<Mutex<Shared>>);
+
+impl Module for Up {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let mut guard = lock(&self.0);
+        let shared = &mut *guard;
+        let was_shaking = shared.conn.is_handshaking();
+        for block in chain {
+            let mut data = block.data();
+            while !data.is_empty() && shared.failed.is_none() {
+                shared.conn.read_tls(&mut data).map_err(said)?;
+                match shared.conn.process_new_packets() {
+                    Ok(_) => plaintext(&mut shared.conn, next)?,
+                    // The peer is told why, by the other half; then this one ends.
+                    Err(error) => shared.failed = Some(said(error)),
+                }
+            }
+        }
+        if shared.failed.is_some() || shared.conn.wants_write() || was_shaking != shared.conn.is_handshaking()
+        {
+            next.kick();
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, _: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let shared = lock(&self.0);
+        match &shared.failed {
+            Some(fault) if shared.told => Err(fault.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn close(&mut self, _: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let mut shared = lock(&self.0);
+        let closed = shared.conn.process_new_packets().is_ok_and(|state| state.peer_has_closed());
+        if closed { Ok(()) } else { Err(Fault::new("it ended without saying so: something may be missing")) }
+    }
+}
+
+/// Passes on what has been decrypted.
+fn plaintext(conn: &mut Connection, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+    let mut reader = conn.reader();
+    loop {
+        let mut piece = vec![0; PIECE];
+        match reader.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(n) => {
+                piece.truncate(n);
+                let mut block = Block::from(piece);
+                block.delim = true;
+                next.put(block);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(said(error)),
+        }
+    }
+}
+
+struct Down(Arc<Mutex<Shared>>);
+
+impl Module for Down {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let mut shared = lock(&self.0);
+        for block in chain {
+            shared.conn.writer().write_all(block.data()).map_err(said)?;
+        }
+        shared.send(next)
+    }
+
+    fn is_full(&self) -> bool {
+        lock(&self.0).conn.is_handshaking()
+    }
+
+    fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let mut shared = lock(&self.0);
+        shared.send(next)?;
+        if shared.failed.is_some() && !shared.told {
+            shared.told = true;
+            next.kick();
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let mut shared = lock(&self.0);
+        shared.conn.send_close_notify();
+        shared.send(next)
+    }
+
+    fn status(&self) -> String {
+        let shared = lock(&self.0);
+        let version = shared.conn.protocol_version().map_or("handshake".into(), |v| format!("{v:?}"));
+        version.replace('_', ".")
+    }
+}
+
+fn said(error: impl std::error::Error) -> Fault {
+    Fault::new(error.to_string())
+}

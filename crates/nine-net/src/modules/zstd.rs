@@ -1,0 +1,147 @@
+//! `zstd LEVEL`: compression (RFC 8878), both ways.
+//!
+//! Always holds: what is put comes out at the other end without waiting for more, so every put ends a block of zstd; a
+//! window is at most [`WINDOW_LOG`], so a peer makes us hold no more than that; of a block that grows without measure
+//! only as much is made as there is room for.
+
+use std::collections::VecDeque;
+
+use nine_stream::{Block, Chain, Fault, Halves, Module, Next};
+use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, Operation, OutBuffer};
+
+/// Logarithm of the bytes that either end looks back.
+const WINDOW_LOG: u32 = 20;
+/// Bytes that are passed on at once.
+const PIECE: usize = 64 << 10;
+/// A quick level: links are rarely slower than that.
+const LEVEL: i32 = 3;
+
+pub(super) fn open(arguments: &str) -> Result<Halves, Fault> {
+    let level = match arguments {
+        "" => LEVEL,
+        level => level
+            .parse()
+            .ok()
+            .filter(|level| (1..=19).contains(level))
+            .ok_or_else(|| Fault::new(format!("{level:?} is no level: 1 to 19")))?,
+    };
+    let mut encoder = Encoder::new(level).map_err(said)?;
+    encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG)).map_err(said)?;
+    let mut decoder = Decoder::new().map_err(said)?;
+    decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG)).map_err(said)?;
+    let (up, down) =
+        (Up { decoder, waits: VecDeque::new(), mid: false }, Down { encoder, plain: 0, packed: 0 });
+    Ok(Halves { up: Box::new(up), down: Box::new(down) })
+}
+
+struct Down {
+    encoder: Encoder<'static>,
+    plain: u64,
+    packed: u64,
+}
+
+impl Down {
+    /// Lets `step` write until it has nothing more to write.
+    fn write(
+        &mut self,
+        next: &mut Next<'_, '_>,
+        mut step: impl FnMut(&mut Encoder<'static>, &mut OutBuffer<'_, Vec<u8>>) -> std::io::Result<bool>,
+    ) -> Result<(), Fault> {
+        loop {
+            let mut piece = Vec::with_capacity(PIECE);
+            let more = step(&mut self.encoder, &mut OutBuffer::around(&mut piece)).map_err(said)?;
+            self.packed += piece.len() as u64;
+            let mut block = Block::from(piece);
+            block.delim = !more;
+            if !block.is_empty() || block.delim {
+                next.put(block);
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Module for Down {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let mut blocks: VecDeque<Block> = chain.collect();
+        self.plain += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
+        self.write(next, |encoder, out| {
+            while let Some(block) = blocks.front_mut() {
+                let mut input = zstd::stream::raw::InBuffer::around(block.data());
+                encoder.run(&mut input, out)?;
+                let n = input.pos();
+                block.advance(n);
+                if !block.is_empty() {
+                    return Ok(true);
+                }
+                blocks.pop_front();
+            }
+            Ok(encoder.flush(out)? > 0)
+        })
+    }
+
+    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        self.write(next, |encoder, out| Ok(encoder.finish(out, true)? > 0))
+    }
+
+    fn status(&self) -> String {
+        format!("{} bytes became {}", self.plain, self.packed)
+    }
+}
+
+struct Up {
+    decoder: Decoder<'static>,
+    /// What has come and is not unpacked yet.
+    waits: VecDeque<Block>,
+    /// A frame has begun and not ended.
+    mid: bool,
+}
+
+impl Module for Up {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        self.waits.extend(chain);
+        self.resume(next)
+    }
+
+    fn is_full(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
+    fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        while !next.is_full()
+            && let Some(block) = self.waits.front_mut()
+        {
+            let mut piece = Vec::with_capacity(PIECE);
+            let (mut input, mut out) =
+                (zstd::stream::raw::InBuffer::around(block.data()), OutBuffer::around(&mut piece));
+            let hint = self.decoder.run(&mut input, &mut out).map_err(said)?;
+            let taken = input.pos();
+            block.advance(taken);
+            let was_full = piece.len() == PIECE;
+            if taken > 0 || !piece.is_empty() {
+                self.mid = hint != 0;
+            }
+            // A piece that is full may be followed by more of the same.
+            let done = block.is_empty() && !was_full;
+            let mut unpacked = Block::from(piece);
+            unpacked.delim = done;
+            if !unpacked.is_empty() {
+                next.put(unpacked);
+            }
+            if done {
+                self.waits.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, _: &mut Next<'_, '_>) -> Result<(), Fault> {
+        if self.mid { Err(Fault::new("it ends in the middle: something is missing")) } else { Ok(()) }
+    }
+}
+
+fn said(error: impl std::fmt::Display) -> Fault {
+    Fault::new(error.to_string())
+}
