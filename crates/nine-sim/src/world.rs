@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use nine_net::{Env, Timer, Task};
+use nine_net::{Env, Task, Timer};
 
 use crate::rng::Rng;
 
