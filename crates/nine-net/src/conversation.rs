@@ -1,10 +1,10 @@
 //! A transport as a stream: the device end of a conversation, and what has been pushed on it.
 //!
-//! As long as nothing is pushed, the transport is used as it is: an empty pipeline costs a branch. With the first module
-//! bytes go through a [`Stream`] whose device this is.
+//! As long as nothing is pushed, the transport is used as it is: an empty pipeline costs a branch. With the first
+//! module bytes go through a [`Stream`] whose device this is.
 //!
-//! Always holds: one task drives it, so nothing in the stream wakes anybody: what can go on goes on while the transport,
-//! or a timer of a module, is waited for; no more waits than the queues of the stream and one read hold.
+//! Always holds: one task drives it, so nothing in the stream wakes anybody: what can go on goes on while the
+//! transport, or a timer of a module, is waited for; no more waits than the queues of the stream and one read hold.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

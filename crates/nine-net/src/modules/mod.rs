@@ -14,8 +14,8 @@ use nine_stream::{Fault, Modules};
 pub use tls::{TlsClient, TlsServer};
 pub use trace::{Trace, TraceLog};
 
-/// `zstd`, `throttle` and `fault`; `trace`, where somebody keeps its lines, and `tls`, which has two sides, are added by
-/// those who know.
+/// `zstd`, `throttle` and `fault`; `trace`, where somebody keeps its lines, and `tls`, which has two sides, are added
+/// by those who know.
 pub fn modules() -> Modules {
     Modules::default().with("zstd", zstd::open).with("throttle", throttle::open).with("fault", fault::open)
 }
