@@ -69,6 +69,10 @@ impl Module for Frames {
         Ok(())
     }
 
+    fn is_mid(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
     fn close(&mut self, _: &mut Next<'_, '_>) -> Result<(), Fault> {
         if self.partial.is_empty() { Ok(()) } else { Err(Fault::new("it ends in the middle of a message")) }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nine_stream::{Block, Chain, Device, Fault, Make, Modules, Pool, Stream};
+use nine_stream::{Block, Chain, DEEPEST, Device, Fault, Make, Modules, Pool, Stream};
 
 use crate::env::{Clock, Timer};
 use crate::transport::{Peer, Transport};
@@ -24,6 +24,17 @@ const READ: usize = 64 << 10;
 const WRITE: usize = 256 << 10;
 /// Blocks of one write to the transport.
 const GATHER: usize = 16;
+/// Pieces that come and come to nothing before others have their turn.
+const ROUNDS: usize = 64;
+
+/// What can be pushed on a conversation.
+#[derive(Clone)]
+pub struct Pushed {
+    /// By name.
+    pub modules: Modules,
+    /// The time, for those that wait for it.
+    pub clock: Arc<dyn Clock>,
+}
 
 /// See the module.
 pub struct Conversation<T> {
@@ -45,6 +56,8 @@ struct Piped {
     coming: Option<Chain>,
     /// The transport will bring no more.
     ended: bool,
+    /// Who reads has found the end.
+    at_end: bool,
     /// What is being written to the transport.
     going: VecDeque<Block>,
     /// The stream has nothing more for the transport.
@@ -71,7 +84,11 @@ impl<T: Transport> Conversation<T> {
                 Box::new(Piped::new(&make))
             }
         };
-        let said = piped.stream.control(text.as_bytes());
+        // What was said before belongs to the modules as they were: nobody may slip it in under others.
+        let said = match piped.has_more() {
+            true => Err(Fault::new("more has come than what was agreed on")),
+            false => piped.stream.control(text.as_bytes()),
+        };
         if !piped.is_idle() {
             self.piped = Some(piped);
         }
@@ -89,18 +106,23 @@ impl Piped {
             reading: None,
             coming: None,
             ended: false,
+            at_end: false,
             going: VecDeque::new(),
             closed: false,
             sleep: None,
         }
     }
 
+    /// Something has come and has not been read.
+    fn has_more(&self) -> bool {
+        self.reading.is_some() || self.coming.is_some() || self.stream.waiting() != (0, 0)
+    }
+
     /// Without modules, and with nothing on its way.
     fn is_idle(&self) -> bool {
-        let is_empty = self.reading.is_none() && self.coming.is_none() && self.going.is_empty();
-        is_empty && !self.ended && !self.closed && self.stream.modules().is_empty() && {
-            self.stream.waiting() == (0, 0) && self.device.waiting() == (0, 0)
-        }
+        let nothing_goes = self.going.is_empty() && self.device.waiting() == (0, 0);
+        let lives = !self.ended && !self.closed && !self.stream.is_ending();
+        lives && nothing_goes && !self.has_more() && self.stream.modules().is_empty()
     }
 
     /// Lets modules go on whose time has come, and waits for the next one's. Whether there was one.
@@ -194,6 +216,10 @@ impl Piped {
         clock: &dyn Clock,
         buf: &mut [u8],
     ) -> Poll<io::Result<usize>> {
+        if self.at_end {
+            return Poll::Ready(Ok(0));
+        }
+        let mut rounds = 0;
         loop {
             if let Some(block) = &mut self.reading {
                 let n = block.len().min(buf.len());
@@ -208,7 +234,10 @@ impl Piped {
             }
             match self.stream.try_read_block() {
                 Poll::Ready(Ok(Some(block))) => self.reading = Some(block),
-                Poll::Ready(Ok(None)) => return Poll::Ready(Ok(0)),
+                Poll::Ready(Ok(None)) => {
+                    self.at_end = true;
+                    return Poll::Ready(Ok(0));
+                }
                 Poll::Ready(Err(fault)) => {
                     // The peer is told why, if a module has something to say and it listens.
                     let _ = self.poll_out(cx, end);
@@ -217,9 +246,15 @@ impl Piped {
                 Poll::Pending => {
                     let ticked = self.poll_timers(cx, clock);
                     let came = self.poll_in(cx, end)?;
-                    // What has come may have made a module answer.
-                    let _ = self.poll_out(cx, end)?;
+                    // What has come may have made a module answer. Who writes is told if that fails: what has come
+                    // is read first.
+                    let _ = self.poll_out(cx, end);
                     if came.is_pending() && !ticked {
+                        return Poll::Pending;
+                    }
+                    rounds += 1;
+                    if rounds == ROUNDS {
+                        cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
                 }
@@ -264,7 +299,11 @@ impl Piped {
                 let _ = self.poll_out(cx, end)?;
                 Poll::Ready(Ok(taken))
             }
-            Err((_, Some(fault))) => Poll::Ready(Err(broken(fault))),
+            Err((_, Some(fault))) => {
+                // The peer is told why, if a module has something to say and it listens.
+                let _ = self.poll_out(cx, end);
+                Poll::Ready(Err(broken(fault)))
+            }
             // It was not full, and is this task's alone; but a queue may refuse what does not fit beside what it has.
             Err((_, None)) => {
                 ready!(self.poll_out(cx, end))?;
@@ -296,8 +335,18 @@ impl<T: Transport> Transport for Conversation<T> {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(piped) = &mut self.piped {
-            piped.poll_timers(cx, &*self.clock);
-            ready!(piped.poll_out(cx, &mut self.end))?;
+            loop {
+                let ticked = piped.poll_timers(cx, &*self.clock);
+                ready!(piped.poll_out(cx, &mut self.end))?;
+                if !piped.stream.is_holding() {
+                    break;
+                }
+                // What is held may wait for what the peer says.
+                let came = piped.poll_in(cx, &mut self.end)?;
+                if came.is_pending() && !ticked {
+                    return Poll::Pending;
+                }
+            }
         }
         self.end.poll_flush(cx)
     }
@@ -308,7 +357,7 @@ impl<T: Transport> Transport for Conversation<T> {
             while !piped.closed || !piped.going.is_empty() {
                 let ticked = piped.poll_timers(cx, &*self.clock);
                 ready!(piped.poll_out(cx, &mut self.end))?;
-                if !piped.closed && !ticked {
+                if !piped.closed && !ticked && piped.poll_in(cx, &mut self.end)?.is_pending() {
                     return Poll::Pending;
                 }
             }
@@ -363,6 +412,25 @@ impl<T: Transport> Transport for Conversation<T> {
 
     fn control(&mut self, text: &str) -> Result<(), Fault> {
         self.push(text)
+    }
+
+    fn check(&self, text: &str) -> Result<(), Fault> {
+        let there = self.piped.as_ref().map_or(0, |piped| piped.stream.modules().len());
+        match text.trim().split_once(' ').unwrap_or((text.trim(), "")) {
+            ("push", _) if there >= DEEPEST => {
+                Err(Fault::new(format!("there are {DEEPEST} modules, and no more may be")))
+            }
+            // What can be made now can be made then.
+            ("push", module) => self.modules.open(module).map(drop),
+            ("pop", "") if there == 0 => Err(Fault::new("there is no module to pop")),
+            ("pop", "") => Ok(()),
+            _ => Err(Fault::new("push NAME ARGUMENTS, or pop")),
+        }
+    }
+
+    fn status(&self) -> String {
+        let modules = self.piped.as_ref().map(|piped| piped.stream.modules()).unwrap_or_default();
+        modules.iter().map(|(name, status)| format!("{name} {status}").trim_end().to_owned() + "\n").collect()
     }
 
     fn peer(&self) -> &Peer {
@@ -605,6 +673,62 @@ mod tests {
         let held = pair.b.piped.as_ref().unwrap().stream.waiting().0;
         assert!(held <= 512 << 10, "{held}");
         assert_eq!(drain(&mut pair.b).len(), (64 << 20) - 1);
+    }
+
+    #[test]
+    fn a_conversation_closed_while_modules_hold_something_ends_well() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut pair = Pair::new(&modules());
+        pair.b.control("push zstd").unwrap();
+        pair.a.control("push throttle 1K").unwrap();
+        pair.a.control("push zstd").unwrap();
+        let _ = write(&mut pair.a, &noise(1000));
+        assert!(pair.a.poll_close(&mut cx).is_pending());
+        let mut seen = Vec::new();
+        for _ in 0..10 {
+            pair.hand.0.fetch_add(500, Ordering::Relaxed);
+            let _ = pair.a.poll_close(&mut cx);
+            seen.extend(drain(&mut pair.b));
+        }
+        assert!(seen == noise(1000));
+        assert!(matches!(pair.a.poll_close(&mut cx), Poll::Ready(Ok(()))));
+        assert!(matches!(read(&mut pair.b, 9), Poll::Ready(Ok(end)) if end.is_empty()));
+
+        // Much is packed in little, and its reader is slow.
+        let mut pair = Pair::new(&modules());
+        pair.push("push zstd");
+        for _ in 0..20 {
+            sent(&mut pair.a, &[0; 150_000]);
+        }
+        assert!(matches!(pair.a.poll_close(&mut cx), Poll::Ready(Ok(()))));
+        sent(&mut pair.b, b"has seen its end by now");
+        assert_eq!(drain(&mut pair.b).len(), 3_000_000);
+        assert!(matches!(read(&mut pair.b, 9), Poll::Ready(Ok(end)) if end.is_empty()));
+    }
+
+    #[test]
+    fn what_is_due_and_blocked_makes_nobody_spin() {
+        let mut pair = Pair::new(&modules());
+        pair.a.control("push fault delay 1").unwrap();
+        for _ in 0..200 {
+            let _ = write(&mut pair.a, &[7; 10_000]);
+        }
+        pair.hand.0.store(10_000, Ordering::Relaxed);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(pair.a.poll_flush(&mut cx).is_pending(), "nobody reads");
+        while write(&mut pair.a, &[7; 10_000]).is_ready() {}
+        assert!(read(&mut pair.a, 10).is_pending());
+        assert!(pair.a.poll_close(&mut cx).is_pending());
+    }
+
+    #[test]
+    fn nothing_that_came_before_a_module_is_read_as_if_it_had_come_through_it() {
+        let mut pair = Pair::new(&modules().with("trace", Trace(TraceLog::default())));
+        pair.push("push trace");
+        sent(&mut pair.a, b"agreed, and slipped in");
+        assert_eq!(read(&mut pair.b, 6).map(|read| read.unwrap()), Poll::Ready(b"agreed".to_vec()));
+        let said = pair.b.control("push zstd").unwrap_err().to_string();
+        assert_eq!(said, "more has come than what was agreed on");
     }
 
     #[test]

@@ -96,6 +96,17 @@ pub trait Transport: Send + Unpin + 'static {
         Err(Fault::new("nothing can be pushed here"))
     }
 
+    /// Whether [`Transport::control`] would do what a text says, as far as can be seen now.
+    fn check(&self, text: &str) -> Result<(), Fault> {
+        let _ = text;
+        Err(Fault::new("nothing can be pushed here"))
+    }
+
+    /// A line for each module, from the top on.
+    fn status(&self) -> String {
+        String::new()
+    }
+
     /// Who is at the other end.
     fn peer(&self) -> &Peer;
 }
@@ -163,6 +174,14 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn control(&mut self, text: &str) -> Result<(), Fault> {
         (**self).control(text)
+    }
+
+    fn check(&self, text: &str) -> Result<(), Fault> {
+        (**self).check(text)
+    }
+
+    fn status(&self) -> String {
+        (**self).status()
     }
 
     fn peer(&self) -> &Peer {

@@ -239,11 +239,16 @@ impl Clock {
     }
 
     fn sleep_until(self: Arc<Self>, deadline: Duration) -> Timer {
+        let mut waits: Option<Waker> = None;
         Box::pin(std::future::poll_fn(move |cx| {
             if self.now() >= deadline {
                 return Poll::Ready(());
             }
-            self.wake_at(deadline, cx.waker());
+            // Polled again by the same task, it is woken once.
+            if !waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                self.wake_at(deadline, cx.waker());
+                waits = Some(cx.waker().clone());
+            }
             Poll::Pending
         }))
     }

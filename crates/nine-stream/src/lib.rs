@@ -30,7 +30,7 @@ pub use module::{Control, Fault, Halves, Module, ModuleKind, Modules, Next, Pass
 pub use pipe::pipe;
 pub use pool::{Alloc, CLASSES, Pool};
 pub use queue::{Limit, Queue};
-pub use stream::{Device, Make, Stream};
+pub use stream::{DEEPEST, Device, Make, Stream};
 
 #[cfg(all(test, nine_loom))]
 mod orders;

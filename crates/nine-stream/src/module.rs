@@ -13,7 +13,7 @@ use crate::queue::Queue;
 use crate::way::{Link, Run, pass};
 
 /// One half of an instance of a module: its put procedure for one direction, and what belongs to it. What the halves
-/// share is theirs to lock.
+/// share is theirs to lock, and never while they pass something on: the next one may come back by another way.
 ///
 /// Concurrency: one put of a direction is under way at a time, in the order in which they were made; the other half may
 /// run at the same time. A put neither waits nor blocks: what it cannot pass on now stays in its queue.
@@ -33,6 +33,11 @@ pub trait Module: Send {
         Ok(())
     }
 
+    /// Whether it has a part of something that cannot be passed on yet: until the rest has come it is not popped.
+    fn is_mid(&self) -> bool {
+        false
+    }
+
     /// When [`Module::resume`] is to be called at the latest, on the clock of the stream.
     fn deadline(&self) -> Option<Duration> {
         None
@@ -44,10 +49,10 @@ pub trait Module: Send {
         Control::NotMine
     }
 
-    /// The module is popped, at a border that both ends agree on: nothing more can be passed on. An error if something
-    /// would be lost; then it stays.
-    fn pop(&mut self) -> Result<(), Fault> {
-        Ok(())
+    /// Whether something that was put has not been passed on: until it has, the module is not popped, and a stream that
+    /// is closed lives on.
+    fn holds(&self) -> bool {
+        false
     }
 
     /// Nothing more will be put: passes on what it still holds. An error where something is missing, and who reads is

@@ -108,7 +108,7 @@ fn a_hangup_reaches_whoever_waits_in_any_order() {
         let second = next(&b);
         hangup.join().unwrap();
         let put = writer.join().unwrap();
-        assert!(put || second.is_none());
+        assert_eq!(put, second.is_some());
     });
 }
 

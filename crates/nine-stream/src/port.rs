@@ -6,6 +6,7 @@
 use alloc::sync::Arc;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
+use core::time::Duration;
 
 use crate::block::{Block, Chain};
 use crate::lock::{Mutex, lock};
@@ -236,6 +237,21 @@ impl Port {
         self.to.put(chain).await
     }
 
+    /// [`Port::put`], if it is nobody else's turn and there is room now.
+    pub(crate) fn try_put(&self, chain: Chain) -> Result<(), (Chain, Option<Fault>)> {
+        if self.is_writing() { Err((chain, None)) } else { self.to.try_put(chain) }
+    }
+
+    /// Whether a put would have to wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_writing() || self.to.is_full(&None)
+    }
+
+    fn is_writing(&self) -> bool {
+        let writers = lock(&self.writers);
+        writers.writing || !writers.waiting.is_turn(&None)
+    }
+
     async fn turn(&self) -> Writing<'_> {
         let mut writing = Writing { port: self, ticket: None, has: false, mid: false };
         poll_fn(|cx| {
@@ -251,6 +267,10 @@ impl Port {
         })
         .await;
         writing
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        [self.to.deadline(), self.from.deadline()].into_iter().flatten().min()
     }
 
     pub(crate) fn hangup(&self, why: &Hangup) {
@@ -309,8 +329,9 @@ impl End for Joined {
         let mut given = Some(chain);
         match self.to.poll_put(&self.again, &mut given, &mut self.ticket, after) {
             Poll::Ready(Ok(())) => Ok(()),
-            Poll::Ready(Err(fault)) => {
-                after.fault.get_or_insert(fault);
+            // Nobody wants it. In good order, who feeds is told by his end.
+            Poll::Ready(Err(why)) => {
+                after.fault = after.fault.take().or(why);
                 Ok(())
             }
             Poll::Pending => Err(given.unwrap_or_default()),
@@ -324,7 +345,7 @@ impl End for Joined {
     }
 
     fn is_full(&self) -> bool {
-        self.to.is_full()
+        self.to.is_full(&self.ticket)
     }
 
     fn hold(&mut self, way: Waker) {

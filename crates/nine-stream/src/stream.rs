@@ -14,6 +14,9 @@ use crate::port::{Port, Store, ToStore};
 use crate::queue::Limit;
 use crate::way::{After, Clock, Link, Way};
 
+/// Modules of one stream: puts go through all of them on one stack.
+pub const DEEPEST: usize = 16;
+
 /// What a stream is made of.
 #[derive(Clone)]
 pub struct Make {
@@ -94,7 +97,7 @@ impl Stream {
 
     /// Puts blocks if there is room now; else they come back, with a fault if there never will be.
     pub fn try_put(&self, chain: impl Into<Chain>) -> Result<(), (Chain, Option<Fault>)> {
-        self.0.port.to.try_put(chain.into())
+        self.0.port.try_put(chain.into())
     }
 
     /// Memory for blocks.
@@ -117,11 +120,14 @@ impl Stream {
         }
     }
 
-    /// Puts a module on top. Refused while a message is under way, or blocks wait in a module.
+    /// Puts a module on top. Refused while a message is under way, or blocks wait in a module, and beyond [`DEEPEST`].
     pub fn push(&self, words: &str) -> Result<(), Fault> {
         let (name, halves) = self.0.modules.open(words)?;
         let mut down = self.0.port.to.lock();
         let mut up = self.0.port.from.lock();
+        if down.links().len() >= DEEPEST {
+            return Err(Fault::new(format!("there are {DEEPEST} modules, and no more may be")));
+        }
         if down.is_busy() || up.is_busy() {
             return Err(Fault::new("a message is under way"));
         }
@@ -137,10 +143,9 @@ impl Stream {
     pub fn pop(&self) -> Result<(), Fault> {
         let mut down = self.0.port.to.lock();
         let mut up = self.0.port.from.lock();
-        let (Some(mine), Some(other)) = (down.links().first_mut(), up.links().last_mut()) else {
+        if down.links().is_empty() {
             return Err(Fault::new("there is no module to pop"));
-        };
-        mine.pop().and_then(|()| other.pop())?;
+        }
         if down.is_busy() || up.is_busy() {
             return Err(Fault::new("a message is under way"));
         }
@@ -171,9 +176,29 @@ impl Stream {
         self.0.port.try_read_block()
     }
 
+    /// Whether it has ended in either direction, or is about to.
+    pub fn is_ending(&self) -> bool {
+        self.0.port.to.is_ending() || self.0.port.from.is_ending()
+    }
+
+    /// When a module wants [`Stream::tick`] to be called: for streams that have no device, as those of a pipe.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.0.port.deadline()
+    }
+
+    /// The time has come: modules go on.
+    pub fn tick(&self) {
+        self.pump();
+    }
+
+    /// Whether something that was put waits in a module.
+    pub fn is_holding(&self) -> bool {
+        self.0.port.to.lock().is_holding()
+    }
+
     /// Whether a put would have to wait.
     pub fn is_full(&self) -> bool {
-        self.0.port.to.is_full()
+        self.0.port.is_full()
     }
 
     /// Names of the modules from the top on, with what each says of itself.
@@ -201,6 +226,8 @@ impl Stream {
         });
         drop(state);
         after.wake();
+        // It may take what it has refused.
+        self.pump();
         match said {
             Control::Taken => Ok(()),
             Control::Refused(fault) => Err(fault),
@@ -267,7 +294,7 @@ impl Device {
 
     /// When a module wants [`Device::tick`] to be called.
     pub fn deadline(&self) -> Option<Duration> {
-        [self.0.to.deadline(), self.0.from.deadline()].into_iter().flatten().min()
+        self.0.deadline()
     }
 
     /// The time has come, or something has happened outside: modules go on.

@@ -53,7 +53,8 @@ pub(crate) struct After {
     pub(crate) fault: Option<Fault>,
     /// The other direction is to be pumped.
     pub(crate) kicked: bool,
-    /// Other directions that are to be hung up when nothing is locked.
+    /// Other directions that are to be ended when nothing is locked: for an error, or because nobody wants what comes
+    /// out.
     ended: Vec<(Arc<Way>, Hangup)>,
 }
 
@@ -61,7 +62,10 @@ impl After {
     /// Does it: nothing is locked any more.
     pub(crate) fn wake(mut self) {
         while let Some((way, why)) = self.ended.pop() {
-            way.hangup(why, &mut self);
+            match why {
+                Some(_) => way.hangup(why, &mut self),
+                None => way.abandon(&mut self),
+            }
         }
         wake(self.wakes);
     }
@@ -83,6 +87,8 @@ pub(crate) struct State {
     hungup: Option<Hangup>,
     /// Is hung up when what waits in the modules has gone on.
     closing: bool,
+    /// Modules that have passed on what they held, from the beginning.
+    closed: usize,
     /// A message has begun and not ended.
     mid: bool,
     /// The other direction.
@@ -163,6 +169,7 @@ impl Way {
                 waiters: Waiters::default(),
                 hungup: None,
                 closing: false,
+                closed: 0,
                 mid: false,
                 other: Weak::new(),
                 feeder: Weak::new(),
@@ -190,14 +197,15 @@ impl Way {
         chain: &mut Option<Chain>,
         ticket: &mut Ticket,
         after: &mut After,
-    ) -> Poll<Result<(), Fault>> {
+    ) -> Poll<Result<(), Hangup>> {
         let mut state = self.lock();
         if state.hungup.is_some() || state.closing {
-            let why = state.hungup.clone().flatten().unwrap_or_else(|| Fault::new("the stream is hung up"));
             state.waiters.leave(ticket);
-            return Poll::Ready(Err(why));
+            return Poll::Ready(Err(state.hungup.clone().flatten()));
         }
-        let Some(given) = chain.take() else { return Poll::Ready(Ok(())) };
+        let Some(given) = chain.take().filter(|given| !given.is_empty()) else {
+            return Poll::Ready(Ok(()));
+        };
         let mid = !given.ends_message();
         let refused = match state.waiters.is_turn(ticket) {
             true => self.run(&mut state, after, |links, run| pass(links, run, given)).err(),
@@ -223,7 +231,7 @@ impl Way {
             let mut after = After::default();
             let polled = self.poll_put(cx.waker(), &mut chain, &mut waiting.ticket, &mut after);
             after.wake();
-            polled
+            polled.map_err(hungup)
         })
         .await
     }
@@ -236,7 +244,7 @@ impl Way {
         after.wake();
         match polled {
             Poll::Ready(Ok(())) => Ok(()),
-            Poll::Ready(Err(fault)) => Err((given.unwrap_or_default(), Some(fault))),
+            Poll::Ready(Err(why)) => Err((given.unwrap_or_default(), Some(hungup(why)))),
             Poll::Pending => Err((given.unwrap_or_default(), None)),
         }
     }
@@ -276,7 +284,7 @@ impl Way {
             });
             after.wakes.extend(state.waiters.first());
             if state.closing {
-                self.end(&mut state, None, &mut after);
+                self.close(&mut state, &mut after);
             }
         }
         drop(state);
@@ -285,38 +293,27 @@ impl Way {
 
     /// When [`Way::pump`] is to be called at the latest.
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.lock().links.iter().filter_map(|link| link.module.deadline()).min()
+        let state = self.lock();
+        // What has something to pass on waits for room, not for the time.
+        let ready = state.links.iter().filter(|link| link.queue.is_empty());
+        ready.filter_map(|link| link.module.deadline()).min()
     }
 
-    /// Nothing is let in any more. In good order every module passes on what it holds, and what waits in them still
-    /// goes on; after an error it is gone.
+    /// Nothing is let in any more. In good order what waits in the modules still goes on, and each passes on what it
+    /// holds; after an error it is gone.
     pub(crate) fn hangup(&self, why: Hangup, after: &mut After) {
         let mut state = self.lock();
-        if why.is_none() && state.hungup.is_none() && !state.closing {
-            self.run(&mut state, after, |links, run| {
-                for at in 0..links.len() {
-                    let [link, rest @ ..] = &mut links[at..] else { continue };
-                    link.drain(rest, run);
-                    link.call(rest, run, |module, next| module.close(next));
-                }
-            });
+        match why {
+            None => self.close(&mut state, after),
+            fault => self.end(&mut state, fault, after),
         }
-        self.end(&mut state, why, after);
     }
 
     /// Nothing is let in any more, and the modules are not asked for what they hold.
     pub(crate) fn stop(&self, after: &mut After) {
-        self.end(&mut self.lock(), None, after);
-    }
-
-    /// Whether a put would be refused.
-    pub(crate) fn is_full(&self) -> bool {
-        let state = self.lock();
-        !state.waiters.is_turn(&None)
-            || match state.links.first() {
-                Some(link) => !link.queue.is_empty() || link.module.is_full(),
-                None => state.end.is_full(),
-            }
+        let mut state = self.lock();
+        state.closed = state.links.len();
+        self.close(&mut state, after);
     }
 
     /// Nobody wants what comes out.
@@ -329,21 +326,70 @@ impl Way {
         drop(gone);
     }
 
+    /// Ends in good order, as far as that goes now; [`Way::pump`] goes on. A module is closed when all before it has
+    /// come to it, and it takes what comes.
+    fn close(&self, state: &mut State, after: &mut After) {
+        if state.hungup.is_some() {
+            return;
+        }
+        if !core::mem::replace(&mut state.closing, true) {
+            after.wakes.extend(state.waiters.all().into_iter().map(|(_, waker)| waker));
+            state.end.hold(self.me.upgrade().map_or(Waker::noop().clone(), Waker::from));
+        }
+        let mut closed = state.closed;
+        let done = self.run(state, after, |links, run| {
+            loop {
+                for at in (0..closed).rev() {
+                    let [link, rest @ ..] = &mut links[at..] else { continue };
+                    link.drain(rest, run);
+                }
+                let left = |link: &Link| !link.queue.is_empty() || link.module.holds();
+                if links.iter().take(closed).any(left) {
+                    return false;
+                }
+                let [link, rest @ ..] = &mut links[closed..] else { return true };
+                link.drain(rest, run);
+                if !link.queue.is_empty() || link.module.is_full() {
+                    return false;
+                }
+                closed += 1;
+                link.call(rest, run, |module, next| module.close(next));
+            }
+        });
+        state.closed = closed;
+        if done {
+            self.end(state, None, after);
+        }
+    }
+
     fn end(&self, state: &mut State, why: Hangup, after: &mut After) {
         if state.hungup.is_some() {
             return;
         }
         after.wakes.extend(state.waiters.all().into_iter().map(|(_, waker)| waker));
-        if why.is_none() && state.is_holding() {
-            if !state.closing {
-                state.closing = true;
-                state.end.hold(self.me.upgrade().map_or(Waker::noop().clone(), Waker::from));
-            }
-            return;
-        }
         state.end.hangup(&why, after);
         after.ended.extend(state.feeder.upgrade().map(|feeder| (feeder, why.clone())));
         state.hungup = Some(why);
+    }
+
+    /// Whether a put of who has this place would be refused.
+    pub(crate) fn is_full(&self, ticket: &Ticket) -> bool {
+        let state = self.lock();
+        if state.hungup.is_some() || state.closing {
+            // It would be told that.
+            return false;
+        }
+        !state.waiters.is_turn(ticket)
+            || match state.links.first() {
+                Some(link) => !link.queue.is_empty() || link.module.is_full(),
+                None => state.end.is_full(),
+            }
+    }
+
+    /// Whether it has ended, or is about to.
+    pub(crate) fn is_ending(&self) -> bool {
+        let state = self.lock();
+        state.hungup.is_some() || state.closing
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -393,11 +439,12 @@ impl Wake for Again {
 impl State {
     /// Whether a message is under way, or blocks wait in a module.
     pub(crate) fn is_busy(&self) -> bool {
-        self.mid || self.is_holding()
+        let mid = |link: &Link| link.module.is_full() || link.module.is_mid();
+        self.mid || self.is_holding() || self.links.iter().any(mid)
     }
 
-    fn is_holding(&self) -> bool {
-        self.links.iter().any(|link| !link.queue.is_empty() || link.module.is_full())
+    pub(crate) fn is_holding(&self) -> bool {
+        self.links.iter().any(|link| !link.queue.is_empty() || link.module.holds())
     }
 
     pub(crate) fn links(&mut self) -> &mut Vec<Link> {
@@ -414,10 +461,11 @@ impl Link {
         let mut next = Next { queue: &mut self.queue, rest, run };
         self.module.control(text, &mut next)
     }
+}
 
-    pub(crate) fn pop(&mut self) -> Result<(), Fault> {
-        self.module.pop()
-    }
+/// What who puts is told.
+pub(crate) fn hungup(why: Hangup) -> Fault {
+    why.unwrap_or_else(|| Fault::new("the stream is hung up"))
 }
 
 /// Leaves when it goes.

@@ -227,8 +227,28 @@ impl Driver {
                 }
                 partly => self.large = partly,
             }
+            if self.shared.border.load(Ordering::Relaxed) && self.cross()? {
+                // What the new module has to say goes first.
+                return Ok(Poll::Ready(()));
+            }
         }
         Ok(Poll::Ready(()))
+    }
+
+    /// Changes the conversation, if the last message before that has been answered.
+    fn cross(&mut self) -> Result<bool, Error> {
+        let Some(words) = self.shared.with(|state| state.crossing()) else { return Ok(false) };
+        let failed = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        if self.filled > 0 {
+            let text = "the server goes on in the old form after it has agreed to another".to_owned();
+            return Err(self.transport_error(failed(text)));
+        }
+        if let Err(fault) = self.transport.control(&words) {
+            return Err(self.transport_error(failed(format!("{words}: {fault}"))));
+        }
+        self.unflushed = true;
+        self.shared.with(|state| state.crossed());
+        Ok(true)
     }
 
     /// Hands over the whole frames at the front of `bytes` and keeps the rest.

@@ -53,9 +53,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use nine_net::{Clock, Transport};
-use nine_proto::msg::{OnlyIds, Tmsg};
-use nine_proto::{Dialect, Fid, NOFID, Names, Numeric, Qid};
+use nine_net::{Clock, Conversation, Fault, Pushed, Transport};
+use nine_proto::msg::{Data, OnlyIds, Tmsg};
+use nine_proto::{Dialect, Errno, Fid, NOFID, Names, Numeric, OpenFlags, Qid};
 
 use call::Call;
 use state::Shared;
@@ -90,6 +90,8 @@ pub struct Options {
     pub clock: Option<Arc<dyn Clock>>,
     /// How data connections are dialled. `None`: there are no streams ([`Stream`]).
     pub streams: Option<Arc<dyn Dial>>,
+    /// What can be pushed on the connection ([`Client::change`]), if anything.
+    pub pushed: Option<Pushed>,
     /// Shown to the server at [`Client::attach`], if it asks for authentication.
     pub token: Option<String>,
     /// Turns the names that 9P2000 has for users and groups into numbers and back: decimal numbers only.
@@ -106,6 +108,7 @@ impl Default for Options {
             window: 8 << 20,
             clock: None,
             streams: None,
+            pushed: None,
             token: None,
             names: Arc::new(Numeric),
         }
@@ -157,7 +160,13 @@ impl Client {
     /// Agrees on a version with the server (version(5)): the best dialect that both know.
     pub async fn connect(transport: impl Transport, options: Options) -> Result<(Self, Driver)> {
         let shared = Arc::new(Shared::new(&transport.peer().addr, &options));
-        let mut driver = Driver::new(Box::new(transport), shared.clone());
+        let transport: Box<dyn Transport> = match &options.pushed {
+            Some(pushed) => {
+                Box::new(Conversation::new(transport, pushed.modules.clone(), pushed.clock.clone()))
+            }
+            None => Box::new(transport),
+        };
+        let mut driver = Driver::new(transport, shared.clone());
         let agreed = poll_fn(|cx| {
             if let Poll::Ready(_end) = pin!(&mut driver).poll(cx) {
                 return Poll::Ready(
@@ -223,6 +232,34 @@ impl Client {
             Poll::Pending => then.await,
         };
         Ok((root?, done))
+    }
+
+    /// Changes the modules of this connection, at both ends and at the same border: `push NAME ARGUMENTS` or `pop`.
+    /// Waits until everything under way has been answered; what is called meanwhile goes afterwards, in the new form.
+    ///
+    /// # Errors
+    /// The server has no conversation to show, or refuses the text: then nothing has changed. Given up after the text
+    /// has been sent, it ends the connection, of which nobody would know what it speaks.
+    pub async fn change(&self, uname: &str, uid: u32, words: &str) -> Result<()> {
+        let refused = |fault: Fault| Error::from(nine_proto::Error::new(Errno::EINVAL, fault.to_string()));
+        let pushed = self.0.options.pushed.as_ref();
+        let pushed = pushed.ok_or_else(|| refused(Fault::new("nothing can be pushed here")))?;
+        if let Some(module) = words.trim().strip_prefix("push ") {
+            pushed.modules.open(module).map_err(refused)?;
+        }
+        let root = self.attach(uname, uid, "#conversation").await?;
+        let ctl = root.open("ctl", OpenFlags::WRITE).await?;
+        let message = Tmsg::Write { fid: ctl.fid(), offset: 0, data: Data::Bytes(words.as_bytes()) };
+        let mut crossing = Crossing { client: self, near: false, over: false };
+        let shared = &self.0.shared;
+        shared.border.store(true, Ordering::Relaxed);
+        let call = poll_fn(|cx| {
+            shared.with(|state| state.poll_border(&message, words, cx.waker(), &mut crossing.near))
+        });
+        let call = call.await?;
+        let answer = poll_fn(|cx| shared.with(|state| state.poll(call, cx.waker()))).await;
+        crossing.over = true;
+        answer.map(drop)
     }
 
     /// Writes the token to an afid, or finds that the server wants none.
@@ -338,6 +375,27 @@ impl Ender {
     /// From now on the driver ends when the last handle is gone and all is sent.
     pub fn end(&self) {
         self.0.with(|state| state.hurry = true);
+    }
+}
+
+/// Who changes the conversation; gone on the way, it leaves nobody waiting.
+struct Crossing<'c> {
+    client: &'c Client,
+    near: bool,
+    over: bool,
+}
+
+impl Drop for Crossing<'_> {
+    fn drop(&mut self) {
+        if !self.near {
+            return;
+        }
+        let shared = &self.client.0.shared;
+        if !self.over && !shared.with(|state| state.leave_border()) {
+            let text = "given up while the conversation was being changed";
+            self.client.abort(std::io::Error::new(std::io::ErrorKind::ConnectionAborted, text));
+        }
+        shared.border.store(false, Ordering::Relaxed);
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Bytes have come or gone since it was asked last.
     pub(crate) moved: AtomicBool,
+    /// The conversation is about to change: the driver looks at [`State::crossed`].
+    pub(crate) border: AtomicBool,
     /// Data connections do not come about: none is tried before this time, ms. 0: they may; all ones: for good.
     pub(crate) no_streams: AtomicU64,
 }
@@ -83,6 +85,19 @@ pub(crate) struct State {
     now: u32,
     /// Calls of [`State::beat`] since something moved.
     silent: u32,
+    border: Border,
+}
+
+/// How far a change of the conversation's modules is.
+enum Border {
+    /// There is none.
+    Far,
+    /// Nothing more is sent; who waits until all is answered.
+    Near(Option<Waker>),
+    /// The last message in the old form is under way: its call, and what its answer makes true.
+    Reached(usize, String),
+    /// It has been answered: the transport is to be told, then the call's answer.
+    Crossed(usize, String, Result<Answer>),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -181,8 +196,10 @@ impl Shared {
             told: Vec::new(),
             now: 0,
             silent: 0,
+            border: Border::Far,
         });
-        Self { peer, state, moved: AtomicBool::new(false), no_streams: AtomicU64::new(0) }
+        let [moved, border] = [AtomicBool::new(false), AtomicBool::new(false)];
+        Self { peer, state, moved, border, no_streams: AtomicU64::new(0) }
     }
 
     /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for
@@ -231,6 +248,17 @@ impl State {
         payload: Option<Bytes>,
         waiter: Waiter,
     ) -> Result<usize> {
+        self.begin_now(message, payload, waiter, false)
+    }
+
+    /// The same; `alone`: there is nothing else under way, and it does not wait behind those that wait.
+    fn begin_now(
+        &mut self,
+        message: &Tmsg<'_>,
+        payload: Option<Bytes>,
+        waiter: Waiter,
+        alone: bool,
+    ) -> Result<usize> {
         if let Some(dead) = &self.dead {
             return Err(dead.unsent());
         }
@@ -239,7 +267,10 @@ impl State {
         let sent =
             Sent { call: Some(call), cost: self.cost(message), count: asked(message), flushed: None, share };
         let passes = !self.full || sent.cost <= OVERTAKES;
-        let room = passes && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent);
+        let room = match self.border {
+            Border::Far => passes && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent),
+            _ => alone,
+        };
         let mut queued = Vec::new();
         let buf = if room { &mut self.out.heads } else { &mut queued };
         let start = buf.len();
@@ -344,6 +375,7 @@ impl State {
         self.silent = if moved { 0 } else { self.silent + 1 };
         if self.silent > 0
             && self.dead.is_none()
+            && matches!(self.border, Border::Far)
             && let Some(tag) = self.session.ping()
         {
             Tmsg::Flush { oldtag: NOTAG }.encode(tag, self.session.dialect(), &mut self.out.heads);
@@ -426,7 +458,7 @@ impl State {
                 match call {
                     Some(call) => {
                         let answer = Answer::of(reply, owner, self.session.dialect(), &*self.names);
-                        self.complete(call, answer, made);
+                        self.answered(call, answer, made);
                     }
                     None => self.clunks.extend(made),
                 }
@@ -444,6 +476,80 @@ impl State {
         }
         self.pump();
         Ok(())
+    }
+
+    fn answered(&mut self, call: usize, answer: Result<Answer>, made: Option<Fid>) {
+        match &mut self.border {
+            Border::Reached(last, words) if *last == call => {
+                self.border = Border::Crossed(call, std::mem::take(words), answer);
+            }
+            _ => self.complete(call, answer, made),
+        }
+        if let Border::Near(waker) = &mut self.border
+            && self.session.calls() == 0
+        {
+            self.wakes.extend(waker.take());
+        }
+    }
+
+    /// Sends the last message before the border when everything has been answered; nothing more is sent meanwhile.
+    /// `near`: whether this caller has begun to wait for that.
+    pub(crate) fn poll_border(
+        &mut self,
+        message: &Tmsg<'_>,
+        words: &str,
+        waker: &Waker,
+        near: &mut bool,
+    ) -> Poll<Result<usize>> {
+        if let Some(dead) = &self.dead {
+            return Poll::Ready(Err(dead.unsent()));
+        }
+        if !*near && !matches!(self.border, Border::Far) {
+            let text = "the conversation is being changed already";
+            return Poll::Ready(Err(Error::refused(Errno::EBUSY, text)));
+        }
+        *near = true;
+        self.border = Border::Near(Some(waker.clone()));
+        if self.session.calls() > 0 {
+            return Poll::Pending;
+        }
+        let begun = self.begin_now(message, None, Waiter::Waker(waker.clone()), true);
+        self.border = match &begun {
+            Ok(call) => Border::Reached(*call, words.to_owned()),
+            Err(_) => Border::Far,
+        };
+        Poll::Ready(begun)
+    }
+
+    /// Nobody wants to cross the border any more. An error: its last message is under way.
+    pub(crate) fn leave_border(&mut self) -> bool {
+        if matches!(self.border, Border::Reached(..) | Border::Crossed(..)) {
+            return false;
+        }
+        self.border = Border::Far;
+        self.pump();
+        true
+    }
+
+    /// What the transport is to be told, when the last message has been answered. An answer that is an error changes
+    /// nothing.
+    pub(crate) fn crossing(&mut self) -> Option<String> {
+        match &mut self.border {
+            Border::Crossed(_, words, Ok(_)) => Some(std::mem::take(words)),
+            Border::Crossed(_, _, Err(_)) => {
+                self.crossed();
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// The transport has been told: everything goes on.
+    pub(crate) fn crossed(&mut self) {
+        if let Border::Crossed(call, _, answer) = std::mem::replace(&mut self.border, Border::Far) {
+            self.complete(call, answer, None);
+            self.pump();
+        }
     }
 
     /// The connection is gone: every waiter learns why, and so does every later call.
@@ -521,7 +627,7 @@ impl State {
     /// Uses the room there is: clunks first, for they make room elsewhere, then small and large calls in turn, each
     /// kind in the order of its clients' turns.
     fn pump(&mut self) {
-        if self.dead.is_some() {
+        if self.dead.is_some() || !matches!(self.border, Border::Far) {
             return;
         }
         for _ in 0..self.clunks.len() {

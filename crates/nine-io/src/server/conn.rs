@@ -21,11 +21,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use nine_net::{Peer, Transport};
+use nine_net::{Fault, Peer, Transport};
 use nine_proto::session::server::{CALL_COST, CallId, Request as SessionRequest, Session, Step};
 use nine_proto::stream::MAGIC;
 use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg};
 
+use super::desk::{self, Desk};
 use super::gate::{self, Gate};
 use super::req::{Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
 use super::rx::Rx;
@@ -122,6 +123,10 @@ pub struct Connection {
     streams: Ours,
     /// The transport, when it has shown that it carries a stream, and what has come of it.
     data: Option<(Box<dyn Transport>, Vec<u8>)>,
+    /// The conversation's own files, where modules can be pushed.
+    desk: Option<Box<Desk>>,
+    /// A control text that has been accepted: it takes effect when its answer has left.
+    border: Option<String>,
 }
 
 /// The streams of one client.
@@ -150,6 +155,13 @@ impl Connection {
         let names = service.server.names();
         let id = service.core.next_id();
         note!(service.own, conn = id, peer = %transport.peer().addr, "connected");
+        let (transport, desk) = match &service.pushed {
+            Some(pushed) => {
+                let (transport, desk) = Desk::new(pushed, transport);
+                (transport, Some(Box::new(desk)))
+            }
+            None => (transport, None),
+        };
         Self {
             id,
             peer: transport.peer().clone(),
@@ -178,6 +190,8 @@ impl Connection {
             drained: false,
             streams: Ours { how: service.streams.clone(), ..Ours::default() },
             data: None,
+            desk,
+            border: None,
         }
     }
 
@@ -199,7 +213,11 @@ impl Connection {
             self.settle_streams(cx.waker());
             self.serve_clunks(cx.waker());
             let mut starved = false;
-            while messages < TURN_MESSAGES && bytes + self.tx.queued() < TURN_BYTES && !draining {
+            while messages < TURN_MESSAGES
+                && bytes + self.tx.queued() < TURN_BYTES
+                && !draining
+                && self.border.is_none()
+            {
                 starved = self.starved();
                 if starved {
                     break;
@@ -217,6 +235,9 @@ impl Connection {
                     Err(error) => return Poll::Ready(End::Malformed(error)),
                 }
             }
+            if self.desk.is_some() {
+                self.look_at_desk(cx.waker());
+            }
             let over = messages >= TURN_MESSAGES || bytes + self.tx.queued() >= TURN_BYTES;
             let Some(transport) = &mut self.transport else { return Poll::Pending };
             let flushed = match self.tx.poll_flush(cx, &mut **transport) {
@@ -227,6 +248,15 @@ impl Connection {
             self.settle();
             if draining {
                 return self.drain(cx, flushed);
+            }
+            if let Some(text) = self.border.take_if(|_| flushed && self.later == 0) {
+                if let Err(fault) = self.change(&text) {
+                    return Poll::Ready(End::Io(io::Error::other(fault)));
+                }
+                continue;
+            }
+            if self.border.is_some() {
+                return self.hung_up(cx);
             }
             if over {
                 // With a turn's worth of answers waiting, only the socket's writability changes anything.
@@ -264,6 +294,34 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Decides about a text that was written to the conversation's ctl.
+    fn look_at_desk(&mut self, waker: &Waker) {
+        let Some((text, ask)) = self.desk.as_ref().and_then(|desk| desk.asked()) else { return };
+        let alone = self.session.outstanding() == 1
+            && self.rx.rest().is_empty()
+            && self.streams.by_fid.is_empty()
+            && self.streams.ending.is_empty();
+        let checked = match &self.transport {
+            Some(transport) if alone => {
+                transport.check(&text).map_err(|fault| Error::new(Errno::EINVAL, fault.to_string()))
+            }
+            _ => Err(Error::new(Errno::EBUSY, "other requests are under way")),
+        };
+        if checked.is_ok() {
+            self.border = Some(text);
+        }
+        ask.done(checked);
+        self.take_answers(waker);
+    }
+
+    /// The border: what follows is said in another form.
+    fn change(&mut self, text: &str) -> std::result::Result<(), Fault> {
+        let Some(transport) = &mut self.transport else { return Ok(()) };
+        transport.control(text)?;
+        note!(self.own, conn = self.id, peer = %self.peer.addr, modules = %transport.status().trim(), "{text}");
+        Ok(())
     }
 
     /// The socket is not read: notices all the same when the client goes.
@@ -390,7 +448,11 @@ impl Connection {
             },
         };
         let knows_no_fid = held.is_none();
-        let request = Request::new(request, who.clone(), self.id, cost);
+        let desk = match held {
+            Some(held) => held.desk,
+            None => self.desk.is_some() && asks_for_desk(&request),
+        };
+        let request = Request::new(request, who.clone(), self.id, cost).at_desk(desk);
         let by_gate = if auth || knows_no_fid { self.gate.serve(&request) } else { None };
         let answer = match by_gate {
             Some(result) => Some(result),
@@ -405,11 +467,15 @@ impl Connection {
             None => {
                 let about_stream = matches!(request.number(), Some(TSTREAM | TSCLOSE));
                 let req = Req::new(request, self.answers.clone());
-                let Answer(result) = if about_stream { self.stream(req) } else { self.server.serve(req) };
+                let Answer(result) = match &self.desk {
+                    Some(files) if desk => files.serve(req, self.transport.as_deref()),
+                    _ if about_stream => self.stream(req),
+                    _ => self.server.serve(req),
+                };
                 result
             }
         };
-        answer.map(|result| result.map(|reply| reply.map_node(|node| Held { node, who })))
+        answer.map(|result| result.map(|reply| reply.map_node(|node| Held { node, who, desk })))
     }
 
     /// Whether these are the first bytes of a data connection.
@@ -664,8 +730,10 @@ impl Connection {
         if let Some(stream) = self.session.fid_of(call).and_then(|fid| self.streams.by_fid.get(&fid)) {
             stream.flush(id);
         }
-        let node = self.session.node(call).map(|held| &held.node);
-        self.server.cancel(id, node);
+        match (self.session.node(call), &self.desk) {
+            (Some(held), Some(desk)) if held.desk => desk.cancel(id),
+            (held, _) => self.server.cancel(id, held.map(|held| &held.node)),
+        }
     }
 
     /// The client has gone: lets go of everything but what is being served.
@@ -697,6 +765,11 @@ impl Connection {
         self.tx = Tx::default();
         self.settle();
     }
+}
+
+/// Whether it is an attach to the conversation's own files.
+fn asks_for_desk(request: &SessionRequest<Held, Frame>) -> bool {
+    matches!(request.op(), Op::Attach { aname, .. } if gate::split_token(aname).1 == desk::ANAME)
 }
 
 impl Future for Connection {

@@ -7,6 +7,7 @@
 //! [`Core`] is shared by its connections: buffers, the memory budget, who is connected.
 
 mod conn;
+mod desk;
 mod gate;
 mod listen;
 mod memory;
@@ -21,13 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 
-use nine_net::Transport;
+use nine_net::{Pushed, Transport};
 use nine_proto::Dialect;
 use nine_proto::session::server::Limits;
 
 pub use conn::{
     CEILING, Connection, FID_COST, FLOOR, OPENS_FLOOR, OUTSTANDING, SHORT, TURN_BYTES, TURN_MESSAGES,
 };
+pub use desk::ANAME as CONVERSATION;
 pub use gate::{Anonymous, Gate};
 pub use listen::{Door, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
@@ -72,6 +74,8 @@ pub struct Service {
     pub streams: Option<Streams>,
     /// Who comes in here carries a stream and nothing else.
     pub only_streams: bool,
+    /// What clients may push on their connections, if anything.
+    pub pushed: Option<Pushed>,
 }
 
 impl Service {
@@ -88,6 +92,7 @@ impl Service {
             seat: 0,
             streams: None,
             only_streams: false,
+            pushed: None,
         }
     }
 
@@ -96,6 +101,12 @@ impl Service {
     #[must_use]
     pub fn with_streams(self, streams: Streams) -> Self {
         Self { dialects: STREAMING, streams: Some(streams), ..self }
+    }
+
+    /// The same with modules that clients may push on their connections, by their own `ctl` ([`CONVERSATION`]).
+    #[must_use]
+    pub fn with_modules(self, pushed: Pushed) -> Self {
+        Self { pushed: Some(pushed), ..self }
     }
 
     /// The task that serves one client.

@@ -112,6 +112,8 @@ pub struct ReqId {
 pub(crate) struct Held {
     pub(crate) node: Node,
     pub(crate) who: Arc<Who>,
+    /// A file of the conversation's own, not of the file server.
+    pub(crate) desk: bool,
 }
 
 /// The question: what is asked, of which nodes, by whom. Owns its frame; [`Request::op`] is a view made on demand.
@@ -121,11 +123,17 @@ pub struct Request {
     conn: u64,
     /// What it is charged, bytes.
     cost: usize,
+    /// It is about the conversation itself.
+    desk: bool,
 }
 
 impl Request {
     pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
-        Self { inner, who, conn, cost }
+        Self { inner, who, conn, cost, desk: false }
+    }
+
+    pub(crate) fn at_desk(self, desk: bool) -> Self {
+        Self { desk, ..self }
     }
 
     pub(crate) fn number(&self) -> Option<u8> {
@@ -264,9 +272,9 @@ impl Later {
     }
 
     fn send(&mut self, result: Result<Reply>) {
-        if let Some((Request { inner, who, cost, .. }, answers)) = self.kept.take() {
+        if let Some((Request { inner, who, cost, desk, .. }, answers)) = self.kept.take() {
             let (call, rclose) = (inner.id(), inner.rclose());
-            let result = result.map(|reply| reply.map_node(|node| Held { node, who }));
+            let result = result.map(|reply| reply.map_node(|node| Held { node, who, desk }));
             answers.push(Answered { call, cost, rclose, fids: inner.into_fids(), result });
         }
     }

@@ -70,8 +70,8 @@ impl Module for Faulty {
         self.held.deadline()
     }
 
-    fn pop(&mut self) -> Result<(), Fault> {
-        self.held.nothing_is_held()
+    fn holds(&self) -> bool {
+        !self.held.is_empty()
     }
 
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {

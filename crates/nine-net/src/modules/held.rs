@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nine_stream::{Chain, Fault, Next};
+use nine_stream::{Chain, Next};
 
 /// In the order in which they leave.
 #[derive(Default)]
@@ -28,9 +28,8 @@ impl Held {
         self.bytes
     }
 
-    /// An error if something would be lost.
-    pub(super) fn nothing_is_held(&self) -> Result<(), Fault> {
-        if self.chains.is_empty() { Ok(()) } else { Err(Fault::new("what it holds has not left")) }
+    pub(super) fn is_empty(&self) -> bool {
+        self.chains.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -35,7 +35,7 @@ impl Module for Throttle {
     }
 
     fn is_full(&self) -> bool {
-        self.held.len() > 0
+        self.holds()
     }
 
     fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
@@ -47,8 +47,8 @@ impl Module for Throttle {
         self.held.deadline()
     }
 
-    fn pop(&mut self) -> Result<(), Fault> {
-        self.held.nothing_is_held()
+    fn holds(&self) -> bool {
+        !self.held.is_empty()
     }
 
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {

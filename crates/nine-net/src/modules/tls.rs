@@ -14,9 +14,6 @@ use crate::env::Clock;
 use crate::lock::{Mutex, lock};
 use crate::tls::{ClientTls, ServerTls, server_name};
 
-/// Plaintext that is passed on at once, bytes: a record.
-const PIECE: usize = 16 << 10;
-
 /// The server's end.
 pub struct TlsServer {
     /// Shared with the door, which looks whether its files have changed.
@@ -76,16 +73,44 @@ struct Shared {
 }
 
 impl Shared {
-    /// Passes on the records that are finished.
-    fn send(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+    /// The records that are finished. They are passed on when this is not locked any more.
+    fn records(&mut self) -> Result<Vec<Block>, Fault> {
+        let mut all = Vec::new();
         while self.conn.wants_write() {
             let mut records = Vec::new();
             self.conn.write_tls(&mut records).map_err(said)?;
             let mut block = Block::from(records);
             block.delim = true;
-            next.put(block);
+            all.push(block);
         }
-        Ok(())
+        Ok(all)
+    }
+
+    /// Decrypts what has come.
+    fn take(&mut self, chain: Chain) -> Result<Vec<Block>, Fault> {
+        let mut plain = Vec::new();
+        for block in chain {
+            let mut data = block.data();
+            while !data.is_empty() && self.failed.is_none() {
+                if self.conn.read_tls(&mut data).map_err(said)? == 0 {
+                    // Behind the end, which the peer has said, nothing is looked at.
+                    return Ok(plain);
+                }
+                match self.conn.process_new_packets().map(|state| state.plaintext_bytes_to_read()) {
+                    Ok(0) => {}
+                    Ok(n) => {
+                        let mut piece = vec![0; n];
+                        self.conn.reader().read_exact(&mut piece).map_err(said)?;
+                        let mut block = Block::from(piece);
+                        block.delim = true;
+                        plain.push(block);
+                    }
+                    // The peer is told why, by the other half; then this one ends.
+                    Err(error) => self.failed = Some(said(error)),
+                }
+            }
+        }
+        Ok(plain)
     }
 }
 
@@ -93,24 +118,15 @@ struct Up(Arc<Mutex<Shared>>);
 
 impl Module for Up {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
-        let mut guard = lock(&self.0);
-        let shared = &mut *guard;
+        let mut shared = lock(&self.0);
         let was_shaking = shared.conn.is_handshaking();
-        for block in chain {
-            let mut data = block.data();
-            while !data.is_empty() && shared.failed.is_none() {
-                shared.conn.read_tls(&mut data).map_err(said)?;
-                match shared.conn.process_new_packets() {
-                    Ok(_) => plaintext(&mut shared.conn, next)?,
-                    // The peer is told why, by the other half; then this one ends.
-                    Err(error) => shared.failed = Some(said(error)),
-                }
-            }
-        }
-        if shared.failed.is_some() || shared.conn.wants_write() || was_shaking != shared.conn.is_handshaking()
-        {
+        let plain = shared.take(chain)?;
+        let is_news = was_shaking != shared.conn.is_handshaking();
+        if shared.failed.is_some() || shared.conn.wants_write() || is_news {
             next.kick();
         }
+        drop(shared);
+        plain.into_iter().for_each(|block| next.put(block));
         Ok(())
     }
 
@@ -129,25 +145,6 @@ impl Module for Up {
     }
 }
 
-/// Passes on what has been decrypted.
-fn plaintext(conn: &mut Connection, next: &mut Next<'_, '_>) -> Result<(), Fault> {
-    let mut reader = conn.reader();
-    loop {
-        let mut piece = vec![0; PIECE];
-        match reader.read(&mut piece) {
-            Ok(0) => return Ok(()),
-            Ok(n) => {
-                piece.truncate(n);
-                let mut block = Block::from(piece);
-                block.delim = true;
-                next.put(block);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(said(error)),
-        }
-    }
-}
-
 struct Down(Arc<Mutex<Shared>>);
 
 impl Module for Down {
@@ -156,7 +153,10 @@ impl Module for Down {
         for block in chain {
             shared.conn.writer().write_all(block.data()).map_err(said)?;
         }
-        shared.send(next)
+        let records = shared.records()?;
+        drop(shared);
+        records.into_iter().for_each(|block| next.put(block));
+        Ok(())
     }
 
     fn is_full(&self) -> bool {
@@ -165,18 +165,23 @@ impl Module for Down {
 
     fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let mut shared = lock(&self.0);
-        shared.send(next)?;
+        let records = shared.records()?;
         if shared.failed.is_some() && !shared.told {
             shared.told = true;
             next.kick();
         }
+        drop(shared);
+        records.into_iter().for_each(|block| next.put(block));
         Ok(())
     }
 
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let mut shared = lock(&self.0);
         shared.conn.send_close_notify();
-        shared.send(next)
+        let records = shared.records()?;
+        drop(shared);
+        records.into_iter().for_each(|block| next.put(block));
+        Ok(())
     }
 
     fn status(&self) -> String {

@@ -29,8 +29,10 @@ pub(super) fn open(arguments: &str) -> Result<Halves, Fault> {
     encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG)).map_err(said)?;
     let mut decoder = Decoder::new().map_err(said)?;
     decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG)).map_err(said)?;
-    let (up, down) =
-        (Up { decoder, waits: VecDeque::new(), mid: false }, Down { encoder, plain: 0, packed: 0 });
+    let (up, down) = (
+        Up { decoder, waits: VecDeque::new(), mid: false, more: false },
+        Down { encoder, plain: 0, packed: 0 },
+    );
     Ok(Halves { up: Box::new(up), down: Box::new(down) })
 }
 
@@ -51,7 +53,7 @@ impl Down {
             let mut piece = Vec::with_capacity(PIECE);
             let more = step(&mut self.encoder, &mut OutBuffer::around(&mut piece)).map_err(said)?;
             self.packed += piece.len() as u64;
-            let mut block = Block::from(piece);
+            let mut block = kept(piece);
             block.delim = !more;
             if !block.is_empty() || block.delim {
                 next.put(block);
@@ -97,6 +99,8 @@ struct Up {
     waits: VecDeque<Block>,
     /// A frame has begun and not ended.
     mid: bool,
+    /// There may be more to come without more input.
+    more: bool,
 }
 
 impl Module for Up {
@@ -106,6 +110,10 @@ impl Module for Up {
     }
 
     fn is_full(&self) -> bool {
+        self.holds()
+    }
+
+    fn holds(&self) -> bool {
         !self.waits.is_empty()
     }
 
@@ -113,6 +121,10 @@ impl Module for Up {
         while !next.is_full()
             && let Some(block) = self.waits.front_mut()
         {
+            if block.is_empty() && !self.more {
+                self.waits.pop_front();
+                continue;
+            }
             let mut piece = Vec::with_capacity(PIECE);
             let (mut input, mut out) =
                 (zstd::stream::raw::InBuffer::around(block.data()), OutBuffer::around(&mut piece));
@@ -124,14 +136,12 @@ impl Module for Up {
                 self.mid = hint != 0;
             }
             // A piece that is full may be followed by more of the same.
-            let done = block.is_empty() && !was_full;
-            let mut unpacked = Block::from(piece);
-            unpacked.delim = done;
-            if !unpacked.is_empty() {
+            self.more = was_full;
+            let delim = block.is_empty() && !was_full;
+            if !piece.is_empty() {
+                let mut unpacked = kept(piece);
+                unpacked.delim = delim;
                 next.put(unpacked);
-            }
-            if done {
-                self.waits.pop_front();
             }
         }
         Ok(())
@@ -140,6 +150,11 @@ impl Module for Up {
     fn close(&mut self, _: &mut Next<'_, '_>) -> Result<(), Fault> {
         if self.mid { Err(Fault::new("it ends in the middle: something is missing")) } else { Ok(()) }
     }
+}
+
+/// A block of these bytes, which holds no more memory than it needs, or twice that.
+fn kept(piece: Vec<u8>) -> Block {
+    if piece.len() < PIECE / 2 { piece.into_boxed_slice().into_vec().into() } else { piece.into() }
 }
 
 fn said(error: impl std::fmt::Display) -> Fault {

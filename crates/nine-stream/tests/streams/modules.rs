@@ -180,6 +180,92 @@ fn what_waits_in_modules_arrives_though_its_writer_has_closed() {
     }
 }
 
+/// Has a last word.
+struct Last(bool);
+
+impl Module for Last {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        next.put(chain);
+        Ok(())
+    }
+
+    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        if self.0 {
+            next.put(Block::from(b"end".to_vec()));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn modules_are_closed_one_after_the_other_each_when_all_before_it_has_come() {
+    let clock = Arc::new(AtomicU64::new(0));
+    let read_clock = clock.clone();
+    let late = |_: &str| Ok(Halves { up: Box::new(Pass), down: Box::new(Late::default()) });
+    let last = |_: &str| Ok(Halves { up: Box::new(Last(false)), down: Box::new(Last(true)) });
+    let mut make = make(1000, 100, Modules::default().with("late", late).with("last", last));
+    make.clock = Arc::new(move || Duration::from_millis(read_clock.load(Ordering::Relaxed)));
+    let (a, b) = pipe(&make);
+    a.push("late").unwrap();
+    a.push("last").unwrap();
+    now(a.write(b"one")).unwrap();
+    now(a.write(b"two")).unwrap();
+    a.hangup();
+    assert!(Task::new(b.read_block()).step().is_none());
+    clock.store(1000, Ordering::Relaxed);
+    assert_eq!(a.deadline(), Some(Duration::from_millis(1000)));
+    a.tick();
+    for text in ["one", "two", "end"] {
+        assert_eq!(now(b.read_block()).unwrap().unwrap().data(), text.as_bytes());
+    }
+    assert!(now(b.read_block()).unwrap().is_none());
+}
+
+#[test]
+fn a_pipe_that_one_end_has_closed_gives_the_other_all_that_was_on_its_way() {
+    let last = |_: &str| Ok(Halves { up: Box::new(Last(true)), down: Box::new(Last(true)) });
+    let (a, b) = pipe(&make(10, 1, Modules::default().with("last", last)));
+    for stream in [&a, &b] {
+        stream.push("last").unwrap();
+        stream.push("last").unwrap();
+    }
+    let sent = std::iter::from_fn(|| a.try_put(Block::from(vec![1; 8])).ok()).count();
+    now(b.put(Block::from(vec![2; 8]))).unwrap();
+    assert!(b.try_put(Block::from(vec![2; 8])).is_ok(), "it waits in a module");
+    drop(a);
+    let mut seen = 0;
+    while let Some(block) = now(b.read_block()).expect("the end is a good one") {
+        seen += usize::from(block.data() == [1; 8]);
+    }
+    assert_eq!(seen, sent);
+}
+
+#[test]
+fn there_are_only_so_many_modules_and_a_due_one_that_is_blocked_wants_no_time() {
+    let late =
+        |_: &str| Ok(Halves { up: Box::new(Pass), down: Box::new(Late { more: 1, ..Late::default() }) });
+    let clock = Arc::new(AtomicU64::new(0));
+    let read_clock = clock.clone();
+    let mut make = make(10, 1, known().with("late", late));
+    make.clock = Arc::new(move || Duration::from_millis(read_clock.load(Ordering::Relaxed)));
+    let (a, b) = pipe(&make);
+    for _ in 0..nine_stream::DEEPEST {
+        b.push("pass").unwrap();
+    }
+    assert!(b.push("pass").unwrap_err().to_string().contains("no more"));
+    (0..nine_stream::DEEPEST).for_each(|_| b.pop().unwrap());
+    a.push("late").unwrap();
+    for n in 0..3 {
+        now(a.write(&[n; 8])).unwrap();
+    }
+    clock.store(9000, Ordering::Relaxed);
+    a.tick();
+    // One is with the reader, one in the module's queue, one is held and due.
+    assert_eq!(a.deadline(), None);
+    let seen: Vec<u8> = (0..3).map(|_| now(b.read_block()).unwrap().unwrap().data()[0]).collect();
+    assert_eq!(seen, [0, 1, 2]);
+}
+
 #[test]
 fn what_waits_in_modules_goes_when_nobody_will_ever_read_it() {
     let make = make(10, 1, known());
@@ -217,29 +303,27 @@ const ACK: u8 = b'a';
 
 impl Module for Window {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
-        let mut shared = self.shared.lock().unwrap();
         for mut block in chain {
             if self.down {
-                shared.held.push_back(block);
+                self.shared.lock().unwrap().held.push_back(block);
                 continue;
             }
             match block.data().first() {
                 Some(&ACK) => {
-                    shared.unacked -= 1;
+                    self.shared.lock().unwrap().unacked -= 1;
                     next.kick();
                 }
                 _ => {
                     block.advance(1);
                     // Always upstream, never asleep: what is withheld is the acknowledgement.
                     next.put(block);
-                    shared.to_ack += 1;
+                    self.shared.lock().unwrap().to_ack += 1;
                     if !next.is_full() {
                         next.kick();
                     }
                 }
             }
         }
-        drop(shared);
         if self.down { self.resume(next) } else { Ok(()) }
     }
 
@@ -251,22 +335,26 @@ impl Module for Window {
             }
             return Ok(());
         }
-        while shared.to_ack > 0 {
-            shared.to_ack -= 1;
-            next.put(Block::from(vec![ACK]));
-        }
+        let mut out: Vec<Block> = (0..std::mem::take(&mut shared.to_ack)).map(|_| vec![ACK].into()).collect();
         while shared.unacked < WINDOW
             && let Some(block) = shared.held.pop_front()
         {
             shared.unacked += 1;
-            let mut out = Block::from([&[DATA], block.data()].concat());
-            out.delim = block.delim;
-            next.put(out);
+            let mut sent = Block::from([&[DATA], block.data()].concat());
+            sent.delim = block.delim;
+            out.push(sent);
         }
+        // Nothing of ours is locked while it is passed on: the other end may answer on the spot.
+        drop(shared);
+        out.into_iter().for_each(|block| next.put(block));
         Ok(())
     }
 
     fn is_full(&self) -> bool {
+        self.holds()
+    }
+
+    fn holds(&self) -> bool {
         self.down && !self.shared.lock().unwrap().held.is_empty()
     }
 }
@@ -307,6 +395,8 @@ fn a_module_with_a_window_withholds_acknowledgements_while_nobody_reads() {
 #[derive(Default)]
 struct Late {
     held: VecDeque<(Duration, Chain)>,
+    /// It takes so many more than two.
+    more: usize,
 }
 
 impl Module for Late {
@@ -316,7 +406,11 @@ impl Module for Late {
     }
 
     fn is_full(&self) -> bool {
-        self.held.len() >= 2
+        self.held.len() >= 2 + self.more
+    }
+
+    fn holds(&self) -> bool {
+        !self.held.is_empty()
     }
 
     fn deadline(&self) -> Option<Duration> {
@@ -362,9 +456,13 @@ fn a_module_with_a_timer_goes_on_when_its_time_comes() {
     assert_eq!(taker.end().unwrap().unwrap().data(), b"one");
     third.end().unwrap();
     assert_eq!(device.deadline(), Some(Duration::from_millis(1500)));
-    // It is busy until then, and what it holds when the stream is closed goes with it.
+    // It is busy until then, and a stream that is closed lives until it takes what comes; then it gives all away.
     assert!(stream.pop().is_err());
     drop(stream);
+    let taker = Task::waiting(device.take());
+    clock.store(1500, Ordering::Relaxed);
+    device.tick();
+    drop(taker);
     assert_eq!(now(device.take()).unwrap().unwrap().data(), b"two");
     assert_eq!(now(device.take()).unwrap().unwrap().data(), b"three");
     assert!(now(device.take()).unwrap().is_none());
