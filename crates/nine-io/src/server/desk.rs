@@ -2,7 +2,7 @@
 //! it attaches by, whatever is served there.
 //!
 //! A text written to `ctl` (`push zstd`, `pop`) changes the modules of both ends at a border that both know: the
-//! client has nothing else under way, and sends nothing until it has the Rwrite; the server sends nothing after the
+//! client has nothing else under way and sends nothing until it has the Rwrite; the server sends nothing after the
 //! Rwrite. So that answer is the last message in the old form, in either direction.
 //!
 //! Always holds: one text waits at most; it is refused while other requests are under way, and when its module cannot be
