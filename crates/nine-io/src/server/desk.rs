@@ -5,8 +5,8 @@
 //! client has nothing else under way and sends nothing until it has the Rwrite; the server sends nothing after the
 //! Rwrite. So that answer is the last message in the old form, in either direction.
 //!
-//! Always holds: one text waits at most; it is refused while other requests are under way, and when its module cannot be
-//! opened; then nothing has changed.
+//! Always holds: one text waits at most; it is refused while other requests are under way, and when its module cannot
+//! be opened; then nothing has changed.
 
 use std::sync::Arc;
 use std::time::Duration;
