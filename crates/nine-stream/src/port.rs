@@ -329,8 +329,8 @@ impl End for Joined {
         let mut given = Some(chain);
         match self.to.poll_put(&self.again, &mut given, &mut self.ticket, after) {
             Poll::Ready(Ok(())) => Ok(()),
-            // Nobody wants it. In good order, who feeds is told by his end.
             Poll::Ready(Err(why)) => {
+                after.gone |= why.is_none();
                 after.fault = after.fault.take().or(why);
                 Ok(())
             }

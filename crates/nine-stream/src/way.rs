@@ -51,6 +51,8 @@ pub(crate) struct After {
     pub(crate) wakes: Vec<Waker>,
     /// The direction is to be hung up.
     pub(crate) fault: Option<Fault>,
+    /// Nobody wants what comes out any more.
+    pub(crate) gone: bool,
     /// The other direction is to be pumped.
     pub(crate) kicked: bool,
     /// Other directions that are to be ended when nothing is locked: for an error, or because nobody wants what comes
@@ -215,6 +217,11 @@ impl Way {
             *chain = Some(refused);
             state.waiters.wait(ticket, waker);
             return Poll::Pending;
+        }
+        if let Some(why) = state.hungup.clone() {
+            // It is why, or would have been too late anyway.
+            state.waiters.leave(ticket);
+            return Poll::Ready(Err(why));
         }
         state.mid = mid;
         if state.waiters.leave(ticket) {
@@ -404,15 +411,19 @@ impl Way {
         f: impl FnOnce(&mut [Link], &mut Run<'_>) -> T,
     ) -> T {
         // What asks for something to be done asks it of this direction, and may run below another one.
-        let outer = (after.fault.take(), core::mem::take(&mut after.kicked));
+        let outer =
+            (after.fault.take(), core::mem::take(&mut after.gone), core::mem::take(&mut after.kicked));
         let State { links, end, .. } = state;
         let done = f(links, &mut Run { end: &mut **end, clock: &*self.clock, after });
-        let (fault, kicked) = (after.fault.take(), after.kicked);
-        (after.fault, after.kicked) = outer;
+        let (fault, gone, kicked) = (after.fault.take(), after.gone, after.kicked);
+        (after.fault, after.gone, after.kicked) = outer;
         let other = if kicked || fault.is_some() { state.other.upgrade() } else { None };
         if let Some(fault) = fault {
             after.ended.extend(other.clone().map(|other| (other, Some(fault.clone()))));
             self.end(state, Some(fault), after);
+        }
+        if gone {
+            self.end(state, None, after);
         }
         after.wakes.extend(other.filter(|_| kicked).map(Waker::from));
         done
