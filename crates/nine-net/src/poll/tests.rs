@@ -202,7 +202,12 @@ fn waits_end_at_their_time_in_order() {
             lock(&order).push(ms);
         });
     }
-    reactor.block_on(reactor.sleep(Duration::from_millis(4)));
+    // However late this thread comes.
+    reactor.block_on(async {
+        while lock(&order).len() < 2 {
+            reactor.sleep(Duration::from_millis(1)).await;
+        }
+    });
     assert_eq!(*lock(&order), [1, 2]);
     drop(reactor.sleep(Duration::MAX));
     let state = reactor.0.0.lock();
