@@ -12,6 +12,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
@@ -28,6 +29,9 @@ use super::{some_more, temp_name};
 const WINDOW: u64 = (WIDER as u64) * (8 << 20);
 /// A file that is not larger is asked for at one go, bytes.
 const AT_ONE_GO: u64 = 128 * 1024;
+/// How often, and how long after each other, it is tried to remove what is left over.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
 /// Directory data asked for at first, and then at once, bytes: some hundred names, which are looked at together.
 const FIRST_NAMES: u32 = 8 * 1024;
 const NAMES: u32 = 40 * 1024;
@@ -350,10 +354,18 @@ impl Written {
     }
 }
 
-/// Removes a file, if it was made.
+/// Removes a file, if it was made. Where too much is open even that is refused, for a while.
 async fn remove(dir: &File, file: &Written, name: &[u8]) {
-    if file.ready().await.is_ok() {
-        drop(dir.unlink(name, false).await);
+    if file.ready().await.is_err() {
+        return;
+    }
+    for _ in 0..TRIES {
+        match dir.unlink(name, false).await {
+            Err(e) if matches!(e.errno(), Errno::EMFILE | Errno::ENFILE) => {
+                rt::Real.sleep_until(rt::Real.now() + PAUSE).await;
+            }
+            _ => return,
+        }
     }
 }
 
