@@ -12,7 +12,7 @@ use crate::module::{Control, Fault, Modules};
 use crate::pool::Pool;
 use crate::port::{Port, Store, ToStore};
 use crate::queue::Limit;
-use crate::way::{After, Clock, Link, Way};
+use crate::way::{After, Clock, Link, Way, hungup};
 
 /// Modules of one stream: puts go through all of them on one stack.
 pub const DEEPEST: usize = 16;
@@ -125,6 +125,9 @@ impl Stream {
         let (name, halves) = self.0.modules.open(words)?;
         let mut down = self.0.port.to.lock();
         let mut up = self.0.port.from.lock();
+        if down.is_ending() || up.is_ending() {
+            return Err(hungup(None));
+        }
         if down.links().len() >= DEEPEST {
             return Err(Fault::new(format!("there are {DEEPEST} modules, and no more may be")));
         }
@@ -143,6 +146,9 @@ impl Stream {
     pub fn pop(&self) -> Result<(), Fault> {
         let mut down = self.0.port.to.lock();
         let mut up = self.0.port.from.lock();
+        if down.is_ending() || up.is_ending() {
+            return Err(hungup(None));
+        }
         if down.links().is_empty() {
             return Err(Fault::new("there is no module to pop"));
         }

@@ -201,7 +201,7 @@ impl Way {
         after: &mut After,
     ) -> Poll<Result<(), Hangup>> {
         let mut state = self.lock();
-        if state.hungup.is_some() || state.closing {
+        if state.is_ending() {
             state.waiters.leave(ticket);
             return Poll::Ready(Err(state.hungup.clone().flatten()));
         }
@@ -382,7 +382,7 @@ impl Way {
     /// Whether a put of who has this place would be refused.
     pub(crate) fn is_full(&self, ticket: &Ticket) -> bool {
         let state = self.lock();
-        if state.hungup.is_some() || state.closing {
+        if state.is_ending() {
             // It would be told that.
             return false;
         }
@@ -395,8 +395,7 @@ impl Way {
 
     /// Whether it has ended, or is about to.
     pub(crate) fn is_ending(&self) -> bool {
-        let state = self.lock();
-        state.hungup.is_some() || state.closing
+        self.lock().is_ending()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -448,6 +447,10 @@ impl Wake for Again {
 }
 
 impl State {
+    pub(crate) fn is_ending(&self) -> bool {
+        self.hungup.is_some() || self.closing
+    }
+
     /// Whether a message is under way, or blocks wait in a module.
     pub(crate) fn is_busy(&self) -> bool {
         let mid = |link: &Link| link.module.is_full() || link.module.is_mid();

@@ -212,6 +212,8 @@ fn modules_are_closed_one_after_the_other_each_when_all_before_it_has_come() {
     now(a.write(b"one")).unwrap();
     now(a.write(b"two")).unwrap();
     a.hangup();
+    assert_eq!(a.push("last").unwrap_err().to_string(), "the stream is hung up");
+    assert_eq!(a.pop().unwrap_err().to_string(), "the stream is hung up");
     assert!(Task::new(b.read_block()).step().is_none());
     clock.store(1000, Ordering::Relaxed);
     assert_eq!(a.deadline(), Some(Duration::from_millis(1000)));
