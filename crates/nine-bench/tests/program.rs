@@ -61,6 +61,18 @@ const STREAMING: &[&str] = &[
     "noisy",
 ];
 
+const STREAMS: &[&str] = &[
+    "pipe_copy_vs_linux_pipe",
+    "pipe_move_vs_linux_pipe",
+    "rtt_vs_socketpair",
+    "module_ns",
+    "pipe_copy_same_core_vs_linux_pipe",
+    "pipe_move_same_core_vs_linux_pipe",
+    "rtt_same_core_vs_socketpair",
+    "rounds",
+    "noisy",
+];
+
 const LINES: &[&str] = &[
     "streaming-fair.svg",
     "streaming-plain.svg",
@@ -96,6 +108,11 @@ fn mux_ends_with_every_key_of_its_result_line_and_every_figure() {
 #[test]
 fn streaming_ends_with_every_key_of_its_result_line_and_every_figure() {
     ends_with_every_key("streaming", STREAMING, LINES);
+}
+
+#[test]
+fn streams_ends_with_every_key_of_its_result_line() {
+    ends_with_every_key("streams", STREAMS, &[]);
 }
 
 fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
