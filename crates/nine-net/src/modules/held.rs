@@ -1,43 +1,55 @@
-//! Chains that a module holds until their time has come.
+//! A module that holds chains until their time has come. When that is, a [`Rule`] says.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nine_stream::{Chain, Next};
+use nine_stream::{Chain, Fault, Module, Next};
 
-/// In the order in which they leave.
-#[derive(Default)]
-pub(super) struct Held {
+/// When chains leave.
+pub(super) trait Rule: Send {
+    /// When this chain leaves, which comes now; `None`: never, it is lost.
+    fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault>;
+
+    /// Chains and bytes that are held at most, but for the last one.
+    const MOST: (usize, usize);
+
+    /// What the rule is, for `status`.
+    fn says(&self) -> String;
+}
+
+/// The half of a module that keeps a rule.
+pub(super) struct Holding<R> {
+    rule: R,
+    /// In the order in which they came, and leave.
     chains: VecDeque<(Duration, Chain)>,
     bytes: usize,
 }
 
-impl Held {
-    /// Holds one; none leaves before those that came before it.
-    pub(super) fn push(&mut self, due: Duration, chain: Chain) {
-        self.bytes += chain.len();
-        self.chains.push_back((due, chain));
+impl<R> Holding<R> {
+    pub(super) fn new(rule: R) -> Self {
+        Self { rule, chains: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<R: Rule> Module for Holding<R> {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        if let Some(due) = self.rule.due(next.now(), &chain)? {
+            self.bytes += chain.len();
+            self.chains.push_back((due, chain));
+        }
+        self.resume(next)
     }
 
-    /// When the first one leaves.
-    pub(super) fn deadline(&self) -> Option<Duration> {
-        self.chains.front().map(|(due, _)| *due)
+    fn is_full(&self) -> bool {
+        let (chains, bytes) = R::MOST;
+        self.chains.len() >= chains || self.bytes >= bytes
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
+    fn holds(&self) -> bool {
+        !self.chains.is_empty()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.chains.is_empty()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.chains.len()
-    }
-
-    /// Passes on those whose time has come, as long as there is room.
-    pub(super) fn release(&mut self, next: &mut Next<'_, '_>) {
+    fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let now = next.now();
         while !next.is_full()
             && let Some((_, chain)) = self.chains.pop_front_if(|(due, _)| *due <= now)
@@ -45,11 +57,20 @@ impl Held {
             self.bytes -= chain.len();
             next.put(chain);
         }
+        Ok(())
     }
 
-    /// Passes on all of them.
-    pub(super) fn release_all(&mut self, next: &mut Next<'_, '_>) {
+    fn deadline(&self) -> Option<Duration> {
+        self.chains.front().map(|(due, _)| *due)
+    }
+
+    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         self.bytes = 0;
         self.chains.drain(..).for_each(|(_, chain)| next.put(chain));
+        Ok(())
+    }
+
+    fn status(&self) -> String {
+        format!("{}, holds {} bytes", self.rule.says(), self.bytes)
     }
 }

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use nine_stream::{Chain, Fault, Halves, Module, Next};
+use nine_stream::{Chain, Fault, Halves};
 
-use super::held::Held;
+use super::held::{Holding, Rule};
 use super::{size, time_of};
 
 struct Throttle {
@@ -15,7 +15,6 @@ struct Throttle {
     rate: u64,
     /// When everything that has been let in will have left.
     free: Duration,
-    held: Held,
 }
 
 pub(super) fn open(arguments: &str) -> Result<Halves, Fault> {
@@ -23,40 +22,19 @@ pub(super) fn open(arguments: &str) -> Result<Halves, Fault> {
     if rate == 0 {
         return Err(Fault::new("nothing at all would ever leave"));
     }
-    let half = || Box::new(Throttle { rate, free: Duration::ZERO, held: Held::default() });
+    let half = || Box::new(Holding::new(Throttle { rate, free: Duration::ZERO }));
     Ok(Halves { up: half(), down: half() })
 }
 
-impl Module for Throttle {
-    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
-        self.free = self.free.max(next.now()).saturating_add(time_of(chain.len() as u64, self.rate));
-        self.held.push(self.free, chain);
-        self.resume(next)
+impl Rule for Throttle {
+    const MOST: (usize, usize) = (1, usize::MAX);
+
+    fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault> {
+        self.free = self.free.max(now).saturating_add(time_of(chain.len() as u64, self.rate));
+        Ok(Some(self.free))
     }
 
-    fn is_full(&self) -> bool {
-        self.holds()
-    }
-
-    fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
-        self.held.release(next);
-        Ok(())
-    }
-
-    fn deadline(&self) -> Option<Duration> {
-        self.held.deadline()
-    }
-
-    fn holds(&self) -> bool {
-        !self.held.is_empty()
-    }
-
-    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
-        self.held.release_all(next);
-        Ok(())
-    }
-
-    fn status(&self) -> String {
-        format!("{} bytes/s, holds {}", self.rate, self.held.bytes())
+    fn says(&self) -> String {
+        format!("{} bytes/s", self.rate)
     }
 }
