@@ -235,7 +235,7 @@ impl Connection {
                     Err(error) => return Poll::Ready(End::Malformed(error)),
                 }
             }
-            if self.desk.is_some() {
+            if self.desk.as_ref().is_some_and(|desk| desk.used) {
                 self.look_at_desk(cx.waker());
             }
             let over = messages >= TURN_MESSAGES || bytes + self.tx.queued() >= TURN_BYTES;
@@ -467,7 +467,7 @@ impl Connection {
             None => {
                 let about_stream = matches!(request.number(), Some(TSTREAM | TSCLOSE));
                 let req = Req::new(request, self.answers.clone());
-                let Answer(result) = match &self.desk {
+                let Answer(result) = match &mut self.desk {
                     Some(files) if desk => files.serve(req, self.transport.as_deref()),
                     _ if about_stream => self.stream(req),
                     _ => self.server.serve(req),

@@ -26,6 +26,8 @@ pub const ANAME: &[u8] = b"#conversation";
 pub(super) struct Desk {
     tree: Tree,
     shared: Arc<Shared>,
+    /// Somebody has come; until then there is nothing to look at.
+    pub(super) used: bool,
 }
 
 #[derive(Default)]
@@ -70,10 +72,11 @@ impl Desk {
             .file("trace", File::text(move |_| log.text()));
         // Whoever was let in may change his own conversation.
         let tree = Tree::new(root, Duration::ZERO).owned_by(|_, _| true);
-        (Box::new(transport), Self { tree, shared })
+        (Box::new(transport), Self { tree, shared, used: false })
     }
 
-    pub(super) fn serve(&self, req: Req, transport: Option<&dyn Transport>) -> Answer {
+    pub(super) fn serve(&mut self, req: Req, transport: Option<&dyn Transport>) -> Answer {
+        self.used = true;
         *lock(&self.shared.status) = transport.map(Transport::status).unwrap_or_default();
         self.tree.serve(req)
     }
