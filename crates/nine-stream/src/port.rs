@@ -4,7 +4,9 @@
 //! one writer have their turn at a time, the others wait in order.
 
 use alloc::sync::Arc;
-use core::future::poll_fn;
+use core::future::{Future, poll_fn};
+use core::mem;
+use core::pin::pin;
 use core::task::{Poll, Waker};
 use core::time::Duration;
 
@@ -14,7 +16,7 @@ use crate::module::Fault;
 use crate::pool::{CLASSES, Pool};
 use crate::queue::{Limit, Queue};
 use crate::wait::{Ticket, Waiters, wake};
-use crate::way::{After, End, Hangup, Way};
+use crate::way::{After, End, Hangup, Way, hungup};
 
 /// Reads that find the end before one is an error: who does not look at it shall not go on for ever.
 const ENDS: u32 = 3;
@@ -219,16 +221,36 @@ impl Port {
         let mut writing = self.turn().await;
         let mut rest = data;
         loop {
-            let mut block = self.pool.alloc(rest.len().min(WRITE)).await;
-            rest = &rest[block.fill(&rest[..rest.len().min(WRITE)])..];
-            block.delim = rest.is_empty();
-            let mid = !block.delim;
-            self.to.put(block.into()).await?;
-            writing.mid = mid;
-            if !mid {
+            let put = self.write_part(&mut rest, &mut writing.watches).await;
+            if put.is_err() && mem::take(&mut writing.mid) {
+                // It has ended by itself; what comes the other way has nothing to do with that.
+                let mut after = After::default();
+                self.to.hangup(Some(half()), &mut after);
+                after.wake();
+            }
+            put?;
+            writing.mid = !rest.is_empty();
+            if !writing.mid {
                 return Ok(data.len());
             }
         }
+    }
+
+    /// Puts the next block of what is to be written.
+    async fn write_part(&self, rest: &mut &[u8], watches: &mut bool) -> Result<(), Fault> {
+        let part = rest.len().min(WRITE);
+        let mut alloc = pin!(self.pool.alloc(part));
+        let mut block = poll_fn(|cx| match alloc.as_mut().poll(cx) {
+            Poll::Ready(block) => Poll::Ready(Ok(block)),
+            Poll::Pending => {
+                *watches = true;
+                self.to.poll_end(cx.waker()).map(|why| Err(hungup(why)))
+            }
+        })
+        .await?;
+        *rest = &rest[block.fill(&rest[..part])..];
+        block.delim = rest.is_empty();
+        self.to.put(block.into()).await
     }
 
     /// Puts a chain in the turn of a writer.
@@ -253,7 +275,7 @@ impl Port {
     }
 
     async fn turn(&self) -> Writing<'_> {
-        let mut writing = Writing { port: self, ticket: None, has: false, mid: false };
+        let mut writing = Writing { port: self, ticket: None, has: false, mid: false, watches: false };
         poll_fn(|cx| {
             let mut writers = lock(&self.writers);
             if writers.writing || !writers.waiting.is_turn(&writing.ticket) {
@@ -299,12 +321,17 @@ struct Writing<'p> {
     ticket: Ticket,
     has: bool,
     mid: bool,
+    /// It has waited for the end, too.
+    watches: bool,
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if self.mid {
-            self.port.hangup(&Some(Fault::new("a write was given up in the middle of a message")));
+            self.port.hangup(&Some(half()));
+        }
+        if self.watches {
+            self.port.to.forget_watcher();
         }
         let mut writers = lock(&self.port.writers);
         writers.writing &= !self.has;
@@ -313,6 +340,10 @@ impl Drop for Writing<'_> {
         drop(writers);
         wake(next);
     }
+}
+
+fn half() -> Fault {
+    Fault::new("a write was given up in the middle of a message")
 }
 
 /// The end of a direction that goes on in another one: the way in which pipes are joined.

@@ -194,7 +194,8 @@ impl Stream {
 
     /// The time has come: modules go on.
     pub fn tick(&self) {
-        self.pump();
+        self.0.port.to.pump();
+        self.0.port.from.tick();
     }
 
     /// Whether something that was put waits in a module.
@@ -220,6 +221,9 @@ impl Stream {
     fn ask_modules(&self, text: &str) -> Result<(), Fault> {
         let (way, mut after) = (&self.0.port.to, After::default());
         let mut state = way.lock();
+        if state.is_ending() {
+            return Err(hungup(None));
+        }
         let said = way.run(&mut state, &mut after, |links, run| {
             for at in 0..links.len() {
                 let [link, rest @ ..] = &mut links[at..] else { continue };

@@ -97,6 +97,8 @@ pub(crate) struct State {
     other: Weak<Way>,
     /// The direction that ends in this one and in nothing else: it hangs up with it.
     feeder: Weak<Way>,
+    /// Of whoever waits for something else before it puts.
+    watcher: Option<Waker>,
 }
 
 /// A half of a module, in its place.
@@ -175,6 +177,7 @@ impl Way {
                 mid: false,
                 other: Weak::new(),
                 feeder: Weak::new(),
+                watcher: None,
             };
             Self { state: Mutex::new(state), clock: clock.clone(), me: way.clone() }
         })
@@ -298,12 +301,47 @@ impl Way {
         after.wake();
     }
 
-    /// When [`Way::pump`] is to be called at the latest.
+    /// When [`Way::tick`] is to be called at the latest.
     pub(crate) fn deadline(&self) -> Option<Duration> {
+        let fed = self.closing_feeder().and_then(|feeder| feeder.deadline());
         let state = self.lock();
+        if state.hungup.is_some() {
+            return fed;
+        }
         // What has something to pass on waits for room, not for the time.
         let ready = state.links.iter().filter(|link| link.queue.is_empty());
-        ready.filter_map(|link| link.module.deadline()).min()
+        ready.filter_map(|link| link.module.deadline()).chain(fed).min()
+    }
+
+    /// The time has come.
+    pub(crate) fn tick(&self) {
+        if let Some(feeder) = self.closing_feeder() {
+            feeder.pump();
+        }
+        self.pump();
+    }
+
+    /// The direction that ends in this one, if it is closing: its own stream may have gone, so its time is ours.
+    fn closing_feeder(&self) -> Option<Arc<Self>> {
+        let feeder = self.lock().feeder.upgrade()?;
+        let closing = feeder.lock().closing;
+        closing.then_some(feeder)
+    }
+
+    /// Why nothing is let in any more, if so; else `waker` is woken when it is. One task at a time waits for it.
+    pub(crate) fn poll_end(&self, waker: &Waker) -> Poll<Hangup> {
+        let mut state = self.lock();
+        if state.is_ending() {
+            return Poll::Ready(state.hungup.clone().flatten());
+        }
+        state.watcher = Some(waker.clone());
+        Poll::Pending
+    }
+
+    /// Nobody waits for the end any more.
+    pub(crate) fn forget_watcher(&self) {
+        let old = self.lock().watcher.take();
+        drop(old);
     }
 
     /// Nothing is let in any more. In good order what waits in the modules still goes on, and each passes on what it
@@ -340,7 +378,7 @@ impl Way {
             return;
         }
         if !core::mem::replace(&mut state.closing, true) {
-            after.wakes.extend(state.waiters.all().into_iter().map(|(_, waker)| waker));
+            after.wakes.extend(state.all_waiting());
             state.end.hold(self.me.upgrade().map_or(Waker::noop().clone(), Waker::from));
         }
         let mut closed = state.closed;
@@ -373,7 +411,7 @@ impl Way {
         if state.hungup.is_some() {
             return;
         }
-        after.wakes.extend(state.waiters.all().into_iter().map(|(_, waker)| waker));
+        after.wakes.extend(state.all_waiting());
         state.end.hangup(&why, after);
         after.ended.extend(state.feeder.upgrade().map(|feeder| (feeder, why.clone())));
         state.hungup = Some(why);
@@ -457,8 +495,13 @@ impl State {
         self.mid || self.is_holding() || self.links.iter().any(mid)
     }
 
+    /// Whether something waits in a module. After the end nothing does: it will go nowhere.
     pub(crate) fn is_holding(&self) -> bool {
-        self.links.iter().any(|link| !link.queue.is_empty() || link.module.holds())
+        self.hungup.is_none() && self.links.iter().any(|link| !link.queue.is_empty() || link.module.holds())
+    }
+
+    fn all_waiting(&mut self) -> impl Iterator<Item = Waker> {
+        self.waiters.all().into_iter().map(|(_, waker)| waker).chain(self.watcher.take())
     }
 
     pub(crate) fn links(&mut self) -> &mut Vec<Link> {

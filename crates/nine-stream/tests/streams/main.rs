@@ -1,6 +1,7 @@
 //! Streams, stepped by hand: every future is polled by the test, and every wake-up is seen.
 #![cfg(not(nine_loom))]
 
+mod ends;
 mod hands;
 mod modules;
 mod pools;

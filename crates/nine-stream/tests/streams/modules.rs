@@ -396,7 +396,7 @@ fn a_module_with_a_window_withholds_acknowledgements_while_nobody_reads() {
 
 /// Holds everything for a second.
 #[derive(Default)]
-struct Late {
+pub struct Late {
     held: VecDeque<(Duration, Chain)>,
     /// It takes so many more than two.
     more: usize,
