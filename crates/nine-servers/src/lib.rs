@@ -2,6 +2,7 @@
 //!
 //! - [`Ram`]: a tree in memory, up to a limit. Small: the proof that the interface is right.
 //! - [`Disk`]: a directory of the host.
+//! - [`Pipes`]: two streams joined at the device end, for programs that talk with each other.
 //!
 //! In: requests, already checked by the session. Out: answers, at once where nothing has to be waited for.
 //! No server here knows a dialect, a transport or a name space.
@@ -9,8 +10,10 @@
 
 pub mod disk;
 mod lock;
+pub mod pipe;
 mod ram;
 mod sync;
 
 pub use disk::{As, Disk, DiskOptions};
+pub use pipe::Pipes;
 pub use ram::Ram;

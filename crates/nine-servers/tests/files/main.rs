@@ -4,5 +4,6 @@ mod both;
 mod disk;
 mod host;
 mod hostile;
+mod pipe;
 mod users;
 mod world;

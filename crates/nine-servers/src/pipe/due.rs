@@ -1,0 +1,102 @@
+//! When pipes want to go on by themselves: modules that have a time.
+//!
+//! In: deadlines of pipes. Out: a [`Driver`], one task for all of them.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use nine_net::lock::{Mutex, lock};
+use nine_net::{Clock, Timer};
+
+use super::Shared;
+
+/// Pipes that go on before other tasks have their turn.
+const TURN: usize = 64;
+
+/// The deadlines: one for each pipe at most.
+#[derive(Default)]
+pub(super) struct Due(Mutex<Times>);
+
+#[derive(Default)]
+struct Times {
+    all: BTreeSet<(Duration, u64)>,
+    waker: Option<Waker>,
+}
+
+impl Due {
+    /// Pipe `number` had one deadline and has another.
+    pub(super) fn change(&self, number: u64, old: Option<Duration>, new: Option<Duration>) {
+        if old == new {
+            return;
+        }
+        let mut times = lock(&self.0);
+        let first = times.all.first().copied();
+        old.map(|old| times.all.remove(&(old, number)));
+        new.map(|new| times.all.insert((new, number)));
+        let earlier = times.all.first().is_some_and(|now| first.is_none_or(|first| *now < first));
+        let waker = if earlier { times.waker.take() } else { None };
+        drop(times);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// The first one; who asks is woken when there is an earlier one.
+    fn first(&self, waker: &Waker) -> Option<(Duration, u64)> {
+        let mut times = lock(&self.0);
+        times.waker = Some(waker.clone());
+        times.all.first().copied()
+    }
+}
+
+impl Drop for Due {
+    /// The driver ends.
+    fn drop(&mut self) {
+        let waker = lock(&self.0).waker.take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Lets pipes go on when the time of one of their modules has come: a task, to be spawned once.
+#[must_use]
+pub struct Driver {
+    shared: Weak<Shared>,
+    clock: Arc<dyn Clock>,
+    sleep: Option<(Duration, Timer)>,
+}
+
+impl Driver {
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: Arc::downgrade(shared), clock: shared.clock.clone(), sleep: None }
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..TURN {
+            let Some(shared) = self.shared.upgrade() else { return Poll::Ready(()) };
+            let Some((time, number)) = shared.due.first(cx.waker()) else { return Poll::Pending };
+            if time <= self.clock.now() {
+                if let Some(pair) = shared.pair(number) {
+                    pair.tick();
+                }
+                continue;
+            }
+            if self.sleep.as_ref().is_none_or(|(until, _)| *until != time) {
+                self.sleep = Some((time, self.clock.sleep_until(time)));
+            }
+            if let Some((_, sleep)) = &mut self.sleep
+                && sleep.as_mut().poll(cx).is_pending()
+            {
+                return Poll::Pending;
+            }
+            self.sleep = None;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

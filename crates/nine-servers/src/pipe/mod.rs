@@ -1,0 +1,252 @@
+//! Pipes as files: two streams joined at the device end (`docs/streams.md`, `docs/namespace.md`).
+//!
+//! In: requests, modules that may be pushed, a clock. Out: answers, now or when the other end has done its part; and a
+//! [`Driver`] for modules that have a time.
+//!
+//! ```text
+//! clone        opening it makes a pipe; what is open then is its ctl
+//! N/data       one end: a write is a message, a read ends where one ends
+//! N/data1      the other
+//! N/ctl        reads as the number N; takes the texts of a stream, for the end data
+//! N/ctl1       the same for the end data1
+//! N/status     of each end: how it is, what waits, its modules from the top on
+//! ```
+//! A pipe is there as long as one of its files but `status` is open. The last close of an end's `data` hangs up; an
+//! open `ctl` does not keep the end. Numbers are not used again, so nobody comes upon another's pipe. Whoever may
+//! attach may use every pipe.
+//!
+//! Always holds: who takes a request out of the queue of its end, under the lock of its pipe, answers it, be it a flush
+//! or data: so no byte goes to a request that nobody waits for. Nothing of a stream ever waits: what can go on is tried
+//! after everything that happens to a pipe, and nobody is answered while anything is locked.
+//!
+//! Locks: a pipe's, then one of the tables; never two pipes'.
+
+mod due;
+mod pair;
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_io::server::{Answer, FileServer, Node, Req, ReqId};
+use nine_io::synth::{self, Ask, Dir, File, Handle, Tree};
+use nine_net::Clock;
+use nine_net::lock::{Mutex, lock};
+use nine_proto::{Errno, Error, Result};
+use nine_stream::{Make, Modules, Pool};
+
+pub use due::Driver;
+use due::Due;
+use pair::{Pair, Which};
+
+/// Bytes of a text for a ctl.
+const TEXT_MAX: usize = 1024;
+
+/// The file server of pipes.
+///
+/// Each direction of a pipe keeps 256 KiB and 256 messages at most, or one that is larger; a write that finds no room
+/// waits, and so does a read that finds nothing. How many requests wait is for the limits of the connections.
+///
+/// Concurrency: requests of one pipe are one after the other, those of different pipes are not.
+pub struct Pipes {
+    tree: Tree,
+    shared: Arc<Shared>,
+}
+
+/// What all pipes of a server share.
+struct Shared {
+    make: Make,
+    clock: Arc<dyn Clock>,
+    /// Pipes at once.
+    most: usize,
+    table: Mutex<Table>,
+    /// Where the requests are that wait, for who flushes them.
+    waiting: Mutex<HashMap<ReqId, Weak<Pair>>>,
+    due: Due,
+}
+
+#[derive(Default)]
+struct Table {
+    /// The number of the pipe that is made next.
+    next: u64,
+    pipes: BTreeMap<u64, (Weak<Pair>, synth::Node)>,
+}
+
+thread_local! {
+    /// The request that is being served on this thread: an [`Ask`] does not say which one it is.
+    static SERVED: Cell<Option<ReqId>> = const { Cell::new(None) };
+}
+
+impl Pipes {
+    /// At most `most` pipes at once, on whose ends `modules` can be pushed. The driver is to be spawned: without it
+    /// modules that have a time (`throttle`) hold what they have until something else happens to their pipe. It ends
+    /// when server and pipes are gone.
+    pub fn new(modules: Modules, clock: Arc<dyn Clock>, most: usize) -> (Self, Driver) {
+        let time = clock.clone();
+        let make = Make { modules, clock: Arc::new(move || time.now()), ..Make::new(Pool::new(0)) };
+        let shared = Arc::new(Shared {
+            make,
+            clock: clock.clone(),
+            most,
+            table: Mutex::default(),
+            waiting: Mutex::default(),
+            due: Due::default(),
+        });
+        let (clones, lists) = (shared.clone(), shared.clone());
+        let root = Dir::new()
+            .file("clone", File::opened(move |_, _| clones.clone_pipe().map(|ctl| Box::new(ctl) as _)))
+            .live(move |_| {
+                let table = lock(&lists.table);
+                table.pipes.iter().map(|(number, (_, dir))| (number.to_string(), dir.clone())).collect()
+            });
+        let driver = Driver::new(&shared);
+        (Self { tree: Tree::new(root, clock.wall()), shared }, driver)
+    }
+
+    /// Pipes that there are.
+    pub fn count(&self) -> usize {
+        lock(&self.shared.table).pipes.len()
+    }
+}
+
+impl FileServer for Pipes {
+    fn serve(&self, req: Req) -> Answer {
+        SERVED.set(Some(req.id()));
+        self.tree.serve(req)
+    }
+
+    /// A read or a write that waits is taken out of its queue and has done nothing; one that is being answered is left
+    /// to whoever does that.
+    fn cancel(&self, id: ReqId, _: Option<&Node>) {
+        let pair = lock(&self.shared.waiting).remove(&id);
+        if let Some(pair) = pair.and_then(|pair| pair.upgrade()) {
+            pair.cancel(id);
+        }
+    }
+}
+
+impl Shared {
+    /// Makes a pipe, and its ctl.
+    fn clone_pipe(self: &Arc<Self>) -> Result<Ctl> {
+        let mut table = lock(&self.table);
+        if table.pipes.len() >= self.most {
+            let text = format!("there are {} pipes, and no more may be", self.most);
+            return Err(Error::new(Errno::ENFILE, text));
+        }
+        let number = table.next;
+        table.next += 1;
+        let pair = Pair::new(self, number);
+        table.pipes.insert(number, (Arc::downgrade(&pair), directory(&pair).into()));
+        drop(table);
+        Ok(Ctl::new(pair, Which::Data))
+    }
+
+    fn pair(&self, number: u64) -> Option<Arc<Pair>> {
+        lock(&self.table).pipes.get(&number)?.0.upgrade()
+    }
+
+    /// What a pipe leaves behind.
+    fn forget(&self, number: u64, due: Option<Duration>) {
+        self.due.change(number, due, None);
+        let gone = lock(&self.table).pipes.remove(&number);
+        drop(gone);
+    }
+}
+
+/// The files of a pipe. They do not keep it.
+fn directory(pair: &Arc<Pair>) -> Dir {
+    let data = |which| {
+        let pair = Arc::downgrade(pair);
+        File::opened(move |_, _| Data::open(there(&pair)?, which).map(|data| Box::new(data) as _))
+    };
+    let ctl = |which| {
+        let pair = Arc::downgrade(pair);
+        File::opened(move |_, _| Ok(Box::new(Ctl::new(there(&pair)?, which))))
+    };
+    let status = Arc::downgrade(pair);
+    Dir::new()
+        .file("ctl", ctl(Which::Data))
+        .file("ctl1", ctl(Which::Data1))
+        .file("data", data(Which::Data))
+        .file("data1", data(Which::Data1))
+        .file("status", File::text(move |_| there(&status).map(|pair| pair.status()).unwrap_or_default()))
+}
+
+fn there(pair: &Weak<Pair>) -> Result<Arc<Pair>> {
+    pair.upgrade().ok_or(Errno::ENOENT.into())
+}
+
+/// An open `data` or `data1`.
+struct Data {
+    pair: Arc<Pair>,
+    which: Which,
+}
+
+impl Data {
+    fn open(pair: Arc<Pair>, which: Which) -> Result<Self> {
+        pair.open(which)?;
+        Ok(Self { pair, which })
+    }
+}
+
+impl Handle for Data {
+    fn read(&self, ask: Ask) {
+        if ask.count == 0 {
+            return ask.give(Bytes::new());
+        }
+        self.pair.read(self.which, served(), ask);
+    }
+
+    fn write(&self, ask: Ask) {
+        self.pair.write(self.which, served(), ask);
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        self.pair.close(self.which);
+    }
+}
+
+/// The request that is being served.
+fn served() -> ReqId {
+    SERVED.get().expect("a handle is asked by `serve`, on its thread")
+}
+
+/// An open `ctl`, `ctl1` or `clone`.
+struct Ctl {
+    pair: Arc<Pair>,
+    which: Which,
+    number: Bytes,
+}
+
+impl Ctl {
+    fn new(pair: Arc<Pair>, which: Which) -> Self {
+        let number = format!("{}\n", pair.number()).into();
+        Self { pair, which, number }
+    }
+}
+
+impl Handle for Ctl {
+    fn read(&self, ask: Ask) {
+        ask.give_from(&self.number);
+    }
+
+    fn write(&self, ask: Ask) {
+        let done = text(&ask).and_then(|text| self.pair.control(self.which, text));
+        ask.done(done);
+    }
+}
+
+/// The one text that was written.
+fn text(ask: &Ask) -> Result<&str> {
+    if ask.data.len() > TEXT_MAX {
+        return Err(Error::new(Errno::EINVAL, format!("a text has at most {TEXT_MAX} bytes")));
+    }
+    match *ask.lines()? {
+        [line] => Ok(line.trim()),
+        _ => Err(Error::new(Errno::EINVAL, "one text at a time: push NAME ARGUMENTS, pop, hangup")),
+    }
+}

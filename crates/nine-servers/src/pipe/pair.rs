@@ -1,0 +1,259 @@
+//! One pipe: its two ends, and the requests that wait at them.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_io::server::ReqId;
+use nine_io::synth::Ask;
+use nine_net::lock::{Mutex, lock};
+use nine_proto::{Errno, Error, Result};
+use nine_stream::{Block, Chain, Fault, Limit, Stream, pipe};
+
+use super::Shared;
+
+/// After a tick that has changed nothing.
+const LATER: Duration = Duration::from_secs(1);
+
+/// One of the two ends.
+#[derive(Clone, Copy)]
+pub(super) enum Which {
+    /// `data` and `ctl`.
+    Data,
+    /// `data1` and `ctl1`.
+    Data1,
+}
+
+/// See the module.
+pub(super) struct Pair {
+    number: u64,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+}
+
+struct State {
+    ends: [End; 2],
+    /// As the driver knows it.
+    due: Option<Duration>,
+    /// When modules went on for the last time because theirs had come.
+    ticked: Option<Duration>,
+}
+
+struct End {
+    stream: Stream,
+    /// How often its data file is open; `None`: it was, and is not any more.
+    opens: Option<u32>,
+    reads: VecDeque<(ReqId, Ask)>,
+    writes: VecDeque<(ReqId, Ask)>,
+}
+
+/// Answers that are given when nothing is locked: of a read its bytes, of a write none.
+type Answers = Vec<(ReqId, Ask, Result<Option<Bytes>>)>;
+
+impl Pair {
+    pub(super) fn new(shared: &Arc<Shared>, number: u64) -> Arc<Self> {
+        let (a, b) = pipe(&shared.make);
+        let state = Mutex::new(State { ends: [End::new(a), End::new(b)], due: None, ticked: None });
+        Arc::new(Self { number, shared: shared.clone(), state })
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// A data file is opened.
+    pub(super) fn open(&self, which: Which) -> Result<()> {
+        match &mut lock(&self.state).ends[which as usize].opens {
+            Some(opens) => *opens += 1,
+            None => return Err(Error::new(Errno::EPIPE, "this end of the pipe has been closed")),
+        }
+        Ok(())
+    }
+
+    /// It is closed; the last one hangs up.
+    pub(super) fn close(&self, which: Which) {
+        self.with(|state, _| {
+            let end = &mut state.ends[which as usize];
+            end.opens = end.opens.map(|opens| opens - 1).filter(|&opens| opens > 0);
+            if end.opens.is_none() {
+                // Not dropped: modules may still have to wait before they pass on what they hold.
+                end.stream.hangup();
+            }
+        });
+    }
+
+    pub(super) fn read(self: &Arc<Self>, which: Which, id: ReqId, ask: Ask) {
+        self.expect(id);
+        self.with(|state, _| state.ends[which as usize].reads.push_back((id, ask)));
+    }
+
+    pub(super) fn write(self: &Arc<Self>, which: Which, id: ReqId, ask: Ask) {
+        self.expect(id);
+        self.with(|state, _| state.ends[which as usize].writes.push_back((id, ask)));
+    }
+
+    fn expect(self: &Arc<Self>, id: ReqId) {
+        lock(&self.shared.waiting).insert(id, Arc::downgrade(self));
+    }
+
+    /// Nobody wants the answer to this request any more. Those behind it may go on.
+    pub(super) fn cancel(&self, id: ReqId) {
+        self.with(|state, answers| {
+            for queue in state.ends.iter_mut().flat_map(|end| [&mut end.reads, &mut end.writes]) {
+                let at = queue.iter().position(|(of, _)| *of == id);
+                let gone = at.and_then(|at| queue.remove(at));
+                answers.extend(gone.map(|(id, ask)| (id, ask, Err(Errno::EINTR.into()))));
+            }
+        });
+    }
+
+    /// Does what a text written to a ctl says.
+    pub(super) fn control(&self, which: Which, text: &str) -> Result<()> {
+        self.with(|state, _| {
+            let changes = matches!(text.split(' ').next(), Some("push" | "pop"));
+            if changes && state.ends.iter().any(|end| !end.writes.is_empty()) {
+                return Err(Error::new(Errno::EBUSY, "a message is under way"));
+            }
+            let stream = &state.ends[which as usize].stream;
+            stream
+                .control(text.as_bytes())
+                .map_err(|fault| said(if stream.is_ending() { Errno::EPIPE } else { Errno::EINVAL }, &fault))
+        })
+    }
+
+    /// The time of a module has come.
+    pub(super) fn tick(&self) {
+        self.with(|state, _| {
+            state.ticked = Some(self.shared.clock.now());
+            for end in &state.ends {
+                end.stream.tick();
+            }
+        });
+    }
+
+    /// What `status` shows.
+    pub(super) fn status(&self) -> String {
+        let (state, mut text) = (lock(&self.state), String::new());
+        for (name, end) in ["data", "data1"].into_iter().zip(&state.ends) {
+            let ((bytes, blocks), limit) = (end.stream.waiting(), Limit::CONVERSATION);
+            let (reads, writes) = (end.reads.len(), end.writes.len());
+            let opens = end.opens.map_or("closed".into(), |opens| format!("open {opens}"));
+            let hungup = if end.stream.is_ending() { ", hung up" } else { "" };
+            // A String takes everything.
+            let _ = writeln!(
+                text,
+                "{name}: {opens}{hungup}, {bytes} of {} bytes, {blocks} of {} blocks, {reads} reads and {writes} \
+                 writes wait",
+                limit.bytes, limit.blocks,
+            );
+            for (module, says) in end.stream.modules() {
+                let _ = writeln!(text, "{name} {}", format!("{module} {says}").trim_end());
+            }
+        }
+        text
+    }
+
+    /// Something happens to the pipe, and what can go on then does.
+    fn with<T>(&self, act: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
+        let mut answers = Answers::new();
+        let mut state = lock(&self.state);
+        let done = act(&mut state, &mut answers);
+        state.go_on(&mut answers);
+        let due = state.deadline();
+        self.shared.due.change(self.number, state.due, due);
+        state.due = due;
+        drop(state);
+        if !answers.is_empty() {
+            let mut waiting = lock(&self.shared.waiting);
+            answers.iter().for_each(|(id, ..)| drop(waiting.remove(id)));
+        }
+        for (_, ask, answer) in answers {
+            match answer {
+                Ok(Some(bytes)) => ask.give(bytes),
+                Ok(None) => ask.done(Ok(())),
+                Err(error) => ask.fail(error),
+            }
+        }
+        done
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let due = lock(&self.state).due;
+        self.shared.forget(self.number, due);
+    }
+}
+
+impl State {
+    /// When modules are to go on. A time that has come and stays is of a direction that has ended: others behind it
+    /// are looked at all the same, some time later.
+    fn deadline(&self) -> Option<Duration> {
+        let due = self.ends.iter().filter_map(|end| end.stream.deadline()).min()?;
+        Some(self.ticked.filter(|ticked| due <= *ticked).map_or(due, |ticked| ticked + LATER))
+    }
+
+    /// Answers all that can be answered.
+    fn go_on(&mut self, answers: &mut Answers) {
+        loop {
+            let before = answers.len();
+            for end in &mut self.ends {
+                end.put(answers);
+                end.take(answers);
+            }
+            if answers.len() == before {
+                return;
+            }
+        }
+    }
+}
+
+impl End {
+    fn new(stream: Stream) -> Self {
+        Self { stream, opens: Some(0), reads: VecDeque::new(), writes: VecDeque::new() }
+    }
+
+    /// Writes what there is room for.
+    fn put(&mut self, answers: &mut Answers) {
+        while let Some((_, ask)) = self.writes.front() {
+            let mut message = Chain::from(Block::from(ask.data.clone()));
+            message.end_message();
+            let written = match self.stream.try_put(message) {
+                Ok(()) => Ok(None),
+                Err((_, Some(fault))) => Err(said(Errno::EPIPE, &fault)),
+                Err((_, None)) => return,
+            };
+            answers.extend(self.writes.pop_front().map(|(id, ask)| (id, ask, written)));
+        }
+    }
+
+    /// Reads what has come: up to where a message ends.
+    fn take(&mut self, answers: &mut Answers) {
+        while let Some((_, ask)) = self.reads.front() {
+            let (bytes, blocks) = self.stream.waiting();
+            if blocks == 0 && !self.stream.is_ending() {
+                return;
+            }
+            let mut buf = vec![0; bytes.min(ask.count as usize)];
+            let read = pin!(self.stream.read(&mut buf)).poll(&mut Context::from_waker(Waker::noop()));
+            let read = match read {
+                Poll::Ready(Ok(n)) => {
+                    buf.truncate(n);
+                    Ok(Some(buf.into()))
+                }
+                Poll::Ready(Err(fault)) => Err(said(Errno::EIO, &fault)),
+                Poll::Pending => return,
+            };
+            answers.extend(self.reads.pop_front().map(|(id, ask)| (id, ask, read)));
+        }
+    }
+}
+
+fn said(errno: Errno, fault: &Fault) -> Error {
+    Error::new(errno, fault.to_string())
+}
