@@ -18,6 +18,7 @@ use crate::jobs::Jobs;
 use crate::keep::{Moves, Patience, Wait};
 use crate::named::Named;
 use crate::outside::Outside;
+use crate::pushed::Pushed;
 use crate::qid::Qids;
 use crate::space::{Flags, Mount, Place, Space, TreeId};
 use crate::upstream::{As, GREETING, Ident, Root, Server, Standing, Tree, Upstream};
@@ -30,6 +31,8 @@ pub(crate) struct Core {
     pub(crate) qids: Arc<Qids>,
     named: Mutex<HashMap<Box<str>, Arc<Named>>>,
     upstreams: Mutex<HashMap<Arc<str>, Weak<Upstream>>>,
+    /// Modules on their connections.
+    pub(crate) pushed: Pushed,
     /// Trees that are mounted or still have fids. Whoever mounts one holds it in `mounted`.
     trees: Mutex<HashMap<TreeId, Weak<Tree>>>,
     mounted: Mutex<HashMap<TreeId, Arc<Tree>>>,
@@ -77,6 +80,7 @@ impl Core {
             named: Mutex::default(),
             upstreams: Mutex::default(),
             trees: Mutex::default(),
+            pushed: Pushed::default(),
             mounted: Mutex::default(),
             idents: Mutex::default(),
             next_upstream: AtomicU32::new(1),
@@ -158,7 +162,8 @@ impl Core {
         upstreams.retain(|_, upstream| upstream.strong_count() > 0);
         let name = server.name.clone();
         let id = self.next_upstream.fetch_add(1, Ordering::Relaxed);
-        let upstream = Arc::new(Upstream::new(id, server, self.qids.clone(), self.me.clone()));
+        let pushed = self.pushed.of(&name);
+        let upstream = Arc::new(Upstream::new(id, server, pushed, self.qids.clone(), self.me.clone()));
         upstreams.insert(name, Arc::downgrade(&upstream));
         upstream
     }

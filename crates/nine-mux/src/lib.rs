@@ -27,6 +27,7 @@ mod live;
 mod message;
 mod named;
 mod outside;
+mod pushed;
 mod qid;
 pub mod script;
 mod serve;

@@ -5,6 +5,7 @@
 //! /mux/mounts            lines that would make the name space again
 //! /mux/clients           who is connected: a line of column names, then a line each, with tabs between
 //! /mux/servers/N/status  a server: its address, connections, what is under way
+//! /mux/servers/N/trace   what its module `trace` has seen, for the owner
 //! ```
 //!
 //! In: [`Statement`]s, and [`Kinds`], which knows what SERVER words mean. Out: a changed name space; the files.
@@ -124,6 +125,10 @@ impl Live {
                     return Err(invalid(format!("{server} is no server here; /mux/mounts names them")));
                 }
             }
+            Statement::Push { server, module } => {
+                state.mux.push(&self.named(space, server)?, module).await?;
+            }
+            Statement::Pop { server } => state.mux.pop(&self.named(space, server)?.name).await?,
             Statement::Space { users } => {
                 let is_new = lock(&state.spaces).insert(space.into(), users.clone()).is_none();
                 if is_new && space != MAIN {
@@ -138,6 +143,15 @@ impl Live {
             }
         }
         Ok(())
+    }
+
+    /// The server that is mounted by this word, or would be.
+    fn named(&self, space: &str, word: &str) -> Result<Server, Error> {
+        let name = self.find(space, |mount| mount.server == word, |made| made.server.clone());
+        match name.flatten().and_then(|name| self.0.mux.server(&name)) {
+            Some(server) => Ok(server),
+            None => self.0.kinds.server(word).map(|(server, _)| server).map_err(invalid),
+        }
     }
 
     /// Mounts the files on `/mux`. `wall`: the time since 1970, which is theirs.
@@ -238,10 +252,27 @@ impl Live {
                 }
             }
         }
+        // What a server's connections have, they have from their beginning: these lines stand before the others.
+        let mut text = String::new();
+        for (server, modules) in self.0.mux.pushed() {
+            let of = |m: &MountStatus| only.is_none_or(|only| *m.space == *only) && m.server == server;
+            let mounted = status.mounts.iter().find(|m| of(m));
+            if only.is_some() && mounted.is_none() {
+                continue;
+            }
+            let word = mounted.and_then(|m| match &made.get(&(m.space.clone(), m.id))?.statement {
+                Statement::Mount(mount) => Some(mount.server.clone()),
+                _ => None,
+            });
+            let server = word.unwrap_or_else(|| server.to_string());
+            for module in modules {
+                let line = Statement::Push { server: server.clone(), module };
+                put(&mut text, format_args!("{line}\n"));
+            }
+        }
         drop(made);
         let mut spaces = lock(&self.0.spaces).clone();
         spaces.entry(MAIN.into()).or_default();
-        let mut text = String::new();
         // Lines before any `space` are about the main one.
         let main_first = |space: &&Arc<str>| (&***space != MAIN, (*space).clone());
         let mut order: Vec<_> = spaces.keys().collect();
@@ -286,7 +317,11 @@ impl Live {
         let shown = |upstream: &&UpstreamStatus| !upstream.name.starts_with(FILES) && has(upstream);
         let dir = |upstream: &UpstreamStatus| {
             let text = status_text(upstream);
-            (upstream.id.to_string(), Dir::new().file("status", File::text(move |_| text.clone())).into())
+            let trace = self.0.mux.server(&upstream.name).map(|server| server.trace).unwrap_or_default();
+            let dir = Dir::new()
+                .file("status", File::text(move |_| text.clone()))
+                .file("trace", File::text(move |_| trace.text()).mode(0o400));
+            (upstream.id.to_string(), dir.into())
         };
         status.upstreams.iter().filter(shown).map(dir).collect()
     }
@@ -332,6 +367,7 @@ fn status_text(upstream: &UpstreamStatus) -> String {
     let mut text = String::new();
     for (key, value) in [
         ("name", upstream.name.to_string()),
+        ("modules", if upstream.modules.is_empty() { "-".into() } else { upstream.modules.join(", ") }),
         ("dialect", live().find_map(|connection| connection.dialect).unwrap_or("-").into()),
         ("connections", live().count().to_string()),
         ("dials", upstream.dials.to_string()),
@@ -373,5 +409,7 @@ const USAGE: &str = "\
 # bind [-abcd] NEW OLD
 # unmount [NEW] OLD
 # hangup SERVER
+# push SERVER MODULE [ARGUMENTS]
+# pop SERVER
 # space NAME (the lines after it are about that name space)
 ";

@@ -112,6 +112,18 @@ pub enum Statement {
         /// Its address.
         server: String,
     },
+    /// `push SERVER MODULE [ARGUMENTS]`: onto its connections; or, in a file, onto those that come to a listener.
+    Push {
+        /// Its address, or the listener's.
+        server: String,
+        /// `NAME ARGUMENTS`.
+        module: String,
+    },
+    /// `pop SERVER`: what was pushed last goes.
+    Pop {
+        /// Its address.
+        server: String,
+    },
 }
 
 /// A mount.
@@ -306,6 +318,22 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
             };
             Ok(Statement::Hangup { server: filled("SERVER", server)? })
         }
+        "push" => {
+            let [server, module @ ..] = words else {
+                return Err(format!("`push` with {}; {PUSH}", count(words)));
+            };
+            if module.is_empty() {
+                return Err(format!("`push` without a module; {PUSH}"));
+            }
+            let module: Vec<&str> = module.iter().map(|word| &*word.text).collect();
+            Ok(Statement::Push { server: filled("SERVER", server)?, module: module.join(" ") })
+        }
+        "pop" => {
+            let [server] = words else {
+                return Err(format!("`pop` with {}; write: pop SERVER", count(words)));
+            };
+            Ok(Statement::Pop { server: filled("SERVER", server)? })
+        }
         other => Err(format!("`{other}` is not known; a line begins with {VERBS}")),
     }
 }
@@ -472,6 +500,11 @@ impl fmt::Display for Statement {
             }
             Self::NoMux => f.write_str("nomux"),
             Self::Hangup { server } => write!(f, "hangup {}", quote(server)),
+            Self::Push { server, module } => {
+                write!(f, "push {}", quote(server))?;
+                module.split(' ').try_for_each(|word| write!(f, " {}", quote(word)))
+            }
+            Self::Pop { server } => write!(f, "pop {}", quote(server)),
         }
     }
 }
@@ -491,9 +524,10 @@ impl fmt::Display for Flags {
     }
 }
 
-const VERBS: &str = "mount, bind, unmount, listen, space, nomux, `.` or NAME=";
+const VERBS: &str = "mount, bind, unmount, listen, push, space, nomux, `.` or NAME=";
 const MOUNT: &str = "write: mount [-abcdrP] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]";
 const BIND: &str = "write: bind [-abcd] NEW OLD";
+const PUSH: &str = "write: push SERVER MODULE [ARGUMENTS]";
 
 /// Lines of a script that say something, those of included files among them.
 pub const LINES_MAX: usize = 10_000;

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use nine_io::client::Error;
+
 use crate::Mux;
 use crate::core::Core;
 use crate::space::{Head, show_path};
-use crate::upstream::{Lane, Upstream};
+use crate::upstream::{Lane, Server, Upstream};
 
 /// What is mounted where, who is connected to what, and what is under way.
 #[derive(Clone, Debug)]
@@ -59,6 +61,8 @@ pub struct UpstreamStatus {
     pub id: u32,
     /// Its address.
     pub name: Arc<str>,
+    /// What is pushed on its connections, the top one last.
+    pub modules: Vec<String>,
     /// Connections that were tried.
     pub dials: u32,
     /// Bytes that answered reads and were asked for before them.
@@ -118,6 +122,34 @@ impl Mux {
         let found = all.iter().find(|upstream| *upstream.server.name == *server);
         found.inspect(|upstream| upstream.abort(reason)).is_some()
     }
+
+    /// Pushes `NAME ARGUMENTS` on every connection to a server, now and later: at both ends, where one alone would not
+    /// do.
+    ///
+    /// # Errors
+    /// It is no module, or one of the connections that there are does not take it: then nothing has changed.
+    pub async fn push(&self, server: &Server, module: &str) -> Result<(), Error> {
+        self.0.push(server, module).await
+    }
+
+    /// Pops what was pushed last on the connections to a server.
+    ///
+    /// # Errors
+    /// There is nothing, or something is under way that does not end: then nothing has changed.
+    pub async fn pop(&self, server: &Arc<str>) -> Result<(), Error> {
+        self.0.pop(server).await
+    }
+
+    /// Servers on whose connections something is pushed, mounted or not, and what, the top one last.
+    pub fn pushed(&self) -> Vec<(Arc<str>, Vec<String>)> {
+        self.0.pushed.all()
+    }
+
+    /// What is known of a server that is mounted.
+    pub fn server(&self, name: &str) -> Option<Server> {
+        let all = self.0.upstreams();
+        all.iter().find(|upstream| *upstream.server.name == *name).map(|upstream| upstream.server.clone())
+    }
 }
 
 fn mounts_of(core: &Core, space: &str, head: &Head) -> Vec<MountStatus> {
@@ -144,6 +176,7 @@ fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
     UpstreamStatus {
         id: upstream.id,
         name: upstream.server.name.clone(),
+        modules: upstream.pushed.try_lock().map_or_else(|| vec!["(changing)".into()], |words| words.clone()),
         dials: upstream.dials.load(Ordering::Relaxed),
         ahead_served: upstream.ahead.served.load(Ordering::Relaxed),
         ahead_dropped: upstream.ahead.dropped.load(Ordering::Relaxed),

@@ -15,16 +15,18 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use futures_util::lock::Mutex as AsyncMutex;
+use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
 use nine_io::client::{Client, Driver, Error, File, Options};
 use nine_net::Transport;
 use nine_net::lock::{Mutex, lock};
+use nine_net::modules::TraceLog;
 use nine_proto::{Errno, NOUID, Qid};
 
 use crate::ahead::Files;
 use crate::core::{Core, refused};
 use crate::keep::{Keeping, Moves, Wait, pulse};
 use crate::outside::{Outside, Place};
+use crate::pushed::{self, Words};
 use crate::qid::{Map, Qids};
 use crate::space::TreeId;
 
@@ -78,6 +80,8 @@ pub struct Server {
     pub others: Vec<Arc<dyn Dial>>,
     /// How it is spoken to. One call more than `calls` waits.
     pub options: Options,
+    /// As whom the files of its connections are attached: name and number ([`Client::change`]).
+    pub user: (Box<str>, u32),
     /// Connections at most: one client of the mux keeps to one of them.
     pub lanes: u16,
     /// It is in this process, and no mux.
@@ -86,6 +90,8 @@ pub struct Server {
     pub ahead: bool,
     /// Requests wait for it while it is away, and fids come back with it; else they fail.
     pub wait: Option<Wait>,
+    /// What the module `trace` has seen on its connections.
+    pub trace: TraceLog,
 }
 
 /// Whoever has it goes on.
@@ -96,6 +102,8 @@ pub(crate) struct Upstream {
     pub(crate) server: Server,
     /// One for each of the equal servers: their qids have nothing in common.
     maps: Box<[Map]>,
+    /// What is pushed on its connections.
+    pub(crate) pushed: Words,
     qids: Arc<Qids>,
     core: Weak<Core>,
     /// Lanes at most, of all that have mounted it.
@@ -184,7 +192,9 @@ impl Server {
     /// A server of another process or machine, one connection of it; `name` is what messages call it.
     pub fn new(name: &str, dial: Arc<dyn Dial>) -> Self {
         let (name, others, options) = (name.into(), Vec::new(), Self::options());
-        Self { name, dial, others, options, lanes: 1, local: false, wait: None, ahead: false }
+        let user = (Box::default(), NOUID);
+        let trace = TraceLog::default();
+        Self { name, dial, others, options, user, lanes: 1, local: false, wait: None, ahead: false, trace }
     }
 
     /// How upstreams are spoken to. One client of the mux can have a quarter of what is under way at a server, and who
@@ -195,7 +205,7 @@ impl Server {
 }
 
 impl Upstream {
-    pub(crate) fn new(id: u32, server: Server, qids: Arc<Qids>, core: Weak<Core>) -> Self {
+    pub(crate) fn new(id: u32, server: Server, pushed: Words, qids: Arc<Qids>, core: Weak<Core>) -> Self {
         let (is_mux, most) = (OnceLock::new(), server.lanes);
         if server.local {
             is_mux.get_or_init(|| false);
@@ -204,6 +214,7 @@ impl Upstream {
             id,
             maps: (0..=server.others.len() as u32).map(|n| Map::new(id * (OTHERS_MAX + 1) + n)).collect(),
             server,
+            pushed,
             qids,
             core,
             most: AtomicU16::new(most),
@@ -313,7 +324,7 @@ impl Lane {
         for member in (first..all).chain(0..first) {
             let reached = place.run(upstream.clone().reach(member, place.clone())).await;
             match reached.unwrap_or_else(|| Err(refused(Errno::EIO, "the core that dials has ended"))) {
-                Ok((client, driver)) => {
+                Ok((client, driver, _pushed)) => {
                     place.spawn(Box::pin(drive(Arc::downgrade(self), upstream.server.name.clone(), driver)));
                     if !upstream.server.local {
                         let (dialect, peer) = (client.dialect().name(), client.peer());
@@ -343,7 +354,7 @@ impl Lane {
 
 impl Upstream {
     /// A new connection to one of the equal servers.
-    async fn reach(self: Arc<Self>, member: u16, place: Place) -> Result<(Client, Driver), Error> {
+    async fn reach(self: Arc<Self>, member: u16, place: Place) -> Result<Reached, Error> {
         let outside = &place.outside;
         let Server { name, dial, others, options, .. } = &self.server;
         let dial = member.checked_sub(1).map_or(dial, |other| &others[usize::from(other)]);
@@ -354,9 +365,14 @@ impl Upstream {
         let dialled = outside.within(2 * GREETING, dial.dial(&place)).await;
         let transport = dialled.ok_or_else(|| late("no connection within 20 s"))?.map_err(failed)?;
         let greeted = outside.within(GREETING, Client::connect(transport, options.clone())).await;
-        greeted.ok_or_else(|| late("connected, but no answer within 10 s"))?
+        let (client, mut driver) = greeted.ok_or_else(|| late("connected, but no answer within 10 s"))??;
+        let pushed = pushed::begin(&self, outside, &client, &mut driver).await?;
+        Ok((client, driver, pushed))
     }
 }
+
+/// A new connection, who moves its bytes, and the modules that it has.
+type Reached = (Client, Driver, OwnedMutexGuard<Vec<String>>);
 
 /// Moves the bytes of a connection until it ends.
 async fn drive(lane: Weak<Lane>, name: Arc<str>, driver: Driver) {

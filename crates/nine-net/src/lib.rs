@@ -23,7 +23,7 @@ pub use conversation::{Conversation, Pushed};
 pub use dial::{Addr, DialError, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
 pub use end::{PIPE_SIZE, kernel_pipe};
 pub use env::{Clock, Env, Task, Timer};
-pub use nine_stream::{Fault, Modules};
+pub use nine_stream::{DEEPEST, Fault, ModuleKind, Modules};
 pub use pipe::{Pipe, pipe};
 pub use poll::{PollSocket, Reactor, Sleep};
 pub use socket::{Listener, Socket};

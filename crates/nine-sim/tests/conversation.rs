@@ -202,3 +202,100 @@ fn who_gives_up_before_the_border_leaves_the_conversation_as_it_was() {
         assert_eq!(file.read(0, 10).await.expect("it goes on").len(), 10);
     });
 }
+
+#[test]
+fn what_changes_only_this_end_needs_nothing_of_the_server() {
+    let world = World::new(10);
+    let gate = Gate { anonymous: nine_io::server::Anonymous::Trusted, ..Gate::default() };
+    // It has no conversation to show.
+    let service = Service::new(Arc::new(Ram::new(64 << 20)), gate, Core::default());
+    let (env, end) = (world.env(), dial(&world, &service));
+    world.run(async move {
+        let client = connected(env.clone(), end).await;
+        let root = client.attach("u", NOUID, "").await.expect("attached");
+        let file = root.create("f", OpenFlags::RDWR, 0o644, nine_proto::NOGID).await.expect("created");
+        assert!(client.change("u", NOUID, "push zstd").await.is_err());
+        client.change_here("push throttle 1M").await.expect("pushed");
+        let begun = env.now();
+        file.write_all_at(0, &vec![7; 1 << 20]).await.expect("written");
+        assert!(env.now() - begun >= Duration::from_secs(1));
+        for (text, said) in [("push throttle", "is no number"), ("what", "")] {
+            let error = client.change_here(text).await.expect_err(text);
+            assert!(error.errno() == Errno::EINVAL && error.to_string().contains(said), "{text}: {error}");
+        }
+        client.change_here("pop").await.expect("popped");
+        let error = client.change_here("pop").await.expect_err("nothing is there");
+        assert_eq!(error.errno(), Errno::EINVAL);
+        let begun = env.now();
+        let mut seen = vec![0; 1 << 20];
+        assert_eq!(file.read_at(0, &mut seen).await.expect("read"), seen.len());
+        assert!(seen == vec![7; 1 << 20] && env.now() - begun < Duration::from_millis(500));
+    });
+}
+
+#[test]
+fn whoever_waits_at_a_border_learns_that_the_connection_has_gone() {
+    for here in [false, true] {
+        let world = World::new(11);
+        let service = Service::new(Arc::new(Zeros::default()), Gate::default(), Core::default());
+        let service = service.with_modules(pushed(world.env().clock(), modules()));
+        let (env, end) = (world.env(), dial(&world, &service));
+        world.run(async move {
+            let client = connected(env.clone(), end).await;
+            let root = client.attach("", NOUID, "").await.expect("attached");
+            let file = root.open("zero", OpenFlags::READ).await.expect("open");
+            let stuck = async { file.read(common::STUCK, 10).await.map(drop) };
+            let change = async {
+                match here {
+                    true => client.change_here("push throttle 1M").await,
+                    false => client.change("", NOUID, "push zstd").await,
+                }
+            };
+            let abort = async {
+                env.sleep_until(env.now() + Duration::from_secs(1)).await;
+                client.abort(std::io::Error::other("cut"));
+            };
+            let (stuck, change, ()) = futures_util::future::join3(stuck, change, abort).await;
+            assert!(stuck.is_err() && change.unwrap_err().to_string().contains("cut"));
+        });
+    }
+}
+
+#[test]
+fn a_listener_may_begin_with_modules_and_readers_may_push() {
+    let world = World::new(12);
+    let gate = Gate { read_only: true, ..Gate::default() };
+    let service = Service::new(Arc::new(Ram::new(64 << 20)), gate, Core::default());
+    let service = service.with_modules(pushed(world.env().clock(), modules()));
+    let service = Service { begins: Arc::new(["fault delay 500".to_owned()]), ..service };
+    let (env, end) = (world.env(), dial(&world, &service));
+    world.run(async move {
+        let begun = env.now();
+        let client = connected(env.clone(), end).await;
+        assert!(env.now() - begun >= Duration::from_secs(1), "each way it takes half a second more");
+        client.change("u", NOUID, "push zstd").await.expect("who only reads may have it, too");
+        let desk = client.attach("u", NOUID, "#conversation").await.expect("attached");
+        let file = desk.open("status", OpenFlags::READ).await.expect("open");
+        let mut status = vec![0; 4096];
+        let n = file.read_at(0, &mut status).await.expect("read");
+        let names: Vec<_> = std::str::from_utf8(&status[..n]).unwrap().lines().map(|l| &l[..5]).collect();
+        assert_eq!(names, ["zstd ", "fault"]);
+        let root = client.attach("u", NOUID, "").await.expect("attached");
+        let made = root.create("f", OpenFlags::RDWR, 0o644, nine_proto::NOGID).await;
+        assert_eq!(made.unwrap_err().errno(), Errno::EROFS);
+    });
+}
+
+#[test]
+fn what_is_pushed_here_stands_on_what_both_have() {
+    let world = World::new(13);
+    let (env, end) = (world.env(), dial(&world, &ram(&world)));
+    world.run(async move {
+        let client = connected(env, end).await;
+        client.change("u", NOUID, "push zstd").await.expect("pushed");
+        client.change_here("push throttle 1M").await.expect("pushed");
+        let root = client.attach("u", NOUID, "").await.expect("attached");
+        client.change("u", NOUID, "push zstd").await.expect("pushed");
+        root.getattr(nine_proto::GetMask::BASIC).await.expect("it goes on");
+    });
+}

@@ -313,6 +313,10 @@ pub enum MuxVerb {
     Unmount(Words),
     /// End the connections to a server: SERVER
     Hangup(Words),
+    /// Push a module on the connections to a server, now and later: SERVER MODULE [ARGUMENTS]
+    Push(Words),
+    /// Pop what was pushed last on the connections to a server: SERVER
+    Pop(Words),
 }
 
 /// A line of a name space file, in words.

@@ -66,6 +66,10 @@ pub struct Remote {
     #[arg(long, hide_short_help = true, value_name = "SECONDS",
         env = "NINEFOLD_PATIENCE", value_parser = clap::value_parser!(u32).range(1..))]
     pub patience: Option<u32>,
+    /// Pushed on the connection before anything is asked for: zstd, tls, `throttle 10M`; may be given several times
+    #[arg(long, hide_short_help = true, value_name = "MODULE", env = "NINEFOLD_PUSH", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub push: Vec<String>,
     /// Authorities whose server certificates are good, PEM
     #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_CA", conflicts_with = "pin")]
     pub ca: Option<PathBuf>,

@@ -18,7 +18,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures_util::future::{Either, join, select};
 use nine_io::client::{Client, Ender, Error, File, Options};
-use nine_net::{Addr, ClientTls, Env, Socket, Transport, Trust, rt};
+use nine_net::modules::{self, TlsClient};
+use nine_net::{Addr, ClientTls, Env, Fault, ModuleKind, Modules, Pushed, Socket, Transport, Trust, rt};
 use nine_proto::msg::MAXWELEM;
 use nine_proto::{Attr, Base, Errno, GetMask, NOUID};
 
@@ -172,7 +173,7 @@ impl Sessions {
     ) -> Result<(File, Option<Walked>)> {
         // The caller has the clock; this one only bounds what it cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
-        let mut options = self.options(token);
+        let mut options = self.options(addr, token);
         let streams = |options: Options, tls| {
             let dial = Arc::new(Data::new(self.env, tls, moved.clone()));
             with_streams(options, dial, self.remote.dialect)
@@ -214,6 +215,14 @@ impl Sessions {
             OPEN.set(OPEN.get() - 1);
         }));
         let (uname, uid) = self.user();
+        for module in &self.remote.push {
+            let text = format!("push {module}");
+            let pushed = match modules::is_alone(module) {
+                true => client.change_here(&text).await,
+                false => client.change(&uname, uid, &text).await,
+            };
+            pushed.with_context(|| format!("{addr}: push {module}: does the server have modules?"))?;
+        }
         let aname = self.remote.aname.as_deref().unwrap_or_default();
         let attached = match want {
             None => client.attach(&uname, uid, aname).await.map(|root| (root, None)),
@@ -225,9 +234,13 @@ impl Sessions {
         Ok(attached.map_err(|error| Attach { peer: client.peer().to_string(), token, error })?)
     }
 
-    fn options(&self, token: Option<String>) -> Options {
+    fn options(&self, addr: &Addr, token: Option<String>) -> Options {
         let mut options =
             Options { token, calls: CALLS, clock: Some(self.env.clock()), ..Options::default() };
+        if !self.remote.push.is_empty() {
+            let modules = modules(addr, &self.remote);
+            options.pushed = Some(Pushed { modules, clock: self.env.clock() });
+        }
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
         options.msize = self.remote.msize.unwrap_or(options.msize);
         options
@@ -270,6 +283,23 @@ pub fn trust(remote: &Remote) -> Result<Option<ClientTls>> {
     };
     let identity = remote.cert.as_deref().zip(remote.key.as_deref());
     Ok(Some(ClientTls::new(&trust, identity)?))
+}
+
+/// What can be pushed on a connection to this address.
+pub fn modules(addr: &Addr, remote: &Remote) -> Modules {
+    let (addr, remote) = (addr.clone(), remote.clone());
+    let tls = move |arguments: &str| {
+        let host = match &addr {
+            Addr::Tcp { host, .. } | Addr::Tls { host, .. } => host.clone(),
+            _ if arguments.is_empty() => {
+                return Err(Fault::new(format!("{addr} is no name that a certificate has; write: tls NAME")));
+            }
+            _ => String::new(),
+        };
+        let tls = trust(&remote).map_err(|error| Fault::new(format!("{error:#}")))?;
+        TlsClient { tls: tls.ok_or_else(|| Fault::new(UNKNOWN))?, host }.open(arguments)
+    };
+    modules::modules().with("tls", tls)
 }
 
 /// The same with streams, unless somebody has said what shall be spoken.

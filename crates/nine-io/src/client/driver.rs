@@ -112,6 +112,9 @@ impl Drop for Driver {
 impl Driver {
     fn turn(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Poll<Result<(), Error>> {
         loop {
+            if self.shared.border.load(Ordering::Relaxed) {
+                self.change_here();
+            }
             self.write(cx)?;
             if self.read(cx, scratch)?.is_ready() {
                 // The turn is over and there is more.
@@ -127,7 +130,7 @@ impl Driver {
                 if idle && state.is_finished() {
                     return Ok(Parked::Finished);
                 }
-                if idle && !state.out.is_empty() {
+                if idle && (!state.out.is_empty() || state.here().is_some()) {
                     return Ok(Parked::No);
                 }
                 state.driver = Some(cx.waker().clone());
@@ -235,6 +238,21 @@ impl Driver {
         Ok(Poll::Ready(()))
     }
 
+    /// Changes this end of the conversation, if nothing is under way. What is refused has changed nothing.
+    fn change_here(&mut self) {
+        let Some(words) = self.shared.with(|state| state.here().map(str::to_owned)) else { return };
+        let told = self.transport.control(&words).map_err(|fault| {
+            Error::from(nine_proto::Error::new(nine_proto::Errno::EINVAL, fault.to_string()))
+        });
+        self.changed();
+        self.shared.with(|state| state.told_here(told));
+    }
+
+    fn changed(&mut self) {
+        self.unflushed = true;
+        self.shared.piped.store(!self.transport.status().is_empty(), Ordering::Relaxed);
+    }
+
     /// Changes the conversation, if the last message before that has been answered.
     fn cross(&mut self) -> Result<bool, Error> {
         let Some(words) = self.shared.with(|state| state.crossing()) else { return Ok(false) };
@@ -246,7 +264,7 @@ impl Driver {
         if let Err(fault) = self.transport.control(&words) {
             return Err(self.transport_error(failed(format!("{words}: {fault}"))));
         }
-        self.unflushed = true;
+        self.changed();
         self.shared.with(|state| state.crossed());
         Ok(true)
     }

@@ -136,6 +136,9 @@ impl fmt::Debug for Options {
     }
 }
 
+/// The tree that a connection's own files are in.
+const CONVERSATION: &str = "#conversation";
+
 /// A session with a server. Clones share it; it ends when the last clone and the last [`File`] are gone.
 ///
 /// Concurrency: all calls may be made from any number of threads and tasks at once.
@@ -189,6 +192,10 @@ impl Client {
             Some(token) => self.show(token, uname, uid, aname).await?,
             None => None,
         };
+        self.attach_with(afid, uname, uid, aname).await
+    }
+
+    async fn attach_with(&self, afid: Option<File>, uname: &str, uid: u32, aname: &str) -> Result<File> {
         let (uname, aname) = (text(uname.as_bytes())?, text(aname.as_bytes())?);
         let fid = self.fid()?;
         let afid_number = afid.as_ref().map_or(NOFID, File::fid);
@@ -241,13 +248,14 @@ impl Client {
     /// The server has no conversation to show, or refuses the text: then nothing has changed. Given up after the text
     /// has been sent, it ends the connection, of which nobody would know what it speaks.
     pub async fn change(&self, uname: &str, uid: u32, words: &str) -> Result<()> {
-        let refused = |fault: Fault| Error::from(nine_proto::Error::new(Errno::EINVAL, fault.to_string()));
-        let pushed = self.0.options.pushed.as_ref();
-        let pushed = pushed.ok_or_else(|| refused(Fault::new("nothing can be pushed here")))?;
-        if let Some(module) = words.trim().strip_prefix("push ") {
-            pushed.modules.open(module).map_err(refused)?;
-        }
-        let root = self.attach(uname, uid, "#conversation").await?;
+        self.check(words)?;
+        // A token is shown only where it must be, and never before the TLS that it asks for.
+        let root = match self.attach_with(None, uname, uid, CONVERSATION).await {
+            Err(Error::Remote(_)) if self.0.options.token.is_some() && !words.starts_with("push tls") => {
+                self.attach(uname, uid, CONVERSATION).await?
+            }
+            attached => attached?,
+        };
         let ctl = root.open("ctl", OpenFlags::WRITE).await?;
         let message = Tmsg::Write { fid: ctl.fid(), offset: 0, data: Data::Bytes(words.as_bytes()) };
         let mut crossing = Crossing { client: self, near: false, over: false };
@@ -260,6 +268,29 @@ impl Client {
         let answer = poll_fn(|cx| shared.with(|state| state.poll(call, cx.waker()))).await;
         crossing.over = true;
         answer.map(drop)
+    }
+
+    /// The same at this end alone, for modules that pass on the bytes that they get: the server notices nothing.
+    ///
+    /// # Errors
+    /// The text is wrong: then nothing has changed.
+    pub async fn change_here(&self, words: &str) -> Result<()> {
+        self.check(words)?;
+        let mut crossing = Crossing { client: self, near: false, over: false };
+        let shared = &self.0.shared;
+        shared.border.store(true, Ordering::Relaxed);
+        poll_fn(|cx| shared.with(|state| state.poll_here(words, cx.waker(), &mut crossing.near))).await
+    }
+
+    /// Whether a text can be right.
+    fn check(&self, words: &str) -> Result<()> {
+        let refused = |fault: Fault| Error::from(nine_proto::Error::new(Errno::EINVAL, fault.to_string()));
+        let pushed = self.0.options.pushed.as_ref();
+        let pushed = pushed.ok_or_else(|| refused(Fault::new("nothing can be pushed here")))?;
+        match words.trim().strip_prefix("push ") {
+            Some(module) => pushed.modules.open(module).map(drop).map_err(refused),
+            None => Ok(()),
+        }
     }
 
     /// Writes the token to an afid, or finds that the server wants none.
@@ -282,10 +313,11 @@ impl Client {
         self.0.dialect
     }
 
-    /// Whether data connections can be had.
+    /// Whether data connections can be had. They would go past whatever is pushed on the conversation.
     pub fn has_streams(&self) -> bool {
         self.0.dialect.streaming
             && self.0.options.streams.is_some()
+            && !self.0.shared.piped.load(Ordering::Relaxed)
             && self.now_ms() >= self.0.shared.no_streams.load(Ordering::Relaxed)
     }
 

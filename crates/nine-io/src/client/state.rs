@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::task::{Poll, Waker};
+use std::task::{Poll, Waker, ready};
 
 use bytes::Bytes;
 use nine_proto::msg::{Data, Tmsg};
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) border: AtomicBool,
     /// Data connections do not come about: none is tried before this time, ms. 0: they may; all ones: for good.
     pub(crate) no_streams: AtomicU64,
+    /// Something is pushed on the conversation.
+    pub(crate) piped: AtomicBool,
 }
 
 pub(crate) struct State {
@@ -98,6 +100,10 @@ enum Border {
     Reached(usize, String),
     /// It has been answered: the transport is to be told, then the call's answer.
     Crossed(usize, String, Result<Answer>),
+    /// Nothing is under way, and nothing has been said: the transport is to be told, then who waits.
+    Here(String, Waker),
+    /// What the transport has said to that.
+    Told(Result<()>),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -198,8 +204,8 @@ impl Shared {
             silent: 0,
             border: Border::Far,
         });
-        let [moved, border] = [AtomicBool::new(false), AtomicBool::new(false)];
-        Self { peer, state, moved, border, no_streams: AtomicU64::new(0) }
+        let [moved, border, piped] = [const { AtomicBool::new(false) }; 3];
+        Self { peer, state, moved, border, no_streams: AtomicU64::new(0), piped }
     }
 
     /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for
@@ -474,6 +480,11 @@ impl State {
             }
             Event::Nothing => {}
         }
+        if let Border::Near(waker) = &mut self.border
+            && self.session.calls() == 0
+        {
+            self.wakes.extend(waker.take());
+        }
         self.pump();
         Ok(())
     }
@@ -485,11 +496,39 @@ impl State {
             }
             _ => self.complete(call, answer, made),
         }
-        if let Border::Near(waker) = &mut self.border
-            && self.session.calls() == 0
-        {
-            self.wakes.extend(waker.take());
+    }
+
+    /// Has nothing more sent, and waits until everything has been answered.
+    fn poll_near(&mut self, waker: &Waker, near: &mut bool) -> Poll<Result<()>> {
+        if let Some(dead) = &self.dead {
+            return Poll::Ready(Err(dead.unsent()));
         }
+        if !*near && !matches!(self.border, Border::Far) {
+            let text = "the conversation is being changed already";
+            return Poll::Ready(Err(Error::refused(Errno::EBUSY, text)));
+        }
+        *near = true;
+        self.border = Border::Near(Some(waker.clone()));
+        if self.session.calls() > 0 { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    /// Has the transport told when everything has been answered.
+    pub(crate) fn poll_here(&mut self, words: &str, waker: &Waker, near: &mut bool) -> Poll<Result<()>> {
+        match std::mem::replace(&mut self.border, Border::Far) {
+            Border::Told(told) if *near => {
+                self.pump();
+                return Poll::Ready(told);
+            }
+            Border::Here(words, _) if *near && self.dead.is_none() => {
+                self.border = Border::Here(words, waker.clone());
+                return Poll::Pending;
+            }
+            other => self.border = other,
+        }
+        ready!(self.poll_near(waker, near))?;
+        self.border = Border::Here(words.to_owned(), waker.clone());
+        self.wakes.extend(self.driver.take());
+        Poll::Pending
     }
 
     /// Sends the last message before the border when everything has been answered; nothing more is sent meanwhile.
@@ -501,18 +540,7 @@ impl State {
         waker: &Waker,
         near: &mut bool,
     ) -> Poll<Result<usize>> {
-        if let Some(dead) = &self.dead {
-            return Poll::Ready(Err(dead.unsent()));
-        }
-        if !*near && !matches!(self.border, Border::Far) {
-            let text = "the conversation is being changed already";
-            return Poll::Ready(Err(Error::refused(Errno::EBUSY, text)));
-        }
-        *near = true;
-        self.border = Border::Near(Some(waker.clone()));
-        if self.session.calls() > 0 {
-            return Poll::Pending;
-        }
+        ready!(self.poll_near(waker, near))?;
         let begun = self.begin_now(message, None, Waiter::Waker(waker.clone()), true);
         self.border = match &begun {
             Ok(call) => Border::Reached(*call, words.to_owned()),
@@ -526,6 +554,7 @@ impl State {
         if matches!(self.border, Border::Reached(..) | Border::Crossed(..)) {
             return false;
         }
+        // What was to be changed here alone may have been, and nobody else needs to know.
         self.border = Border::Far;
         self.pump();
         true
@@ -552,6 +581,18 @@ impl State {
         }
     }
 
+    /// What the transport is to be told that the server knows nothing of.
+    pub(crate) fn here(&self) -> Option<&str> {
+        if let Border::Here(words, _) = &self.border { Some(words) } else { None }
+    }
+
+    /// It has been told.
+    pub(crate) fn told_here(&mut self, told: Result<()>) {
+        if let Border::Here(_, waker) = std::mem::replace(&mut self.border, Border::Told(told)) {
+            self.wakes.push(waker);
+        }
+    }
+
     /// The connection is gone: every waiter learns why, and so does every later call.
     pub(crate) fn die(&mut self, error: Error) {
         if self.dead.is_some() {
@@ -567,6 +608,11 @@ impl State {
                 Slot::Waits { .. } => self.complete(call, Err(error.clone()), None),
                 _ => {}
             }
+        }
+        if let Border::Near(Some(waker)) | Border::Here(_, waker) =
+            std::mem::replace(&mut self.border, Border::Far)
+        {
+            self.wakes.push(waker);
         }
         self.queue.clear();
         self.clunks.clear();

@@ -157,7 +157,7 @@ impl Connection {
         note!(service.own, conn = id, peer = %transport.peer().addr, "connected");
         let (transport, desk) = match &service.pushed {
             Some(pushed) => {
-                let (transport, desk) = Desk::new(pushed, transport);
+                let (transport, desk) = Desk::new(pushed, &service.begins, transport);
                 (transport, Some(Box::new(desk)))
             }
             None => (transport, None),
@@ -456,7 +456,7 @@ impl Connection {
         let by_gate = if auth || knows_no_fid { self.gate.serve(&request) } else { None };
         let answer = match by_gate {
             Some(result) => Some(result),
-            None if changes && who.read_only && !silent => {
+            None if changes && who.read_only && !silent && !desk => {
                 if let (Op::Remove, [Some(held), _]) = (request.op(), request.fids()) {
                     // The fid goes all the same, and its server must know.
                     let clunk = self.session.silent(held.clone(), false);
@@ -488,7 +488,9 @@ impl Connection {
         let fid = req.fid_number().expect("the session asks for a fid");
         match req.op() {
             Op::Stream { read, offset } => {
-                let how = self.streams.how.clone();
+                // A data connection would go past what is pushed on the conversation.
+                let piped = self.transport.as_ref().is_some_and(|transport| !transport.status().is_empty());
+                let how = self.streams.how.clone().filter(|_| !piped);
                 let offered = how.ok_or_else(|| Errno::EOPNOTSUPP.into());
                 let offered = offered.and_then(|how| self.offer(&req, how, fid, read, offset));
                 req.now(offered.map(Reply::Stream))

@@ -40,11 +40,19 @@ struct Shared {
 
 impl Desk {
     /// The transport with its desk.
-    pub(super) fn new(pushed: &Pushed, transport: Box<dyn Transport>) -> (Box<dyn Transport>, Self) {
+    pub(super) fn new(
+        pushed: &Pushed,
+        begins: &[String],
+        transport: Box<dyn Transport>,
+    ) -> (Box<dyn Transport>, Self) {
         let log = TraceLog::default();
         // A trace is this connection's own.
         let modules = pushed.modules.clone().with("trace", nine_net::modules::Trace(log.clone()));
-        let transport = Conversation::new(transport, modules, pushed.clock.clone());
+        let mut transport = Conversation::new(transport, modules, pushed.clock.clone());
+        for module in begins {
+            let said = transport.control(&format!("push {module}"));
+            said.expect("what every connection begins with is known to be right");
+        }
         let shared = Arc::<Shared>::default();
         let status = |shared: &Arc<Shared>| {
             let shared = shared.clone();

@@ -76,6 +76,8 @@ pub struct Service {
     pub only_streams: bool,
     /// What clients may push on their connections, if anything.
     pub pushed: Option<Pushed>,
+    /// What is pushed on every connection from the beginning: of `pushed`, and known to be right.
+    pub begins: Arc<[String]>,
 }
 
 impl Service {
@@ -93,6 +95,7 @@ impl Service {
             streams: None,
             only_streams: false,
             pushed: None,
+            begins: Arc::default(),
         }
     }
 

@@ -20,6 +20,12 @@ pub fn modules() -> Modules {
     Modules::default().with("zstd", zstd::open).with("throttle", throttle::open).with("fault", fault::open)
 }
 
+/// Whether `NAME ARGUMENTS` leaves the bytes as they are, so that one end may have it without the other.
+pub fn is_alone(words: &str) -> bool {
+    let name = words.trim().split(' ').next();
+    name.is_some_and(|name| matches!(name, "throttle" | "fault" | "trace"))
+}
+
 /// A number with an optional `K`, `M` or `G` behind it, of 1024 each.
 fn size(text: &str) -> Result<u64, Fault> {
     let (digits, unit) = match text.as_bytes().last() {

@@ -15,7 +15,8 @@ use anyhow::{Context as _, Result};
 use nine_io::client::Options;
 use nine_io::server::Core;
 use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn};
-use nine_net::{Addr, Env, Socket, Target, Transport, rt};
+use nine_net::modules::Trace;
+use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::NOUID;
 use nine_servers::{Disk, Ram};
 
@@ -195,7 +196,11 @@ impl Servers {
             Arc::new(Reach { addr: one.addr.clone(), remote: self.remote.clone(), env: self.env })
         });
         let first = dials.next().expect("a remote server has an address");
-        Server { others: dials.collect(), options, ..Server::new(&numbered(&name, n), first) }
+        let server = Server::new(&numbered(&name, n), first);
+        let modules = dial::modules(&all[0].addr, &self.remote).with("trace", Trace(server.trace.clone()));
+        options.pushed = Some(Pushed { modules, clock: self.env.clock() });
+        let (user, uid) = dial::user(&self.remote);
+        Server { others: dials.collect(), options, user: (user.into(), uid), ..server }
     }
 
     /// How data connections of these equal servers are dialled, if they can be: over TLS a server is known by the one

@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail};
 use nine_io::server::{Anonymous, Door, Gate, Tls};
-use nine_net::{Addr, ClientAuth, Env, Listener, ServerTls, TlsFiles, rt};
+use nine_net::modules::{self, TlsServer, is_alone};
+use nine_net::{Addr, ClientAuth, DEEPEST, Env, Listener, Pushed, ServerTls, TlsFiles, rt};
 use serde::{Deserialize, Serialize};
 
 use super::token;
@@ -37,6 +38,32 @@ pub struct Listen {
     pub insecure: bool,
     /// `-streams PORT` stands behind it: data connections come in there. `None`: at the address itself.
     pub streams: Option<u16>,
+    /// `-push MODULE ARGUMENTS`: what every connection begins with, at this end.
+    pub push: Vec<String>,
+}
+
+impl Listen {
+    /// An address alone.
+    pub fn at(addr: Addr) -> Self {
+        Self { addr, insecure: false, streams: None, push: Vec::new() }
+    }
+
+    /// With a module; why it cannot be.
+    pub fn with_module(&mut self, module: &str) -> Result<(), String> {
+        if !is_alone(module) {
+            return Err(format!(
+                "`{module}`: a listener begins with modules that change nothing for clients: throttle, fault, trace; \
+                 others are pushed by whoever connects"
+            ));
+        }
+        let known = modules::modules().with("trace", modules::Trace(modules::TraceLog::default()));
+        known.open(module).map_err(|fault| fault.to_string())?;
+        if self.push.len() == DEEPEST {
+            return Err(format!("at most {DEEPEST} modules"));
+        }
+        self.push.push(module.to_owned());
+        Ok(())
+    }
 }
 
 /// A door that is open, and what is to be said about it.
@@ -49,6 +76,8 @@ pub struct Open {
     pub streams: Option<String>,
     /// Where those come in, if not at the same door.
     pub data: Option<Door>,
+    /// What every connection begins with.
+    pub begins: Arc<[String]>,
 }
 
 /// Opens every door, or none.
@@ -58,9 +87,8 @@ pub fn open(env: &rt::Real, serving: &Serving) -> Result<Vec<Open>> {
         return serving.listen.iter().map(|listen| open_one(env, serving, listen, &mut token)).collect();
     }
     make_socket_dir()?;
-    let unix = Listen { addr: Addr::Unix { path: default_socket()? }, insecure: false, streams: None };
-    let tcp =
-        Listen { addr: Addr::Tcp { host: "127.0.0.1".into(), port: PORT }, insecure: false, streams: None };
+    let unix = Listen::at(Addr::Unix { path: default_socket()? });
+    let tcp = Listen::at(Addr::Tcp { host: "127.0.0.1".into(), port: PORT });
     let mut open = vec![open_one(env, serving, &unix, &mut token)?];
     match open_one(env, serving, &tcp, &mut token) {
         Ok(tcp) => open.push(tcp),
@@ -131,9 +159,14 @@ fn open_one(
     let read_only = serving.read_only.unwrap_or(false);
     let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
     let gate = Gate { anonymous, token, read_only };
-    let (streams, data) = data(listener.addr(), listen.streams)?;
+    // Data connections would go past what every connection begins with.
+    let (streams, data) = match &*listen.push {
+        [] => data(listener.addr(), listen.streams)?,
+        _ => (None, None),
+    };
     let data = data.map(|listener| Door { listener, tls: tls.clone(), clients });
-    Ok(Open { door: Door { listener, tls, clients }, gate, certificates, streams, data })
+    let begins = listen.push.clone().into();
+    Ok(Open { door: Door { listener, tls, clients }, gate, certificates, streams, data, begins })
 }
 
 /// What clients dial for the streams of a listener, and where these come in if that is elsewhere.
@@ -164,6 +197,18 @@ fn tls(env: &rt::Real, serving: &Serving, addr: &Addr) -> Result<Option<Tls>> {
         Some(tls) => Ok(Some(Arc::new(Mutex::new(tls)))),
         None => bail!("{addr}: a tls! listener needs --cert and --key"),
     }
+}
+
+/// What clients may push on their connections: `tls` where there is a certificate. `trace` is each connection's own.
+pub fn pushed(env: &rt::Real, serving: &Serving) -> Result<Pushed> {
+    let (modules, clock) = (modules::modules(), env.clock());
+    let tls = certificate(env, serving)?;
+    let tls = tls.map(|tls| TlsServer { tls: Arc::new(Mutex::new(tls)), clock: clock.clone() });
+    let modules = match tls {
+        Some(tls) => modules.with("tls", tls),
+        None => modules,
+    };
+    Ok(Pushed { modules, clock })
 }
 
 /// What TLS needs, as the files are now; `None`: they are not named.
@@ -218,9 +263,9 @@ impl FromStr for Listen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Listen, String> {
-        const FORM: &str = "write one address, and perhaps -insecure or -streams PORT after it";
-        let (mut addr, mut insecure, mut streams) = (None, false, None);
-        let mut words = text.split_whitespace();
+        const FORM: &str = "write one address, and perhaps -insecure, -streams PORT or -push MODULE after it";
+        let (mut addr, mut insecure, mut streams, mut push) = (None, false, None, Vec::new());
+        let mut words = text.split_whitespace().peekable();
         while let Some(word) = words.next() {
             match word {
                 "-insecure" => insecure = true,
@@ -228,20 +273,31 @@ impl FromStr for Listen {
                     let port = words.next().ok_or(FORM)?;
                     streams = Some(port.parse().map_err(|_| format!("-streams {port}: not a port"))?);
                 }
+                "-push" => {
+                    // Its arguments, too.
+                    let mut module = words.next().ok_or(FORM)?.to_owned();
+                    while let Some(word) = words.next_if(|word| !word.starts_with('-')) {
+                        module = module + " " + word;
+                    }
+                    push.push(module);
+                }
                 _ if addr.is_none() => {
                     addr = Some(word.parse().map_err(|e: nine_net::DialError| e.to_string())?);
                 }
                 _ => return Err(FORM.into()),
             }
         }
-        Ok(Listen { addr: addr.ok_or(FORM)?, insecure, streams })
+        let mut listen = Listen { insecure, streams, ..Listen::at(addr.ok_or(FORM)?) };
+        push.iter().try_for_each(|module| listen.with_module(module))?;
+        Ok(listen)
     }
 }
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.addr, if self.insecure { " -insecure" } else { "" })?;
-        self.streams.map_or(Ok(()), |port| write!(f, " -streams {port}"))
+        self.streams.map_or(Ok(()), |port| write!(f, " -streams {port}"))?;
+        self.push.iter().try_for_each(|module| write!(f, " -push {module}"))
     }
 }
 
@@ -262,5 +318,21 @@ mod tests {
         assert!(parse("tcp!*!1 tcp!*!2").is_err() && parse("-insecure").is_err());
         assert_eq!(parse("tcp!*!564 -streams 5641"), Ok("tcp!*!564 -streams 5641".into()));
         assert!(parse("tcp!*!564 -streams x").is_err() && parse("tcp!*!564 -streams").is_err());
+    }
+
+    #[test]
+    fn modules_of_a_listener_are_those_that_one_end_has_alone() {
+        let parse = |text: &str| text.parse::<Listen>().map(|l| l.to_string());
+        let all = "tcp!h!1 -insecure -push throttle 10M -push trace";
+        assert_eq!(parse(all), Ok(all.into()));
+        for (text, said) in [
+            ("tcp!h!1 -push", "write one address"),
+            ("tcp!h!1 -push zstd", "pushed by whoever connects"),
+            ("tcp!h!1 -push throttle", "is no number"),
+            ("tcp!h!1 -push trace 3", "no arguments"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
     }
 }

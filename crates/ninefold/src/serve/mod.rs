@@ -142,8 +142,10 @@ async fn serve(
     let open = listen::open(&env, serving)?;
     let banner = banner::text(served, serving, &open);
     let mut doors = FuturesUnordered::new();
-    for listen::Open { door, gate, streams, data, .. } in open {
-        let mut service = Service::new(server.clone(), gate, core.clone());
+    let pushed = listen::pushed(&env, serving)?;
+    for listen::Open { door, gate, streams, data, begins, .. } in open {
+        let service = Service::new(server.clone(), gate, core.clone());
+        let mut service = Service { begins, ..service.with_modules(pushed.clone()) };
         if let Some(dial) = streams {
             service = service.with_streams(Streams::new(&dial, env.clock()));
         }

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nine_io::server::{Core, Seat};
-use nine_mux::script::{self, Line, Script, Statement, WRONG_MAX, World, Wrong};
+use nine_mux::script::{self, Line, Mount, Script, Statement, WRONG_MAX, World, Wrong};
 use nine_mux::{Live, MAIN, Mux, Order, Owner};
+use nine_net::modules::{Trace, TraceLog};
 use nine_net::{Addr, Env, rt};
 
 use super::kinds::{Kind, Servers};
@@ -40,10 +41,21 @@ impl Space {
         let text = text(path).with_context(|| name.to_string())?;
         let Script { lines, mut wrong } = script::parse(&name, &text, &mut Files);
         let mut space = Self { path: path.into(), lines: Vec::new(), listen: Vec::new() };
-        for line in lines {
+        // What a server's connections have, they have from their beginning.
+        let is_push = |line: &Line| matches!(line.statement, Statement::Push { .. });
+        let (pushes, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_push);
+        for line in others {
             let understood = space.understand(line.clone(), remote);
             wrong.extend(understood.err().map(|what| line.wrong(what)));
         }
+        let mut pushed = Vec::new();
+        for line in pushes {
+            match space.pushed(&line, remote) {
+                Ok(statement) => pushed.extend(statement.map(|statement| Line { statement, ..line })),
+                Err(what) => wrong.push(line.wrong(what)),
+            }
+        }
+        space.lines.splice(..0, pushed);
         if wrong.is_empty() {
             space.warn();
             return Ok(space);
@@ -81,7 +93,10 @@ impl Space {
             }
             Statement::Listen { addr, insecure } => {
                 let addr = addr.parse().map_err(|error: nine_net::DialError| error.to_string())?;
-                self.listen.push(Listen { addr, insecure: *insecure, streams: None });
+                self.listen.push(Listen { insecure: *insecure, ..Listen::at(addr) });
+            }
+            Statement::Pop { .. } => {
+                return Err("`pop` is for a mux that runs; leave out the `push` line".into());
             }
             Statement::Hangup { .. } => {
                 return Err("`hangup` is for a mux that runs; write: ninefold mux hangup SERVER".into());
@@ -90,6 +105,32 @@ impl Space {
         }
         self.lines.push(line);
         Ok(())
+    }
+
+    /// What `push` is about: a listener, or a server, by the word by which it is mounted.
+    fn pushed(&mut self, line: &Line, remote: &Remote) -> Result<Option<Statement>, String> {
+        let Statement::Push { server, module } = &line.statement else { return Ok(None) };
+        let addr = server.parse::<Addr>().ok();
+        if let Some(listen) = self.listen.iter_mut().find(|listen| Some(&listen.addr) == addr.as_ref()) {
+            listen.with_module(module)?;
+            return Ok(None);
+        }
+        let kind = server.parse::<Kind>()?;
+        let Kind::Remote(all) = &kind else {
+            return Err(format!("{kind} is in this process: modules are for connections"));
+        };
+        let known = dial::modules(&all[0].addr, remote).with("trace", Trace(TraceLog::default()));
+        known.open(module).map_err(|fault| fault.to_string())?;
+        let mounted = self.lines.iter().find_map(|line| match &line.statement {
+            Statement::Mount(mount) => {
+                // A token belongs to the word.
+                let is_same = mount.server.parse::<Kind>().is_ok_and(|of| of.to_string() == kind.to_string());
+                is_same.then(|| mount.server.clone())
+            }
+            _ => None,
+        });
+        let server = mounted.ok_or_else(|| format!("`{server}`: no line mounts or listens there"))?;
+        Ok(Some(Statement::Push { server, module: module.clone() }))
     }
 
     /// Says what is allowed and seldom meant.
@@ -184,7 +225,10 @@ impl fmt::Display for Space {
                 space = line.space.clone();
                 write!(f, "\n    space {}", script::quote(&space))?;
             }
-            if let Statement::Mount(_) | Statement::Bind { .. } | Statement::Unmount { .. } = line.statement {
+            if !matches!(
+                line.statement,
+                Statement::Listen { .. } | Statement::NoMux | Statement::Space { .. }
+            ) {
                 write!(f, "\n    {}", hidden(line))?;
             }
         }
@@ -195,11 +239,11 @@ impl fmt::Display for Space {
 /// A line without the token that an address may carry.
 fn hidden(line: &Line) -> Statement {
     let mut statement = line.statement.clone();
-    if let Statement::Mount(mount) = &mut statement
-        && let Ok(kind @ Kind::Remote(_)) = mount.server.parse::<Kind>()
+    if let Statement::Mount(Mount { server, .. }) | Statement::Push { server, .. } = &mut statement
+        && let Ok(kind @ Kind::Remote(_)) = server.parse::<Kind>()
         && kind.has_token()
     {
-        mount.server = kind.to_string();
+        *server = kind.to_string();
     }
     statement
 }

@@ -52,6 +52,8 @@ fn line(verb: &MuxVerb) -> Result<String> {
         MuxVerb::Bind(cli::Words { words }) => ("bind", words),
         MuxVerb::Unmount(cli::Words { words }) => ("unmount", words),
         MuxVerb::Hangup(cli::Words { words }) => ("hangup", words),
+        MuxVerb::Push(cli::Words { words }) => ("push", words),
+        MuxVerb::Pop(cli::Words { words }) => ("pop", words),
     };
     let is_flag =
         |word: &str| word.strip_prefix('-').is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_alphabetic()));
