@@ -16,6 +16,7 @@ extern crate std;
 
 mod block;
 mod lock;
+mod many;
 mod module;
 mod pipe;
 mod pool;
@@ -26,6 +27,7 @@ mod wait;
 mod way;
 
 pub use block::{Block, Chain};
+pub use many::{Driver, Limits, Many, Side, many};
 pub use module::{Control, Fault, Halves, Module, ModuleKind, Modules, Next, Pass};
 pub use pipe::pipe;
 pub use pool::{Alloc, CLASSES, Pool};
