@@ -1,7 +1,8 @@
-//! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, or an address.
+//! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, or an address.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
-//! needed. A word for a disk or an address is the same server each time; every `ram:` is a tree of its own.
+//! needed. A word for a disk or an address is the same server each time; every `ram:` and
+//! every `pipe:` is one of its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,10 +16,10 @@ use anyhow::{Context as _, Result};
 use nine_io::client::Options;
 use nine_io::server::Core;
 use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn};
-use nine_net::modules::Trace;
+use nine_net::modules::{Trace, modules};
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::NOUID;
-use nine_servers::{Disk, Ram};
+use nine_servers::{Disk, Pipes, Ram};
 
 use super::export::{self, disk_options};
 use crate::config::{DialectChoice, Identity, Remote, Serving};
@@ -29,6 +30,7 @@ use crate::{dial, fail};
 pub enum Kind {
     Disk(PathBuf),
     Ram(u64),
+    Pipe,
     /// Equal servers, in the order in which they are tried. Not empty.
     Remote(Vec<Reached>),
 }
@@ -60,12 +62,14 @@ impl FromStr for Kind {
 
     fn from_str(word: &str) -> Result<Kind, String> {
         const KNOWN: &str =
-            "write disk:/PATH, ram:, ram:SIZE, or an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST";
+            "write disk:/PATH, ram:[SIZE], pipe:, or an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST";
         match word.split_once(':') {
             Some(("disk", "")) => Err("`disk:` without a path; write disk:/PATH".into()),
             Some(("disk", path)) => Ok(Kind::Disk(path.into())),
             Some(("ram", "")) => Ok(Kind::Ram(export::RAM)),
             Some(("ram", size)) => export::bytes(size).map(Kind::Ram),
+            Some(("pipe", "")) => Ok(Kind::Pipe),
+            Some(("pipe", rest)) => Err(format!("`pipe:` takes nothing behind it: leave `{rest}` out")),
             Some((kind, rest)) if kind != "unix" && !kind.contains(['!', '/']) && !rest.starts_with("//") => {
                 Err(format!("`{kind}:` is no kind of server; {KNOWN}"))
             }
@@ -116,6 +120,7 @@ impl fmt::Display for Kind {
                     None => write!(f, "ram:{size}"),
                 }
             }
+            Kind::Pipe => f.write_str("pipe:"),
             Kind::Remote(all) => {
                 let all: Vec<String> = all.iter().map(|one| one.addr.to_string()).collect();
                 f.write_str(&all.join(","))
@@ -139,6 +144,7 @@ pub struct Servers {
 #[derive(Default)]
 struct State {
     rams: usize,
+    pipes: usize,
     /// What has been shown at addresses: each is a connection of its own.
     shown: HashMap<String, Vec<Vec<Reached>>>,
 }
@@ -172,6 +178,17 @@ impl Servers {
             state.rams
         };
         Local::scratch(&numbered(&kind.to_string(), n), Arc::new(Ram::new(size)), self.core.clone())
+    }
+
+    fn pipe(&self, kind: &Kind) -> Server {
+        let n = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.pipes += 1;
+            state.pipes
+        };
+        let (pipes, driver) = Pipes::new(modules(), self.env.clock(), PIPES);
+        self.env.spawn(Box::pin(driver));
+        Local::server(&numbered(&kind.to_string(), n), Arc::new(pipes), self.core.clone())
     }
 
     fn reach(&self, kind: &Kind, all: &[Reached]) -> Server {
@@ -227,10 +244,11 @@ impl Kinds for Servers {
             }
             Kind::Disk(path) => self.disk(path).map_err(|error| format!("{error:#}"))?,
             Kind::Ram(size) => self.ram(&kind, *size),
+            Kind::Pipe => self.pipe(&kind),
             Kind::Remote(all) => self.reach(&kind, all),
         };
         let shown = match kind {
-            Kind::Ram(_) => kind.to_string(),
+            Kind::Ram(_) | Kind::Pipe => kind.to_string(),
             _ => server.name.to_string(),
         };
         Ok((server, shown))
@@ -286,6 +304,8 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
 
 /// Bytes of a tree that only holds mount points, and what clients make beside them.
 const ROOT: u64 = 64 << 20;
+/// Pipes of one server at once.
+const PIPES: usize = 1000;
 /// For a connection, and for its TLS handshake.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -303,6 +323,7 @@ mod tests {
             ("ram:64M", "ram:64M"),
             ("ram:65537", "ram:65537"),
             ("ram:1024M", "ram:"),
+            ("pipe:", "pipe:"),
             ("unix:/run/x/y", "unix!/run/x/y"),
             ("unix!/run/x", "unix!/run/x"),
             ("9p://secret@h:5", "tcp!h!5"),
@@ -316,6 +337,7 @@ mod tests {
         }
         for (word, said) in [
             ("net:", "`net:` is no kind of server; write disk:/PATH, ram:"),
+            ("pipe:x", "leave `x` out"),
             ("/srv", "`/srv` is no server; write disk:/PATH"),
             ("disk:", "without a path"),
             ("ram:x", "is no size"),
