@@ -40,11 +40,9 @@ impl Frames {
             block.advance(n);
         }
     }
-}
 
-impl Module for Frames {
-    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
-        let mut messages = Chain::default();
+    /// The messages that end in `chain`, also those before what is none.
+    fn messages(&mut self, chain: Chain, messages: &mut Chain) -> Result<(), Fault> {
         let mut push = |mut message: Block| {
             message.delim = true;
             messages.push(message);
@@ -63,10 +61,18 @@ impl Module for Frames {
                 }
             }
         }
+        Ok(())
+    }
+}
+
+impl Module for Frames {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let mut messages = Chain::default();
+        let done = self.messages(chain, &mut messages);
         if !messages.is_empty() {
             next.put(messages);
         }
-        Ok(())
+        done
     }
 
     fn is_mid(&self) -> bool {
@@ -131,6 +137,21 @@ mod tests {
             device.finish();
             let Poll::Ready(Err(fault)) = stream.try_read_block() else { panic!("{bytes:?} is taken") };
             assert!(fault.to_string().starts_with(said), "{fault}");
+        }
+        // What came whole before it is there, however it was cut.
+        for cut in [1, 3, 7, 11, 20] {
+            let (stream, device) = Stream::new(&make);
+            stream.push("frame9p").unwrap();
+            for part in [message(7), message(9), vec![1; 4]].concat().chunks(cut) {
+                let _ = device.try_put(Block::from(part.to_vec()));
+            }
+            for n in [7, 9] {
+                let Poll::Ready(Ok(Some(block))) = stream.try_read_block() else {
+                    panic!("cut by {cut}: it is lost")
+                };
+                assert_eq!(block.data(), message(n));
+            }
+            assert!(matches!(stream.try_read_block(), Poll::Ready(Err(_))));
         }
         assert!(Stream::new(&make).0.push("frame9p 9").is_err());
     }
