@@ -236,10 +236,12 @@ impl Stream {
         });
         drop(state);
         after.wake();
-        // It may take what it has refused.
-        self.pump();
         match said {
-            Control::Taken => Ok(()),
+            Control::Taken => {
+                // It may take what it has refused.
+                self.pump();
+                Ok(())
+            }
             Control::Refused(fault) => Err(fault),
             Control::NotMine => Err(Fault::new(format!("no module knows {text:?}"))),
         }
