@@ -109,6 +109,11 @@ impl Pipes {
     pub fn count(&self) -> usize {
         lock(&self.shared.table).pipes.len()
     }
+
+    /// Reads and writes that wait.
+    pub fn waiting(&self) -> usize {
+        lock(&self.shared.waiting).len()
+    }
 }
 
 impl FileServer for Pipes {

@@ -56,6 +56,7 @@ fn limited(most: usize, main: impl AsyncFnOnce(&World)) {
         main(&world).await;
         // Nothing is left of anything, and nobody waits for it.
         until(|| world.server.count() == 0).await;
+        assert_eq!(world.server.waiting(), 0);
         let World { server, driven, .. } = world;
         let weak = Arc::downgrade(&server);
         drop(server);
