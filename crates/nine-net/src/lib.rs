@@ -18,6 +18,7 @@ mod sync;
 mod sys;
 mod tls;
 mod transport;
+mod wait;
 
 pub use conversation::{Conversation, Pushed};
 pub use dial::{Addr, DialError, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
@@ -29,6 +30,8 @@ pub use poll::{PollSocket, Reactor, Sleep};
 pub use socket::{Listener, Socket};
 pub use tls::{ClientAuth, ClientTls, ServerTls, Tls, TlsFiles, Trust, fingerprint};
 pub use transport::{Peer, Proof, Transport};
+#[cfg(not(nine_loom))]
+pub use wait::wait;
 
 /// The user and group that this process acts as.
 pub fn own_ids() -> (u32, u32) {

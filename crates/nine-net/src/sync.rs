@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::Socket;
 
 #[cfg(not(nine_loom))]
-pub(crate) use real::{AtomicBool, Bell, Parker, ThreadId};
+pub(crate) use real::{AtomicBool, AtomicU32, Bell, Parker, ThreadId};
 
 #[cfg(nine_loom)]
-pub(crate) use model::{AtomicBool, Bell, Parker, ThreadId};
+pub(crate) use model::{AtomicBool, AtomicU32, Bell, Parker, ThreadId};
 
 pub(crate) use crate::lock::{Mutex, MutexGuard, lock};
 
@@ -31,7 +31,7 @@ fn poll(fds: &mut [PollFd<'_>], limit: Option<Duration>) {
 mod real {
     use super::*;
     use rustix::event::EventfdFlags;
-    pub(crate) use std::sync::atomic::AtomicBool;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32};
     pub(crate) use std::thread::ThreadId;
     use std::{io, os::fd::OwnedFd, thread};
 
@@ -96,7 +96,7 @@ mod real {
 #[cfg(nine_loom)]
 mod model {
     use super::*;
-    pub(crate) use loom::sync::atomic::AtomicBool;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32};
     use loom::sync::{Condvar, Notify};
     pub(crate) use loom::thread::ThreadId;
     use std::{io, sync::PoisonError};

@@ -1,16 +1,14 @@
 //! Connections of two threads: ours, the kernel's, and none.
 
-use std::future::Future;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
+use nine_net::wait;
 use nine_stream::{Block, Fault, Halves, Limit, Make, Modules, Pass, Pool, Stream, pipe};
 
 use super::WRITE;
@@ -224,26 +222,4 @@ impl Drop for Parked {
     fn drop(&mut self) {
         self.ring(GONE);
     }
-}
-
-/// Runs a future on this thread, which sleeps while it waits.
-fn wait<T>(future: impl Future<Output = T>) -> T {
-    struct Sleeper(Thread);
-    impl Wake for Sleeper {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    thread_local! {
-        static WAKER: Waker = Arc::new(Sleeper(thread::current())).into();
-    }
-    let mut future = pin!(future);
-    WAKER.with(|waker| {
-        loop {
-            match future.as_mut().poll(&mut Context::from_waker(waker)) {
-                Poll::Ready(done) => return done,
-                Poll::Pending => thread::park(),
-            }
-        }
-    })
 }
