@@ -414,16 +414,16 @@ impl<T: Transport> Transport for Conversation<T> {
         self.push(text)
     }
 
-    fn check(&self, text: &str) -> Result<(), Fault> {
+    fn check(&self, text: &str) -> Result<usize, Fault> {
         let there = self.piped.as_ref().map_or(0, |piped| piped.stream.modules().len());
         match text.trim().split_once(' ').unwrap_or((text.trim(), "")) {
             ("push", _) if there >= DEEPEST => {
                 Err(Fault::new(format!("there are {DEEPEST} modules, and no more may be")))
             }
             // What can be made now can be made then.
-            ("push", module) => self.modules.open(module).map(drop),
+            ("push", module) => self.modules.open(module).and_then(|_| self.modules.cost(module)),
             ("pop", "") if there == 0 => Err(Fault::new("there is no module to pop")),
-            ("pop", "") => Ok(()),
+            ("pop", "") => Ok(0),
             _ => Err(Fault::new("push NAME ARGUMENTS, or pop")),
         }
     }

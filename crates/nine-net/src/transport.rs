@@ -96,8 +96,9 @@ pub trait Transport: Send + Unpin + 'static {
         Err(Fault::new("nothing can be pushed here"))
     }
 
-    /// Whether [`Transport::control`] would do what a text says, as far as can be seen now.
-    fn check(&self, text: &str) -> Result<(), Fault> {
+    /// Whether [`Transport::control`] would do what a text says, as far as can be seen now: the bytes that what it
+    /// pushes may hold.
+    fn check(&self, text: &str) -> Result<usize, Fault> {
         let _ = text;
         Err(Fault::new("nothing can be pushed here"))
     }
@@ -176,7 +177,7 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         (**self).control(text)
     }
 
-    fn check(&self, text: &str) -> Result<(), Fault> {
+    fn check(&self, text: &str) -> Result<usize, Fault> {
         (**self).check(text)
     }
 

@@ -283,6 +283,9 @@ fn a_listener_may_begin_with_modules_and_readers_may_push() {
         let root = client.attach("u", NOUID, "").await.expect("attached");
         let made = root.create("f", OpenFlags::RDWR, 0o644, nine_proto::NOGID).await;
         assert_eq!(made.unwrap_err().errno(), Errno::EROFS);
+        client.change("u", NOUID, "pop").await.expect("its own");
+        let error = client.change("u", NOUID, "pop").await.expect_err("not what the listener wants");
+        assert_eq!(error.errno(), Errno::EPERM);
     });
 }
 
@@ -297,5 +300,32 @@ fn what_is_pushed_here_stands_on_what_both_have() {
         let root = client.attach("u", NOUID, "").await.expect("attached");
         client.change("u", NOUID, "push zstd").await.expect("pushed");
         root.getattr(nine_proto::GetMask::BASIC).await.expect("it goes on");
+    });
+}
+
+#[test]
+fn what_modules_hold_is_of_the_core_s_memory_and_comes_back() {
+    let world = World::new(14);
+    let gate = Gate { anonymous: nine_io::server::Anonymous::Trusted, ..Gate::default() };
+    let core = Core::with_budget(20 << 20);
+    let service = Service::new(Arc::new(Ram::new(64 << 20)), gate, core.clone());
+    let service = service.with_modules(pushed(world.env().clock(), modules()));
+    let (env, one, two) = (world.env(), dial(&world, &service), dial(&world, &service));
+    world.run(async move {
+        let (one, two) = (connected(env.clone(), one).await, connected(env.clone(), two).await);
+        // Each takes 4 MiB; a connection may have a quarter of what others leave.
+        one.change("u", NOUID, "push zstd").await.expect("there is enough");
+        let error = one.change("u", NOUID, "push zstd 9").await.expect_err("so much there is not");
+        assert_eq!(error.errno(), Errno::ENOMEM);
+        two.change("u", NOUID, "push zstd").await.expect("still enough");
+        assert!(core.borrowed() > 7 << 20, "{}", core.borrowed());
+        let error = two.change("u", NOUID, "push zstd").await.expect_err("no more");
+        assert_eq!(error.errno(), Errno::ENOMEM);
+        one.change("u", NOUID, "pop").await.expect("popped");
+        two.change("u", NOUID, "pop").await.expect("popped");
+        two.change("u", NOUID, "push zstd").await.expect("what was given back");
+        drop((one, two));
+        env.sleep_until(env.now() + Duration::from_secs(1)).await;
+        assert_eq!(core.borrowed(), 0);
     });
 }

@@ -154,6 +154,12 @@ pub struct Halves {
 pub trait ModuleKind: Send + Sync {
     /// An instance; `arguments` is what follows the name.
     fn open(&self, arguments: &str) -> Result<Halves, Fault>;
+
+    /// Bytes that an instance may hold for itself, beside the blocks that pass: 64 KiB.
+    fn cost(&self, arguments: &str) -> usize {
+        let _ = arguments;
+        64 << 10
+    }
 }
 
 impl<F: Fn(&str) -> Result<Halves, Fault> + Send + Sync> ModuleKind for F {
@@ -176,13 +182,24 @@ impl Modules {
 
     /// An instance of `NAME ARGUMENTS`.
     pub fn open(&self, words: &str) -> Result<(&'static str, Halves), Fault> {
+        let (name, kind, arguments) = self.find(words)?;
+        Ok((name, kind.open(arguments)?))
+    }
+
+    /// Bytes that an instance may hold ([`ModuleKind::cost`]).
+    pub fn cost(&self, words: &str) -> Result<usize, Fault> {
+        let (_, kind, arguments) = self.find(words)?;
+        Ok(kind.cost(arguments))
+    }
+
+    fn find<'a>(&self, words: &'a str) -> Result<(&'static str, &dyn ModuleKind, &'a str), Fault> {
         let words = words.trim();
         let (name, arguments) = words.split_once(' ').unwrap_or((words, ""));
         let Some((name, kind)) = self.0.get_key_value(name) else {
             let known = self.0.keys().fold(String::new(), |known, name| known + " " + name);
             return Err(Fault::new(format!("no module is called {name:?}: there are{known}")));
         };
-        Ok((name, kind.open(arguments.trim())?))
+        Ok((name, &**kind, arguments.trim()))
     }
 }
 

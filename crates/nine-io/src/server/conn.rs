@@ -126,7 +126,9 @@ pub struct Connection {
     /// The conversation's own files, where modules can be pushed.
     desk: Option<Box<Desk>>,
     /// A control text that has been accepted: it takes effect when its answer has left.
-    border: Option<String>,
+    border: Option<(String, usize)>,
+    /// What each module that the client has pushed may hold, bytes.
+    modules: Vec<usize>,
 }
 
 /// The streams of one client.
@@ -192,6 +194,7 @@ impl Connection {
             data: None,
             desk,
             border: None,
+            modules: Vec::new(),
         }
     }
 
@@ -249,8 +252,8 @@ impl Connection {
             if draining {
                 return self.drain(cx, flushed);
             }
-            if let Some(text) = self.border.take_if(|_| flushed && self.later == 0) {
-                if let Err(fault) = self.change(&text) {
+            if let Some((text, cost)) = self.border.take_if(|_| flushed && self.later == 0) {
+                if let Err(fault) = self.change(&text, cost) {
                     return Poll::Ready(End::Io(io::Error::other(fault)));
                 }
                 continue;
@@ -309,17 +312,30 @@ impl Connection {
             }
             _ => Err(Error::new(Errno::EBUSY, "other requests are under way")),
         };
-        if checked.is_ok() {
-            self.border = Some(text);
+        let checked = match checked {
+            Ok(0) if self.modules.is_empty() => {
+                Err(Error::new(Errno::EPERM, "what a listener begins with stays"))
+            }
+            Ok(cost) if cost > 0 && self.modules.iter().sum::<usize>() + cost > self.share() => {
+                Err(Error::new(Errno::ENOMEM, "this server has no memory left for such a module"))
+            }
+            other => other,
+        };
+        if let Ok(cost) = checked {
+            self.border = Some((text, cost));
         }
-        ask.done(checked);
+        ask.done(checked.map(drop));
         self.take_answers(waker);
     }
 
     /// The border: what follows is said in another form.
-    fn change(&mut self, text: &str) -> std::result::Result<(), Fault> {
+    fn change(&mut self, text: &str, cost: usize) -> std::result::Result<(), Fault> {
         let Some(transport) = &mut self.transport else { return Ok(()) };
         transport.control(text)?;
+        match cost {
+            0 => drop(self.modules.pop()),
+            cost => self.modules.push(cost),
+        }
         note!(self.own, conn = self.id, peer = %self.peer.addr, modules = %transport.status().trim(), "{text}");
         Ok(())
     }
@@ -691,7 +707,8 @@ impl Connection {
 
     /// Borrows from the core, or gives back, what is above the floor now.
     fn settle(&mut self) {
-        let all = self.load() + self.rx.held() + self.session.fid_count() * FID_COST;
+        let modules: usize = self.modules.iter().sum();
+        let all = self.load() + self.rx.held() + self.session.fid_count() * FID_COST + modules;
         let borrow = all.saturating_sub(FLOOR);
         self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;

@@ -17,7 +17,7 @@ pub use trace::{Trace, TraceLog};
 /// `zstd`, `throttle` and `fault`; `trace`, where somebody keeps its lines, and `tls`, which has two sides, are added
 /// by those who know.
 pub fn modules() -> Modules {
-    Modules::default().with("zstd", zstd::open).with("throttle", throttle::open).with("fault", fault::open)
+    Modules::default().with("zstd", zstd::Zstd).with("throttle", throttle::open).with("fault", fault::open)
 }
 
 /// Whether `NAME ARGUMENTS` leaves the bytes as they are, so that one end may have it without the other.
