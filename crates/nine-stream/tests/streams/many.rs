@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use nine_stream::{
-    Block, Chain, Fault, Halves, Limits, Make, Many, Module, Modules, Next, Pass, Side, Stream, many, pipe,
+    Block, Chain, Fault, Halves, Limits, Make, Many, Module, Modules, Next, Pass, Pool, Side, Stream, many,
+    pipe,
 };
 
 use super::hands::{Task, make, now, read};
@@ -186,6 +187,7 @@ fn messages_go_both_ways_and_keep_their_borders() {
     let (c, d) = pair.open(1);
     for (from, to, text) in [(&a, &b, "one"), (&b, &a, ""), (&c, &d, "three"), (&d, &c, "four")] {
         now(from.write(text.as_bytes())).unwrap();
+        now(from.put(Block::from(vec![]))).unwrap();
         now(from.write(b"next")).unwrap();
         pair.run();
         assert_eq!(read(to, 100), text.as_bytes());
@@ -276,6 +278,9 @@ fn nothing_goes_without_credit_and_what_is_taken_comes_back() {
     raw.say(frame(LAST, 1, &[2; 100]));
     let credit = raw.frames().pop().unwrap();
     assert_eq!((credit.0, credit.2), (CREDIT, 2256u32.to_le_bytes().to_vec()));
+    // Who has ended needs none.
+    raw.say([frame(LAST, 1, &[1; 3000]), frame(END, 1, &[])].concat());
+    assert!(raw.frames().is_empty());
 }
 
 #[test]
@@ -334,7 +339,7 @@ fn a_stream_that_has_finished_still_reads() {
 
 #[test]
 fn a_reset_says_why_and_harms_no_other() {
-    for by in [0, 1] {
+    for (by, has_finished) in [(0, false), (1, false), (0, true), (1, true)] {
         let mut pair = Pair::new([SMALL; 2], &plain(), &plain());
         let (a, b) = pair.open(0);
         let (c, d) = pair.open(0);
@@ -344,6 +349,10 @@ fn a_reset_says_why_and_harms_no_other() {
             pair.run();
         }
         let writer = Task::waiting(a.write(b"more"));
+        if has_finished {
+            b.finish();
+            pair.run();
+        }
         pair.many[by].reset(1, Fault::new("enough"));
         pair.run();
         assert_eq!(writer.end().unwrap_err().to_string(), "enough");
@@ -355,7 +364,8 @@ fn a_reset_says_why_and_harms_no_other() {
             all(&b).1
         });
         assert_eq!(end, Some(Err(Fault::new("enough"))));
-        assert_eq!(all(&a).1, Some(Err(Fault::new("enough"))));
+        let end = if has_finished { Ok(()) } else { Err(Fault::new("enough")) };
+        assert_eq!(all(&a).1, Some(end));
         assert!(now(b.write(b"x")).is_err());
         now(c.write(b"alive")).unwrap();
         pair.run();
@@ -371,6 +381,39 @@ fn a_reset_says_why_and_harms_no_other() {
         pair.many[0].reset(1, Fault::new("long gone"));
         pair.many[0].reset(999, Fault::new("never there"));
     }
+}
+
+#[test]
+fn what_waits_to_be_sent_is_thrown_away_by_a_reset() {
+    for by_peer in [false, true] {
+        let mut raw = Raw::new(SMALL, &hello(1, 1 << 20, 4)).unwrap();
+        let (number, stream) = raw.many.open().unwrap();
+        if by_peer {
+            raw.frames();
+        }
+        stream.try_put(message(vec![1; 100_000])).unwrap();
+        if by_peer {
+            now(raw.peer.put(Block::from(frame(END, number, b"no")))).unwrap();
+            drop(stream);
+            assert_eq!(raw.kinds(), [(CLOSE, number)]);
+        } else {
+            raw.many.reset(number, Fault::new("no"));
+            assert_eq!(raw.kinds(), [(OPEN, number), (END, number)]);
+        }
+    }
+}
+
+#[test]
+fn what_has_finished_both_ways_can_still_be_reset() {
+    let mut raw = Raw::usual();
+    let (number, stream) = raw.many.open().unwrap();
+    stream.try_put(message(vec![1; 10_000])).unwrap();
+    stream.finish();
+    raw.say(frame(END, number, &[]));
+    assert_eq!(raw.kinds(), [(OPEN, number), (PART, number)]);
+    assert!(now(stream.read_block()).unwrap().is_none());
+    raw.many.reset(number, Fault::new("no"));
+    assert_eq!(raw.frames(), [(END, number, b"no".to_vec())]);
 }
 
 #[test]
@@ -618,6 +661,7 @@ fn small_frames_and_churn_make_nothing_grow() {
     while raw.driving.1.is_none() && now(raw.peer.put(Block::from(frame(LAST, 1, &[])))).is_ok() {
         raw.driving.run();
         put += 1;
+        assert!(put < 20_000, "it takes all");
     }
     // The queue of the stream, of which half comes back as credit, and the window.
     assert!(put <= 10_000 + 2 * 32 + 2, "{put}");
@@ -707,22 +751,27 @@ fn what_has_come_is_brought_to_a_slow_reader_though_the_lower_stream_has_ended()
     now(device.put(Block::from(hello(1, 4096, 4)))).unwrap();
     let (many, driver) = now(many(lower, Side::Listener, SMALL, &make(1000, 1, Modules::default()))).unwrap();
     let mut driving = Driving::new(driver);
-    for number in [1, 3] {
+    for number in [1, 3, 5] {
         now(device.put(Block::from(frame(OPEN, number, &[])))).unwrap();
         for n in 0..3 {
             now(device.put(Block::from(frame(LAST, number, &[n; 900])))).unwrap();
         }
     }
+    // A reset behind a good end is for the other direction.
+    now(device.put(Block::from([frame(END, 5, &[]), frame(END, 5, b"enough")].concat()))).unwrap();
     now(device.put(Block::from(frame(PART, 1, &[9; 900])[..100].to_vec()))).unwrap();
     device.finish();
     driving.run();
     let (_, slow) = now(many.accept()).unwrap().unwrap();
     let (_, gone) = now(many.accept()).unwrap().unwrap();
+    let (_, whole) = now(many.accept()).unwrap().unwrap();
     for n in 0..3 {
         assert!(driving.1.is_none());
         assert_eq!(read(&slow, 1000), [n; 900]);
+        assert_eq!(read(&whole, 1000), [n; 900]);
         driving.run();
     }
+    assert!(now(whole.read_block()).unwrap().is_none(), "that one had ended before");
     let fault = Fault::new("the lower stream has ended in the middle of a frame");
     assert_eq!(now(slow.read(&mut [0])).unwrap_err(), fault);
     assert!(driving.1.is_none());
@@ -761,6 +810,63 @@ fn a_peer_that_does_not_read_stops_writers_and_nobody_else() {
         driving.run();
     }
     assert!(last > put * 1000);
+}
+
+#[test]
+fn a_writer_that_waits_holds_the_memory_of_nobody_else() {
+    let upper = Make { pool: Pool::new(0), ..make(3 << 20, 10_000, Modules::default()) };
+    let mut pair = Pair::new([SMALL; 2], &upper, &plain());
+    let (stalled, _unread) = pair.open(0);
+    let (busy, eager) = pair.open(0);
+    let data = vec![1; 8 << 20];
+    let mut writer = Task::waiting(stalled.write(&data));
+    pair.run();
+    while writer.is_woken() {
+        assert!(writer.step().is_none());
+        pair.run();
+    }
+    now(busy.write(&[2; 3000])).unwrap();
+    pair.run();
+    assert_eq!(read(&eager, 5000), [2; 3000]);
+}
+
+#[test]
+fn what_a_peer_has_said_before_it_hung_up_is_heard_though_nothing_can_be_sent() {
+    let mut raw = Raw::new(Limits::default(), &hello(1, 4096, 4)).unwrap();
+    now(raw.peer.put(Block::from(frame(OPEN, 1, &[])))).unwrap();
+    for n in 0..100 {
+        now(raw.peer.put(Block::from(frame(LAST, 1, &[n; 9])))).unwrap();
+    }
+    now(raw.peer.put(Block::from(frame(END, 1, &[])))).unwrap();
+    let (_, ours) = raw.many.open().unwrap();
+    raw.peer.hangup();
+    raw.driving.run();
+    let (_, theirs) = now(raw.many.accept()).unwrap().unwrap();
+    let (bytes, end) = all(&theirs);
+    assert_eq!((bytes.len(), end), (900, Some(Ok(()))));
+    assert!(now(ours.write(b"x")).is_err());
+}
+
+#[test]
+fn what_waits_in_modules_arrives_though_its_writer_has_closed() {
+    let modules =
+        Modules::default().with("pass", |_: &str| Ok(Halves { up: Box::new(Pass), down: Box::new(Pass) }));
+    let mut pair = Pair::new([SMALL; 2], &make(10, 1, modules), &plain());
+    let (a, b) = pair.open(0);
+    a.push("pass").unwrap();
+    a.push("pass").unwrap();
+    let mut sent = 0;
+    while a.try_put(message(vec![sent; 8])).is_ok() {
+        sent += 1;
+    }
+    assert_eq!(sent, 3, "one waits to be sent, and one in each module");
+    drop(a);
+    for n in 0..3 {
+        pair.run();
+        assert_eq!(read(&b, 9), [n; 8]);
+    }
+    pair.run();
+    assert!(now(b.read_block()).unwrap().is_none());
 }
 
 #[test]
@@ -892,6 +998,8 @@ fn modules_are_pushed_on_one_conversation_and_their_faults_reset_it() {
         now(c.write(&[1, 2])).unwrap();
         pair.run();
         assert_eq!((read(&b, 9), read(&d, 9)), (vec![!1, !2], vec![1, 2]));
+        // It says why also when it has nothing more to write.
+        b.finish();
         let _ = now(a.write(&[]));
         pair.run();
         let fault = Fault::new(format!("{on}: empty"));
@@ -936,8 +1044,8 @@ struct Model {
 impl Model {
     fn put(&mut self, from: usize, most: usize, dice: &mut Dice) {
         let Some(stream) = &self.ends[from] else { return };
-        let bytes: Vec<u8> =
-            (0..[0, 1, 50, 700, 3000, 30_000][dice.roll(6)]).map(|_| dice.roll(256) as u8).collect();
+        let (first, len) = (dice.roll(256), [0, 1, 50, 700, 3000, 30_000][dice.roll(6)]);
+        let bytes: Vec<u8> = (0..len).map(|n| (first + n * 7 + n / 256) as u8).collect();
         let mut block = Block::from(bytes.clone());
         block.delim = bytes.is_empty() || dice.roll(2) == 0;
         let way = &mut self.ways[from];
@@ -1100,4 +1208,77 @@ fn any_order_of_what_several_conversations_do_keeps_bytes_and_borders() {
         assert!(driving.iter().all(|driving| driving.1 == Some(Ok(()))));
     }
     assert!(bytes > 5 << 20, "{bytes}");
+}
+
+#[test]
+fn whatever_a_peer_makes_up_ends_in_a_fault_at_worst() {
+    let mut outcomes = [0; 2];
+    for seed in 1..=400u64 {
+        println!("seed {seed}");
+        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut raw = Raw::usual();
+        let (mut streams, mut next) = (Vec::new(), 1);
+        raw.say(frame(OPEN, 1, &[]));
+        let mut known = vec![1];
+        for _ in 0..1 + dice.roll(60) {
+            let number = match dice.roll(200) {
+                0 => dice.roll(1 << 32) as u32,
+                1 => 0,
+                _ => known[dice.roll(known.len())],
+            };
+            let kind = match dice.roll(200) {
+                0 => dice.roll(256) as u8,
+                roll => [OPEN, LAST, PART, PART, PART, LAST, LAST, LAST, LAST, CREDIT, END, CLOSE][roll % 12],
+            };
+            let mut said = match kind {
+                OPEN if dice.roll(20) > 0 => {
+                    next += 2;
+                    known.push(next);
+                    frame(OPEN, next, &[])
+                }
+                PART | LAST => frame(kind, number, &vec![7; 1 + dice.roll(300)]),
+                CREDIT => frame(CREDIT, number, &(1 + dice.roll(20) as u32).to_le_bytes()),
+                END if dice.roll(2) == 0 => frame(END, number, b"why"),
+                _ => frame(kind, number, &[]),
+            };
+            if dice.roll(60) == 0 {
+                let at = dice.roll(said.len());
+                said[at] ^= 1 << dice.roll(8);
+            }
+            let is_heard = now(raw.peer.put(Block::from(said))).is_ok();
+            raw.driving.run();
+            match dice.roll(8) {
+                0 => streams.extend(raw.many.open().inspect(|(number, _)| known.push(*number))),
+                1 => streams.extend(Task::new(raw.many.accept()).step().and_then(Result::ok).flatten()),
+                2 if !streams.is_empty() => drop(streams.swap_remove(dice.roll(streams.len()))),
+                _ => {}
+            }
+            for (_, stream) in &streams {
+                let _ = stream.try_put(message(vec![1; dice.roll(3000)]));
+                if dice.roll(3) == 0 {
+                    all(stream);
+                }
+                assert!(stream.waiting().0 <= 4096);
+            }
+            raw.driving.run();
+            if !is_heard {
+                break;
+            }
+            raw.frames();
+        }
+        let has_ended = raw.many.open().is_err_and(|fault| !fault.to_string().contains("no more may be"));
+        outcomes[usize::from(has_ended)] += 1;
+        if has_ended {
+            assert!(streams.iter().all(|(_, stream)| {
+                all(stream);
+                raw.driving.run();
+                all(stream).1.is_some()
+            }));
+            while let Ok(Some(_)) = now(raw.many.accept()) {}
+            drop(streams);
+            raw.driving.run();
+            assert!(raw.driving.1.is_some_and(|ended| ended.is_err()));
+        }
+    }
+    assert!(outcomes.iter().all(|count| *count > 20), "{outcomes:?}");
 }
