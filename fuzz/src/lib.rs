@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod control;
+mod modules;
 mod script;
 mod server;
 
@@ -14,21 +16,28 @@ use nine_proto::frame::{self, HEADER, MSIZE_MAX, Split};
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Dialect, DirBuf, Dirent, Entries, Errno, Numeric, Tag};
 
-/// A name, and what to call with the input.
-pub type Target = (&'static str, fn(&[u8]));
+/// A name, what to call with the input, and how many times fewer inputs it gets than others where all targets run:
+/// some take longer.
+pub type Target = (&'static str, fn(&[u8]), u64);
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    ("tmsg", tmsg),
-    ("rmsg", rmsg),
-    ("entries", entries),
-    ("text", text),
-    ("script", script),
-    ("server", server),
-    ("client", client),
+    ("tmsg", tmsg, 1),
+    ("rmsg", rmsg, 1),
+    ("entries", entries, 1),
+    ("text", text, 1),
+    ("script", script, 1),
+    ("server", server, 1),
+    ("client", client, 1),
+    ("control", control, 20),
+    ("frame9p", frame9p, 1),
+    ("zstd", zstd, 50),
+    ("tls", tls, 200),
 ];
 
 pub use client::client;
+pub use control::control;
+pub use modules::{frame9p, tls, zstd};
 pub use script::script;
 pub use server::server;
 
