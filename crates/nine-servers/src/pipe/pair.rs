@@ -17,9 +17,6 @@ use nine_stream::{Block, Chain, Fault, Limit, Stream, pipe};
 
 use super::Shared;
 
-/// After a tick that has changed nothing.
-const LATER: Duration = Duration::from_secs(1);
-
 /// One of the two ends.
 #[derive(Clone, Copy)]
 pub(super) enum Which {
@@ -40,8 +37,6 @@ struct State {
     ends: [End; 2],
     /// As the driver knows it.
     due: Option<Duration>,
-    /// When modules went on for the last time because theirs had come.
-    ticked: Option<Duration>,
 }
 
 struct End {
@@ -58,7 +53,7 @@ type Answers = Vec<(ReqId, Ask, Result<Option<Bytes>>)>;
 impl Pair {
     pub(super) fn new(shared: &Arc<Shared>, number: u64) -> Arc<Self> {
         let (a, b) = pipe(&shared.make);
-        let state = Mutex::new(State { ends: [End::new(a), End::new(b)], due: None, ticked: None });
+        let state = Mutex::new(State { ends: [End::new(a), End::new(b)], due: None });
         Arc::new(Self { number, shared: shared.clone(), state })
     }
 
@@ -81,7 +76,6 @@ impl Pair {
             let end = &mut state.ends[which as usize];
             end.opens = end.opens.map(|opens| opens - 1).filter(|&opens| opens > 0);
             if end.opens.is_none() {
-                // Not dropped: modules may still have to wait before they pass on what they hold.
                 end.stream.hangup();
             }
         });
@@ -129,7 +123,6 @@ impl Pair {
     /// The time of a module has come.
     pub(super) fn tick(&self) {
         self.with(|state, _| {
-            state.ticked = Some(self.shared.clock.now());
             for end in &state.ends {
                 end.stream.tick();
             }
@@ -164,7 +157,7 @@ impl Pair {
         let mut state = lock(&self.state);
         let done = act(&mut state, &mut answers);
         state.go_on(&mut answers);
-        let due = state.deadline();
+        let due = state.ends.iter().filter_map(|end| end.stream.deadline()).min();
         self.shared.due.change(self.number, state.due, due);
         state.due = due;
         drop(state);
@@ -191,13 +184,6 @@ impl Drop for Pair {
 }
 
 impl State {
-    /// When modules are to go on. A time that has come and stays is of a direction that has ended: others behind it
-    /// are looked at all the same, some time later.
-    fn deadline(&self) -> Option<Duration> {
-        let due = self.ends.iter().filter_map(|end| end.stream.deadline()).min()?;
-        Some(self.ticked.filter(|ticked| due <= *ticked).map_or(due, |ticked| ticked + LATER))
-    }
-
     /// Answers all that can be answered.
     fn go_on(&mut self, answers: &mut Answers) {
         loop {
