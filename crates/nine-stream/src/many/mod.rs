@@ -10,6 +10,8 @@
 
 mod drive;
 mod frame;
+#[cfg(all(test, nine_loom))]
+mod orders;
 mod table;
 
 use alloc::sync::Arc;
