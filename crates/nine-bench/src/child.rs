@@ -121,10 +121,12 @@ pub fn main(words: &[OsString]) -> io::Result<()> {
         return Ok(());
     }
     match (role.to_str(), rest) {
-        (Some("serve"), [dir, socket]) => ours::serve(Path::new(dir), Path::new(socket)),
+        (Some("serve"), [dir, socket]) => ours::serve(Path::new(dir), Path::new(socket), true),
+        (Some("serve-bare"), [dir, socket]) => ours::serve(Path::new(dir), Path::new(socket), false),
         (Some("ram"), sockets) => ours::ram(sockets),
         (Some("mute"), sockets) => ours::mute(sockets),
-        (Some("mux"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket)),
+        (Some("mux"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket), true),
+        (Some("mux-bare"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket), false),
         (Some("echo"), [socket]) => limit::echo(Path::new(socket)),
         (Some("relay"), [socket, to]) => limit::relay(Path::new(socket), Path::new(to)),
         (Some("bulk"), [socket, file]) => limit::bulk(Path::new(socket), Path::new(file)),

@@ -1,5 +1,6 @@
 //! Our contestants, as `ninefold serve` sets them up, each in a process of its own: a host directory, trees in memory,
-//! a mux; and a server that answers no reads.
+//! a mux; and a server that answers no reads. Their connections are conversations, on which modules may be pushed;
+//! `bare` ones, for comparison, are not.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,7 +12,8 @@ use futures_util::future::{join, try_join_all};
 use nine_io::server::{Answer, Core, Door, FileServer, Gate, Later, Node, Req, ReqId, Seat, Service, listen};
 use nine_mux::script::{Alone, parse};
 use nine_mux::{As, Boxed, Dial, Kinds, Live, Local, MAIN, Mux, Owner, Server, Spawn};
-use nine_net::{Addr, Env, Listener, Socket, Transport, rt};
+use nine_net::modules::modules;
+use nine_net::{Addr, Env, Listener, Pushed, Socket, Transport, rt};
 use nine_proto::{Errno, Numeric, Op};
 use nine_servers::{Disk, DiskOptions, Ram};
 use rustix::process::geteuid;
@@ -26,10 +28,10 @@ const RAM: u64 = 1 << 30;
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Serves a directory.
-pub fn serve(dir: &Path, socket: &Path) -> io::Result<()> {
+pub fn serve(dir: &Path, socket: &Path, converses: bool) -> io::Result<()> {
     on_cores(async |env, seats| {
         let disk = Arc::new(Disk::open(dir, DiskOptions::default())?);
-        doors(env, seats, Core::default(), vec![(socket, disk)]).await
+        doors(env, seats, Core::default(), converses, vec![(socket, disk)]).await
     })
 }
 
@@ -46,12 +48,12 @@ pub fn mute(sockets: &[&OsStr]) -> io::Result<()> {
 fn trees(sockets: &[&OsStr], tree: impl Fn() -> Arc<dyn FileServer> + Sync) -> io::Result<()> {
     on_cores(async |env, seats| {
         let servers = sockets.iter().map(|socket| (Path::new(socket), tree())).collect();
-        doors(env, seats, Core::default(), servers).await
+        doors(env, seats, Core::default(), true, servers).await
     })
 }
 
 /// Serves what a name space file says. Its servers are `ram:` and addresses of this machine.
-pub fn mux(script: &Path, socket: &Path) -> io::Result<()> {
+pub fn mux(script: &Path, socket: &Path, converses: bool) -> io::Result<()> {
     let text = std::fs::read_to_string(script)?;
     let script = parse(&script.display().to_string(), &text, &mut Alone);
     if let Some(wrong) = script.wrong.first() {
@@ -59,15 +61,16 @@ pub fn mux(script: &Path, socket: &Path) -> io::Result<()> {
     }
     on_cores(async |env, seats| {
         let clients = Core::default();
-        let mux = Mux::new(Servers.backbone(MAIN), Arc::new(Numeric));
+        let servers = Servers(converses.then(|| pushed(env)));
+        let mux = Mux::new(servers.backbone(MAIN), Arc::new(Numeric));
         env.spawn(Box::pin(mux.run(env, seats)));
         let owner = Owner { name: Box::default(), uid: Some(geteuid().as_raw()) };
-        let live = Live::new(mux.clone(), owner, Servers, clients.clone());
+        let live = Live::new(mux.clone(), owner, servers, clients.clone());
         live.mount_files(MAIN, env.wall()).await.map_err(io::Error::other)?;
         for line in &script.lines {
             live.apply(&line.space, &line.statement).await.map_err(io::Error::other)?;
         }
-        doors(env, seats, clients, vec![(socket, Arc::new(mux))]).await
+        doors(env, seats, clients, converses, vec![(socket, Arc::new(mux))]).await
     })
 }
 
@@ -92,25 +95,31 @@ async fn doors(
     env: rt::Real,
     seats: &[Arc<Seat>],
     core: Core,
+    converses: bool,
     servers: Vec<(&Path, Arc<dyn FileServer>)>,
 ) -> io::Result<()> {
     let open = |(socket, server): (&Path, Arc<dyn FileServer>)| {
         let listener = Listener::bind(&Addr::Unix { path: socket.into() })?;
         let service = Service::new(server, Gate::default(), core.clone());
+        let service = if converses { service.with_modules(pushed(env)) } else { service };
         Ok(listen(env, Door { listener, tls: None, clients: CLIENTS }, service, seats))
     };
     let open = servers.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
     join(try_join_all(open), async { child::ready() }).await.0.map(drop)
 }
 
-/// What the words of our name spaces stand for.
-struct Servers;
+fn pushed(env: rt::Real) -> Pushed {
+    Pushed { modules: modules(), clock: env.clock() }
+}
+
+/// What the words of our name spaces stand for, and what can be pushed on connections.
+struct Servers(Option<Pushed>);
 
 impl Kinds for Servers {
     fn server(&self, word: &str) -> Result<(Server, String), String> {
         let server = match word {
             "ram:" => self.backbone(word),
-            address => reach(address)?,
+            address => self.reach(address)?,
         };
         Ok((server, word.into()))
     }
@@ -124,11 +133,13 @@ impl Kinds for Servers {
     }
 }
 
-fn reach(address: &str) -> Result<Server, String> {
-    let addr = address.parse().map_err(|error: nine_net::DialError| error.to_string())?;
-    // What stands nowhere else is as it is for a server of this process.
-    let nobody = Local::server(address, Arc::new(Ram::new(0)), Core::default());
-    Ok(Server { dial: Arc::new(Reach(addr)), local: false, ..nobody })
+impl Servers {
+    fn reach(&self, address: &str) -> Result<Server, String> {
+        let addr = address.parse().map_err(|error: nine_net::DialError| error.to_string())?;
+        let mut server = Server::new(address, Arc::new(Reach(addr)));
+        server.options.pushed = self.0.clone();
+        Ok(server)
+    }
 }
 
 struct Reach(Addr);

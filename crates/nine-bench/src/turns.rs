@@ -3,7 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use nine_io::client::Reader;
+use bytes::Bytes;
+use nine_io::client::{Reader, Writer};
 use nine_proto::OpenFlags;
 
 use crate::report::Turn;
@@ -12,6 +13,8 @@ use crate::wire::Conn;
 
 /// Looking at the clock costs, too.
 const BETWEEN_LOOKS: u32 = 32;
+/// What our writer is given at once.
+const PIECE: usize = 256 * 1024;
 
 /// Microseconds of an operation that is done again and again.
 pub fn each(turn: Duration, mut op: impl FnMut() -> io::Result<()> + 'static) -> Turn<'static> {
@@ -48,6 +51,24 @@ pub fn read_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'st
             Ok::<_, io::Error>(read)
         })?;
         rate(begun, read, size)
+    }))
+}
+
+/// The same of a file that is written over.
+pub fn write_whole(server: &Server, path: &str, size: u64) -> io::Result<Turn<'static>> {
+    let (client, root) = server.client()?;
+    let (file, piece) = (root.open(path, OpenFlags::WRITE)?, Bytes::from(vec![0x5a; PIECE]));
+    Ok(Box::new(move || {
+        let begun = Instant::now();
+        let written = client.wait(async {
+            let mut writer = Writer::new(file.file(), 0);
+            for _ in 0..size / PIECE as u64 {
+                writer.push(piece.clone()).await?;
+            }
+            writer.finish().await?;
+            Ok::<_, io::Error>(writer.written())
+        })?;
+        rate(begun, written, size)
     }))
 }
 

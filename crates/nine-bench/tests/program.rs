@@ -69,6 +69,11 @@ const STREAMS: &[&str] = &[
     "pipe_copy_same_core_vs_linux_pipe",
     "pipe_move_same_core_vs_linux_pipe",
     "rtt_same_core_vs_socketpair",
+    "stands_small32_vs_bare",
+    "stands_depth1_vs_bare",
+    "stands_read_vs_bare",
+    "stands_write_vs_bare",
+    "stands_hop32_vs_bare",
     "rounds",
     "noisy",
 ];

@@ -4,20 +4,16 @@
 use std::io;
 use std::time::Instant;
 
-use bytes::Bytes;
-use nine_io::client::Writer;
-use nine_proto::OpenFlags;
-
 use super::Contest;
 use crate::files::LARGE;
 use crate::limit::Bulk;
 use crate::place::Place;
 use crate::report::{Report, Row, Turn, alternate};
 use crate::server::Server;
-use crate::turns::{rate, read_whole};
+use crate::turns::{rate, read_whole, write_whole};
 use crate::wire::Conn;
 
-/// What a plain reader reads at once, and what our writer is given at once.
+/// What a plain reader reads at once.
 const PIECE: usize = 256 * 1024;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
@@ -34,7 +30,9 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     report.key("seqread_vs_limit", reading.vs_limit());
     report.key("seqread_vs_diod", reading.vs_peer());
     report.push(reading);
-    let writing = row(contest, "sequential write", write_file, Bulk::Receive)?;
+    // Over what is there: no block of the disk changes hands.
+    let write = |contest: &Contest, server: &Server| write_whole(server, LARGE, contest.large);
+    let writing = row(contest, "sequential write", write, Bulk::Receive)?;
     report.key("seqwrite_vs_diod", writing.vs_peer());
     report.push(writing);
     Ok(())
@@ -53,25 +51,6 @@ fn row(
         contest.pace.rounds(),
         [Some(transfer(contest, &contest.ours)?), peer, Some(raw(contest, limit)?)],
     )
-}
-
-/// Over what is there: no block of the disk changes hands.
-fn write_file(contest: &Contest, server: &Server) -> io::Result<Turn<'static>> {
-    let (client, root) = server.client()?;
-    let file = root.open(LARGE, OpenFlags::WRITE)?;
-    let (large, piece) = (contest.large, Bytes::from(vec![0x5a; PIECE]));
-    Ok(Box::new(move || {
-        let begun = Instant::now();
-        let written = client.wait(async {
-            let mut writer = Writer::new(file.file(), 0);
-            for _ in 0..large / PIECE as u64 {
-                writer.push(piece.clone()).await?;
-            }
-            writer.finish().await?;
-            Ok::<_, io::Error>(writer.written())
-        })?;
-        rate(begun, written, large)
-    }))
 }
 
 fn raw(contest: &Contest, how: Bulk) -> io::Result<Turn<'static>> {

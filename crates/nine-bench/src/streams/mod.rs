@@ -4,6 +4,7 @@
 //! In: kinds of connections, each made anew for every turn. Out: rows and keys.
 
 mod plumbing;
+mod stands;
 
 use std::io;
 use std::time::Instant;
@@ -18,7 +19,8 @@ use crate::{Experiment, place};
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "streams",
-    what: "pipes of ours with 0 to 8 modules against pipe(2), socketpair(2) and TCP: throughput and round trip",
+    what: "pipes of ours with 0 to 8 modules against pipe(2), socketpair(2) and TCP: throughput and round trip; 9P \
+           connections that are conversations against bare ones",
     run,
 };
 
@@ -43,9 +45,10 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Pace>; 3] = [("copy", copy), ("move", hand_over), ("rtt", round_trip)];
+const PARTS: [Part<Pace>; 4] =
+    [("copy", copy), ("move", hand_over), ("rtt", round_trip), ("stands", stands::measure)];
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 12] = [
     "pipe_copy_vs_linux_pipe",
     "pipe_move_vs_linux_pipe",
     "rtt_vs_socketpair",
@@ -53,6 +56,11 @@ const KEYS: [&str; 7] = [
     "pipe_copy_same_core_vs_linux_pipe",
     "pipe_move_same_core_vs_linux_pipe",
     "rtt_same_core_vs_socketpair",
+    "stands_small32_vs_bare",
+    "stands_depth1_vs_bare",
+    "stands_read_vs_bare",
+    "stands_write_vs_bare",
+    "stands_hop32_vs_bare",
 ];
 
 /// What the two threads do with the bytes.

@@ -1,0 +1,93 @@
+//! What 9P pays for standing on streams: our servers and our mux whose connections are conversations, on which modules
+//! could be pushed and none is, against the same with bare connections. There is no limit but the peer.
+
+use std::ffi::OsStr;
+use std::io;
+
+use nine_proto::msg::Tmsg;
+use nine_proto::{Fid, GetMask, OpenFlags, Tag};
+
+use crate::args::Pace;
+use crate::files::{LARGE, SMALL, fill};
+use crate::place::Place;
+use crate::report::{Report, Turn, alternate};
+use crate::scratch::Scratch;
+use crate::server::Server;
+use crate::turns::{exchange, read_whole, write_whole};
+use crate::wire::{Load, encoded};
+
+/// The file that is asked about.
+const FILE: Fid = Fid(1);
+/// Requests under way where there are many.
+const DEPTH: u16 = 32;
+const COUNT: u32 = 4096;
+/// `size[4] Rread tag[2] count[4]`.
+const HEAD: usize = 11;
+
+/// Key, what it is of, unit, where; both servers, and what is done with each.
+type Contest<'m> = (&'static str, &'m str, &'static str, Place, [&'m Server; 2], Make<'m>);
+type Make<'m> = &'m dyn Fn(&Server) -> io::Result<Turn<'static>>;
+
+pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {
+    let (dir, sockets) = (Scratch::new()?, Scratch::new()?);
+    let size = pace.of(256 << 20, 128 << 20, 4 << 20);
+    fill(dir.path(), size, 0)?;
+    let role = |role: &str, words: &[&OsStr]| Server::role(role, words, sockets.path().join(role));
+    let disk = ["serve", "serve-bare"].map(|name| role(name, &[dir.path().as_os_str()]));
+    let [ours, bare] = disk;
+    let (ours, bare) = (ours?, bare?);
+    let script = sockets.path().join("ns");
+    std::fs::write(&script, bare.mount_line("u"))?;
+    let mux = ["mux", "mux-bare"].map(|name| role(name, &[script.as_os_str()]));
+    let [muxed, muxed_bare] = mux;
+    let (muxed, muxed_bare) = (muxed?, muxed_bare?);
+
+    let turn = pace.turn();
+    let getattr = move |path: &'static [&'static str]| {
+        move |server: &Server| -> io::Result<Turn<'static>> {
+            let mut conn = server.dial()?;
+            conn.walk_path(FILE, path)?;
+            let message = Tmsg::Getattr { fid: FILE, mask: GetMask::BASIC.0 };
+            let mut load = Load::new(vec![conn], DEPTH, |_, tag| vec![encoded(&message, tag)])?;
+            Ok(Box::new(move || Ok(load.run(turn)? / 1000.0)))
+        }
+    };
+    let depth1 = |server: &Server| -> io::Result<Turn<'static>> {
+        let mut conn = server.dial()?;
+        conn.walk_path(FILE, &[SMALL])?;
+        conn.call(&Tmsg::Lopen { fid: FILE, flags: OpenFlags::READ.to_wire() })?;
+        let read = encoded(&Tmsg::Read { fid: FILE, offset: 0, count: COUNT }, Tag(0));
+        Ok(exchange(turn, conn, read, HEAD + COUNT as usize))
+    };
+    let read = |server: &Server| read_whole(server, LARGE, size);
+    let write = |server: &Server| write_whole(server, LARGE, size);
+    let (direct, through) = (getattr(&[SMALL]), getattr(&["u", SMALL]));
+    let (same, cross) = (Place::Same, Place::Cross);
+    let contests: [Contest<'_>; 5] = [
+        ("stands_small32_vs_bare", "getattr, depth 32", "k/s", cross, [&ours, &bare], &direct),
+        ("stands_depth1_vs_bare", "read 4 KiB, depth 1", "us", same, [&ours, &bare], &depth1),
+        ("stands_read_vs_bare", "sequential read", "GB/s", cross, [&ours, &bare], &read),
+        ("stands_write_vs_bare", "sequential write", "GB/s", cross, [&ours, &bare], &write),
+        (
+            "stands_hop32_vs_bare",
+            "getattr through a mux, depth 32",
+            "k/s",
+            same,
+            [&muxed, &muxed_bare],
+            &through,
+        ),
+    ];
+    for (key, what, unit, place, [ours, peer], make) in contests {
+        // The server behind the muxes, too.
+        place.arrange(&[ours, peer, &bare].map(Server::pid))?;
+        let row = alternate(
+            format!("{what}, {}: a conversation / bare", place.label()),
+            unit,
+            2 * pace.rounds(),
+            [Some(make(ours)?), Some(make(peer)?), None],
+        )?;
+        report.key(key, row.vs_peer());
+        report.push(row);
+    }
+    Ok(())
+}
