@@ -650,9 +650,9 @@ mod tests {
         carry(&mut pair, false, b"plain again");
         carry(&mut pair, true, b"and back");
         assert!(pair.a.piped.is_none() && pair.b.piped.is_none());
-        pair.a.control("push zstd 19").unwrap();
+        pair.a.control("push zstd 9").unwrap();
         pair.a.control("pop").unwrap();
-        assert!(pair.a.control("push zstd 20").is_err() && pair.a.control("push zstd x").is_err());
+        assert!(pair.a.control("push zstd 10").is_err() && pair.a.control("push zstd x").is_err());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! `zstd LEVEL`: compression (RFC 8878), both ways.
 //!
-//! Always holds: what is put comes out at the other end without waiting for more, so every put ends a block of zstd; a
-//! window is at most [`WINDOW_LOG`], so a peer makes us hold no more than that; of a block that grows without measure
-//! only as much is made as there is room for.
+//! Always holds: what is put comes out at the other end without waiting for more, so every put and every message ends a
+//! block of zstd; messages end where they did, where what is between keeps borders; a window is at most [`WINDOW_LOG`],
+//! so a peer makes us hold no more than that; of a block that grows without measure only as much is made as there is
+//! room for.
 
 use std::collections::VecDeque;
 
@@ -50,7 +51,7 @@ fn open(level: i32) -> Result<Halves, Fault> {
     let mut decoder = Decoder::new().map_err(said)?;
     decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG)).map_err(said)?;
     let (up, down) = (
-        Up { decoder, waits: VecDeque::new(), mid: false, more: false },
+        Up { decoder, waits: VecDeque::new(), mid: false, more: false, last: None, begun: false },
         Down { encoder, plain: 0, packed: 0 },
     );
     Ok(Halves { up: Box::new(up), down: Box::new(down) })
@@ -63,25 +64,31 @@ struct Down {
 }
 
 impl Down {
-    /// Lets `step` write until it has nothing more to write.
+    /// Lets `step` write until it has nothing more to write. What is written last ends a message, if that does.
     fn write(
         &mut self,
         next: &mut Next<'_, '_>,
+        delim: bool,
         mut step: impl FnMut(&mut Encoder<'static>, &mut OutBuffer<'_, Vec<u8>>) -> std::io::Result<bool>,
     ) -> Result<(), Fault> {
+        let mut last: Option<Block> = None;
         loop {
             let mut piece = Vec::with_capacity(PIECE);
             let more = step(&mut self.encoder, &mut OutBuffer::around(&mut piece)).map_err(said)?;
             self.packed += piece.len() as u64;
-            let mut block = kept(piece);
-            block.delim = !more;
-            if !block.is_empty() || block.delim {
-                next.put(block);
+            if !piece.is_empty() {
+                last.replace(kept(piece)).into_iter().for_each(|block| next.put(block));
             }
             if !more {
-                return Ok(());
+                break;
             }
         }
+        let mut last = last.unwrap_or_else(|| Vec::new().into());
+        last.delim = delim;
+        if !last.is_empty() || delim {
+            next.put(last);
+        }
+        Ok(())
     }
 }
 
@@ -89,23 +96,32 @@ impl Module for Down {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         let mut blocks: VecDeque<Block> = chain.collect();
         self.plain += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
-        self.write(next, |encoder, out| {
-            while let Some(block) = blocks.front_mut() {
-                let mut input = zstd::stream::raw::InBuffer::around(block.data());
-                encoder.run(&mut input, out)?;
-                let n = input.pos();
-                block.advance(n);
-                if !block.is_empty() {
-                    return Ok(true);
+        while !blocks.is_empty() {
+            let delim = blocks.iter().any(|block| block.delim);
+            self.write(next, delim, |encoder, out| {
+                while let Some(block) = blocks.front_mut() {
+                    let mut input = zstd::stream::raw::InBuffer::around(block.data());
+                    encoder.run(&mut input, out)?;
+                    let n = input.pos();
+                    block.advance(n);
+                    if !block.is_empty() {
+                        return Ok(true);
+                    }
+                    if block.delim {
+                        break;
+                    }
+                    blocks.pop_front();
                 }
-                blocks.pop_front();
-            }
-            Ok(encoder.flush(out)? > 0)
-        })
+                Ok(encoder.flush(out)? > 0)
+            })?;
+            // The one that has ended the message.
+            blocks.pop_front();
+        }
+        Ok(())
     }
 
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
-        self.write(next, |encoder, out| Ok(encoder.finish(out, true)? > 0))
+        self.write(next, true, |encoder, out| Ok(encoder.finish(out, true)? > 0))
     }
 
     fn status(&self) -> String {
@@ -121,6 +137,10 @@ struct Up {
     mid: bool,
     /// There may be more to come without more input.
     more: bool,
+    /// What comes behind it, or nothing, says whether a message ends with it.
+    last: Option<Block>,
+    /// Of the first that waits something has been looked at.
+    begun: bool,
 }
 
 impl Module for Up {
@@ -142,26 +162,30 @@ impl Module for Up {
             && let Some(block) = self.waits.front_mut()
         {
             if block.is_empty() && !self.more {
+                let delim = block.delim;
+                // A message of no bytes comes as it is; what is cut anywhere has no borders to be kept.
+                let empty = delim && !std::mem::take(&mut self.begun);
                 self.waits.pop_front();
+                if let Some(mut last) = self.last.take().or_else(|| empty.then(|| Vec::new().into())) {
+                    last.delim = delim;
+                    next.put(last);
+                }
                 continue;
             }
+            self.begun = true;
             let mut piece = Vec::with_capacity(PIECE);
             let (mut input, mut out) =
                 (zstd::stream::raw::InBuffer::around(block.data()), OutBuffer::around(&mut piece));
             let hint = self.decoder.run(&mut input, &mut out).map_err(said)?;
             let taken = input.pos();
             block.advance(taken);
-            let was_full = piece.len() == PIECE;
+            // A piece that is full may be followed by more of the same.
+            self.more = piece.len() == PIECE;
             if taken > 0 || !piece.is_empty() {
                 self.mid = hint != 0;
             }
-            // A piece that is full may be followed by more of the same.
-            self.more = was_full;
-            let delim = block.is_empty() && !was_full;
             if !piece.is_empty() {
-                let mut unpacked = kept(piece);
-                unpacked.delim = delim;
-                next.put(unpacked);
+                self.last.replace(kept(piece)).into_iter().for_each(|block| next.put(block));
             }
         }
         Ok(())
@@ -179,4 +203,56 @@ fn kept(piece: Vec<u8>) -> Block {
 
 fn said(error: impl std::fmt::Display) -> Fault {
     Fault::new(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nine_stream::{Make, Modules, Pool, pipe};
+    use std::task::Poll;
+
+    #[test]
+    fn messages_end_where_they_did() {
+        let make = Make { modules: Modules::default().with("zstd", Zstd), ..Make::new(Pool::new(0)) };
+        let mut noise = 1u64;
+        let mut noisy = |n: usize| -> Vec<u8> {
+            let bytes = std::iter::repeat_with(|| {
+                noise = noise.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (noise >> 33) as u8
+            });
+            bytes.take(n).collect()
+        };
+        let sizes = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 200_000, 0, 0, 7];
+        let messages: Vec<Vec<u8>> = sizes.into_iter().flat_map(|n| [noisy(n), vec![7; n]]).collect();
+        for at_once in [1, 3, messages.len()] {
+            let (a, b) = pipe(&make);
+            a.push("zstd").unwrap();
+            b.push("zstd").unwrap();
+            let (mut seen, mut message) = (Vec::new(), Vec::new());
+            for some in messages.chunks(at_once) {
+                let mut chain = Chain::default();
+                for message in some {
+                    // In two blocks.
+                    let (one, two) = message.split_at(message.len() / 3);
+                    chain.push(one.to_vec().into());
+                    let mut two = Block::from(two.to_vec());
+                    two.delim = true;
+                    chain.push(two);
+                }
+                a.try_put(chain).unwrap_or_else(|_| panic!("it is refused"));
+                while let Poll::Ready(block) = b.try_read_block() {
+                    let block = block.unwrap().unwrap();
+                    message.extend_from_slice(block.data());
+                    if block.delim {
+                        seen.push(std::mem::take(&mut message));
+                    }
+                }
+            }
+            assert!(
+                seen == messages,
+                "{at_once} at once: {:?}",
+                seen.iter().map(Vec::len).collect::<Vec<_>>()
+            );
+        }
+    }
 }
