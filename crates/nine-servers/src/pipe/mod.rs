@@ -26,6 +26,7 @@ mod pair;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ use pair::{Pair, Which};
 
 /// Bytes of a text for a ctl.
 const TEXT_MAX: usize = 1024;
+/// Bytes that the modules of all pipes of a server may hold; at the limit none is pushed (ENOMEM).
+const MODULES_MAX: usize = 256 << 20;
 
 /// The file server of pipes.
 ///
@@ -61,6 +64,8 @@ struct Shared {
     clock: Arc<dyn Clock>,
     /// Pipes at once.
     most: usize,
+    /// Bytes that the modules of all of them may hold.
+    modules: AtomicUsize,
     table: Mutex<Table>,
     /// Where the requests are that wait, for who flushes them.
     waiting: Mutex<HashMap<ReqId, Weak<Pair>>>,
@@ -90,6 +95,7 @@ impl Pipes {
             make,
             clock: clock.clone(),
             most,
+            modules: AtomicUsize::new(0),
             table: Mutex::default(),
             waiting: Mutex::default(),
             due: Due::default(),

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 use nine_stream::{Block, Chain, Fault, Limit, Stream, pipe};
 
-use super::Shared;
+use super::{MODULES_MAX, Shared};
 
 /// One of the two ends.
 #[derive(Clone, Copy)]
@@ -45,6 +46,27 @@ struct End {
     opens: Option<u32>,
     reads: VecDeque<(ReqId, Ask)>,
     writes: VecDeque<(ReqId, Ask)>,
+    /// What its modules may hold.
+    modules: Vec<Charge>,
+}
+
+/// Bytes that a module may hold, of those that all of the server may.
+struct Charge(Arc<Shared>, usize);
+
+impl Charge {
+    fn new(shared: &Arc<Shared>, bytes: usize) -> Result<Self> {
+        let charge = Self(shared.clone(), bytes);
+        if shared.modules.fetch_add(bytes, Ordering::Relaxed) + bytes > MODULES_MAX {
+            return Err(Error::new(Errno::ENOMEM, "the modules of all pipes hold what they may"));
+        }
+        Ok(charge)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.0.modules.fetch_sub(self.1, Ordering::Relaxed);
+    }
 }
 
 /// Answers that are given when nothing is locked: of a read its bytes, of a write none.
@@ -113,10 +135,16 @@ impl Pair {
             if changes && state.ends.iter().any(|end| !end.writes.is_empty()) {
                 return Err(Error::new(Errno::EBUSY, "a message is under way"));
             }
-            let stream = &state.ends[which as usize].stream;
-            stream
-                .control(text.as_bytes())
-                .map_err(|fault| said(if stream.is_ending() { Errno::EPIPE } else { Errno::EINVAL }, &fault))
+            let End { stream, modules, .. } = &mut state.ends[which as usize];
+            let cost =
+                text.strip_prefix("push ").and_then(|module| self.shared.make.modules.cost(module).ok());
+            let charge = cost.map(|cost| Charge::new(&self.shared, cost)).transpose()?;
+            stream.control(text.as_bytes()).map_err(|fault| {
+                said(if stream.is_ending() { Errno::EPIPE } else { Errno::EINVAL }, &fault)
+            })?;
+            modules.extend(charge);
+            modules.truncate(stream.modules().len());
+            Ok(())
         })
     }
 
@@ -201,7 +229,8 @@ impl State {
 
 impl End {
     fn new(stream: Stream) -> Self {
-        Self { stream, opens: Some(0), reads: VecDeque::new(), writes: VecDeque::new() }
+        let (reads, writes) = (VecDeque::new(), VecDeque::new());
+        Self { stream, opens: Some(0), reads, writes, modules: Vec::new() }
     }
 
     /// Writes what there is room for.

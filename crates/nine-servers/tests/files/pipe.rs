@@ -560,6 +560,34 @@ fn pipes_are_limited_and_closed_ones_make_room() {
 }
 
 #[test]
+fn what_modules_may_hold_is_limited_for_all_pipes_together() {
+    world(async |world| {
+        let root = world.root().await;
+        // Of 14 MiB each.
+        let (mut pipes, mut pushed) = (Vec::new(), 0);
+        let refused = loop {
+            let (ctl, _) = made(&root).await;
+            let said = ctl.write(0, b"push zstd 9").await;
+            pipes.push(ctl);
+            if let Err(error) = said {
+                break error;
+            }
+            pushed += 1;
+        };
+        assert_eq!((refused.errno(), pushed), (Errno::ENOMEM, 18));
+        // What is popped, refused or gone makes room.
+        pipes[0].write(0, b"pop").await.unwrap();
+        assert!(pipes[0].write(0, b"push zstd 99").await.is_err());
+        pipes[0].write(0, b"push zstd 9").await.unwrap();
+        assert_eq!(errno(pipes[18].write(0, b"push zstd 9").await), Errno::ENOMEM);
+        let ctl = pipes.pop().unwrap();
+        drop(pipes);
+        until(|| world.server.count() == 1).await;
+        ctl.write(0, b"push zstd 9").await.unwrap();
+    });
+}
+
+#[test]
 fn many_clients_share_one_pipe_and_every_message_comes_once() {
     const CLIENTS: usize = 12;
     const EACH: usize = 100;
