@@ -3,6 +3,7 @@
 
 mod ends;
 mod hands;
+mod long;
 mod many;
 mod modules;
 mod pools;

@@ -1,8 +1,8 @@
 //! Memory for blocks.
 
-use nine_stream::{Block, CLASSES, Pool};
+use nine_stream::{Block, CLASSES, Modules, Pool, pipe};
 
-use super::hands::Task;
+use super::hands::{Task, make};
 
 const LARGEST: usize = CLASSES[CLASSES.len() - 1];
 
@@ -78,4 +78,77 @@ fn a_block_outlives_its_pool() {
     drop(pool);
     assert_eq!(block.fill(b"still here"), 10);
     assert_eq!(block.data(), b"still here");
+}
+
+#[test]
+fn many_wait_for_memory_and_are_served_in_order_also_when_some_give_up() {
+    let pool = Pool::new(0);
+    let mut held = pool.try_alloc(LARGEST);
+    let mut waiting: Vec<_> = (0..60).map(|n| (n, Task::waiting(pool.alloc(LARGEST)))).collect();
+    // Some have gone before their turn.
+    waiting.retain(|(n, _)| n % 5 != 1);
+    let mut served = Vec::new();
+    while !waiting.is_empty() {
+        for (_, task) in &mut waiting {
+            assert!(!task.is_woken() || task.step().is_none(), "there is nothing to have");
+        }
+        assert!(pool.try_alloc(LARGEST).is_none());
+        held = None;
+        assert!(held.is_none() && pool.try_alloc(1).is_none(), "it is not for who comes now");
+        let (n, first) = waiting.remove(0);
+        assert!(first.is_woken() && waiting.iter().all(|(_, task)| !task.is_woken()), "one at a time");
+        if n % 3 == 0 {
+            // It goes in the moment in which it has been woken, and so does the next one.
+            drop(first);
+            let (n, next) = waiting.remove(0);
+            served.push(n);
+            held = Some(next.end());
+        } else {
+            served.push(n);
+            held = Some(first.end());
+        }
+    }
+    let mut expected = Vec::new();
+    let mut rest = (0..60).filter(|n| n % 5 != 1);
+    while let Some(n) = rest.next() {
+        expected.extend(if n % 3 == 0 { rest.next() } else { Some(n) });
+    }
+    assert_eq!(served, expected);
+    drop(held);
+    assert!(pool.try_alloc(LARGEST).is_some());
+}
+
+#[test]
+fn a_stream_goes_on_when_the_blocks_of_another_leave() {
+    let mut make = make(64 << 20, 1000, Modules::default());
+    make.pool = Pool::new(2 << 20);
+    let (a, b) = pipe(&make);
+    let (c, d) = pipe(&make);
+    let data = vec![1; 16 << 20];
+    let mut greedy = Task::waiting(a.write(&data));
+    // Nobody reads the first pipe: the second one has no memory, and loses nothing.
+    let numbers: Vec<[u8; 1]> = (0..10).map(|n| [n]).collect();
+    let mut waiting: Vec<_> = numbers.iter().map(|n| Task::waiting(c.write(n))).collect();
+    drop(waiting.remove(4));
+    assert!(Task::new(d.read_block()).step().is_none());
+    let mut seen: Vec<u8> = Vec::new();
+    let mut read = 0;
+    while seen.len() < 9 {
+        assert!(make.pool.bytes() <= 2 << 20);
+        let block = Task::new(b.read_block()).step().expect("there is more").unwrap().unwrap();
+        read += block.len();
+        drop(block);
+        waiting.retain_mut(|task| !(task.is_woken() && task.step().is_some()));
+        while let Some(block) = Task::new(d.read_block()).step() {
+            seen.extend(block.unwrap().unwrap().data());
+        }
+        assert!(!greedy.is_woken() || greedy.step().is_none());
+    }
+    assert!(read < data.len(), "it did not have to wait for the end of the other one");
+    assert!(waiting.is_empty());
+    assert_eq!(seen, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
+    drop((greedy, waiting));
+    drop((a, b, c, d));
+    let all: Vec<Block> = std::iter::from_fn(|| make.pool.try_alloc(LARGEST)).collect();
+    assert_eq!(all.len(), 2, "memory has not come back");
 }
