@@ -163,6 +163,9 @@ impl Core {
         let name = server.name.clone();
         let id = self.next_upstream.fetch_add(1, Ordering::Relaxed);
         let pushed = self.pushed.of(&name);
+        if let Some(mut words) = pushed.try_lock().filter(|words| words.is_empty()) {
+            words.clone_from(&server.pushed);
+        }
         let upstream = Arc::new(Upstream::new(id, server, pushed, self.qids.clone(), self.me.clone()));
         upstreams.insert(name, Arc::downgrade(&upstream));
         upstream

@@ -256,11 +256,9 @@ impl Live {
         let mut text = String::new();
         for (server, modules) in self.0.mux.pushed() {
             let of = |m: &MountStatus| only.is_none_or(|only| *m.space == *only) && m.server == server;
-            let mounted = status.mounts.iter().find(|m| of(m));
-            if only.is_some() && mounted.is_none() {
-                continue;
-            }
-            let word = mounted.and_then(|m| match &made.get(&(m.space.clone(), m.id))?.statement {
+            let Some(mounted) = status.mounts.iter().find(|m| of(m)) else { continue };
+            let of = |m: &MountStatus| made.get(&(m.space.clone(), m.id));
+            let word = of(mounted).and_then(|made| match &made.statement {
                 Statement::Mount(mount) => Some(mount.server.clone()),
                 _ => None,
             });

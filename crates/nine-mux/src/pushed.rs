@@ -9,16 +9,16 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join_all, select};
 use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
 use nine_io::client::{Client, Driver, Error};
 use nine_net::lock::{Mutex, lock};
-use nine_net::modules::is_alone;
+use nine_net::modules::{is_alone, name};
 use nine_proto::Errno;
 
 use crate::core::{Core, refused};
 use crate::outside::Outside;
-use crate::upstream::{GREETING, Lane, Server, Upstream};
+use crate::upstream::{GREETING, Server, Upstream};
 
 /// Modules of one server, the top one last; at most as many as a conversation can have.
 pub(crate) type Words = Arc<AsyncMutex<Vec<String>>>;
@@ -61,21 +61,28 @@ pub(crate) async fn begin(
     client: &Client,
     driver: &mut Driver,
 ) -> Result<OwnedMutexGuard<Vec<String>>, Error> {
-    let words = upstream.pushed.clone().lock_owned().await;
-    for module in words.iter() {
-        let text = format!("push {module}");
-        let change = pin!(within(outside, &upstream.server, client, &text, is_alone(module)));
+    let failed = |text: String| Error::Transport {
+        peer: upstream.server.name.clone(),
+        error: Arc::new(io::Error::new(io::ErrorKind::Unsupported, text)),
+    };
+    let words = outside.within(GREETING, upstream.pushed.clone().lock_owned()).await;
+    let words = words.ok_or_else(|| failed("its modules are being changed".into()))?;
+    for (n, module) in words.iter().enumerate() {
+        let change = Change {
+            text: format!("push {module}"),
+            alone: is_alone(module),
+            // Not in plain where there shall be tls.
+            may_show: !words[n..].iter().any(|module| name(module) == "tls"),
+        };
+        let changed = pin!(change.on(outside, &upstream.server, client));
         // Nobody else drives it yet.
-        let changed = match select(change, Pin::new(&mut *driver)).await {
+        let changed = match select(changed, Pin::new(&mut *driver)).await {
             Either::Left((changed, _)) => changed,
             Either::Right((end, _)) => {
-                Err(end.err().map_or("the server closed the connection".into(), |e| e.to_string()))
+                Err(end.err().map_or("the server closed the connection".into(), |error| error.to_string()))
             }
         };
-        changed.map_err(|why| Error::Transport {
-            peer: upstream.server.name.clone(),
-            error: Arc::new(io::Error::new(io::ErrorKind::Unsupported, format!("{text}: {why}"))),
-        })?;
+        changed.map_err(failed)?;
     }
     Ok(words)
 }
@@ -92,7 +99,11 @@ impl Core {
         if words.len() >= MOST {
             return Err(refused(Errno::EINVAL, &format!("{MOST} modules are pushed, and no more may be")));
         }
-        self.change_modules(&server.name, &format!("push {module}"), "pop", is_alone(module)).await?;
+        let taken = words.iter().map(|module| name(module));
+        known.modules.fits(module, taken).map_err(|fault| refused(Errno::EINVAL, &fault.to_string()))?;
+        let (text, may_show) = (format!("push {module}"), name(module) != "tls");
+        let change = Change { text, alone: is_alone(module), may_show };
+        self.change_modules(&server.name, &change, "pop").await?;
         words.push(module.to_owned());
         Ok(())
     }
@@ -104,63 +115,59 @@ impl Core {
         let Some(top) = words.last() else {
             return Err(refused(Errno::EINVAL, "there is no module to pop"));
         };
-        self.change_modules(server, "pop", &format!("push {top}"), is_alone(top)).await?;
+        let change = Change { text: "pop".into(), alone: is_alone(top), may_show: true };
+        self.change_modules(server, &change, &format!("push {top}")).await?;
         words.pop();
         Ok(())
     }
 
-    /// Changes all connections to a server, or none: what has been changed before one refuses is changed back, or ends.
-    async fn change_modules(
-        &self,
-        server: &Arc<str>,
-        text: &str,
-        back: &str,
-        alone: bool,
-    ) -> Result<(), Error> {
+    /// Changes all connections to a server at once, or none: where one refuses, the others are changed back, or end.
+    async fn change_modules(&self, server: &Arc<str>, change: &Change, back: &str) -> Result<(), Error> {
         let Some(upstream) = self.upstreams().into_iter().find(|of| of.server.name == *server) else {
             return Ok(());
         };
-        let mut changed: Vec<Arc<Client>> = Vec::new();
-        for client in upstream.lanes().iter().filter_map(|lane| Lane::client(lane)) {
-            match within(&self.outside, &upstream.server, &client, text, alone).await {
-                Ok(()) => changed.push(client),
-                // It has gone meanwhile; the next one begins with what holds then.
-                Err(_) if client.dead().is_some() => {}
-                Err(why) => {
-                    for client in changed {
-                        if within(&self.outside, &upstream.server, &client, back, alone).await.is_err() {
-                            client
-                                .abort(io::Error::other(format!("{text} was refused by another connection")));
-                        }
-                    }
-                    return Err(refused(Errno::EINVAL, &format!("{text}: {why}")));
-                }
+        let clients: Vec<_> = upstream.lanes().iter().filter_map(|lane| lane.client()).collect();
+        let on =
+            async |client: &Client, change: &Change| change.on(&self.outside, &upstream.server, client).await;
+        let changed = join_all(clients.iter().map(|client| on(client, change))).await;
+        let Some(why) = changed.iter().find_map(|changed| changed.as_ref().err()) else { return Ok(()) };
+        let back = Change { text: back.into(), alone: change.alone, may_show: false };
+        let others = clients.iter().zip(&changed).filter(|(_, changed)| changed.is_ok());
+        join_all(others.map(async |(client, _)| {
+            if on(client, &back).await.is_err() {
+                client.abort(io::Error::other(format!("{} was refused by another connection", change.text)));
             }
-        }
-        Ok(())
+        }))
+        .await;
+        Err(refused(Errno::EINVAL, why))
     }
 }
 
-/// Changes one connection; why it is not changed. What is under way must end soon.
-async fn within(
-    outside: &Arc<Outside>,
-    server: &Server,
-    client: &Client,
-    text: &str,
+/// What is to become of a connection.
+struct Change {
+    text: String,
+    /// At this end.
     alone: bool,
-) -> Result<(), String> {
-    let changed = async {
-        match alone {
-            true => client.change_here(text).await,
-            false => client.change(&server.user.0, server.user.1, text).await,
+    /// A token, if nothing else lets us in.
+    may_show: bool,
+}
+
+impl Change {
+    /// Changes one connection; why it is not changed. What is under way must end soon.
+    async fn on(&self, outside: &Arc<Outside>, server: &Server, client: &Client) -> Result<(), String> {
+        let changed = async {
+            match self.alone {
+                true => client.change_here(&self.text).await,
+                false => client.change(&server.user.0, server.user.1, &self.text, self.may_show).await,
+            }
+        };
+        match outside.within(GREETING, changed).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(format!("{}: {error}", self.text)),
+            None => {
+                Err(format!("{}: what is under way has not ended within {} s", self.text, GREETING.as_secs()))
+            }
         }
-    };
-    match outside.within(GREETING, changed).await {
-        None => Err(format!("what is under way has not ended within {} s", GREETING.as_secs())),
-        Some(Err(Error::Remote(error))) => {
-            Err(format!("{error}; does the server have modules for its clients?"))
-        }
-        Some(changed) => changed.map_err(|error| error.to_string()),
     }
 }
 

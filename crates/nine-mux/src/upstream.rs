@@ -90,6 +90,8 @@ pub struct Server {
     pub ahead: bool,
     /// Requests wait for it while it is away, and fids come back with it; else they fail.
     pub wait: Option<Wait>,
+    /// What is pushed on its connections when nobody has said anything else before it is mounted.
+    pub pushed: Vec<String>,
     /// What the module `trace` has seen on its connections.
     pub trace: TraceLog,
 }
@@ -194,7 +196,8 @@ impl Server {
         let (name, others, options) = (name.into(), Vec::new(), Self::options());
         let user = (Box::default(), NOUID);
         let trace = TraceLog::default();
-        Self { name, dial, others, options, user, lanes: 1, local: false, wait: None, ahead: false, trace }
+        let (lanes, wait, pushed) = (1, None, Vec::new());
+        Self { name, dial, others, options, user, lanes, local: false, wait, ahead: false, pushed, trace }
     }
 
     /// How upstreams are spoken to. One client of the mux can have a quarter of what is under way at a server, and who

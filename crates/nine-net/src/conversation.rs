@@ -22,6 +22,8 @@ use crate::transport::{Peer, Transport};
 const READ: usize = 64 << 10;
 /// Bytes of a write that become a chain at once.
 const WRITE: usize = 256 << 10;
+/// Bytes that a stream may hold for itself: what comes, a queue at either end, and what is being written.
+const PIPELINE: usize = 2 << 20;
 /// Blocks of one write to the transport.
 const GATHER: usize = 16;
 /// Pieces that come and come to nothing before others have their turn.
@@ -415,13 +417,19 @@ impl<T: Transport> Transport for Conversation<T> {
     }
 
     fn check(&self, text: &str) -> Result<usize, Fault> {
-        let there = self.piped.as_ref().map_or(0, |piped| piped.stream.modules().len());
+        let names = self.piped.as_ref().map(|piped| piped.stream.modules()).unwrap_or_default();
+        let there = names.len();
         match text.trim().split_once(' ').unwrap_or((text.trim(), "")) {
             ("push", _) if there >= DEEPEST => {
                 Err(Fault::new(format!("there are {DEEPEST} modules, and no more may be")))
             }
             // What can be made now can be made then.
-            ("push", module) => self.modules.open(module).and_then(|_| self.modules.cost(module)),
+            ("push", module) => {
+                self.modules.fits(module, names.iter().map(|(name, _)| *name))?;
+                self.modules.open(module)?;
+                let pipeline = if self.piped.is_none() { PIPELINE } else { 0 };
+                Ok(self.modules.cost(module)? + pipeline)
+            }
             ("pop", "") if there == 0 => Err(Fault::new("there is no module to pop")),
             ("pop", "") => Ok(0),
             _ => Err(Fault::new("push NAME ARGUMENTS, or pop")),
@@ -763,8 +771,8 @@ mod tests {
             sent(&mut pair.a, b"x");
             drain(&mut pair.b);
         }
-        assert!(log.text().starts_with("2 lines before these have gone\n"));
-        assert_eq!(log.text().lines().count(), 1001);
+        assert!(log.text().starts_with("752 lines before these have gone\n"));
+        assert_eq!(log.text().lines().count(), 251);
     }
 
     #[test]

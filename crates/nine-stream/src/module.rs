@@ -155,6 +155,11 @@ pub trait ModuleKind: Send + Sync {
     /// An instance; `arguments` is what follows the name.
     fn open(&self, arguments: &str) -> Result<Halves, Fault>;
 
+    /// Whether a stream may have one of it at most: what one makes of little another would make of that, without end.
+    fn is_single(&self) -> bool {
+        false
+    }
+
     /// Bytes that an instance may hold for itself, beside the blocks that pass: 64 KiB.
     fn cost(&self, arguments: &str) -> usize {
         let _ = arguments;
@@ -184,6 +189,15 @@ impl Modules {
     pub fn open(&self, words: &str) -> Result<(&'static str, Halves), Fault> {
         let (name, kind, arguments) = self.find(words)?;
         Ok((name, kind.open(arguments)?))
+    }
+
+    /// Whether it may be pushed on a stream that has these modules.
+    pub fn fits<'t>(&self, words: &str, mut there: impl Iterator<Item = &'t str>) -> Result<(), Fault> {
+        let (name, kind, _) = self.find(words)?;
+        match kind.is_single() && there.any(|other| other == name) {
+            true => Err(Fault::new(format!("{name} is there already"))),
+            false => Ok(()),
+        }
     }
 
     /// Bytes that an instance may hold ([`ModuleKind::cost`]).

@@ -131,6 +131,7 @@ impl Stream {
         if down.links().len() >= DEEPEST {
             return Err(Fault::new(format!("there are {DEEPEST} modules, and no more may be")));
         }
+        self.0.modules.fits(words, down.names().map(|(name, _)| name))?;
         if down.is_busy() || up.is_busy() {
             return Err(Fault::new("a message is under way"));
         }

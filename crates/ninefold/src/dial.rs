@@ -215,13 +215,15 @@ impl Sessions {
             OPEN.set(OPEN.get() - 1);
         }));
         let (uname, uid) = self.user();
-        for module in &self.remote.push {
-            let text = format!("push {module}");
+        for (n, module) in self.remote.push.iter().enumerate() {
+            let text = format!("push {}", module.trim());
+            // Not in plain where there shall be tls.
+            let may_show = !self.remote.push[n..].iter().any(|module| modules::name(module) == "tls");
             let pushed = match modules::is_alone(module) {
                 true => client.change_here(&text).await,
-                false => client.change(&uname, uid, &text).await,
+                false => client.change(&uname, uid, &text, may_show).await,
             };
-            pushed.with_context(|| format!("{addr}: push {module}: does the server have modules?"))?;
+            pushed.with_context(|| format!("{addr}: {text}"))?;
         }
         let aname = self.remote.aname.as_deref().unwrap_or_default();
         let attached = match want {
@@ -238,7 +240,7 @@ impl Sessions {
         let mut options =
             Options { token, calls: CALLS, clock: Some(self.env.clock()), ..Options::default() };
         if !self.remote.push.is_empty() {
-            let modules = modules(addr, &self.remote);
+            let modules = modules(&[addr], &self.remote);
             options.pushed = Some(Pushed { modules, clock: self.env.clock() });
         }
         options.dialects = DialectChoice::list(self.remote.dialect).unwrap_or(options.dialects);
@@ -285,16 +287,19 @@ pub fn trust(remote: &Remote) -> Result<Option<ClientTls>> {
     Ok(Some(ClientTls::new(&trust, identity)?))
 }
 
-/// What can be pushed on a connection to this address.
-pub fn modules(addr: &Addr, remote: &Remote) -> Modules {
-    let (addr, remote) = (addr.clone(), remote.clone());
+/// What can be pushed on connections to any of these addresses.
+pub fn modules(addrs: &[&Addr], remote: &Remote) -> Modules {
+    let remote = remote.clone();
+    let host = match addrs {
+        [Addr::Tcp { host, .. } | Addr::Tls { host, .. }] => Some(host.clone()),
+        _ => None,
+    };
     let tls = move |arguments: &str| {
-        let host = match &addr {
-            Addr::Tcp { host, .. } | Addr::Tls { host, .. } => host.clone(),
-            _ if arguments.is_empty() => {
-                return Err(Fault::new(format!("{addr} is no name that a certificate has; write: tls NAME")));
+        let host = match &host {
+            None if arguments.is_empty() => {
+                return Err(Fault::new("nothing says which name the certificate has; write: tls NAME"));
             }
-            _ => String::new(),
+            host => host.clone().unwrap_or_default(),
         };
         let tls = trust(&remote).map_err(|error| Fault::new(format!("{error:#}")))?;
         TlsClient { tls: tls.ok_or_else(|| Fault::new(UNKNOWN))?, host }.open(arguments)

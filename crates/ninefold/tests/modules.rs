@@ -149,7 +149,7 @@ fn zstd_and_tls_are_pushed_while_the_files_are_used_and_no_byte_is_lost() {
 }
 
 #[test]
-fn a_new_connection_begins_with_what_was_pushed_and_data_does_not_go_past_it() {
+fn a_new_connection_begins_with_what_was_pushed() {
     let far = far(&[]);
     let relay = Relay::new(port(&far));
     let server = format!("tcp!127.0.0.1!{}", relay.port);
@@ -170,7 +170,7 @@ fn a_new_connection_begins_with_what_was_pushed_and_data_does_not_go_past_it() {
     mux.ok(["mux", "pop", &server]);
     assert!(!mux.ok(["cat", "/mux/mounts"]).contains("push"));
     let got = mux.run(["cat", "/far/zeros"]);
-    assert!(got.status.success() && relay.take().len() > size);
+    assert!(got.status.success() && relay.take().len() > size, "the relay sees nothing at all");
 }
 
 #[test]
@@ -208,7 +208,97 @@ fn a_verb_pushes_before_it_says_anything_else() {
     assert!(said.contains("/dev/null"), "{said}");
     fs::copy(far.dir.path().join("cert.pem"), plain.dir.path().join("cert.pem")).unwrap();
     let said = plain.fails(["ls", "--push", "tls localhost", "--ca", "cert.pem", "/"]);
-    assert!(said.contains("push tls localhost: does the server have modules?"), "{said}");
+    assert!(said.contains("push tls localhost: "), "{said}");
+}
+
+#[test]
+fn a_push_that_comes_to_nothing_is_told_and_changes_nothing() {
+    let far = far(&[]);
+    fs::write(far.files().join("f"), "here").unwrap();
+    let server = format!("tcp!127.0.0.1!{}", port(&far));
+    let mux = mux(&far, &format!("mount -n 2 {server} /far\n"));
+    for (words, said) in [
+        // The certificate is of another name: known only when TLS is spoken already.
+        (&["tls", "example.org"][..], "certificate"),
+        (&["zstd", "99"], "is no level"),
+        (&["nothing"], "no module is called"),
+    ] {
+        let error = mux.fails([&["mux", "push", &server], words].concat());
+        assert!(error.contains(said), "{words:?}: {error}");
+        assert!(!mux.ok(["cat", "/mux/mounts"]).contains("push"));
+        assert_eq!(mux.ok(["cat", "/far/f"]), "here");
+    }
+    mux.ok(["mux", "push", &server, "zstd"]);
+    let error = mux.fails(["mux", "push", &server, "zstd"]);
+    assert!(error.contains("zstd is there already"), "{error}");
+    // Somebody else's 9P server has no modules.
+    let bare = TcpListener::bind("127.0.0.1:0").unwrap();
+    let bare = refusing(bare);
+    let error = mux.fails(["ls", "--push", "zstd", &format!("9p://127.0.0.1:{}/", bare.0)]);
+    assert!(error.contains("push zstd: "), "{error}");
+}
+
+#[test]
+fn a_token_is_not_shown_before_the_tls_that_is_asked_for() {
+    let far = far(&[]);
+    for (push, shows) in
+        [("tls", false), ("zstd,tls", false), (" tls localhost", false), ("zstd, tls", false), ("zstd", true)]
+    {
+        let (port, seen) = refusing(TcpListener::bind("127.0.0.1:0").unwrap());
+        let addr = format!("9p://secrettoken@localhost:{port}/");
+        let said = far.fails(["ls", "--ca", "cert.pem", "--push", push, &addr]);
+        assert!(said.contains("push "), "{push:?}: {said}");
+        let seen = seen.lock().unwrap();
+        // Where nothing keeps it from being read on the way, it is as without modules.
+        assert_eq!(seen.windows(6).any(|part| part == b"secret"), shows, "{push:?}");
+    }
+}
+
+/// A 9P server that lets nobody attach without a token, and keeps what it has been told.
+fn refusing(listener: TcpListener) -> (u16, Arc<Mutex<Vec<u8>>>) {
+    let (port, seen) = (listener.local_addr().unwrap().port(), Arc::<Mutex<Vec<u8>>>::default());
+    let keeps = seen.clone();
+    std::thread::spawn(move || {
+        let (mut conn, _) = listener.accept().unwrap();
+        let mut size = [0; 4];
+        while conn.read_exact(&mut size).is_ok() {
+            let mut message = vec![0; u32::from_le_bytes(size) as usize - 4];
+            conn.read_exact(&mut message).unwrap();
+            keeps.lock().unwrap().extend_from_slice(&message);
+            let tag = [message[1], message[2]];
+            let (kind, body) = match message[0] {
+                100 => (101, [&message[3..7], &[8, 0], b"9P2000.L"].concat()),
+                // Tauth: there is an afid.
+                102 => (103, vec![0; 13]),
+                118 => (119, message[message.len() - 4..].to_vec()),
+                // Nobody is let in.
+                _ => (7, 13u32.to_le_bytes().to_vec()),
+            };
+            let size = (7 + body.len() as u32).to_le_bytes();
+            if conn.write_all(&[&size[..], &[kind], &tag, &body].concat()).is_err() {
+                return;
+            }
+        }
+    });
+    (port, seen)
+}
+
+#[test]
+fn a_file_has_no_data_connection_where_something_is_pushed() {
+    let far = far(&[]);
+    fs::write(far.files().join("big"), vec![7; 12 << 20]).unwrap();
+    let file = format!("9p://127.0.0.1:{}/big", port(&far));
+    let connections = |more: &[&str]| {
+        let before = far.log().matches(" connected ").count();
+        let got = far.run([&["cat"], more, &[&file]].concat());
+        assert!(got.status.success() && got.stdout == vec![7; 12 << 20]);
+        far.log().matches(" connected ").count() - before
+    };
+    assert_eq!(connections(&[]), 2);
+    for module in ["zstd", "throttle 1G"] {
+        assert_eq!(connections(&["--push", module]), 1, "{module}");
+    }
+    assert_eq!(connections(&[]), 2);
 }
 
 #[test]

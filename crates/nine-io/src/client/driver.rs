@@ -130,7 +130,7 @@ impl Driver {
                 if idle && state.is_finished() {
                     return Ok(Parked::Finished);
                 }
-                if idle && (!state.out.is_empty() || state.here().is_some()) {
+                if idle && (!state.out.is_empty() || state.is_here()) {
                     return Ok(Parked::No);
                 }
                 state.driver = Some(cx.waker().clone());
@@ -240,7 +240,7 @@ impl Driver {
 
     /// Changes this end of the conversation, if nothing is under way. What is refused has changed nothing.
     fn change_here(&mut self) {
-        let Some(words) = self.shared.with(|state| state.here().map(str::to_owned)) else { return };
+        let Some(words) = self.shared.with(|state| state.take_here()) else { return };
         let told = self.transport.control(&words).map_err(|fault| {
             Error::from(nine_proto::Error::new(nine_proto::Errno::EINVAL, fault.to_string()))
         });

@@ -242,21 +242,31 @@ impl Client {
     }
 
     /// Changes the modules of this connection, at both ends and at the same border: `push NAME ARGUMENTS` or `pop`.
-    /// Waits until everything under way has been answered; what is called meanwhile goes afterwards, in the new form.
+    /// Waits until everything under way has been answered; what is called meanwhile goes afterwards, in the new form,
+    /// and so does a first message, which the server must have understood before this is done. Where nothing else
+    /// lets us in, the token is shown if it `may_show` now, in the form that is spoken before the change.
     ///
     /// # Errors
     /// The server has no conversation to show, or refuses the text: then nothing has changed. Given up after the text
     /// has been sent, it ends the connection, of which nobody would know what it speaks.
-    pub async fn change(&self, uname: &str, uid: u32, words: &str) -> Result<()> {
+    pub async fn change(&self, uname: &str, uid: u32, words: &str, may_show: bool) -> Result<()> {
         self.check(words)?;
-        // A token is shown only where it must be, and never before the TLS that it asks for.
         let root = match self.attach_with(None, uname, uid, CONVERSATION).await {
-            Err(Error::Remote(_)) if self.0.options.token.is_some() && !words.starts_with("push tls") => {
-                self.attach(uname, uid, CONVERSATION).await?
+            Err(Error::Remote(_)) if may_show && self.0.options.token.is_some() => {
+                self.attach(uname, uid, CONVERSATION).await
             }
-            attached => attached?,
+            attached => attached,
         };
-        let ctl = root.open("ctl", OpenFlags::WRITE).await?;
+        let ctl = match root {
+            Ok(root) => root.open("ctl", OpenFlags::WRITE).await,
+            Err(error) => Err(error),
+        };
+        let ctl = ctl.map_err(|error| match error.errno() {
+            Errno::ENOENT | Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOTDIR => {
+                Error::refused(Errno::EOPNOTSUPP, "the server has no modules for its clients")
+            }
+            _ => error,
+        })?;
         let message = Tmsg::Write { fid: ctl.fid(), offset: 0, data: Data::Bytes(words.as_bytes()) };
         let mut crossing = Crossing { client: self, near: false, over: false };
         let shared = &self.0.shared;
@@ -267,19 +277,27 @@ impl Client {
         let call = call.await?;
         let answer = poll_fn(|cx| shared.with(|state| state.poll(call, cx.waker()))).await;
         crossing.over = true;
-        answer.map(drop)
+        answer?;
+        // What the peers do not agree on in the new form, like a certificate, shows now.
+        ctl.close().await
     }
 
     /// The same at this end alone, for modules that pass on the bytes that they get: the server notices nothing.
     ///
     /// # Errors
-    /// The text is wrong: then nothing has changed.
+    /// The text is wrong: then nothing has changed. Given up while it is being done, it ends the connection.
     pub async fn change_here(&self, words: &str) -> Result<()> {
         self.check(words)?;
         let mut crossing = Crossing { client: self, near: false, over: false };
         let shared = &self.0.shared;
         shared.border.store(true, Ordering::Relaxed);
-        poll_fn(|cx| shared.with(|state| state.poll_here(words, cx.waker(), &mut crossing.near))).await
+        let told = poll_fn(|cx| {
+            let near = &mut crossing.near;
+            shared.with(|state| state.poll_here(words, cx.waker(), near))
+        });
+        let told = told.await;
+        crossing.over = true;
+        told
     }
 
     /// Whether a text can be right.
@@ -427,7 +445,6 @@ impl Drop for Crossing<'_> {
             let text = "given up while the conversation was being changed";
             self.client.abort(std::io::Error::new(std::io::ErrorKind::ConnectionAborted, text));
         }
-        shared.border.store(false, Ordering::Relaxed);
     }
 }
 

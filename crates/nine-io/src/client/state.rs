@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Bytes have come or gone since it was asked last.
     pub(crate) moved: AtomicBool,
-    /// The conversation is about to change: the driver looks at [`State::crossed`].
+    /// Somebody has wanted to change the conversation: the driver looks whether the time has come.
     pub(crate) border: AtomicBool,
     /// Data connections do not come about: none is tried before this time, ms. 0: they may; all ones: for good.
     pub(crate) no_streams: AtomicU64,
@@ -102,6 +102,8 @@ enum Border {
     Crossed(usize, String, Result<Answer>),
     /// Nothing is under way, and nothing has been said: the transport is to be told, then who waits.
     Here(String, Waker),
+    /// The transport is being told.
+    Telling(Waker),
     /// What the transport has said to that.
     Told(Result<()>),
 }
@@ -519,8 +521,12 @@ impl State {
                 self.pump();
                 return Poll::Ready(told);
             }
-            Border::Here(words, _) if *near && self.dead.is_none() => {
+            Border::Here(words, _) if *near => {
                 self.border = Border::Here(words, waker.clone());
+                return Poll::Pending;
+            }
+            Border::Telling(_) if *near => {
+                self.border = Border::Telling(waker.clone());
                 return Poll::Pending;
             }
             other => self.border = other,
@@ -551,10 +557,13 @@ impl State {
 
     /// Nobody wants to cross the border any more. An error: its last message is under way.
     pub(crate) fn leave_border(&mut self) -> bool {
-        if matches!(self.border, Border::Reached(..) | Border::Crossed(..)) {
+        // What has been told may have come about.
+        if matches!(
+            self.border,
+            Border::Reached(..) | Border::Crossed(..) | Border::Telling(_) | Border::Told(Ok(()))
+        ) {
             return false;
         }
-        // What was to be changed here alone may have been, and nobody else needs to know.
         self.border = Border::Far;
         self.pump();
         true
@@ -582,15 +591,22 @@ impl State {
     }
 
     /// What the transport is to be told that the server knows nothing of.
-    pub(crate) fn here(&self) -> Option<&str> {
-        if let Border::Here(words, _) = &self.border { Some(words) } else { None }
+    pub(crate) fn take_here(&mut self) -> Option<String> {
+        let Border::Here(words, waker) = &mut self.border else { return None };
+        let words = std::mem::take(words);
+        self.border = Border::Telling(waker.clone());
+        Some(words)
+    }
+
+    pub(crate) fn is_here(&self) -> bool {
+        matches!(self.border, Border::Here(..))
     }
 
     /// It has been told.
     pub(crate) fn told_here(&mut self, told: Result<()>) {
-        if let Border::Here(_, waker) = std::mem::replace(&mut self.border, Border::Told(told)) {
-            self.wakes.push(waker);
-        }
+        let Border::Telling(waker) = &self.border else { return };
+        self.wakes.push(waker.clone());
+        self.border = Border::Told(told);
     }
 
     /// The connection is gone: every waiter learns why, and so does every later call.
@@ -609,10 +625,11 @@ impl State {
                 _ => {}
             }
         }
-        if let Border::Near(Some(waker)) | Border::Here(_, waker) =
-            std::mem::replace(&mut self.border, Border::Far)
-        {
-            self.wakes.push(waker);
+        match std::mem::replace(&mut self.border, Border::Far) {
+            Border::Near(Some(waker)) | Border::Here(_, waker) | Border::Telling(waker) => {
+                self.wakes.push(waker)
+            }
+            _ => {}
         }
         self.queue.clear();
         self.clunks.clear();

@@ -24,7 +24,7 @@ use std::time::Duration;
 use nine_net::{Fault, Peer, Transport};
 use nine_proto::session::server::{CALL_COST, CallId, Request as SessionRequest, Session, Step};
 use nine_proto::stream::MAGIC;
-use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg};
+use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg, show};
 
 use super::desk::{self, Desk};
 use super::gate::{self, Gate};
@@ -304,7 +304,7 @@ impl Connection {
         let Some((text, ask)) = self.desk.as_ref().and_then(|desk| desk.asked()) else { return };
         let alone = self.session.outstanding() == 1
             && self.rx.rest().is_empty()
-            && self.streams.by_fid.is_empty()
+            && self.streams.by_fid.values().all(|stream| stream.is_over())
             && self.streams.ending.is_empty();
         let checked = match &self.transport {
             Some(transport) if alone => {
@@ -336,7 +336,10 @@ impl Connection {
             0 => drop(self.modules.pop()),
             cost => self.modules.push(cost),
         }
-        note!(self.own, conn = self.id, peer = %self.peer.addr, modules = %transport.status().trim(), "{text}");
+        let status = transport.status();
+        let modules: Vec<_> = status.lines().filter_map(|line| line.split(' ').next()).collect();
+        let modules = modules.join(", ");
+        note!(self.own, conn = self.id, peer = %self.peer.addr, modules, "{}", show(text.as_bytes()));
         Ok(())
     }
 

@@ -22,6 +22,9 @@ use crate::synth::{Ask, Dir, File, Tree};
 /// The tree that is asked for.
 pub const ANAME: &[u8] = b"#conversation";
 
+/// Bytes of a text for `ctl`, which the log shows.
+const TEXT_MAX: usize = 256;
+
 /// The files of one connection.
 pub(super) struct Desk {
     tree: Tree,
@@ -61,7 +64,8 @@ impl Desk {
         let asked = shared.clone();
         let ctl = status(&shared).on_write(move |ask| {
             let line = match ask.lines().as_deref() {
-                Ok(&[line]) => line.trim().to_owned(),
+                Ok(&[line]) if line.len() <= TEXT_MAX => line.trim().to_owned(),
+                Ok(&[_]) => return ask.fail(Error::new(Errno::EINVAL, "a text has at most 256 bytes")),
                 Ok(_) => return ask.fail(Error::new(Errno::EINVAL, "one text at a time")),
                 Err(_) => return ask.fail(Error::new(Errno::EINVAL, "this is no text")),
             };

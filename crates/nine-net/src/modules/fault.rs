@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use nine_stream::{Chain, Fault, Halves};
+use nine_stream::{Chain, Fault};
 
-use super::held::{Holding, Rule};
+use super::held::Rule;
 use super::size;
 
 #[derive(Default)]
-struct Faulty {
+pub(super) struct Faulty {
     delay: Duration,
     /// Every so manieth chain is lost; 0: none.
     loss: u64,
@@ -20,28 +20,22 @@ struct Faulty {
     seen: u64,
 }
 
-pub(super) fn open(arguments: &str) -> Result<Halves, Fault> {
-    // Wrong words are told now, not at the first message.
-    let half = || Ok(Box::new(Holding::new(parse(arguments)?)));
-    Ok(Halves { up: half()?, down: half()? })
-}
-
-fn parse(arguments: &str) -> Result<Faulty, Fault> {
-    let mut faulty = Faulty::default();
-    let mut words = arguments.split_ascii_whitespace();
-    while let Some(word) = words.next() {
-        let value = size(words.next().unwrap_or_default())?;
-        match word {
-            "delay" => faulty.delay = Duration::from_millis(value),
-            "loss" => faulty.loss = value,
-            "cut" => faulty.left = Some(value),
-            _ => return Err(Fault::new(format!("{word:?} is no fault: delay MS, loss N, cut BYTES"))),
-        }
-    }
-    Ok(faulty)
-}
-
 impl Rule for Faulty {
+    fn parse(arguments: &str) -> Result<Self, Fault> {
+        let mut faulty = Self::default();
+        let mut words = arguments.split_ascii_whitespace();
+        while let Some(word) = words.next() {
+            let value = size(words.next().unwrap_or_default())?;
+            match word {
+                "delay" => faulty.delay = Duration::from_millis(value),
+                "loss" => faulty.loss = value,
+                "cut" => faulty.left = Some(value),
+                _ => return Err(Fault::new(format!("{word:?} is no fault: delay MS, loss N, cut BYTES"))),
+            }
+        }
+        Ok(faulty)
+    }
+
     const MOST: (usize, usize) = (4096, 1 << 20);
 
     fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault> {

@@ -1,12 +1,16 @@
 //! A module that holds chains until their time has come. When that is, a [`Rule`] says.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::time::Duration;
 
-use nine_stream::{Chain, Fault, Module, Next};
+use nine_stream::{Chain, Fault, Halves, Module, ModuleKind, Next};
 
 /// When chains leave.
-pub(super) trait Rule: Send {
+pub(super) trait Rule: Send + Sized {
+    /// What follows the name.
+    fn parse(arguments: &str) -> Result<Self, Fault>;
+
     /// When this chain leaves, which comes now; `None`: never, it is lost.
     fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault>;
 
@@ -16,6 +20,32 @@ pub(super) trait Rule: Send {
     /// What the rule is, for `status`.
     fn says(&self) -> String;
 }
+
+/// A kind of module that keeps a rule.
+pub(super) struct Held<R>(PhantomData<fn() -> R>);
+
+impl<R> Default for Held<R> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<R: Rule + 'static> ModuleKind for Held<R> {
+    fn open(&self, arguments: &str) -> Result<Halves, Fault> {
+        // Wrong words are told now, not at the first message.
+        let half = || Ok(Box::new(Holding::new(R::parse(arguments)?)));
+        Ok(Halves { up: half()?, down: half()? })
+    }
+
+    fn cost(&self, _: &str) -> usize {
+        let (chains, bytes) = R::MOST;
+        // The last chain may come when there is almost enough.
+        2 * (bytes.min((chains - 1) * CHAIN) + CHAIN)
+    }
+}
+
+/// Bytes of a chain, as conversations make them.
+const CHAIN: usize = 256 << 10;
 
 /// The half of a module that keeps a rule.
 pub(super) struct Holding<R> {

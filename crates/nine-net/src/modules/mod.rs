@@ -11,19 +11,26 @@ use std::time::Duration;
 
 use nine_stream::{Fault, Modules};
 
+use held::Held;
+
 pub use tls::{TlsClient, TlsServer};
 pub use trace::{Trace, TraceLog};
 
 /// `zstd`, `throttle` and `fault`; `trace`, where somebody keeps its lines, and `tls`, which has two sides, are added
 /// by those who know.
 pub fn modules() -> Modules {
-    Modules::default().with("zstd", zstd::Zstd).with("throttle", throttle::open).with("fault", fault::open)
+    let (throttle, fault) = (Held::<throttle::Throttle>::default(), Held::<fault::Faulty>::default());
+    Modules::default().with("zstd", zstd::Zstd).with("throttle", throttle).with("fault", fault)
+}
+
+/// Which module `NAME ARGUMENTS` is of.
+pub fn name(words: &str) -> &str {
+    words.split_whitespace().next().unwrap_or_default()
 }
 
 /// Whether `NAME ARGUMENTS` leaves the bytes as they are, so that one end may have it without the other.
 pub fn is_alone(words: &str) -> bool {
-    let name = words.trim().split(' ').next();
-    name.is_some_and(|name| matches!(name, "throttle" | "fault" | "trace"))
+    matches!(name(words), "throttle" | "fault" | "trace")
 }
 
 /// A number with an optional `K`, `M` or `G` behind it, of 1024 each.

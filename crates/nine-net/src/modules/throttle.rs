@@ -5,28 +5,26 @@
 
 use std::time::Duration;
 
-use nine_stream::{Chain, Fault, Halves};
+use nine_stream::{Chain, Fault};
 
-use super::held::{Holding, Rule};
+use super::held::Rule;
 use super::{size, time_of};
 
-struct Throttle {
+pub(super) struct Throttle {
     /// Bytes a second.
     rate: u64,
     /// When everything that has been let in will have left.
     free: Duration,
 }
 
-pub(super) fn open(arguments: &str) -> Result<Halves, Fault> {
-    let rate = size(arguments.trim_end_matches("/s"))?;
-    if rate == 0 {
-        return Err(Fault::new("nothing at all would ever leave"));
-    }
-    let half = || Box::new(Holding::new(Throttle { rate, free: Duration::ZERO }));
-    Ok(Halves { up: half(), down: half() })
-}
-
 impl Rule for Throttle {
+    fn parse(arguments: &str) -> Result<Self, Fault> {
+        match size(arguments.trim_end_matches("/s"))? {
+            0 => Err(Fault::new("nothing at all would ever leave")),
+            rate => Ok(Self { rate, free: Duration::ZERO }),
+        }
+    }
+
     const MOST: (usize, usize) = (1, usize::MAX);
 
     fn due(&mut self, now: Duration, chain: &Chain) -> Result<Option<Duration>, Fault> {

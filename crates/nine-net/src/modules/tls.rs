@@ -14,6 +14,9 @@ use crate::env::Clock;
 use crate::lock::{Mutex, lock};
 use crate::tls::{ClientTls, ServerTls, server_name};
 
+/// What rustls holds: records that are not whole, keys, and a handshake.
+const COST: usize = 256 << 10;
+
 /// The server's end.
 pub struct TlsServer {
     /// Shared with the door, which looks whether its files have changed.
@@ -39,6 +42,14 @@ impl ModuleKind for TlsServer {
         };
         halves(ServerConnection::new(config).map(Connection::from).map_err(io::Error::other))
     }
+
+    fn is_single(&self) -> bool {
+        true
+    }
+
+    fn cost(&self, _: &str) -> usize {
+        COST
+    }
 }
 
 impl ModuleKind for TlsClient {
@@ -50,6 +61,14 @@ impl ModuleKind for TlsClient {
             conn.map(Connection::from).map_err(io::Error::other)
         });
         halves(conn)
+    }
+
+    fn is_single(&self) -> bool {
+        true
+    }
+
+    fn cost(&self, _: &str) -> usize {
+        COST
     }
 }
 

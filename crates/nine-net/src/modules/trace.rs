@@ -10,8 +10,8 @@ use nine_stream::{Chain, Fault, Halves, Module, ModuleKind, Next};
 
 use crate::lock::{Mutex, lock};
 
-/// Lines that are kept.
-const LINES: usize = 1000;
+/// Lines that are kept: some 40 KiB, also when the module has gone.
+const LINES: usize = 250;
 /// Bytes of a message that its line shows.
 const SHOWN: usize = 24;
 
@@ -61,6 +61,10 @@ impl ModuleKind for Trace {
         }
         let half = |arrow| Box::new(Half { log: self.0.clone(), arrow, seen: 0 });
         Ok(Halves { up: half("<-"), down: half("->") })
+    }
+
+    fn is_single(&self) -> bool {
+        true
     }
 }
 

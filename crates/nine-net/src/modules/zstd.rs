@@ -3,9 +3,10 @@
 //! Always holds: what is put comes out at the other end without waiting for more, so every put and every message ends a
 //! block of zstd; messages end where they did, where what is between keeps borders; a window is at most [`WINDOW_LOG`],
 //! so a peer makes us hold no more than that; of a block that grows without measure only as much is made as there is
-//! room for.
+//! room for, and at most [`RUN`] before others have their turn: above may be what swallows all of it.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use nine_stream::{Block, Chain, Fault, Halves, Module, ModuleKind, Next};
 use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, Operation, OutBuffer};
@@ -14,6 +15,8 @@ use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, Operation, Out
 const WINDOW_LOG: u32 = 20;
 /// Bytes that are passed on at once.
 const PIECE: usize = 64 << 10;
+/// Bytes that are unpacked at once.
+const RUN: usize = 1 << 20;
 /// A quick level: links are rarely slower than that.
 const LEVEL: i32 = 3;
 /// Above that one end holds more than 16 MiB (at level 19 it is 84), which is too much for a peer to ask for.
@@ -25,6 +28,10 @@ pub(super) struct Zstd;
 impl ModuleKind for Zstd {
     fn open(&self, arguments: &str) -> Result<Halves, Fault> {
         open(level(arguments)?)
+    }
+
+    fn is_single(&self) -> bool {
+        true
     }
 
     fn cost(&self, arguments: &str) -> usize {
@@ -51,7 +58,15 @@ fn open(level: i32) -> Result<Halves, Fault> {
     let mut decoder = Decoder::new().map_err(said)?;
     decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG)).map_err(said)?;
     let (up, down) = (
-        Up { decoder, waits: VecDeque::new(), mid: false, more: false, last: None, begun: false },
+        Up {
+            decoder,
+            waits: VecDeque::new(),
+            mid: false,
+            more: false,
+            last: None,
+            begun: false,
+            paused: None,
+        },
         Down { encoder, plain: 0, packed: 0 },
     );
     Ok(Halves { up: Box::new(up), down: Box::new(down) })
@@ -141,6 +156,8 @@ struct Up {
     last: Option<Block>,
     /// Of the first that waits something has been looked at.
     begun: bool,
+    /// There is room, but it was enough for once: since when.
+    paused: Option<Duration>,
 }
 
 impl Module for Up {
@@ -158,9 +175,15 @@ impl Module for Up {
     }
 
     fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        self.paused = None;
+        let mut made = 0;
         while !next.is_full()
             && let Some(block) = self.waits.front_mut()
         {
+            if made >= RUN {
+                self.paused = Some(next.now());
+                break;
+            }
             if block.is_empty() && !self.more {
                 let delim = block.delim;
                 // A message of no bytes comes as it is; what is cut anywhere has no borders to be kept.
@@ -184,11 +207,16 @@ impl Module for Up {
             if taken > 0 || !piece.is_empty() {
                 self.mid = hint != 0;
             }
+            made += piece.len();
             if !piece.is_empty() {
                 self.last.replace(kept(piece)).into_iter().for_each(|block| next.put(block));
             }
         }
         Ok(())
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.paused
     }
 
     fn close(&mut self, _: &mut Next<'_, '_>) -> Result<(), Fault> {
@@ -208,8 +236,52 @@ fn said(error: impl std::fmt::Display) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nine_stream::{Make, Modules, Pool, pipe};
+    use nine_stream::{Make, Modules, Pool, Stream, pipe};
+    use std::io::Read;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Poll;
+
+    /// Takes everything, and counts it.
+    struct Swallow(Arc<AtomicUsize>);
+
+    impl Module for Swallow {
+        fn put(&mut self, chain: Chain, _: &mut Next<'_, '_>) -> Result<(), Fault> {
+            self.0.fetch_add(chain.len(), Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_grows_without_measure_leaves_others_their_turns_also_where_it_is_swallowed() {
+        let eaten = Arc::<AtomicUsize>::default();
+        let eats = eaten.clone();
+        let swallow = move |_: &str| {
+            let half = || Box::new(Swallow(eats.clone()));
+            Ok::<_, Fault>(Halves { up: half(), down: half() })
+        };
+        let modules = Modules::default().with("zstd", Zstd).with("swallow", swallow);
+        let (stream, device) = Stream::new(&Make { modules, ..Make::new(Pool::new(0)) });
+        stream.push("zstd").unwrap();
+        stream.push("swallow").unwrap();
+        let size = 64 << 20;
+        let bomb = zstd::encode_all(std::io::repeat(0).take(size), 1).unwrap();
+        device.try_put(Block::from(bomb)).unwrap();
+        let mut turns = 0;
+        loop {
+            let now = eaten.load(Ordering::Relaxed);
+            if device.deadline().is_none() {
+                assert_eq!(now as u64, size);
+                break;
+            }
+            assert!(device.try_put(Block::from(vec![0])).is_err(), "it takes more than it can unpack");
+            device.tick();
+            let made = eaten.load(Ordering::Relaxed) - now;
+            assert!(made <= RUN + PIECE, "{made} bytes at once");
+            turns += 1;
+        }
+        assert!(turns >= 60, "{turns}");
+    }
 
     #[test]
     fn messages_end_where_they_did() {

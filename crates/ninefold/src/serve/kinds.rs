@@ -214,10 +214,12 @@ impl Servers {
         });
         let first = dials.next().expect("a remote server has an address");
         let server = Server::new(&numbered(&name, n), first);
-        let modules = dial::modules(&all[0].addr, &self.remote).with("trace", Trace(server.trace.clone()));
+        let addrs: Vec<&Addr> = all.iter().map(|one| &one.addr).collect();
+        let modules = dial::modules(&addrs, &self.remote).with("trace", Trace(server.trace.clone()));
         options.pushed = Some(Pushed { modules, clock: self.env.clock() });
         let (user, uid) = dial::user(&self.remote);
-        Server { others: dials.collect(), options, user: (user.into(), uid), ..server }
+        let pushed = self.remote.push.iter().map(|module| module.trim().to_owned()).collect();
+        Server { others: dials.collect(), options, user: (user.into(), uid), pushed, ..server }
     }
 
     /// How data connections of these equal servers are dialled, if they can be: over TLS a server is known by the one

@@ -289,6 +289,9 @@ impl FromStr for Listen {
         }
         let mut listen = Listen { insecure, streams, ..Listen::at(addr.ok_or(FORM)?) };
         push.iter().try_for_each(|module| listen.with_module(module))?;
+        if listen.streams.is_some() && !push.is_empty() {
+            return Err("-streams and -push: data connections would go past what is pushed".into());
+        }
         Ok(listen)
     }
 }
@@ -330,6 +333,7 @@ mod tests {
             ("tcp!h!1 -push zstd", "pushed by whoever connects"),
             ("tcp!h!1 -push throttle", "is no number"),
             ("tcp!h!1 -push trace 3", "no arguments"),
+            ("tcp!h!1 -streams 5 -push trace", "would go past"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

@@ -86,7 +86,8 @@ impl Served {
         let Export::Space(path) = &export else { return Ok(Self::One(export)) };
         let remote = config.remote_of_server()?;
         let space = Space::read(path, &remote)?;
-        let also = space.listen.iter().filter(|listen| !serving.listen.contains(listen));
+        let is_new = |listen: &&Listen| serving.listen.iter().all(|other| other.addr != listen.addr);
+        let also = space.listen.iter().filter(is_new);
         let also: Vec<Listen> = also.cloned().collect();
         serving.listen.extend(also);
         Ok(Self::Space(space, Box::new(remote)))

@@ -119,7 +119,8 @@ impl Space {
         let Kind::Remote(all) = &kind else {
             return Err(format!("{kind} is in this process: modules are for connections"));
         };
-        let known = dial::modules(&all[0].addr, remote).with("trace", Trace(TraceLog::default()));
+        let addrs: Vec<&Addr> = all.iter().map(|one| &one.addr).collect();
+        let known = dial::modules(&addrs, remote).with("trace", Trace(TraceLog::default()));
         known.open(module).map_err(|fault| fault.to_string())?;
         let mounted = self.lines.iter().find_map(|line| match &line.statement {
             Statement::Mount(mount) => {

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use nine_check::{Case, Dial, Dialling, Needs, Options, Outcome, Report, Speaks, Summary};
 use nine_net::{Addr, Env, Socket, rt};
@@ -36,6 +36,11 @@ pub fn run(args: cli::CheckServer, config: &Config) -> Result<Tally> {
         return Ok(Tally::default());
     };
     let remote = config.remote(&args.remote)?;
+    if !remote.push.is_empty() {
+        bail!(
+            "it judges a server by its own messages, with nothing pushed on the connection: leave out --push"
+        );
+    }
     let place = Place::parse(path, &remote)?;
     let ended: Result<Summary> = rt::block_on(async |env| {
         let options = options(&args, &place, &Sessions::new(remote.clone(), env))?;
