@@ -91,6 +91,21 @@ fn tasks_that_carry_messages_up_one_device_are_let_in_in_order() {
 }
 
 #[test]
+fn nobody_comes_before_one_who_has_been_woken() {
+    let (stream, device) = Stream::new(&make(10, 10, Modules::default()));
+    now(device.put(Block::from(vec![0; 10]))).unwrap();
+    let waits = Task::waiting(device.put(Block::from(vec![1; 4])));
+    assert_eq!(read(&stream, 10), [0; 10]);
+    // There is room for both, and it is the turn of the first.
+    let (late, fault) = device.try_put(Block::from(vec![2; 4])).unwrap_err();
+    assert_eq!((late.len(), fault), (4, None));
+    let mut later = Task::waiting(device.put(late));
+    waits.end().unwrap();
+    later.step().expect("it is its turn").unwrap();
+    assert_eq!(read(&stream, 8), [1, 1, 1, 1, 2, 2, 2, 2]);
+}
+
+#[test]
 fn a_write_waits_while_memory_is_short() {
     let mut make = make(64 << 20, 1000, Modules::default());
     make.pool = Pool::new(2 << 20);
