@@ -15,6 +15,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::future::poll_fn;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 
@@ -78,6 +79,8 @@ pub(crate) type Hangup = Option<Fault>;
 
 pub(crate) struct Way {
     state: Mutex<State>,
+    /// Nothing comes out any more. The other direction looks at it with its own lock taken.
+    ended: AtomicBool,
     clock: Clock,
     me: Weak<Way>,
 }
@@ -179,7 +182,12 @@ impl Way {
                 feeder: Weak::new(),
                 watcher: None,
             };
-            Self { state: Mutex::new(state), clock: clock.clone(), me: way.clone() }
+            Self {
+                state: Mutex::new(state),
+                ended: AtomicBool::new(false),
+                clock: clock.clone(),
+                me: way.clone(),
+            }
         })
     }
 
@@ -382,19 +390,31 @@ impl Way {
             state.end.hold(self.me.upgrade().map_or(Waker::noop().clone(), Waker::from));
         }
         let mut closed = state.closed;
+        // What waits for something that comes the other way, and for no time, waits for ever then.
+        let alone = state.other.upgrade().is_none_or(|other| other.ended.load(Ordering::SeqCst));
+        let is_stuck = move |link: &Link| alone && link.module.deadline().is_none();
         let done = self.run(state, after, |links, run| {
             loop {
-                for at in (0..closed).rev() {
+                for at in (0..links.len().min(closed + 1)).rev() {
                     let [link, rest @ ..] = &mut links[at..] else { continue };
                     link.drain(rest, run);
+                    if alone && link.queue.is_empty() {
+                        // It may have waited for the room that there is now.
+                        link.call(rest, run, |module, next| module.resume(next));
+                    }
                 }
-                let left = |link: &Link| !link.queue.is_empty() || link.module.holds();
-                if links.iter().take(closed).any(left) {
-                    return false;
+                for link in links.iter().take(closed) {
+                    if !link.queue.is_empty() || link.module.holds() && !is_stuck(link) {
+                        return false;
+                    }
+                    if link.module.holds() {
+                        let why = format!("{}: what it holds will never leave", link.name);
+                        run.after.fault.get_or_insert_with(|| Fault::new(why));
+                        return false;
+                    }
                 }
                 let [link, rest @ ..] = &mut links[closed..] else { return true };
-                link.drain(rest, run);
-                if !link.queue.is_empty() || link.module.is_full() {
+                if !link.queue.is_empty() || link.module.is_full() && !is_stuck(link) {
                     return false;
                 }
                 closed += 1;
@@ -415,6 +435,8 @@ impl Way {
         state.end.hangup(&why, after);
         after.ended.extend(state.feeder.upgrade().map(|feeder| (feeder, why.clone())));
         state.hungup = Some(why);
+        self.ended.store(true, Ordering::SeqCst);
+        after.wakes.extend(state.other.upgrade().map(Waker::from));
     }
 
     /// Whether a put of who has this place would be refused.

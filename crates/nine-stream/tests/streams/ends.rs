@@ -464,3 +464,62 @@ fn behind_the_end_no_module_says_anything() {
     assert_eq!(a.deadline(), None);
     assert!(!a.is_holding());
 }
+
+/// Waits for what the other end says before it lets anything through, as a handshake does. Or holds one block for that.
+struct Shake {
+    holds: bool,
+    held: Option<Chain>,
+}
+
+impl Module for Shake {
+    fn put(&mut self, chain: Chain, _: &mut Next<'_, '_>) -> Result<(), Fault> {
+        self.held = Some(chain);
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        !self.holds || self.held.is_some()
+    }
+
+    fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+
+    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        next.put(Block::from(b"bye".to_vec()));
+        Ok(())
+    }
+}
+
+#[test]
+fn who_waits_for_what_never_comes_does_not_keep_the_end_from_anybody() {
+    for (has_device, holds) in [(false, false), (false, true), (true, false), (true, true)] {
+        for by in [By::Hangup(0), By::Hangup(1), By::Drop(0), By::Drop(1)] {
+            let what = format!("{by:?}, device: {has_device}, holds: {holds}");
+            let shake =
+                move |_: &str| Ok(Halves { up: Box::new(Pass), down: Box::new(Shake { holds, held: None }) });
+            let mut world = World::new(has_device);
+            world.make.modules = Modules::default().with("shake", shake);
+            world.ends = if has_device {
+                let (stream, device) = Stream::new(&world.make);
+                [End::Stream(stream), End::Device(Rc::new(device))].map(Some)
+            } else {
+                let (a, b) = pipe(&world.make);
+                [End::Stream(a), End::Stream(b)].map(Some)
+            };
+            world.push(0, "shake");
+            world.put(0, 10);
+            world.put(0, 10);
+            world.read(1, None);
+            world.stop(by);
+            world.run();
+            [0, 1].into_iter().for_each(|side| world.drain(side));
+            assert!(world.tasks.is_empty(), "{what}: somebody waits for ever");
+            if world.ends[1].is_some() && by != By::Hangup(1) {
+                let (found, seen): (_, &[u8]) =
+                    if holds { (Found::Fault, b"bye") } else { (Found::End, b"bye") };
+                assert_eq!((world.found[1], &world.seen[1][..]), (found, seen), "{what}");
+            }
+        }
+    }
+}
