@@ -230,7 +230,7 @@ impl<S: Side> World<S> {
         let mut quiet = false;
         for round in 0.. {
             if self.broken && round > 1000 {
-                // Bytes that zstd takes for its own, twice: there may be thousands of millions.
+                // Bytes that zstd takes for its own may become thousands of millions.
                 break;
             }
             assert!(round < 100_000, "it never comes to rest");
