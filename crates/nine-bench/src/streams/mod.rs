@@ -24,6 +24,18 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
+/// Table 1 of *Multiprocessor Streams for Plan 9*: systems, MB/s, microseconds to and fro.
+const TABLE_1: [(&str, f64, u32); 8] = [
+    ("Plan 9, SGI, 1 processor", 6.0, 290),
+    ("Plan 9, SGI, 2 processors", 8.4, 210),
+    ("Plan 9, SGI, 4 processors", 8.4, 280),
+    ("SVR3 old pipes, SGI, 4 processors", 4.5, 510),
+    ("SVR3 stream pipes, M2000", 8.0, 510),
+    ("SVR3 sockets, M2000", 8.0, 360),
+    ("Plan 9, Gnot (68020)", 1.79, 1670),
+    ("10th Edition stream pipes, MicroVAX 3", 1.04, 1690),
+];
+
 /// Bytes of one write, as in the seed.
 const WRITE: usize = 64 << 10;
 /// How many modules are pushed.
@@ -39,6 +51,10 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     report.notes.push("every write is filled by its writer; the peer and the limit do the same work".into());
     for (_, measure) in parts {
         measure(&pace, &mut report)?;
+    }
+    report.notes.push("Table 1 of the seed, the same programs:         MB/s      us".into());
+    for (system, rate, trip) in TABLE_1 {
+        report.notes.push(format!("  {system:<40} {rate:>9} {trip:>7}"));
     }
     report.order(&KEYS);
     report.keys.push(("rounds", pace.rounds().to_string()));
