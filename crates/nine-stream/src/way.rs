@@ -393,6 +393,11 @@ impl Way {
         // What waits for something that comes the other way, and for no time, waits for ever then.
         let alone = state.other.upgrade().is_none_or(|other| other.ended.load(Ordering::SeqCst));
         let is_stuck = move |link: &Link| alone && link.module.deadline().is_none();
+        // What waits before a module that will never take it.
+        let dam = move |links: &[Link], at: usize| -> Option<&'static str> {
+            let next = links.get(at + 1).filter(|next| next.queue.is_empty() && is_stuck(next))?;
+            next.module.is_full().then_some(next.name)
+        };
         let done = self.run(state, after, |links, run| {
             loop {
                 for at in (0..links.len().min(closed + 1)).rev() {
@@ -403,18 +408,27 @@ impl Way {
                         link.call(rest, run, |module, next| module.resume(next));
                     }
                 }
-                for link in links.iter().take(closed) {
-                    if !link.queue.is_empty() || link.module.holds() && !is_stuck(link) {
-                        return false;
+                for (at, link) in links.iter().enumerate().take(closed + 1) {
+                    let holds = at < closed && link.module.holds();
+                    if link.queue.is_empty() && !holds {
+                        continue;
                     }
-                    if link.module.holds() {
-                        let why = format!("{}: what it holds will never leave", link.name);
+                    let why = match dam(links, at) {
+                        Some(name) if !link.queue.is_empty() => {
+                            Some(format!("{name}: what comes will never leave"))
+                        }
+                        None if link.queue.is_empty() && is_stuck(link) => {
+                            Some(format!("{}: what it holds will never leave", link.name))
+                        }
+                        _ => None,
+                    };
+                    if let Some(why) = why {
                         run.after.fault.get_or_insert_with(|| Fault::new(why));
-                        return false;
                     }
+                    return false;
                 }
                 let [link, rest @ ..] = &mut links[closed..] else { return true };
-                if !link.queue.is_empty() || link.module.is_full() && !is_stuck(link) {
+                if link.module.is_full() && !is_stuck(link) {
                     return false;
                 }
                 closed += 1;

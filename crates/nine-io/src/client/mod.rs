@@ -268,7 +268,7 @@ impl Client {
             _ => error,
         })?;
         let message = Tmsg::Write { fid: ctl.fid(), offset: 0, data: Data::Bytes(words.as_bytes()) };
-        let mut crossing = Crossing { client: self, near: false, over: false };
+        let mut crossing = Crossing { client: self, near: false, crossed: false, over: false };
         let shared = &self.0.shared;
         shared.border.store(true, Ordering::Relaxed);
         let call = poll_fn(|cx| {
@@ -276,10 +276,16 @@ impl Client {
         });
         let call = call.await?;
         let answer = poll_fn(|cx| shared.with(|state| state.poll(call, cx.waker()))).await;
-        crossing.over = true;
+        crossing.crossed = answer.is_ok();
+        crossing.over = !crossing.crossed;
         answer?;
         // What the peers do not agree on in the new form, like a certificate, shows now.
-        ctl.close().await
+        let closed = ctl.close().await;
+        crossing.over = true;
+        match closed {
+            Err(Error::Remote(_)) => Ok(()),
+            closed => closed,
+        }
     }
 
     /// The same at this end alone, for modules that pass on the bytes that they get: the server notices nothing.
@@ -288,7 +294,7 @@ impl Client {
     /// The text is wrong: then nothing has changed. Given up while it is being done, it ends the connection.
     pub async fn change_here(&self, words: &str) -> Result<()> {
         self.check(words)?;
-        let mut crossing = Crossing { client: self, near: false, over: false };
+        let mut crossing = Crossing { client: self, near: false, crossed: false, over: false };
         let shared = &self.0.shared;
         shared.border.store(true, Ordering::Relaxed);
         let told = poll_fn(|cx| {
@@ -432,6 +438,8 @@ impl Ender {
 struct Crossing<'c> {
     client: &'c Client,
     near: bool,
+    /// Both ends have changed.
+    crossed: bool,
     over: bool,
 }
 
@@ -441,7 +449,7 @@ impl Drop for Crossing<'_> {
             return;
         }
         let shared = &self.client.0.shared;
-        if !self.over && !shared.with(|state| state.leave_border()) {
+        if !self.over && (self.crossed || !shared.with(|state| state.leave_border())) {
             let text = "given up while the conversation was being changed";
             self.client.abort(std::io::Error::new(std::io::ErrorKind::ConnectionAborted, text));
         }

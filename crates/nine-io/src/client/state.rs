@@ -550,7 +550,10 @@ impl State {
         let begun = self.begin_now(message, None, Waiter::Waker(waker.clone()), true);
         self.border = match &begun {
             Ok(call) => Border::Reached(*call, words.to_owned()),
-            Err(_) => Border::Far,
+            Err(_) => {
+                *near = false;
+                Border::Far
+            }
         };
         Poll::Ready(begun)
     }

@@ -187,7 +187,7 @@ impl Module for Up {
             if block.is_empty() && !self.more {
                 let delim = block.delim;
                 // A message of no bytes comes as it is; what is cut anywhere has no borders to be kept.
-                let empty = delim && !std::mem::take(&mut self.begun);
+                let empty = !std::mem::take(&mut self.begun) && delim;
                 self.waits.pop_front();
                 if let Some(mut last) = self.last.take().or_else(|| empty.then(|| Vec::new().into())) {
                     last.delim = delim;
@@ -296,7 +296,7 @@ mod tests {
         };
         let sizes = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 200_000, 0, 0, 7];
         let messages: Vec<Vec<u8>> = sizes.into_iter().flat_map(|n| [noisy(n), vec![7; n]]).collect();
-        for at_once in [1, 3, messages.len()] {
+        for at_once in [1, 2, 3, messages.len()] {
             let (a, b) = pipe(&make);
             a.push("zstd").unwrap();
             b.push("zstd").unwrap();
@@ -310,6 +310,13 @@ mod tests {
                     let mut two = Block::from(two.to_vec());
                     two.delim = true;
                     chain.push(two);
+                }
+                if at_once == 1 {
+                    // The end comes alone, behind all of the message.
+                    let whole = Chain::from(Block::from(some[0].clone()));
+                    a.try_put(whole).unwrap_or_else(|_| panic!("it is refused"));
+                    chain = Chain::from(Block::from(Vec::new()));
+                    chain.end_message();
                 }
                 a.try_put(chain).unwrap_or_else(|_| panic!("it is refused"));
                 while let Poll::Ready(block) = b.try_read_block() {

@@ -491,6 +491,58 @@ impl Module for Shake {
     }
 }
 
+/// Says something when it is closed.
+struct Says;
+
+impl Module for Says {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        next.put(chain);
+        Ok(())
+    }
+
+    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        next.put(Block::from(b"last words".to_vec()));
+        Ok(())
+    }
+}
+
+#[test]
+fn what_waits_before_who_never_takes_it_does_not_keep_the_end_from_anybody() {
+    for has_device in [false, true] {
+        for (by, puts) in [By::Hangup(0), By::Hangup(1), By::Drop(0), By::Drop(1)]
+            .map(|by| [(by, 0), (by, 1), (by, 2)])
+            .concat()
+        {
+            let what = format!("{by:?}, device: {has_device}, puts: {puts}");
+            // It lets one go, and waits for what the other end says to that.
+            let half = |_: &str| {
+                Ok(Halves { up: Box::new(Pass), down: Box::new(Shake { holds: true, held: None }) })
+            };
+            let says = |_: &str| Ok(Halves { up: Box::new(Pass), down: Box::new(Says) });
+            let mut world = World::new(has_device);
+            world.make.modules = Modules::default().with("shake", half).with("says", says);
+            world.ends = if has_device {
+                let (stream, device) = Stream::new(&world.make);
+                [End::Stream(stream), End::Device(Rc::new(device))].map(Some)
+            } else {
+                let (a, b) = pipe(&world.make);
+                [End::Stream(a), End::Stream(b)].map(Some)
+            };
+            world.push(0, "shake");
+            world.push(0, "says");
+            (0..puts).for_each(|_| world.put(0, 10));
+            world.read(1, None);
+            world.stop(by);
+            world.run();
+            [0, 1].into_iter().for_each(|side| world.drain(side));
+            assert!(world.tasks.is_empty(), "{what}: somebody waits for ever");
+            if world.ends[1].is_some() && by != By::Hangup(1) {
+                assert_eq!(world.found[1], Found::Fault, "{what}");
+            }
+        }
+    }
+}
+
 #[test]
 fn who_waits_for_what_never_comes_does_not_keep_the_end_from_anybody() {
     for (has_device, holds) in [(false, false), (false, true), (true, false), (true, true)] {
