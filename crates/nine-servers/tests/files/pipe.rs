@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -289,7 +289,7 @@ fn a_write_that_is_flushed_writes_nothing_and_lets_the_next_one_on() {
 
 /// Passes on what is put first when the request that waits beside the put is being flushed.
 struct Meanwhile {
-    server: Arc<OnceLock<Arc<Pipes>>>,
+    server: Arc<OnceLock<Weak<Pipes>>>,
     /// A put has begun.
     begun: Arc<AtomicBool>,
 }
@@ -297,7 +297,7 @@ struct Meanwhile {
 impl Module for Meanwhile {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> std::result::Result<(), Fault> {
         let first = !self.begun.swap(true, Ordering::AcqRel);
-        while first && self.server.get().unwrap().waiting() > 1 {
+        while first && self.server.get().unwrap().upgrade().unwrap().waiting() > 1 {
             std::thread::yield_now();
         }
         next.put(chain);
@@ -307,7 +307,7 @@ impl Module for Meanwhile {
 
 #[test]
 fn a_read_that_is_flushed_while_another_core_writes_has_the_message_or_leaves_it() {
-    let (begun, known) = (Arc::<AtomicBool>::default(), Arc::<OnceLock<Arc<Pipes>>>::default());
+    let (begun, known) = (Arc::<AtomicBool>::default(), Arc::<OnceLock<Weak<Pipes>>>::default());
     let (in_module, of_module) = (begun.clone(), known.clone());
     let kind = move |_: &str| {
         let down = Meanwhile { server: of_module.clone(), begun: in_module.clone() };
@@ -317,7 +317,7 @@ fn a_read_that_is_flushed_while_another_core_writes_has_the_message_or_leaves_it
     let (server, driver) = Pipes::new(modules, Arc::new(Hand::default()), 1);
     drop(driver);
     let server = Arc::new(server);
-    assert!(known.set(server.clone()).is_ok());
+    assert!(known.set(Arc::downgrade(&server)).is_ok());
     let (tell, told) = std::sync::mpsc::channel();
     let (go, goes) = std::sync::mpsc::channel();
     let writers = server.clone();
