@@ -155,12 +155,13 @@ struct Change {
 impl Change {
     /// Changes one connection; why it is not changed. What is under way must end soon.
     async fn on(&self, outside: &Arc<Outside>, server: &Server, client: &Client) -> Result<(), String> {
-        let changed = async {
+        // Seldom, and large: it shall not make every dial larger.
+        let changed = Box::pin(async {
             match self.alone {
                 true => client.change_here(&self.text).await,
                 false => client.change(&server.user.0, server.user.1, &self.text, self.may_show).await,
             }
-        };
+        });
         match outside.within(GREETING, changed).await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(format!("{}: {error}", self.text)),
