@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nine_io::client::{Client, Error, File, Options};
 use nine_io::server::{Anonymous, Core, Gate, Service};
-use nine_io::synth::{Ask, Dir, File as Made, Handle, Node, Tree};
+use nine_io::synth::{Ask, Dir, File as Made, Handle, Node, Opening, Tree};
 use nine_net::{Peer, Proof, Reactor, pipe};
 use nine_proto::{Dialect, Errno, GetMask, NOUID, OpenFlags, SetAttr};
 
@@ -160,7 +160,7 @@ fn a_write_is_a_message_of_lines_and_only_who_may_writes() {
     }
 }
 
-fn pending(read: &mut std::pin::Pin<Box<impl Future<Output = Result<Bytes, Error>>>>) {
+fn pending<T>(read: &mut std::pin::Pin<Box<impl Future<Output = Result<T, Error>>>>) {
     assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
@@ -209,5 +209,68 @@ fn a_read_may_wait_and_a_flush_ends_it() {
         world.wait(root.getattr(GetMask::BASIC)).unwrap();
         drop(waiting.0.lock().unwrap().pop().expect("it has arrived"));
         assert_eq!(errno(world.wait(read)), Errno::EIO, "one that is dropped is answered");
+    }
+}
+
+/// Says its name.
+struct Named(&'static str);
+
+impl Handle for Named {
+    fn read(&self, ask: Ask) {
+        ask.give_from(&Bytes::from_static(self.0.as_bytes()));
+    }
+}
+
+#[test]
+fn an_open_may_wait_be_flushed_and_become_another_file() {
+    let (waiting, flushed) = (Arc::new(Mutex::new(Vec::<Opening>::new())), Arc::new(AtomicUsize::new(0)));
+    let (held, told) = (waiting.clone(), flushed.clone());
+    let listen = Made::opened_later(
+        move |opening| held.lock().unwrap().push(opening),
+        move |_| {
+            told.fetch_add(1, Ordering::Relaxed);
+            false
+        },
+    );
+    let calls = Dir::new().live(|_| {
+        let ctl = Made::opened(|_, _| Ok(Box::new(Named("7"))));
+        vec![("7".into(), Node::from(Dir::new().file("ctl", ctl)))]
+    });
+    let world = World::new(Dir::new().dir("calls", calls.file("listen", listen.event())));
+    for dialect in ALL {
+        flushed.store(0, Ordering::Relaxed);
+        let root = world.owner(dialect);
+        let arrive = || {
+            world.wait(root.getattr(GetMask::BASIC)).unwrap();
+            waiting.lock().unwrap().pop().expect("it has arrived")
+        };
+        assert!(world.wait(root.walk("calls/listen")).unwrap().qid().is_event());
+        let mut open = Box::pin(root.open("calls/listen", OpenFlags::RDWR));
+        pending(&mut open);
+        world.wait(root.getattr(GetMask::BASIC)).unwrap();
+        pending(&mut open);
+        let call = arrive();
+        assert!(call.flags.reads() && call.flags.writes() && call.visitor.owner);
+        assert!(call.becomes(&["7", "ctl"], Arc::new(Named("7"))).is_ok());
+        let ctl = world.wait(open).unwrap();
+        assert_eq!(world.wait(ctl.read(0, 9)).unwrap(), "7");
+        assert_eq!(ctl.qid(), world.wait(root.walk("calls/7/ctl")).unwrap().qid());
+
+        let mut open = Box::pin(root.open("calls/listen", OpenFlags::READ));
+        pending(&mut open);
+        world.wait(root.getattr(GetMask::BASIC)).unwrap();
+        pending(&mut open);
+        let call = arrive();
+        drop(open);
+        world.wait(root.getattr(GetMask::BASIC)).unwrap();
+        assert!(call.opened(Arc::new(Named("late"))).is_err(), "what came for nobody comes back");
+        assert_eq!(flushed.load(Ordering::Relaxed), 1);
+
+        let mut open = Box::pin(root.open("calls/listen", OpenFlags::READ));
+        pending(&mut open);
+        world.wait(root.getattr(GetMask::BASIC)).unwrap();
+        pending(&mut open);
+        arrive().fail(Errno::ECONNABORTED.into());
+        assert!(world.wait(open).is_err());
     }
 }

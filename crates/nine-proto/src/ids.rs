@@ -56,6 +56,9 @@ impl Qid {
     pub const AUTH: u8 = 0x08;
     /// Not worth keeping in a backup.
     pub const TMP: u8 = 0x04;
+    /// How synthetic trees mark what is no content: to open or to read it makes something, takes something away, or
+    /// waits for ever. Both bits mean what they say, and no stored file has both.
+    pub const EVENT: u8 = Self::EXCL | Self::TMP;
     /// A symbolic link (.u, .L).
     pub const SYMLINK: u8 = 0x02;
     /// A plain file.
@@ -64,6 +67,11 @@ impl Qid {
     /// Whether the file is a directory.
     pub fn is_dir(&self) -> bool {
         self.ty & Self::DIR != 0
+    }
+
+    /// Whether only who names the file opens it ([`Qid::EVENT`]): no program that walks a whole tree.
+    pub fn is_event(&self) -> bool {
+        !self.is_dir() && self.ty & Self::EVENT == Self::EVENT
     }
 
     /// Whether the file is a symbolic link.

@@ -1,17 +1,18 @@
-//! A read or a write that a file of a synthetic tree answers: once, now or later, from any thread.
+//! What a file of a synthetic tree answers: a read, a write or an open; once, now or later, from any thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nine_proto::{Errno, Error, Result};
+use nine_proto::{Errno, Error, OpenFlags, Result};
 
-use super::Visitor;
+use super::serve::{At, Open, held};
+use super::{Handle, Visitor};
 use crate::payload::Payload;
 use crate::server::{Later, Reply, ReqId};
 use crate::sync::{Mutex, lock};
 
-/// See the module. One that is dropped is answered with EIO.
+/// A read or a write. One that is dropped is answered with EIO.
 pub struct Ask {
     /// Who asks.
     pub visitor: Arc<Visitor>,
@@ -26,6 +27,11 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// Names it, for [`Handle::cancel`].
+    pub fn id(&self) -> ReqId {
+        self.id
+    }
+
     /// What was written, as text.
     pub fn text(&self) -> Result<&str> {
         std::str::from_utf8(&self.data).map_err(|_| Error::new(Errno::EINVAL, "this is no text"))
@@ -73,6 +79,62 @@ impl Drop for Ask {
     }
 }
 
+/// An open. One that is dropped is answered with EIO.
+pub struct Opening {
+    /// Who opens.
+    pub visitor: Arc<Visitor>,
+    /// How.
+    pub flags: OpenFlags,
+    at: Arc<At>,
+    id: ReqId,
+    asks: Arc<Asks>,
+}
+
+impl Opening {
+    /// Names it, for the one who is told that it is flushed.
+    pub fn id(&self) -> ReqId {
+        self.id
+    }
+
+    /// The file is open, and this answers for it. It comes back if the client does not want it any more.
+    pub fn opened(self, handle: Arc<dyn Handle>) -> std::result::Result<(), Arc<dyn Handle>> {
+        let at = self.at.clone();
+        self.open_at(at, handle)
+    }
+
+    /// As [`Opening::opened`], but the fid is another file's from now on: of the one that is found by these names from
+    /// the file's directory.
+    ///
+    /// # Panics
+    /// There is none: who says so has made it.
+    pub fn becomes(
+        self,
+        names: &[&str],
+        handle: Arc<dyn Handle>,
+    ) -> std::result::Result<(), Arc<dyn Handle>> {
+        let at = self.at.beside(names, &self.visitor).expect("who opens it has made it");
+        self.open_at(at, handle)
+    }
+
+    fn open_at(self, at: Arc<At>, handle: Arc<dyn Handle>) -> std::result::Result<(), Arc<dyn Handle>> {
+        let Some(later) = self.asks.take(self.id) else { return Err(handle) };
+        let node = held(at.clone(), self.visitor.clone(), Some(Open::File(handle)));
+        later.respond(Ok(Reply::Open { qid: at.qid, iounit: 0, node }));
+        Ok(())
+    }
+
+    /// Refuses.
+    pub fn fail(self, error: Error) {
+        self.asks.answer(self.id, Err(error));
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        drop(self.asks.take(self.id));
+    }
+}
+
 /// Those that wait for their answers: one for each outstanding request at most.
 #[derive(Default)]
 pub(super) struct Asks(Mutex<HashMap<ReqId, Later>>);
@@ -87,6 +149,18 @@ impl Asks {
         let id = later.id();
         lock(&self.0).insert(id, later);
         Ask { visitor, offset, count, data, id, asks: self.clone() }
+    }
+
+    pub(super) fn opening(
+        self: &Arc<Self>,
+        later: Later,
+        visitor: Arc<Visitor>,
+        at: Arc<At>,
+        flags: OpenFlags,
+    ) -> Opening {
+        let id = later.id();
+        lock(&self.0).insert(id, later);
+        Opening { visitor, flags, at, id, asks: self.clone() }
     }
 
     pub(super) fn answer(&self, id: ReqId, result: Result<Reply>) {

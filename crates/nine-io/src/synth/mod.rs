@@ -19,7 +19,10 @@
 //!
 //! - What a reader sees is made at the open and stays as it is until the clunk; lengths are 0, as of pipes.
 //! - A write is a message: whole lines, the last one with or without its end. Its [`Ask`] is answered now or later.
-//! - Files that answer for themselves (data that waits, conversations) open a [`Handle`].
+//! - Files that answer for themselves (data that waits, conversations) open a [`Handle`], at once or later
+//!   ([`Opening`]); the open may make the fid another file's.
+//! - What blocks, or makes something when it is opened or read, is marked ([`File::event`]): programs that walk a whole
+//!   tree leave it alone.
 //! - A directory's entries may come and go ([`Dir::live`]); an open directory shows those of its open.
 //! - The tree's owner has the permissions of a file's first digit, everybody else those of the last.
 //!
@@ -35,10 +38,10 @@ use std::time::Duration;
 
 use nine_proto::{OpenFlags, Result};
 
-use crate::server::Who;
+use crate::server::{ReqId, Who};
 
-pub use ask::Ask;
 use ask::Asks;
+pub use ask::{Ask, Opening};
 
 /// A synthetic tree: the file server.
 pub struct Tree {
@@ -54,7 +57,8 @@ type Owns = Box<dyn Fn(&Who, &[u8]) -> bool + Send + Sync>;
 type Live = Box<dyn Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync>;
 type Text = Box<dyn Fn(&Visitor) -> Vec<u8> + Send + Sync>;
 type OnWrite = Arc<dyn Fn(Ask) + Send + Sync>;
-type OnOpen = Box<dyn Fn(&Arc<Visitor>, OpenFlags) -> Result<Box<dyn Handle>> + Send + Sync>;
+type OnOpen = Box<dyn Fn(Opening) + Send + Sync>;
+type OnCancel = Box<dyn Fn(ReqId) -> bool + Send + Sync>;
 
 /// Who has attached to the tree, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,13 +108,14 @@ pub enum Node {
 /// A file.
 pub struct File {
     mode: u32,
+    event: bool,
     opens: Opens,
 }
 
 /// What an open brings.
 enum Opens {
     Text(Text, Option<OnWrite>),
-    Handle(OnOpen),
+    Handle(OnOpen, OnCancel),
 }
 
 /// An open file that answers for itself; dropped after its clunk. What it does not know is refused.
@@ -123,6 +128,13 @@ pub trait Handle: Send + Sync + 'static {
     /// `ask.data` has been written at `ask.offset`.
     fn write(&self, ask: Ask) {
         ask.fail(nine_proto::Errno::EBADF.into());
+    }
+
+    /// The [`Ask`] of this name is not wanted any more. Whoever has it and says true answers it, with what has become
+    /// of it or EINTR; else that is done here.
+    fn cancel(&self, id: ReqId) -> bool {
+        let _ = id;
+        false
     }
 }
 
@@ -186,14 +198,34 @@ impl Dir {
 impl File {
     /// A file that shows this text, made at each open. Mode 0444.
     pub fn text(text: impl Fn(&Visitor) -> String + Send + Sync + 'static) -> Self {
-        Self { mode: 0o444, opens: Opens::Text(Box::new(move |visitor| text(visitor).into_bytes()), None) }
+        let text = Box::new(move |visitor: &_| text(visitor).into_bytes());
+        Self { mode: 0o444, event: false, opens: Opens::Text(text, None) }
     }
 
     /// A file whose open makes something that answers for itself. Mode 0666.
     pub fn opened(
         open: impl Fn(&Arc<Visitor>, OpenFlags) -> Result<Box<dyn Handle>> + Send + Sync + 'static,
     ) -> Self {
-        Self { mode: 0o666, opens: Opens::Handle(Box::new(open)) }
+        let answer = move |opening: Opening| match open(&opening.visitor, opening.flags) {
+            // Nobody can have flushed it: it is being served.
+            Ok(handle) => drop(opening.opened(handle.into())),
+            Err(error) => opening.fail(error),
+        };
+        Self::opened_later(answer, |_| false)
+    }
+
+    /// A file whose open is answered now or later. Mode 0666. Of an open that is flushed `cancel` is told the name:
+    /// whoever has it and says true answers it; else that is done here.
+    pub fn opened_later(
+        open: impl Fn(Opening) + Send + Sync + 'static,
+        cancel: impl Fn(ReqId) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { mode: 0o666, event: false, opens: Opens::Handle(Box::new(open), Box::new(cancel)) }
+    }
+
+    /// Marked: to open or to read it makes something, takes something away, or waits for ever.
+    pub fn event(self) -> Self {
+        Self { event: true, ..self }
     }
 
     /// Of a text file: what a write does; its owner may write from now on.

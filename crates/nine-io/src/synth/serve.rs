@@ -13,40 +13,37 @@ use super::{Ask, Dir, Handle, Node, OnWrite, Opens, Tree, Visitor};
 use crate::server::{Answer, FileServer, Node as AnyNode, Reply, Req, ReqId, Request};
 
 /// What stands behind a fid.
-struct Held {
+pub(super) struct Held {
     at: Arc<At>,
     visitor: Arc<Visitor>,
     open: Option<Open>,
 }
 
 /// A file by the way to it.
-struct At {
+pub(super) struct At {
     /// `None`: the root.
     parent: Option<Arc<At>>,
     name: Box<[u8]>,
     node: Node,
-    qid: Qid,
+    pub(super) qid: Qid,
 }
 
-enum Open {
+pub(super) enum Open {
     Dir(Vec<(Box<[u8]>, Attr)>),
     File(Arc<dyn Handle>),
 }
 
 impl FileServer for Tree {
     fn serve(&self, req: Req) -> Answer {
-        let asked = match (req.op(), req.node::<Held>()) {
-            (Op::Read { .. } | Op::Write { .. }, Ok(held)) => match &held.open {
-                Some(Open::File(handle)) => Some((handle.clone(), held.visitor.clone())),
-                _ => None,
-            },
-            _ => None,
+        let Ok(here) = req.node::<Held>() else {
+            let result = self.run(&req);
+            return req.now(result);
         };
-        match asked {
-            Some((handle, visitor)) => {
+        match (req.op(), &here.open, &here.at.node) {
+            (Op::Read { .. } | Op::Write { .. }, Some(Open::File(handle)), _) => {
                 let (answer, later) = req.later();
                 let reads = matches!(later.op(), Op::Read { .. });
-                let ask = self.asks.ask(later, visitor);
+                let ask = self.asks.ask(later, here.visitor.clone());
                 if reads {
                     handle.read(ask)
                 } else {
@@ -54,15 +51,31 @@ impl FileServer for Tree {
                 };
                 answer
             }
-            None => {
+            (Op::Open { flags }, _, Node::File(file)) if let Opens::Handle(open, _) = &file.opens => {
+                if let Err(error) = here.at.may_open(&here.visitor, flags) {
+                    return req.now(Err(error));
+                }
+                let (answer, later) = req.later();
+                open(self.asks.opening(later, here.visitor.clone(), here.at.clone(), flags));
+                answer
+            }
+            _ => {
                 let result = self.run(&req);
                 req.now(result)
             }
         }
     }
 
-    fn cancel(&self, id: ReqId, _: Option<&AnyNode>) {
-        self.asks.answer(id, Err(Errno::EINTR.into()));
+    fn cancel(&self, id: ReqId, node: Option<&AnyNode>) {
+        let here = node.and_then(|node| node.downcast_ref::<Held>());
+        let is_taken = here.is_some_and(|here| match (&here.open, &here.at.node) {
+            (Some(Open::File(handle)), _) => handle.cancel(id),
+            (None, Node::File(file)) => matches!(&file.opens, Opens::Handle(_, cancel) if cancel(id)),
+            _ => false,
+        });
+        if !is_taken {
+            self.asks.answer(id, Err(Errno::EINTR.into()));
+        }
     }
 }
 
@@ -128,15 +141,8 @@ impl Tree {
     }
 
     fn open(&self, at: &Arc<At>, visitor: &Arc<Visitor>, flags: OpenFlags) -> Result<Open> {
-        let exec = if flags.has(OpenFlags::EXEC) { 1 } else { 0 };
-        let reads = if flags.reads() { 4 } else { 0 };
-        let writes = if flags.writes() || flags.has(OpenFlags::TRUNC) { 2 } else { 0 };
-        at.may(visitor, if exec != 0 { exec } else { reads } | writes)?;
-        if flags.has(OpenFlags::RCLOSE) {
-            return Err(Errno::EPERM.into());
-        }
+        at.may_open(visitor, flags)?;
         match &at.node {
-            Node::Dir(_) if flags.changes() => Err(Errno::EISDIR.into()),
             Node::Dir(dir) => {
                 let entries = dir.entries(visitor).into_iter().map(|(name, node)| {
                     let at = At::child(at, name.as_bytes(), node);
@@ -145,14 +151,13 @@ impl Tree {
                 });
                 Ok(Open::Dir(entries.collect()))
             }
-            Node::File(_) if flags.has(OpenFlags::DIRECTORY) => Err(Errno::ENOTDIR.into()),
-            Node::File(file) => Ok(Open::File(match &file.opens {
+            Node::File(file) => match &file.opens {
                 Opens::Text(text, on_write) => {
                     let text = if flags.reads() { text(visitor).into() } else { Bytes::new() };
-                    Arc::new(TextHandle { text, on_write: on_write.clone() })
+                    Ok(Open::File(Arc::new(TextHandle { text, on_write: on_write.clone() })))
                 }
-                Opens::Handle(open) => open(visitor, flags)?.into(),
-            })),
+                Opens::Handle(..) => Err(Errno::EIO.into()),
+            },
         }
     }
 
@@ -192,7 +197,7 @@ impl Tree {
     }
 }
 
-fn held(at: Arc<At>, visitor: Arc<Visitor>, open: Option<Open>) -> AnyNode {
+pub(super) fn held(at: Arc<At>, visitor: Arc<Visitor>, open: Option<Open>) -> AnyNode {
     Arc::new(Held { at, visitor, open })
 }
 
@@ -206,7 +211,11 @@ impl At {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(parent.qid.path);
         hasher.write(name);
-        let ty = if let Node::Dir(_) = node { Qid::DIR } else { Qid::FILE };
+        let ty = match &node {
+            Node::Dir(_) => Qid::DIR,
+            Node::File(file) if file.event => Qid::EVENT,
+            Node::File(_) => Qid::FILE,
+        };
         let qid = Qid { ty, vers: 0, path: hasher.finish() & (u64::MAX >> 16) };
         Self { parent: Some(parent.clone()), name: name.into(), node, qid }
     }
@@ -219,6 +228,25 @@ impl At {
         self.may(visitor, 1)?;
         let node = dir.entry(name, visitor).ok_or(Errno::ENOENT)?;
         Ok(Arc::new(At::child(self, name, node)))
+    }
+
+    /// The file that is found by these names from the directory of this one.
+    pub(super) fn beside(&self, names: &[&str], visitor: &Visitor) -> Result<Arc<At>> {
+        let parent = self.parent.clone().ok_or(Errno::ENOENT)?;
+        names.iter().try_fold(parent, |at, name| at.walk(name.as_bytes(), visitor))
+    }
+
+    fn may_open(&self, visitor: &Visitor, flags: OpenFlags) -> Result<()> {
+        let exec = if flags.has(OpenFlags::EXEC) { 1 } else { 0 };
+        let reads = if flags.reads() { 4 } else { 0 };
+        let writes = if flags.writes() || flags.has(OpenFlags::TRUNC) { 2 } else { 0 };
+        self.may(visitor, if exec != 0 { exec } else { reads } | writes)?;
+        match &self.node {
+            _ if flags.has(OpenFlags::RCLOSE) => Err(Errno::EPERM.into()),
+            Node::Dir(_) if flags.changes() => Err(Errno::EISDIR.into()),
+            Node::File(_) if flags.has(OpenFlags::DIRECTORY) => Err(Errno::ENOTDIR.into()),
+            _ => Ok(()),
+        }
     }
 
     fn mode(&self) -> u32 {

@@ -4,7 +4,7 @@
 //! [`Driver`] for modules that have a time.
 //!
 //! ```text
-//! clone        opening it makes a pipe; what is open then is its ctl
+//! clone        opening it makes a pipe; what is open then is N/ctl
 //! N/data       one end: a write is a message, a read ends where one ends
 //! N/data1      the other
 //! N/ctl        reads as the number N; takes the texts of a stream, for the end data
@@ -24,15 +24,14 @@
 mod due;
 mod pair;
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::server::{Answer, FileServer, Node, Req, ReqId};
-use nine_io::synth::{self, Ask, Dir, File, Handle, Tree};
+use nine_io::synth::{self, Ask, Dir, File, Handle, Opening, Tree};
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
@@ -67,8 +66,6 @@ struct Shared {
     /// Bytes that the modules of all of them may hold.
     modules: AtomicUsize,
     table: Mutex<Table>,
-    /// Where the requests are that wait, for who flushes them.
-    waiting: Mutex<HashMap<ReqId, Weak<Pair>>>,
     due: Due,
 }
 
@@ -77,11 +74,6 @@ struct Table {
     /// The number of the pipe that is made next.
     next: u64,
     pipes: BTreeMap<u64, (Weak<Pair>, synth::Node)>,
-}
-
-thread_local! {
-    /// The request that is being served on this thread: an [`Ask`] does not say which one it is.
-    static SERVED: Cell<Option<ReqId>> = const { Cell::new(None) };
 }
 
 impl Pipes {
@@ -97,12 +89,11 @@ impl Pipes {
             most,
             modules: AtomicUsize::new(0),
             table: Mutex::default(),
-            waiting: Mutex::default(),
             due: Due::default(),
         });
         let (clones, lists) = (shared.clone(), shared.clone());
         let root = Dir::new()
-            .file("clone", File::opened(move |_, _| clones.clone_pipe().map(|ctl| Box::new(ctl) as _)))
+            .file("clone", File::opened_later(move |opening| clones.clone_pipe(opening), |_| false).event())
             .live(move |_| {
                 let table = lock(&lists.table);
                 table.pipes.iter().map(|(number, (_, dir))| (number.to_string(), dir.clone())).collect()
@@ -118,40 +109,37 @@ impl Pipes {
 
     /// Reads and writes that wait.
     pub fn waiting(&self) -> usize {
-        lock(&self.shared.waiting).len()
+        let pairs: Vec<_> = lock(&self.shared.table).pipes.values().map(|(pair, _)| pair.clone()).collect();
+        pairs.iter().filter_map(Weak::upgrade).map(|pair| pair.waiting()).sum()
     }
 }
 
 impl FileServer for Pipes {
     fn serve(&self, req: Req) -> Answer {
-        SERVED.set(Some(req.id()));
         self.tree.serve(req)
     }
 
-    /// A read or a write that waits is taken out of its queue and has done nothing; one that is being answered is left
-    /// to whoever does that.
-    fn cancel(&self, id: ReqId, _: Option<&Node>) {
-        let pair = lock(&self.shared.waiting).remove(&id);
-        if let Some(pair) = pair.and_then(|pair| pair.upgrade()) {
-            pair.cancel(id);
-        }
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        self.tree.cancel(id, node);
     }
 }
 
 impl Shared {
-    /// Makes a pipe, and its ctl.
-    fn clone_pipe(self: &Arc<Self>) -> Result<Ctl> {
+    /// Makes a pipe: what is opened is its ctl.
+    fn clone_pipe(self: &Arc<Self>, opening: Opening) {
         let mut table = lock(&self.table);
         if table.pipes.len() >= self.most {
             let text = format!("there are {} pipes, and no more may be", self.most);
-            return Err(Error::new(Errno::ENFILE, text));
+            return opening.fail(Error::new(Errno::ENFILE, text));
         }
         let number = table.next;
         table.next += 1;
         let pair = Pair::new(self, number);
         table.pipes.insert(number, (Arc::downgrade(&pair), directory(&pair).into()));
         drop(table);
-        Ok(Ctl::new(pair, Which::Data))
+        let ctl = Arc::new(Ctl::new(pair, Which::Data));
+        // Nobody can have flushed it: it is being served.
+        let _ = opening.becomes(&[&number.to_string(), "ctl"], ctl);
     }
 
     fn pair(&self, number: u64) -> Option<Arc<Pair>> {
@@ -170,7 +158,7 @@ impl Shared {
 fn directory(pair: &Arc<Pair>) -> Dir {
     let data = |which| {
         let pair = Arc::downgrade(pair);
-        File::opened(move |_, _| Data::open(there(&pair)?, which).map(|data| Box::new(data) as _))
+        File::opened(move |_, _| Data::open(there(&pair)?, which).map(|data| Box::new(data) as _)).event()
     };
     let ctl = |which| {
         let pair = Arc::downgrade(pair);
@@ -207,11 +195,16 @@ impl Handle for Data {
         if ask.count == 0 {
             return ask.give(Bytes::new());
         }
-        self.pair.read(self.which, served(), ask);
+        self.pair.read(self.which, ask);
     }
 
     fn write(&self, ask: Ask) {
-        self.pair.write(self.which, served(), ask);
+        self.pair.write(self.which, ask);
+    }
+
+    fn cancel(&self, id: ReqId) -> bool {
+        self.pair.cancel(id);
+        true
     }
 }
 
@@ -219,11 +212,6 @@ impl Drop for Data {
     fn drop(&mut self) {
         self.pair.close(self.which);
     }
-}
-
-/// The request that is being served.
-fn served() -> ReqId {
-    SERVED.get().expect("a handle is asked by `serve`, on its thread")
 }
 
 /// An open `ctl`, `ctl1` or `clone`.

@@ -44,8 +44,8 @@ struct End {
     stream: Stream,
     /// How often its data file is open; `None`: it was, and is not any more.
     opens: Option<u32>,
-    reads: VecDeque<(ReqId, Ask)>,
-    writes: VecDeque<(ReqId, Ask)>,
+    reads: VecDeque<Ask>,
+    writes: VecDeque<Ask>,
     /// What its modules may hold.
     modules: Vec<Charge>,
 }
@@ -70,7 +70,7 @@ impl Drop for Charge {
 }
 
 /// Answers that are given when nothing is locked: of a read its bytes, of a write none.
-type Answers = Vec<(ReqId, Ask, Result<Option<Bytes>>)>;
+type Answers = Vec<(Ask, Result<Option<Bytes>>)>;
 
 impl Pair {
     pub(super) fn new(shared: &Arc<Shared>, number: u64) -> Arc<Self> {
@@ -103,27 +103,27 @@ impl Pair {
         });
     }
 
-    pub(super) fn read(self: &Arc<Self>, which: Which, id: ReqId, ask: Ask) {
-        self.expect(id);
-        self.with(|state, _| state.ends[which as usize].reads.push_back((id, ask)));
+    pub(super) fn read(&self, which: Which, ask: Ask) {
+        self.with(|state, _| state.ends[which as usize].reads.push_back(ask));
     }
 
-    pub(super) fn write(self: &Arc<Self>, which: Which, id: ReqId, ask: Ask) {
-        self.expect(id);
-        self.with(|state, _| state.ends[which as usize].writes.push_back((id, ask)));
+    pub(super) fn write(&self, which: Which, ask: Ask) {
+        self.with(|state, _| state.ends[which as usize].writes.push_back(ask));
     }
 
-    fn expect(self: &Arc<Self>, id: ReqId) {
-        lock(&self.shared.waiting).insert(id, Arc::downgrade(self));
+    /// Requests that wait.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.state).ends.iter().map(|end| end.reads.len() + end.writes.len()).sum()
     }
 
-    /// Nobody wants the answer to this request any more. Those behind it may go on.
+    /// Nobody wants the answer to this request any more: if it waits it has done nothing, and those behind it may go
+    /// on; if it is being answered, that is left to whoever does so.
     pub(super) fn cancel(&self, id: ReqId) {
         self.with(|state, answers| {
             for queue in state.ends.iter_mut().flat_map(|end| [&mut end.reads, &mut end.writes]) {
-                let at = queue.iter().position(|(of, _)| *of == id);
+                let at = queue.iter().position(|ask| ask.id() == id);
                 let gone = at.and_then(|at| queue.remove(at));
-                answers.extend(gone.map(|(id, ask)| (id, ask, Err(Errno::EINTR.into()))));
+                answers.extend(gone.map(|ask| (ask, Err(Errno::EINTR.into()))));
             }
         });
     }
@@ -189,11 +189,7 @@ impl Pair {
         self.shared.due.change(self.number, state.due, due);
         state.due = due;
         drop(state);
-        if !answers.is_empty() {
-            let mut waiting = lock(&self.shared.waiting);
-            answers.iter().for_each(|(id, ..)| drop(waiting.remove(id)));
-        }
-        for (_, ask, answer) in answers {
+        for (ask, answer) in answers {
             match answer {
                 Ok(Some(bytes)) => ask.give(bytes),
                 Ok(None) => ask.done(Ok(())),
@@ -235,7 +231,7 @@ impl End {
 
     /// Writes what there is room for.
     fn put(&mut self, answers: &mut Answers) {
-        while let Some((_, ask)) = self.writes.front() {
+        while let Some(ask) = self.writes.front() {
             let mut message = Chain::from(Block::from(ask.data.clone()));
             message.end_message();
             let written = match self.stream.try_put(message) {
@@ -243,13 +239,13 @@ impl End {
                 Err((_, Some(fault))) => Err(said(Errno::EPIPE, &fault)),
                 Err((_, None)) => return,
             };
-            answers.extend(self.writes.pop_front().map(|(id, ask)| (id, ask, written)));
+            answers.extend(self.writes.pop_front().map(|ask| (ask, written)));
         }
     }
 
     /// Reads what has come: up to where a message ends.
     fn take(&mut self, answers: &mut Answers) {
-        while let Some((_, ask)) = self.reads.front() {
+        while let Some(ask) = self.reads.front() {
             let (bytes, blocks) = self.stream.waiting();
             if blocks == 0 && !self.stream.is_ending() {
                 return;
@@ -264,7 +260,7 @@ impl End {
                 Poll::Ready(Err(fault)) => Err(said(Errno::EIO, &fault)),
                 Poll::Pending => return,
             };
-            answers.extend(self.reads.pop_front().map(|(id, ask)| (id, ask, read)));
+            answers.extend(self.reads.pop_front().map(|ask| (ask, read)));
         }
     }
 }
