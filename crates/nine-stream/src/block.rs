@@ -103,13 +103,20 @@ impl Block {
 
     /// Takes the first `n` bytes (or all) into a block of their own in the same memory, without the delimiter.
     pub fn split_to(&mut self, n: usize) -> Self {
+        let mut first = self.share();
+        first.wp = self.rp + n.min(self.len());
+        first.delim = false;
+        self.rp = first.wp;
+        first
+    }
+
+    /// The same bytes once more, in the same memory.
+    pub fn share(&self) -> Self {
         let memory = match &self.memory {
             Held::Pool(memory) => Held::Pool(memory.clone()),
             Held::Bytes(bytes) => Held::Bytes(bytes.clone()),
         };
-        let (rp, wp) = (self.rp, self.rp + n.min(self.len()));
-        self.rp = wp;
-        Self { memory, rp, wp, delim: false }
+        Self { memory, rp: self.rp, wp: self.wp, delim: self.delim }
     }
 
     fn own(&mut self, range: Range<usize>) -> Option<&mut [u8]> {

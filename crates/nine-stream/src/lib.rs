@@ -31,6 +31,7 @@ pub use many::{Driver, Limits, Many, Side, many};
 pub use module::{Control, Fault, Halves, Module, ModuleKind, Modules, Next, Pass};
 pub use pipe::pipe;
 pub use pool::{Alloc, CLASSES, Pool};
+pub use port::{Putting, Reading};
 pub use queue::{Limit, Queue};
 pub use stream::{DEEPEST, Device, Make, Stream};
 

@@ -55,6 +55,12 @@ pub trait Module: Send {
         false
     }
 
+    /// Whether, closed, it still needs what comes the other way (acknowledgements): until it does not, that way lives
+    /// on below the process that has gone. It has a [`Module::deadline`] then, so that it ends by itself.
+    fn hears(&self) -> bool {
+        false
+    }
+
     /// Nothing more will be put: passes on what it still holds. An error where something is missing, and who reads is
     /// told.
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
@@ -123,6 +129,22 @@ impl Next<'_, '_> {
         if let Some(chain) = refused {
             self.queue.force(chain);
         }
+    }
+
+    /// Passes a chain on if it is taken now; else it comes back, and [`Module::resume`] is called when there is room.
+    /// For modules that must be put to also while nothing is taken behind them: one with a window, which hears
+    /// acknowledgements.
+    pub fn try_put(&mut self, chain: impl Into<Chain>) -> Result<(), Chain> {
+        let chain = chain.into();
+        match self.queue.is_empty() {
+            true => pass(self.rest, self.run, chain),
+            false => Err(chain),
+        }
+    }
+
+    /// This direction ends here in good order: what has been passed on arrives, then the end.
+    pub fn finish(&mut self) {
+        self.run.after.finished = true;
     }
 
     /// Whether something waits in this module's queue: a module that makes much of little stops here, and goes on in

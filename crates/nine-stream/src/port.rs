@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use core::future::{Future, poll_fn};
 use core::mem;
 use core::pin::pin;
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 
 use crate::block::{Block, Chain};
@@ -157,7 +157,7 @@ pub(crate) struct Port {
     /// What is written here.
     pub(crate) to: Arc<Way>,
     pub(crate) pool: Pool,
-    writers: Mutex<Writers>,
+    writers: Arc<Mutex<Writers>>,
 }
 
 #[derive(Default)]
@@ -168,7 +168,7 @@ struct Writers {
 
 impl Port {
     pub(crate) fn new(store: Arc<Store>, from: Arc<Way>, to: Arc<Way>, pool: Pool) -> Self {
-        Self { store, from, to, pool, writers: Mutex::default() }
+        Self { store, from, to, pool, writers: Arc::default() }
     }
 
     /// Reads into `buf`: as much as it holds, or up to where a message ends. 0: an empty message, or the end.
@@ -275,20 +275,21 @@ impl Port {
     }
 
     async fn turn(&self) -> Writing<'_> {
-        let mut writing = Writing { port: self, ticket: None, has: false, mid: false, watches: false };
-        poll_fn(|cx| {
-            let mut writers = lock(&self.writers);
-            if writers.writing || !writers.waiting.is_turn(&writing.ticket) {
-                writers.waiting.wait(&mut writing.ticket, cx.waker());
-                return Poll::Pending;
-            }
-            writers.waiting.leave(&mut writing.ticket);
-            writers.writing = true;
-            writing.has = true;
-            Poll::Ready(())
-        })
-        .await;
+        let turn = Turn { writers: self.writers.clone(), ticket: None, has: false };
+        let mut writing = Writing { port: self, mid: false, watches: false, turn };
+        poll_fn(|cx| writing.turn.poll(cx.waker())).await;
         writing
+    }
+
+    /// Who reads here from now on, poll by poll.
+    pub(crate) fn reading(&self) -> Reading {
+        Reading { store: self.store.clone(), from: self.from.clone(), ticket: None }
+    }
+
+    /// Who puts here from now on, poll by poll; a process takes turns with others that write.
+    pub(crate) fn putting(&self, takes_turns: bool) -> Putting {
+        let turn = || Turn { writers: self.writers.clone(), ticket: None, has: false };
+        Putting { to: self.to.clone(), turn: takes_turns.then(turn), ticket: None }
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
@@ -315,14 +316,116 @@ impl Drop for Reader<'_> {
     }
 }
 
+/// A reader that keeps its place between polls: of those who wait at one end it is the one to be served in its turn,
+/// and is woken once there is something. It leaves its place when it is dropped, and keeps nothing open.
+pub struct Reading {
+    store: Arc<Store>,
+    from: Arc<Way>,
+    ticket: Ticket,
+}
+
+impl Reading {
+    /// `want` bytes, or as many as there are before a message ends; with `None` the first block. `Ok(None)`: the end;
+    /// after some of these the end is an error, and at once if the stream was hung up for one.
+    pub fn poll(&mut self, cx: &mut Context<'_>, want: Option<usize>) -> Poll<Result<Option<Chain>, Fault>> {
+        let (taken, relieved) = self.store.poll_take(Some(cx.waker()), &mut self.ticket, want);
+        if relieved {
+            self.from.pump();
+        }
+        taken.map_ok(|taken| match taken {
+            Taken::Blocks(chain) => Some(chain),
+            Taken::End => None,
+        })
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.store.leave(&mut self.ticket);
+    }
+}
+
+/// A writer that keeps its place between polls, as [`Reading`] does. A chain is put whole or not at all, so giving up
+/// harms nobody.
+pub struct Putting {
+    to: Arc<Way>,
+    turn: Option<Turn>,
+    ticket: Ticket,
+}
+
+impl Putting {
+    /// Puts `chain`, which is taken out of the option when it is done, or gone with an error. While it is there the
+    /// writer has its turn: who gives up without an end drops this.
+    pub fn poll(&mut self, cx: &mut Context<'_>, chain: &mut Option<Chain>) -> Poll<Result<(), Fault>> {
+        if let Some(turn) = &mut self.turn
+            && turn.poll(cx.waker()).is_pending()
+        {
+            return Poll::Pending;
+        }
+        let mut after = After::default();
+        let polled = self.to.poll_put(cx.waker(), chain, &mut self.ticket, &mut after);
+        after.wake();
+        if polled.is_ready() {
+            self.turn.iter_mut().for_each(Turn::leave);
+        }
+        polled.map_err(hungup)
+    }
+}
+
+impl Drop for Putting {
+    fn drop(&mut self) {
+        self.to.leave(&mut self.ticket);
+    }
+}
+
+/// A place among those who write at one end, or their turn; left when it is dropped.
+struct Turn {
+    writers: Arc<Mutex<Writers>>,
+    ticket: Ticket,
+    has: bool,
+}
+
+impl Turn {
+    fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        if self.has {
+            return Poll::Ready(());
+        }
+        let mut writers = lock(&self.writers);
+        if writers.writing || !writers.waiting.is_turn(&self.ticket) {
+            writers.waiting.wait(&mut self.ticket, waker);
+            return Poll::Pending;
+        }
+        writers.waiting.leave(&mut self.ticket);
+        writers.writing = true;
+        self.has = true;
+        Poll::Ready(())
+    }
+
+    fn leave(&mut self) {
+        let mut writers = lock(&self.writers);
+        let had = mem::take(&mut self.has);
+        writers.writing &= !had;
+        let left = writers.waiting.leave(&mut self.ticket);
+        let next = if left || had { writers.waiting.first() } else { None };
+        drop(writers);
+        wake(next);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 /// Who writes, or waits to.
 struct Writing<'p> {
     port: &'p Port,
-    ticket: Ticket,
-    has: bool,
     mid: bool,
     /// It has waited for the end, too.
     watches: bool,
+    /// Left last.
+    turn: Turn,
 }
 
 impl Drop for Writing<'_> {
@@ -333,17 +436,26 @@ impl Drop for Writing<'_> {
         if self.watches {
             self.port.to.forget_watcher();
         }
-        let mut writers = lock(&self.port.writers);
-        writers.writing &= !self.has;
-        let left = writers.waiting.leave(&mut self.ticket);
-        let next = if left || self.has { writers.waiting.first() } else { None };
-        drop(writers);
-        wake(next);
     }
 }
 
 fn half() -> Fault {
     Fault::new("a write was given up in the middle of a message")
+}
+
+/// The end of a direction whose reader has gone while a module below still listens.
+pub(crate) struct Swallow;
+
+impl End for Swallow {
+    fn put(&mut self, _: Chain, _: &mut After) -> Result<(), Chain> {
+        Ok(())
+    }
+
+    fn hangup(&mut self, _: &Hangup, _: &mut After) {}
+
+    fn is_full(&self) -> bool {
+        false
+    }
 }
 
 /// The end of a direction that goes on in another one: the way in which pipes are joined.

@@ -8,9 +8,9 @@ use core::task::Poll;
 use core::time::Duration;
 
 use crate::block::{Block, Chain};
-use crate::module::{Control, Fault, Modules};
+use crate::module::{Control, Fault, Halves, Modules};
 use crate::pool::Pool;
-use crate::port::{Port, Store, ToStore};
+use crate::port::{Port, Putting, Reading, Store, ToStore};
 use crate::queue::Limit;
 use crate::way::{After, Clock, Link, Way, hungup};
 
@@ -100,6 +100,16 @@ impl Stream {
         self.0.port.try_put(chain.into())
     }
 
+    /// Who reads, poll by poll.
+    pub fn reading(&self) -> Reading {
+        self.0.port.reading()
+    }
+
+    /// Who writes, poll by poll, in turns with all others.
+    pub fn putting(&self) -> Putting {
+        self.0.port.putting(true)
+    }
+
     /// Memory for blocks.
     pub fn pool(&self) -> &Pool {
         &self.0.port.pool
@@ -123,6 +133,20 @@ impl Stream {
     /// Puts a module on top. Refused while a message is under way, or blocks wait in a module, and beyond [`DEEPEST`].
     pub fn push(&self, words: &str) -> Result<(), Fault> {
         let (name, halves) = self.0.modules.open(words)?;
+        self.put_on_top(name, halves, |names| self.0.modules.fits(words, names))
+    }
+
+    /// [`Stream::push`] of an instance that somebody has made.
+    pub fn push_halves(&self, name: &'static str, halves: Halves) -> Result<(), Fault> {
+        self.put_on_top(name, halves, |_| Ok(()))
+    }
+
+    fn put_on_top(
+        &self,
+        name: &'static str,
+        halves: Halves,
+        fits: impl FnOnce(&mut dyn Iterator<Item = &'static str>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         let mut down = self.0.port.to.lock();
         let mut up = self.0.port.from.lock();
         if down.is_ending() || up.is_ending() {
@@ -131,7 +155,7 @@ impl Stream {
         if down.links().len() >= DEEPEST {
             return Err(Fault::new(format!("there are {DEEPEST} modules, and no more may be")));
         }
-        self.0.modules.fits(words, down.names().map(|(name, _)| name))?;
+        fits(&mut down.names().map(|(name, _)| name))?;
         if down.is_busy() || up.is_busy() {
             return Err(Fault::new("a message is under way"));
         }
@@ -167,7 +191,9 @@ impl Stream {
     pub fn hangup(&self) {
         let mut after = After::default();
         self.0.port.to.hangup(None, &mut after);
-        self.0.port.from.stop(&mut after);
+        if !self.0.port.from.listen_on(&mut after) {
+            self.0.port.from.stop(&mut after);
+        }
         after.wake();
     }
 
@@ -260,7 +286,9 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let mut after = After::default();
         self.port.to.hangup(None, &mut after);
-        self.port.from.abandon(&mut after);
+        if !self.port.from.listen_on(&mut after) {
+            self.port.from.abandon(&mut after);
+        }
         after.wake();
         self.port.store.clear();
     }
@@ -303,6 +331,16 @@ impl Device {
     /// Bytes and blocks that wait to be taken.
     pub fn waiting(&self) -> (usize, usize) {
         self.0.store.counts()
+    }
+
+    /// Who takes what the process puts, poll by poll.
+    pub fn reading(&self) -> Reading {
+        self.0.reading()
+    }
+
+    /// Who carries up, poll by poll.
+    pub fn putting(&self) -> Putting {
+        self.0.putting(false)
     }
 
     /// When a module wants [`Device::tick`] to be called.

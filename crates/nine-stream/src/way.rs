@@ -22,6 +22,7 @@ use core::time::Duration;
 use crate::block::Chain;
 use crate::lock::{Mutex, MutexGuard, lock};
 use crate::module::{Control, Fault, Module, Next};
+use crate::port::Swallow;
 use crate::queue::{Limit, Queue};
 use crate::wait::{Ticket, Waiters, wake};
 
@@ -56,6 +57,8 @@ pub(crate) struct After {
     pub(crate) gone: bool,
     /// The other direction is to be pumped.
     pub(crate) kicked: bool,
+    /// The direction ends in good order.
+    pub(crate) finished: bool,
     /// Other directions that are to be ended when nothing is locked: for an error, or because nobody wants what comes
     /// out.
     ended: Vec<(Arc<Way>, Hangup)>,
@@ -96,6 +99,8 @@ pub(crate) struct State {
     closed: usize,
     /// A message has begun and not ended.
     mid: bool,
+    /// Nobody reads what comes out, but a module listens as long as the other direction lives.
+    listens: bool,
     /// The other direction.
     other: Weak<Way>,
     /// The direction that ends in this one and in nothing else: it hangs up with it.
@@ -178,6 +183,7 @@ impl Way {
                 closing: false,
                 closed: 0,
                 mid: false,
+                listens: false,
                 other: Weak::new(),
                 feeder: Weak::new(),
                 watcher: None,
@@ -305,7 +311,12 @@ impl Way {
                 self.close(&mut state, &mut after);
             }
         }
+        let over =
+            state.listens && state.other.upgrade().is_none_or(|other| other.ended.load(Ordering::SeqCst));
         drop(state);
+        if over {
+            self.abandon(&mut after);
+        }
         after.wake();
     }
 
@@ -367,6 +378,22 @@ impl Way {
         let mut state = self.lock();
         state.closed = state.links.len();
         self.close(&mut state, after);
+    }
+
+    /// Nobody reads what comes out any more. Where a module of the other direction, which is closing, waits for what
+    /// comes here, it still comes here until that has ended, and `true` is said.
+    pub(crate) fn listen_on(&self, after: &mut After) -> bool {
+        let other = self.lock().other.upgrade();
+        if !other.is_some_and(|other| other.lock().hears()) {
+            return false;
+        }
+        let mut state = self.lock();
+        if state.hungup.is_none() {
+            state.listens = true;
+            core::mem::replace(&mut state.end, Box::new(Swallow)).hangup(&None, after);
+            after.wakes.extend(self.me.upgrade().map(Waker::from));
+        }
+        true
     }
 
     /// Nobody wants what comes out.
@@ -484,12 +511,15 @@ impl Way {
         f: impl FnOnce(&mut [Link], &mut Run<'_>) -> T,
     ) -> T {
         // What asks for something to be done asks it of this direction, and may run below another one.
-        let outer =
-            (after.fault.take(), core::mem::take(&mut after.gone), core::mem::take(&mut after.kicked));
+        let asked = |after: &mut After| {
+            let take = core::mem::take::<bool>;
+            (after.fault.take(), take(&mut after.gone), take(&mut after.kicked), take(&mut after.finished))
+        };
+        let outer = asked(after);
         let State { links, end, .. } = state;
         let done = f(links, &mut Run { end: &mut **end, clock: &*self.clock, after });
-        let (fault, gone, kicked) = (after.fault.take(), after.gone, after.kicked);
-        (after.fault, after.gone, after.kicked) = outer;
+        let (fault, gone, kicked, finished) = asked(after);
+        (after.fault, after.gone, after.kicked, after.finished) = outer;
         let other = if kicked || fault.is_some() { state.other.upgrade() } else { None };
         if let Some(fault) = fault {
             after.ended.extend(other.clone().map(|other| (other, Some(fault.clone()))));
@@ -499,6 +529,9 @@ impl Way {
             self.end(state, None, after);
         }
         after.wakes.extend(other.filter(|_| kicked).map(Waker::from));
+        if finished && !state.is_ending() {
+            self.close(state, after);
+        }
         done
     }
 }
@@ -534,6 +567,11 @@ impl State {
     /// Whether something waits in a module. After the end nothing does: it will go nowhere.
     pub(crate) fn is_holding(&self) -> bool {
         self.hungup.is_none() && self.links.iter().any(|link| !link.queue.is_empty() || link.module.holds())
+    }
+
+    /// Whether a module still has something that depends on what the other direction brings.
+    fn hears(&self) -> bool {
+        self.hungup.is_none() && self.links.iter().any(|link| link.module.hears())
     }
 
     fn all_waiting(&mut self) -> impl Iterator<Item = Waker> {

@@ -15,7 +15,14 @@ pub struct Task<'t, T> {
 }
 
 #[derive(Default)]
-struct Woken(AtomicU32);
+pub struct Woken(AtomicU32);
+
+impl Woken {
+    /// How often.
+    pub fn wakes(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {

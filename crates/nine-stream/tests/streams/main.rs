@@ -6,6 +6,7 @@ mod hands;
 mod long;
 mod many;
 mod modules;
+mod polls;
 mod pools;
 mod queues;
 mod turns;
