@@ -10,6 +10,7 @@ mod end;
 mod env;
 pub mod lock;
 pub mod modules;
+pub mod nonet;
 mod pipe;
 mod poll;
 pub mod rt;

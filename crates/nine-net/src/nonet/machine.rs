@@ -1,0 +1,1041 @@
+//! One end of a nonet conversation, without a clock and without a link (`docs/nonet.md`).
+//!
+//! In: packets that have come, messages to be sent, the time. Out: packets to be sent, messages that have come, when to
+//! ask again. `handle` takes events, `poll_*` gives effects.
+//!
+//! Always holds: messages come out once and in order; at most [`MESSAGES`] are under way; of what has come and was not
+//! taken there are at most [`HELD`] bytes and one message; what does not fit is dropped and counted, and has changed
+//! nothing; an end that hears nothing comes to its end by itself.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use nine_stream::{Block, Fault};
+
+use super::packet::{ACKME, HANGUP, HEADER, Header, MESSAGE_MAX, Medium, NEWCALL, RESET, SERVICE};
+
+/// Messages that are under way at once: half of their numbers.
+pub const MESSAGES: usize = 128;
+/// Bytes that wait for the process from which on nothing is acknowledged.
+pub const WITHHELD: usize = 16 << 10;
+/// Bytes that have come and were not taken, with [`OVERHEAD`] for each message. Beyond it packets are dropped.
+pub const HELD: usize = 256 << 10;
+/// What keeping a message takes beside its bytes.
+const OVERHEAD: usize = 128;
+/// Bytes under way at once.
+const WINDOW: usize = 256 << 10;
+/// The first time after which a message is sent again, and the longest.
+pub const RESEND_MAX: Duration = Duration::from_millis(250);
+/// The shortest one.
+const RESEND_MIN: Duration = Duration::from_millis(5);
+/// How long an acknowledgement waits for a message that takes it along.
+const ACK_DELAY: Duration = Duration::from_millis(1);
+/// Acknowledgements that wait for nothing.
+const ACKS: usize = 2;
+/// Acknowledged messages behind one that was not, which is sent again then.
+const OVERTAKEN: usize = 3;
+/// How often a message is sent again.
+const TRIES: u32 = 100;
+/// How often a hang-up is said.
+const HANGUPS: u32 = 10;
+
+/// What has happened, for `status` and for tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages that were sent.
+    pub sent: u64,
+    /// Messages that have come, in order.
+    pub received: u64,
+    /// Messages that were sent again.
+    pub resent: u64,
+    /// Packets that did not fit: of another circuit, with a wrong sum, too long, or out of order.
+    pub bad: u64,
+    /// Packets of messages that had come already.
+    pub old: u64,
+    /// Packets for which there was no room.
+    pub full: u64,
+}
+
+/// See the module.
+pub struct Nonet {
+    medium: Medium,
+    /// Of packets that leave.
+    circuit: u32,
+    /// The other end has not been heard of.
+    calling: bool,
+    counts: Counts,
+
+    /// Messages from the first that is not acknowledged.
+    out: VecDeque<Out>,
+    /// The number of the first of them, not cut to eight bits.
+    first: u64,
+    /// The message that is being sent for the first time, and how much of it was.
+    fresh: (u64, usize),
+    /// How much of the first message was sent again, if it is being sent.
+    again: Option<usize>,
+    /// Bytes of messages that are not acknowledged.
+    bytes: usize,
+    /// Bytes that may be.
+    window: usize,
+    /// Messages of `out` that are acknowledged.
+    overtaking: usize,
+    /// When the first message, or a hang-up, is sent again.
+    due: Duration,
+    /// How often it was, since the other end was heard.
+    tries: u32,
+    /// How often it was, since something was acknowledged.
+    doubled: u32,
+    smooth: Option<Duration>,
+    vary: Duration,
+
+    /// What has come from the message on that is expected next, `None` where nothing has.
+    joins: VecDeque<Option<Join>>,
+    /// Its number.
+    expected: u64,
+    /// Messages in order.
+    ready: VecDeque<Block>,
+    /// Nobody wants them.
+    deaf: bool,
+    /// Bytes of these, and of all that has come, with overheads.
+    waiting: usize,
+    held: usize,
+    /// Numbers to be acknowledged.
+    acks: VecDeque<u8>,
+    acked: u8,
+    ack_due: Duration,
+    /// The other end wants to hear something.
+    asked: bool,
+
+    /// We want no more.
+    closing: bool,
+    /// The other end wants no more.
+    hungup: bool,
+    /// How often we have said so.
+    hangups: u32,
+    /// A last packet that waits for no answer.
+    farewell: bool,
+    over: Option<Result<(), Fault>>,
+}
+
+struct Out {
+    data: Block,
+    /// When its last packet left.
+    sent: Option<Duration>,
+    resent: bool,
+    acked: bool,
+}
+
+struct Join {
+    total: usize,
+    data: Vec<u8>,
+}
+
+impl Join {
+    fn is_whole(&self) -> bool {
+        self.data.len() == self.total
+    }
+
+    fn cost(&self) -> usize {
+        self.data.len() + OVERHEAD
+    }
+}
+
+impl Nonet {
+    /// The caller's end, in an even circuit. `words` are `SERVICE USER`, of one packet.
+    pub fn call(medium: Medium, circuit: u32, words: Vec<u8>) -> Self {
+        let mut call = Self::new(medium, circuit, 1);
+        call.calling = true;
+        call.send(words.into());
+        call
+    }
+
+    /// The callee's end: the call was accepted.
+    pub fn answer(medium: Medium, circuit: u32, now: Duration) -> Self {
+        let mut answer = Self::new(medium, circuit, 2);
+        answer.acknowledge(1, now, true);
+        answer
+    }
+
+    fn new(medium: Medium, circuit: u32, expected: u64) -> Self {
+        Self {
+            medium,
+            circuit,
+            calling: false,
+            counts: Counts::default(),
+            out: VecDeque::new(),
+            first: 1,
+            fresh: (1, 0),
+            again: None,
+            bytes: 0,
+            window: WINDOW / 2,
+            overtaking: 0,
+            due: Duration::ZERO,
+            tries: 0,
+            doubled: 0,
+            smooth: None,
+            vary: Duration::ZERO,
+            joins: VecDeque::new(),
+            expected,
+            ready: VecDeque::new(),
+            deaf: false,
+            waiting: 0,
+            held: 0,
+            acks: VecDeque::new(),
+            acked: 0,
+            ack_due: Duration::ZERO,
+            asked: false,
+            closing: false,
+            hungup: false,
+            hangups: 0,
+            farewell: false,
+            over: None,
+        }
+    }
+
+    /// Whether a message would be sent now, or would have to wait.
+    pub fn can_send(&self) -> bool {
+        !self.is_closing() && self.out.len() < MESSAGES && self.bytes < self.window
+    }
+
+    /// Sends a message. Where [`Nonet::can_send`] is false it is forgotten.
+    ///
+    /// # Panics
+    /// It is longer than [`MESSAGE_MAX`].
+    pub fn send(&mut self, data: Block) {
+        assert!(data.len() <= MESSAGE_MAX, "a message is cut before it is sent");
+        if self.can_send() {
+            self.bytes += data.len();
+            self.out.push_back(Out { data, sent: None, resent: false, acked: false });
+            self.counts.sent += 1;
+        }
+    }
+
+    /// The next message that has come.
+    pub fn poll_message(&mut self) -> Option<Block> {
+        let message = self.ready.pop_front()?;
+        let cost = message.len() + OVERHEAD;
+        self.waiting -= cost;
+        self.held -= cost;
+        Some(message)
+    }
+
+    /// Nobody takes messages any more: those that come are acknowledged and forgotten.
+    pub fn ignore(&mut self) {
+        self.deaf = true;
+        while self.poll_message().is_some() {}
+    }
+
+    /// Nothing more is sent behind what was.
+    pub fn close(&mut self) {
+        self.closing = true;
+        self.turn();
+    }
+
+    /// The call ends at once, with one word to the other end.
+    pub fn abort(&mut self, why: Fault) {
+        if self.over.is_none() {
+            self.farewell = true;
+            self.end(Err(why));
+        }
+    }
+
+    /// Nothing more will come to the process: it was told, or reads what is left first.
+    pub fn is_ended(&self) -> bool {
+        self.hungup || self.over.is_some()
+    }
+
+    /// Nothing more is taken to be sent.
+    pub fn is_closing(&self) -> bool {
+        self.closing || self.is_ended()
+    }
+
+    /// How it ended: nothing more goes to the link, but what [`Nonet::poll_packet`] still has.
+    pub fn result(&self) -> Option<&Result<(), Fault>> {
+        self.over.as_ref()
+    }
+
+    /// Whether the callee has been heard of.
+    pub fn is_answered(&self) -> bool {
+        !self.calling
+    }
+
+    /// Whether everything that was sent is acknowledged.
+    pub fn is_settled(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// What has happened.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Bytes of what has come and was not taken, with overheads.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// One line for `status`.
+    pub fn status(&self) -> String {
+        let Counts { sent, received, resent, bad, old, full } = self.counts;
+        let rtt = self.smooth.map_or(0, |rtt| rtt.as_micros());
+        let (out, held) = (self.out.len(), self.held);
+        let link = format!("sent {sent} rcved {received} rexmit {resent} bad {bad} old {old} full {full}");
+        format!("{link} out {out} held {held} rtt {rtt}us")
+    }
+
+    /// Takes a packet that has come.
+    pub fn handle(&mut self, now: Duration, packet: &[u8]) {
+        let Some((head, data)) = Header::decode(packet).filter(|(head, _)| head.circuit == self.circuit ^ 1)
+        else {
+            self.counts.bad += 1;
+            return;
+        };
+        if self.over.is_some() {
+            return;
+        }
+        if head.flags & RESET != 0 {
+            return self.handle_reset(head);
+        }
+        self.calling = false;
+        if !self.is_closing() {
+            self.tries = 0;
+        }
+        self.handle_ack(now, head.ack);
+        if head.flags & HANGUP != 0 && head.remain == 0 {
+            self.handle_hangup(head);
+        } else if head.mid.wrapping_sub(self.expected as u8) < MESSAGES as u8 {
+            self.handle_part(now, head, data, packet.len());
+        } else {
+            let is_message = head.remain != 0 || head.flags & ACKME != 0;
+            self.counts.old += u64::from(is_message);
+            if is_message && head.remain >= 0 {
+                self.acknowledge(head.mid, now, true);
+                self.asked |= self.is_withholding();
+            }
+        }
+        self.turn();
+    }
+
+    /// The other end knows nothing of us. It says which packet it means: one that we could have sent.
+    fn handle_reset(&mut self, head: Header) {
+        if usize::from(head.ack.wrapping_sub((self.first - 1) as u8)) > self.out.len() + 1 {
+            self.counts.bad += 1;
+        } else if self.hungup || self.is_hanging_up() {
+            self.end(Ok(()));
+        } else if self.calling {
+            self.end(Err(Fault::new("the call was refused")));
+        } else {
+            self.end(Err(Fault::new("the other end knows nothing of this call any more")));
+        }
+    }
+
+    fn handle_hangup(&mut self, head: Header) {
+        let ahead = head.mid.wrapping_sub(self.expected as u8);
+        if (1..MESSAGES as u8).contains(&ahead) {
+            self.farewell = true;
+            return self.end(Err(Fault::new("the other end has hung up before all had come")));
+        }
+        self.hungup = true;
+        // What has come in part will not be completed.
+        self.held -= self.joins.drain(..).flatten().map(|join| join.cost()).sum::<usize>();
+    }
+
+    fn handle_ack(&mut self, now: Duration, mid: u8) {
+        let at = usize::from(mid.wrapping_sub(self.first as u8));
+        let Some(out) = self.out.get_mut(at).filter(|out| !out.acked) else { return };
+        let Some(sent) = out.sent else { return };
+        out.acked = true;
+        let len = out.data.len();
+        self.bytes -= len;
+        self.overtaking += 1;
+        self.window = WINDOW.min(self.window + len.max(1) * MESSAGE_MAX / self.window);
+        if !out.resent {
+            self.measure(now.saturating_sub(sent));
+        }
+        (self.tries, self.doubled) = (0, 0);
+        if at == 0 {
+            while self.out.pop_front_if(|out| out.acked).is_some() {
+                self.overtaking -= 1;
+                self.first += 1;
+            }
+            self.again = None;
+            self.due = now + self.patience();
+        }
+        if self.overtaking >= OVERTAKEN && self.out.front().is_some_and(|out| !out.resent) {
+            self.resend();
+        }
+    }
+
+    fn measure(&mut self, rtt: Duration) {
+        match self.smooth {
+            Some(smooth) => {
+                self.vary = (3 * self.vary + smooth.abs_diff(rtt)) / 4;
+                self.smooth = Some((7 * smooth + rtt) / 8);
+            }
+            None => (self.smooth, self.vary) = (Some(rtt), rtt / 2),
+        }
+    }
+
+    /// How long an acknowledgement is waited for.
+    fn patience(&self) -> Duration {
+        let Some(smooth) = self.smooth else { return RESEND_MAX };
+        let time = (smooth + 4 * self.vary).clamp(RESEND_MIN, RESEND_MAX);
+        (time * (1 << self.doubled.min(8))).min(RESEND_MAX)
+    }
+
+    fn handle_part(&mut self, now: Duration, head: Header, data: &[u8], len: usize) {
+        let at = usize::from(head.mid.wrapping_sub(self.expected as u8));
+        let left = usize::from(head.remain.unsigned_abs());
+        let part = &data[..data.len().min(left)];
+        let is_padded = data.len() > left;
+        if head.flags & ACKME == 0 || is_padded && len > self.medium.min || part.is_empty() && left > 0 {
+            self.counts.bad += 1;
+            return;
+        }
+        if self.hungup {
+            return;
+        }
+        let known = self.joins.get(at).and_then(Option::as_ref);
+        let follows = match known {
+            Some(join) if head.remain >= 0 => join.total != left,
+            Some(join) => join.total - join.data.len() == left,
+            None => head.remain >= 0,
+        };
+        if !follows {
+            // A part that is there already is no fault of anybody's.
+            let is_whole = known.is_some_and(Join::is_whole);
+            let is_old = known.is_some_and(|join| head.remain >= 0 || join.total - join.data.len() < left);
+            *(if is_old { &mut self.counts.old } else { &mut self.counts.bad }) += 1;
+            if is_whole && head.remain >= 0 {
+                self.acknowledge(head.mid, now, true);
+            }
+            return;
+        }
+        // The next one may always come where nobody is slow.
+        let is_next = at == 0 && self.ready.is_empty();
+        if !is_next && self.held + part.len() + OVERHEAD > HELD {
+            self.counts.full += 1;
+            return;
+        }
+        if self.joins.len() <= at {
+            self.joins.resize_with(at + 1, || None);
+        }
+        let slot = &mut self.joins[at];
+        if head.remain >= 0 {
+            self.held -= slot.take().map_or(0, |join| join.cost());
+            self.held += OVERHEAD;
+        }
+        let join = slot.get_or_insert_with(|| Join { total: left, data: Vec::new() });
+        join.data.extend_from_slice(part);
+        self.held += part.len();
+        if join.is_whole() {
+            self.acknowledge(head.mid, now, false);
+            self.deliver();
+        }
+    }
+
+    /// Messages that nothing is missing before.
+    fn deliver(&mut self) {
+        while let Some(Some(join)) = self.joins.pop_front_if(|join| join.as_ref().is_some_and(Join::is_whole))
+        {
+            self.expected += 1;
+            self.counts.received += 1;
+            if self.deaf {
+                self.held -= join.cost();
+                continue;
+            }
+            self.waiting += join.cost();
+            let mut message = Block::from(join.data);
+            message.delim = true;
+            self.ready.push_back(message);
+        }
+    }
+
+    /// A message is to be acknowledged. There are at most as many as may be under way.
+    fn acknowledge(&mut self, mid: u8, now: Duration, at_once: bool) {
+        let due = if at_once { now } else { now + ACK_DELAY };
+        self.ack_due = if self.acks.is_empty() { due } else { self.ack_due.min(due) };
+        if self.acks.len() < MESSAGES && !self.acks.contains(&mid) {
+            self.acks.push_back(mid);
+        }
+    }
+
+    fn is_withholding(&self) -> bool {
+        self.waiting >= WITHHELD
+    }
+
+    /// Whether an acknowledgement waits no longer.
+    fn is_ack_due(&self, now: Duration) -> bool {
+        let due = !self.acks.is_empty() && (self.acks.len() >= ACKS || self.ack_due <= now);
+        due && !self.is_withholding() || self.asked
+    }
+
+    /// The next packet for the link. After `None`: ask again when [`Nonet::deadline`] has come, or something happens.
+    pub fn poll_packet(&mut self, now: Duration) -> Option<Vec<u8>> {
+        if self.farewell {
+            self.farewell = false;
+            return Some(self.control(HANGUP));
+        }
+        if self.over.is_some() {
+            return None;
+        }
+        self.check_time(now);
+        if let Some(at) = self.again {
+            return Some(self.part(now, 0, at, true));
+        }
+        let (fresh, at) = self.fresh;
+        let index = (fresh - self.first) as usize;
+        if index < self.out.len() {
+            return Some(self.part(now, index, at, false));
+        }
+        if self.is_ack_due(now) {
+            self.asked = false;
+            if !self.is_withholding() {
+                self.next_ack();
+            }
+            return Some(self.control(0));
+        }
+        if self.is_hanging_up() && self.over.is_none() && (self.hangups == 0 || self.due <= now) {
+            return Some(self.say_hangup(now));
+        }
+        None
+    }
+
+    /// When [`Nonet::poll_packet`] is to be asked at the latest.
+    pub fn deadline(&self) -> Option<Duration> {
+        if self.over.is_some() {
+            return None;
+        }
+        let acks = (!self.acks.is_empty() && !self.is_withholding()).then_some(self.ack_due);
+        let first = self.out.front().is_some_and(|out| out.sent.is_some());
+        let resend = first && self.again.is_none() || self.is_hanging_up() && self.hangups > 0;
+        acks.into_iter().chain(resend.then_some(self.due)).min()
+    }
+
+    /// Everything was said, and the other end is to know.
+    fn is_hanging_up(&self) -> bool {
+        self.closing && self.out.is_empty()
+    }
+
+    /// What is to be sent again, or given up.
+    fn check_time(&mut self, now: Duration) {
+        if self.is_hanging_up() && self.hangups == HANGUPS && self.due <= now {
+            // All that we have said was heard.
+            self.end(Ok(()));
+        }
+        let waits = self.out.front().is_some_and(|out| out.sent.is_some()) && self.again.is_none();
+        if waits && self.due <= now {
+            if self.tries == TRIES {
+                let why = if self.calling { "nobody answers" } else { "the other end says nothing any more" };
+                return self.end(Err(Fault::new(why)));
+            }
+            self.tries += 1;
+            self.doubled = self.doubled.saturating_add(1);
+            self.window = (self.window / 2).max(MESSAGE_MAX);
+            self.resend();
+        }
+    }
+
+    fn resend(&mut self) {
+        if let Some(out) = self.out.front_mut().filter(|out| out.sent.is_some()) {
+            out.resent = true;
+            self.again = self.again.or(Some(0));
+        }
+    }
+
+    /// The part of a message that begins at `at`.
+    fn part(&mut self, now: Duration, index: usize, at: usize, again: bool) -> Vec<u8> {
+        let mid = self.first + index as u64;
+        let len = self.out[index].data.len();
+        let end = len.min(at + self.medium.mtu - HEADER);
+        let is_last = end == len;
+        if is_last && !self.is_withholding() {
+            self.next_ack();
+        }
+        let called = if self.calling { NEWCALL } else { 0 };
+        let service = if mid == 1 && self.circuit & 1 == 0 { SERVICE } else { 0 };
+        let left = (len - at) as i16;
+        let header = Header {
+            circuit: self.circuit,
+            flags: ACKME | called | service,
+            mid: mid as u8,
+            ack: self.acked,
+            remain: if at == 0 { left } else { -left },
+        };
+        let packet = header.encode(&self.out[index].data.data()[at..end], self.medium.min);
+        match (again, is_last) {
+            (true, false) => self.again = Some(end),
+            (true, true) => {
+                self.again = None;
+                self.counts.resent += 1;
+            }
+            (false, false) => self.fresh.1 = end,
+            (false, true) => self.fresh = (mid + 1, 0),
+        }
+        if is_last {
+            self.out[index].sent = Some(now);
+            if index == 0 {
+                self.due = now + self.patience();
+            }
+        }
+        packet
+    }
+
+    fn next_ack(&mut self) {
+        self.acked = self.acks.pop_front().unwrap_or(self.acked);
+    }
+
+    /// A packet without data. Its number is one that has come; that of a hang-up is the next one.
+    fn control(&self, flags: u8) -> Vec<u8> {
+        let next = self.first + self.out.len() as u64;
+        let mid = if flags & HANGUP != 0 { next } else { self.first - 1 };
+        let header = Header { circuit: self.circuit, flags, mid: mid as u8, ack: self.acked, remain: 0 };
+        header.encode(&[], self.medium.min)
+    }
+
+    fn say_hangup(&mut self, now: Duration) -> Vec<u8> {
+        self.hangups += 1;
+        self.doubled += 1;
+        self.due = now + self.patience();
+        self.control(HANGUP)
+    }
+
+    /// Both have said all: the last word.
+    fn turn(&mut self) {
+        if self.hungup && self.out.is_empty() && self.over.is_none() {
+            self.farewell = self.hangups == 0;
+            self.end(Ok(()));
+        }
+    }
+
+    fn end(&mut self, how: Result<(), Fault>) {
+        self.over.get_or_insert(how);
+        // Whoever misses one of them shall know it.
+        self.first += self.out.len() as u64;
+        self.out.clear();
+        self.bytes = 0;
+        self.again = None;
+        self.acks.clear();
+        self.held -= self.joins.drain(..).flatten().map(|join| join.cost()).sum::<usize>();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nonet::packet::reset;
+
+    const MS: Duration = Duration::from_millis(1);
+    const MEDIUM: Medium = Medium::ETHER;
+
+    /// Two ends, and a link that takes 50 us and does what `bend` says of each packet: how often it arrives, changed
+    /// or not.
+    struct Pair {
+        ends: [Nonet; 2],
+        now: Duration,
+        came: [Vec<Vec<u8>>; 2],
+        /// Packets that were sent, by sender.
+        sent: [usize; 2],
+        reads: [bool; 2],
+    }
+
+    impl Pair {
+        fn new() -> Self {
+            let ends =
+                [Nonet::call(MEDIUM, 4, b"echo glenda".to_vec()), Nonet::answer(MEDIUM, 5, Duration::ZERO)];
+            Self { ends, now: Duration::ZERO, came: Default::default(), sent: [0; 2], reads: [true; 2] }
+        }
+
+        /// Goes on until nothing is sent before `until`, or the first deadline behind it.
+        fn run_until(&mut self, until: Duration, mut bend: impl FnMut(usize, Vec<u8>) -> Vec<Vec<u8>>) {
+            loop {
+                let mut moved = false;
+                for from in 0..2 {
+                    let packets: Vec<_> =
+                        std::iter::from_fn(|| self.ends[from].poll_packet(self.now)).collect();
+                    self.sent[from] += packets.len();
+                    moved |= !packets.is_empty();
+                    for packet in packets.into_iter().flat_map(|packet| bend(from, packet)) {
+                        self.ends[1 - from].handle(self.now + Duration::from_micros(50), &packet);
+                    }
+                    if self.reads[1 - from] {
+                        let end = &mut self.ends[1 - from];
+                        let new = std::iter::from_fn(|| end.poll_message()).map(|m| m.data().to_vec());
+                        self.came[1 - from].extend(new);
+                    }
+                }
+                self.now += Duration::from_micros(50);
+                if moved {
+                    continue;
+                }
+                match self.ends.iter().filter_map(Nonet::deadline).min() {
+                    Some(next) if next <= until => self.now = self.now.max(next),
+                    _ => return,
+                }
+            }
+        }
+
+        fn run(&mut self) {
+            self.run_until(self.now + Duration::from_secs(300), |_, packet| vec![packet]);
+        }
+
+        fn send(&mut self, from: usize, data: &[u8]) {
+            assert!(self.ends[from].can_send());
+            self.ends[from].send(data.to_vec().into());
+        }
+    }
+
+    fn head(packet: &[u8]) -> Header {
+        Header::decode(packet).expect("a packet").0
+    }
+
+    fn bytes(len: usize) -> Vec<u8> {
+        (0..len).map(|n| (n / 251 + n) as u8).collect()
+    }
+
+    #[test]
+    fn a_call_begins_with_the_service_and_newcall_stays_until_the_answer() {
+        let mut call = Nonet::call(MEDIUM, 4, b"echo glenda".to_vec());
+        let first = call.poll_packet(Duration::ZERO).expect("the call");
+        assert_eq!(head(&first), Header { circuit: 4, flags: 13, mid: 1, ack: 0, remain: 11 });
+        assert_eq!((first.len(), &first[10..21]), (46, &b"echo glenda"[..]));
+        call.send(b"more".to_vec().into());
+        assert_eq!(head(&call.poll_packet(MS).expect("sent")).flags, ACKME | NEWCALL);
+        assert!(call.poll_packet(MS).is_none() && !call.is_answered());
+        let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
+        let said = answer.poll_packet(Duration::ZERO).expect("an answer");
+        assert_eq!(head(&said), Header { circuit: 5, flags: 0, mid: 0, ack: 1, remain: 0 });
+        call.handle(2 * MS, &said);
+        assert!(call.is_answered());
+        call.send(b"x".to_vec().into());
+        assert_eq!(head(&call.poll_packet(2 * MS).expect("sent")).flags, ACKME);
+    }
+
+    #[test]
+    fn messages_of_all_lengths_keep_their_borders() {
+        let mut pair = Pair::new();
+        let sizes = [0, 1, 36, 37, 1489, 1490, 1491, 2980, 20_000, MESSAGE_MAX, 0];
+        for from in [0, 1] {
+            for size in sizes {
+                while !pair.ends[from].can_send() {
+                    pair.run();
+                }
+                pair.send(from, &bytes(size));
+            }
+            pair.run();
+        }
+        for came in &pair.came {
+            assert_eq!(came.iter().map(Vec::len).collect::<Vec<_>>(), sizes);
+            assert!(came.iter().all(|message| *message == bytes(message.len())));
+        }
+        assert_eq!(pair.ends[0].counts().bad + pair.ends[1].counts().bad, 0);
+    }
+
+    #[test]
+    fn numbers_come_round_many_times() {
+        let mut pair = Pair::new();
+        for n in 0..1000u32 {
+            pair.send(0, &n.to_le_bytes());
+            if n % 90 == 0 {
+                pair.run();
+            }
+        }
+        pair.run();
+        assert!(pair.came[1].iter().enumerate().all(|(n, m)| *m == (n as u32).to_le_bytes()));
+        assert_eq!(pair.came[1].len(), 1000);
+    }
+
+    #[test]
+    fn no_more_than_128_messages_are_under_way() {
+        let mut call = Nonet::call(MEDIUM, 4, b"echo glenda".to_vec());
+        let mut n = 1;
+        while call.can_send() {
+            call.send(b"x".to_vec().into());
+            n += 1;
+        }
+        assert_eq!(n, MESSAGES);
+        assert_eq!(std::iter::from_fn(|| call.poll_packet(MS)).count(), MESSAGES);
+    }
+
+    #[test]
+    fn a_lost_message_alone_is_sent_again_and_the_others_wait_for_it() {
+        let mut pair = Pair::new();
+        pair.run();
+        for n in 0..10u8 {
+            pair.send(0, &[n]);
+        }
+        let mut lost = false;
+        pair.run_until(5 * MS, |from, packet| {
+            // Mid 1 was the call.
+            if from == 0 && head(&packet).mid == 4 && !lost {
+                lost = true;
+                return vec![];
+            }
+            vec![packet]
+        });
+        assert_eq!(pair.came[1], (0..10).map(|n| vec![n]).collect::<Vec<_>>());
+        assert_eq!(pair.ends[0].counts().resent, 1);
+        assert!(pair.now < 5 * MS, "three behind it are acknowledged: nothing is waited for");
+    }
+
+    #[test]
+    fn what_has_come_of_a_message_is_kept_when_it_is_sent_again() {
+        let mut pair = Pair::new();
+        pair.run();
+        pair.send(0, &bytes(14_900));
+        let mut n = 0;
+        pair.run_until(pair.now + 500 * MS, |from, packet| {
+            n += usize::from(from == 0);
+            if n == 6 && from == 0 { vec![] } else { vec![packet] }
+        });
+        assert_eq!(pair.came[1], [bytes(14_900)]);
+        // The call and five parts were there already; the four behind the lost one did not follow.
+        assert_eq!((pair.ends[1].counts().old, pair.ends[1].counts().bad), (6, 4));
+    }
+
+    #[test]
+    fn a_repeated_message_is_acknowledged_again_and_taken_once() {
+        let mut pair = Pair::new();
+        pair.send(0, b"once");
+        let mut acks = 0;
+        pair.run_until(Duration::from_secs(5), |from, packet| {
+            acks += usize::from(from == 1);
+            // The first five acknowledgements are lost.
+            if from == 1 && acks <= 5 { vec![] } else { vec![packet.clone(), packet] }
+        });
+        assert_eq!(pair.came[1], [b"once"]);
+        assert!(pair.ends[0].is_settled() && pair.ends[1].counts().old > 1);
+    }
+
+    #[test]
+    fn time_adapts_between_5_and_250_ms_and_doubles() {
+        let mut call = Nonet::call(MEDIUM, 4, b"echo glenda".to_vec());
+        assert!(call.poll_packet(Duration::ZERO).is_some());
+        assert_eq!(call.deadline(), Some(RESEND_MAX), "250 ms where nothing is known");
+        let mut pair = Pair::new();
+        for _ in 0..50 {
+            pair.send(0, b"x");
+            pair.run();
+        }
+        pair.send(0, b"lost");
+        let mut times = Vec::new();
+        let start = pair.now;
+        while times.len() < 10 {
+            if pair.ends[0].poll_packet(pair.now).is_some() {
+                times.push((pair.now - start).as_millis());
+            }
+            pair.now = pair.ends[0].deadline().expect("it is sent again");
+        }
+        assert_eq!(times, [0, 5, 15, 35, 75, 155, 315, 565, 815, 1065]);
+    }
+
+    #[test]
+    fn who_hears_nothing_gives_up_after_a_hundred_times() {
+        let mut pair = Pair::new();
+        pair.run();
+        pair.send(0, b"into the dark");
+        let mut n = 0;
+        pair.run_until(Duration::from_secs(100), |from, packet| {
+            n += usize::from(from == 0);
+            assert!(from == 0 || packet.is_empty(), "nobody speaks at the other end");
+            vec![]
+        });
+        assert_eq!(n, 101);
+        assert!(matches!(pair.ends[0].result(), Some(Err(why)) if why.to_string().contains("says nothing")));
+        assert!(pair.now < Duration::from_secs(26) && pair.ends[0].deadline().is_none());
+    }
+
+    #[test]
+    fn nothing_is_acknowledged_while_16_kib_wait_and_the_call_lives_on() {
+        let mut pair = Pair::new();
+        pair.run();
+        pair.reads[1] = false;
+        let message = bytes(4000);
+        let mut sent = 0;
+        // Two minutes: more than a hundred times 250 ms.
+        for n in 1..=120 {
+            while pair.ends[0].can_send() {
+                pair.send(0, &message);
+                sent += 1;
+            }
+            pair.run_until(Duration::from_secs(n), |_, packet| vec![packet]);
+        }
+        assert!(pair.ends[0].result().is_none(), "{:?}", pair.ends[0].result());
+        let acked = (sent - pair.ends[0].out.len()) * (4000 + OVERHEAD);
+        assert!(acked < WITHHELD + 4128 * ACKS, "{acked}");
+        assert!(pair.ends[1].held() <= HELD, "{}", pair.ends[1].held());
+        pair.reads[1] = true;
+        pair.send(1, b"I read again");
+        pair.run();
+        assert_eq!(pair.came[1].len(), sent);
+        assert!(pair.came[1].iter().all(|came| *came == message) && pair.ends[0].is_settled());
+    }
+
+    #[test]
+    fn whoever_sends_in_spite_of_everything_fills_no_memory() {
+        let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
+        let part = |mid: u8, remain: i16, data: &[u8]| {
+            Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
+        };
+        let mut most = 0;
+        // Whole messages in order, parts of all others, empty ones.
+        for round in 0..300u32 {
+            let mid = (round + 2) as u8;
+            match round % 3 {
+                0 => answer.handle(Duration::ZERO, &part(mid, 0, &[])),
+                _ => answer.handle(Duration::ZERO, &part(mid, 1490, &[7; 1490])),
+            }
+            for ahead in 1..128 {
+                answer.handle(Duration::ZERO, &part(mid.wrapping_add(ahead), 32767, &[1; 1490]));
+            }
+            most = most.max(answer.held());
+            assert!(answer.acks.len() <= MESSAGES && answer.joins.len() <= MESSAGES);
+        }
+        assert!(most <= HELD + MESSAGE_MAX + OVERHEAD && most > HELD / 2, "{most}");
+        assert!(answer.counts().full > 0);
+    }
+
+    #[test]
+    fn the_next_message_comes_through_when_others_have_taken_all_the_room() {
+        let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
+        let part = |mid: u8, remain: i16, data: &[u8]| {
+            Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
+        };
+        for n in 0..22 {
+            for mid in 3..20 {
+                let left = 32767 - n * 1490;
+                let remain = if n == 0 { left } else { -left };
+                if left > 0 {
+                    answer
+                        .handle(Duration::ZERO, &part(mid, remain, &bytes(1490)[..1490.min(left as usize)]));
+                }
+            }
+        }
+        assert!(answer.counts().full > 0);
+        answer.handle(Duration::ZERO, &part(2, 4, b"next"));
+        assert_eq!(answer.poll_message().expect("the next").data(), b"next");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_changes_nothing() {
+        let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
+        let good = Header { circuit: 4, flags: ACKME, mid: 2, ack: 0, remain: 5 };
+        let long = &[0; 100];
+        for (head, data) in [
+            (Header { circuit: 6, ..good }, &b"hello"[..]),
+            (Header { circuit: 5, ..good }, b"hello"),
+            // More than was said, and no padding.
+            (good, long),
+            // A part of nothing, a part that brings nothing, and the least number there is.
+            (Header { remain: -5, ..good }, b"hello"),
+            (Header { remain: i16::MIN, ..good }, b"hello"),
+            // No message.
+            (Header { flags: 0, ..good }, b"hello"),
+        ] {
+            let before = answer.counts().bad;
+            answer.handle(MS, &head.encode(data, 46));
+            assert_eq!(answer.counts().bad, before + 1, "{head:?}");
+        }
+        answer.handle(MS, &Header { remain: 9, ..good }.encode(&[], 0));
+        answer.handle(MS, b"short");
+        assert_eq!((answer.counts().bad, answer.held()), (8, 0));
+        // Acknowledged was what nobody has sent.
+        answer.handle(MS, &Header { ack: 77, ..good }.encode(b"hello", 46));
+        assert_eq!(answer.poll_message().expect("the message").data(), b"hello");
+        assert!(answer.result().is_none());
+    }
+
+    #[test]
+    fn an_end_waits_until_all_is_acknowledged_and_both_are_over() {
+        let mut pair = Pair::new();
+        pair.send(0, &bytes(20_000));
+        pair.send(1, b"last words");
+        pair.ends[0].close();
+        assert!(!pair.ends[0].can_send());
+        let mut hangups = [0; 2];
+        pair.run_until(Duration::from_secs(60), |from, packet| {
+            hangups[from] += usize::from(head(&packet).flags & HANGUP != 0);
+            vec![packet]
+        });
+        assert_eq!(pair.came, [vec![b"last words".to_vec()], vec![bytes(20_000)]]);
+        assert_eq!(hangups, [1, 1]);
+        assert!(pair.ends.iter().all(|end| end.result() == Some(&Ok(()))));
+        assert!(pair.now < 10 * MS);
+    }
+
+    #[test]
+    fn a_hangup_is_said_ten_times_and_then_it_is_over() {
+        let mut pair = Pair::new();
+        pair.run();
+        pair.ends[0].close();
+        let mut n = 0;
+        pair.run_until(Duration::from_secs(60), |_, _| {
+            n += 1;
+            vec![]
+        });
+        assert_eq!((n, pair.ends[0].result()), (10, Some(&Ok(()))));
+        assert!(pair.now < Duration::from_secs(3));
+    }
+
+    #[test]
+    fn what_was_written_before_the_other_hung_up_still_goes() {
+        let mut pair = Pair::new();
+        pair.run();
+        pair.ends[0].close();
+        pair.send(1, &bytes(30_000));
+        let mut n = 0;
+        // The first train loses its middle.
+        pair.run_until(Duration::from_secs(60), |from, packet| {
+            n += usize::from(from == 1);
+            if from == 1 && n == 7 { vec![] } else { vec![packet] }
+        });
+        assert_eq!(pair.came[0], [bytes(30_000)]);
+        assert!(pair.ends.iter().all(|end| end.result() == Some(&Ok(()))));
+    }
+
+    #[test]
+    fn a_hangup_before_all_has_come_is_an_error() {
+        let mut pair = Pair::new();
+        pair.run();
+        pair.send(0, b"never comes");
+        while pair.ends[0].poll_packet(pair.now).is_some() {}
+        pair.ends[0].abort(Fault::new("given up"));
+        pair.run();
+        let why = pair.ends[1].result().expect("over").clone().expect_err("something is missing");
+        assert!(why.to_string().contains("before all had come"), "{why}");
+    }
+
+    #[test]
+    fn who_is_not_known_is_told_so() {
+        let mut call = Nonet::call(MEDIUM, 4, b"none glenda".to_vec());
+        let first = call.poll_packet(Duration::ZERO).expect("the call");
+        call.handle(MS, &reset(&first, 46).expect("an answer"));
+        let why = call.result().expect("over").clone().expect_err("refused");
+        assert!(why.to_string().contains("refused"), "{why}");
+        // In the middle, too; but not for a packet that was never sent.
+        let mut pair = Pair::new();
+        pair.run();
+        pair.send(0, b"x");
+        let mut sent = pair.ends[0].poll_packet(pair.now).expect("sent");
+        let mut wrong = Header { mid: 99, ..head(&sent) }.encode(b"x", 46);
+        pair.ends[0].handle(pair.now, &reset(&wrong, 46).expect("an answer"));
+        assert!(pair.ends[0].result().is_none());
+        for packet in [&mut wrong, &mut sent] {
+            pair.ends[0].handle(pair.now, &reset(packet, 46).expect("an answer"));
+        }
+        assert!(matches!(pair.ends[0].result(), Some(Err(why)) if why.to_string().contains("knows nothing")));
+    }
+
+    #[test]
+    fn who_ignores_what_comes_still_acknowledges_it() {
+        let mut pair = Pair::new();
+        pair.reads[1] = false;
+        pair.ends[1].ignore();
+        for _ in 0..100 {
+            pair.send(0, &bytes(5000));
+            pair.run();
+        }
+        assert!(pair.ends[0].is_settled());
+        assert_eq!(pair.ends[1].held(), 0);
+    }
+}
