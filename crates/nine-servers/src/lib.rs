@@ -2,18 +2,24 @@
 //!
 //! - [`Ram`]: a tree in memory, up to a limit. Small: the proof that the interface is right.
 //! - [`Disk`]: a directory of the host.
+//! - [`Cons`]: a keyboard, a screen, the time, and what the program has logged.
 //! - [`Pipes`]: two streams joined at the device end, for programs that talk with each other.
+//! - [`Posts`]: addresses of servers under names.
 //!
 //! In: requests, already checked by the session. Out: answers, at once where nothing has to be waited for.
 //! No server here knows a dialect, a transport or a name space.
 #![deny(unsafe_code)]
 
+pub mod cons;
 pub mod disk;
 mod lock;
 pub mod pipe;
 mod ram;
+pub mod srv;
 mod sync;
 
+pub use cons::Cons;
 pub use disk::{As, Disk, DiskOptions};
 pub use pipe::Pipes;
 pub use ram::Ram;
+pub use srv::Posts;

@@ -1,9 +1,11 @@
 //! The servers of this crate as a client sees them.
 
 mod both;
+mod cons;
 mod disk;
 mod host;
 mod hostile;
 mod pipe;
+mod srv;
 mod users;
 mod world;

@@ -1,0 +1,244 @@
+//! What is typed: keys become lines.
+//!
+//! In: bytes from a keyboard, and how many a reader wants. Out: what the screen shows of them; lines, or bytes as they
+//! come while the mode is raw. No lock, no clock.
+//!
+//! Always holds: at most [`INPUT_MAX`] bytes are kept, a line being typed among them; one more is dropped, and a bell
+//! says so. The last byte of them is kept free for the end of a line.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+/// Bytes that nobody has read yet, at most.
+pub(super) const INPUT_MAX: usize = 16 << 10;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Keys {
+    /// The line that is being typed.
+    line: Vec<u8>,
+    ready: VecDeque<Piece>,
+    /// Bytes of all these; an end of file counts as one.
+    kept: usize,
+    raw: bool,
+    ended: bool,
+}
+
+/// What one reader gets, in one read or in several.
+struct Piece {
+    /// None: an end of file.
+    bytes: BytesMut,
+    /// The next raw bytes belong to it.
+    raw: bool,
+}
+
+impl Keys {
+    /// Bytes have been typed. What is to be shown of them, if the terminal does not echo by itself: then only the bell.
+    pub(super) fn typed(&mut self, bytes: &[u8], echoes: bool) -> Vec<u8> {
+        let (mut echo, mut dropped) = (Vec::new(), false);
+        if self.ended {
+            return echo;
+        }
+        for &byte in bytes {
+            dropped |= !self.key(byte, &mut echo);
+        }
+        if self.raw || !echoes {
+            echo.clear();
+        }
+        if dropped {
+            echo.push(BELL);
+        }
+        echo
+    }
+
+    /// False: there was no room.
+    fn key(&mut self, byte: u8, echo: &mut Vec<u8>) -> bool {
+        let room = INPUT_MAX - self.kept;
+        if self.raw {
+            return room > 0 && self.push(&[byte], true);
+        }
+        match byte {
+            b'\n' | b'\r' => {
+                if room == 0 {
+                    return false;
+                }
+                self.line.push(b'\n');
+                self.kept += 1;
+                self.end_line();
+                echo.push(b'\n');
+            }
+            END if self.line.is_empty() => return room > 0 && self.push(b"", false),
+            END => self.end_line(),
+            KILL => {
+                self.kept -= self.line.len();
+                self.line.clear();
+                echo.extend_from_slice(b"^U\n");
+            }
+            BACKSPACE | DELETE => {
+                let before = self.line.len();
+                // The bytes of one character: those that continue it, at most three, and its first.
+                while self.line.pop().is_some_and(|byte| byte & 0xc0 == 0x80) && before - self.line.len() < 4
+                {
+                }
+                self.kept -= before - self.line.len();
+                if self.line.len() < before {
+                    echo.extend_from_slice(b"\x08 \x08");
+                }
+            }
+            _ => {
+                if room < 2 {
+                    return false;
+                }
+                self.line.push(byte);
+                self.kept += 1;
+                match byte {
+                    // The screen shall not do what a key has not meant.
+                    0..0x20 if byte != b'\t' => echo.extend_from_slice(&[b'^', byte + b'@']),
+                    _ => echo.push(byte),
+                }
+            }
+        }
+        true
+    }
+
+    /// The line that was being typed is whole.
+    fn end_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        self.kept -= line.len();
+        self.push(&line, false);
+    }
+
+    fn push(&mut self, bytes: &[u8], raw: bool) -> bool {
+        self.kept += bytes.len().max(1);
+        match self.ready.back_mut() {
+            Some(last) if raw && last.raw => last.bytes.extend_from_slice(bytes),
+            _ => self.ready.push_back(Piece { bytes: bytes.into(), raw }),
+        }
+        true
+    }
+
+    /// Bytes as they come from now on, what was being typed first; or lines again.
+    pub(super) fn set_raw(&mut self, raw: bool) {
+        if raw && !self.line.is_empty() {
+            self.end_line();
+        }
+        if let Some(last) = self.ready.back_mut() {
+            last.raw &= raw;
+        }
+        self.raw = raw;
+    }
+
+    /// Nothing more will be typed.
+    pub(super) fn end(&mut self) {
+        if !self.line.is_empty() {
+            self.end_line();
+        }
+        self.ended = true;
+    }
+
+    /// At most so many bytes of one line, or of what has come raw; none: an end of file. `None`: there is nothing yet.
+    pub(super) fn take(&mut self, count: usize) -> Option<Bytes> {
+        let Some(first) = self.ready.front_mut() else {
+            return self.ended.then(Bytes::new);
+        };
+        let part = first.bytes.split_to(count.min(first.bytes.len())).freeze();
+        self.kept -= part.len().max(1);
+        if first.bytes.is_empty() {
+            self.ready.pop_front();
+        }
+        Some(part)
+    }
+}
+
+const END: u8 = 0x04;
+const BELL: u8 = 0x07;
+const BACKSPACE: u8 = 0x08;
+const KILL: u8 = 0x15;
+const DELETE: u8 = 0x7f;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(keys: &mut Keys, text: &str) -> String {
+        String::from_utf8(keys.typed(text.as_bytes(), true)).unwrap()
+    }
+
+    fn all(keys: &mut Keys) -> Vec<String> {
+        let texts = std::iter::from_fn(|| keys.take(INPUT_MAX));
+        let texts = texts.take(100).map(|text| String::from_utf8(text.to_vec()).unwrap());
+        texts.collect()
+    }
+
+    #[test]
+    fn keys_become_lines_and_are_shown() {
+        let mut keys = Keys::default();
+        assert_eq!(typed(&mut keys, "one\rtw"), "one\ntw");
+        assert_eq!(all(&mut keys), ["one\n"]);
+        assert_eq!(typed(&mut keys, "o\x1b\tx\n\n"), "o^[\tx\n\n");
+        assert_eq!(all(&mut keys), ["two\x1b\tx\n", "\n"]);
+        assert_eq!(keys.kept, 0);
+    }
+
+    #[test]
+    fn a_line_is_corrected_until_it_is_whole() {
+        let mut keys = Keys::default();
+        assert_eq!(typed(&mut keys, "wrong\x15good\x7f\x08ld\n"), "wrong^U\ngood\x08 \x08\x08 \x08ld\n");
+        assert_eq!(typed(&mut keys, "\x08a€\x08b\n"), "a€\x08 \x08b\n");
+        assert_eq!(all(&mut keys), ["gold\n", "ab\n"]);
+        // Continuations of nothing go by four.
+        keys.typed(b"xx\x80\x80\x80\x80\x80\x08\n", true);
+        assert_eq!(&*keys.take(100).unwrap(), b"xx\x80\n");
+        assert_eq!(keys.kept, 0);
+    }
+
+    #[test]
+    fn control_d_ends_a_line_or_is_the_end_once() {
+        let mut keys = Keys::default();
+        assert_eq!(typed(&mut keys, "half\x04\x04more\n"), "halfmore\n");
+        assert_eq!(all(&mut keys), ["half", "", "more\n"]);
+        assert_eq!(keys.take(10), None);
+        typed(&mut keys, "last");
+        keys.end();
+        assert_eq!(&*keys.take(10).unwrap(), b"last");
+        assert_eq!((&*keys.take(10).unwrap(), &*keys.take(10).unwrap()), (&b""[..], &b""[..]));
+        assert_eq!(typed(&mut keys, "too late\n"), "");
+    }
+
+    #[test]
+    fn raw_bytes_come_as_they_are() {
+        let mut keys = Keys::default();
+        typed(&mut keys, "line\nbegun");
+        keys.set_raw(true);
+        assert_eq!(typed(&mut keys, "\x04\x15"), "");
+        assert_eq!(typed(&mut keys, "\r\x7f"), "");
+        assert_eq!(all(&mut keys), ["line\n", "begun", "\x04\x15\r\x7f"]);
+        typed(&mut keys, "abc");
+        keys.set_raw(false);
+        typed(&mut keys, "d\n");
+        assert_eq!(&*keys.take(2).unwrap(), b"ab");
+        assert_eq!(all(&mut keys), ["c", "d\n"]);
+        assert_eq!(keys.kept, 0);
+    }
+
+    #[test]
+    fn what_nobody_reads_has_a_limit_and_the_bell_says_so() {
+        let mut keys = Keys::default();
+        let long = "x".repeat(INPUT_MAX + 5);
+        let echo = typed(&mut keys, &long);
+        assert_eq!((echo.len(), echo.ends_with("x\x07")), (INPUT_MAX, true));
+        assert_eq!(keys.typed(b"y", false), b"\x07");
+        // A line can be ended, and corrected, all the same.
+        assert_eq!(typed(&mut keys, "\x08z\n"), "\x08 \x08z\n");
+        assert_eq!(typed(&mut keys, "\n\x04\x04"), "\x07");
+        assert_eq!(keys.take(INPUT_MAX).unwrap().len(), INPUT_MAX);
+        assert_eq!(keys.kept, 0);
+        // Ends alone have it, too.
+        assert_eq!(typed(&mut keys, &"\x04".repeat(INPUT_MAX)), "");
+        assert_eq!(typed(&mut keys, "\x04"), "\x07");
+        assert_eq!(keys.ready.len(), INPUT_MAX);
+        keys.set_raw(true);
+        assert_eq!(typed(&mut keys, "a"), "\x07");
+    }
+}

@@ -1,0 +1,194 @@
+//! What the program has logged: the end of it, and what comes from now on for each reader.
+//!
+//! In: texts, requests. Out: answers, which are given when nothing is locked. No clock.
+//!
+//! Always holds: what is kept has a limit, for all and for each reader; a reader that is behind by more loses whole
+//! texts, and a line at that place says how many bytes they had.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use nine_io::server::ReqId;
+use nine_io::synth::Ask;
+use nine_proto::{Errno, Error, Result};
+
+use super::Answers;
+
+/// Bytes of the end that is kept.
+pub(super) const KMESG_MAX: usize = 16 << 10;
+/// Bytes that one reader may be behind.
+pub(super) const BEHIND_MAX: usize = 64 << 10;
+/// Readers at once; one more is refused with ENFILE.
+const READERS_MAX: usize = 64;
+/// Room for the line that says what was lost.
+const NOTE_MAX: usize = 48;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Log {
+    end: VecDeque<u8>,
+    readers: BTreeMap<u64, Reader>,
+    /// The number of the reader that comes next.
+    next: u64,
+}
+
+#[derive(Default)]
+struct Reader {
+    behind: Behind,
+    asks: VecDeque<Ask>,
+}
+
+/// What a reader has not read yet.
+#[derive(Default)]
+struct Behind {
+    held: BytesMut,
+    /// Bytes that were not held, after those that are.
+    lost: usize,
+}
+
+impl Log {
+    /// Something is logged.
+    pub(super) fn push(&mut self, text: &[u8], answers: &mut Answers) {
+        self.end.extend(text);
+        let over = self.end.len().saturating_sub(KMESG_MAX);
+        if over > 0 {
+            // From the beginning of a line, if there is one.
+            let line = self.end.iter().skip(over - 1).position(|&byte| byte == b'\n');
+            self.end.drain(..over + line.unwrap_or(0));
+        }
+        for reader in self.readers.values_mut() {
+            reader.behind.push(text);
+            reader.go_on(answers);
+        }
+    }
+
+    /// The end of it.
+    pub(super) fn end(&self) -> Bytes {
+        let (a, b) = self.end.as_slices();
+        [a, b].concat().into()
+    }
+
+    /// Somebody reads from now on.
+    pub(super) fn open(&mut self) -> Result<u64> {
+        if self.readers.len() >= READERS_MAX {
+            let text = format!("{READERS_MAX} read it already, and no more may");
+            return Err(Error::new(Errno::ENFILE, text));
+        }
+        self.next += 1;
+        self.readers.insert(self.next, Reader::default());
+        Ok(self.next)
+    }
+
+    /// A reader has gone.
+    pub(super) fn close(&mut self, number: u64) -> Vec<Ask> {
+        self.readers.remove(&number).map_or(Vec::new(), |reader| reader.asks.into())
+    }
+
+    /// A reader wants what has come for it.
+    pub(super) fn read(&mut self, number: u64, ask: Ask, answers: &mut Answers) {
+        match self.readers.get_mut(&number) {
+            Some(reader) => {
+                reader.asks.push_back(ask);
+                reader.go_on(answers);
+            }
+            None => answers.push((ask, Err(Errno::EIO.into()))),
+        }
+    }
+
+    /// A request that waits, and is not wanted any more.
+    pub(super) fn take(&mut self, number: u64, id: ReqId) -> Option<Ask> {
+        let asks = &mut self.readers.get_mut(&number)?.asks;
+        let at = asks.iter().position(|ask| ask.id() == id)?;
+        asks.remove(at)
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.readers.values().map(|reader| reader.asks.len()).sum()
+    }
+}
+
+impl Reader {
+    fn go_on(&mut self, answers: &mut Answers) {
+        while let Some(ask) = self.asks.front() {
+            let Some(bytes) = self.behind.take(ask.count as usize) else { return };
+            answers.extend(self.asks.pop_front().map(|ask| (ask, Ok(Some(bytes)))));
+        }
+    }
+}
+
+impl Behind {
+    fn push(&mut self, text: &[u8]) {
+        let note = if self.lost > 0 { NOTE_MAX } else { 0 };
+        if self.held.len() + note + text.len() > BEHIND_MAX {
+            self.lost += text.len();
+            return;
+        }
+        self.note();
+        self.held.extend_from_slice(text);
+    }
+
+    /// Says what was lost.
+    fn note(&mut self) {
+        if self.lost > 0 {
+            let note = format!("... {} bytes lost\n", std::mem::take(&mut self.lost));
+            self.held.extend_from_slice(note.as_bytes());
+        }
+    }
+
+    fn take(&mut self, count: usize) -> Option<Bytes> {
+        if self.held.is_empty() {
+            self.note();
+        }
+        let n = count.min(self.held.len());
+        (n > 0).then(|| self.held.split_to(n).freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_kept_from_the_beginning_of_a_line() {
+        let mut log = Log::default();
+        for n in 0..3000 {
+            log.push(format!("line {n:04}\n").as_bytes(), &mut Answers::new());
+        }
+        let end = String::from_utf8(log.end().to_vec()).unwrap();
+        assert!(end.starts_with("line ") && end.ends_with("line 2999\n"), "{end}");
+        assert_eq!(end.len(), KMESG_MAX / 10 * 10);
+        log.push(&[b'x'; 2 * KMESG_MAX], &mut Answers::new());
+        assert_eq!(log.end(), [b'x'; KMESG_MAX].as_slice());
+    }
+
+    #[test]
+    fn who_is_behind_is_told_what_was_lost_where_it_was() {
+        let mut behind = Behind::default();
+        let line = [b'a'; 1 << 10];
+        (0..64).for_each(|_| behind.push(&line));
+        behind.push(b"lost\n");
+        behind.push(b"and this\n");
+        assert_eq!(behind.take(100).unwrap().len(), 100);
+        // Room, and the line that says so comes before what is next.
+        behind.push(b"next\n");
+        assert_eq!(behind.take(BEHIND_MAX - 100).unwrap(), [b'a'; BEHIND_MAX - 100].as_slice());
+        assert_eq!(&*behind.take(1000).unwrap(), b"... 14 bytes lost\nnext\n");
+        assert_eq!(behind.take(1000), None);
+        // Nothing comes after it.
+        behind.push(&[b'b'; BEHIND_MAX]);
+        behind.push(b"x");
+        assert_eq!(behind.take(BEHIND_MAX).unwrap().len(), BEHIND_MAX);
+        assert_eq!(&*behind.take(1000).unwrap(), b"... 1 bytes lost\n");
+        assert_eq!(behind.take(1000), None);
+    }
+
+    #[test]
+    fn readers_have_a_number() {
+        let mut log = Log::default();
+        let first = log.open().unwrap();
+        while log.open().is_ok() {}
+        assert_eq!(log.readers.len(), READERS_MAX);
+        assert!(log.close(first).is_empty());
+        assert_ne!(log.open().unwrap(), first);
+    }
+}
