@@ -8,6 +8,8 @@ mod conversation;
 mod dial;
 mod end;
 mod env;
+pub mod ether;
+pub mod il;
 pub mod lock;
 pub mod modules;
 pub mod nonet;

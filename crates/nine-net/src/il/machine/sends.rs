@@ -1,0 +1,238 @@
+//! What leaves: data, what was lost, and everything that timers and the peer have asked for.
+
+use std::time::Duration;
+
+use nine_stream::{Block, Chain};
+
+use super::super::packet::{Header, Hello, Kind, RANGES, Report};
+use super::super::path::{Path, Stamp};
+use super::{
+    ACK_DELAY, DEAD, Fate, IDLE, Il, OLD_ACK_DELAY, OLD_PAUSE, PATIENCE, PAUSE, SLACK, Sent, Setup, State,
+    Timers, cost,
+};
+
+impl Il {
+    /// How long an answer may take.
+    fn patience(&self) -> Duration {
+        let Path { rtt, deviation, .. } = self.path;
+        let base = match self.new || self.state == State::Syncer {
+            true => rtt + deviation * 4 + ACK_DELAY + SLACK,
+            false => {
+                let bytes = self.on_way as f64 / (self.path.rate().max(1000) as f64);
+                rtt + deviation * 2 + OLD_ACK_DELAY + Duration::from_secs_f64(bytes)
+            }
+        };
+        let most = if self.new { PAUSE } else { OLD_PAUSE };
+        // Times 1.5 for each try.
+        let times = 1.5f64.powi(self.timers.tries.min(30) as i32);
+        Duration::from_secs_f64((base.as_secs_f64() * times).min(most.as_secs_f64()))
+    }
+
+    /// Does what is due by the clock.
+    fn tick(&mut self, now: Duration) {
+        let Timers { ack, again, heard, asked, began, tries } = self.timers;
+        if now >= heard + DEAD {
+            return self.fails("the peer does not answer");
+        }
+        let opening = self.is_opening();
+        if self.is_unanswered() && now >= began + PATIENCE {
+            let why = if opening { "the call is not answered" } else { "the close is not answered" };
+            return self.fails(why);
+        }
+        if ack.is_some_and(|at| now >= at) {
+            self.timers.ack = None;
+            self.due.ack = true;
+        }
+        if now >= heard.max(asked) + IDLE && !opening {
+            self.due.query = true;
+        }
+        if again.is_some_and(|at| now >= at) {
+            self.timers.again = None;
+            self.timers.tries += 1;
+            if opening {
+                self.due.sync = true;
+            } else if self.has_closed() && !self.close_acked {
+                self.due.close = true;
+            } else {
+                self.due.query = true;
+                if tries >= 2 && !self.flight.is_empty() {
+                    self.path.is_silent();
+                }
+            }
+        }
+    }
+
+    /// The next packet that may leave now.
+    pub fn transmit(&mut self, now: Duration) -> Option<Chain> {
+        if self.state != State::Closed {
+            self.tick(now);
+        }
+        let packet = self.next_packet(now);
+        let repeats = match self.state {
+            State::Syncer | State::Syncee => true,
+            State::Established => !self.flight.is_empty() || !self.unsent.is_empty(),
+            State::Closing => !self.close_acked,
+            State::Closed => false,
+        };
+        match self.timers.again {
+            None if repeats => self.timers.again = Some(now + self.patience()),
+            Some(_) if !repeats => self.timers.again = None,
+            _ => {}
+        }
+        packet
+    }
+
+    fn next_packet(&mut self, now: Duration) -> Option<Chain> {
+        if let Some((id, ack)) = self.due.reject.take() {
+            return Some(self.packet(Header { id, ack, ..self.header(Kind::Close, 0) }, None));
+        }
+        if self.state == State::Closed {
+            let close = std::mem::take(&mut self.due.close);
+            return close.then(|| self.control(Kind::Close, 0, None));
+        }
+        if std::mem::take(&mut self.due.sync) {
+            let hello = Hello { window: self.setup.window as u32, largest: self.setup.largest as u32 };
+            let payload = (!self.setup.old).then(|| hello.block());
+            let ack = if self.state == State::Syncer { 0 } else { self.peer_start as u32 };
+            let header = Header { id: self.setup.start, ack, ..self.header(Kind::Sync, 0) };
+            return Some(self.packet(header, payload));
+        }
+        if matches!(self.state, State::Syncer | State::Syncee) {
+            return None;
+        }
+        if self.closing
+            && self.state == State::Established
+            && self.unsent.is_empty()
+            && self.flight.is_empty()
+        {
+            self.state = State::Closing;
+            self.timers.began = now;
+            (self.timers.again, self.timers.tries) = (None, 0);
+            self.due.close = true;
+        }
+        if std::mem::take(&mut self.due.close) {
+            self.has_acked(false);
+            return Some(self.control(Kind::Close, 0, None));
+        }
+        if let Some(spec) = self.due.state.take() {
+            let report = self.report(now);
+            return Some(self.control(Kind::State, spec, report));
+        }
+        if let Some(data) = self.next_data(now) {
+            return Some(data);
+        }
+        if std::mem::take(&mut self.due.query) {
+            self.query = self.query % 8 + 1;
+            self.order += 1;
+            self.queries[usize::from(self.query)] = self.order;
+            self.timers.asked = now;
+            return Some(self.control(Kind::Query, self.query, None));
+        }
+        if self.due.ack {
+            let report = self.report(now);
+            return Some(self.control(Kind::Ack, 0, report));
+        }
+        None
+    }
+
+    /// Data that was lost, or that is new, if the window and the way have room for it.
+    fn next_data(&mut self, now: Duration) -> Option<Chain> {
+        let ask = std::mem::take(&mut self.due.ask);
+        let on_way = self.on_way;
+        let has_room = |cost: usize| on_way == 0 || on_way + cost <= self.path.may();
+        let (at, times) = if self.lost > 0 {
+            let at = self.flight.iter().position(|sent| sent.fate == Fate::Lost)?;
+            let sent = &mut self.flight[at];
+            if !has_room(cost(&sent.block)) {
+                return None;
+            }
+            self.lost -= 1;
+            self.counts.resent += 1;
+            sent.times = sent.times.wrapping_add(1);
+            (at, sent.times)
+        } else {
+            let Some(block) = self.unsent.front() else {
+                if has_room(0) {
+                    self.path.starves(on_way);
+                }
+                return None;
+            };
+            let cost = cost(block);
+            let window = self.flight.is_empty() && block.len() <= self.peer_window;
+            let fits = window || self.flight_cost + cost <= self.peer_window;
+            if !has_room(cost) || !fits || self.flight.len() as u64 >= self.ids() {
+                return None;
+            }
+            self.unsent_cost -= cost;
+            self.flight_cost += cost;
+            let block = self.unsent.pop_front()?;
+            let stamp = Stamp::default();
+            self.flight.push_back(Sent { block, order: 0, stamp, times: 0, fate: Fate::OnWay });
+            self.next += 1;
+            self.counts.sent += 1;
+            (self.flight.len() - 1, 0)
+        };
+        self.order += 1;
+        let stamp = self.path.sends(now, on_way);
+        let id = self.first() + at as u64;
+        let sent = &mut self.flight[at];
+        (sent.order, sent.stamp, sent.fate) = (self.order, stamp, Fate::OnWay);
+        let block = sent.block.share();
+        self.on_way += cost(&block);
+        self.has_acked(true);
+        let (kind, spec) = if ask { self.asks() } else { (Kind::Data, times) };
+        Some(self.packet(Header { id: id as u32, ..self.header(kind, spec) }, Some(block)))
+    }
+
+    /// A query that goes with data.
+    fn asks(&mut self) -> (Kind, u8) {
+        self.query = self.query % 8 + 1;
+        self.queries[usize::from(self.query)] = self.order;
+        (Kind::DataQuery, self.query)
+    }
+
+    /// What leaves says what has come; the ranges, and the window, only a report does.
+    fn has_acked(&mut self, by_data: bool) {
+        if !by_data || self.early.is_empty() {
+            self.due.ack &= by_data && self.new && self.unacked >= 4;
+            self.timers.ack = None;
+            self.unacked = 0;
+        }
+    }
+
+    fn report(&mut self, now: Duration) -> Option<Block> {
+        self.due.ack = false;
+        self.timers.ack = None;
+        self.unacked = 0;
+        if !self.new {
+            return None;
+        }
+        self.told = self.window();
+        let (newest, times, at) = self.newest.unwrap_or((self.recvd, 0, now));
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for id in self.early.keys().map(|id| *id as u32) {
+            let full = ranges.len() == RANGES;
+            match ranges.last_mut() {
+                Some((_, last)) if last.wrapping_add(1) == id => *last = id,
+                _ if full => break,
+                _ => ranges.push((id, id)),
+            }
+        }
+        let delay = now.saturating_sub(at).as_micros().min(u32::MAX.into()) as u32;
+        let window = self.told as u32;
+        Some(Report { window, newest: newest as u32, times, delay, ranges }.block())
+    }
+
+    fn header(&self, kind: Kind, spec: u8) -> Header {
+        let Setup { local, remote, .. } = self.setup;
+        Header { kind, spec, src: local, dst: remote, id: self.next as u32, ack: self.recvd as u32 }
+    }
+
+    fn control(&self, kind: Kind, spec: u8, payload: Option<Block>) -> Chain {
+        self.packet(self.header(kind, spec), payload)
+    }
+
+    fn packet(&self, header: Header, payload: Option<Block>) -> Chain {
+        header.packet(payload, self.setup.sums)
+    }
+}

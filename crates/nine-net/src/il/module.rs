@@ -1,0 +1,146 @@
+//! il as a module: messages above, packets below.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nine_stream::{Block, Chain, Fault, Halves, Module, Next};
+
+use super::machine::{Il, State};
+use crate::lock::{Mutex, lock};
+
+/// A module of this conversation. A message of the process is one that ends with a delimiter; a packet is one message
+/// of what is below.
+pub fn halves(il: Arc<Mutex<Il>>) -> Halves {
+    let up = Up { il: il.clone(), ended: false };
+    Halves {
+        up: Box::new(up),
+        down: Box::new(Down { il, message: Chain::default(), packet: None, ended: false }),
+    }
+}
+
+/// The blocks as one: a copy, where there are several.
+fn one(mut chain: Chain) -> Block {
+    match chain.blocks() {
+        1 => chain.pop().unwrap_or_else(|| Block::from(Vec::new())),
+        _ => Block::from(chain.iter().flat_map(Block::data).copied().collect::<Vec<u8>>()),
+    }
+}
+
+struct Up {
+    il: Arc<Mutex<Il>>,
+    ended: bool,
+}
+
+impl Module for Up {
+    fn put(&mut self, packet: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        lock(&self.il).receive(next.now(), one(packet));
+        self.resume(next)
+    }
+
+    fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        loop {
+            let Some(mut message) = lock(&self.il).deliver() else { break };
+            message.delim = true;
+            if let Err(refused) = next.try_put(message) {
+                // Nothing is acknowledged beyond the window meanwhile; there will be room.
+                lock(&self.il).undeliver(one(refused));
+                break;
+            }
+        }
+        let il = lock(&self.il);
+        let (fault, at_end) = (il.fault().cloned(), il.is_at_end());
+        drop(il);
+        // It may be the state that has changed, or the window.
+        next.kick();
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        if at_end && !mem::replace(&mut self.ended, true) {
+            next.finish();
+        }
+        Ok(())
+    }
+
+    fn holds(&self) -> bool {
+        let il = lock(&self.il);
+        !il.is_at_end() && il.state() == State::Closed
+    }
+}
+
+struct Down {
+    il: Arc<Mutex<Il>>,
+    /// Of which the end has not come.
+    message: Chain,
+    /// What was not taken below.
+    packet: Option<Chain>,
+    ended: bool,
+}
+
+impl Module for Down {
+    fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let ends = chain.ends_message();
+        self.message.extend(chain);
+        let (is, may) = (self.message.len(), lock(&self.il).largest());
+        if is > may {
+            return Err(Fault::new(format!("a message has more than {may} bytes")));
+        }
+        if ends {
+            lock(&self.il).send(one(mem::take(&mut self.message)))?;
+        }
+        self.resume(next)
+    }
+
+    fn is_full(&self) -> bool {
+        lock(&self.il).is_full()
+    }
+
+    fn resume(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        let now = next.now();
+        loop {
+            let waiting = self.packet.take();
+            let Some(packet) = waiting.or_else(|| lock(&self.il).transmit(now)) else { break };
+            if let Err(refused) = next.try_put(packet) {
+                self.packet = Some(refused);
+                break;
+            }
+        }
+        let il = lock(&self.il);
+        let (fault, over) = (il.fault().cloned(), il.state() == State::Closed && self.packet.is_none());
+        drop(il);
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        if over && !mem::replace(&mut self.ended, true) {
+            next.finish();
+            next.kick();
+        }
+        Ok(())
+    }
+
+    fn is_mid(&self) -> bool {
+        !self.message.is_empty()
+    }
+
+    fn holds(&self) -> bool {
+        self.packet.is_some() || lock(&self.il).holds()
+    }
+
+    fn hears(&self) -> bool {
+        lock(&self.il).state() != State::Closed
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        // What waits for room has no time.
+        if self.packet.is_some() { None } else { lock(&self.il).deadline() }
+    }
+
+    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        lock(&self.il).close();
+        self.resume(next)
+    }
+
+    fn status(&self) -> String {
+        lock(&self.il).status()
+    }
+}
