@@ -73,6 +73,11 @@ impl<T: Transport> Conversation<T> {
         Self { end, modules, clock, piped: None }
     }
 
+    /// What is below the modules, to be asked or told what has nothing to do with bytes.
+    pub fn device(&mut self) -> &mut T {
+        &mut self.end
+    }
+
     fn push(&mut self, text: &str) -> Result<(), Fault> {
         let piped = match self.piped.take() {
             Some(piped) => piped,

@@ -8,6 +8,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::task::Poll;
@@ -119,6 +120,13 @@ pub fn run<R: Send>(cores: usize, main: impl AsyncFn(Core, Real) -> R + Sync) ->
 /// Runs `main` on this thread, with a runtime around it. Tasks it has spawned end with it.
 pub fn block_on<R>(main: impl AsyncFnOnce(Real) -> R) -> io::Result<R> {
     Ok(runtime()?.block_on(main(Real)))
+}
+
+/// The addresses of a host, by the resolver of this machine, which may wait on a thread of its own.
+pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
+    let mut found: Vec<IpAddr> = tokio::net::lookup_host((host, 0)).await?.map(|at| at.ip()).collect();
+    found.dedup();
+    Ok(found)
 }
 
 /// Raises the limit of open descriptors as far as we may, and returns what it is now.

@@ -136,9 +136,13 @@ errnos! {
     EPROTO 71 "Protocol error"
     EOVERFLOW 75 "Value too large for defined data type"
     EOPNOTSUPP 95 "Operation not supported"
+    EADDRINUSE 98 "Address already in use"
+    EADDRNOTAVAIL 99 "Cannot assign requested address"
+    ENETUNREACH 101 "Network is unreachable"
     ECONNABORTED 103 "Software caused connection abort"
     ECONNRESET 104 "Connection reset by peer"
     ENOBUFS 105 "No buffer space available"
+    ENOTCONN 107 "Transport endpoint is not connected"
     ETIMEDOUT 110 "Connection timed out"
     ECONNREFUSED 111 "Connection refused"
     EHOSTUNREACH 113 "No route to host"
@@ -168,6 +172,10 @@ const PLAN9: &[(&str, Errno)] = &[
     ("file is locked", Errno::EBUSY),
     ("file in use", Errno::EBUSY),
     ("exclusive use", Errno::EBUSY),
+    ("connection in use", Errno::EBUSY),
+    ("not connected", Errno::ENOTCONN),
+    ("not announced", Errno::EINVAL),
+    ("control request", Errno::EINVAL),
     ("is a mount point", Errno::EBUSY),
     ("bad offset", Errno::EINVAL),
     ("not empty", Errno::ENOTEMPTY),

@@ -3,6 +3,7 @@
 //! - [`Ram`]: a tree in memory, up to a limit. Small: the proof that the interface is right.
 //! - [`Disk`]: a directory of the host.
 //! - [`Cons`]: a keyboard, a screen, the time, and what the program has logged.
+//! - [`Net`]: the network, on the sockets of this machine.
 //! - [`Pipes`]: two streams joined at the device end, for programs that talk with each other.
 //! - [`Posts`]: addresses of servers under names.
 //!
@@ -13,6 +14,7 @@
 pub mod cons;
 pub mod disk;
 mod lock;
+pub mod net;
 pub mod pipe;
 mod ram;
 pub mod srv;
@@ -20,6 +22,7 @@ mod sync;
 
 pub use cons::Cons;
 pub use disk::{As, Disk, DiskOptions};
+pub use net::Net;
 pub use pipe::Pipes;
 pub use ram::Ram;
 pub use srv::Posts;

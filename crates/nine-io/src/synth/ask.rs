@@ -53,6 +53,12 @@ impl Ask {
         self.asks.answer(self.id, result.map(|()| Reply::Wrote(count)));
     }
 
+    /// Answers a write of which so many bytes were taken.
+    pub fn took(self, count: usize) {
+        let count = u32::try_from(count.min(self.data.len())).unwrap_or(u32::MAX);
+        self.asks.answer(self.id, Ok(Reply::Wrote(count)));
+    }
+
     /// Answers a read with the beginning of these bytes, as much as was asked for.
     pub fn give(self, mut bytes: Bytes) {
         bytes.truncate(self.count as usize);

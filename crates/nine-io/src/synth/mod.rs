@@ -55,6 +55,7 @@ pub struct Tree {
 
 type Owns = Box<dyn Fn(&Who, &[u8]) -> bool + Send + Sync>;
 type Live = Box<dyn Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync>;
+type Found = Box<dyn Fn(&str, &Visitor) -> Option<Node> + Send + Sync>;
 type Text = Box<dyn Fn(&Visitor) -> Vec<u8> + Send + Sync>;
 type OnWrite = Arc<dyn Fn(Ask) + Send + Sync>;
 type OnOpen = Box<dyn Fn(Opening) + Send + Sync>;
@@ -94,6 +95,7 @@ pub struct Dir {
     mode: u32,
     fixed: Vec<(Box<str>, Node)>,
     live: Option<Live>,
+    found: Option<Found>,
 }
 
 /// An entry of a directory.
@@ -147,7 +149,7 @@ impl Default for Dir {
 impl Dir {
     /// An empty one, of mode 0555.
     pub fn new() -> Self {
-        Self { mode: 0o555, fixed: Vec::new(), live: None }
+        Self { mode: 0o555, fixed: Vec::new(), live: None, found: None }
     }
 
     /// With this file in it.
@@ -172,6 +174,12 @@ impl Dir {
         self
     }
 
+    /// How one of the entries that come and go is found, where to list them all for each walk would take long.
+    pub fn found(mut self, found: impl Fn(&str, &Visitor) -> Option<Node> + Send + Sync + 'static) -> Self {
+        self.found = Some(Box::new(found));
+        self
+    }
+
     /// With these permissions.
     pub fn mode(self, mode: u32) -> Self {
         Self { mode: mode & 0o777, ..self }
@@ -189,6 +197,9 @@ impl Dir {
         let fixed = self.fixed.iter().find(|(of, _)| of.as_bytes() == name);
         if let Some((_, node)) = fixed {
             return Some(node.clone());
+        }
+        if let Some(found) = &self.found {
+            return found(std::str::from_utf8(name).ok()?, visitor);
         }
         let live = self.live.as_ref()?(visitor);
         live.into_iter().find(|(of, _)| of.as_bytes() == name).map(|(_, node)| node)

@@ -5,6 +5,7 @@ mod cons;
 mod disk;
 mod host;
 mod hostile;
+mod net;
 mod pipe;
 mod srv;
 mod users;

@@ -1,0 +1,868 @@
+//! One conversation: what has been asked of its files, and what carries it.
+//!
+//! Always holds: whoever takes a request out of a queue, under the conversation's lock, answers it, when nothing is
+//! locked; so no byte goes to a request that nobody waits for. Calls are made and taken by the driver's task, bytes are
+//! carried by whoever asks. The lock of a conversation is taken before that of a table, never two of them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::mem;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_io::server::ReqId;
+use nine_io::synth::{Ask, Handle, Opening, Visitor};
+use nine_net::lock::{Mutex, lock};
+use nine_net::{Conversation, Timer, Transport};
+use nine_proto::{Errno, Error, Result};
+use nine_stream::{Block, Chain};
+
+use super::driver::{Bell, Job};
+use super::policy::Want;
+use super::stack::{Announced, Call, End, Later, Line, Messages, Setting};
+use super::{MODULES_MAX, Protocol, Shared, TEXT_MAX};
+
+/// Bytes of one read of a socket.
+const READ: usize = 256 << 10;
+/// Writes that go at once.
+const GATHER: usize = 16;
+/// For what was written to leave through the modules when everybody has closed.
+const LINGER: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// Where sockets are read to, before it is known how much there is.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// See the module.
+pub(super) struct Conv {
+    pub(super) number: u64,
+    pub(super) owner: Arc<Visitor>,
+    protocol: Arc<Protocol>,
+    bell: Arc<Bell>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Open files of it but texts; `None`: the last one has been closed.
+    opens: Option<usize>,
+    phase: Phase,
+    local: String,
+    remote: String,
+    /// What `err` shows.
+    error: String,
+    reads: VecDeque<Ask>,
+    writes: VecDeque<Ask>,
+    /// Bytes of the first write that have gone.
+    sent: usize,
+    /// What was written may still be held back below.
+    held: bool,
+    /// Opens of `listen` that wait.
+    openings: VecDeque<Opening>,
+    /// Calls that came for an open which was flushed then.
+    called: VecDeque<Arc<Ctl>>,
+    /// What the modules may hold.
+    modules: Vec<Charge>,
+    /// Bytes read and written.
+    moved: [u64; 2],
+}
+
+enum Phase {
+    /// Nothing has been asked for.
+    Idle,
+    /// A connect or an announce is under way.
+    Asking {
+        ask: Ask,
+        begun: Later<Result<Begun>>,
+        says: &'static str,
+    },
+    Announced(Box<dyn Announced>),
+    Connected {
+        carrier: Carrier,
+        ended: bool,
+    },
+    /// Everybody has closed, and not everything has left.
+    Closing {
+        carrier: Carrier,
+        late: Timer,
+    },
+    Over,
+}
+
+/// What a text brings.
+enum Begun {
+    Call(Call),
+    Announced(Box<dyn Announced>),
+}
+
+enum Carrier {
+    Bytes(Conversation<Box<dyn Line>>),
+    Messages(Box<Messages>),
+}
+
+/// Bytes that the modules of a conversation may hold, of those that all may.
+struct Charge(Arc<Shared>, usize);
+
+impl Charge {
+    fn new(shared: &Arc<Shared>, bytes: usize) -> Result<Self> {
+        let charge = Self(shared.clone(), bytes);
+        if shared.modules.fetch_add(bytes, Ordering::Relaxed) + bytes > MODULES_MAX {
+            return Err(Error::new(Errno::ENOMEM, "the modules of all conversations hold what they may"));
+        }
+        Ok(charge)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.0.modules.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+/// Answers that are given when nothing is locked.
+#[derive(Default)]
+struct Done {
+    asks: Vec<(Ask, Said)>,
+    /// Calls, and who waits for one.
+    calls: Vec<(Opening, Arc<Ctl>)>,
+    refused: Vec<(Opening, Error)>,
+}
+
+enum Said {
+    Read(Bytes),
+    /// So much of it.
+    Wrote(usize),
+    Done,
+    No(Error),
+}
+
+impl Conv {
+    /// A conversation in the making: nobody has it open.
+    pub(super) fn new(protocol: &Arc<Protocol>, number: u64, owner: Arc<Visitor>) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| Self {
+            number,
+            owner,
+            protocol: protocol.clone(),
+            bell: Bell::new(me.clone(), &protocol.shared.queue),
+            state: Mutex::new(State::new()),
+        })
+    }
+
+    /// The same for a call that has been taken.
+    pub(super) fn connect(&self, call: Call) {
+        lock(&self.state).begin(Begun::Call(call), &self.protocol.shared);
+    }
+
+    /// Whether this visitor may open its files.
+    pub(super) fn may(&self, visitor: &Visitor) -> Result<()> {
+        match visitor.owner || visitor.who == self.owner.who {
+            true => Ok(()),
+            false => Err(Errno::EACCES.into()),
+        }
+    }
+
+    pub(super) fn local(&self) -> String {
+        lock(&self.state).local.clone() + "\n"
+    }
+
+    pub(super) fn remote(&self) -> String {
+        lock(&self.state).remote.clone() + "\n"
+    }
+
+    /// What `status` shows: how it is, what waits, what has gone, and a line for each module.
+    pub(super) fn status(&self) -> String {
+        let state = lock(&self.state);
+        let State { reads, writes, openings, moved: [read, wrote], .. } = &*state;
+        let (word, modules) = match &state.phase {
+            Phase::Idle | Phase::Over => ("Closed", String::new()),
+            Phase::Asking { says, .. } => (*says, String::new()),
+            Phase::Announced(_) => ("Listen", String::new()),
+            Phase::Connected { carrier, ended: true } => ("Close_wait", carrier.status()),
+            Phase::Connected { carrier, .. } => ("Established", carrier.status()),
+            Phase::Closing { carrier, .. } => ("Finwait1", carrier.status()),
+        };
+        let (reads, writes, listens) = (reads.len(), writes.len(), openings.len());
+        format!("{word} qin {reads} qout {writes} listen {listens} in {read} out {wrote}\n{modules}")
+    }
+
+    /// Something happens to it, and what can go on then does.
+    fn with<T>(&self, act: impl FnOnce(&mut State, &mut Done) -> T) -> T {
+        let mut done = Done::default();
+        let mut state = lock(&self.state);
+        let acted = act(&mut state, &mut done);
+        let waker = Waker::from(self.bell.clone());
+        state.carry(&mut Context::from_waker(&waker), &mut done);
+        drop(state);
+        self.answer(done);
+        acted
+    }
+
+    fn answer(&self, done: Done) {
+        for (ask, said) in done.asks {
+            match said {
+                Said::Read(bytes) => ask.give(bytes),
+                Said::Wrote(n) => ask.took(n),
+                Said::Done => ask.done(Ok(())),
+                Said::No(error) => ask.fail(error),
+            }
+        }
+        for (opening, error) in done.refused {
+            opening.fail(error);
+        }
+        for (opening, ctl) in done.calls {
+            // Who has flushed it meanwhile gets nothing, and the next one this.
+            if opening.becomes(&["..", &ctl.conv.number.to_string(), "ctl"], ctl.clone()).is_err() {
+                lock(&self.state).called.push_back(ctl);
+                Waker::from(self.bell.clone()).wake();
+            }
+        }
+    }
+
+    fn opened(&self) -> Result<()> {
+        match &mut lock(&self.state).opens {
+            Some(opens) => *opens += 1,
+            None => return Err(Errno::ENOENT.into()),
+        }
+        Ok(())
+    }
+
+    /// One of its files is closed; with the last one the conversation ends.
+    fn closed(self: &Arc<Self>) {
+        let mut done = Done::default();
+        let mut state = lock(&self.state);
+        state.opens = state.opens.map(|opens| opens - 1).filter(|&opens| opens > 0);
+        if state.opens.is_some() {
+            return;
+        }
+        self.protocol.forget(self.number, &self.owner);
+        let gone = state.end(&mut done);
+        if let Phase::Connected { carrier: Carrier::Bytes(line), .. } = gone {
+            let late = self.protocol.shared.clock.sleep_until(self.protocol.shared.clock.now() + LINGER);
+            state.phase = Phase::Closing { carrier: Carrier::Bytes(line), late };
+            let waker = Waker::from(self.bell.clone());
+            let lingers = state.linger(&mut Context::from_waker(&waker)).is_pending();
+            if lingers && !self.protocol.shared.keep(self) {
+                state.phase = Phase::Over;
+            }
+        }
+        let called = mem::take(&mut state.called);
+        drop(state);
+        drop(called);
+        self.answer(done);
+    }
+
+    fn read(&self, ask: Ask) {
+        if ask.count == 0 {
+            return ask.give(Bytes::new());
+        }
+        self.with(|state, _| state.reads.push_back(ask));
+    }
+
+    fn write(&self, ask: Ask) {
+        self.with(|state, _| state.writes.push_back(ask));
+    }
+
+    /// Nobody wants the answer to this request any more. What it has done is said; those behind it go on.
+    fn cancel(&self, id: ReqId) -> bool {
+        self.with(|state, done| {
+            if let Some(at) = state.reads.iter().position(|ask| ask.id() == id) {
+                done.asks.extend(state.reads.remove(at).map(|ask| (ask, Said::No(Errno::EINTR.into()))));
+            }
+            if let Some(at) = state.writes.iter().position(|ask| ask.id() == id) {
+                let sent = if at == 0 { mem::take(&mut state.sent) } else { 0 };
+                if let (0, Phase::Connected { carrier: Carrier::Messages(messages), .. }) =
+                    (at, &mut state.phase)
+                {
+                    messages.give_up();
+                }
+                let said = if sent > 0 { Said::Wrote(sent) } else { Said::No(Errno::EINTR.into()) };
+                done.asks.extend(state.writes.remove(at).map(|ask| (ask, said)));
+            }
+            if matches!(&state.phase, Phase::Asking { ask, .. } if ask.id() == id)
+                && let Phase::Asking { ask, .. } = mem::replace(&mut state.phase, Phase::Idle)
+            {
+                done.asks.push((ask, Said::No(Errno::EINTR.into())));
+            }
+        });
+        // If it is not here its answer is on its way.
+        true
+    }
+
+    /// An open of `listen`.
+    pub(super) fn listen(&self, opening: Opening) {
+        let mut state = lock(&self.state);
+        match &state.phase {
+            Phase::Announced(_) => state.openings.push_back(opening),
+            Phase::Over => {
+                drop(state);
+                return opening.fail(Error::new(Errno::ECONNABORTED, "listen hungup"));
+            }
+            _ => {
+                drop(state);
+                return opening.fail(Error::new(Errno::EINVAL, "not announced"));
+            }
+        }
+        drop(state);
+        Waker::from(self.bell.clone()).wake();
+    }
+
+    /// One of these is flushed. If it is not here any more, a call is on its way to it.
+    pub(super) fn cancel_listen(&self, id: ReqId) -> bool {
+        let mut state = lock(&self.state);
+        let at = state.openings.iter().position(|opening| opening.id() == id);
+        let opening = at.and_then(|at| state.openings.remove(at));
+        drop(state);
+        if let Some(opening) = opening {
+            opening.fail(Errno::EINTR.into());
+        }
+        true
+    }
+
+    /// Does what a text written to `ctl` says.
+    fn control(&self, ask: Ask) {
+        let said = text(&ask).map(str::to_owned).and_then(|text| self.order(&text));
+        match said {
+            Ok(Order::Done) => ask.done(Ok(())),
+            Err(error) => ask.fail(error),
+            Ok(Order::Begin(begun, says)) => {
+                let mut state = lock(&self.state);
+                if !matches!(state.phase, Phase::Idle) {
+                    drop(state);
+                    return ask.fail(Error::new(Errno::EBUSY, "connection in use"));
+                }
+                state.phase = Phase::Asking { ask, begun, says };
+                drop(state);
+                // Sockets belong to the driver's core.
+                Waker::from(self.bell.clone()).wake();
+            }
+        }
+    }
+
+    fn order(&self, text: &str) -> Result<Order> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let number = |what: &str, text: &str, most: u64| match text.parse::<u64>() {
+            Ok(n) if n <= most => Ok(n),
+            _ => Err(Error::new(Errno::EINVAL, format!("{what}: a number from 0 to {most} is due"))),
+        };
+        let set = |setting| lock(&self.state).set(setting).map(|()| Order::Done);
+        match words[..] {
+            [] => Err(Error::new(Errno::EINVAL, "short control request")),
+            ["connect", to] => Ok(self.begin(Want::Dial, to)),
+            ["announce", at] => Ok(self.begin(Want::Announce, at)),
+            ["connect" | "announce"] => Err(Error::new(Errno::EINVAL, "an address is due: ADDRESS!PORT")),
+            ["connect", ..] => Err(Error::new(Errno::EINVAL, "the local address cannot be chosen")),
+            ["hangup"] => {
+                self.with(|state, done| {
+                    // Whoever listens is told, and what carried it goes when nothing is locked.
+                    state.error = "hungup".into();
+                    state.end(done)
+                });
+                Ok(Order::Done)
+            }
+            // The network has taken the call already; who is not wanted is hung up on.
+            ["accept", ..] => Ok(Order::Done),
+            ["reject", ..] => {
+                self.with(|state, done| state.end(done));
+                Ok(Order::Done)
+            }
+            ["keepalive"] => set(Setting::Keepalive(Duration::from_secs(30))),
+            ["keepalive", ms] => {
+                set(Setting::Keepalive(Duration::from_millis(number("keepalive", ms, 86_400_000)?)))
+            }
+            ["ttl", n] => set(Setting::Ttl(number("ttl", n, 255)? as u8)),
+            ["tos", n] => set(Setting::Tos(number("tos", n, 255)? as u8)),
+            _ => self.with(|state, _| state.module(text.trim(), &self.protocol.shared)),
+        }
+    }
+
+    fn begin(&self, want: Want, text: &str) -> Order {
+        let (protocol, who, text) = (self.protocol.clone(), self.owner.who.clone(), text.to_owned());
+        let says = if want == Want::Dial { "Syn_sent" } else { "Announcing" };
+        let begun = Box::pin(async move {
+            let network = &protocol.network;
+            let places = network.resolve(&text, want == Want::Announce).await.map_err(failed)?;
+            let mut last = Error::new(Errno::ENOENT, "can't translate address");
+            for place in places {
+                let may = protocol.shared.policy.check(want, network.name(), &place, &who);
+                let begun = match (may, want) {
+                    (Err(error), _) => Err(error),
+                    (_, Want::Dial) => network.dial(place).await.map(Begun::Call).map_err(failed),
+                    (_, Want::Announce) => {
+                        network.announce(place).await.map(Begun::Announced).map_err(failed)
+                    }
+                };
+                match begun {
+                    Err(error) => last = error,
+                    begun => return begun,
+                }
+            }
+            Err(last)
+        });
+        Order::Begin(begun, says)
+    }
+}
+
+/// What comes of a text.
+enum Order {
+    Done,
+    Begin(Later<Result<Begun>>, &'static str),
+}
+
+impl Job for Conv {
+    fn turn(&self, cx: &mut Context<'_>) {
+        let mut done = Done::default();
+        let mut state = lock(&self.state);
+        if let Phase::Asking { begun, .. } = &mut state.phase
+            && let Poll::Ready(begun) = begun.as_mut().poll(cx)
+            && let Phase::Asking { ask, .. } = mem::replace(&mut state.phase, Phase::Idle)
+        {
+            let said = match begun {
+                Ok(begun) => {
+                    state.error.clear();
+                    state.begin(begun, &self.protocol.shared);
+                    Said::Done
+                }
+                Err(error) => {
+                    state.error = error.to_string();
+                    Said::No(error)
+                }
+            };
+            done.asks.push((ask, said));
+        }
+        state.accept(cx, &self.protocol, &mut done);
+        state.carry(cx, &mut done);
+        let is_left = matches!(state.phase, Phase::Closing { .. }) && state.linger(cx).is_ready();
+        drop(state);
+        if is_left {
+            self.protocol.shared.let_go(self);
+        }
+        self.answer(done);
+    }
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            opens: Some(0),
+            phase: Phase::Idle,
+            local: "::!0".into(),
+            remote: "::!0".into(),
+            error: String::new(),
+            reads: VecDeque::new(),
+            writes: VecDeque::new(),
+            sent: 0,
+            held: false,
+            openings: VecDeque::new(),
+            called: VecDeque::new(),
+            modules: Vec::new(),
+            moved: [0; 2],
+        }
+    }
+
+    fn begin(&mut self, begun: Begun, shared: &Shared) {
+        match begun {
+            Begun::Announced(place) => {
+                self.local = place.local();
+                self.phase = Phase::Announced(place);
+            }
+            Begun::Call(Call { end, local, remote }) => {
+                (self.local, self.remote) = (local, remote);
+                let carrier = match end {
+                    End::Messages(messages) => Carrier::Messages(messages),
+                    End::Bytes(line) => {
+                        let (modules, clock) = (shared.pushable.clone(), shared.clock.clone());
+                        Carrier::Bytes(Conversation::new(line, modules, clock))
+                    }
+                };
+                self.phase = Phase::Connected { carrier, ended: false };
+            }
+        }
+    }
+
+    /// It is over: all that wait are told. What carried it is left to be let go.
+    fn end(&mut self, done: &mut Done) -> Phase {
+        let hungup = || Error::new(Errno::EPIPE, "i/o on hungup channel");
+        done.asks.extend(self.reads.drain(..).map(|ask| (ask, Said::Read(Bytes::new()))));
+        done.asks.extend(self.writes.drain(..).map(|ask| (ask, Said::No(hungup()))));
+        let gone = || Error::new(Errno::ECONNABORTED, "listen hungup");
+        done.refused.extend(self.openings.drain(..).map(|opening| (opening, gone())));
+        self.sent = 0;
+        match mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Asking { ask, .. } => {
+                done.asks.push((ask, Said::No(hungup())));
+                Phase::Over
+            }
+            phase => phase,
+        }
+    }
+
+    /// Takes calls for those who wait for one, and none else: they are the kernel's till then.
+    fn accept(&mut self, cx: &mut Context<'_>, protocol: &Arc<Protocol>, done: &mut Done) {
+        let Phase::Announced(place) = &mut self.phase else { return };
+        while let Some(opening) = self.openings.front() {
+            let ctl = match self.called.pop_front() {
+                Some(ctl) => ctl,
+                None => {
+                    // Before a call is taken for which there is no room.
+                    if let Err(error) = protocol.has_room(&opening.visitor) {
+                        done.refused.extend(self.openings.pop_front().map(|opening| (opening, error)));
+                        continue;
+                    }
+                    match place.poll_accept(cx) {
+                        Poll::Pending => return,
+                        Poll::Ready(Err(error)) => {
+                            self.error = error.to_string();
+                            drop(self.end(done));
+                            return;
+                        }
+                        Poll::Ready(Ok(call)) => {
+                            let conv = protocol.made(opening.visitor.clone());
+                            conv.connect(call);
+                            Arc::new(Ctl::of_new(conv))
+                        }
+                    }
+                }
+            };
+            done.calls.extend(self.openings.pop_front().map(|opening| (opening, ctl)));
+        }
+    }
+
+    /// Writes and reads what can be written and read now.
+    fn carry(&mut self, cx: &mut Context<'_>, done: &mut Done) {
+        let Phase::Connected { carrier, ended } = &mut self.phase else {
+            let not = |error: &str| {
+                let text = if error.is_empty() { "not connected" } else { error };
+                Said::No(Error::new(Errno::ENOTCONN, text))
+            };
+            let over = matches!(self.phase, Phase::Over);
+            let read = || if over { Said::Read(Bytes::new()) } else { not(&self.error) };
+            done.asks.extend(self.reads.drain(..).map(|ask| (ask, read())));
+            done.asks.extend(self.writes.drain(..).map(|ask| (ask, not(&self.error))));
+            return;
+        };
+        while !self.writes.is_empty() {
+            match carrier.poll_write(cx, &self.writes, self.sent) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => {
+                    self.error = plain(&error);
+                    self.sent = 0;
+                    let error = failed(error);
+                    done.asks.extend(self.writes.drain(..).map(|ask| (ask, Said::No(error.clone()))));
+                }
+                Poll::Ready(Ok(n)) => {
+                    self.held = true;
+                    self.moved[1] += n as u64;
+                    self.sent += n;
+                    // An empty message is one, too: it goes by itself.
+                    let mut first = true;
+                    while let Some(ask) = self.writes.front().filter(|ask| first || !ask.data.is_empty())
+                        && let Some(rest) = self.sent.checked_sub(ask.data.len())
+                    {
+                        (self.sent, first) = (rest, false);
+                        done.asks.extend(self.writes.pop_front().map(|ask| (ask, Said::Done)));
+                    }
+                }
+            }
+        }
+        if self.held && self.writes.is_empty() {
+            // An error is told to who writes or reads next.
+            self.held = carrier.poll_flush(cx).is_pending();
+        }
+        while let Some(ask) = self.reads.front() {
+            let said = match carrier.poll_read(cx, ask.count as usize) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(bytes)) => {
+                    *ended |= bytes.is_none();
+                    self.moved[0] += bytes.as_ref().map_or(0, Bytes::len) as u64;
+                    Said::Read(bytes.unwrap_or_default())
+                }
+                Poll::Ready(Err(error)) => {
+                    self.error = plain(&error);
+                    Said::No(failed(error))
+                }
+            };
+            done.asks.extend(self.reads.pop_front().map(|ask| (ask, said)));
+        }
+    }
+
+    /// Goes on with an end that everybody has closed: Ready when nothing is left of it.
+    fn linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Phase::Closing { carrier, late } = &mut self.phase else { return Poll::Ready(()) };
+        let left = match carrier {
+            Carrier::Bytes(line) => line.poll_close(cx).is_ready(),
+            Carrier::Messages(_) => true,
+        };
+        if left || late.as_mut().poll(cx).is_ready() {
+            self.phase = Phase::Over;
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    fn set(&mut self, setting: Setting) -> Result<()> {
+        match &mut self.phase {
+            Phase::Connected { carrier: Carrier::Bytes(line), .. } => {
+                line.device().set(setting).map_err(failed)
+            }
+            Phase::Connected { .. } => Err(Errno::EOPNOTSUPP.into()),
+            _ => Err(Error::new(Errno::ENOTCONN, "not connected")),
+        }
+    }
+
+    /// A text for the modules: push, pop, or what one of them knows.
+    fn module(&mut self, text: &str, shared: &Arc<Shared>) -> Result<Order> {
+        let unknown = || Error::new(Errno::EINVAL, "unknown control request");
+        let changes = matches!(text.split(' ').next(), Some("push" | "pop"));
+        let Phase::Connected { carrier, .. } = &mut self.phase else {
+            return Err(if changes { Error::new(Errno::ENOTCONN, "not connected") } else { unknown() });
+        };
+        if !changes && carrier.status().is_empty() {
+            return Err(unknown());
+        }
+        if changes && !self.writes.is_empty() {
+            return Err(Error::new(Errno::EBUSY, "a message is under way"));
+        }
+        let said = |fault: nine_stream::Fault| Error::new(Errno::EINVAL, fault.to_string());
+        match carrier {
+            Carrier::Bytes(line) => {
+                let cost = if changes { line.check(text).map_err(said)? } else { 0 };
+                let charge = Charge::new(shared, cost)?;
+                line.control(text).map_err(said)?;
+                match text.split(' ').next() {
+                    Some("push") => self.modules.push(charge),
+                    Some("pop") => drop(self.modules.pop()),
+                    _ => {}
+                }
+            }
+            Carrier::Messages(messages) => messages.stream.control(text.as_bytes()).map_err(said)?,
+        }
+        // It may have something to say first.
+        self.held = true;
+        Ok(Order::Done)
+    }
+}
+
+impl Carrier {
+    /// Writes some of what is asked for, of the first one what is behind `sent`: how many bytes.
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        asks: &VecDeque<Ask>,
+        sent: usize,
+    ) -> Poll<io::Result<usize>> {
+        let first = asks.front().map(|ask| ask.data.slice(sent..)).unwrap_or_default();
+        match self {
+            // An empty write says nothing to a connection.
+            Self::Bytes(_) if first.is_empty() => Poll::Ready(Ok(0)),
+            Self::Bytes(line) => {
+                let mut slices = [IoSlice::new(&[]); GATHER];
+                slices[0] = IoSlice::new(&first);
+                let rest = asks.iter().skip(1).take_while(|ask| !ask.data.is_empty());
+                let count =
+                    1 + slices[1..].iter_mut().zip(rest).map(|(s, ask)| *s = IoSlice::new(&ask.data)).count();
+                line.poll_write(cx, &slices[..count])
+            }
+            Self::Messages(messages) => messages.poll_write(cx, first),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Bytes(line) => line.poll_flush(cx),
+            Self::Messages(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// What has come, at most so much. `None`: nothing more will.
+    fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Option<Bytes>>> {
+        match self {
+            Self::Bytes(line) => SCRATCH.with_borrow_mut(|scratch| {
+                scratch.resize(READ, 0);
+                let read = line.poll_read(cx, &mut scratch[..most.min(READ)]);
+                read.map_ok(|n| (n > 0).then(|| Bytes::copy_from_slice(&scratch[..n])))
+            }),
+            Self::Messages(messages) => messages.poll_read(cx, most),
+        }
+    }
+
+    fn status(&self) -> String {
+        match self {
+            Self::Bytes(line) => line.status(),
+            Self::Messages(messages) => messages
+                .stream
+                .modules()
+                .iter()
+                .map(|(name, says)| format!("{name} {says}").trim_end().to_owned() + "\n")
+                .collect(),
+        }
+    }
+}
+
+impl Messages {
+    /// Puts one message.
+    fn poll_write(&mut self, cx: &mut Context<'_>, data: Bytes) -> Poll<io::Result<usize>> {
+        let n = data.len();
+        let chain = self.going.get_or_insert_with(|| {
+            let mut chain = Some(Chain::from(Block::from(data)));
+            chain.iter_mut().for_each(Chain::end_message);
+            chain
+        });
+        let put = std::task::ready!(self.putting.poll(cx, chain));
+        self.going = None;
+        Poll::Ready(put.map(|()| n).map_err(io::Error::other))
+    }
+
+    fn give_up(&mut self) {
+        self.going = None;
+        self.putting = self.stream.putting();
+    }
+
+    /// What is left of a message, or the next one.
+    fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Option<Bytes>>> {
+        let taken = std::task::ready!(self.reading.poll(cx, Some(most)));
+        let Some(mut chain) = taken.map_err(io::Error::other)? else { return Poll::Ready(Ok(None)) };
+        if self.cuts && !chain.ends_message() {
+            // The rest of a datagram is there already: it came as one.
+            while let Poll::Ready(Ok(Some(rest))) = self.reading.poll(cx, None)
+                && !rest.ends_message()
+            {}
+        }
+        let first = chain.pop();
+        if chain.is_empty() {
+            return Poll::Ready(Ok(first.map(Bytes::from)));
+        }
+        let whole: Vec<u8> =
+            first.iter().chain(chain.iter()).flat_map(|block| block.data()).copied().collect();
+        Poll::Ready(Ok(Some(whole.into())))
+    }
+}
+
+/// An open `ctl`, by whatever way.
+pub(super) struct Ctl {
+    conv: Arc<Conv>,
+    number: Bytes,
+}
+
+impl Ctl {
+    pub(super) fn open(conv: Arc<Conv>) -> Result<Self> {
+        conv.opened()?;
+        let number = conv.number.to_string().into();
+        Ok(Self { conv, number })
+    }
+
+    /// Of one that nobody has opened before.
+    pub(super) fn of_new(conv: Arc<Conv>) -> Self {
+        Self::open(conv).expect("nobody has closed it")
+    }
+}
+
+impl Handle for Ctl {
+    fn read(&self, ask: Ask) {
+        ask.give_from(&self.number);
+    }
+
+    fn write(&self, ask: Ask) {
+        self.conv.control(ask);
+    }
+
+    fn cancel(&self, id: ReqId) -> bool {
+        self.conv.cancel(id)
+    }
+}
+
+impl Drop for Ctl {
+    fn drop(&mut self) {
+        self.conv.closed();
+    }
+}
+
+/// An open `data` or `err`.
+pub(super) struct Opened {
+    conv: Arc<Conv>,
+    is_data: bool,
+}
+
+impl Opened {
+    pub(super) fn data(conv: Arc<Conv>) -> Result<Self> {
+        conv.opened()?;
+        Ok(Self { conv, is_data: true })
+    }
+
+    pub(super) fn error(conv: Arc<Conv>) -> Result<Self> {
+        conv.opened()?;
+        Ok(Self { conv, is_data: false })
+    }
+}
+
+impl Handle for Opened {
+    fn read(&self, ask: Ask) {
+        if self.is_data {
+            return self.conv.read(ask);
+        }
+        let text = lock(&self.conv.state).error.clone();
+        ask.give_from(&text.into());
+    }
+
+    fn write(&self, ask: Ask) {
+        match self.is_data {
+            true => self.conv.write(ask),
+            false => ask.fail(Errno::EPERM.into()),
+        }
+    }
+
+    fn cancel(&self, id: ReqId) -> bool {
+        self.conv.cancel(id)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.conv.closed();
+    }
+}
+
+/// The one text that was written.
+fn text(ask: &Ask) -> Result<&str> {
+    if ask.data.len() > TEXT_MAX {
+        return Err(Error::new(Errno::EINVAL, format!("a control request has at most {TEXT_MAX} bytes")));
+    }
+    match *ask.lines()? {
+        [] => Ok(""),
+        [line] => Ok(line.trim_matches('\0')),
+        _ => Err(Error::new(Errno::EINVAL, "one control request at a time")),
+    }
+}
+
+/// An error of the world, as Plan 9 says it.
+pub(super) fn failed(error: io::Error) -> Error {
+    use io::ErrorKind as Kind;
+    let errno = match (error.raw_os_error(), error.kind()) {
+        (Some(number), _) => Errno(number.unsigned_abs()),
+        (_, Kind::ConnectionRefused) => Errno::ECONNREFUSED,
+        (_, Kind::TimedOut) => Errno::ETIMEDOUT,
+        (_, Kind::HostUnreachable) => Errno::EHOSTUNREACH,
+        (_, Kind::NetworkUnreachable) => Errno::ENETUNREACH,
+        (_, Kind::AddrInUse) => Errno::EADDRINUSE,
+        (_, Kind::AddrNotAvailable) => Errno::EADDRNOTAVAIL,
+        (_, Kind::PermissionDenied) => Errno::EACCES,
+        (_, Kind::NotFound) => Errno::ENOENT,
+        (_, Kind::InvalidInput) => Errno::EINVAL,
+        (_, Kind::Unsupported) => Errno::EOPNOTSUPP,
+        (_, Kind::BrokenPipe) => Errno::EPIPE,
+        (_, Kind::ConnectionReset) => Errno::ECONNRESET,
+        _ => Errno::EIO,
+    };
+    Error::new(errno, plain(&error))
+}
+
+fn plain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".into(),
+        io::ErrorKind::TimedOut => "connection timed out".into(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,277 @@
+//! The network as files: `/net` of Plan 9 (ip(3), ndb(8)), on the sockets of this machine (`docs/net.md`).
+//!
+//! In: requests, the networks below, a policy. Out: answers, now or when a socket has done its part; and a [`Driver`].
+//!
+//! ```text
+//! tcp/clone        opening it makes a conversation; what is open then is its ctl
+//! tcp/stats        how many there are
+//! tcp/N/ctl        reads as the number N; takes connect, announce, hangup, push, pop ...
+//! tcp/N/data       its bytes, or its messages
+//! tcp/N/err        why it is over
+//! tcp/N/listen     opening it waits for a call; what is open then is the ctl of the call
+//! tcp/N/local      ADDRESS!PORT of this end
+//! tcp/N/remote     of the other
+//! tcp/N/status     Closed, Established ..., what waits, its modules
+//! udp, il, unix    the same
+//! cs, dns          a question is written, its answers are read
+//! ```
+//! A conversation is its opener's, and the server's owner's, and lives as long as one of its ctl, data and err is open.
+//! Numbers are not used again, so nobody comes upon another's.
+
+mod conv;
+mod driver;
+mod policy;
+mod query;
+mod stack;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Weak};
+
+use nine_io::server::{Answer, FileServer, Node, Req, ReqId};
+use nine_io::synth::{self, Dir, File, Opening, Tree, Visitor};
+use nine_net::Clock;
+use nine_net::lock::{Mutex, lock};
+use nine_proto::{Errno, Error, Result};
+use nine_stream::Modules;
+
+use conv::{Conv, Ctl, Opened};
+use driver::Queue;
+use query::{Finds, Query};
+
+pub use driver::Driver;
+pub use policy::{Policy, Want};
+pub use stack::{Announced, Call, End, Later, Line, Messages, Network, Place, Setting, Tcp, Unix};
+
+/// Bytes of a text for a ctl, cs or dns.
+const TEXT_MAX: usize = 1024;
+/// Bytes that the modules of all conversations of a server may hold; at the limit none is pushed (ENOMEM).
+const MODULES_MAX: usize = 256 << 20;
+/// Conversations that may go on until what was written has left them, when everybody has closed; one more is cut off.
+const LINGERING: usize = 1000;
+
+/// The file server of networks.
+///
+/// Concurrency: requests of one conversation are one after the other, those of different ones are not.
+pub struct Net {
+    tree: Tree,
+    shared: Arc<Shared>,
+}
+
+/// What the conversations of all networks share.
+struct Shared {
+    policy: Policy,
+    /// What may be pushed.
+    pushable: Modules,
+    clock: Arc<dyn Clock>,
+    queue: Arc<Queue>,
+    /// Bytes that modules may hold.
+    modules: AtomicUsize,
+    /// Those that nobody has open and that are not over, by their addresses.
+    lingering: Mutex<HashMap<usize, Arc<Conv>>>,
+}
+
+/// One network and its conversations.
+struct Protocol {
+    network: Arc<dyn Network>,
+    shared: Arc<Shared>,
+    /// Conversations at once.
+    most: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// The number of the conversation that is made next.
+    next: u64,
+    convs: BTreeMap<u64, (Weak<Conv>, synth::Node)>,
+    /// How many each visitor has, by its address: they keep it.
+    had: HashMap<usize, usize>,
+}
+
+impl Net {
+    /// These networks, each with at most `most` conversations at once, of which one attach may have half; `pushable`
+    /// are the modules that may be pushed on them. The driver is to be spawned where sockets shall be; without it
+    /// nothing is ever dialled.
+    pub fn new(
+        networks: Vec<Arc<dyn Network>>,
+        policy: Policy,
+        pushable: Modules,
+        clock: Arc<dyn Clock>,
+        most: usize,
+    ) -> (Self, Driver) {
+        let queue = Arc::<Queue>::default();
+        let driver = Driver::new(&queue);
+        let wall = clock.wall();
+        let (modules, lingering) = (AtomicUsize::new(0), Mutex::default());
+        let shared = Arc::new(Shared { policy, pushable, clock, queue, modules, lingering });
+        let networks: Arc<[Arc<dyn Network>]> = networks.into();
+        let asks = |finds: Finds| {
+            let (shared, networks) = (shared.clone(), networks.clone());
+            let open = move |opening: Opening| {
+                // Nobody can have flushed it: it is being served.
+                let _ = opening.opened(Query::new(&shared, &networks, finds));
+            };
+            File::opened_later(open, |_| false)
+        };
+        let root = Dir::new().file("cs", asks(query::cs)).file("dns", asks(query::dns));
+        let root = networks.iter().fold(root, |root, network| {
+            let (network, shared) = (network.clone(), shared.clone());
+            let name = network.name();
+            root.dir(name, Arc::new(Protocol { network, shared, most, table: Mutex::default() }).directory())
+        });
+        (Self { tree: Tree::new(root, wall), shared }, driver)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let lingering = std::mem::take(&mut *lock(&self.shared.lingering));
+        drop(lingering);
+        self.shared.queue.end();
+    }
+}
+
+impl FileServer for Net {
+    fn serve(&self, req: Req) -> Answer {
+        self.tree.serve(req)
+    }
+
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        self.tree.cancel(id, node);
+    }
+}
+
+impl Shared {
+    /// Keeps a conversation until it is over. Whether there is room.
+    fn keep(&self, conv: &Arc<Conv>) -> bool {
+        let mut lingering = lock(&self.lingering);
+        let has_room = lingering.len() < LINGERING;
+        if has_room {
+            lingering.insert(Arc::as_ptr(conv).addr(), conv.clone());
+        }
+        has_room
+    }
+
+    fn let_go(&self, conv: &Conv) {
+        let gone = lock(&self.lingering).remove(&std::ptr::from_ref(conv).addr());
+        drop(gone);
+    }
+}
+
+impl Protocol {
+    /// Whether this visitor may have one more.
+    fn has_room(&self, visitor: &Arc<Visitor>) -> Result<()> {
+        let table = lock(&self.table);
+        let name = self.network.name();
+        let had = table.had.get(&Arc::as_ptr(visitor).addr()).copied().unwrap_or_default();
+        match table.convs.len() < self.most && had < self.most.div_ceil(2) {
+            true => Ok(()),
+            false if had >= self.most.div_ceil(2) => {
+                let text = format!("you have {had} conversations of {name}, and no more may be");
+                Err(Error::new(Errno::ENFILE, text))
+            }
+            false => {
+                let text = format!("there are {} conversations of {name}, and no more may be", self.most);
+                Err(Error::new(Errno::ENFILE, text))
+            }
+        }
+    }
+
+    /// A new conversation.
+    fn made(self: &Arc<Self>, owner: Arc<Visitor>) -> Arc<Conv> {
+        let mut table = lock(&self.table);
+        let number = table.next;
+        table.next += 1;
+        *table.had.entry(Arc::as_ptr(&owner).addr()).or_default() += 1;
+        let conv = Conv::new(self, number, owner);
+        table.convs.insert(number, (Arc::downgrade(&conv), conversation(&conv).into()));
+        conv
+    }
+
+    /// A conversation that nobody has open any more.
+    fn forget(&self, number: u64, owner: &Arc<Visitor>) {
+        let mut table = lock(&self.table);
+        let gone = table.convs.remove(&number);
+        let owner = Arc::as_ptr(owner).addr();
+        if let Some(had) = table.had.get_mut(&owner) {
+            *had -= 1;
+            if *had == 0 {
+                table.had.remove(&owner);
+            }
+        }
+        drop(table);
+        drop(gone);
+    }
+
+    fn clone_conv(self: &Arc<Self>, opening: Opening) {
+        if let Err(error) = self.has_room(&opening.visitor) {
+            return opening.fail(error);
+        }
+        let conv = self.made(opening.visitor.clone());
+        let number = conv.number.to_string();
+        // Nobody can have flushed it: it is being served.
+        let _ = opening.becomes(&[&number, "ctl"], Arc::new(Ctl::of_new(conv)));
+    }
+
+    fn stats(&self) -> String {
+        let table = lock(&self.table);
+        format!("conversations {} of {}\nmade {}\n", table.convs.len(), self.most, table.next)
+    }
+
+    fn directory(self: Arc<Self>) -> Dir {
+        let (clones, lists, finds, counts) = (self.clone(), self.clone(), self.clone(), self);
+        Dir::new()
+            .file("clone", File::opened_later(move |opening| clones.clone_conv(opening), |_| false).event())
+            .file("stats", File::text(move |_| counts.stats()))
+            .live(move |_| {
+                let table = lock(&lists.table);
+                table.convs.iter().map(|(number, (_, dir))| (number.to_string(), dir.clone())).collect()
+            })
+            .found(move |name, _| {
+                let number = name.parse().ok().filter(|number: &u64| number.to_string() == name)?;
+                Some(lock(&finds.table).convs.get(&number)?.1.clone())
+            })
+    }
+}
+
+/// The files of a conversation. They do not keep it.
+fn conversation(conv: &Arc<Conv>) -> Dir {
+    let text = |says: fn(&Conv) -> String| {
+        let conv = Arc::downgrade(conv);
+        File::text(move |_| conv.upgrade().map(|conv| says(&conv)).unwrap_or_default())
+    };
+    let (ctl, data, error, listen) = (gate(conv), gate(conv), gate(conv), gate(conv));
+    let stops = Arc::downgrade(conv);
+    Dir::new()
+        .file("ctl", File::opened(move |visitor, _| Ok(Box::new(Ctl::open(ctl(visitor)?)?))))
+        .file("data", File::opened(move |visitor, _| Ok(Box::new(Opened::data(data(visitor)?)?))).event())
+        .file(
+            "err",
+            File::opened(move |visitor, _| Ok(Box::new(Opened::error(error(visitor)?)?))).mode(0o444),
+        )
+        .file(
+            "listen",
+            File::opened_later(
+                move |opening| match listen(&opening.visitor) {
+                    Ok(conv) => conv.listen(opening),
+                    Err(error) => opening.fail(error),
+                },
+                move |id| stops.upgrade().is_some_and(|conv| conv.cancel_listen(id)),
+            )
+            .event(),
+        )
+        .file("local", text(Conv::local))
+        .file("remote", text(Conv::remote))
+        .file("status", text(Conv::status))
+}
+
+/// Whoever may open a file of it gets the conversation.
+fn gate(conv: &Arc<Conv>) -> impl Fn(&Visitor) -> Result<Arc<Conv>> + Send + Sync + 'static {
+    let conv = Arc::downgrade(conv);
+    move |visitor| {
+        let conv = conv.upgrade().ok_or(Errno::ENOENT)?;
+        conv.may(visitor)?;
+        Ok(conv)
+    }
+}

@@ -1,0 +1,190 @@
+//! `cs` and `dns`: a question is written, its answers are read, one at a time (ndb(8), dial(2)).
+//!
+//! Always holds: one question at a time, whose answers stay until the next one is written. Offsets count through the
+//! answers, and no read gives more than one: so the second read of a program that goes on from where it was, and of one
+//! that seeks to 0 after its write, are both right.
+
+use std::mem;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use nine_io::server::ReqId;
+use nine_io::synth::{Ask, Handle};
+use nine_net::lock::{Mutex, lock};
+use nine_proto::{Errno, Error, Result};
+
+use super::driver::{Bell, Job};
+use super::stack::{Later, Network, Place};
+use super::{Shared, TEXT_MAX};
+use crate::net::conv::failed;
+
+/// What an open `cs` or `dns` finds its answers by.
+pub(super) type Finds = fn(&[Arc<dyn Network>], &str) -> Later<Result<Vec<String>>>;
+
+/// Answers of one question; what is beyond is not told.
+const MOST: usize = 64;
+
+/// See the module: one open file.
+pub(super) struct Query {
+    finds: Finds,
+    networks: Arc<[Arc<dyn Network>]>,
+    bell: Arc<Bell>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    answers: Vec<Bytes>,
+    /// What is being looked up, and who waits for it.
+    asking: Option<(Ask, Later<Result<Vec<String>>>)>,
+}
+
+impl Query {
+    pub(super) fn new(shared: &Shared, networks: &Arc<[Arc<dyn Network>]>, finds: Finds) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| Self {
+            finds,
+            networks: networks.clone(),
+            bell: Bell::new(me.clone(), &shared.queue),
+            state: Mutex::default(),
+        })
+    }
+}
+
+impl Handle for Query {
+    fn read(&self, ask: Ask) {
+        let mut offset = ask.offset;
+        let answer = lock(&self.state).answers.iter().find_map(|answer| {
+            match offset.checked_sub(answer.len() as u64) {
+                Some(rest) => {
+                    offset = rest;
+                    None
+                }
+                None => Some(answer.slice(offset as usize..)),
+            }
+        });
+        ask.give(answer.unwrap_or_default());
+    }
+
+    fn write(&self, ask: Ask) {
+        let question = match ask.text().map(|text| text.trim_end_matches(['\n', '\0'])) {
+            Ok(text) if text.len() <= TEXT_MAX => (self.finds)(&self.networks, text),
+            Ok(_) => return ask.fail(Error::new(Errno::EINVAL, "the question is too long")),
+            Err(error) => return ask.fail(error),
+        };
+        let mut state = lock(&self.state);
+        if state.asking.is_some() {
+            drop(state);
+            return ask.fail(Error::new(Errno::EBUSY, "a question is being answered"));
+        }
+        state.answers.clear();
+        state.asking = Some((ask, question));
+        drop(state);
+        Waker::from(self.bell.clone()).wake();
+    }
+
+    fn cancel(&self, id: ReqId) -> bool {
+        let asked = {
+            let mut state = lock(&self.state);
+            if state.asking.as_ref().is_some_and(|(ask, _)| ask.id() == id) {
+                state.asking.take()
+            } else {
+                None
+            }
+        };
+        if let Some((ask, _)) = asked {
+            ask.fail(Errno::EINTR.into());
+        }
+        true
+    }
+}
+
+impl Job for Query {
+    fn turn(&self, cx: &mut Context<'_>) {
+        let mut state = lock(&self.state);
+        let Some((_, found)) = &mut state.asking else { return };
+        let Poll::Ready(found) = found.as_mut().poll(cx) else { return };
+        let asked = mem::take(&mut state.asking);
+        let said = found.map(|answers| {
+            state.answers = answers.into_iter().take(MOST).map(Bytes::from).collect();
+        });
+        drop(state);
+        if let Some((ask, _)) = asked {
+            ask.done(said);
+        }
+    }
+}
+
+/// `NET!HOST!SERVICE`: what is to be opened, and what is to be written to it.
+pub(super) fn cs(networks: &[Arc<dyn Network>], question: &str) -> Later<Result<Vec<String>>> {
+    let networks = match parse(networks, question) {
+        Ok(found) => found,
+        Err(error) => return Box::pin(std::future::ready(Err(error))),
+    };
+    Box::pin(async move {
+        let (network, text, with_port) = networks;
+        let announces = text.starts_with("*!");
+        let places = network.resolve(&text, announces).await.map_err(failed)?;
+        let answer = |place: &Place| {
+            let to = match place {
+                Place::Ip(at) if announces => format!("*!{}", at.port()),
+                Place::Ip(at) if !with_port => at.ip().to_canonical().to_string(),
+                place => place.to_string(),
+            };
+            format!("/net/{}/clone {to}", network.name())
+        };
+        Ok(places.iter().map(answer).collect())
+    })
+}
+
+/// The network that is meant, the text that it resolves, and whether that has a port.
+fn parse(networks: &[Arc<dyn Network>], question: &str) -> Result<(Arc<dyn Network>, String, bool)> {
+    let no = |text: String| Err(Error::new(Errno::EINVAL, text));
+    if question.starts_with('!') {
+        return no("there is no network database to be asked: write NETWORK!HOST!SERVICE".into());
+    }
+    let (name, rest) = question.split_once('!').unwrap_or(("net", question));
+    if rest.is_empty() {
+        return no("bad address: write NETWORK!HOST!SERVICE".into());
+    }
+    // As in Plan 9, `net` is any network that takes names: TCP.
+    let name = if name == "net" { "tcp" } else { name };
+    let Some(network) = networks.iter().find(|network| network.name() == name) else {
+        let known: Vec<&str> = networks.iter().map(|network| network.name()).collect();
+        return no(format!("unknown network {name}: there are net, {}", known.join(", ")));
+    };
+    let with_port = name == "unix" || rest.contains('!');
+    let text = if with_port { rest.to_owned() } else { format!("{rest}!0") };
+    Ok((network.clone(), text, with_port))
+}
+
+/// `NAME ip`, `NAME ipv6` or `NAME any`.
+pub(super) fn dns(networks: &[Arc<dyn Network>], question: &str) -> Later<Result<Vec<String>>> {
+    let words: Vec<&str> = question.split_whitespace().collect();
+    let tcp = networks.iter().find(|network| network.name() == "tcp").cloned();
+    let (name, ty, tcp) = match (&words[..], tcp) {
+        ([name, ty @ ("ip" | "ipv6" | "any")], Some(tcp)) if !name.contains('!') => {
+            (name.to_string(), ty.to_string(), tcp)
+        }
+        _ => {
+            let text =
+                "write NAME ip, NAME ipv6 or NAME any: the resolver of this machine knows no other records";
+            return Box::pin(std::future::ready(Err(Error::new(Errno::EINVAL, text))));
+        }
+    };
+    Box::pin(async move {
+        let places = tcp.resolve(&format!("{name}!0"), false).await.map_err(failed)?;
+        let answers = places.iter().filter_map(|place| match place {
+            Place::Ip(at) => {
+                let ip = at.ip().to_canonical();
+                let is = if ip.is_ipv4() { "ip" } else { "ipv6" };
+                (ty == "any" || ty == is).then(|| format!("{name} {is} {ip}"))
+            }
+            Place::Path(_) => None,
+        });
+        match answers.collect::<Vec<_>>() {
+            none if none.is_empty() => Err(Error::new(Errno::ENOENT, "resource does not exist")),
+            answers => Ok(answers),
+        }
+    })
+}

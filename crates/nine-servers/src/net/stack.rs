@@ -1,0 +1,312 @@
+//! The seam: what the device server asks of a network, and the networks of this machine.
+//!
+//! In: texts written to a ctl, places. Out: calls and announced places. Nothing here blocks: names are looked up on
+//! threads that may.
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use nine_net::{Addr, Listener, Socket, Transport, rt};
+use nine_stream::{Chain, Putting, Reading, Stream};
+use rustix::net::{SocketAddrAny, SocketAddrUnix, sockopt};
+
+/// What ends later, on the task of the [`Driver`](super::Driver).
+pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// One protocol: a directory of `/net`.
+///
+/// Concurrency: futures and [`Announced`]s are polled by one task; a [`Call`] is used from any core.
+pub trait Network: Send + Sync + 'static {
+    /// The name of the directory.
+    fn name(&self) -> &'static str;
+
+    /// The places that a text (`ADDRESS!PORT`, or what this network has) may mean, in the order in which they are
+    /// tried. To announce, the host may be `*`, or missing.
+    fn resolve(&self, text: &str, announces: bool) -> Later<io::Result<Vec<Place>>>;
+
+    /// Calls.
+    fn dial(&self, to: Place) -> Later<io::Result<Call>>;
+
+    /// Takes calls from now on.
+    fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>>;
+}
+
+/// Where a call goes, or is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// An IP address (`::` is any) and a port (0 is any).
+    Ip(SocketAddr),
+    /// A unix socket.
+    Path(PathBuf),
+}
+
+impl fmt::Display for Place {
+    /// As `local` and `remote` show it: address!port.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(at) => write!(f, "{}!{}", at.ip().to_canonical(), at.port()),
+            Self::Path(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// A call that has been made or taken.
+pub struct Call {
+    /// Its bytes or its messages.
+    pub end: End,
+    /// This end's address.
+    pub local: String,
+    /// The other end's.
+    pub remote: String,
+}
+
+/// What carries a call.
+pub enum End {
+    /// A connection, on which modules can be pushed.
+    Bytes(Box<dyn Line>),
+    /// A stream of messages.
+    Messages(Box<Messages>),
+}
+
+/// A connection of which options can be set.
+pub trait Line: Transport {
+    /// Sets it. An error of kind `Unsupported`: it has none of the kind.
+    fn set(&mut self, option: Setting) -> io::Result<()>;
+}
+
+/// What a word of a ctl sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// Asks the silent peer after this time whether it is there.
+    Keepalive(Duration),
+    /// Hops of a packet.
+    Ttl(u8),
+    /// The traffic class of packets.
+    Tos(u8),
+}
+
+/// A stream of messages and its places in both queues.
+pub struct Messages {
+    pub(super) stream: Stream,
+    pub(super) reading: Reading,
+    pub(super) putting: Putting,
+    /// The message that is being put.
+    pub(super) going: Option<Option<Chain>>,
+    /// What a read does not take of a message is thrown away.
+    pub(super) cuts: bool,
+}
+
+impl Messages {
+    /// Of a stream. `cuts`: they are datagrams, of which a read that is too short loses the rest.
+    pub fn new(stream: Stream, cuts: bool) -> Self {
+        let (reading, putting) = (stream.reading(), stream.putting());
+        Self { stream, reading, putting, going: None, cuts }
+    }
+}
+
+/// A place where calls are taken.
+pub trait Announced: Send {
+    /// Where it really is: port 0 has become one.
+    fn local(&self) -> String;
+
+    /// The next call. While descriptors are short it waits; an error is final.
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Call>>;
+}
+
+/// TCP of this machine.
+pub struct Tcp;
+
+impl Network for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn resolve(&self, text: &str, announces: bool) -> Later<io::Result<Vec<Place>>> {
+        resolve_ip(text, announces, "tcp")
+    }
+
+    fn dial(&self, to: Place) -> Later<io::Result<Call>> {
+        dial(to)
+    }
+
+    fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>> {
+        announce(&at)
+    }
+}
+
+/// Unix sockets of this machine: an address is the path of one.
+pub struct Unix;
+
+impl Network for Unix {
+    fn name(&self) -> &'static str {
+        "unix"
+    }
+
+    fn resolve(&self, text: &str, _: bool) -> Later<io::Result<Vec<Place>>> {
+        let place = match text.parse() {
+            _ if !text.starts_with('/') => Err(bad("the path of a unix socket begins with /")),
+            Ok(path) => Ok(vec![Place::Path(path)]),
+        };
+        Box::pin(ready(place))
+    }
+
+    fn dial(&self, to: Place) -> Later<io::Result<Call>> {
+        dial(to)
+    }
+
+    fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>> {
+        announce(&at)
+    }
+}
+
+impl Line for Socket {
+    fn set(&mut self, option: Setting) -> io::Result<()> {
+        let Ok(at) = SocketAddr::try_from(rustix::net::getsockname(&*self)?) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let is_v4 = at.ip().to_canonical().is_ipv4();
+        match option {
+            Setting::Keepalive(Duration::ZERO) => sockopt::set_socket_keepalive(&*self, false)?,
+            Setting::Keepalive(after) => {
+                sockopt::set_socket_keepalive(&*self, true)?;
+                // The kernel counts in seconds.
+                sockopt::set_tcp_keepidle(&*self, after.max(Duration::from_secs(1)))?;
+            }
+            Setting::Ttl(hops) if is_v4 => sockopt::set_ip_ttl(&*self, hops.into())?,
+            Setting::Ttl(hops) => sockopt::set_ipv6_unicast_hops(&*self, Some(hops))?,
+            Setting::Tos(class) if is_v4 => sockopt::set_ip_tos(&*self, class)?,
+            Setting::Tos(class) => sockopt::set_ipv6_tclass(&*self, class.into())?,
+        }
+        Ok(())
+    }
+}
+
+/// A listener of this machine.
+struct Bound(Listener);
+
+impl Announced for Bound {
+    fn local(&self) -> String {
+        match self.0.addr() {
+            Addr::Unix { path } => path.display().to_string(),
+            Addr::Tcp { host, port } if host == "*" => format!("::!{port}"),
+            Addr::Tcp { host, port } => format!("{host}!{port}"),
+            other => other.to_string(),
+        }
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Call>> {
+        let accepted = std::task::ready!(self.0.poll_accept(cx, &rt::Real))?;
+        let mut call = call(accepted)?;
+        if let Addr::Unix { .. } = self.0.addr() {
+            // The kernel knows it by the name that it was made with.
+            call.local = self.local();
+        }
+        Poll::Ready(Ok(call))
+    }
+}
+
+fn dial(to: Place) -> Later<io::Result<Call>> {
+    Box::pin(async move {
+        let call = call(Socket::connect(&addr(&to), PATIENCE).await?)?;
+        Ok(Call { remote: to.to_string(), ..call })
+    })
+}
+
+fn announce(at: &Place) -> Later<io::Result<Box<dyn Announced>>> {
+    // It is an address or a path: there is no name to wait for.
+    let bound = Listener::bind(&addr(at)).map(|listener| Box::new(Bound(listener)) as _);
+    Box::pin(ready(bound))
+}
+
+fn call(socket: Socket) -> io::Result<Call> {
+    let place = |end: SocketAddrAny| match SocketAddr::try_from(end.clone()) {
+        Ok(ip) => Place::Ip(ip).to_string(),
+        // Most ends of unix sockets have no name.
+        Err(_) => SocketAddrUnix::try_from(end)
+            .ok()
+            .and_then(|at| Some(String::from_utf8_lossy(at.path_bytes()?).into_owned()))
+            .unwrap_or_default(),
+    };
+    let local = place(rustix::net::getsockname(&socket)?);
+    let remote = rustix::net::getpeername(&socket)?.map(place).unwrap_or_default();
+    Ok(Call { end: End::Bytes(Box::new(socket)), local, remote })
+}
+
+fn addr(place: &Place) -> Addr {
+    match place {
+        Place::Ip(at) if at.ip() == Ipv6Addr::UNSPECIFIED => Addr::Tcp { host: "*".into(), port: at.port() },
+        Place::Ip(at) => Addr::Tcp { host: at.ip().to_string(), port: at.port() },
+        Place::Path(path) => Addr::Unix { path: path.clone() },
+    }
+}
+
+/// [`Network::resolve`] where an address is `HOST!PORT`: the host a name, an IP address, or `*`; the port a number or
+/// what /etc/services calls one. `!r` behind it (a port below 1024 of one's own) is refused.
+pub(super) fn resolve_ip(
+    text: &str,
+    announces: bool,
+    protocol: &'static str,
+) -> Later<io::Result<Vec<Place>>> {
+    let parts: Vec<&str> = text.split('!').collect();
+    let (host, service) = match parts[..] {
+        [service] if announces => ("*", service),
+        ["", service] | ["*", service] if announces => ("*", service),
+        [host, service] if !host.is_empty() && host != "*" => (host, service),
+        [_, _, "r"] => return Box::pin(ready(Err(bad("ports of one's own cannot be asked for")))),
+        _ => return Box::pin(ready(Err(bad("bad address: write ADDRESS!PORT")))),
+    };
+    let (host, service) = (host.to_owned(), service.to_owned());
+    Box::pin(async move {
+        let port = match service.parse() {
+            Ok(port) => port,
+            Err(_) if announces && service == "*" => 0,
+            Err(_) => port(&service, protocol).ok_or_else(|| bad(&format!("unknown service {service}")))?,
+        };
+        if host == "*" {
+            return Ok(vec![Place::Ip((Ipv6Addr::UNSPECIFIED, port).into())]);
+        }
+        let found = match host.parse::<IpAddr>() {
+            Ok(ip) => vec![ip],
+            Err(_) => rt::resolve(&host).await.map_err(|_| unknown_host(&host))?,
+        };
+        if found.is_empty() {
+            return Err(unknown_host(&host));
+        }
+        Ok(found.into_iter().map(|ip| Place::Ip((ip, port).into())).collect())
+    })
+}
+
+/// The port of a service: those of 9P, then what this machine knows.
+fn port(service: &str, protocol: &str) -> Option<u16> {
+    let known =
+        [("9fs", "tcp", 564), ("9fs", "il", 17008), ("exportfs", "tcp", 17007), ("exportfs", "il", 17007)];
+    if let Some((.., port)) = known.iter().find(|(name, of, _)| (*name, *of) == (service, protocol)) {
+        return Some(*port);
+    }
+    let protocol = if protocol == "il" { "tcp" } else { protocol };
+    let services = std::fs::read_to_string("/etc/services").unwrap_or_default();
+    services.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let (name, number) = (words.next()?, words.next()?);
+        let (port, of) = number.split_once('/')?;
+        let is_it = of == protocol && (name == service || words.any(|alias| alias == service));
+        is_it.then(|| port.parse().ok()).flatten()
+    })
+}
+
+fn unknown_host(host: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("can't translate address: {host} is not known"))
+}
+
+fn bad(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why.to_owned())
+}
+
+/// For a connection.
+const PATIENCE: Duration = Duration::from_secs(60);
