@@ -30,6 +30,7 @@ mod attr;
 pub mod blocking;
 mod call;
 mod cancel;
+mod dial;
 mod dir;
 mod driver;
 mod error;
@@ -62,6 +63,7 @@ use state::Shared;
 
 pub use answer::{Answer, Getlock};
 pub use cancel::{Cancel, Scope, heed};
+pub use dial::{Announced, Dialled, Incoming, Net};
 pub use dir::{Entry, ReadDir, Stats};
 pub use driver::Driver;
 pub use error::{Error, Result};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use nine_io::client::{Cancel, Client, File, Result};
+use nine_io::client::{self, Cancel, Client, File, Result};
 use nine_io::server::FileServer;
 use nine_net::rt::Real;
 use nine_net::{Env, Peer, Pipe, Proof, Transport, pipe};
@@ -671,6 +671,34 @@ fn a_thousand_conversations_are_open_at_once() {
         }
         for (n, (.., b)) in ends.iter().enumerate().rev() {
             assert_eq!(b.read(0, 10).await.unwrap(), n.to_string());
+        }
+    });
+}
+
+#[test]
+fn programs_dial_announce_listen_accept_and_reject_over_any_client() {
+    world(async |world| {
+        for dialect in ALL {
+            let net = client::Net::new(world.root_in(dialect).await);
+            let served = net.announce("tcp!127.0.0.1!0").await.unwrap();
+            let at = served.local().await.unwrap();
+            let here = net.dial(&format!("tcp!{at}")).await.unwrap();
+            let there = served.listen().await.unwrap().accept().await.unwrap();
+            assert_eq!(here.remote().await.unwrap(), at);
+            assert_eq!(here.local().await.unwrap(), there.remote().await.unwrap());
+            here.data.write(0, b"hi").await.unwrap();
+            assert_eq!(there.data.read(0, 9).await.unwrap(), "hi");
+            here.hangup().await.unwrap();
+            assert_eq!(there.data.read(0, 9).await.unwrap(), "");
+
+            let here = net.dial(&format!("net!{at}")).await.unwrap();
+            served.listen().await.unwrap().reject("not today").await.unwrap();
+            assert_eq!(here.data.read(0, 9).await.unwrap(), "");
+            drop(served);
+            let refused = async || net.dial(&format!("tcp!{at}")).await.map(drop);
+            while refused().await.is_ok() {}
+            assert_eq!(errno(refused().await), Errno::ECONNREFUSED);
+            assert!(net.dial("snail!host!1").await.is_err());
         }
     });
 }
