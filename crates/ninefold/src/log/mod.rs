@@ -1,13 +1,14 @@
 //! The log: events to the standard error, as text or as JSON, not more of one kind than a person can read.
 //!
-//! In: tracing events of every room. Out: one line each. From one place in the code at most [`limit::LINES`] come in
-//! a second; then one line says how many more there were.
+//! In: tracing events of every room. Out: one line each, kept for the console, too ([`next`]). From one place
+//! in the code at most [`limit::LINES`] come in a second; then one line says how many more there were.
 
+mod kept;
 mod limit;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::io::{IsTerminal, Write as _};
+use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -23,6 +24,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
 use crate::config::{Level, LogFormat};
+pub use kept::next;
 use limit::{Limit, Verdict};
 
 /// Begins to log. Called once.
@@ -30,7 +32,7 @@ pub fn start(level: Level, format: LogFormat) {
     let (filter, handle) = reload::Layer::new(LevelFilter::from(level));
     let _ = LEVEL.set(handle);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
+    let layer = tracing_subscriber::fmt::layer().with_writer(|| Both).with_ansi(colours);
     let registry = tracing_subscriber::registry().with(filter);
     match format {
         LogFormat::Text => registry.with(layer.event_format(Limited::new(Format::default(), format))).init(),
@@ -106,7 +108,7 @@ impl Shared {
             let mut line = String::new();
             // A String takes whatever is written to it; a log that nobody can take is no reason to stop.
             let _ = self.more(&mut Writer::new(&mut line), site, more);
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            let _ = Both.write_all(line.as_bytes());
         }
     }
 
@@ -145,6 +147,20 @@ impl Shared {
                 writeln!(writer, "{line}")
             }
         }
+    }
+}
+
+/// The standard error, and what is kept.
+struct Both;
+
+impl io::Write for Both {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        kept::keep(text);
+        io::stderr().write_all(text).map(|()| text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }
 

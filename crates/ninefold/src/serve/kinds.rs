@@ -1,8 +1,9 @@
-//! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, or an address.
+//! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`, an
+//! address, or `/srv/NAME`, which is one that was posted.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
-//! needed. A word for a disk or an address is the same server each time; every `ram:` and
-//! every `pipe:` is one of its own.
+//! needed. A word for a disk or an address is the same server each time, and so are `cons:` and `srv:`; every `ram:`
+//! and every `pipe:` is one of its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,13 +15,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use nine_io::client::Options;
-use nine_io::server::Core;
-use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn};
-use nine_net::modules::{Trace, modules};
+use nine_io::server::{Core, FileServer, Who};
+use nine_mux::{As, Boxed, Dial, Kinds, Local, OWNER, Server, Spawn};
+use nine_net::modules::{Trace, TraceLog, modules};
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
-use nine_proto::NOUID;
-use nine_servers::{Disk, Pipes, Ram};
+use nine_proto::{Dialect, NOUID};
+use nine_servers::{Disk, Pipes, Posts, Ram};
 
+use super::console;
 use super::export::{self, disk_options};
 use crate::config::{DialectChoice, Identity, Remote, Serving};
 use crate::{dial, fail};
@@ -31,6 +33,10 @@ pub enum Kind {
     Disk(PathBuf),
     Ram(u64),
     Pipe,
+    Cons,
+    Srv,
+    /// What was posted by this name.
+    Posted(String),
     /// Equal servers, in the order in which they are tried. Not empty.
     Remote(Vec<Reached>),
 }
@@ -61,15 +67,24 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Kind, String> {
-        const KNOWN: &str =
-            "write disk:/PATH, ram:[SIZE], pipe:, or an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST";
+        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, an address like unix!/PATH, \
+             tcp!HOST!PORT, 9p://HOST, or /srv/NAME for one that was posted";
+        if let Some(name) = word.strip_prefix(POSTED) {
+            nine_proto::check_name(name.as_bytes())
+                .map_err(|_| format!("`{word}` is no post; write /srv/NAME"))?;
+            return Ok(Kind::Posted(name.into()));
+        }
         match word.split_once(':') {
             Some(("disk", "")) => Err("`disk:` without a path; write disk:/PATH".into()),
             Some(("disk", path)) => Ok(Kind::Disk(path.into())),
             Some(("ram", "")) => Ok(Kind::Ram(export::RAM)),
             Some(("ram", size)) => export::bytes(size).map(Kind::Ram),
             Some(("pipe", "")) => Ok(Kind::Pipe),
-            Some(("pipe", rest)) => Err(format!("`pipe:` takes nothing behind it: leave `{rest}` out")),
+            Some(("cons", "")) => Ok(Kind::Cons),
+            Some(("srv", "")) => Ok(Kind::Srv),
+            Some((kind @ ("pipe" | "cons" | "srv"), rest)) => {
+                Err(format!("`{kind}:` takes nothing behind it: leave `{rest}` out"))
+            }
             Some((kind, rest)) if kind != "unix" && !kind.contains(['!', '/']) && !rest.starts_with("//") => {
                 Err(format!("`{kind}:` is no kind of server; {KNOWN}"))
             }
@@ -121,11 +136,51 @@ impl fmt::Display for Kind {
                 }
             }
             Kind::Pipe => f.write_str("pipe:"),
-            Kind::Remote(all) => {
-                let all: Vec<String> = all.iter().map(|one| one.addr.to_string()).collect();
-                f.write_str(&all.join(","))
-            }
+            Kind::Cons => f.write_str("cons:"),
+            Kind::Srv => f.write_str("srv:"),
+            Kind::Posted(name) => write!(f, "{POSTED}{name}"),
+            Kind::Remote(all) => f.write_str(&shown(all)),
         }
+    }
+}
+
+/// The addresses without their secrets.
+fn shown(all: &[Reached]) -> String {
+    let all: Vec<String> = all.iter().map(|one| one.addr.to_string()).collect();
+    all.join(",")
+}
+
+/// The text of a post: a line with an address, and one with `push MODULE` for each module.
+struct Post {
+    all: Vec<Reached>,
+    modules: Vec<String>,
+}
+
+impl Post {
+    fn parse(text: &str, remote: &Remote) -> Result<Self, String> {
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let first = lines.next().unwrap_or_default();
+        let Kind::Remote(all) = first.parse()? else {
+            return Err(format!("`{first}` is no address; write one like tcp!HOST!PORT, unix!/PATH"));
+        };
+        let addrs: Vec<&Addr> = all.iter().map(|one| &one.addr).collect();
+        let known = dial::modules(&addrs, remote).with("trace", Trace(TraceLog::default()));
+        let modules = lines.map(|line| {
+            let module = line.strip_prefix("push ").map(str::trim);
+            let module = module.ok_or_else(|| format!("`{line}` behind an address; write: push MODULE"))?;
+            known.open(module).map_err(|fault| fault.to_string())?;
+            Ok(module.to_owned())
+        });
+        let modules = modules.collect::<Result<Vec<_>, String>>()?;
+        Ok(Self { all, modules })
+    }
+}
+
+impl fmt::Display for Post {
+    /// Without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shown(&self.all))?;
+        self.modules.iter().try_for_each(|module| write!(f, "\npush {module}"))
     }
 }
 
@@ -138,6 +193,7 @@ pub struct Servers {
     core: Core,
     /// Directories that share the descriptors.
     disks: usize,
+    posts: Arc<Posts>,
     state: Mutex<State>,
 }
 
@@ -153,7 +209,10 @@ impl Servers {
     /// For a name space with so many directories of this host.
     pub fn new(serving: &Serving, remote: Remote, env: rt::Real, disks: usize) -> Self {
         let (serving, core, state) = (serving.clone(), Core::default(), Mutex::default());
-        Self { serving, remote, env, core, disks: disks.max(1), state }
+        let known = remote.clone();
+        let judge = move |text: &str| Post::parse(text, &known).map(|post| post.to_string());
+        let posts = Arc::new(Posts::new(env.clock(), owns, judge));
+        Self { serving, remote, env, core, disks: disks.max(1), posts, state }
     }
 
     /// A tree in memory that takes mount points.
@@ -191,8 +250,28 @@ impl Servers {
         Local::server(&numbered(&kind.to_string(), n), Arc::new(pipes), self.core.clone())
     }
 
-    fn reach(&self, kind: &Kind, all: &[Reached]) -> Server {
-        let name = kind.to_string();
+    /// A server that has an owner: by the mux's word, which says who it is.
+    fn owned(&self, kind: &Kind, server: Arc<dyn FileServer>) -> Server {
+        let mut server = Local::told(&kind.to_string(), server, self.core.clone());
+        // .L has no room for the text of an error.
+        server.options.dialects = vec![Dialect::U];
+        server
+    }
+
+    /// The server that was posted by this name.
+    fn posted(&self, name: &str) -> Result<Server, String> {
+        let text = self.posts.get(name).ok_or_else(|| {
+            let posted = self.posts.posted().join(", ");
+            let known = if posted.is_empty() { "nothing is".into() } else { format!("posted are: {posted}") };
+            format!("`{POSTED}{name}`: nothing is posted by this name; {known}")
+        })?;
+        let Post { all, modules } = Post::parse(&text, &self.remote)?;
+        let server = self.reach(&all);
+        Ok(if modules.is_empty() { server } else { Server { pushed: modules, ..server } })
+    }
+
+    fn reach(&self, all: &[Reached]) -> Server {
+        let name = shown(all);
         let n = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let shown = state.shown.entry(name.clone()).or_default();
@@ -247,10 +326,13 @@ impl Kinds for Servers {
             Kind::Disk(path) => self.disk(path).map_err(|error| format!("{error:#}"))?,
             Kind::Ram(size) => self.ram(&kind, *size),
             Kind::Pipe => self.pipe(&kind),
-            Kind::Remote(all) => self.reach(&kind, all),
+            Kind::Cons => self.owned(&kind, console::get(self.env, &dial::user(&self.remote).0)),
+            Kind::Srv => self.owned(&kind, self.posts.clone()),
+            Kind::Posted(name) => self.posted(name)?,
+            Kind::Remote(all) => self.reach(all),
         };
         let shown = match kind {
-            Kind::Ram(_) | Kind::Pipe => kind.to_string(),
+            Kind::Ram(_) | Kind::Pipe | Kind::Posted(_) => kind.to_string(),
             _ => server.name.to_string(),
         };
         Ok((server, shown))
@@ -267,6 +349,11 @@ impl Kinds for Servers {
     fn backbone(&self, space: &str) -> Server {
         self.root(&format!("the root of {space}"))
     }
+}
+
+/// Whether who attaches so is the owner.
+pub fn owns(_: &Who, aname: &[u8]) -> bool {
+    aname == OWNER.as_bytes()
 }
 
 fn numbered(name: &str, n: usize) -> String {
@@ -306,6 +393,8 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
 
 /// Bytes of a tree that only holds mount points, and what clients make beside them.
 const ROOT: u64 = 64 << 20;
+/// What stands before the name of a post.
+const POSTED: &str = "/srv/";
 /// Pipes of one server at once.
 const PIPES: usize = 1000;
 /// For a connection, and for its TLS handshake.
@@ -326,6 +415,10 @@ mod tests {
             ("ram:65537", "ram:65537"),
             ("ram:1024M", "ram:"),
             ("pipe:", "pipe:"),
+            ("cons:", "cons:"),
+            ("srv:", "srv:"),
+            ("/srv/lab", "/srv/lab"),
+            ("/srv/a!b", "/srv/a!b"),
             ("unix:/run/x/y", "unix!/run/x/y"),
             ("unix!/run/x", "unix!/run/x"),
             ("9p://secret@h:5", "tcp!h!5"),
@@ -340,6 +433,9 @@ mod tests {
         for (word, said) in [
             ("net:", "`net:` is no kind of server; write disk:/PATH, ram:"),
             ("pipe:x", "leave `x` out"),
+            ("cons:x", "`cons:` takes nothing behind it"),
+            ("/srv/", "write /srv/NAME"),
+            ("/srv/a/b", "write /srv/NAME"),
             ("/srv", "`/srv` is no server; write disk:/PATH"),
             ("disk:", "without a path"),
             ("ram:x", "is no size"),

@@ -9,6 +9,7 @@
 //! Always holds: signals are watched before the first socket exists, so none is left behind.
 
 mod banner;
+mod console;
 mod export;
 mod kinds;
 mod listen;
@@ -69,7 +70,9 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
             seats[n - 1].serve(env).await;
             Ok(())
         }
-    })?;
+    });
+    console::end();
+    let ended = ended?;
     log::end();
     ended.into_iter().collect()
 }
