@@ -72,6 +72,11 @@ impl Header {
     }
 }
 
+/// The circuit of a packet, which may be wrong in every other way.
+pub(crate) fn circuit(packet: &[u8]) -> Option<u32> {
+    packet.first_chunk::<3>().map(|&[a, b, c]| u32::from_le_bytes([a, b, c, 0]))
+}
+
 /// What an unknown circuit is answered with, if anything: a reset is not, nor is what may come many times.
 pub fn reset(packet: &[u8], min: usize) -> Option<Vec<u8>> {
     let (head, _) = Header::decode(packet)?;

@@ -1,0 +1,629 @@
+//! Calls on one link: who is dialled, who is called, and the task that carries packets for all of them.
+//!
+//! In: a [`Link`], services that are announced, addresses that are dialled. Out: [`Call`]s, and a [`Driver`] that
+//! somebody runs: it receives, sends and waits for all timers.
+//!
+//! Always holds: a call is known by the other end's address and the circuit of what comes; calls have turns to send; a
+//! caller who is not accepted has a place in a queue and no more; what is not known is answered once or not at all.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use nine_stream::{Block, Device, Fault, Limit, Make, Pool, Reading, Stream};
+
+use super::call::Call;
+use super::machine::{Nonet, WITHHELD};
+use super::module::halves;
+use super::packet::{HANGUP, Header, Medium, NEWCALL, SERVICE, circuit, reset};
+use crate::env::{Clock, Timer};
+use crate::ether::Mac;
+use crate::lock::{Mutex, lock};
+
+/// What carries packets between cards. It may lose, repeat, change and reorder them.
+pub trait Link: Send + Unpin + 'static {
+    /// The next packet, and who has sent it. One that does not fit in `buf` is passed over.
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>>;
+
+    /// Sends a packet whole, or loses it.
+    fn poll_send(&mut self, cx: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>>;
+
+    /// The longest packet, bytes.
+    fn mtu(&self) -> usize;
+
+    /// Our own address.
+    fn address(&self) -> Mac;
+}
+
+/// The longest name of a service or a user, bytes: the original's NAMELEN.
+pub const NAME_MAX: usize = 28;
+
+/// Limits of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Calls of a service that wait to be accepted. Beyond it they are not answered, and come again.
+    pub waiting: usize,
+    /// Calls that are up or being dialled. Beyond it none is dialled, and none is answered.
+    pub calls: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { waiting: 16, calls: 1024 }
+    }
+}
+
+/// Memory of a call's writes, bytes: what is under way, and what is being written.
+const WRITES: usize = 1 << 20;
+/// Of the queue at either end of a call's stream.
+const QUEUE: Limit = Limit { bytes: WITHHELD, blocks: 256 };
+/// Packets that are received, or sent for one call, before others have their turn.
+const TURN: usize = 32;
+/// Answers to unknown circuits that wait to be sent.
+const RESETS: usize = 16;
+
+/// The calls of one link. Clones are the same port; when the last one has gone, and no call is left, its driver ends.
+#[derive(Clone)]
+pub struct Port(Arc<Handle>);
+
+struct Handle(Arc<Shared>);
+
+struct Shared {
+    address: Mac,
+    medium: Medium,
+    limits: Limits,
+    make: Make,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    ready: Arc<Ready>,
+}
+
+#[derive(Default)]
+struct State {
+    calls: HashMap<Key, Known>,
+    /// Those that the driver has not seen yet.
+    new: Vec<(Key, Device)>,
+    services: BTreeMap<String, Service>,
+    circuit: u32,
+    /// Nobody dials or announces any more.
+    closed: bool,
+    /// The link has failed.
+    failed: Option<Fault>,
+}
+
+/// The other end, and the circuit of packets that come.
+type Key = (Mac, u32);
+
+/// A call, as everybody may see it.
+struct Known {
+    call: Arc<Mutex<Nonet>>,
+    /// Who waits for the answer.
+    dials: Option<Waker>,
+}
+
+/// A call, as its driver has it.
+struct Driven {
+    device: Device,
+    reading: Reading,
+    waker: Waker,
+    /// What its timer waits for.
+    deadline: Option<Duration>,
+}
+
+#[derive(Default)]
+struct Service {
+    waiting: VecDeque<Waiting>,
+    accepts: Option<Waker>,
+}
+
+/// A call that was not accepted.
+struct Waiting {
+    key: Key,
+    user: String,
+}
+
+/// Calls that have something to send.
+#[derive(Default)]
+struct Ready(Mutex<(BTreeSet<Key>, Option<Waker>)>);
+
+impl Ready {
+    fn wake(&self, key: Option<Key>) {
+        let mut ready = lock(&self.0);
+        ready.0.extend(key);
+        let driver = ready.1.take();
+        drop(ready);
+        driver.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Tells the driver of a call, or of the time.
+struct Knock(Option<Key>, Arc<Ready>);
+
+impl Wake for Knock {
+    fn wake(self: Arc<Self>) {
+        self.1.wake(self.0);
+    }
+}
+
+/// A port on a link, and what drives it.
+///
+/// # Errors
+/// InvalidInput where the packets of the link are shorter than [`Medium::LEAST`].
+pub fn port<L: Link>(link: L, limits: Limits, clock: Arc<dyn Clock>) -> io::Result<(Port, Driver<L>)> {
+    let mtu = link.mtu();
+    if mtu < Medium::LEAST {
+        let why = format!("nonet needs packets of {} bytes, this link has {mtu}", Medium::LEAST);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let mut random = [0; 4];
+    clock.entropy(&mut random);
+    let time = clock.clone();
+    let make = Make { limit: QUEUE, clock: Arc::new(move || time.now()), ..Make::new(Pool::new(0)) };
+    let shared = Arc::new(Shared {
+        address: link.address(),
+        medium: Medium { mtu, ..Medium::ETHER },
+        limits,
+        make,
+        clock,
+        state: Mutex::new(State { circuit: u32::from_le_bytes(random) & 0xff_fffe, ..State::default() }),
+        ready: Arc::default(),
+    });
+    let driver = Driver {
+        link,
+        shared: shared.clone(),
+        calls: HashMap::new(),
+        buf: vec![0; mtu],
+        resets: VecDeque::new(),
+        out: None,
+        timers: BTreeSet::new(),
+        sleep: None,
+        alarm: Arc::new(Knock(None, shared.ready.clone())).into(),
+    };
+    Ok((Port(Arc::new(Handle(shared))), driver))
+}
+
+impl Port {
+    /// Our own address.
+    pub fn address(&self) -> Mac {
+        self.0.0.address
+    }
+
+    /// Calls a service. Completes when the other end has answered, or with why it did not: 25 s at the latest. Given up
+    /// before, it hangs up.
+    pub async fn dial(&self, to: Mac, service: &str, user: &str) -> Result<Call, Fault> {
+        for name in [service, user] {
+            if !is_name(name) {
+                return Err(Fault::new(format!("{name:?} is no name: 1 to {NAME_MAX} bytes without blanks")));
+            }
+        }
+        let (key, stream, call) = self.begin(to, format!("{service} {user}").into())?;
+        let mut dialling = Dialling { shared: &self.0.0, key, call, stream: Some(stream) };
+        poll_fn(|cx| dialling.poll(cx)).await?;
+        // It is there until it is taken.
+        let stream = dialling.stream.take().ok_or_else(gone)?;
+        Ok(Call::new(stream, to, service, user))
+    }
+
+    /// Takes calls of a service from now on, until the [`Announced`] is dropped.
+    pub fn announce(&self, service: &str) -> Result<Announced, Fault> {
+        if !is_name(service) {
+            return Err(Fault::new(format!("{service:?} is no name: 1 to {NAME_MAX} bytes without blanks")));
+        }
+        let mut state = lock(&self.0.0.state);
+        if state.services.contains_key(service) {
+            return Err(Fault::new(format!("{service} is announced already")));
+        }
+        state.services.insert(service.into(), Service::default());
+        Ok(Announced { port: self.clone(), service: service.into() })
+    }
+
+    /// A line for each call: the other end, its circuit, and its counts.
+    pub fn status(&self) -> String {
+        let state = lock(&self.0.0.state);
+        let line = |((to, circuit), known): (&Key, &Known)| {
+            format!("{to} {circuit} {}\n", lock(&known.call).status())
+        };
+        state.calls.iter().map(line).collect()
+    }
+
+    fn begin(&self, to: Mac, words: Vec<u8>) -> Result<(Key, Stream, Arc<Mutex<Nonet>>), Fault> {
+        let shared = &self.0.0;
+        let mut state = lock(&shared.state);
+        if state.calls.len() >= shared.limits.calls {
+            return Err(Fault::new(format!("there are {} calls already", shared.limits.calls)));
+        }
+        let key = loop {
+            state.circuit = (state.circuit + 2) & 0xff_fffe;
+            let key = (to, state.circuit | 1);
+            if !state.calls.contains_key(&key) {
+                break key;
+            }
+        };
+        let call = Nonet::call(shared.medium, state.circuit, words);
+        let (stream, call) = shared.enter(&mut state, key, call)?;
+        drop(state);
+        stream.tick();
+        shared.ready.wake(Some(key));
+        Ok((key, stream, call))
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(|byte| byte > b' ' && byte != 0x7f)
+}
+
+fn gone() -> Fault {
+    Fault::new("the link has gone")
+}
+
+impl Shared {
+    /// A stream for a call, whose device's end is in the table.
+    fn enter(&self, state: &mut State, key: Key, call: Nonet) -> Result<(Stream, Arc<Mutex<Nonet>>), Fault> {
+        if let Some(fault) = &state.failed {
+            return Err(fault.clone());
+        }
+        let (stream, device) = Stream::new(&Make { pool: Pool::new(WRITES), ..self.make.clone() });
+        let call = Arc::new(Mutex::new(call));
+        stream.push_halves("nonet", halves(call.clone()))?;
+        state.calls.insert(key, Known { call: call.clone(), dials: None });
+        state.new.push((key, device));
+        Ok((stream, call))
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        lock(&self.0.state).closed = true;
+        self.0.ready.wake(None);
+    }
+}
+
+/// A call that was not answered: dropped, it hangs up.
+struct Dialling<'p> {
+    shared: &'p Shared,
+    key: Key,
+    call: Arc<Mutex<Nonet>>,
+    stream: Option<Stream>,
+}
+
+impl Dialling<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        let mut state = lock(&self.shared.state);
+        let known = state.calls.get_mut(&self.key);
+        let call = lock(&self.call);
+        match call.result() {
+            Some(how) => Poll::Ready(how.clone().and(Err(Fault::new("the other end has hung up")))),
+            None if call.is_answered() => Poll::Ready(Ok(())),
+            None => {
+                let Some(known) = known else { return Poll::Ready(Err(gone())) };
+                known.dials = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Dialling<'_> {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            lock(&self.call).abort(Fault::new("given up"));
+            stream.tick();
+        }
+    }
+}
+
+/// A service that takes calls.
+pub struct Announced {
+    port: Port,
+    service: String,
+}
+
+impl Announced {
+    /// Its name.
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// The next call. One task at a time waits for it.
+    pub async fn accept(&mut self) -> Result<Call, Fault> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// [`Announced::accept`], poll by poll.
+    pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Call, Fault>> {
+        let shared = &self.port.0.0;
+        let mut state = lock(&shared.state);
+        if let Some(fault) = &state.failed {
+            return Poll::Ready(Err(fault.clone()));
+        }
+        let Some(service) = state.services.get_mut(&self.service) else { return Poll::Ready(Err(gone())) };
+        let Some(Waiting { key, user }) = service.waiting.pop_front() else {
+            service.accepts = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let call = Nonet::answer(shared.medium, key.1 ^ 1, shared.clock.now());
+        let (stream, _) = shared.enter(&mut state, key, call)?;
+        drop(state);
+        stream.tick();
+        shared.ready.wake(Some(key));
+        Poll::Ready(Ok(Call::new(stream, key.0, &self.service, &user)))
+    }
+}
+
+impl Drop for Announced {
+    /// Calls that wait hear of it when they ask again.
+    fn drop(&mut self) {
+        lock(&self.port.0.0.state).services.remove(&self.service);
+    }
+}
+
+/// The task of a port: receives, sends and waits. It ends with the link's error, or when nobody needs it any more.
+#[must_use = "nothing happens unless it is run"]
+pub struct Driver<L> {
+    link: L,
+    shared: Arc<Shared>,
+    calls: HashMap<Key, Driven>,
+    buf: Vec<u8>,
+    resets: VecDeque<(Mac, Vec<u8>)>,
+    /// What the link had no room for.
+    out: Option<(Mac, Block)>,
+    /// When calls want to be asked.
+    timers: BTreeSet<(Duration, Key)>,
+    sleep: Option<(Duration, Timer)>,
+    /// Always the same, so that a timer has one who waits for it.
+    alarm: Waker,
+}
+
+impl<L: Link> Future for Driver<L> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.turn(cx);
+        if let Poll::Ready(how) = &polled {
+            let why = how.as_ref().err().map_or_else(gone, |error| Fault::new(error.to_string()));
+            self.fail(&why);
+        }
+        polled
+    }
+}
+
+impl<L> Drop for Driver<L> {
+    fn drop(&mut self) {
+        self.fail(&gone());
+    }
+}
+
+impl<L: Link> Driver<L> {
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        lock(&self.shared.ready.0).1 = Some(cx.waker().clone());
+        let mut busy = false;
+        for n in 0..=TURN {
+            let Poll::Ready(came) = self.link.poll_recv(cx, &mut self.buf) else { break };
+            let (len, from) = came?;
+            self.take(from, len);
+            busy = n == TURN;
+        }
+        busy |= self.poll_timers();
+        busy |= self.send(cx)?;
+        if busy {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let state = lock(&self.shared.state);
+        let is_done = state.closed && state.calls.is_empty() && state.services.is_empty();
+        drop(state);
+        if is_done && self.resets.is_empty() && self.out.is_none() {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Takes over calls that have begun.
+    fn adopt(&mut self) {
+        for (key, device) in std::mem::take(&mut lock(&self.shared.state).new) {
+            let waker = Arc::new(Knock(Some(key), self.shared.ready.clone())).into();
+            let reading = device.reading();
+            self.calls.insert(key, Driven { device, reading, waker, deadline: None });
+        }
+    }
+
+    /// Gives a packet to its call.
+    fn take(&mut self, from: Mac, len: usize) {
+        let Some(circuit) = self.buf.get(..len).and_then(circuit) else { return };
+        let key = (from, circuit);
+        if !self.calls.contains_key(&key) {
+            self.adopt();
+        }
+        let packet = &self.buf[..len];
+        if let Some(driven) = self.calls.get(&key) {
+            let mut block = Block::from(packet.to_vec());
+            block.delim = true;
+            // It is taken always, unless the call is over.
+            let _ = driven.device.try_put(block);
+            lock(&self.shared.ready.0).0.insert(key);
+            return self.answered(key);
+        }
+        let Some((head, data)) = Header::decode(packet) else { return };
+        let mut state = lock(&self.shared.state);
+        if head.flags & HANGUP != 0 {
+            state.services.values_mut().for_each(|service| service.waiting.retain(|call| call.key != key));
+        } else if head.flags & NEWCALL != 0 {
+            match called(head, data) {
+                // What comes behind a call that is not accepted comes again.
+                None => return,
+                Some((service, user)) => {
+                    let is_full = state.calls.len() >= self.shared.limits.calls;
+                    if let Some(service) = state.services.get_mut(service) {
+                        let is_there = service.waiting.iter().any(|call| call.key == key);
+                        if !is_full && !is_there && service.waiting.len() < self.shared.limits.waiting {
+                            service.waiting.push_back(Waiting { key, user: user.into() });
+                            let accepts = service.accepts.take();
+                            drop(state);
+                            accepts.into_iter().for_each(Waker::wake);
+                        }
+                        return;
+                    }
+                }
+            }
+        }
+        drop(state);
+        if self.resets.len() < RESETS
+            && let Some(answer) = reset(packet, self.shared.medium.min)
+        {
+            self.resets.push_back((from, answer));
+        }
+    }
+
+    /// Lets calls go on whose time has come, and waits for the next one's. Whether there was one.
+    fn poll_timers(&mut self) -> bool {
+        let now = self.shared.clock.now();
+        let mut some = false;
+        while let Some((deadline, key)) =
+            self.timers.first().copied().filter(|(deadline, _)| *deadline <= now)
+        {
+            self.timers.remove(&(deadline, key));
+            let Some(driven) = self.calls.get_mut(&key) else { continue };
+            driven.deadline = None;
+            driven.device.tick();
+            lock(&self.shared.ready.0).0.insert(key);
+            some = true;
+        }
+        let Some((deadline, _)) = self.timers.first() else {
+            self.sleep = None;
+            return some;
+        };
+        let sleep = match &mut self.sleep {
+            Some((until, sleep)) if until == deadline => sleep,
+            other => &mut other.insert((*deadline, self.shared.clock.sleep_until(*deadline))).1,
+        };
+        let over = sleep.as_mut().poll(&mut Context::from_waker(&self.alarm)).is_ready();
+        if over {
+            self.sleep = None;
+        }
+        some || over
+    }
+
+    /// Sends what calls have, in turns. Whether there is more, and the link would take it.
+    fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        if self.poll_out(cx)?.is_pending() {
+            return Ok(false);
+        }
+        while let Some((to, answer)) = self.resets.pop_front() {
+            self.out = Some((to, answer.into()));
+            if self.poll_out(cx)?.is_pending() {
+                return Ok(false);
+            }
+        }
+        let ready = std::mem::take(&mut lock(&self.shared.ready.0).0);
+        // Who is ready is there, or new.
+        self.adopt();
+        let mut more = false;
+        for key in ready {
+            match self.send_for(cx, key)? {
+                Sent::All => {}
+                Sent::Turn => {
+                    lock(&self.shared.ready.0).0.insert(key);
+                    more = true;
+                }
+                Sent::Later => {
+                    // The link wakes us.
+                    lock(&self.shared.ready.0).0.insert(key);
+                }
+            }
+        }
+        Ok(more)
+    }
+
+    fn send_for(&mut self, cx: &mut Context<'_>, key: Key) -> io::Result<Sent> {
+        for _ in 0..TURN {
+            if self.poll_out(cx)?.is_pending() {
+                return Ok(Sent::Later);
+            }
+            let Some(driven) = self.calls.get_mut(&key) else { return Ok(Sent::All) };
+            match driven.reading.poll(&mut Context::from_waker(&driven.waker), None) {
+                Poll::Ready(Ok(Some(mut chain))) => self.out = chain.pop().map(|packet| (key.0, packet)),
+                Poll::Ready(_) => {
+                    self.remove(key);
+                    return Ok(Sent::All);
+                }
+                Poll::Pending => {
+                    let deadline = driven.device.deadline();
+                    if deadline != driven.deadline {
+                        self.timers.extend(deadline.map(|deadline| (deadline, key)));
+                        let old = std::mem::replace(&mut driven.deadline, deadline);
+                        old.map(|old| self.timers.remove(&(old, key)));
+                    }
+                    return Ok(Sent::All);
+                }
+            }
+        }
+        Ok(Sent::Turn)
+    }
+
+    /// A call is over.
+    fn remove(&mut self, key: Key) {
+        let gone = self.calls.remove(&key);
+        gone.and_then(|driven| driven.deadline).map(|deadline| self.timers.remove(&(deadline, key)));
+        self.answered(key);
+        lock(&self.shared.state).calls.remove(&key);
+    }
+
+    /// Whoever waits for the answer looks at it.
+    fn answered(&self, key: Key) {
+        let dials = lock(&self.shared.state).calls.get_mut(&key).and_then(|known| known.dials.take());
+        dials.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
+        if let Some((to, packet)) = &self.out {
+            match self.link.poll_send(cx, *to, packet.data()) {
+                Poll::Ready(sent) => sent?,
+                Poll::Pending => return Ok(Poll::Pending),
+            }
+            self.out = None;
+        }
+        Ok(Poll::Ready(()))
+    }
+}
+
+impl<L> Driver<L> {
+    /// The link has gone: everybody is told.
+    fn fail(&mut self, why: &Fault) {
+        let mut state = lock(&self.shared.state);
+        state.failed.get_or_insert_with(|| why.clone());
+        let known = std::mem::take(&mut state.calls);
+        let mut devices: Vec<_> =
+            std::mem::take(&mut state.new).into_iter().map(|(_, device)| device).collect();
+        let accepts: Vec<_> =
+            state.services.values_mut().filter_map(|service| service.accepts.take()).collect();
+        drop(state);
+        known.values().for_each(|known| lock(&known.call).abort(why.clone()));
+        devices.extend(self.calls.drain().map(|(_, driven)| driven.device));
+        devices.iter().for_each(|device| device.hangup(Some(why.clone())));
+        known.into_values().filter_map(|known| known.dials).for_each(Waker::wake);
+        accepts.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What has become of a call's turn.
+enum Sent {
+    /// It has nothing more.
+    All,
+    /// It may have more.
+    Turn,
+    /// The link takes nothing more.
+    Later,
+}
+
+/// The service and the user that a call names. `None`: it is no first message of one.
+fn called(head: Header, data: &[u8]) -> Option<(&str, &str)> {
+    let words = data.get(..usize::try_from(head.remain).ok()?)?;
+    let first = head.mid == 1 && head.flags & SERVICE != 0 && head.circuit & 1 == 0;
+    let (service, user) = std::str::from_utf8(words).ok()?.split_once(' ').filter(|_| first)?;
+    (is_name(service) && is_name(user)).then_some((service, user))
+}

@@ -1,0 +1,580 @@
+//! nonet on an Ethernet of chance: packets are lost, repeated, late, bent and forged, processes are slow, give up and
+//! go; and every message comes once, in order, or both ends learn that the call is over.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use nine_net::ether::Mac;
+use nine_net::nonet::{Announced, Call, HELD, Limits, Link, MESSAGE_MAX, Port, port};
+use nine_net::{Clock, Env, Timer};
+use nine_sim::{Rng, SimEnv, World, seeds};
+use nine_stream::{Fault, Stream};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What happens to packets: one in so many, 0 is never.
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    lost: usize,
+    twice: usize,
+    late: usize,
+    bent: usize,
+    /// As a bug would: changed data that claims to have no sum.
+    forged: usize,
+    cut: bool,
+}
+
+const BAD: Faults = Faults { lost: 12, twice: 12, late: 12, bent: 12, forged: 0, cut: false };
+
+/// The wire that all cards are on.
+struct Ether {
+    rng: Rng,
+    faults: Faults,
+    cards: HashMap<Mac, Card>,
+    next: u64,
+}
+
+#[derive(Default)]
+struct Card {
+    coming: BTreeMap<(Duration, u64), (Mac, Vec<u8>)>,
+    waker: Option<Waker>,
+}
+
+type Wire = Arc<Mutex<Ether>>;
+
+fn held(wire: &Wire) -> MutexGuard<'_, Ether> {
+    wire.lock().expect("no panic while it is held")
+}
+
+impl Ether {
+    fn one_in(&mut self, n: usize) -> bool {
+        n > 0 && self.rng.one_in(n)
+    }
+
+    fn carry(&mut self, now: Duration, from: Mac, to: Mac, packet: &[u8]) {
+        let faults = self.faults;
+        if faults.cut || self.one_in(faults.lost) {
+            return;
+        }
+        for _ in 0..1 + usize::from(self.one_in(faults.twice)) {
+            let mut packet = packet.to_vec();
+            if self.one_in(faults.bent) {
+                let bit = self.rng.below(packet.len() * 8);
+                packet[bit / 8] ^= 1 << (bit % 8);
+            }
+            if packet.len() > 60 && self.one_in(faults.forged) {
+                packet[8..10].fill(0);
+                packet[40] ^= 1;
+            }
+            let late = if self.one_in(faults.late) { self.rng.below(3000) } else { 0 };
+            let arrives = now + Duration::from_micros(50 + late as u64);
+            let Some(card) = self.cards.get_mut(&to) else { return };
+            card.coming.insert((arrives, self.next), (from, packet));
+            self.next += 1;
+            card.waker.take().into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// A card on the wire.
+struct Plug {
+    wire: Wire,
+    address: Mac,
+    clock: Arc<dyn Clock>,
+    sleep: Option<(Duration, Timer)>,
+    /// Wakes whoever waits for the next packet.
+    arrival: Waker,
+}
+
+struct Arrival(Wire, Mac);
+
+impl Wake for Arrival {
+    fn wake(self: Arc<Self>) {
+        let waker = held(&self.0).cards.get_mut(&self.1).and_then(|card| card.waker.take());
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Link for Plug {
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>> {
+        let mut wire = held(&self.wire);
+        let card = wire.cards.get_mut(&self.address).expect("plugged in");
+        let now = self.clock.now();
+        let Some(first) = card.coming.first_entry() else {
+            card.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let arrives = first.key().0;
+        if arrives <= now {
+            let (from, packet) = first.remove();
+            buf[..packet.len()].copy_from_slice(&packet);
+            return Poll::Ready(Ok((packet.len(), from)));
+        }
+        card.waker = Some(cx.waker().clone());
+        drop(wire);
+        if self.sleep.as_ref().is_none_or(|(until, _)| *until != arrives) {
+            self.sleep = Some((arrives, self.clock.sleep_until(arrives)));
+        }
+        let (_, sleep) = self.sleep.as_mut().expect("just made");
+        if sleep.as_mut().poll(&mut Context::from_waker(&self.arrival)).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    fn poll_send(&mut self, _: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>> {
+        held(&self.wire).carry(self.clock.now(), self.address, to, packet);
+        Poll::Ready(Ok(()))
+    }
+
+    fn mtu(&self) -> usize {
+        1500
+    }
+
+    fn address(&self) -> Mac {
+        self.address
+    }
+}
+
+fn wire(world: &World, faults: Faults) -> Wire {
+    Arc::new(Mutex::new(Ether { rng: world.rng(), faults, cards: HashMap::new(), next: 0 }))
+}
+
+fn mac(n: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, n])
+}
+
+impl Plug {
+    fn new(env: &SimEnv, wire: &Wire, n: u8) -> Self {
+        held(wire).cards.insert(mac(n), Card::default());
+        let arrival = Arc::new(Arrival(wire.clone(), mac(n))).into();
+        Self { wire: wire.clone(), address: mac(n), clock: env.clock(), sleep: None, arrival }
+    }
+}
+
+fn plug(env: &SimEnv, wire: &Wire, n: u8, limits: Limits) -> Port {
+    let (port, driver) = port(Plug::new(env, wire, n), limits, env.clock()).expect("a port");
+    env.spawn(Box::pin(async { drop(driver.await) }));
+    port
+}
+
+/// A message that knows its number.
+fn message(n: u32, rng: &mut Rng) -> Vec<u8> {
+    let len = match rng.below(4) {
+        0 => 0,
+        1 => rng.below(100),
+        2 => rng.below(5000),
+        _ => rng.below(MESSAGE_MAX - 4),
+    };
+    let mut message = n.to_le_bytes().to_vec();
+    message.extend((0..len).map(|at| (at as u32 * 7 + n) as u8));
+    message
+}
+
+/// The next message. An error: the call has ended in another way than a good one.
+async fn next(stream: &Stream) -> Result<Option<Vec<u8>>, Fault> {
+    let Some(block) = stream.read_block().await? else { return Ok(None) };
+    assert!(block.delim, "a message is one block");
+    Ok(Some(block.data().to_vec()))
+}
+
+async fn write_all(call: &Call, count: u32, rng: &mut Rng) -> Result<(), Fault> {
+    for n in 0..count {
+        call.stream().write(&message(n, rng)).await?;
+    }
+    Ok(())
+}
+
+/// Reads until the end; every message is the one that was written. How many there were.
+async fn read_all(
+    env: &SimEnv,
+    call: &Call,
+    slow: usize,
+    mut rng: Rng,
+    mut expected: Rng,
+) -> (u32, Option<Fault>) {
+    let mut n = 0;
+    loop {
+        if slow > 0 && rng.one_in(slow) {
+            env.sleep_until(env.now() + Duration::from_millis(rng.below(3000) as u64)).await;
+        }
+        match next(call.stream()).await {
+            Ok(Some(came)) => assert!(came == message(n, &mut expected), "message {n} is another one"),
+            Ok(None) => return (n, None),
+            Err(fault) => return (n, Some(fault)),
+        }
+        n += 1;
+    }
+}
+
+async fn within<T>(env: &SimEnv, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(future), env.sleep_until(env.now() + limit)).await {
+        Either::Left((value, _)) => Some(value),
+        Either::Right(_) => None,
+    }
+}
+
+/// Both ways at once, `count` messages each, until both have read the other's end.
+fn talk(
+    seed: u64,
+    faults: Faults,
+    slow: usize,
+    count: u32,
+    cut: Option<Duration>,
+) -> [(u32, Option<Fault>); 2] {
+    let world = World::new(seed);
+    let (env, wire) = (world.env(), wire(&world, Faults { lost: 0, bent: 0, ..faults }));
+    world.run(async move {
+        let mut rng = Rng::new(seed);
+        let [caller, callee] = [1, 2].map(|n| plug(&env, &wire, n, Limits::default()));
+        let mut service = callee.announce("talk").expect("free");
+        let (call, answer) =
+            futures_util::future::join(caller.dial(mac(2), "talk", "glenda"), service.accept()).await;
+        let ends = [Rc::new(call.expect("answered")), Rc::new(answer.expect("called"))];
+        assert_eq!((ends[1].user(), ends[1].address()), ("glenda", mac(1)));
+        held(&wire).faults = faults;
+        let seeds = [rng.fork(), rng.fork()];
+        for (end, seed) in ends.iter().zip(&seeds) {
+            let (end, mut seed) = (end.clone(), seed.clone());
+            env.spawn(Box::pin(async move {
+                // An error is what the reader is told, too.
+                let _ = write_all(&end, count, &mut seed).await;
+                end.stream().finish();
+            }));
+        }
+        if let Some(cut) = cut {
+            let (env2, wire) = (env.clone(), wire.clone());
+            env.spawn(Box::pin(async move {
+                env2.sleep_until(cut).await;
+                held(&wire).faults.cut = true;
+            }));
+        }
+        let [a, b] = [0, 1].map(|n| read_all(&env, &ends[n], slow, rng.fork(), seeds[1 - n].clone()));
+        let both = futures_util::future::join(a, b);
+        let (a, b) = within(&env, 3600 * SECOND, both).await.expect("it ends");
+        drop(ends);
+        let gone = async {
+            while !(caller.status() + &callee.status()).is_empty() {
+                env.sleep_until(env.now() + SECOND).await;
+            }
+        };
+        within(&env, 60 * SECOND, gone).await.expect("both ports forget the call");
+        [a, b]
+    })
+}
+
+#[test]
+fn every_message_comes_once_and_in_order_whatever_the_wire_does() {
+    for seed in seeds(20) {
+        // What one end writes last may be behind the hang-up of the other: only the first to end is judged whole.
+        let came = talk(seed, BAD, 0, 60, None);
+        assert!(came.iter().any(|end| *end == (60, None)), "seed {seed}: {came:?}");
+    }
+}
+
+#[test]
+fn each_fault_alone_is_mended_too() {
+    let none = Faults::default();
+    for (n, faults) in [
+        none,
+        Faults { lost: 3, ..none },
+        Faults { twice: 2, ..none },
+        Faults { late: 2, ..none },
+        Faults { bent: 3, ..none },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for seed in seeds(3) {
+            let came = talk(seed, faults, 0, 40, None);
+            assert!(came.iter().any(|end| *end == (40, None)), "fault {n}, seed {seed}: {came:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_stops_and_starts_loses_nothing() {
+    for seed in seeds(6) {
+        for faults in [Faults::default(), BAD] {
+            let came = talk(seed, faults, 4, 60, None);
+            assert!(came.iter().any(|end| *end == (60, None)), "seed {seed}: {came:?}");
+        }
+    }
+}
+
+#[test]
+fn a_wire_that_is_cut_ends_both_ends_in_time() {
+    for seed in seeds(10) {
+        let cut = Duration::from_millis(seed * 3);
+        for (n, fault) in talk(seed, Faults::default(), 0, 5000, Some(cut)) {
+            let fault = fault.unwrap_or_else(|| panic!("seed {seed}: a good end after {n}")).to_string();
+            assert!(fault.contains("says nothing"), "{fault}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "is another one")]
+fn a_canary_that_changes_a_message_is_caught() {
+    for seed in 0..20 {
+        talk(seed, Faults { forged: 50, ..Faults::default() }, 0, 60, None);
+    }
+}
+
+/// Answers every message with itself.
+fn echo(env: &SimEnv, mut service: Announced) {
+    let spawner = env.clone();
+    env.spawn(Box::pin(async move {
+        while let Ok(call) = service.accept().await {
+            spawner.spawn(Box::pin(async move {
+                while let Ok(Some(came)) = next(call.stream()).await {
+                    if call.stream().write(&came).await.is_err() {
+                        return;
+                    }
+                }
+            }));
+        }
+    }));
+}
+
+#[test]
+fn many_calls_at_once_do_not_touch_each_other() {
+    for seed in seeds(4) {
+        let world = World::new(seed);
+        let (env, wire) = (world.env(), wire(&world, BAD));
+        world.run(async move {
+            let mut rng = Rng::new(seed);
+            let ports: Vec<_> = (0..3).map(|n| plug(&env, &wire, n, Limits::default())).collect();
+            ports.iter().for_each(|port| echo(&env, port.announce("echo").expect("free")));
+            let done = Rc::new(Cell::new(0));
+            for n in 0..60 {
+                let (port, mut rng, done) = (ports[n % 3].clone(), rng.fork(), done.clone());
+                env.spawn(Box::pin(async move {
+                    // Also calls to oneself.
+                    let call = port.dial(mac((n / 3 % 3) as u8), "echo", "u").await.expect("answered");
+                    for n in 0..10 {
+                        let sent = message(n, &mut rng);
+                        call.stream().write(&sent).await.expect("written");
+                        assert!(next(call.stream()).await.expect("no fault").expect("an answer") == sent);
+                    }
+                    done.set(done.get() + 1);
+                }));
+            }
+            let all = async {
+                while done.get() < 60 || ports.iter().any(|port| !port.status().is_empty()) {
+                    env.sleep_until(env.now() + MS).await;
+                }
+            };
+            within(&env, 600 * SECOND, all).await.expect("all calls end");
+        });
+    }
+}
+
+#[test]
+fn a_full_queue_of_calls_lets_nobody_in_and_nobody_out() {
+    let world = World::new(1);
+    let (env, wire) = (world.env(), wire(&world, Faults::default()));
+    world.run(async move {
+        let callee = plug(&env, &wire, 2, Limits { waiting: 2, ..Limits::default() });
+        let caller = plug(&env, &wire, 1, Limits { calls: 6, ..Limits::default() });
+        let mut service = callee.announce("s").expect("free");
+        assert!(callee.announce("s").is_err());
+        let answered = Rc::new(RefCell::new(Vec::new()));
+        for n in 0..6 {
+            let (caller, answered) = (caller.clone(), answered.clone());
+            env.spawn(Box::pin(async move {
+                let call = caller.dial(mac(2), "s", &format!("u{n}")).await.expect("in the end");
+                answered.borrow_mut().push(call);
+            }));
+        }
+        env.sleep_until(2 * SECOND).await;
+        assert!(answered.borrow().is_empty() && callee.status().is_empty());
+        let seventh = caller.dial(mac(2), "s", "u").await.err().expect("six calls are the limit");
+        assert!(seventh.to_string().contains("6 calls"), "{seventh}");
+        let mut users = Vec::new();
+        for _ in 0..6 {
+            let call = within(&env, SECOND, service.accept()).await.expect("it asks again").expect("a call");
+            users.push(call.user().to_owned());
+            env.sleep_until(env.now() + MS).await;
+        }
+        users.sort();
+        assert_eq!(users, ["u0", "u1", "u2", "u3", "u4", "u5"]);
+        env.sleep_until(env.now() + SECOND).await;
+        assert_eq!(answered.borrow().len(), 6);
+    });
+}
+
+#[test]
+fn who_is_not_there_is_told_apart_from_who_refuses() {
+    let world = World::new(1);
+    let (env, wire) = (world.env(), wire(&world, Faults::default()));
+    world.run(async move {
+        let [caller, _callee] = [1, 2].map(|n| plug(&env, &wire, n, Limits::default()));
+        let refused = within(&env, MS, caller.dial(mac(2), "none", "u")).await.expect("at once");
+        assert!(refused.err().expect("no such service").to_string().contains("refused"));
+        let silent = within(&env, 26 * SECOND, caller.dial(mac(9), "none", "u")).await.expect("25 s");
+        assert!(silent.err().expect("nobody is there").to_string().contains("nobody answers"));
+        for name in ["", "two words", "far-too-long-a-name-for-a-service"] {
+            assert!(caller.dial(mac(2), name, "u").await.is_err() && caller.announce(name).is_err());
+        }
+        env.sleep_until(env.now() + SECOND).await;
+        assert_eq!(caller.status(), "");
+    });
+}
+
+#[test]
+fn whoever_gives_up_at_any_moment_leaves_nothing_behind() {
+    for seed in seeds(150) {
+        let world = World::new(seed);
+        let (env, wire) = (world.env(), wire(&world, if seed % 2 == 0 { BAD } else { Faults::default() }));
+        world.run(async move {
+            let mut rng = Rng::new(seed);
+            let [caller, callee] = [1, 2].map(|n| plug(&env, &wire, n, Limits::default()));
+            let mut service = callee.announce("s").expect("free");
+            let mut moment = |most: usize| Duration::from_micros(rng.below(most) as u64);
+            let (patience, accepts, lives, stays) = (moment(3000), moment(2000), moment(9000), moment(9000));
+            let server = {
+                let env2 = env.clone();
+                async move {
+                    env2.sleep_until(accepts).await;
+                    let Some(Ok(call)) = within(&env2, SECOND, service.accept()).await else { return };
+                    let mut seed = Rng::new(seed);
+                    within(&env2, stays, write_all(&call, 20, &mut seed)).await;
+                    drop(call);
+                }
+            };
+            env.spawn(Box::pin(server));
+            if let Some(Ok(call)) = within(&env, patience, caller.dial(mac(2), "s", "u")).await {
+                let mut seed = Rng::new(seed);
+                within(&env, lives, write_all(&call, 20, &mut seed)).await;
+            }
+            let gone = async {
+                while !(caller.status() + &callee.status()).is_empty() {
+                    env.sleep_until(env.now() + SECOND).await;
+                }
+            };
+            within(&env, 120 * SECOND, gone).await.unwrap_or_else(|| {
+                panic!("seed {seed}: left behind: {} and {}", caller.status(), callee.status())
+            });
+        });
+    }
+}
+
+/// Somebody else on the wire: packets in other people's names, with right sums.
+async fn attack(env: SimEnv, wire: Wire, mut rng: Rng, circuits: Vec<u32>, stop: Rc<Cell<bool>>) {
+    while !stop.get() {
+        for _ in 0..20 {
+            let (from, to) = if rng.one_in(2) { (1, 2) } else { (2, 1) };
+            let circuit = match circuits.is_empty() {
+                true => rng.bits() as u32,
+                false => circuits[rng.below(circuits.len())] ^ (rng.bits() as u32 & 1),
+            };
+            let mut packet = circuit.to_le_bytes()[..3].to_vec();
+            packet.extend((0..7).map(|_| rng.bits() as u8));
+            // No sum is asked for.
+            packet[8..10].fill(0);
+            // A hang-up would end it at once.
+            packet[3] &= if circuits.is_empty() { 0xff } else { 0b1101 };
+            packet.extend((0..rng.below(1490)).map(|n| n as u8));
+            held(&wire).carry(env.now(), mac(from), mac(to), &packet);
+        }
+        env.sleep_until(env.now() + MS).await;
+    }
+}
+
+#[test]
+fn who_does_not_know_the_circuit_changes_nothing() {
+    for seed in seeds(5) {
+        let world = World::new(seed);
+        let (env, wire) = (world.env(), wire(&world, Faults::default()));
+        world.run(async move {
+            let [caller, callee] = [1, 2].map(|n| plug(&env, &wire, n, Limits::default()));
+            echo(&env, callee.announce("echo").expect("free"));
+            let stop = Rc::new(Cell::new(false));
+            let attack = attack(env.clone(), wire.clone(), Rng::new(seed), Vec::new(), stop.clone());
+            env.spawn(Box::pin(attack));
+            let mut rng = Rng::new(seed);
+            let call = caller.dial(mac(2), "echo", "u").await.expect("answered");
+            for n in 0..100 {
+                let sent = message(n, &mut rng);
+                call.stream().write(&sent).await.expect("written");
+                assert!(next(call.stream()).await.expect("no fault").expect("an answer") == sent);
+            }
+            stop.set(true);
+        });
+    }
+}
+
+#[test]
+fn who_knows_the_circuit_can_spoil_the_call_and_no_more() {
+    for seed in seeds(10) {
+        let world = World::new(seed);
+        let (env, wire) = (world.env(), wire(&world, Faults::default()));
+        world.run(async move {
+            let [caller, callee] = [1, 2].map(|n| plug(&env, &wire, n, Limits::default()));
+            echo(&env, callee.announce("echo").expect("free"));
+            let call = caller.dial(mac(2), "echo", "u").await.expect("answered");
+            let circuit = caller.status().split(' ').nth(1).expect("a circuit").parse().expect("a number");
+            let stop = Rc::new(Cell::new(false));
+            let attack = attack(env.clone(), wire.clone(), Rng::new(seed), vec![circuit], stop.clone());
+            env.spawn(Box::pin(attack));
+            let mut rng = Rng::new(seed);
+            let talk = write_all(&call, 100, &mut rng);
+            within(&env, 20 * SECOND, talk).await;
+            for line in (caller.status() + &callee.status()).lines() {
+                let held = line.split(' ').skip_while(|word| *word != "held").nth(1).expect("said");
+                let held: usize = held.parse().expect("a number");
+                assert!(held <= HELD + MESSAGE_MAX + 128, "{line}");
+            }
+            stop.set(true);
+            // Another call is not touched, and the spoiled one goes.
+            let other = caller.dial(mac(2), "echo", "u").await.expect("answered");
+            other.stream().write(b"well").await.expect("written");
+            assert_eq!(next(other.stream()).await.expect("no fault").expect("an answer"), b"well");
+            drop((call, other));
+            let gone = async {
+                while !(caller.status() + &callee.status()).is_empty() {
+                    env.sleep_until(env.now() + SECOND).await;
+                }
+            };
+            within(&env, 120 * SECOND, gone).await.unwrap_or_else(|| {
+                panic!("seed {seed}: left behind: {} and {}", caller.status(), callee.status())
+            });
+        });
+    }
+}
+
+#[test]
+fn a_link_that_goes_is_told_to_everybody() {
+    let world = World::new(1);
+    let (env, wire) = (world.env(), wire(&world, Faults::default()));
+    world.run(async move {
+        let callee = plug(&env, &wire, 2, Limits::default());
+        echo(&env, callee.announce("echo").expect("free"));
+        let (caller, driver) =
+            port(Plug::new(&env, &wire, 1), Limits::default(), env.clock()).expect("a port");
+        let mut driver = Some(Box::pin(driver));
+        let (dial, drives) = (pin!(caller.dial(mac(2), "echo", "u")), driver.as_mut().expect("there"));
+        let call = match select(dial, drives).await {
+            Either::Left((call, _)) => call.expect("answered"),
+            Either::Right(_) => panic!("the driver has ended"),
+        };
+        let mut service = caller.announce("other").expect("free");
+        drop(driver.take());
+        for why in [
+            next(call.stream()).await.err(),
+            service.accept().await.err(),
+            caller.dial(mac(2), "echo", "u").await.err(),
+        ] {
+            assert!(why.expect("it has gone").to_string().contains("the link has gone"));
+        }
+    });
+}
