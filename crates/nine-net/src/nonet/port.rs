@@ -407,8 +407,10 @@ impl<L: Link> Driver<L> {
             self.take(from, len);
             busy = n == TURN;
         }
-        busy |= self.poll_timers();
+        self.tick();
         busy |= self.send(cx)?;
+        // Behind all that may have changed a deadline.
+        busy |= self.is_time();
         if busy {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -479,10 +481,9 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Lets calls go on whose time has come, and waits for the next one's. Whether there was one.
-    fn poll_timers(&mut self) -> bool {
+    /// Lets calls go on whose time has come.
+    fn tick(&mut self) {
         let now = self.shared.clock.now();
-        let mut some = false;
         while let Some((deadline, key)) =
             self.timers.first().copied().filter(|(deadline, _)| *deadline <= now)
         {
@@ -491,21 +492,24 @@ impl<L: Link> Driver<L> {
             driven.deadline = None;
             driven.device.tick();
             lock(&self.shared.ready.0).0.insert(key);
-            some = true;
         }
+    }
+
+    /// Whether the time of a call has come; else it is waited for.
+    fn is_time(&mut self) -> bool {
         let Some((deadline, _)) = self.timers.first() else {
             self.sleep = None;
-            return some;
+            return false;
         };
         let sleep = match &mut self.sleep {
             Some((until, sleep)) if until == deadline => sleep,
             other => &mut other.insert((*deadline, self.shared.clock.sleep_until(*deadline))).1,
         };
-        let over = sleep.as_mut().poll(&mut Context::from_waker(&self.alarm)).is_ready();
-        if over {
+        let is_time = sleep.as_mut().poll(&mut Context::from_waker(&self.alarm)).is_ready();
+        if is_time {
             self.sleep = None;
         }
-        some || over
+        is_time
     }
 
     /// Sends what calls have, in turns. Whether there is more, and the link would take it.
