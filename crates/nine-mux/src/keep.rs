@@ -539,6 +539,9 @@ impl Core {
         if kept.is(LOCKED) {
             return Err(stale("its locks were lost with the connection"));
         }
+        if flags.is_some() && old.raw.is_event() {
+            return Err(stale("what was open went with the connection: it was no content"));
+        }
         if !is_same && flags.is_some_and(OpenFlags::changes) {
             return Err(stale("it was open for writing, and its server was replaced by an equal one"));
         }
@@ -692,7 +695,10 @@ fn repeats(op: &Op<'_>, cfid: Option<&CFid>) -> Repeat {
         Some((Some(Open::There(flags)), ty)) => flags.has(OpenFlags::APPEND) || ty & Qid::APPEND != 0,
         _ => true,
     };
+    // To open or to read it does something, each time.
+    let is_event = cfid.is_some_and(|cfid| cfid.first.raw.is_event());
     match op {
+        Op::Open { .. } | Op::Read { .. } | Op::Write { .. } if is_event => Repeat::No,
         Op::Clunk if !matches!(cfid.map(|cfid| &cfid.open), Some(Some(Open::Attribute))) => Repeat::Over,
         Op::Write { .. } if !appends() => Repeat::Yes,
         Op::Setattr { set } if set.name.is_none() => Repeat::Yes,

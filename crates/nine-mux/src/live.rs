@@ -92,6 +92,7 @@ impl Live {
                     return Err(invalid(format!("{}: equal servers are mounted with -r", server.name)));
                 }
                 let user = match &mount.user {
+                    None if server.dial.is_told() => As::Client,
                     None => state.kinds.user(),
                     Some(User::Client) => As::Client,
                     Some(User::Name(name)) => As::User { name: name.as_str().into(), uid: name.parse().ok() },

@@ -78,10 +78,10 @@ fn a_console_without_a_terminal_shows_and_tells() {
             assert!(said.contains("Permission denied"), "{file}: {said}");
         }
 
-        // A mount says whose it is: of nobody, of each client's, of everybody.
+        // A mount says whose it is: each client is who it is, one user, or everybody the owner.
         for (line, mine, theirs) in [
-            ("cons: /of", false, false),
-            ("-u . cons: /of", true, false),
+            ("cons: /of", true, false),
+            ("-u nobody cons: /of", false, false),
             ("-u . cons: /of owner", true, true),
         ] {
             let words: Vec<&str> = ["mux", "mount"].into_iter().chain(line.split(' ')).collect();

@@ -85,8 +85,13 @@ impl Tree {
 
     /// Who is the owner, by who attaches and the aname that is asked for; if nobody says: [`Who::owner`].
     pub fn owned_by(mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) -> Self {
-        self.owns = Box::new(owns);
+        self.set_owner(owns);
         self
+    }
+
+    /// [`Tree::owned_by`] of one that is part of another server.
+    pub fn set_owner(&mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) {
+        self.owns = Box::new(owns);
     }
 }
 

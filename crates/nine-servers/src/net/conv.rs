@@ -327,7 +327,11 @@ impl Conv {
         let said = text(&ask).map(str::to_owned).and_then(|text| self.order(&text));
         match said {
             Ok(Order::Done) => ask.done(Ok(())),
-            Err(error) => ask.fail(error),
+            Err(error) => {
+                // For who speaks a dialect that has only numbers.
+                lock(&self.state).error = error.to_string();
+                ask.fail(error);
+            }
             Ok(Order::Begin(begun, says)) => {
                 let mut state = lock(&self.state);
                 if !matches!(state.phase, Phase::Idle) {

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 
-use nine_io::server::{Answer, FileServer, Node, Req, ReqId};
+use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Who};
 use nine_io::synth::{self, Dir, File, Opening, Tree, Visitor};
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
@@ -121,6 +121,12 @@ impl Net {
             root.dir(name, Arc::new(Protocol { network, shared, most, table: Mutex::default() }).directory())
         });
         (Self { tree: Tree::new(root, wall), shared }, driver)
+    }
+
+    /// Who is the owner, as for [`Tree::owned_by`].
+    pub fn owned_by(mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) -> Self {
+        self.tree.set_owner(owns);
+        self
     }
 }
 
@@ -244,7 +250,7 @@ fn conversation(conv: &Arc<Conv>) -> Dir {
     let (ctl, data, error, listen) = (gate(conv), gate(conv), gate(conv), gate(conv));
     let stops = Arc::downgrade(conv);
     Dir::new()
-        .file("ctl", File::opened(move |visitor, _| Ok(Box::new(Ctl::open(ctl(visitor)?)?))))
+        .file("ctl", File::opened(move |visitor, _| Ok(Box::new(Ctl::open(ctl(visitor)?)?))).event())
         .file("data", File::opened(move |visitor, _| Ok(Box::new(Opened::data(data(visitor)?)?))).event())
         .file(
             "err",

@@ -162,7 +162,7 @@ fn directory(pair: &Arc<Pair>) -> Dir {
     };
     let ctl = |which| {
         let pair = Arc::downgrade(pair);
-        File::opened(move |_, _| Ok(Box::new(Ctl::new(there(&pair)?, which))))
+        File::opened(move |_, _| Ok(Box::new(Ctl::new(there(&pair)?, which)))).event()
     };
     let status = Arc::downgrade(pair);
     Dir::new()

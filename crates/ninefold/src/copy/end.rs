@@ -26,6 +26,8 @@ pub struct Meta {
     pub gid: u32,
     pub size: u64,
     pub mtime: Time,
+    /// To open or to read it does something: only who names it does so.
+    pub is_event: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +61,7 @@ impl From<&Attr> for Meta {
             gid: attr.gid,
             size: attr.size,
             mtime: attr.mtime,
+            is_event: attr.qid.is_event(),
         }
     }
 }

@@ -331,6 +331,11 @@ impl Engine<'_> {
                 fail::note(format_args!("{}: a pipe, socket or device is not copied", show(&path)));
                 return Ok(());
             }
+            Kind::File if meta.is_event && item.depth > 0 => {
+                let path = item.path();
+                fail::note(format_args!("{}: an event is not copied: name it to read it", show(&path)));
+                return Ok(());
+            }
             _ if self.resume && !item.in_place && self.has_arrived(item).await? => {
                 self.progress.skipped(meta.size);
                 return Ok(());

@@ -284,6 +284,7 @@ fn meta(st: &fs::Stat) -> Meta {
         gid: st.st_gid,
         size: st.st_size as u64,
         mtime: Time { sec: st.st_mtime, nsec: st.st_mtime_nsec as u32 },
+        is_event: false,
     }
 }
 

@@ -108,7 +108,7 @@ mod tests {
 
     fn source(size: u64, sec: i64) -> Meta {
         let mtime = Time { sec, nsec: 7 };
-        Meta { kind: Kind::File, id: 1, mode: 0o644, uid: 0, gid: 0, size, mtime }
+        Meta { kind: Kind::File, id: 1, mode: 0o644, uid: 0, gid: 0, size, mtime, is_event: false }
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`, an
-//! address, or `/srv/NAME`, which is one that was posted.
+//! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`,
+//! `net:` or `net:POLICY`, an address, or `/srv/NAME`, which is one that was posted.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
-//! needed. A word for a disk or an address is the same server each time, and so are `cons:` and `srv:`; every `ram:`
-//! and every `pipe:` is one of its own.
+//! needed. A word for a disk or an address is the same server each time, and so are `cons:`, `srv:` and `net:`; every
+//! `ram:` and every `pipe:` is one of its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,14 +13,15 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use nine_io::client::Options;
 use nine_io::server::{Core, FileServer, Who};
 use nine_mux::{As, Boxed, Dial, Kinds, Local, OWNER, Server, Spawn};
 use nine_net::modules::{Trace, TraceLog, modules};
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
-use nine_servers::{Disk, Pipes, Posts, Ram};
+use nine_servers::net::{Network, Policy, Tcp, Unix};
+use nine_servers::{Disk, Net, Pipes, Posts, Ram};
 
 use super::console;
 use super::export::{self, disk_options};
@@ -35,6 +36,8 @@ pub enum Kind {
     Pipe,
     Cons,
     Srv,
+    /// The network, by the policy in this file.
+    Net(Option<PathBuf>),
     /// What was posted by this name.
     Posted(String),
     /// Equal servers, in the order in which they are tried. Not empty.
@@ -58,6 +61,7 @@ impl Kind {
     pub fn within(self, dir: &Path) -> Self {
         match self {
             Kind::Disk(path) => Kind::Disk(dir.join(path)),
+            Kind::Net(Some(path)) => Kind::Net(Some(dir.join(path))),
             other => other,
         }
     }
@@ -67,8 +71,8 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Kind, String> {
-        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, an address like unix!/PATH, \
-             tcp!HOST!PORT, 9p://HOST, or /srv/NAME for one that was posted";
+        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], an address like \
+             unix!/PATH, tcp!HOST!PORT, 9p://HOST, or /srv/NAME for one that was posted";
         if let Some(name) = word.strip_prefix(POSTED) {
             nine_proto::check_name(name.as_bytes())
                 .map_err(|_| format!("`{word}` is no post; write /srv/NAME"))?;
@@ -82,6 +86,8 @@ impl FromStr for Kind {
             Some(("pipe", "")) => Ok(Kind::Pipe),
             Some(("cons", "")) => Ok(Kind::Cons),
             Some(("srv", "")) => Ok(Kind::Srv),
+            Some(("net", "")) => Ok(Kind::Net(None)),
+            Some(("net", path)) => Ok(Kind::Net(Some(path.into()))),
             Some((kind @ ("pipe" | "cons" | "srv"), rest)) => {
                 Err(format!("`{kind}:` takes nothing behind it: leave `{rest}` out"))
             }
@@ -138,6 +144,8 @@ impl fmt::Display for Kind {
             Kind::Pipe => f.write_str("pipe:"),
             Kind::Cons => f.write_str("cons:"),
             Kind::Srv => f.write_str("srv:"),
+            Kind::Net(None) => f.write_str("net:"),
+            Kind::Net(Some(path)) => write!(f, "net:{}", path.display()),
             Kind::Posted(name) => write!(f, "{POSTED}{name}"),
             Kind::Remote(all) => f.write_str(&shown(all)),
         }
@@ -250,6 +258,20 @@ impl Servers {
         Local::server(&numbered(&kind.to_string(), n), Arc::new(pipes), self.core.clone())
     }
 
+    fn net(&self, kind: &Kind, policy: Option<&Path>) -> Result<Server> {
+        let policy = match policy {
+            None => Policy::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+                text.parse().map_err(|why: String| anyhow!("{}: {why}", path.display()))?
+            }
+        };
+        let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp), Arc::new(Unix)];
+        let (net, driver) = Net::new(networks, policy, modules(), self.env.clock(), CONVERSATIONS);
+        self.env.spawn(Box::pin(driver));
+        Ok(self.owned(kind, Arc::new(net.owned_by(owns))))
+    }
+
     /// A server that has an owner: by the mux's word, which says who it is.
     fn owned(&self, kind: &Kind, server: Arc<dyn FileServer>) -> Server {
         let mut server = Local::told(&kind.to_string(), server, self.core.clone());
@@ -328,6 +350,10 @@ impl Kinds for Servers {
             Kind::Pipe => self.pipe(&kind),
             Kind::Cons => self.owned(&kind, console::get(self.env, &dial::user(&self.remote).0)),
             Kind::Srv => self.owned(&kind, self.posts.clone()),
+            Kind::Net(Some(path)) if path.is_relative() => {
+                return Err(format!("{kind}: a path that begins with `/` is due"));
+            }
+            Kind::Net(policy) => self.net(&kind, policy.as_deref()).map_err(|error| format!("{error:#}"))?,
             Kind::Posted(name) => self.posted(name)?,
             Kind::Remote(all) => self.reach(all),
         };
@@ -395,6 +421,8 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
 const ROOT: u64 = 64 << 20;
 /// What stands before the name of a post.
 const POSTED: &str = "/srv/";
+/// Conversations of one network at once.
+const CONVERSATIONS: usize = 20_000;
 /// Pipes of one server at once.
 const PIPES: usize = 1000;
 /// For a connection, and for its TLS handshake.
@@ -417,6 +445,8 @@ mod tests {
             ("pipe:", "pipe:"),
             ("cons:", "cons:"),
             ("srv:", "srv:"),
+            ("net:", "net:"),
+            ("net:/etc/policy", "net:/etc/policy"),
             ("/srv/lab", "/srv/lab"),
             ("/srv/a!b", "/srv/a!b"),
             ("unix:/run/x/y", "unix!/run/x/y"),
@@ -431,7 +461,7 @@ mod tests {
             assert_eq!(shown(word), Ok(kind.into()), "{word}");
         }
         for (word, said) in [
-            ("net:", "`net:` is no kind of server; write disk:/PATH, ram:"),
+            ("fish:", "`fish:` is no kind of server; write disk:/PATH, ram:"),
             ("pipe:x", "leave `x` out"),
             ("cons:x", "`cons:` takes nothing behind it"),
             ("/srv/", "write /srv/NAME"),

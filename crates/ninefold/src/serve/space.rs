@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nine_io::server::{Core, Seat};
-use nine_mux::script::{self, Line, Mount, Script, Statement, User, WRONG_MAX, World, Wrong};
+use nine_mux::script::{self, Line, Mount, Script, Statement, WRONG_MAX, World, Wrong};
 use nine_mux::{Live, MAIN, Mux, Order, Owner};
 use nine_net::modules::{Trace, TraceLog};
 use nine_net::{Addr, Env, rt};
@@ -84,8 +84,10 @@ impl Space {
                                 .ok_or(dial::UNKNOWN)?;
                         }
                     }
-                    // Each client as itself: they have an owner.
-                    Kind::Cons | Kind::Srv if mount.user.is_none() => mount.user = Some(User::Client),
+                    Kind::Net(Some(path)) => {
+                        let whole = std::path::absolute(&path).map_err(|error| error.to_string())?;
+                        mount.server = Kind::Net(Some(whole)).to_string();
+                    }
                     Kind::Posted(_) => {
                         let server = &mount.server;
                         return Err(format!(

@@ -1,0 +1,125 @@
+//! The network of a name space, as programs use it that know nothing but files.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use common::Server;
+use nine_io::client::{Options, blocking};
+use nine_net::Addr;
+use nine_proto::{NOUID, OpenFlags};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn serve(lines: &str, cores: &str) -> Server {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("unix!{}", dir.path().join("s").display());
+    std::fs::write(dir.path().join("home.ns"), lines).unwrap();
+    std::fs::write(dir.path().join("policy"), "allow any unix!/*\ndeny any *!*!*\n").unwrap();
+    Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen, "--cores", cores])
+}
+
+/// The root, as a program that stays.
+fn root(server: &Server) -> blocking::File {
+    let addr: Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
+    let client = blocking::Client::dial(&addr, LIMIT, Options::default()).unwrap();
+    client.attach("", NOUID, "").unwrap()
+}
+
+/// A web server that answers once, with what it was asked for.
+fn web() -> (String, thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let served = thread::spawn(move || {
+        let (mut call, _) = listener.accept().unwrap();
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            call.read_exact(&mut byte).unwrap();
+            asked.extend(byte);
+        }
+        call.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 300000\r\n\r\n").unwrap();
+        call.write_all(&[b'x'; 300_000]).unwrap();
+        String::from_utf8(asked).unwrap()
+    });
+    (format!("connect 127.0.0.1!{port}\n"), served)
+}
+
+#[test]
+fn a_web_page_is_fetched_by_reading_and_writing_files() {
+    for cores in ["1", "3"] {
+        let server = serve("mount net: /net\n", cores);
+        let root = root(&server);
+        let (connect, web) = web();
+        let ctl = root.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
+        assert_eq!(&*ctl.read(0, 100).unwrap(), b"0");
+        assert_eq!(
+            server.ok(["ls", "/net/tcp/0"]),
+            "ctl\ndata\nerr\nlisten\nlocal\nremote\nstatus\n",
+            "the files of a conversation"
+        );
+        server.fed(&["write", "/net/tcp/0/ctl"], connect.as_bytes());
+        server.fed(&["write", "/net/tcp/0/data"], b"GET /page HTTP/1.0\r\nHost: here\r\n\r\n");
+        let answer = server.ok(["cat", "/net/tcp/0/data"]);
+        assert_eq!(web.join().unwrap(), "GET /page HTTP/1.0\r\nHost: here\r\n\r\n");
+        let body = answer.strip_prefix("HTTP/1.0 200 OK\r\nContent-Length: 300000\r\n\r\n").expect("a head");
+        assert!(body.len() == 300_000 && body.bytes().all(|byte| byte == b'x'));
+        assert!(server.ok(["cat", "/net/tcp/0/status"]).starts_with("Close_wait "));
+        assert_eq!(server.ok(["cat", "/net/tcp/0/remote"]), connect["connect ".len()..]);
+        ctl.close().unwrap();
+        assert_eq!(server.ok(["ls", "/net/tcp"]), "clone\nstats\n");
+    }
+}
+
+#[test]
+fn what_is_refused_is_said_in_words() {
+    let server = serve("mount net: /net\nmount net:policy /strict\n", "1");
+    let root = root(&server);
+    let _ctl = root.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
+    let _strict = root.open("strict/tcp/clone", OpenFlags::RDWR).unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (net, text, said) in [
+        ("/net", format!("connect 127.0.0.1!{closed}"), "connection refused"),
+        (
+            "/net",
+            "connect 10.1.2.3!80".into(),
+            "the policy of this server does not allow to dial tcp!10.1.2.3!80",
+        ),
+        ("/net", "fly".into(), "unknown control request"),
+        (
+            "/strict",
+            "connect 127.0.0.1!80".into(),
+            "the policy of this server does not allow to dial tcp!127.0.0.1!80",
+        ),
+    ] {
+        let mut write = server.client();
+        write.args(["write", &format!("{net}/tcp/0/ctl")]).stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut write = write.spawn().unwrap();
+        write.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(!write.wait().unwrap().success(), "{text}");
+        // The dialect has numbers for errors; the words are here.
+        assert_eq!(server.ok(["cat", &format!("{net}/tcp/0/err")]), said);
+    }
+    // Whoever copies a tree opens nothing that does something.
+    let copied = server.run(["cp", "-r", ":/net", "copy"]);
+    let said = String::from_utf8(copied.stderr).unwrap();
+    assert!(copied.status.success(), "{said}");
+    assert!(said.contains("/net/tcp/clone: an event is not copied"), "{said}");
+    assert!(said.contains("/net/tcp/0/data: an event is not copied"), "{said}");
+    assert_eq!(server.ok(["ls", "/net/tcp"]), "0\nclone\nstats\n");
+}
+
+#[test]
+fn a_wrong_policy_ends_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("home.ns"), "mount net:policy /net\n").unwrap();
+    std::fs::write(dir.path().join("policy"), "allow all\n").unwrap();
+    let done =
+        common::ninefold(dir.path()).args(["serve", "home.ns"]).current_dir(dir.path()).output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(!done.status.success() && said.contains("policy: line 1: write allow|deny"), "{said}");
+}
