@@ -1,8 +1,8 @@
 //! Where to connect or listen: Plan 9 dial strings and the URLs people type in shells, one address type for
 //! both.
 //!
-//! In: `tcp!host!port[/path]`, `tls!host!port[/path]`, `vsock!cid!port[/path]`, `unix!/path`, and
-//! `9p://[token@]host[:port][/path]`, `9p+tls://...`, `vsock://cid[:port][/path]`,
+//! In: `tcp!host!port[/path]`, `tls!host!port[/path]`, `il!host!port[/path]`, `vsock!cid!port[/path]`, `unix!/path`,
+//! and `9p://[token@]host[:port][/path]`, `9p+tls://...`, `vsock://cid[:port][/path]`,
 //! `unix:/path/to/socket/rest`. Out: an [`Addr`], the path beyond it on the server, and the token if one was
 //! given.
 //!
@@ -18,6 +18,8 @@ use std::str::FromStr;
 pub const PORT: u16 = 564;
 /// The port used by `tls!` and `9p+tls://` when none is given.
 pub const TLS_PORT: u16 = 5640;
+/// The port used by `il!` when none is given.
+pub const IL_PORT: u16 = 17008;
 /// The longest path of a unix socket in bytes (the kernel's `sun_path` less its end mark).
 pub const UNIX_PATH_MAX: usize = 107;
 /// The vsock context id that stands for `*`.
@@ -35,6 +37,13 @@ pub enum Addr {
     },
     /// TLS over TCP; the parts as for `Tcp`.
     Tls {
+        /// Not empty, without `!` and `/`.
+        host: String,
+        /// 0 asks for any free port when listening.
+        port: u16,
+    },
+    /// il over UDP; the parts as for `Tcp`.
+    Il {
         /// Not empty, without `!` and `/`.
         host: String,
         /// 0 asks for any free port when listening.
@@ -115,6 +124,7 @@ impl fmt::Display for Addr {
         match self {
             Addr::Tcp { host, port } => write!(f, "tcp!{host}!{port}"),
             Addr::Tls { host, port } => write!(f, "tls!{host}!{port}"),
+            Addr::Il { host, port } => write!(f, "il!{host}!{port}"),
             Addr::Unix { path } => write!(f, "unix!{}", path.display()),
             Addr::Vsock { cid: VSOCK_ANY, port } => write!(f, "vsock!*!{port}"),
             Addr::Vsock { cid, port } => write!(f, "vsock!{cid}!{port}"),
@@ -162,6 +172,7 @@ fn dial_string(text: &str) -> Result<Target, DialError> {
     let addr = match net {
         "tcp" => Addr::Tcp { host: host_name(host)?, port: port.map_or(Ok(PORT), ip_port)? },
         "tls" => Addr::Tls { host: host_name(host)?, port: port.map_or(Ok(TLS_PORT), ip_port)? },
+        "il" => Addr::Il { host: host_name(host)?, port: port.map_or(Ok(IL_PORT), ip_port)? },
         "vsock" => vsock(host, port)?,
         _ => return wrong(format!("the network `{net}` is not known; write {EXAMPLES}")),
     };
@@ -324,7 +335,8 @@ fn wrong<T>(why: impl Into<String>) -> Result<T, DialError> {
     Err(DialError(why.into()))
 }
 
-const EXAMPLES: &str = "tcp!HOST!564, tls!HOST!5640, unix!/PATH, vsock!CID!564, 9p://HOST/PATH or unix:/PATH";
+const EXAMPLES: &str =
+    "tcp!HOST!564, tls!HOST!5640, il!HOST!17008, unix!/PATH, vsock!CID!564, 9p://HOST/PATH or unix:/PATH";
 
 #[cfg(test)]
 mod tests {
@@ -349,6 +361,9 @@ mod tests {
             ("tcp!::1!5640/a", "tcp!::1!5640", "/a"),
             ("tcp!*!0", "tcp!*!0", "/"),
             ("tls!h", "tls!h!5640", "/"),
+            ("il!h", "il!h!17008", "/"),
+            ("il!*!17008", "il!*!17008", "/"),
+            ("il!::1!7/a", "il!::1!7", "/a"),
             ("vsock!3!99/a", "vsock!3!99", "/a"),
             ("vsock!*", "vsock!*!564", "/"),
             ("unix!/run/a.sock/b", "unix!/run/a.sock/b", "/"),
@@ -389,7 +404,8 @@ mod tests {
         for (text, wrong, right) in [
             ("", "not an address", "tcp!HOST!564"),
             ("fs.lab", "fs.lab: not an address", "9p://HOST"),
-            ("il!h!1", "`il` is not known", "tcp!HOST"),
+            ("rudp!h!1", "`rudp` is not known", "tcp!HOST"),
+            ("il!h!x", "`x` is not a number", "9fs"),
             ("http://h/", "`http` is not known", "9p://HOST"),
             ("tcp!!564", "host is missing", "tcp!HOST!PORT"),
             ("9p:///x", "host is missing", "9p://HOST"),

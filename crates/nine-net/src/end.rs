@@ -29,6 +29,7 @@ pub(crate) enum Place<'a> {
 /// What is to be dialled at `addr`; `*` is refused.
 pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
     Ok(match addr {
+        Addr::Il { .. } => return Err(no_stream()),
         Addr::Tcp { host, .. } | Addr::Tls { host, .. } if host == "*" => {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -42,6 +43,11 @@ pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
         Addr::Unix { path } => Place::Known(SockAddr::unix(path)?),
         Addr::Vsock { cid, port } => Place::Known(SockAddr::vsock(*cid, *port)),
     })
+}
+
+/// What is dialled or listened on as a stream socket, and is none.
+fn no_stream() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "il has no stream sockets: it cannot be used here yet")
 }
 
 /// Resolves a name. Blocks for as long as the resolver does.

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod conversation;
+pub mod datagram;
 mod dial;
 mod end;
 mod env;
@@ -24,7 +25,7 @@ mod transport;
 mod wait;
 
 pub use conversation::{Conversation, Pushed};
-pub use dial::{Addr, DialError, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
+pub use dial::{Addr, DialError, IL_PORT, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
 pub use end::{PIPE_SIZE, kernel_pipe};
 pub use env::{Clock, Env, Task, Timer};
 pub use nine_stream::{DEEPEST, Fault, ModuleKind, Modules};

@@ -327,7 +327,7 @@ impl Listener {
                 *port = at.as_socket().map_or(*port, |ip| ip.port())
             }
             Addr::Vsock { port, .. } => *port = at.as_vsock_address().map_or(*port, |(_, port)| port),
-            Addr::Unix { .. } => {}
+            Addr::Unix { .. } | Addr::Il { .. } => {}
         }
         let fd = sys::register(raw)?;
         Ok(Listener { fd, addr, local_only, _name: name, faults: Faults::default(), pause: Pause(None) })

@@ -5,12 +5,14 @@
 //! world in which nothing can happen any more stops with its seed.
 #![deny(unsafe_code)]
 
+mod datagrams;
 pub mod delay;
 mod host;
 mod link;
 mod rng;
 mod world;
 
+pub use datagrams::{Datagrams, Weather, Wire};
 pub use host::{Faulty, Plan};
 pub use link::{End, Links, Shape, link};
 pub use rng::Rng;

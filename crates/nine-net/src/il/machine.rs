@@ -150,7 +150,7 @@ struct Due {
     close: bool,
     state: Option<u8>,
     /// A close for what this end knows nothing of.
-    reject: Option<(u32, u32)>,
+    reject: Option<Header>,
     /// The first one goes as a dataquery.
     ask: bool,
 }
@@ -270,9 +270,10 @@ impl Il {
         self.fault.as_ref()
     }
 
-    /// Whether the peer will send nothing more, and all that it sent has been delivered.
+    /// Whether it is over and all that the peer has sent is delivered. A peer that has closed is heard until then: it
+    /// acknowledges what was sent before.
     pub fn is_at_end(&self) -> bool {
-        (self.peer_closed || self.state == State::Closed) && self.inbox.is_empty()
+        self.state == State::Closed && self.inbox.is_empty()
     }
 
     /// Bytes of the largest message, as far as is known.
@@ -426,7 +427,7 @@ impl Il {
             Kind::Sync | Kind::Close => return false,
             // Whoever was here before has left something open there.
             _ => {
-                self.due.reject = Some((header.ack, header.id));
+                self.due.reject = Some(header.reject());
                 return false;
             }
         }
@@ -453,7 +454,7 @@ impl Il {
             if ack < self.next - 1 {
                 return false;
             }
-            self.state = if header.kind == Kind::Close { State::Closed } else { State::Established };
+            self.state = State::Established;
             (self.timers.again, self.timers.tries) = (None, 0);
             self.due.sync = false;
         }
@@ -563,10 +564,11 @@ impl Il {
             self.arrived_order = self.arrived_order.max(order);
             (self.timers.again, self.timers.tries) = (None, 0);
         }
-        let overtaken = self.arrived_order;
+        // What is only late is not lost.
+        let (overtaken, turn) = (self.arrived_order, self.path.rtt + self.path.deviation);
         let lost = match self.arrived {
             0 => 0,
-            _ => self.lose(|sent| sent.order + 3 <= overtaken),
+            _ => self.lose(|sent| sent.order + 3 <= overtaken && now >= sent.stamp.sent + turn),
         };
         self.path.delivers(now, bytes, newest.map(|(_, stamp)| stamp), lost);
     }
@@ -658,6 +660,10 @@ impl Il {
             self.close_acked = true;
             self.may_be_over();
             return true;
+        }
+        if knows_nothing && self.has_closed() {
+            // It answers something that was late.
+            return false;
         }
         if knows_nothing {
             self.fails("the peer has ended the conversation");

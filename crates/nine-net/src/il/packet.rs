@@ -6,6 +6,8 @@ use nine_stream::{Block, Chain};
 
 /// Bytes of a header.
 pub const HEADER: usize = 18;
+/// The spec of a close that answers a packet of no conversation: it is not answered.
+pub const REJECT: u8 = 1;
 /// What begins the payload of a sync of a peer that knows what is new.
 const MAGIC: [u8; 4] = *b"9il\x01";
 /// Bytes of a [`Hello`].
@@ -64,6 +66,12 @@ impl Header {
         Some((parsed, len - HEADER))
     }
 
+    /// The answer to a packet of a conversation that does not exist.
+    pub fn reject(&self) -> Self {
+        let Self { src, dst, id, ack, .. } = *self;
+        Self { kind: Kind::Close, spec: REJECT, src: dst, dst: src, id: ack, ack: id }
+    }
+
     /// The packet: this and `data`, with a sum if `sums`.
     pub fn packet(&self, data: Option<Block>, sums: bool) -> Chain {
         let bytes = data.as_ref().map_or(&[][..], Block::data);
@@ -77,7 +85,8 @@ impl Header {
         header.extend(self.id.to_be_bytes());
         header.extend(self.ack.to_be_bytes());
         if sums {
-            let sum = !fold(sum(&header) + sum(bytes));
+            // 0 would be none; all ones are the same number.
+            let sum = Some(!fold(sum(&header) + sum(bytes))).filter(|sum| *sum > 0).unwrap_or(0xffff);
             header[..2].copy_from_slice(&sum.to_be_bytes());
         }
         let mut chain = Chain::from(Block::from(header));

@@ -83,8 +83,8 @@ impl Il {
     }
 
     fn next_packet(&mut self, now: Duration) -> Option<Chain> {
-        if let Some((id, ack)) = self.due.reject.take() {
-            return Some(self.packet(Header { id, ack, ..self.header(Kind::Close, 0) }, None));
+        if let Some(reject) = self.due.reject.take() {
+            return Some(self.packet(reject, None));
         }
         if self.state == State::Closed {
             let close = std::mem::take(&mut self.due.close);

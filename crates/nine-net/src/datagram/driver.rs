@@ -1,0 +1,534 @@
+//! Who carries between the link and the lines: one task.
+//!
+//! Always holds: a turn ends after [`TURN`] datagrams in each direction; what the link does not take waits, one
+//! datagram of it, and the rest in the lines' queues.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::mem;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use nine_stream::{Block, Chain, Device, Pool, Reading};
+
+use super::Link;
+use super::port::{Key, Kind, Line, Made, Opening, Shared};
+use crate::env::Timer;
+use crate::il::{Header, Il, Kind as Packet, REJECT, State};
+use crate::lock::{Mutex, lock};
+
+/// Datagrams of one turn, in each direction.
+const TURN: usize = 64;
+/// Datagrams of one line before others have their turn.
+const BATCH: usize = 8;
+/// Room for a datagram.
+const LARGEST: usize = 64 << 10;
+/// What is smaller is copied out of the room it came to.
+const SMALL: usize = 16 << 10;
+/// Bytes of Plan 9's `headers`.
+const HEADERS: usize = 52;
+/// The link fails so often, one time after the other, before it is given up.
+const FAULTS: u32 = 64;
+
+/// See the module. It ends when the port, what is announced on it and all lines have gone; an error is the link's, and
+/// hangs up all lines.
+pub struct Driver<L> {
+    shared: Arc<Shared>,
+    link: L,
+    pool: Pool,
+    /// For the next datagram.
+    room: Block,
+    lines: HashMap<u64, Live>,
+    ids: HashMap<Key, u64>,
+    headers: Option<u64>,
+    next: u64,
+    /// By its id, too: a forged call stands beside the true one, and only one of them goes on.
+    half: HashMap<Half, Il>,
+    /// Oldest first.
+    half_order: VecDeque<Half>,
+    timers: BTreeSet<(Duration, u64)>,
+    ready: Arc<Ready>,
+    /// Lines that have something to send.
+    turns: VecDeque<u64>,
+    /// Not taken by the link, for whom.
+    stuck: VecDeque<(Chain, SocketAddr)>,
+    sleep: Option<(Duration, Timer)>,
+    faults: u32,
+}
+
+/// A call that is half open, and the id that it came with.
+type Half = (Key, u32);
+
+/// A line that is there.
+struct Live {
+    key: Key,
+    device: Device,
+    reading: Reading,
+    il: Option<Arc<Mutex<Il>>>,
+    opening: Option<Opening>,
+    waker: Arc<LineWaker>,
+    due: Option<Duration>,
+    headers: bool,
+}
+
+#[derive(Default)]
+struct Ready(Mutex<(Vec<u64>, Option<Waker>)>);
+
+/// Says which line has something.
+struct LineWaker {
+    id: u64,
+    queued: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for LineWaker {
+    fn wake(self: Arc<Self>) {
+        if self.queued.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let mut ready = lock(&self.ready.0);
+        ready.0.push(self.id);
+        let driver = ready.1.take();
+        drop(ready);
+        driver.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<L: Link> Driver<L> {
+    pub(super) fn new(shared: Arc<Shared>, link: L) -> Self {
+        let pool = Pool::new(8 << 20);
+        let room = pool.try_alloc(LARGEST).expect("a pool has one of every size");
+        Self {
+            shared,
+            link,
+            pool,
+            room,
+            lines: HashMap::new(),
+            ids: HashMap::new(),
+            headers: None,
+            next: 0,
+            half: HashMap::new(),
+            half_order: VecDeque::new(),
+            timers: BTreeSet::new(),
+            ready: Arc::default(),
+            turns: VecDeque::new(),
+            stuck: VecDeque::new(),
+            sleep: None,
+            faults: 0,
+        }
+    }
+
+    /// Takes over what processes have made.
+    fn adopt_all(&mut self) {
+        let made = mem::take(&mut self.shared.table().made);
+        made.into_iter().for_each(|made| self.adopt(made));
+    }
+
+    fn adopt(&mut self, made: Made) {
+        let Made { key, device, il, opening, headers } = made;
+        let id = self.next;
+        self.next += 1;
+        let waker = Arc::new(LineWaker { id, queued: AtomicBool::new(true), ready: self.ready.clone() });
+        let reading = device.reading();
+        if headers {
+            self.headers = Some(id);
+        }
+        self.ids.insert(key, id);
+        let opening = il.is_some().then_some(opening);
+        self.lines.insert(id, Live { key, device, reading, il, opening, waker, due: None, headers });
+        self.tick(id);
+        self.turns.push_back(id);
+    }
+
+    fn tick(&mut self, id: u64) {
+        if let Some(live) = self.lines.get(&id) {
+            live.device.tick();
+            self.touch(id);
+        }
+    }
+
+    /// Something has happened on a line: its deadline may be another, and who waits for an answer may have it.
+    fn touch(&mut self, id: u64) {
+        let Some(live) = self.lines.get_mut(&id) else { return };
+        let due = live.device.deadline();
+        if due != live.due {
+            live.due.map(|due| self.timers.remove(&(due, id)));
+            due.map(|due| self.timers.insert((due, id)));
+            live.due = due;
+        }
+        let answered = live.il.as_ref().is_some_and(|il| lock(il).state() != State::Syncer);
+        if answered && let Some(opening) = live.opening.take() {
+            let waker = lock(&opening).take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(live) = self.lines.remove(&id) else { return };
+        live.due.map(|due| self.timers.remove(&(due, id)));
+        self.ids.remove(&live.key);
+        if self.headers == Some(id) {
+            self.headers = None;
+        }
+        self.shared.table().keys.remove(&live.key);
+        if let Some(opening) = &live.opening {
+            let waker = lock(opening).take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Receives; whether there may be more.
+    fn poll_in(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        for _ in 0..TURN {
+            let Some(space) = self.room.room() else { return Ok(false) };
+            match self.link.poll_recv(cx, space) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Ok((n, from))) => {
+                    self.faults = 0;
+                    let copy = (n < SMALL).then(|| Block::from(space[..n].to_vec()));
+                    let block = copy.unwrap_or_else(|| self.large(n));
+                    self.comes(block, canonical(from));
+                }
+                Poll::Ready(Err(error)) => {
+                    self.faults += 1;
+                    if self.faults == FAULTS {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// What has come in the room: the room itself, if there is another one, for readers may keep it.
+    fn large(&mut self, n: usize) -> Block {
+        match self.pool.try_alloc(LARGEST) {
+            Some(fresh) => {
+                self.room.filled(n);
+                mem::replace(&mut self.room, fresh)
+            }
+            None => Block::from(self.room.room().map_or(Vec::new(), |space| space[..n].to_vec())),
+        }
+    }
+
+    fn comes(&mut self, block: Block, from: SocketAddr) {
+        match self.shared.kind {
+            Kind::Plain => self.plain_comes(block, from),
+            Kind::Il => self.il_comes(block, from),
+        }
+    }
+
+    fn plain_comes(&mut self, mut block: Block, from: SocketAddr) {
+        block.delim = true;
+        let key = Key { addr: from, remote: 0, local: 0 };
+        let known = self.ids.get(&key).or(self.headers.as_ref()).copied();
+        let Some(id) = known.or_else(|| self.call(key, None)) else { return };
+        let Some(live) = self.lines.get(&id) else { return };
+        let mut chain = Chain::default();
+        if live.headers {
+            chain.push(Block::from(self.headers_of(from)));
+        }
+        chain.push(block);
+        // What is not read in time is lost, as datagrams are.
+        let _ = live.device.try_put(chain);
+    }
+
+    fn headers_of(&self, from: SocketAddr) -> Vec<u8> {
+        let local = self.shared.local;
+        let mut bytes = Vec::with_capacity(HEADERS);
+        for ip in [from.ip(), local.ip(), local.ip()] {
+            bytes.extend(wide(ip).octets());
+        }
+        bytes.extend(from.port().to_be_bytes());
+        bytes.extend(local.port().to_be_bytes());
+        bytes
+    }
+
+    fn il_comes(&mut self, mut block: Block, from: SocketAddr) {
+        let Some((header, _)) = Header::parse(block.data()) else { return };
+        let key = Key { addr: from, remote: header.src, local: header.dst };
+        if let Some(id) = self.ids.get(&key).copied() {
+            if let Some(live) = self.lines.get(&id) {
+                block.delim = true;
+                let _ = live.device.try_put(block);
+                self.touch(id);
+            }
+            return;
+        }
+        let now = self.shared.clock.now();
+        let is_call = header.kind == Packet::Sync;
+        let meant = |half: &&Half| half.0 == key && (!is_call || half.1 == header.id);
+        let halves: Vec<Half> = self.half_order.iter().filter(meant).copied().collect();
+        for half in &halves {
+            if let Some(mut il) = self.half.remove(half) {
+                il.receive(now, block.share());
+                self.half_goes_on(*half, il, now);
+            }
+        }
+        // What none of them goes on by is answered as if there were none: they may be forged.
+        if self.ids.contains_key(&key) || (is_call && !halves.is_empty()) {
+            return;
+        }
+        let listens = self.shared.table().listens.get(&key.local).map(|listen| listen.calls.len());
+        let takes = listens.is_some_and(|calls| calls < self.shared.limits.calls);
+        if is_call && takes {
+            if let Some(il) = Il::answer(now, self.shared.setup(key), block.data()) {
+                if self.half.len() >= self.shared.limits.half
+                    && let Some(oldest) = self.half_order.pop_front()
+                {
+                    self.half.remove(&oldest);
+                }
+                let half = (key, header.id);
+                self.half_order.push_back(half);
+                self.half_goes_on(half, il, now);
+            }
+        } else if header.kind != Packet::Close || header.spec != REJECT {
+            let nothing = header.reject();
+            self.send_soon(nothing.packet(None, !self.link.has_sums()), from);
+        }
+    }
+
+    /// A call that is half open has heard something, or its time has come.
+    fn half_goes_on(&mut self, half: Half, mut il: Il, now: Duration) {
+        if il.state() == State::Syncee {
+            while let Some(packet) = il.transmit(now) {
+                self.send_soon(packet, half.0.addr);
+            }
+        }
+        if il.state() == State::Syncee {
+            self.half.insert(half, il);
+            return;
+        }
+        self.half_order.retain(|other| *other != half);
+        if il.state() != State::Closed {
+            let _ = self.call(half.0, Some(Arc::new(Mutex::new(il))));
+        }
+    }
+
+    /// A call has come: somebody will accept it, or it is dropped.
+    fn call(&mut self, key: Key, il: Option<Arc<Mutex<Il>>>) -> Option<u64> {
+        let shared = self.shared.clone();
+        let mut table = shared.table();
+        let is_room = table.keys.len() < shared.limits.lines;
+        let listen = table.listens.get(&key.local)?;
+        if !is_room || listen.calls.len() >= shared.limits.calls || !table.keys.insert(key) {
+            return None;
+        }
+        drop(table);
+        let (line, made) = shared.line(key, il, false);
+        let id = self.next;
+        self.adopt(made);
+        self.offer(key.local, line);
+        Some(id)
+    }
+
+    fn offer(&mut self, port: u16, line: Line) {
+        let mut table = self.shared.table();
+        let refused = match table.listens.get_mut(&port) {
+            Some(listen) => {
+                listen.calls.push_back(line);
+                let waiting = mem::take(&mut listen.waiting);
+                drop(table);
+                waiting.into_iter().for_each(Waker::wake);
+                None
+            }
+            None => {
+                drop(table);
+                Some(line)
+            }
+        };
+        drop(refused);
+    }
+
+    /// What answers nobody's packet is sent if the link takes it soon.
+    fn send_soon(&mut self, packet: Chain, to: SocketAddr) {
+        if self.stuck.len() < TURN {
+            self.stuck.push_back((packet, to));
+        }
+    }
+
+    fn poll_stuck(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some((chain, to)) = self.stuck.pop_front() {
+            let mut slices = [IoSlice::new(&[]); BATCH];
+            let many: Vec<u8>;
+            let used = if chain.blocks() <= BATCH {
+                slices
+                    .iter_mut()
+                    .zip(chain.iter())
+                    .for_each(|(slice, block)| *slice = IoSlice::new(block.data()));
+                chain.blocks()
+            } else {
+                many = chain.iter().flat_map(Block::data).copied().collect();
+                slices[0] = IoSlice::new(&many);
+                1
+            };
+            if self.link.poll_send(cx, &slices[..used], to).is_pending() {
+                self.stuck.push_front((chain, to));
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Lets lines send in turns; whether there may be more.
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> bool {
+        let woken = mem::take(&mut lock(&self.ready.0).0);
+        self.turns.extend(woken);
+        let mut sent = 0;
+        while sent < TURN {
+            if self.poll_stuck(cx).is_pending() {
+                return false;
+            }
+            let Some(id) = self.turns.pop_front() else { return false };
+            sent += self.turn(id, cx);
+        }
+        let _ = self.poll_stuck(cx);
+        true
+    }
+
+    /// Datagrams of one line; how many.
+    fn turn(&mut self, id: u64, cx: &mut Context<'_>) -> usize {
+        for n in 0..BATCH {
+            let Some(live) = self.lines.get_mut(&id) else { return n };
+            live.waker.queued.store(false, Ordering::SeqCst);
+            let waker = Waker::from(live.waker.clone());
+            let mut to = live.key.addr;
+            match live.reading.poll(&mut Context::from_waker(&waker), Some(usize::MAX)) {
+                Poll::Ready(Ok(Some(mut chain))) => {
+                    if live.headers {
+                        let Some((header_to, data)) = addressed(&mut chain) else { continue };
+                        (to, chain) = (header_to, data);
+                    }
+                    self.stuck.push_back((chain, to));
+                    if self.poll_stuck(cx).is_pending() {
+                        self.again(id);
+                        return n + 1;
+                    }
+                }
+                Poll::Ready(_) => {
+                    self.remove(id);
+                    return n + 1;
+                }
+                Poll::Pending => {
+                    self.touch(id);
+                    return n + 1;
+                }
+            }
+        }
+        self.again(id);
+        BATCH
+    }
+
+    /// It has more to send.
+    fn again(&mut self, id: u64) {
+        if let Some(live) = self.lines.get(&id)
+            && !live.waker.queued.swap(true, Ordering::SeqCst)
+        {
+            self.turns.push_back(id);
+        }
+        self.touch(id);
+    }
+
+    /// Lets lines go on whose time has come, and waits for the next one's.
+    fn poll_timers(&mut self, cx: &mut Context<'_>) -> bool {
+        let now = self.shared.clock.now();
+        for _ in 0..TURN {
+            let Some((due, id)) = self.timers.first().copied().filter(|(due, _)| *due <= now) else { break };
+            self.timers.remove(&(due, id));
+            if let Some(live) = self.lines.get_mut(&id) {
+                live.due = None;
+            }
+            self.tick(id);
+        }
+        let late: Vec<Half> =
+            self.half.iter().filter(|(_, il)| il.deadline() <= Some(now)).map(|(key, _)| *key).collect();
+        for key in late {
+            if let Some(il) = self.half.remove(&key) {
+                self.half_goes_on(key, il, now);
+            }
+        }
+        let half = self.half.values().filter_map(Il::deadline).min();
+        let Some(next) = self.timers.first().map(|(due, _)| *due).into_iter().chain(half).min() else {
+            self.sleep = None;
+            return false;
+        };
+        if next <= now {
+            return true;
+        }
+        let sleep = match &mut self.sleep {
+            Some((until, sleep)) if *until == next => sleep,
+            other => &mut other.insert((next, self.shared.clock.sleep_until(next))).1,
+        };
+        sleep.as_mut().poll(cx).is_ready()
+    }
+
+    fn is_over(&self) -> bool {
+        let table = self.shared.table();
+        table.handles == 0 && table.made.is_empty() && self.lines.is_empty() && self.stuck.is_empty()
+    }
+}
+
+impl<L: Link> Future for Driver<L> {
+    type Output = io::Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        lock(&this.ready.0).1 = Some(cx.waker().clone());
+        this.shared.table().driver = Some(cx.waker().clone());
+        this.adopt_all();
+        let mut more = this.poll_in(cx)?;
+        more |= this.poll_timers(cx);
+        more |= this.poll_out(cx);
+        if this.is_over() {
+            return Poll::Ready(Ok(()));
+        }
+        if more || !lock(&this.ready.0).0.is_empty() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl<L> Drop for Driver<L> {
+    /// Without it nothing comes or goes: who waits is told.
+    fn drop(&mut self) {
+        let mut table = self.shared.table();
+        table.over = true;
+        let made = mem::take(&mut table.made);
+        let listens = mem::take(&mut table.listens);
+        drop(table);
+        let live = self.lines.drain().filter_map(|(_, live)| live.opening);
+        for opening in live.chain(made.into_iter().map(|made| made.opening)) {
+            let waker = lock(&opening).take();
+            waker.into_iter().for_each(Waker::wake);
+        }
+        listens.into_values().flat_map(|listen| listen.waiting).for_each(Waker::wake);
+    }
+}
+
+/// An address of IPv4 as what it is.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+fn wide(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+/// Takes the headers off what a process has written: where it goes. `None`: there are none.
+fn addressed(chain: &mut Chain) -> Option<(SocketAddr, Chain)> {
+    let bytes: Vec<u8> = chain.iter().flat_map(Block::data).copied().collect();
+    let header = bytes.first_chunk::<HEADERS>()?;
+    let ip = Ipv6Addr::from(*header.first_chunk::<16>()?);
+    let port = u16::from_be_bytes([header[48], header[49]]);
+    let to = canonical(SocketAddr::new(ip.into(), port));
+    Some((to, Block::from(bytes[HEADERS..].to_vec()).into()))
+}

@@ -1,0 +1,349 @@
+//! The port: what processes ask of it, and what it shares with its driver.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use nine_stream::{Device, Limit, Make, Pool, Stream};
+
+use super::{Driver, Link};
+use crate::env::Clock;
+use crate::il::{HEADER, Il, Setup, State, halves};
+use crate::lock::{Mutex, MutexGuard, lock};
+
+/// What is spoken on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Datagrams as they are.
+    Plain,
+    /// il.
+    Il,
+}
+
+/// How much a port has at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Lines: a further one is refused.
+    pub lines: usize,
+    /// Calls that wait to be accepted on one announced port: a further one is refused.
+    pub calls: usize,
+    /// Calls that are half open: for a further one the oldest is forgotten.
+    pub half: usize,
+    /// What il may hold for a reader, bytes.
+    pub window: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { lines: 16 << 10, calls: 64, half: 256, window: 1 << 20 }
+    }
+}
+
+/// One conversation.
+pub struct Line {
+    /// The process' end: a message is a datagram, or one of il.
+    pub stream: Stream,
+    /// `addr!port` of this end.
+    pub local: String,
+    /// `addr!port` of the other end; with headers `::!0`.
+    pub remote: String,
+    /// Bytes of the largest message, when it began.
+    pub largest: usize,
+    pub(super) il: Option<Arc<Mutex<Il>>>,
+}
+
+impl Line {
+    /// Bytes of the largest message.
+    pub fn largest(&self) -> usize {
+        self.il.as_ref().map_or(self.largest, |il| lock(il).largest())
+    }
+
+    /// State and counts, in one line.
+    pub fn status(&self) -> String {
+        self.il.as_ref().map_or_else(|| "Datagram".into(), |il| lock(il).status())
+    }
+}
+
+/// Who is at the other end of a line, and which of its conversations it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) addr: SocketAddr,
+    pub(super) remote: u16,
+    pub(super) local: u16,
+}
+
+/// A line as its driver has it.
+pub(super) struct Made {
+    pub(super) key: Key,
+    pub(super) device: Device,
+    pub(super) il: Option<Arc<Mutex<Il>>>,
+    /// Of who waits until the call is answered.
+    pub(super) opening: Opening,
+    pub(super) headers: bool,
+}
+
+pub(super) type Opening = Arc<Mutex<Option<Waker>>>;
+
+#[derive(Default)]
+pub(super) struct Table {
+    /// Made by processes, and not yet the driver's.
+    pub(super) made: Vec<Made>,
+    pub(super) keys: HashSet<Key>,
+    pub(super) listens: HashMap<u16, Listen>,
+    pub(super) driver: Option<Waker>,
+    pub(super) handles: usize,
+    /// The driver has gone.
+    pub(super) over: bool,
+    last_port: u16,
+}
+
+/// An announced port.
+#[derive(Default)]
+pub(super) struct Listen {
+    pub(super) calls: VecDeque<Line>,
+    pub(super) waiting: Vec<Waker>,
+}
+
+pub(super) struct Shared {
+    pub(super) kind: Kind,
+    pub(super) limits: Limits,
+    pub(super) local: SocketAddr,
+    pub(super) clock: Arc<dyn Clock>,
+    sums: bool,
+    largest: Arc<dyn Fn(SocketAddr) -> usize + Send + Sync>,
+    table: Mutex<Table>,
+}
+
+impl Shared {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+
+    pub(super) fn wake(&self) {
+        let driver = self.table().driver.take();
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// What an il conversation begins with.
+    pub(super) fn setup(&self, key: Key) -> Setup {
+        let mut start = [0; 4];
+        self.clock.entropy(&mut start);
+        let largest = (self.largest)(key.addr).saturating_sub(HEADER).max(1);
+        let window = self.limits.window.max(2 * largest + 1024);
+        let start = u32::from_be_bytes(start);
+        Setup { local: key.local, remote: key.remote, start, largest, window, sums: self.sums, old: false }
+    }
+
+    /// Both ends of a line.
+    pub(super) fn line(&self, key: Key, il: Option<Arc<Mutex<Il>>>, headers: bool) -> (Line, Made) {
+        let clock = self.clock.clone();
+        let limit = match self.kind {
+            Kind::Plain => Limit { bytes: 256 << 10, blocks: 256 },
+            Kind::Il => Limit { bytes: 256 << 10, blocks: 512 },
+        };
+        let clock = Arc::new(move || clock.now());
+        let (stream, device) = Stream::new(&Make { clock, limit, ..Make::new(Pool::new(0)) });
+        if let Some(il) = &il {
+            stream.push_halves("il", halves(il.clone())).expect("it is new");
+        }
+        let (here, there) = match self.kind {
+            Kind::Plain => (self.local.port(), key.addr.port()),
+            Kind::Il => (key.local, key.remote),
+        };
+        let line = Line {
+            stream,
+            local: format!("{}!{here}", self.local.ip().to_canonical()),
+            remote: format!("{}!{there}", key.addr.ip().to_canonical()),
+            largest: (self.largest)(key.addr),
+            il: il.clone(),
+        };
+        (line, Made { key, device, il, opening: Opening::default(), headers })
+    }
+}
+
+/// One datagram socket. Clones are the same; what has been announced ends with its [`Announced`].
+///
+/// Concurrency: any number of tasks dial, announce and accept.
+pub struct Port(Arc<Shared>);
+
+impl Clone for Port {
+    fn clone(&self) -> Self {
+        self.0.table().handles += 1;
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.0.table().handles -= 1;
+        self.0.wake();
+    }
+}
+
+impl Port {
+    /// A port on this link, and what is to be run for it until it ends.
+    pub fn new<L: Link>(link: L, kind: Kind, limits: Limits, clock: Arc<dyn Clock>) -> (Self, Driver<L>) {
+        let table = Table { handles: 1, last_port: 4999, ..Table::default() };
+        let shared = Arc::new(Shared {
+            kind,
+            limits,
+            local: link.local(),
+            clock,
+            sums: !link.has_sums(),
+            largest: link.largest(),
+            table: Mutex::new(table),
+        });
+        (Self(shared.clone()), Driver::new(shared, link))
+    }
+
+    /// Its own address.
+    pub fn local(&self) -> SocketAddr {
+        self.0.local
+    }
+
+    /// A line of plain datagrams to and from `to`.
+    pub fn connect(&self, to: SocketAddr) -> io::Result<Line> {
+        let key = Key { addr: to, remote: 0, local: 0 };
+        self.enter(key)?;
+        let (line, made) = self.0.line(key, None, false);
+        self.hand_over(made);
+        Ok(line)
+    }
+
+    /// A line of all datagrams that are nobody else's, each behind the 52 bytes of Plan 9's `headers`:
+    /// `raddr[16] laddr[16] ifcaddr[16] rport[2] lport[2]`, most significant byte first. What is written begins with
+    /// them, too, and goes to raddr and rport.
+    pub fn headers(&self) -> io::Result<Line> {
+        let nobody = SocketAddr::from(([0u16; 8], 0));
+        let key = Key { addr: nobody, remote: 0, local: 0 };
+        self.enter(key)?;
+        let (line, made) = self.0.line(key, None, true);
+        self.hand_over(made);
+        Ok(line)
+    }
+
+    /// Calls `port` at `to`, by il: the line when the call is answered. `ConnectionRefused` or `TimedOut`: it is not.
+    pub async fn dial(&self, to: SocketAddr, port: u16) -> io::Result<Line> {
+        let key = self.free_key(to, port)?;
+        let il = Il::call(self.0.clock.now(), self.0.setup(key));
+        let il = Arc::new(Mutex::new(il));
+        let (line, made) = self.0.line(key, Some(il.clone()), false);
+        let opening = made.opening.clone();
+        self.hand_over(made);
+        let answered = poll_fn(|cx| {
+            *lock(&opening) = Some(cx.waker().clone());
+            let il = lock(&il);
+            match (il.state(), il.fault()) {
+                (_, Some(fault)) => Poll::Ready(Err(fault.clone())),
+                (State::Syncer, None) if !self.0.table().over => Poll::Pending,
+                _ => Poll::Ready(Ok(())),
+            }
+        });
+        match answered.await {
+            Ok(()) if lock(&il).state() == State::Syncer => Err(gone()),
+            Ok(()) => Ok(line),
+            Err(fault) if fault.0.contains("refused") => {
+                Err(io::Error::new(io::ErrorKind::ConnectionRefused, fault))
+            }
+            Err(fault) => Err(io::Error::new(io::ErrorKind::TimedOut, fault)),
+        }
+    }
+
+    /// Takes calls to a port of il; of plain datagrams (port 0) one line for each sender. `AddrInUse`: somebody does.
+    pub fn announce(&self, port: u16) -> io::Result<Announced> {
+        let mut table = self.0.table();
+        if table.over {
+            return Err(gone());
+        }
+        if table.listens.contains_key(&port) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        table.listens.insert(port, Listen::default());
+        drop(table);
+        Ok(Announced { port: self.clone(), at: port })
+    }
+
+    /// A key with a port of this end that nobody has there.
+    fn free_key(&self, addr: SocketAddr, remote: u16) -> io::Result<Key> {
+        for _ in 5000..u16::MAX {
+            let mut table = self.0.table();
+            table.last_port = if table.last_port == u16::MAX { 5000 } else { table.last_port + 1 };
+            let key = Key { addr, remote, local: table.last_port };
+            let taken = table.keys.contains(&key) || table.listens.contains_key(&key.local);
+            drop(table);
+            if !taken {
+                self.enter(key)?;
+                return Ok(key);
+            }
+        }
+        Err(io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    fn enter(&self, key: Key) -> io::Result<()> {
+        let mut table = self.0.table();
+        if table.over {
+            return Err(gone());
+        }
+        if table.keys.len() >= self.0.limits.lines {
+            return Err(io::Error::other("there are as many conversations as may be"));
+        }
+        if !table.keys.insert(key) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        Ok(())
+    }
+
+    fn hand_over(&self, made: Made) {
+        self.0.table().made.push(made);
+        self.0.wake();
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the port is closed")
+}
+
+/// An announced port; it is given up when this is dropped, and calls that wait are hung up.
+pub struct Announced {
+    port: Port,
+    at: u16,
+}
+
+impl Announced {
+    /// The port that it is on.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// The next call.
+    pub async fn accept(&self) -> io::Result<Line> {
+        poll_fn(|cx| {
+            let mut table = self.port.0.table();
+            if table.over {
+                return Poll::Ready(Err(gone()));
+            }
+            let listen = table.listens.entry(self.at).or_default();
+            match listen.calls.pop_front() {
+                Some(line) => Poll::Ready(Ok(line)),
+                None => {
+                    listen.waiting.retain(|waker| !waker.will_wake(cx.waker()));
+                    listen.waiting.push(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        let listen = self.port.0.table().listens.remove(&self.at);
+        // Lines hang up, which may do anything.
+        drop(mem::take(&mut listen.unwrap_or_default().calls));
+    }
+}

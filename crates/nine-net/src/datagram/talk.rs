@@ -1,0 +1,201 @@
+//! A line as a transport, so that 9P runs over il; and who listens for them.
+//!
+//! Always holds: what is written leaves in messages that the way takes; one of them waits here at most.
+
+use std::io::{self, IoSlice};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use nine_stream::{Block, Chain, Fault, Putting, Reading};
+
+use super::port::{Announced, Kind, Limits, Line, Port};
+use super::udp::Udp;
+use crate::dial::Addr;
+use crate::end;
+use crate::env::{Clock, Env};
+use crate::transport::{Peer, Proof, Transport};
+
+/// Bytes of a message at most, however much the way takes.
+const MESSAGE: usize = 64 << 10;
+
+/// A line as bytes. Dropped, it closes; what was written still arrives.
+pub struct Talk {
+    line: Line,
+    reading: Reading,
+    putting: Putting,
+    /// What has been written and not been taken.
+    going: Option<Chain>,
+    peer: Peer,
+}
+
+impl Talk {
+    /// Nothing proves who is at the other end.
+    pub fn new(line: Line) -> Self {
+        let (reading, putting) = (line.stream.reading(), line.stream.putting());
+        let peer = Peer { addr: format!("il!{}", line.remote), proof: Proof::None };
+        Self { line, reading, putting, going: None, peer }
+    }
+
+    /// State and counts, in one line.
+    pub fn line(&self) -> &Line {
+        &self.line
+    }
+
+    fn poll_going(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.going {
+            Some(_) => self.putting.poll(cx, &mut self.going).map_err(broken),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+fn broken(fault: Fault) -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, fault)
+}
+
+impl Transport for Talk {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            // An error: the stream is over for one; in good order the end is said again and again.
+            let Some(chain) = ready!(self.reading.poll(cx, Some(buf.len())))
+                .map_err(|fault| io::Error::new(io::ErrorKind::ConnectionReset, fault))?
+            else {
+                return Poll::Ready(Ok(0));
+            };
+            let mut n = 0;
+            for block in chain {
+                buf[n..n + block.len()].copy_from_slice(block.data());
+                n += block.len();
+            }
+            if n > 0 {
+                return Poll::Ready(Ok(n));
+            }
+        }
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_going(cx))?;
+        let most = self.line.largest().min(MESSAGE);
+        let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut message = Vec::with_capacity(total.min(most));
+        for buf in bufs {
+            message.extend_from_slice(&buf[..buf.len().min(most - message.len())]);
+        }
+        let n = message.len();
+        let mut block = Block::from(message);
+        block.delim = true;
+        self.going = Some(block.into());
+        match self.poll_going(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // It waits here, and the next one waits for it.
+            _ => Poll::Ready(Ok(n)),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_going(cx)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let left = ready!(self.poll_going(cx));
+        self.line.stream.finish();
+        Poll::Ready(left)
+    }
+
+    fn peer(&self) -> &Peer {
+        &self.peer
+    }
+}
+
+/// Dials an address of il, over UDP. A name is resolved on this thread, and the first of its addresses is taken.
+/// `TimedOut` after `limit`.
+///
+/// # Panics
+/// Outside a runtime.
+pub async fn dial(addr: &Addr, limit: Duration, env: &dyn Env) -> io::Result<Talk> {
+    let to = place(addr)?;
+    let here = match to {
+        SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let (port, driver) = Port::new(Udp::bind(here)?, Kind::Il, Limits::default(), env.clock());
+    env.spawn(Box::pin(async move {
+        drop(driver.await);
+    }));
+    let dialled = within(env.clock(), limit, port.dial(to, to.port())).await;
+    Ok(Talk::new(dialled.map_err(|e| end::tried(addr, e))?))
+}
+
+async fn within<T>(
+    clock: Arc<dyn Clock>,
+    limit: Duration,
+    work: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let mut late = clock.sleep_until(clock.now().saturating_add(limit));
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Pending => late.as_mut().poll(cx).map(|()| Err(end::too_late(limit))),
+        done => done,
+    })
+    .await
+}
+
+fn place(addr: &Addr) -> io::Result<SocketAddr> {
+    let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, why.to_string());
+    match addr {
+        Addr::Il { host, .. } if host == "*" => Err(wrong("`*` is for listening; to dial, name a host")),
+        Addr::Il { host, port } => {
+            let first = (host.as_str(), *port).to_socket_addrs()?.next();
+            first.ok_or_else(|| io::Error::other(format!("{host} has no address")))
+        }
+        _ => Err(wrong("this is no address of il")),
+    }
+}
+
+/// Who takes calls of il, over UDP.
+pub struct Listener {
+    announced: Announced,
+    addr: Addr,
+}
+
+impl Listener {
+    /// Listens on `addr`; `*` is every address.
+    ///
+    /// # Panics
+    /// Outside a runtime.
+    pub fn bind(addr: &Addr, env: &dyn Env) -> io::Result<Self> {
+        let at = match addr {
+            Addr::Il { host, port } if host == "*" => (Ipv6Addr::UNSPECIFIED, *port).into(),
+            _ => place(addr)?,
+        };
+        let tried = |e| end::tried(format_args!("listen on {addr}"), e);
+        let udp = Udp::bind(at).map_err(tried)?;
+        let (port, driver) = Port::new(udp, Kind::Il, Limits::default(), env.clock());
+        env.spawn(Box::pin(async move {
+            drop(driver.await);
+        }));
+        let at = port.local().port();
+        let mut addr = addr.clone();
+        if let Addr::Il { port, .. } = &mut addr {
+            *port = at;
+        }
+        Ok(Self { announced: port.announce(at)?, addr })
+    }
+
+    /// Where it really listens: a port 0 has become the one chosen.
+    pub fn addr(&self) -> &Addr {
+        &self.addr
+    }
+
+    /// Whether only this machine can reach it.
+    pub fn local_only(&self) -> bool {
+        self.announced.port().local().ip().to_canonical().is_loopback()
+    }
+
+    /// The next call. An error is final. Dropping the future loses nothing.
+    pub async fn accept(&self) -> io::Result<Talk> {
+        self.announced.accept().await.map(Talk::new)
+    }
+}

@@ -1,0 +1,197 @@
+//! A simulated network of datagrams: it delays, loses, doubles, reorders and changes them, and has a bottleneck.
+//!
+//! Always holds: what is in a datagram that arrives was sent by somebody, but for the bytes that chance has changed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use nine_net::datagram::Link;
+
+use crate::rng::Rng;
+use crate::world::{Clock, World};
+
+/// What the network is like. One in so many datagrams meets a fault; 0: none.
+#[derive(Clone, Debug)]
+pub struct Weather {
+    /// One way.
+    pub delay: Duration,
+    /// Up to so much more, by chance, which reorders.
+    pub jitter: Duration,
+    /// Lost.
+    pub lost: usize,
+    /// Arrives twice.
+    pub doubled: usize,
+    /// A byte of it is another one.
+    pub changed: usize,
+    /// Bytes a second to each end; 0: no limit.
+    pub rate: u64,
+    /// Bytes that wait before the bottleneck; what comes then is lost.
+    pub queue: u64,
+    /// Bytes of the largest datagram.
+    pub largest: usize,
+}
+
+impl Default for Weather {
+    fn default() -> Self {
+        Self {
+            delay: Duration::from_millis(1),
+            jitter: Duration::ZERO,
+            lost: 0,
+            doubled: 0,
+            changed: 0,
+            rate: 0,
+            queue: 1 << 20,
+            largest: 1472,
+        }
+    }
+}
+
+/// A network. Clones are the same.
+#[derive(Clone)]
+pub struct Datagrams {
+    shared: Arc<Mutex<Shared>>,
+    clock: Arc<Clock>,
+}
+
+/// One end's socket.
+pub struct Wire {
+    net: Datagrams,
+    local: SocketAddr,
+}
+
+struct Shared {
+    weather: Weather,
+    rng: Rng,
+    ends: HashMap<SocketAddr, End>,
+    sent: u64,
+}
+
+#[derive(Default)]
+struct End {
+    /// By arrival.
+    coming: BTreeMap<(Duration, u64), (SocketAddr, Vec<u8>)>,
+    reader: Option<Waker>,
+    /// When the bottleneck has sent all that is before it.
+    free: Duration,
+}
+
+struct Arrival {
+    shared: Weak<Mutex<Shared>>,
+    at: SocketAddr,
+}
+
+impl Wake for Arrival {
+    fn wake(self: Arc<Self>) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let reader = locked(&shared).ends.get_mut(&self.at).and_then(|end| end.reader.take());
+        reader.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Datagrams {
+    /// A network of this world.
+    pub fn new(world: &World, weather: Weather) -> Self {
+        let shared = Shared { weather, rng: world.rng(), ends: HashMap::new(), sent: 0 };
+        Self { shared: Arc::new(Mutex::new(shared)), clock: world.env().time() }
+    }
+
+    /// A socket of this address.
+    pub fn wire(&self, local: SocketAddr) -> Wire {
+        locked(&self.shared).ends.insert(local, End::default());
+        Wire { net: self.clone(), local }
+    }
+
+    /// The weather changes.
+    pub fn change(&self, change: impl FnOnce(&mut Weather)) {
+        change(&mut locked(&self.shared).weather);
+    }
+
+    /// Datagrams that were sent.
+    pub fn sent(&self) -> u64 {
+        locked(&self.shared).sent
+    }
+
+    /// Sends `bytes` as if `from` had: what an attacker does.
+    pub fn send(&self, from: SocketAddr, to: SocketAddr, mut bytes: Vec<u8>) {
+        let now = self.clock.now();
+        let mut shared = locked(&self.shared);
+        let Shared { weather, rng, ends, sent } = &mut *shared;
+        *sent += 1;
+        let mut meets = |one_in: usize| one_in > 0 && rng.one_in(one_in);
+        let Some(end) = ends.get_mut(&to) else { return };
+        if meets(weather.lost) || bytes.len() > weather.largest {
+            return;
+        }
+        let (copies, changed) = (1 + usize::from(meets(weather.doubled)), meets(weather.changed));
+        if changed && !bytes.is_empty() {
+            let at = rng.below(bytes.len());
+            bytes[at] ^= 1 << rng.below(8);
+        }
+        let mut leaves = now;
+        if weather.rate > 0 {
+            let waits = end.free.saturating_sub(now).as_secs_f64() * weather.rate as f64;
+            if waits > weather.queue as f64 {
+                return;
+            }
+            let takes = Duration::from_secs_f64(bytes.len() as f64 / weather.rate as f64);
+            end.free = end.free.max(now) + takes;
+            leaves = end.free;
+        }
+        for copy in 0..copies {
+            let jitter = weather.jitter.as_nanos() as usize;
+            let more = if jitter == 0 { 0 } else { rng.below(jitter) };
+            let at = leaves + weather.delay + Duration::from_nanos(more as u64);
+            end.coming.insert((at, *sent * 2 + copy as u64), (from, bytes.clone()));
+            let arrival = Arrival { shared: Arc::downgrade(&self.shared), at: to };
+            self.clock.wake_at(at, &Waker::from(Arc::new(arrival)));
+        }
+    }
+}
+
+impl Link for Wire {
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>> {
+        let now = self.net.clock.now();
+        let mut shared = locked(&self.net.shared);
+        let end = shared.ends.entry(self.local).or_default();
+        let Some(first) = end.coming.first_entry().filter(|entry| entry.key().0 <= now) else {
+            end.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let (from, bytes) = first.remove();
+        let n = bytes.len().min(buf.len());
+        buf[..n].copy_from_slice(&bytes[..n]);
+        Poll::Ready(Ok((n, from)))
+    }
+
+    fn poll_send(
+        &mut self,
+        _: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+        to: SocketAddr,
+    ) -> Poll<io::Result<()>> {
+        let bytes = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.net.send(self.local, to, bytes);
+        Poll::Ready(Ok(()))
+    }
+
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn largest(&self) -> Arc<dyn Fn(SocketAddr) -> usize + Send + Sync> {
+        let largest = locked(&self.net.shared).weather.largest;
+        Arc::new(move |_| largest)
+    }
+
+    fn has_sums(&self) -> bool {
+        false
+    }
+}

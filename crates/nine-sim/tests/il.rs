@@ -1,0 +1,159 @@
+//! il between ports of a network that loses, doubles, reorders and changes what it carries, with an attacker on it.
+//!
+//! The oracle: a message carries its number and bytes that follow from it; each comes once, in order, or both ends end
+//! for an error in bounded time.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nine_net::Env;
+use nine_net::datagram::{Kind, Limits, Line, Port};
+use nine_net::il::{Header, Kind as Packet};
+use nine_sim::{Datagrams, Rng, SimEnv, Weather, World, seeds};
+use nine_stream::Block;
+
+const PORT: u16 = 17008;
+
+fn at(n: u8) -> SocketAddr {
+    ([10, 0, 0, n], 999).into()
+}
+
+fn port(env: &SimEnv, net: &Datagrams, n: u8, limits: Limits) -> Port {
+    let (port, driver) = Port::new(net.wire(at(n)), Kind::Il, limits, env.clock());
+    env.spawn(Box::pin(async move {
+        drop(driver.await);
+    }));
+    port
+}
+
+fn message(n: u32, salt: u32) -> Vec<u8> {
+    let len = (n.wrapping_mul(2_654_435_761) >> 20) % 1300;
+    let fill = n.wrapping_mul(31).wrapping_add(salt) as u8;
+    n.to_be_bytes().into_iter().chain((0..len).map(|at| fill.wrapping_add(at as u8))).collect()
+}
+
+async fn send(line: &Line, n: u32, salt: u32) -> Result<(), nine_stream::Fault> {
+    let mut block = Block::from(message(n, salt));
+    block.delim = true;
+    line.stream.put(block).await
+}
+
+/// Reads to the end; how many came, and whether the end was a good one.
+async fn judge(seed: u64, line: &Line, salt: u32) -> (u32, bool) {
+    let mut buf = vec![0; 2000];
+    let mut seen = 0;
+    loop {
+        match line.stream.read(&mut buf).await {
+            Ok(0) => return (seen, true),
+            Ok(n) => {
+                assert!(buf[..n] == message(seen, salt), "seed {seed}: message {seen} is another one");
+                seen += 1;
+            }
+            Err(_) => return (seen, false),
+        }
+    }
+}
+
+/// Sends `count`, while it reads; closes.
+async fn converse(env: SimEnv, seed: u64, line: Line, count: u32, salts: (u32, u32)) -> (u32, u32, bool) {
+    let line = Rc::new(line);
+    let sent = Rc::new(Cell::new(0));
+    let (writer, counter) = (line.clone(), sent.clone());
+    env.spawn(Box::pin(async move {
+        for n in 0..count {
+            if send(&writer, n, salts.0).await.is_err() {
+                return;
+            }
+            counter.set(n + 1);
+        }
+        writer.stream.finish();
+    }));
+    let (seen, well) = judge(seed, &line, salts.1).await;
+    (sent.get(), seen, well)
+}
+
+fn bad(rng: &mut Rng) -> Weather {
+    Weather {
+        delay: Duration::from_micros(1 + rng.below(20_000) as u64),
+        jitter: Duration::from_micros(1 + rng.below(5000) as u64),
+        lost: 3 + rng.below(30),
+        doubled: 2 + rng.below(20),
+        changed: 2 + rng.below(20),
+        rate: [0, 200_000, 5_000_000][rng.below(3)],
+        queue: 10_000 + rng.below(100_000) as u64,
+        ..Weather::default()
+    }
+}
+
+/// Sends packets with right addresses and ports and numbers that it guesses, until it is told to stop.
+async fn attack(env: SimEnv, net: Datagrams, mut rng: Rng, stop: Rc<Cell<bool>>) {
+    let kinds = [
+        Packet::Sync,
+        Packet::Data,
+        Packet::DataQuery,
+        Packet::Ack,
+        Packet::Query,
+        Packet::State,
+        Packet::Close,
+    ];
+    while !stop.get() {
+        env.sleep_until(env.now() + Duration::from_micros(1 + rng.below(20_000) as u64)).await;
+        let (caller, callee) = (5000 + rng.below(3) as u16, PORT);
+        let (from, to, src, dst) =
+            if rng.one_in(2) { (at(1), at(2), caller, callee) } else { (at(2), at(1), callee, caller) };
+        let header = Header {
+            kind: kinds[rng.below(kinds.len())],
+            spec: rng.below(12) as u8,
+            src,
+            dst,
+            id: rng.bits() as u32,
+            ack: if rng.one_in(3) { 0 } else { rng.bits() as u32 },
+        };
+        let payload = vec![rng.bits() as u8; rng.below(40)];
+        let packet = header.packet(Some(Block::from(payload)), rng.one_in(2));
+        net.send(from, to, packet.flat_map(|block| block.data().to_vec()).collect());
+    }
+}
+
+#[test]
+fn every_message_comes_once_in_order_whatever_the_network_does() {
+    for seed in seeds(12) {
+        let world = World::new(seed);
+        let (env, mut rng) = (world.env(), world.rng());
+        let net = Datagrams::new(&world, bad(&mut rng));
+        world.run(async move {
+            let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
+            let announced = b.announce(PORT).expect("free");
+            let stop = Rc::new(Cell::new(false));
+            env.spawn(Box::pin(attack(env.clone(), net.clone(), rng.fork(), stop.clone())));
+            let counts = [rng.below(800) as u32, rng.below(800) as u32];
+            let there: Rc<RefCell<Option<(u32, u32, bool)>>> = Rc::default();
+            let (task, result) = (env.clone(), there.clone());
+            env.spawn(Box::pin(async move {
+                let line = announced.accept().await.expect("a call");
+                let over = converse(task.clone(), seed, line, counts[1], (2, 1)).await;
+                *result.borrow_mut() = Some(over);
+                drop(announced);
+            }));
+            let line = a.dial(at(2), PORT).await.expect("answered");
+            let here = converse(env.clone(), seed, line, counts[0], (1, 2)).await;
+            while there.borrow().is_none() {
+                env.sleep_until(env.now() + Duration::from_secs(1)).await;
+            }
+            let there = there.borrow_mut().take().expect("it is there");
+            stop.set(true);
+            // Who closes first ends both directions behind what was written by then.
+            assert!(here.2 && there.2, "seed {seed}: {here:?} {there:?}");
+            assert!(here.1 <= there.0 && there.1 <= here.0, "seed {seed}: {here:?} {there:?}");
+            assert!(here.0 == counts[0] || there.0 == counts[1], "seed {seed}: one of them was done");
+            assert!(
+                (here.0 == counts[0] && there.1 == counts[0])
+                    || (there.0 == counts[1] && here.1 == counts[1]),
+                "seed {seed}: {here:?} {there:?} of {counts:?}"
+            );
+            assert!(env.now() < Duration::from_secs(600), "seed {seed}: {:?}", env.now());
+        });
+    }
+}
