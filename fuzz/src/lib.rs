@@ -9,6 +9,7 @@
 mod client;
 mod control;
 mod modules;
+mod nonet;
 mod script;
 mod server;
 
@@ -33,11 +34,13 @@ pub const TARGETS: &[Target] = &[
     ("frame9p", frame9p, 1),
     ("zstd", zstd, 50),
     ("tls", tls, 200),
+    ("nonet", nonet, 4),
 ];
 
 pub use client::client;
 pub use control::control;
 pub use modules::{frame9p, tls, zstd};
+pub use nonet::nonet;
 pub use script::script;
 pub use server::server;
 

@@ -264,9 +264,20 @@ fn talk(
                 held(&wire).faults.cut = true;
             }));
         }
-        let [a, b] = [0, 1].map(|n| read_all(&env, &ends[n], slow, rng.fork(), seeds[1 - n].clone()));
-        let both = futures_util::future::join(a, b);
-        let (a, b) = within(&env, 3600 * SECOND, both).await.expect("it ends");
+        // Each in a task of its own, which nothing wakes but what it waits for.
+        let came = Rc::new(RefCell::new([None, None]));
+        for n in [0, 1] {
+            let (env2, end, came) = (env.clone(), ends[n].clone(), came.clone());
+            let (rng, expected) = (rng.fork(), seeds[1 - n].clone());
+            env.spawn(Box::pin(async move {
+                let read = read_all(&env2, &end, slow, rng, expected).await;
+                came.borrow_mut()[n] = Some(read);
+            }));
+        }
+        while came.borrow().iter().any(Option::is_none) {
+            assert!(env.now() < 3600 * SECOND, "it does not end");
+            env.sleep_until(env.now() + SECOND).await;
+        }
         drop(ends);
         let gone = async {
             while !(caller.status() + &callee.status()).is_empty() {
@@ -274,7 +285,7 @@ fn talk(
             }
         };
         within(&env, 60 * SECOND, gone).await.expect("both ports forget the call");
-        [a, b]
+        came.take().map(|end| end.expect("both have ended"))
     })
 }
 
