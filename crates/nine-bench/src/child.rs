@@ -129,6 +129,7 @@ pub fn main(words: &[OsString]) -> io::Result<()> {
         (Some("mux-bare"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket), false),
         (Some("echo"), [socket]) => limit::echo(Path::new(socket)),
         (Some("relay"), [socket, to]) => limit::relay(Path::new(socket), Path::new(to)),
+        (Some("gate"), [socket]) => limit::gate(Path::new(socket)),
         (Some("bulk"), [socket, file]) => limit::bulk(Path::new(socket), Path::new(file)),
         (Some("each"), [address, program @ ..]) => each::serve(address, program),
         (Some("exec"), [program, args @ ..]) => Err(Command::new(program).args(args).exec()),

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -144,6 +145,26 @@ pub fn relay(socket: &Path, to: &Path) -> io::Result<()> {
             Ok(())
         },
     )
+}
+
+/// Passes on what comes on a connection to the port of this machine that a client names (two bytes, least first), to
+/// one client at a time: one read, one write.
+pub fn gate(socket: &Path) -> io::Result<()> {
+    let listener = UnixListener::bind(socket)?;
+    let mut came = vec![0; CHUNK];
+    child::ready();
+    loop {
+        let (mut client, _) = listener.accept()?;
+        let mut port = [0; 2];
+        client.read_exact(&mut port)?;
+        let mut from = TcpStream::connect((Ipv4Addr::LOCALHOST, u16::from_le_bytes(port)))?;
+        loop {
+            match from.read(&mut came)? {
+                0 => break,
+                n => client.write_all(&came[..n])?,
+            }
+        }
+    }
 }
 
 /// What [`bulk`] is asked to do with so many bytes.

@@ -14,7 +14,8 @@ use nine_mux::script::{Alone, parse};
 use nine_mux::{As, Boxed, Dial, Kinds, Live, Local, MAIN, Mux, Owner, Server, Spawn};
 use nine_net::modules::modules;
 use nine_net::{Addr, Env, Listener, Pushed, Socket, Transport, rt};
-use nine_proto::{Errno, Numeric, Op};
+use nine_proto::{Dialect, Errno, Numeric, Op};
+use nine_servers::net::{Net, Tcp};
 use nine_servers::{Disk, DiskOptions, Ram};
 use rustix::process::geteuid;
 
@@ -24,6 +25,8 @@ use crate::child;
 const CLIENTS: usize = 20_000;
 /// Bytes of a tree in memory.
 const RAM: u64 = 1 << 30;
+/// Of `/net`.
+const CONVERSATIONS: usize = 1000;
 /// For a connection to a server of this machine.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -52,7 +55,8 @@ fn trees(sockets: &[&OsStr], tree: impl Fn() -> Arc<dyn FileServer> + Sync) -> i
     })
 }
 
-/// Serves what a name space file says. Its servers are `ram:` and addresses of this machine.
+/// Serves what a name space file says. Its servers are `ram:`, `net:` (TCP, whatever its address)
+/// and addresses of this machine.
 pub fn mux(script: &Path, socket: &Path, converses: bool) -> io::Result<()> {
     let text = std::fs::read_to_string(script)?;
     let script = parse(&script.display().to_string(), &text, &mut Alone);
@@ -61,7 +65,7 @@ pub fn mux(script: &Path, socket: &Path, converses: bool) -> io::Result<()> {
     }
     on_cores(async |env, seats| {
         let clients = Core::default();
-        let servers = Servers(converses.then(|| pushed(env)));
+        let servers = Servers { env, pushed: converses.then(|| pushed(env)) };
         let mux = Mux::new(servers.backbone(MAIN), Arc::new(Numeric));
         env.spawn(Box::pin(mux.run(env, seats)));
         let owner = Owner { name: Box::default(), uid: Some(geteuid().as_raw()) };
@@ -113,12 +117,16 @@ fn pushed(env: rt::Real) -> Pushed {
 }
 
 /// What the words of our name spaces stand for, and what can be pushed on connections.
-struct Servers(Option<Pushed>);
+struct Servers {
+    env: rt::Real,
+    pushed: Option<Pushed>,
+}
 
 impl Kinds for Servers {
     fn server(&self, word: &str) -> Result<(Server, String), String> {
         let server = match word {
             "ram:" => self.backbone(word),
+            "net:" => self.net(word)?,
             address => self.reach(address)?,
         };
         Ok((server, word.into()))
@@ -134,10 +142,19 @@ impl Kinds for Servers {
 }
 
 impl Servers {
+    fn net(&self, word: &str) -> Result<Server, String> {
+        let policy = "allow any *!*!*".parse()?;
+        let (net, driver) = Net::new(vec![Arc::new(Tcp)], policy, modules(), self.env.clock(), CONVERSATIONS);
+        self.env.spawn(Box::pin(driver));
+        let mut server = Local::told(word, Arc::new(net), Core::default());
+        server.options.dialects = vec![Dialect::U];
+        Ok(server)
+    }
+
     fn reach(&self, address: &str) -> Result<Server, String> {
         let addr = address.parse().map_err(|error: nine_net::DialError| error.to_string())?;
         let mut server = Server::new(address, Arc::new(Reach(addr)));
-        server.options.pushed = self.0.clone();
+        server.options.pushed = self.pushed.clone();
         Ok(server)
     }
 }

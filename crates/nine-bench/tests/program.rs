@@ -74,6 +74,10 @@ const STREAMS: &[&str] = &[
     "stands_read_vs_bare",
     "stands_write_vs_bare",
     "stands_hop32_vs_bare",
+    "net_vs_relay",
+    "net_4_reads_vs_relay",
+    "net_same_core_vs_relay",
+    "net_4_reads_same_core_vs_relay",
     "rounds",
     "noisy",
 ];

@@ -3,6 +3,7 @@
 //!
 //! In: kinds of connections, each made anew for every turn. Out: rows and keys.
 
+mod gateway;
 mod plumbing;
 mod stands;
 
@@ -61,10 +62,15 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Pace>; 4] =
-    [("copy", copy), ("move", hand_over), ("rtt", round_trip), ("stands", stands::measure)];
+const PARTS: [Part<Pace>; 5] = [
+    ("copy", copy),
+    ("move", hand_over),
+    ("rtt", round_trip),
+    ("stands", stands::measure),
+    ("net", gateway::measure),
+];
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 16] = [
     "pipe_copy_vs_linux_pipe",
     "pipe_move_vs_linux_pipe",
     "rtt_vs_socketpair",
@@ -77,6 +83,10 @@ const KEYS: [&str; 12] = [
     "stands_read_vs_bare",
     "stands_write_vs_bare",
     "stands_hop32_vs_bare",
+    "net_vs_relay",
+    "net_4_reads_vs_relay",
+    "net_same_core_vs_relay",
+    "net_4_reads_same_core_vs_relay",
 ];
 
 /// What the two threads do with the bytes.
