@@ -3,11 +3,11 @@
 #
 # In: quick or all, the ports of three servers on 10.0.2.2: a directory, the same directory with each client's own
 # rights (0: there is none), a tree in memory, a mux over foreign servers (0: there is none); where the host is asked
-# for something; what the names of checks must hold. /share holds two trees, `part` and `whole`: TREE.tar, TREE.sums (of
+# for something; the port of the host's network as files; what the names of checks must hold. /share holds two trees, `part` and `whole`: TREE.tar, TREE.sums (of
 # sha256sum), TREE.listing; the programs fsx and pjdfstest; and in mux what lies beneath the mux.
 # Out: a line for each check, what a failing one said, and the number of those that failed as status.
 set -u
-how=$1 disk=$2 as_client=$3 ram=$4 mux=$5 asked=$6 only=$7
+how=$1 disk=$2 as_client=$3 ram=$4 mux=$5 asked=$6 net=$7 only=$8
 
 failed=0
 
@@ -78,6 +78,68 @@ with() {
 }
 
 L=9p2000.L
+
+### The network as files
+
+# An HTTP exchange whose two ends are both here, with the host's network between them.
+calls_are_made_and_taken() {
+    local place=/tmp/net s c a address
+    attach "$net" "$1" "$2" $place
+    cd $place/net/tcp
+    # A number has no end of line.
+    exec 3<>clone; read -r s <&3 || true
+    same "$(cat $s/ctl)" "$s"
+    echo 'announce 127.0.0.1!0' >$s/ctl
+    address=$(cat $s/local)
+    exec 4<>clone; read -r c <&4 || true
+    echo "connect $address" >$c/ctl
+    exec 5<>$s/listen; read -r a <&5 || true
+    same "$(cat $a/local)" "$address"
+    exec 6<>$c/data 7<>$a/data
+    printf 'GET /page HTTP/1.0\r\n\r\n' >&6
+    # Linux asks again and again until a read is as long as was asked for, or the end has come.
+    same "$(head -c 21 <&7)" $'GET /page HTTP/1.0\r\n\r'
+    printf 'HTTP/1.0 200 OK\r\n\r\n' >&7
+    head -c 300000 /dev/zero | tr '\0' x >&7
+    exec 5>&- 7>&-
+    cat <&6 >/tmp/page
+    same "$(head -n 1 /tmp/page)" $'HTTP/1.0 200 OK\r'
+    same "$(tail -n +3 /tmp/page | tr -d x)" ""
+    same "$(stat -c %s /tmp/page)" 300019
+    exec 4>&- 6>&-
+    same "$(ls)" "$s"$'\nclone\nstats'
+    # Nobody answers there any more.
+    exec 3>&-
+    exec 4<>clone; read -r c <&4 || true
+    refused refused call $c "$address"
+    same "$(cat $c/err)" "connection refused"
+    refused "ermission denied" call $c '10.1.2.3!80'
+    exec 4>&-
+    cd /
+    umount $place
+}
+
+call() {
+    echo "connect $2" >"$1/ctl"
+}
+
+# Who waits for a call, or for what comes, can be stopped.
+who_waits_can_be_stopped() {
+    local place=/tmp/net s pid
+    attach "$net" "$1" "$2" $place
+    cd $place/net/tcp
+    exec 3<>clone; read -r s <&3 || true
+    echo 'announce 127.0.0.1!0' >$s/ctl
+    (exec 5<>$s/listen) &
+    pid=$!
+    until grep -q 'listen 1' $s/status; do :; done
+    kill $pid
+    wait $pid || true
+    until grep -q 'listen 0' $s/status; do :; done
+    exec 3>&-
+    cd /
+    umount $place
+}
 
 ### What every dialect can do
 
@@ -389,6 +451,8 @@ if [ "$how" = quick ]; then
     check "ram, $L: a tree" tree_goes_in_and_comes_out part "$ram" $L $options,cache=loose
     check "disk, 9p2000.u: a tree" tree_goes_in_and_comes_out part "$disk" 9p2000.u $options,cache=none
     check "disk, 9p2000: names" with "$disk" 9p2000 $options,cache=none names_change
+    check "net, $L: calls" calls_are_made_and_taken $L $options,cache=none
+    check "net, $L: flush" who_waits_can_be_stopped $L $options,cache=none
     [ "$mux" = 0 ] || over_the_mux $L $options,cache=none part
     exit $failed
 fi
@@ -430,6 +494,10 @@ for dialect in $L 9p2000.u 9p2000; do
 done
 everything disk "$disk" $L mmap
 everything ram "$ram" $L loose
+for dialect in $L 9p2000.u 9p2000; do
+    check "net, $dialect: calls" calls_are_made_and_taken $dialect $options,cache=none
+    check "net, $dialect: flush" who_waits_can_be_stopped $dialect $options,cache=none
+done
 if [ "$as_client" != 0 ]; then
     check "disk, $L: each client's rights" with "$as_client" $L $options others_have_their_own_rights
     check "disk, $L: pjdfstest" with "$as_client" $L $options posix_is_kept

@@ -58,14 +58,19 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
     if packages::is_root() && all {
         served.push(start(&what, &["--as", "client"])?);
     }
-    let port = |at: usize| served.get(at).map_or(0, |served: &Served| served.port);
+    let as_client = served.get(2).map_or(0, |served| served.port);
     if all {
         lend(&share).map_err(Trouble::NotEnded)?;
     }
     let mut mux = Mux::start(program, &share.join("mux")).map_err(Trouble::NotEnded)?;
     let [over, asked] = mux.as_ref().map_or([0, 0], Mux::ports);
+    let space = place.0.join("net.ns");
+    fs::write(&space, "mount net: /net\n")
+        .map_err(|e| Trouble::NotEnded(format!("{}: {e}", space.display())))?;
+    served.push(start(&space.display().to_string(), &[])?);
+    let net = served.last().map_or(0, |served| served.port);
     let how = if all { "all" } else { "quick" };
-    let ports = [port(0), port(2), port(1), over, asked].map(|port| port.to_string());
+    let ports = [served[0].port, as_client, served[1].port, over, asked, net].map(|port| port.to_string());
     let mut guest = Guest::new(&["bash", "/share/v9fs.sh", how]);
     guest.command.extend(ports);
     guest.command.push(only.to_string());

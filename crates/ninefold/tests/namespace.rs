@@ -1,5 +1,5 @@
-//! The examples of docs/namespace.md and docs/net.md: each name space file is served, and what follows it is typed; lines alone are
-//! understood.
+//! The examples of docs/namespace.md and docs/net.md: each name space file is served, and what follows it is typed;
+//! lines alone are understood.
 
 mod common;
 

@@ -89,6 +89,8 @@ enum Phase {
     Closing {
         carrier: Carrier,
         late: Timer,
+        closed: bool,
+        unread: bool,
     },
     Over,
 }
@@ -242,7 +244,8 @@ impl Conv {
         let gone = state.end(&mut done);
         if let Phase::Connected { carrier: Carrier::Bytes(line), .. } = gone {
             let late = self.protocol.shared.clock.sleep_until(self.protocol.shared.clock.now() + LINGER);
-            state.phase = Phase::Closing { carrier: Carrier::Bytes(line), late };
+            let carrier = Carrier::Bytes(line);
+            state.phase = Phase::Closing { carrier, late, closed: false, unread: false };
             let waker = Waker::from(self.bell.clone());
             let lingers = state.linger(&mut Context::from_waker(&waker)).is_pending();
             if lingers && !self.protocol.shared.keep(self) {
@@ -595,9 +598,14 @@ impl State {
 
     /// Goes on with an end that everybody has closed: Ready when nothing is left of it.
     fn linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Phase::Closing { carrier, late } = &mut self.phase else { return Poll::Ready(()) };
+        let Phase::Closing { carrier, late, closed, unread } = &mut self.phase else {
+            return Poll::Ready(());
+        };
         let left = match carrier {
-            Carrier::Bytes(line) => line.poll_close(cx).is_ready(),
+            Carrier::Bytes(line) => {
+                *closed = *closed || line.poll_close(cx).is_ready();
+                *closed && poll_drain(line, cx, unread).is_ready()
+            }
             Carrier::Messages(_) => true,
         };
         if left || late.as_mut().poll(cx).is_ready() {
@@ -827,6 +835,24 @@ impl Drop for Opened {
     fn drop(&mut self) {
         self.conv.closed();
     }
+}
+
+/// Reads what nobody has read before the close: TCP resets a connection that is given up with bytes unread, and the
+/// other end may lose what was written to it. Ready when there is none, or when the other end has closed, too.
+fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>, unread: &mut bool) -> Poll<()> {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(READ, 0);
+        for _ in 0..GATHER {
+            match line.poll_read(cx, scratch) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(_)) => *unread = true,
+                Poll::Pending => return if *unread { Poll::Pending } else { Poll::Ready(()) },
+            }
+        }
+        // Others have their turns, too.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
 }
 
 /// The one text that was written.

@@ -702,3 +702,31 @@ fn programs_dial_announce_listen_accept_and_reject_over_any_client() {
         }
     });
 }
+
+#[test]
+fn what_was_written_arrives_though_the_writer_has_left_something_unread() {
+    world(async |world| {
+        let root = world.root().await;
+        let (_served, serving, connect) = announced(&root).await;
+        for _ in 0..20 {
+            let (ctl, dir) = made(&root, "tcp").await;
+            say(&ctl, &connect).await.unwrap();
+            let taken = serving.open("listen", RDWR).await.unwrap();
+            let other = root.walk(format!("tcp/{}", text(&taken).await).as_str()).await.unwrap();
+            let (a, b) = (dir.open("data", RDWR).await.unwrap(), other.open("data", RDWR).await.unwrap());
+            a.write(0, b"a question, and more").await.unwrap();
+            assert_eq!(b.read(0, 10).await.unwrap(), "a question");
+            b.write(0, &[7; 200_000]).await.unwrap();
+            drop((b, taken, other));
+            let mut had = 0;
+            loop {
+                let bytes = a.read(0, 50_000).await.unwrap();
+                if bytes.is_empty() {
+                    break;
+                }
+                had += bytes.len();
+            }
+            assert_eq!(had, 200_000);
+        }
+    });
+}
