@@ -72,11 +72,28 @@ impl Far {
 
     /// Gives the link another round trip, and a rate in bits per second each way.
     pub fn set(&self, rtt: Duration, rate: Option<u64>) {
-        let shape = Shape::symmetric(rtt, rate);
+        self.shape(Shape::symmetric(rtt, rate));
+    }
+
+    /// Gives it another shape.
+    pub fn shape(&self, shape: Shape) {
         *locked(&self.shape) = shape;
         match &self.link {
             Link::Box(link) => link.set(shape),
             Link::Relays(relays) => locked(relays).iter().for_each(|relay| relay.set(shape)),
+        }
+    }
+
+    /// Whether there is a box, which carries any packets of IP.
+    pub fn is_box(&self) -> bool {
+        matches!(self.link, Link::Box(_))
+    }
+
+    /// The address of a side, as the other one sees it.
+    pub fn address(&self, side: Side) -> Ipv4Addr {
+        match &self.link {
+            Link::Box(link) => link.address(side),
+            Link::Relays(_) => LOCAL,
         }
     }
 

@@ -74,6 +74,12 @@ const STREAMS: &[&str] = &[
     "stands_read_vs_bare",
     "stands_write_vs_bare",
     "stands_hop32_vs_bare",
+    "il_vs_tcp",
+    "il_rtt_vs_udp",
+    "il_loss_vs_tcp",
+    "il_loopback_vs_tcp",
+    "il_loopback_same_core_vs_tcp",
+    "il_rtt_cross_vs_udp",
     "net_vs_relay",
     "net_4_reads_vs_relay",
     "net_same_core_vs_relay",
@@ -143,7 +149,7 @@ fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     for key in result.split(' ').filter_map(|pair| pair.strip_suffix("=na")) {
         let why = |line: &str| line.contains("MISSING") || line.contains(&format!("{key} is na"));
         assert!(text.lines().any(why), "{key}: {text}");
-        assert!(name == "streaming" || key.contains("diod"), "{key}");
+        assert!(["streaming", "streams"].contains(&name) || key.contains("diod"), "{key}");
     }
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     assert!(json["rows"].as_array().is_some_and(|rows| rows.len() > 10), "{json}");

@@ -4,6 +4,8 @@
 //! In: kinds of connections, each made anew for every turn. Out: rows and keys.
 
 mod gateway;
+mod lines;
+mod links;
 mod plumbing;
 mod stands;
 
@@ -21,7 +23,7 @@ use crate::{Experiment, place};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "streams",
     what: "pipes of ours with 0 to 8 modules against pipe(2), socketpair(2) and TCP: throughput and round trip; 9P \
-           connections that are conversations against bare ones",
+           connections that are conversations against bare ones; /net, il and nonet against sockets",
     run,
 };
 
@@ -62,15 +64,17 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Pace>; 5] = [
+const PARTS: [Part<Pace>; 7] = [
     ("copy", copy),
     ("move", hand_over),
     ("rtt", round_trip),
     ("stands", stands::measure),
     ("net", gateway::measure),
+    ("il", links::il),
+    ("tables", links::tables),
 ];
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 22] = [
     "pipe_copy_vs_linux_pipe",
     "pipe_move_vs_linux_pipe",
     "rtt_vs_socketpair",
@@ -83,6 +87,12 @@ const KEYS: [&str; 16] = [
     "stands_read_vs_bare",
     "stands_write_vs_bare",
     "stands_hop32_vs_bare",
+    "il_vs_tcp",
+    "il_rtt_vs_udp",
+    "il_loss_vs_tcp",
+    "il_loopback_vs_tcp",
+    "il_loopback_same_core_vs_tcp",
+    "il_rtt_cross_vs_udp",
     "net_vs_relay",
     "net_4_reads_vs_relay",
     "net_same_core_vs_relay",

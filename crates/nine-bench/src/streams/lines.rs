@@ -1,0 +1,437 @@
+//! Lines between two ends of a network: what is measured, and what it costs on each of them. TCP and UDP are the
+//! kernel's, read and written as any program does, blocking; il and nonet are ours, one task on a thread of its own.
+//!
+//! In: a carrier, where its ends are, a job. Out: a figure. Each turn makes a line of its own.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll, ready};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{Either, select};
+use nine_io::client::blocking::Client;
+use nine_io::client::{Dialled, Net as Dialler};
+use nine_net::datagram::{self, Link as _, Udp};
+use nine_net::ether::{ETHER_TYPE, Ether, Mac};
+use nine_net::nonet::{self, Limits};
+use nine_net::{Addr, Env, Transport, rt};
+use nine_sim::delay::Side;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use super::WRITE;
+use crate::far::Far;
+use crate::place::Place;
+use crate::server::SILENCE;
+
+#[derive(Clone, Copy)]
+pub(super) enum Carrier<'f> {
+    Tcp,
+    /// TCP; the near end is a file of `/net`, through a mux.
+    Files(&'f Files),
+    /// For round trips alone.
+    Udp,
+    /// Over UDP.
+    Il,
+    /// Its packets in UDP, where the box is the cable: [`Cable`].
+    Nonet,
+    /// On an Ethernet of the kernel's: a card of this name on each side, with the addresses [`MACS`].
+    Ether(&'static str),
+    /// On the same.
+    TcpAt([Ipv4Addr; 2]),
+}
+
+/// `/net` of a mux.
+pub(super) struct Files {
+    pub(super) client: Client,
+    pub(super) net: Dialler,
+}
+
+/// Where the two ends are.
+#[derive(Clone, Copy)]
+pub(super) enum Net<'f> {
+    Loopback,
+    Far(&'f Far),
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Job {
+    /// So many bytes in writes of 64 KiB: GB/s until the last one is read.
+    Bytes(usize),
+    /// So many messages of so many bytes to and fro: microseconds of one.
+    Trips(u32, usize),
+}
+
+/// A turn that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How often the end that has nothing more to do looks whether the other one has.
+const LOOK: Duration = Duration::from_millis(20);
+/// Of the cards, by side.
+pub(super) const MACS: [Mac; 2] = [Mac([0x0a, 0, 0, 0, 0, 1]), Mac([0x0a, 0, 0, 0, 0, 2])];
+/// The service that is called.
+const SERVICE: &str = "bench";
+
+impl Net<'_> {
+    fn run<T: Send>(self, side: Side, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        match self {
+            Self::Loopback => f(),
+            Self::Far(far) => far.run(side, f)?,
+        }
+    }
+
+    fn address(self, side: Side) -> Ipv4Addr {
+        match self {
+            Self::Loopback => Ipv4Addr::LOCALHOST,
+            Self::Far(far) => far.address(side),
+        }
+    }
+}
+
+/// One turn.
+pub(super) fn turn(net: Net<'_>, carrier: Carrier<'_>, place: Place, job: Job) -> io::Result<f64> {
+    let (tell, told) = channel();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let there = || {
+            net.run(Side::There, || {
+                place.stand_far()?;
+                rt::block_on(async |env| answer(net, carrier, job, env, tell, &over).await)?
+            })
+        };
+        let here = || {
+            net.run(Side::Here, || {
+                place.stand_near()?;
+                rt::block_on(async |env| {
+                    let late = env.sleep_until(env.now() + LIMIT);
+                    match select(pin!(call(net, carrier, job, env, told)), late).await {
+                        Either::Left((done, _)) => done,
+                        Either::Right(_) => Err(io::ErrorKind::TimedOut.into()),
+                    }
+                })?
+            })
+        };
+        let there = scope.spawn(there);
+        let here = scope.spawn(here).join();
+        over.store(true, Ordering::Release);
+        let failed = |_| io::Error::other("an end has failed");
+        let figure = here.map_err(failed)?;
+        // Why the far end ended first says more.
+        there.join().map_err(failed)??;
+        figure
+    })
+}
+
+async fn answer(
+    net: Net<'_>,
+    carrier: Carrier<'_>,
+    job: Job,
+    env: rt::Real,
+    tell: Sender<SocketAddr>,
+    over: &AtomicBool,
+) -> io::Result<()> {
+    let at = match carrier {
+        Carrier::TcpAt([_, there]) => SocketAddr::from((there, 0)),
+        _ => SocketAddr::from((net.address(Side::There), 0)),
+    };
+    // Who was told waits no longer; who is never told learns that this end has gone.
+    let tell = |at: SocketAddr| tell.send(at).map_err(|_| io::Error::other("the caller has gone"));
+    let goes_on = async {
+        match carrier {
+            Carrier::Tcp | Carrier::TcpAt(_) | Carrier::Files(_) => {
+                let listener = TcpListener::bind(at)?;
+                set_socket_timeout(&listener, Timeout::Recv, Some(SILENCE))?;
+                tell(listener.local_addr()?)?;
+                serve(&mut Plain::new(listener.accept()?.0)?, job).await
+            }
+            Carrier::Udp => {
+                let socket = UdpSocket::bind(at)?;
+                socket.set_read_timeout(Some(SILENCE))?;
+                tell(socket.local_addr()?)?;
+                let (_, from) = socket.peek_from(&mut [0; 1])?;
+                socket.connect(from)?;
+                serve(&mut Datagrams(socket), job).await
+            }
+            Carrier::Il => {
+                let addr = Addr::Il { host: at.ip().to_string(), port: 0 };
+                let listener = datagram::Listener::bind(&addr, &env)?;
+                let Addr::Il { port, .. } = *listener.addr() else { unreachable!("it is of il") };
+                tell((at.ip(), port).into())?;
+                let mut talk = Ours(listener.accept().await?);
+                serve(&mut talk, job).await?;
+                // What it has sent last may have to be sent again.
+                until(over, env).await;
+                Ok(())
+            }
+            Carrier::Nonet => {
+                let cable = Cable::new(Udp::bind(at)?, Side::There, None);
+                let at = cable.udp.local();
+                take(cable, job, env, over, || tell(at)).await
+            }
+            Carrier::Ether(card) => take(Ether::open(card, ETHER_TYPE)?, job, env, over, || tell(at)).await,
+        }
+    };
+    match select(pin!(goes_on), pin!(until(over, env))).await {
+        Either::Left((done, _)) => done,
+        Either::Right(_) => Ok(()),
+    }
+}
+
+/// The near end has ended.
+async fn until(over: &AtomicBool, env: rt::Real) {
+    while !over.load(Ordering::Acquire) {
+        env.sleep_until(env.now() + LOOK).await;
+    }
+}
+
+async fn call(
+    net: Net<'_>,
+    carrier: Carrier<'_>,
+    job: Job,
+    env: rt::Real,
+    told: Receiver<SocketAddr>,
+) -> io::Result<f64> {
+    let to = told.recv().map_err(|_| io::Error::other("the far end did not begin"))?;
+    let at = SocketAddr::from((net.address(Side::Here), 0));
+    match carrier {
+        Carrier::Tcp | Carrier::TcpAt(_) => perform(&mut Plain::new(TcpStream::connect(to)?)?, job).await,
+        Carrier::Files(Files { client, net }) => {
+            let call = client.wait(net.dial(&format!("tcp!{}!{}", to.ip(), to.port())))?;
+            perform(&mut OfFiles(client, call), job).await
+        }
+        Carrier::Udp => {
+            let socket = UdpSocket::bind(at)?;
+            socket.connect(to)?;
+            socket.set_read_timeout(Some(SILENCE))?;
+            perform(&mut Datagrams(socket), job).await
+        }
+        Carrier::Il => {
+            let addr = Addr::Il { host: to.ip().to_string(), port: to.port() };
+            perform(&mut Ours(datagram::dial(&addr, SILENCE, &env).await?), job).await
+        }
+        Carrier::Nonet => dial(Cable::new(Udp::bind(at)?, Side::Here, Some(to)), job, env).await,
+        Carrier::Ether(card) => dial(Ether::open(card, ETHER_TYPE)?, job, env).await,
+    }
+}
+
+async fn take(
+    link: impl nonet::Link,
+    job: Job,
+    env: rt::Real,
+    over: &AtomicBool,
+    tell: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let port = port(link, env)?;
+    let mut announced = port.announce(SERVICE).map_err(io::Error::other)?;
+    tell()?;
+    let mut call = Ours(announced.accept().await.map_err(io::Error::other)?);
+    serve(&mut call, job).await?;
+    until(over, env).await;
+    Ok(())
+}
+
+async fn dial(link: impl nonet::Link, job: Job, env: rt::Real) -> io::Result<f64> {
+    let port = port(link, env)?;
+    let there = MACS[Side::There as usize];
+    perform(&mut Ours(port.dial(there, SERVICE, SERVICE).await.map_err(io::Error::other)?), job).await
+}
+
+fn port(link: impl nonet::Link, env: rt::Real) -> io::Result<nonet::Port> {
+    let (port, driver) = nonet::port(link, Limits::default(), env.clock())?;
+    env.spawn(Box::pin(async { drop(driver.await) }));
+    Ok(port)
+}
+
+/// The near end's part.
+async fn perform(wire: &mut impl Wire, job: Job) -> io::Result<f64> {
+    match job {
+        Job::Bytes(bytes) => {
+            let (begun, mut left, mut buf) = (Instant::now(), bytes, vec![0; WRITE]);
+            while left > 0 {
+                buf.fill(left as u8);
+                let piece = left.min(WRITE);
+                wire.write(&buf[..piece]).await?;
+                left -= piece;
+            }
+            wire.read_all(&mut [0]).await?;
+            Ok(bytes as f64 / begun.elapsed().as_secs_f64() / 1e9)
+        }
+        Job::Trips(trips, size) => {
+            let (begun, mut message) = (Instant::now(), vec![7; size]);
+            for _ in 0..trips {
+                wire.write(&message).await?;
+                wire.read_all(&mut message).await?;
+            }
+            Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(trips))
+        }
+    }
+}
+
+/// The far end's.
+async fn serve(wire: &mut impl Wire, job: Job) -> io::Result<()> {
+    match job {
+        Job::Bytes(bytes) => {
+            let (mut left, mut buf) = (bytes, vec![0; WRITE]);
+            while left > 0 {
+                match wire.read(&mut buf).await? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    n => left = left.saturating_sub(n),
+                }
+            }
+            wire.write(&[1]).await
+        }
+        Job::Trips(trips, size) => {
+            let mut message = vec![0; size];
+            for _ in 0..trips {
+                wire.read_all(&mut message).await?;
+                wire.write(&message).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// One end of a line. Those of the kernel block, and have nothing to await.
+trait Wire {
+    /// Some bytes; 0 at the end.
+    async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// All of them.
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    async fn read_all(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        let mut have = 0;
+        while have < buf.len() {
+            match self.read(&mut buf[have..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => have += n,
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Plain(TcpStream);
+
+impl Plain {
+    fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        Ok(Self(stream))
+    }
+}
+
+impl Wire for Plain {
+    async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf)
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+}
+
+struct Datagrams(UdpSocket);
+
+impl Wire for Datagrams {
+    async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.recv(buf)
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.send(bytes).map(drop)
+    }
+}
+
+struct Ours<T>(T);
+
+impl<T: Transport> Wire for Ours<T> {
+    async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|cx| self.0.poll_read(cx, buf)).await
+    }
+
+    async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let n = poll_fn(|cx| self.0.poll_write(cx, &[IoSlice::new(bytes)])).await?;
+            bytes = &bytes[n..];
+        }
+        poll_fn(|cx| self.0.poll_flush(cx)).await
+    }
+}
+
+struct OfFiles<'f>(&'f Client, Dialled);
+
+impl Wire for OfFiles<'_> {
+    async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let came = self.0.wait(self.1.data.read(0, buf.len() as u32))?;
+        buf[..came.len()].copy_from_slice(&came);
+        Ok(came.len())
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.0.wait(self.1.data.write(0, bytes))? as usize {
+            n if n == bytes.len() => Ok(()),
+            n => Err(io::Error::other(format!("a write of {} bytes took {n}", bytes.len()))),
+        }
+    }
+}
+
+/// An Ethernet of two cards whose cable is UDP: a frame, `dst[6] src[6] type[2] packet`, in a datagram. With IP and UDP
+/// that is 42 bytes more than the packet; a real Ethernet takes 38.
+struct Cable {
+    udp: Udp,
+    mine: Mac,
+    /// Who is at the other end of the cable: who was told, or has sent.
+    to: Option<SocketAddr>,
+    frame: Vec<u8>,
+}
+
+/// Bytes of a frame before its packet.
+const HEAD: usize = 14;
+/// Bytes of a packet: with the heads of frame, UDP and IP the 1500 that the box takes.
+const MTU: usize = 1500 - 28 - HEAD;
+
+impl Cable {
+    fn new(udp: Udp, side: Side, to: Option<SocketAddr>) -> Self {
+        Self { udp, mine: MACS[side as usize], to, frame: vec![0; HEAD + MTU] }
+    }
+}
+
+impl nonet::Link for Cable {
+    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>> {
+        loop {
+            let (len, from) = ready!(self.udp.poll_recv(cx, &mut self.frame))?;
+            self.to = Some(from);
+            let Some(([dst, src], rest)) = self.frame[..len].split_at_checked(12).map(|(addresses, rest)| {
+                let (pair, _) = addresses.as_chunks::<6>();
+                ([pair[0], pair[1]], rest)
+            }) else {
+                continue;
+            };
+            if let (true, Some(packet)) = (dst == self.mine.0, rest.get(2..)) {
+                buf[..packet.len()].copy_from_slice(packet);
+                return Poll::Ready(Ok((packet.len(), Mac(src))));
+            }
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>> {
+        let Some(at) = self.to else { return Poll::Ready(Ok(())) };
+        let mut head = [0; HEAD];
+        head[..6].copy_from_slice(&to.0);
+        head[6..12].copy_from_slice(&self.mine.0);
+        head[12..].copy_from_slice(&ETHER_TYPE.to_be_bytes());
+        self.udp.poll_send(cx, &[IoSlice::new(&head), IoSlice::new(packet)], at)
+    }
+
+    fn mtu(&self) -> usize {
+        MTU
+    }
+
+    fn address(&self) -> Mac {
+        self.mine
+    }
+}

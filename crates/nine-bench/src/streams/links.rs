@@ -1,0 +1,335 @@
+//! il and nonet beside TCP and UDP: on the loopback, and over links of the delay box; Tables 2 and 3 of *Multiprocessor
+//! Streams for Plan 9*. There is no Datakit here: il over a link of Datakit's rate stands in for URP.
+//!
+//! Always holds: where there is no box, what needs it is said to be missing.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nine_io::client::Net as Dialler;
+use nine_sim::delay::{Shape, Side, Way};
+
+use super::lines::{Carrier, Files, Job, MACS, Net, turn};
+use super::plumbing::Plumbing;
+use super::{Work, alone, gateway, micros_a_round_trip, volume};
+use crate::args::Pace;
+use crate::far::Far;
+use crate::peers;
+use crate::place::Place;
+use crate::report::{Race, Report, Row, Turn, interleave};
+use crate::scratch::Scratch;
+use crate::server::{SILENCE, Server};
+use crate::stats::median;
+
+/// The card of the Ethernet on each side, and their addresses.
+const CARD: &str = "nine0";
+const ETHERNET_AT: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 1, 1), Ipv4Addr::new(10, 9, 1, 2)];
+/// Bytes of a message to and fro, where datagrams are compared.
+const MESSAGE: usize = 32;
+/// Bits per second.
+const LINK: u64 = 100_000_000;
+const DATAKIT: u64 = 2_600_000;
+const ETHERNET: u64 = 10_000_000;
+/// Packets that wait to leave on the slow ones, where 1000 would be seconds.
+const QUEUE: usize = 100;
+/// Each way, of the link that loses packets and is not short.
+const DELAY: Duration = Duration::from_millis(10);
+const LOSS: f64 = 0.01;
+/// Of the 1500 bytes of a packet, what is not IP's and UDP's.
+const PAYLOAD: f64 = 1472.0 / 1500.0;
+
+/// Tables of the seed: systems, KB/s, microseconds.
+type Table = [(&'static str, u32, u32)];
+const TABLE_2: &Table = &[
+    ("Plan 9, SGI, 2 processors", 235, 1400),
+    ("Plan 9, SGI, 4 processors", 235, 1400),
+    ("SVR3, M2000", 235, 1200),
+    ("Plan 9, Gnot (68020)", 100, 5800),
+    ("10th Edition, MicroVAX 3", 85, 3200),
+];
+const TABLE_3: &Table = &[("Plan 9, SGI, 2 processors", 950, 1400), ("Plan 9, SGI, 4 processors", 950, 1400)];
+
+/// A link in the box, each way.
+#[derive(Clone, Copy)]
+struct Line {
+    what: &'static str,
+    way: Way,
+}
+
+fn line(what: &'static str, rate: u64, loss: f64, delay: Duration) -> Line {
+    let queue = if rate < LINK { QUEUE } else { Way::default().queue };
+    Line { what, way: Way { rate: Some(rate), loss, delay, queue, ..Way::default() } }
+}
+
+/// il on the loopback and over a link of 100 Mbit/s.
+pub(super) fn il(pace: &Pace, report: &mut Report) -> io::Result<()> {
+    loopback(*pace, report)?;
+    let Some(far) = boxed(report, &["il_vs_tcp", "il_loss_vs_tcp"])? else { return Ok(()) };
+    let size = pace.of(24_000_000, 6_000_000, 60_000);
+    let lines = [
+        line("100 Mbit/s", LINK, 0.0, Duration::ZERO),
+        line("100 Mbit/s, 10 ms each way, 1 % lost", LINK, LOSS, DELAY),
+    ];
+    let races = lines.iter().map(|&line| Race {
+        what: format!("{}: il / TCP", line.what),
+        unit: "MB/s",
+        turns: beside(&far, line, [Carrier::Il, Carrier::Tcp], Job::Bytes(size), "MB/s"),
+    });
+    let rows = interleave(rounds(*pace), pace.patience(), races.collect())?;
+    for (row, key) in rows.into_iter().zip(["il_vs_tcp", "il_loss_vs_tcp"]) {
+        report.key(key, row.vs_peer());
+        report.push(row);
+    }
+    Ok(())
+}
+
+fn loopback(pace: Pace, report: &mut Report) -> io::Result<()> {
+    let bytes = volume(pace);
+    let once = |carrier, place, job, unit: f64| -> Option<Turn<'static>> {
+        Some(Box::new(move || Ok(turn(Net::Loopback, carrier, place, job)? * unit)))
+    };
+    let throughput = |place: Place| Race {
+        what: format!("loopback, {}: il / TCP", place.label()),
+        unit: "GB/s",
+        turns: [
+            once(Carrier::Il, place, Job::Bytes(bytes), 1.0),
+            once(Carrier::Tcp, place, Job::Bytes(bytes), 1.0),
+            Some(Box::new(move || Ok(alone(Work::Copy, bytes)))),
+        ],
+    };
+    let trips = pace.of(20_000, 5_000, 100);
+    let trip = |place: Place| Race {
+        what: format!("32 bytes to and fro, loopback, {}: il / UDP", place.label()),
+        unit: "us",
+        turns: [
+            once(Carrier::Il, place, Job::Trips(trips, MESSAGE), 1.0),
+            once(Carrier::Udp, place, Job::Trips(trips, MESSAGE), 1.0),
+            Some(Box::new(move || micros_a_round_trip(Plumbing::Park, place, trips))),
+        ],
+    };
+    let races =
+        vec![throughput(Place::Cross), trip(Place::Same), throughput(Place::Same), trip(Place::Cross)];
+    let rows = interleave(pace.rounds(), pace.patience(), races)?;
+    let keys = ["il_loopback_vs_tcp", "il_rtt_vs_udp", "il_loopback_same_core_vs_tcp", "il_rtt_cross_vs_udp"];
+    for (row, key) in rows.into_iter().zip(keys) {
+        report.key(key, row.vs_peer());
+        report.push(row);
+    }
+    Ok(())
+}
+
+/// Tables 2 and 3.
+pub(super) fn tables(pace: &Pace, report: &mut Report) -> io::Result<()> {
+    let Some(far) = boxed(report, &[])? else {
+        seed(report, "Table 2 of the seed, URP over Datakit", TABLE_2);
+        seed(report, "Table 3 of the seed, nonet over Ethernet", TABLE_3);
+        return Ok(());
+    };
+    let run = Scratch::for_sockets()?;
+    let (_mux, files) = files(&far, &run)?;
+    let (tcp, mux) = (Carrier::Tcp, Carrier::Files(&files));
+
+    let datakit = line("2.6 Mbit/s", DATAKIT, 0.0, Duration::ZERO);
+    let size = pace.of(600_000, 200_000, 6_000);
+    let rows = contest(*pace, &far, datakit, size, &[("il", Carrier::Il), ("TCP through /net", mux)], tcp)?;
+    seed(report, "Table 2 of the seed, URP over Datakit", TABLE_2);
+    told(report, "here, il in place of URP, a link of 2.6 Mbit/s in place of Datakit", rows);
+
+    let size = pace.of(3_000_000, 700_000, 20_000);
+    let all = [("nonet", Carrier::Nonet), ("il", Carrier::Il), ("TCP through /net", mux)];
+    let clean = line("10 Mbit/s", ETHERNET, 0.0, Duration::ZERO);
+    let lossy = line("10 Mbit/s, 1 % lost", ETHERNET, LOSS, Duration::ZERO);
+    let rows = contest(*pace, &far, clean, size, &all, tcp)?;
+    seed(report, "Table 3 of the seed, nonet over Ethernet", TABLE_3);
+    told(report, "here, a link of 10 Mbit/s", rows);
+    let rows = contest(*pace, &far, lossy, size, &all, tcp)?;
+    told(report, "here, the same, of whose packets 1 % are lost", rows);
+    ethernet(*pace, &far, &run, report)
+}
+
+/// Throughput and round trips of one byte of all of these over a link, each beside the same peer.
+fn contest<'f>(
+    pace: Pace,
+    far: &'f Far,
+    line: Line,
+    size: usize,
+    ours: &[(&'static str, Carrier<'f>)],
+    peer: Carrier<'f>,
+) -> io::Result<Found> {
+    let trips = Job::Trips(pace.of(500, 100, 5), 1);
+    let races = ours.iter().flat_map(|&(name, ours)| {
+        let what = format!("{}: {name} / TCP", line.what);
+        [
+            Race {
+                what: format!("one byte to and fro, {what}"),
+                unit: "us",
+                turns: beside(far, line, [ours, peer], trips, "us"),
+            },
+            Race { what, unit: "KB/s", turns: beside(far, line, [ours, peer], Job::Bytes(size), "KB/s") },
+        ]
+    });
+    let mut rows = interleave(rounds(pace), pace.patience(), races.collect())?.into_iter();
+    // Round trips first.
+    let pair = |&(name, _): &(&'static str, Carrier<'_>)| {
+        let trip = rows.next()?;
+        Some((name, rows.next()?, trip))
+    };
+    Ok(ours.iter().filter_map(pair).collect())
+}
+
+/// Names, rows of throughput and rows of round trips.
+type Found = Vec<(&'static str, Row, Row)>;
+
+/// Both contestants over a link, and what it lets through.
+fn beside<'f>(
+    far: &'f Far,
+    line: Line,
+    contestants: [Carrier<'f>; 2],
+    job: Job,
+    unit: &'static str,
+) -> [Option<Turn<'f>>; 3] {
+    let bytes = match unit {
+        "MB/s" => 1e6,
+        _ => 1e3,
+    };
+    let [ours, peer] = contestants.map(|carrier| -> Option<Turn<'f>> {
+        let mut seed = 0;
+        Some(Box::new(move || {
+            // The same chance for both.
+            seed += 1;
+            far.shape(Shape { there: line.way, back: line.way, seed });
+            let figure = turn(Net::Far(far), carrier, Place::Cross, job)?;
+            Ok(if unit == "us" { figure } else { figure * 1e9 / bytes })
+        }))
+    });
+    let let_through =
+        line.way.rate.unwrap_or_default() as f64 / 8.0 * PAYLOAD * (1.0 - line.way.loss) / bytes;
+    let limit = || -> Turn<'f> { Box::new(move || Ok(let_through)) };
+    [ours, peer, (unit != "us").then(limit)]
+}
+
+/// Nonet on an Ethernet of the kernel's, without a limit, beside TCP on the same.
+fn ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io::Result<()> {
+    let log = run.path().join("ip.log");
+    // Who stays there, so that its network has a name.
+    let there = far.start(Side::There, &["sleep".into(), "3600".into()], &log)?;
+    let [here_mac, there_mac] = MACS.map(|mac| mac.to_string());
+    let make = format!(
+        "link add {CARD} address {} type veth peer name {CARD} address {} netns {}",
+        colons(&here_mac),
+        colons(&there_mac),
+        there.pid()
+    );
+    let mut words = vec![(Side::Here, make)];
+    for (side, at) in [Side::Here, Side::There].into_iter().zip(ETHERNET_AT) {
+        words.push((side, format!("addr add {at}/24 dev {CARD}")));
+        words.push((side, format!("link set {CARD} up")));
+    }
+    let ip = || -> io::Result<()> {
+        let program = peers::find("ip").ok_or_else(|| io::Error::other("there is no ip(8)"))?;
+        for (side, words) in &words {
+            let words = words.split(' ').map(OsString::from);
+            let words: Vec<OsString> = [program.clone().into()].into_iter().chain(words).collect();
+            if !far.start(*side, &words, &log)?.wait(SILENCE)?.success() {
+                return Err(io::Error::other(std::fs::read_to_string(&log)?.trim().to_owned()));
+            }
+        }
+        // A packet socket is not everybody's.
+        turn(Net::Far(far), Carrier::Ether(CARD), Place::Cross, Job::Trips(1, 1)).map(drop)
+    };
+    if let Err(why) = ip() {
+        report.notes.push(format!(
+            "MISSING, and not measured: nonet on an Ethernet of the kernel's (veth, iproute2, CAP_NET_RAW): {why}"
+        ));
+        return Ok(());
+    }
+    let carriers = [Carrier::Ether(CARD), Carrier::TcpAt(ETHERNET_AT)];
+    let race = |what: &str, unit, job, times: f64| {
+        let [ours, peer] = carriers.map(|carrier| -> Option<Turn<'_>> {
+            Some(Box::new(move || Ok(turn(Net::Far(far), carrier, Place::Cross, job)? * times)))
+        });
+        Race { what: format!("{what}, veth, cross: nonet / TCP"), unit, turns: [ours, peer, None] }
+    };
+    let races = vec![
+        race("64 KiB written", "MB/s", Job::Bytes(pace.of(100_000_000, 20_000_000, 100_000)), 1e3),
+        race("one byte to and fro", "us", Job::Trips(pace.of(5_000, 1_000, 5), 1), 1.0),
+    ];
+    for row in interleave(rounds(pace), pace.patience(), races)? {
+        report.push(row);
+    }
+    Ok(())
+}
+
+/// As others write it.
+fn colons(mac: &str) -> String {
+    let pairs: Vec<&str> = (0..6).map(|n| &mac[2 * n..2 * n + 2]).collect();
+    pairs.join(":")
+}
+
+/// `/net` of a mux on the near side.
+fn files(far: &Far, run: &Scratch) -> io::Result<(Server, Files)> {
+    let [script, socket, log] = ["ns", "net", "mux.log"].map(|name| run.path().join(name));
+    std::fs::write(&script, gateway::SPACE)?;
+    let mut child = far.role(Side::Here, &["mux".into(), script.into(), socket.clone().into()], &log)?;
+    let begun = Instant::now();
+    while UnixStream::connect(&socket).is_err() {
+        if child.has_ended()? || begun.elapsed() > SILENCE {
+            return Err(io::Error::other(std::fs::read_to_string(&log)?));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let server = Server::peer(child, socket, String::new(), 1 << 20);
+    let (client, root) = server.client()?;
+    let net = Dialler::new(client.wait(root.file().walk("net"))?);
+    Ok((server, Files { client, net }))
+}
+
+/// A box; or it is said that there is none, and what is `na` then.
+fn boxed(report: &mut Report, keys: &[&str]) -> io::Result<Option<Far>> {
+    // The box's thread may have any processor.
+    Place::Free.arrange(&[])?;
+    let far = Far::new()?;
+    if far.is_box() {
+        return Ok(Some(far));
+    }
+    let keys = if keys.is_empty() { "no key" } else { &keys.join(", ") };
+    report.notes.push(format!(
+        "MISSING, and na what needs it: the delay box (CAP_SYS_ADMIN, CAP_NET_ADMIN, /dev/net/tun): {keys}; \
+         Tables 2 and 3"
+    ));
+    Ok(None)
+}
+
+/// Of links, on which a turn is long.
+fn rounds(pace: Pace) -> usize {
+    pace.of(9, 3, 1)
+}
+
+fn seed(report: &mut Report, what: &str, table: &Table) {
+    report.notes.push(format!("{:<46}{:>7} {:>7}", format!("{what}:"), "KB/s", "us"));
+    for (system, rate, trip) in table {
+        report.notes.push(format!("  {system:<42} {rate:>9} {trip:>7}"));
+    }
+}
+
+/// The same of what was measured, with the peer of the first.
+fn told(report: &mut Report, what: &str, found: Found) {
+    report.notes.push(format!("  {what}:"));
+    let figure = |figures: &[f64]| median(figures).unwrap_or_default();
+    let mut tell = |name: &str, rate: f64, trip: f64| {
+        report.notes.push(format!("    {name:<40} {rate:>9.0} {trip:>7.0}"));
+    };
+    for (name, rate, trip) in &found {
+        tell(name, figure(&rate.ours), figure(&trip.ours));
+    }
+    if let Some((_, rate, trip)) = found.first() {
+        tell("TCP", figure(&rate.peer), figure(&trip.peer));
+    }
+    for (_, rate, trip) in found {
+        report.push(rate);
+        report.push(trip);
+    }
+}
