@@ -23,7 +23,7 @@ use nine_stream::{Block, Chain};
 
 use super::driver::{Bell, Job};
 use super::policy::Want;
-use super::stack::{Announced, Call, End, Later, Line, Messages, Setting};
+use super::stack::{Announced, Call, End, Later, Messages, Setting, Wire};
 use super::{MODULES_MAX, Protocol, Shared, TEXT_MAX};
 
 /// Bytes of one read of a socket.
@@ -102,7 +102,7 @@ enum Begun {
 }
 
 enum Carrier {
-    Bytes(Conversation<Box<dyn Line>>),
+    Bytes(Conversation<Box<dyn Wire>>),
     Messages(Box<Messages>),
 }
 
@@ -376,6 +376,7 @@ impl Conv {
                 self.with(|state, done| state.end(done));
                 Ok(Order::Done)
             }
+            ["headers"] => self.with(|state, _| state.headers(&self.protocol.shared)).map(|()| Order::Done),
             ["keepalive"] => set(Setting::Keepalive(Duration::from_secs(30))),
             ["keepalive", ms] => {
                 set(Setting::Keepalive(Duration::from_millis(number("keepalive", ms, 86_400_000)?)))
@@ -554,6 +555,10 @@ impl State {
         while !self.writes.is_empty() {
             match carrier.poll_write(cx, &self.writes, self.sent) {
                 Poll::Pending => break,
+                // This one cannot be; others can.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+                    done.asks.extend(self.writes.pop_front().map(|ask| (ask, Said::No(failed(error)))));
+                }
                 Poll::Ready(Err(error)) => {
                     self.error = plain(&error);
                     self.sent = 0;
@@ -615,6 +620,16 @@ impl State {
         Poll::Pending
     }
 
+    fn headers(&mut self, shared: &Shared) -> Result<()> {
+        let Phase::Announced(place) = &mut self.phase else {
+            return Err(Error::new(Errno::EINVAL, "not announced"));
+        };
+        let call = place.headers().map_err(failed)?;
+        // From now on nobody else takes what comes there.
+        self.begin(Begun::Call(call), shared);
+        Ok(())
+    }
+
     fn set(&mut self, setting: Setting) -> Result<()> {
         match &mut self.phase {
             Phase::Connected { carrier: Carrier::Bytes(line), .. } => {
@@ -650,7 +665,7 @@ impl State {
                     _ => {}
                 }
             }
-            Carrier::Messages(messages) => messages.stream.control(text.as_bytes()).map_err(said)?,
+            Carrier::Messages(messages) => messages.line.stream.control(text.as_bytes()).map_err(said)?,
         }
         // It may have something to say first.
         self.held = true;
@@ -704,12 +719,12 @@ impl Carrier {
     fn status(&self) -> String {
         match self {
             Self::Bytes(line) => line.status(),
-            Self::Messages(messages) => messages
-                .stream
-                .modules()
-                .iter()
-                .map(|(name, says)| format!("{name} {says}").trim_end().to_owned() + "\n")
-                .collect(),
+            Self::Messages(messages) => {
+                let modules = messages.line.stream.modules();
+                let modules =
+                    modules.iter().map(|(name, says)| format!("{name} {says}").trim_end().to_owned() + "\n");
+                modules.collect()
+            }
         }
     }
 }
@@ -717,7 +732,11 @@ impl Carrier {
 impl Messages {
     /// Puts one message.
     fn poll_write(&mut self, cx: &mut Context<'_>, data: Bytes) -> Poll<io::Result<usize>> {
-        let n = data.len();
+        let (n, most) = (data.len(), self.line.largest());
+        if n > most {
+            let text = format!("a message has at most {most} bytes here");
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        }
         let chain = self.going.get_or_insert_with(|| {
             let mut chain = Some(Chain::from(Block::from(data)));
             chain.iter_mut().for_each(Chain::end_message);
@@ -730,7 +749,7 @@ impl Messages {
 
     fn give_up(&mut self) {
         self.going = None;
-        self.putting = self.stream.putting();
+        self.putting = self.line.stream.putting();
     }
 
     /// What is left of a message, or the next one.

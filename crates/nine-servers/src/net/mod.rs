@@ -19,6 +19,7 @@
 //! Numbers are not used again, so nobody comes upon another's.
 
 mod conv;
+mod datagrams;
 mod driver;
 mod policy;
 mod query;
@@ -39,9 +40,10 @@ use conv::{Conv, Ctl, Opened};
 use driver::Queue;
 use query::{Finds, Query};
 
+pub use datagrams::Datagrams;
 pub use driver::Driver;
 pub use policy::{Policy, Want};
-pub use stack::{Announced, Call, End, Later, Line, Messages, Network, Place, Setting, Tcp, Unix};
+pub use stack::{Announced, Call, End, Later, Messages, Network, Place, Setting, Tcp, Unix, Wire};
 
 /// Bytes of a text for a ctl, cs or dns.
 const TEXT_MAX: usize = 1024;

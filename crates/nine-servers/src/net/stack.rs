@@ -12,8 +12,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use nine_net::datagram::Line;
 use nine_net::{Addr, Listener, Socket, Transport, rt};
-use nine_stream::{Chain, Putting, Reading, Stream};
+use nine_stream::{Chain, Putting, Reading};
 use rustix::net::{SocketAddrAny, SocketAddrUnix, sockopt};
 
 /// What ends later, on the task of the [`Driver`](super::Driver).
@@ -69,13 +70,13 @@ pub struct Call {
 /// What carries a call.
 pub enum End {
     /// A connection, on which modules can be pushed.
-    Bytes(Box<dyn Line>),
+    Bytes(Box<dyn Wire>),
     /// A stream of messages.
     Messages(Box<Messages>),
 }
 
 /// A connection of which options can be set.
-pub trait Line: Transport {
+pub trait Wire: Transport {
     /// Sets it. An error of kind `Unsupported`: it has none of the kind.
     fn set(&mut self, option: Setting) -> io::Result<()>;
 }
@@ -91,9 +92,9 @@ pub enum Setting {
     Tos(u8),
 }
 
-/// A stream of messages and its places in both queues.
+/// A line of messages and its places in both queues.
 pub struct Messages {
-    pub(super) stream: Stream,
+    pub(super) line: Line,
     pub(super) reading: Reading,
     pub(super) putting: Putting,
     /// The message that is being put.
@@ -103,10 +104,10 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Of a stream. `cuts`: they are datagrams, of which a read that is too short loses the rest.
-    pub fn new(stream: Stream, cuts: bool) -> Self {
-        let (reading, putting) = (stream.reading(), stream.putting());
-        Self { stream, reading, putting, going: None, cuts }
+    /// Of a line. `cuts`: they are datagrams, of which a read that is too short loses the rest.
+    pub fn new(line: Line, cuts: bool) -> Self {
+        let (reading, putting) = (line.stream.reading(), line.stream.putting());
+        Self { line, reading, putting, going: None, cuts }
     }
 }
 
@@ -114,6 +115,12 @@ impl Messages {
 pub trait Announced: Send {
     /// Where it really is: port 0 has become one.
     fn local(&self) -> String;
+
+    /// Takes no calls, but all that comes to the place as one conversation, each datagram behind Plan 9's headers.
+    /// An error of kind `Unsupported`: this network has none.
+    fn headers(&mut self) -> io::Result<Call> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// The next call. While descriptors are short it waits; an error is final.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Call>>;
@@ -165,7 +172,7 @@ impl Network for Unix {
     }
 }
 
-impl Line for Socket {
+impl Wire for Socket {
     fn set(&mut self, option: Setting) -> io::Result<()> {
         let Ok(at) = SocketAddr::try_from(rustix::net::getsockname(&*self)?) else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -309,4 +316,4 @@ fn bad(why: &str) -> io::Error {
 }
 
 /// For a connection.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);

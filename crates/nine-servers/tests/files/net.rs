@@ -15,7 +15,9 @@ use nine_net::rt::Real;
 use nine_net::{Env, Peer, Pipe, Proof, Transport, pipe};
 use nine_proto::{Dialect, Errno, OpenFlags};
 use nine_servers::Net;
-use nine_servers::net::{Announced, Call, End, Later, Line, Network, Place, Policy, Setting, Tcp, Unix};
+use nine_servers::net::{
+    Announced, Call, Datagrams, End, Later, Network, Place, Policy, Setting, Tcp, Unix, Wire,
+};
 
 use crate::world::{ALL, connect, errno, list};
 
@@ -35,7 +37,13 @@ fn world(main: impl AsyncFnOnce(&World)) {
 fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&World)) {
     nine_net::rt::block_on(async |env| {
         let held = Arc::<Held>::default();
-        let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp), Arc::new(Unix), held.clone()];
+        let networks: Vec<Arc<dyn Network>> = vec![
+            Arc::new(Tcp),
+            Arc::new(Datagrams::udp(env.clock())),
+            Arc::new(Datagrams::il(env.clock())),
+            Arc::new(Unix),
+            held.clone(),
+        ];
         let (server, driver) = Net::new(networks, policy, nine_net::modules::modules(), env.clock(), most);
         let ended = Arc::new(AtomicUsize::new(0));
         let counted = ended.clone();
@@ -46,7 +54,7 @@ fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&World)) {
         let world = World { env, server: Arc::new(server), held };
         main(&world).await;
         let root = world.root().await;
-        for network in ["tcp", "unix", "held"] {
+        for network in ["tcp", "udp", "il", "unix", "held"] {
             until_gone(&root, network).await;
         }
         drop(root);
@@ -169,7 +177,7 @@ impl Transport for Held1 {
     }
 }
 
-impl Line for Held1 {
+impl Wire for Held1 {
     fn set(&mut self, _: Setting) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -234,7 +242,7 @@ fn a_call_is_made_taken_used_and_ended_in_every_dialect() {
     world(async |world| {
         for dialect in ALL {
             let root = world.root_in(dialect).await;
-            assert_eq!(list(&root).await, ["cs", "dns", "held", "tcp", "unix"]);
+            assert_eq!(list(&root).await, ["cs", "dns", "held", "il", "tcp", "udp", "unix"]);
             let (served, serving, connect) = announced(&root).await;
             assert!(shown(&serving, "status").await.starts_with("Listen "));
             let (ctl, dir) = made(&root, "tcp").await;
@@ -635,7 +643,7 @@ fn cs_says_what_to_open_and_what_to_write_there() {
                 assert_eq!(cs.read(5, 3).await.unwrap(), &answer[5..8]);
             }
             for (question, says) in [
-                ("snail!host!1", "unknown network snail: there are net, tcp, unix"),
+                ("snail!host!1", "unknown network snail: there are net, tcp, udp, il, unix"),
                 ("!sys=helix ip", "no network database"),
                 ("tcp!", "NETWORK!HOST!SERVICE"),
                 ("tcp!127.0.0.1!nothing", "unknown service nothing"),
@@ -728,5 +736,83 @@ fn what_was_written_arrives_though_the_writer_has_left_something_unread() {
             }
             assert_eq!(had, 200_000);
         }
+    });
+}
+
+#[test]
+fn il_carries_messages_in_order_and_says_who_does_not_answer() {
+    world(async |world| {
+        for dialect in ALL {
+            let net = client::Net::new(world.root_in(dialect).await);
+            let served = net.announce("il!127.0.0.1!0").await.unwrap();
+            let at = served.local().await.unwrap();
+            let here = net.dial(&format!("il!{at}")).await.unwrap();
+            let there = served.listen().await.unwrap().accept().await.unwrap();
+            assert_eq!(here.remote().await.unwrap(), at);
+            assert!(shown(&here.dir, "status").await.contains("\nil "), "its module has a line");
+            for n in 0..300_u32 {
+                here.data.write(0, &n.to_le_bytes()).await.unwrap();
+                if n % 3 == 0 {
+                    there.data.write(0, &n.to_le_bytes()).await.unwrap();
+                }
+            }
+            for n in 0..300_u32 {
+                assert_eq!(
+                    there.data.read(0, 100).await.unwrap(),
+                    &n.to_le_bytes()[..],
+                    "a read is a message"
+                );
+                if n % 3 == 0 {
+                    assert_eq!(here.data.read(0, 2).await.unwrap(), &n.to_le_bytes()[..2]);
+                    assert_eq!(here.data.read(0, 9).await.unwrap(), &n.to_le_bytes()[2..], "what was left");
+                }
+            }
+            assert!(here.data.write(0, &[0; 100_000]).await.is_err(), "more than a message");
+            here.data.write(0, b"the last").await.unwrap();
+            drop(here);
+            assert_eq!(there.data.read(0, 100).await.unwrap(), "the last");
+            assert_eq!(there.data.read(0, 100).await.unwrap(), "", "the end");
+        }
+    });
+}
+
+#[test]
+fn udp_carries_datagrams_by_calls_and_with_headers() {
+    world(async |world| {
+        let root = world.root_in(Dialect::U).await;
+        let net = client::Net::new(world.root().await);
+        let served = net.announce("udp!127.0.0.1!0").await.unwrap();
+        let at = served.local().await.unwrap();
+        let (one, two) =
+            (net.dial(&format!("udp!{at}")).await.unwrap(), net.dial(&format!("udp!{at}")).await.unwrap());
+        one.data.write(0, b"from one").await.unwrap();
+        let first = served.listen().await.unwrap().accept().await.unwrap();
+        two.data.write(0, b"from two, and more").await.unwrap();
+        let second = served.listen().await.unwrap().accept().await.unwrap();
+        assert_eq!(first.data.read(0, 100).await.unwrap(), "from one");
+        assert_eq!(second.data.read(0, 8).await.unwrap(), "from two");
+        two.data.write(0, b"again").await.unwrap();
+        assert_eq!(second.data.read(0, 100).await.unwrap(), "again", "the rest of a datagram has gone");
+        first.data.write(0, b"answer").await.unwrap();
+        assert_eq!(one.data.read(0, 100).await.unwrap(), "answer");
+
+        let (ctl, dir) = made(&root, "udp").await;
+        assert!(say(&ctl, "headers").await.is_err(), "not announced");
+        say(&ctl, "announce 127.0.0.1!0").await.unwrap();
+        let at = shown(&dir, "local").await;
+        say(&ctl, "headers").await.unwrap();
+        let data = dir.open("data", RDWR).await.unwrap();
+        let caller = net.dial(&format!("udp!{}", at.trim_end())).await.unwrap();
+        caller.data.write(0, b"hello").await.unwrap();
+        let came = data.read(0, 1000).await.unwrap();
+        assert_eq!(came.len(), 52 + 5);
+        assert_eq!(&came[52..], b"hello");
+        let port = u16::from_be_bytes([came[48], came[49]]);
+        // All of 127/8 is here: by which of them it came need not be said.
+        assert!(caller.local().await.unwrap().ends_with(&format!("!{port}")));
+        let mut back = came[..52].to_vec();
+        back.extend(b"hello yourself");
+        data.write(0, &back).await.unwrap();
+        assert_eq!(caller.data.read(0, 100).await.unwrap(), "hello yourself");
     });
 }

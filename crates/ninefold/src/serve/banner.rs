@@ -83,6 +83,9 @@ impl<'a> Place<'a> {
                 format!("ninefold ls --ca FILE 9p+tls://{shown}{}:{port}/", url_host(host))
             }
             Addr::Vsock { cid, port } => format!("ninefold ls vsock://{shown}{cid}:{port}/"),
+            Addr::Il { host, port } => {
+                format!("ninefold ls 'il!{}!{port}/'", if host == "*" { "HOST" } else { host })
+            }
         }
     }
 
@@ -100,7 +103,7 @@ impl<'a> Place<'a> {
                     "sudo mount -t 9p -o trans=tcp,port={port},version=9p2000.L,msize=1048576{aname} {host} /mnt"
                 ))
             }
-            Addr::Tls { .. } | Addr::Vsock { .. } => None,
+            Addr::Tls { .. } | Addr::Vsock { .. } | Addr::Il { .. } => None,
         }
     }
 }

@@ -20,7 +20,7 @@ use nine_mux::{As, Boxed, Dial, Kinds, Local, OWNER, Server, Spawn};
 use nine_net::modules::{Trace, TraceLog, modules};
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
-use nine_servers::net::{Network, Policy, Tcp, Unix};
+use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
 use nine_servers::{Disk, Net, Pipes, Posts, Ram};
 
 use super::console;
@@ -266,7 +266,12 @@ impl Servers {
                 text.parse().map_err(|why: String| anyhow!("{}: {why}", path.display()))?
             }
         };
-        let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp), Arc::new(Unix)];
+        let networks: Vec<Arc<dyn Network>> = vec![
+            Arc::new(Tcp),
+            Arc::new(Datagrams::udp(self.env.clock())),
+            Arc::new(Datagrams::il(self.env.clock())),
+            Arc::new(Unix),
+        ];
         let (net, driver) = Net::new(networks, policy, modules(), self.env.clock(), CONVERSATIONS);
         self.env.spawn(Box::pin(driver));
         Ok(self.owned(kind, Arc::new(net.owned_by(owns))))
