@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{join, try_join_all};
-use nine_io::server::{Answer, Core, Door, FileServer, Gate, Later, Node, Req, ReqId, Seat, Service, listen};
+use nine_io::server::{
+    Answer, Core, Door, Entrance, FileServer, Gate, Later, Node, Req, ReqId, Seat, Service, listen,
+};
 use nine_mux::script::{Alone, parse};
 use nine_mux::{As, Boxed, Dial, Kinds, Live, Local, MAIN, Mux, Owner, Server, Spawn};
 use nine_net::modules::modules;
@@ -106,7 +108,12 @@ async fn doors(
         let listener = Listener::bind(&Addr::Unix { path: socket.into() })?;
         let service = Service::new(server, Gate::default(), core.clone());
         let service = if converses { service.with_modules(pushed(env)) } else { service };
-        Ok(listen(env, Door { listener, tls: None, clients: CLIENTS }, service, seats))
+        Ok(listen(
+            env,
+            Door { listener: Entrance::Sockets(listener), tls: None, clients: CLIENTS },
+            service,
+            seats,
+        ))
     };
     let open = servers.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
     join(try_join_all(open), async { child::ready() }).await.0.map(drop)

@@ -395,7 +395,7 @@ fn octal(text: &str) -> Result<u32, String> {
 
 const AFTER: &str = "\
 Addresses: unix:/run/x.sock/dir/file  9p://[TOKEN@]HOST[:PORT]/file  9p+tls://HOST/file
-           tcp!HOST!PORT/file  tls!HOST!PORT/file  vsock!CID!PORT/file
+           tcp!HOST!PORT/file  tls!HOST!PORT/file  il!HOST!PORT/file  vsock!CID!PORT/file
 `:/file`, or /file where only a file of a server makes sense, is one of the default server:
 --server, else $NINEFOLD_SERVER, else the configuration, else the unix socket of `ninefold serve`.
 

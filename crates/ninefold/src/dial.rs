@@ -10,6 +10,7 @@ mod silence;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending};
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures_util::future::{Either, join, select};
 use nine_io::client::{Client, Ender, Error, File, Options};
+use nine_net::datagram;
 use nine_net::modules::{self, TlsClient};
 use nine_net::{Addr, ClientTls, Env, Fault, ModuleKind, Modules, Pushed, Socket, Transport, Trust, rt};
 use nine_proto::msg::MAXWELEM;
@@ -74,6 +76,18 @@ pub struct Sought {
 
 /// What walks to a place, and to the directory it is in, came to.
 type Walked = (Result<(File, Attr), Error>, Option<File>);
+
+/// Dials an address of il.
+pub async fn il(addr: &Addr, limit: Duration, env: &rt::Real) -> io::Result<datagram::Talk> {
+    let mut addr = addr.clone();
+    if let Addr::Il { host, .. } = &mut addr
+        && host.parse::<IpAddr>().is_err()
+        && let Some(ip) = rt::resolve(host).await?.first()
+    {
+        *host = ip.to_string();
+    }
+    datagram::dial(&addr, limit, env).await
+}
 
 impl Sessions {
     pub fn new(remote: Remote, env: rt::Real) -> Self {
@@ -171,6 +185,10 @@ impl Sessions {
         moved: Moved,
         want: Option<(&Place, GetMask)>,
     ) -> Result<(File, Option<Walked>)> {
+        if let Addr::Il { .. } = addr {
+            let talk = il(addr, HOUR, &self.env).await.map_err(failed(Step::Connect))?;
+            return self.attach(addr, Watched(talk, moved), self.options(addr, token), want).await;
+        }
         // The caller has the clock; this one only bounds what it cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
         let mut options = self.options(addr, token);

@@ -139,7 +139,8 @@ fn is_default(word: &OsStr) -> bool {
 fn address(word: &OsStr) -> Result<Option<Place>> {
     let bytes = word.as_bytes();
     let is_url = bytes.starts_with(b"unix:") || scheme(bytes).is_some();
-    let is_dial = [&b"tcp!"[..], b"tls!", b"unix!", b"vsock!"].iter().any(|net| bytes.starts_with(net));
+    let is_dial =
+        [&b"tcp!"[..], b"tls!", b"il!", b"unix!", b"vsock!"].iter().any(|net| bytes.starts_with(net));
     if !is_url && !is_dial {
         return Ok(None);
     }
@@ -221,6 +222,7 @@ mod tests {
             (b"a:b", "local", b"a:b"),
             (b"tcp!h!5/x\xff", "tcp!h!5", b"/x\xff"),
             (b"tcp!h!5", "tcp!h!5", b"/"),
+            (b"il!h!5/x", "il!h!5", b"/x"),
             (b"9p://h:5/a%20b", "tcp!h!5", b"/a b"),
             (b"9p://h:5/a%20b/%41\xff%zz", "tcp!h!5", b"/a b/A\xff%zz"),
             (b"9p+tls://h/x", "tls!h!5640", b"/x"),

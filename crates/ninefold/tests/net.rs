@@ -123,3 +123,33 @@ fn a_wrong_policy_ends_the_start() {
     let said = String::from_utf8(done.stderr).unwrap();
     assert!(!done.status.success() && said.contains("policy: line 1: write allow|deny"), "{said}");
 }
+
+#[test]
+fn files_are_served_and_reached_by_il() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("files")).unwrap();
+    let large: Vec<u8> = (0..500_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(dir.path().join("files/large"), &large).unwrap();
+    let unix = format!("unix!{}", dir.path().join("s").display());
+    let listens = ["--listen", &unix, "--listen", "il!127.0.0.1!0 -insecure"];
+    let served = Server::in_dir(dir, &[&["serve", "files"], &listens[..]].concat());
+    let addr = served.addr("il!");
+    assert!(
+        served.run(["cat", &format!("{addr}/large")]).stdout == large,
+        "what is read is not what is there"
+    );
+    let note = format!("{addr}/note");
+    let (output, mut input) = std::io::pipe().unwrap();
+    let mut write = served.client();
+    let mut write = write.args(["write", "--create", &note]).stdin(output).spawn().unwrap();
+    input.write_all(b"by il").unwrap();
+    drop(input);
+    assert!(write.wait().unwrap().success());
+    assert_eq!(std::fs::read(served.files().join("note")).unwrap(), b"by il");
+    // And beneath a mux.
+    let mux = serve(&format!("mount {addr} /n\n"), "1");
+    assert!(
+        mux.run(["cat", "/n/large"]).stdout == large,
+        "what is read by way of the mux is not what is there"
+    );
+}

@@ -11,10 +11,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use nine_net::{Env, Listener, Peer, Proof, ServerTls, Socket, Transport};
+use nine_net::{Addr, Env, Listener, Peer, Proof, ServerTls, Socket, Transport, datagram};
 use nine_proto::stream::{MAGIC, TOKEN};
 
 use super::stream::{Stream, TOKEN_TIME};
@@ -29,13 +29,60 @@ pub const GREETING: Duration = Duration::from_secs(30);
 
 /// Where clients come in.
 pub struct Door {
-    /// The socket.
-    pub listener: Listener,
+    /// What takes them in.
+    pub listener: Entrance,
     /// TLS on it, if any; its files are read again when they have changed.
     pub tls: Option<Tls>,
     /// The most clients at a time, over all doors. The last eighth is kept for those whom the transport itself proves
     /// (a unix socket's), so that strangers do not lock out the owner.
     pub clients: usize,
+}
+
+/// What takes connections in.
+pub enum Entrance {
+    /// Sockets, which any core may have.
+    Sockets(Listener),
+    /// Conversations of il: all are served by the core that listens.
+    Il(datagram::Listener),
+}
+
+/// Who has come in.
+enum Came {
+    Socket(Socket),
+    Il(Box<datagram::Talk>),
+}
+
+impl Entrance {
+    /// Listens on an address.
+    pub fn bind(addr: &Addr, env: &dyn Env) -> io::Result<Self> {
+        match addr {
+            Addr::Il { .. } => datagram::Listener::bind(addr, env).map(Self::Il),
+            _ => Listener::bind(addr).map(Self::Sockets),
+        }
+    }
+
+    /// Where it really listens: a port 0 has become the one chosen.
+    pub fn addr(&self) -> &Addr {
+        match self {
+            Self::Sockets(listener) => listener.addr(),
+            Self::Il(listener) => listener.addr(),
+        }
+    }
+
+    /// Whether only this machine can reach it.
+    pub fn local_only(&self) -> bool {
+        match self {
+            Self::Sockets(listener) => listener.local_only(),
+            Self::Il(listener) => listener.local_only(),
+        }
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>, env: &dyn Env) -> Poll<io::Result<Came>> {
+        match self {
+            Self::Sockets(listener) => listener.poll_accept(cx, env).map_ok(Came::Socket),
+            Self::Il(listener) => pin!(listener.accept()).poll(cx).map_ok(|talk| Came::Il(Box::new(talk))),
+        }
+    }
 }
 
 /// What all handshakes of a door share; held only to begin one.
@@ -64,8 +111,8 @@ pub async fn listen<E: Env + Clone>(
             service.core.leave(id);
             return Ok(());
         };
-        let socket = accepted?;
-        let proven = socket.peer().proof != Proof::None;
+        let came = accepted?;
+        let proven = matches!(&came, Came::Socket(socket) if socket.peer().proof != Proof::None);
         let places = if proven { door.clients } else { door.clients - door.clients / 8 };
         if service.core.guests() >= places {
             if !std::mem::replace(&mut full, true) {
@@ -74,6 +121,18 @@ pub async fn listen<E: Env + Clone>(
             continue;
         }
         full = false;
+        let socket = match came {
+            Came::Socket(socket) => socket,
+            Came::Il(talk) => {
+                let (env, guest) = (env.clone(), service.core.guest());
+                let service = service.clone();
+                env.clone().spawn(Box::pin(async move {
+                    service.welcome(env, talk).await;
+                    drop(guest);
+                }));
+                continue;
+            }
+        };
         let service = Service { seat: turn, ..service.clone() };
         let client = Client { guest: service.core.guest(), tls: door.tls.clone(), service };
         match turn.checked_sub(1) {

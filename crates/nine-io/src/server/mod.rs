@@ -31,7 +31,7 @@ pub use conn::{
 };
 pub use desk::ANAME as CONVERSATION;
 pub use gate::{Anonymous, Gate};
-pub use listen::{Door, GREETING, HANDSHAKE, Seat, Tls, listen};
+pub use listen::{Door, Entrance, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 pub use seen::ClientStatus;
 pub use stream::{

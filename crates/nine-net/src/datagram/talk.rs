@@ -114,7 +114,7 @@ impl Transport for Talk {
 ///
 /// # Panics
 /// Outside a runtime.
-pub async fn dial(addr: &Addr, limit: Duration, env: &dyn Env) -> io::Result<Talk> {
+pub async fn dial(addr: &Addr, limit: Duration, env: &impl Env) -> io::Result<Talk> {
     let to = place(addr)?;
     let here = match to {
         SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
@@ -197,5 +197,75 @@ impl Listener {
     /// The next call. An error is final. Dropping the future loses nothing.
     pub async fn accept(&self) -> io::Result<Talk> {
         self.announced.accept().await.map(Talk::new)
+    }
+}
+
+#[cfg(all(test, not(nine_loom)))]
+mod tests {
+    use super::*;
+    use crate::rt;
+    use crate::transport::testing::{close, read, write};
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn bytes_go_both_ways_over_udp_of_this_machine_and_the_end_comes_behind_them() {
+        rt::block_on(async |env| {
+            let listener = Listener::bind(&"il!127.0.0.1!0".parse().expect("valid"), &env).expect("bound");
+            assert!(listener.local_only() && !listener.addr().to_string().ends_with("!0"));
+            let mut here = dial(listener.addr(), LIMIT, &env).await.expect("answered");
+            let mut there = listener.accept().await.expect("a call");
+            assert!(here.peer().addr.starts_with("il!127.0.0.1!"), "{}", here.peer().addr);
+            // Larger than a message may be.
+            let sent: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
+            let (wrote, seen) = crate::transport::testing::join(
+                async {
+                    write(&mut here, &sent).await?;
+                    close(&mut here).await
+                },
+                async {
+                    let mut seen = Vec::new();
+                    loop {
+                        match read(&mut there).await.expect("read") {
+                            part if part.is_empty() => return seen,
+                            part => seen.extend(part),
+                        }
+                        if seen.len() == 300_000 {
+                            write(&mut there, b"all of it").await.expect("written");
+                        }
+                    }
+                },
+            )
+            .await;
+            wrote.expect("written");
+            assert!(seen == sent);
+            assert_eq!(read(&mut here).await.expect("read"), b"all of it");
+            assert_eq!(read(&mut here).await.expect("the end"), b"");
+            drop((here, there));
+        })
+        .expect("a runtime");
+    }
+
+    #[test]
+    fn where_nobody_listens_a_call_is_refused_or_fails_in_time() {
+        rt::block_on(async |env| {
+            let listener = Listener::bind(&"il!127.0.0.1!0".parse().expect("valid"), &env).expect("bound");
+            let Addr::Il { port, .. } = listener.addr() else { unreachable!("it is one") };
+            let (ours, driver) = Port::new(
+                Udp::bind(([127, 0, 0, 1], 0).into()).expect("bound"),
+                Kind::Il,
+                Limits::default(),
+                env.clock(),
+            );
+            env.spawn(Box::pin(async move {
+                drop(driver.await);
+            }));
+            let refused = ours.dial(([127, 0, 0, 1], *port).into(), 99).await;
+            assert!(refused.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused));
+            for wrong in ["il!*!1", "tcp!h!1"] {
+                assert!(dial(&wrong.parse().expect("valid"), LIMIT, &env).await.is_err(), "{wrong}");
+            }
+        })
+        .expect("a runtime");
     }
 }

@@ -4,9 +4,8 @@
 //! locked; so no byte goes to a request that nobody waits for. Calls are made and taken by the driver's task, bytes are
 //! carried by whoever asks. The lock of a conversation is taken before that of a table, never two of them.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -19,24 +18,15 @@ use nine_io::synth::{Ask, Handle, Opening, Visitor};
 use nine_net::lock::{Mutex, lock};
 use nine_net::{Conversation, Timer, Transport};
 use nine_proto::{Errno, Error, Result};
-use nine_stream::{Block, Chain};
 
+use super::carrier::{Carrier, poll_drain};
 use super::driver::{Bell, Job};
 use super::policy::Want;
-use super::stack::{Announced, Call, End, Later, Messages, Setting, Wire};
+use super::stack::{Announced, Call, End, Later, Setting};
 use super::{MODULES_MAX, Protocol, Shared, TEXT_MAX};
 
-/// Bytes of one read of a socket.
-const READ: usize = 256 << 10;
-/// Writes that go at once.
-const GATHER: usize = 16;
 /// For what was written to leave through the modules when everybody has closed.
 const LINGER: Duration = Duration::from_secs(10);
-
-thread_local! {
-    /// Where sockets are read to, before it is known how much there is.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// See the module.
 pub(super) struct Conv {
@@ -99,11 +89,6 @@ enum Phase {
 enum Begun {
     Call(Call),
     Announced(Box<dyn Announced>),
-}
-
-enum Carrier {
-    Bytes(Conversation<Box<dyn Wire>>),
-    Messages(Box<Messages>),
 }
 
 /// Bytes that the modules of a conversation may hold, of those that all may.
@@ -673,105 +658,6 @@ impl State {
     }
 }
 
-impl Carrier {
-    /// Writes some of what is asked for, of the first one what is behind `sent`: how many bytes.
-    fn poll_write(
-        &mut self,
-        cx: &mut Context<'_>,
-        asks: &VecDeque<Ask>,
-        sent: usize,
-    ) -> Poll<io::Result<usize>> {
-        let first = asks.front().map(|ask| ask.data.slice(sent..)).unwrap_or_default();
-        match self {
-            // An empty write says nothing to a connection.
-            Self::Bytes(_) if first.is_empty() => Poll::Ready(Ok(0)),
-            Self::Bytes(line) => {
-                let mut slices = [IoSlice::new(&[]); GATHER];
-                slices[0] = IoSlice::new(&first);
-                let rest = asks.iter().skip(1).take_while(|ask| !ask.data.is_empty());
-                let count =
-                    1 + slices[1..].iter_mut().zip(rest).map(|(s, ask)| *s = IoSlice::new(&ask.data)).count();
-                line.poll_write(cx, &slices[..count])
-            }
-            Self::Messages(messages) => messages.poll_write(cx, first),
-        }
-    }
-
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Bytes(line) => line.poll_flush(cx),
-            Self::Messages(_) => Poll::Ready(Ok(())),
-        }
-    }
-
-    /// What has come, at most so much. `None`: nothing more will.
-    fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Option<Bytes>>> {
-        match self {
-            Self::Bytes(line) => SCRATCH.with_borrow_mut(|scratch| {
-                scratch.resize(READ, 0);
-                let read = line.poll_read(cx, &mut scratch[..most.min(READ)]);
-                read.map_ok(|n| (n > 0).then(|| Bytes::copy_from_slice(&scratch[..n])))
-            }),
-            Self::Messages(messages) => messages.poll_read(cx, most),
-        }
-    }
-
-    fn status(&self) -> String {
-        match self {
-            Self::Bytes(line) => line.status(),
-            Self::Messages(messages) => {
-                let modules = messages.line.stream.modules();
-                let modules =
-                    modules.iter().map(|(name, says)| format!("{name} {says}").trim_end().to_owned() + "\n");
-                modules.collect()
-            }
-        }
-    }
-}
-
-impl Messages {
-    /// Puts one message.
-    fn poll_write(&mut self, cx: &mut Context<'_>, data: Bytes) -> Poll<io::Result<usize>> {
-        let (n, most) = (data.len(), self.line.largest());
-        if n > most {
-            let text = format!("a message has at most {most} bytes here");
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text)));
-        }
-        let chain = self.going.get_or_insert_with(|| {
-            let mut chain = Some(Chain::from(Block::from(data)));
-            chain.iter_mut().for_each(Chain::end_message);
-            chain
-        });
-        let put = std::task::ready!(self.putting.poll(cx, chain));
-        self.going = None;
-        Poll::Ready(put.map(|()| n).map_err(io::Error::other))
-    }
-
-    fn give_up(&mut self) {
-        self.going = None;
-        self.putting = self.line.stream.putting();
-    }
-
-    /// What is left of a message, or the next one.
-    fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Option<Bytes>>> {
-        let taken = std::task::ready!(self.reading.poll(cx, Some(most)));
-        let Some(mut chain) = taken.map_err(io::Error::other)? else { return Poll::Ready(Ok(None)) };
-        if self.cuts && !chain.ends_message() {
-            // The rest of a datagram is there already: it came as one.
-            while let Poll::Ready(Ok(Some(rest))) = self.reading.poll(cx, None)
-                && !rest.ends_message()
-            {}
-        }
-        let first = chain.pop();
-        if chain.is_empty() {
-            return Poll::Ready(Ok(first.map(Bytes::from)));
-        }
-        let whole: Vec<u8> =
-            first.iter().chain(chain.iter()).flat_map(|block| block.data()).copied().collect();
-        Poll::Ready(Ok(Some(whole.into())))
-    }
-}
-
 /// An open `ctl`, by whatever way.
 pub(super) struct Ctl {
     conv: Arc<Conv>,
@@ -854,24 +740,6 @@ impl Drop for Opened {
     fn drop(&mut self) {
         self.conv.closed();
     }
-}
-
-/// Reads what nobody has read before the close: TCP resets a connection that is given up with bytes unread, and the
-/// other end may lose what was written to it. Ready when there is none, or when the other end has closed, too.
-fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>, unread: &mut bool) -> Poll<()> {
-    SCRATCH.with_borrow_mut(|scratch| {
-        scratch.resize(READ, 0);
-        for _ in 0..GATHER {
-            match line.poll_read(cx, scratch) {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                Poll::Ready(Ok(_)) => *unread = true,
-                Poll::Pending => return if *unread { Poll::Pending } else { Poll::Ready(()) },
-            }
-        }
-        // Others have their turns, too.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
 }
 
 /// The one text that was written.

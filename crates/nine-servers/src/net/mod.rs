@@ -18,6 +18,7 @@
 //! A conversation is its opener's, and the server's owner's, and lives as long as one of its ctl, data and err is open.
 //! Numbers are not used again, so nobody comes upon another's.
 
+mod carrier;
 mod conv;
 mod datagrams;
 mod driver;

@@ -402,6 +402,10 @@ impl Dial for Reach {
     fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
         let (addr, remote, env) = (self.addr.clone(), self.remote.clone(), self.env);
         Box::pin(async move {
+            if let Addr::Il { .. } = addr {
+                let talk = dial::il(&addr, CONNECT, &env).await.map_err(|error| bare(&addr, error))?;
+                return Ok(Box::new(talk) as Box<dyn Transport>);
+            }
             let socket = Socket::connect(&addr, CONNECT).await.map_err(|error| bare(&addr, error))?;
             let Addr::Tls { host, .. } = &addr else {
                 return Ok(Box::new(socket) as Box<dyn Transport>);

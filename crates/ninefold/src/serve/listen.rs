@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, bail};
-use nine_io::server::{Anonymous, Door, Gate, Tls};
+use nine_io::server::{Anonymous, Door, Entrance, Gate, Tls};
 use nine_net::modules::{self, TlsServer, is_alone};
 use nine_net::{Addr, ClientAuth, DEEPEST, Env, Listener, Pushed, ServerTls, TlsFiles, rt};
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ fn open_one(
     listen: &Listen,
     token: &mut Option<Arc<str>>,
 ) -> Result<Open> {
-    let listener = match Listener::bind(&listen.addr) {
+    let listener = match Entrance::bind(&listen.addr, env) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && serving.listen.is_empty() => {
             return Err(anyhow::Error::new(e).context(
                 "another server is there already (`ninefold ls` shows its files); --listen ADDR serves elsewhere",
@@ -164,7 +164,7 @@ fn open_one(
         [] => data(listener.addr(), listen.streams)?,
         _ => (None, None),
     };
-    let data = data.map(|listener| Door { listener, tls: tls.clone(), clients });
+    let data = data.map(|listener| Door { listener: Entrance::Sockets(listener), tls: tls.clone(), clients });
     let begins = listen.push.clone().into();
     Ok(Open { door: Door { listener, tls, clients }, gate, certificates, streams, data, begins })
 }
