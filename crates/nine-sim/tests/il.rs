@@ -157,3 +157,192 @@ fn every_message_comes_once_in_order_whatever_the_network_does() {
         });
     }
 }
+
+#[test]
+fn a_canary_that_changes_a_message_is_caught() {
+    let caught = std::panic::catch_unwind(|| {
+        let world = World::new(1);
+        let env = world.env();
+        let weather = Weather { changed: 20, has_sums: true, ..Weather::default() };
+        let net = Datagrams::new(&world, weather);
+        world.run(async move {
+            let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
+            let announced = b.announce(PORT).expect("free");
+            let task = env.clone();
+            env.spawn(Box::pin(async move {
+                let line = announced.accept().await.expect("a call");
+                converse(task, 1, line, 100, (2, 1)).await;
+            }));
+            let line = a.dial(at(2), PORT).await.expect("answered");
+            converse(env.clone(), 1, line, 100, (1, 2)).await;
+        });
+    });
+    assert!(caught.is_err(), "changed messages were not noticed");
+}
+
+#[test]
+fn ten_thousand_conversations_share_a_port_and_each_has_its_own_messages() {
+    const COUNT: u32 = 10_000;
+    let world = World::new(3);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    world.run(async move {
+        let limits = Limits { calls: COUNT as usize, half: COUNT as usize, ..Limits::default() };
+        let (a, b) = (port(&env, &net, 1, limits), port(&env, &net, 2, limits));
+        let announced = b.announce(PORT).expect("free");
+        env.spawn(Box::pin(async move {
+            let mut lines = Vec::new();
+            let mut buf = [0; 8];
+            for _ in 0..COUNT {
+                let line = announced.accept().await.expect("a call");
+                let n = line.stream.read(&mut buf).await.expect("read");
+                line.stream.write(&buf[..n]).await.expect("written");
+                lines.push(line);
+            }
+        }));
+        let mut lines = Vec::new();
+        for n in 0..COUNT {
+            let line = a.dial(at(2), PORT).await.expect("answered");
+            line.stream.write(&n.to_be_bytes()).await.expect("written");
+            lines.push(line);
+        }
+        let mut buf = [0; 8];
+        for (n, line) in lines.iter().enumerate() {
+            assert!(matches!(line.stream.read(&mut buf).await, Ok(4)), "conversation {n}");
+            assert_eq!(buf[..4], (n as u32).to_be_bytes());
+        }
+        drop(lines);
+        assert!(a.dial(at(2), 1).await.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused));
+    });
+    // Closed conversations leave nothing behind: everybody comes to an end.
+    world.settle();
+    assert_eq!(world.tasks(), 0);
+}
+
+#[test]
+fn a_full_queue_of_calls_refuses_and_what_waits_in_it_is_accepted_later() {
+    let world = World::new(4);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    world.run(async move {
+        let limits = Limits { calls: 3, ..Limits::default() };
+        let (a, b) = (port(&env, &net, 1, limits), port(&env, &net, 2, limits));
+        let announced = b.announce(PORT).expect("free");
+        assert!(b.announce(PORT).is_err(), "it is announced already");
+        let mut lines = Vec::new();
+        for n in 0..5u8 {
+            match a.dial(at(2), PORT).await {
+                Ok(line) => {
+                    line.stream.write(&[n]).await.expect("written");
+                    lines.push(line);
+                }
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused),
+            }
+            // Its acknowledgement makes a call of it.
+            env.sleep_until(env.now() + Duration::from_millis(10)).await;
+        }
+        assert_eq!(lines.len(), 3);
+        for n in 0..3 {
+            let line = announced.accept().await.expect("a call");
+            let mut buf = [9; 4];
+            assert!(matches!(line.stream.read(&mut buf).await, Ok(1)));
+            assert_eq!(buf[0], n);
+        }
+        let line = a.dial(at(2), PORT).await.expect("there is room again");
+        drop((line, announced));
+        assert!(a.dial(at(2), PORT).await.is_err(), "nobody listens");
+    });
+}
+
+#[test]
+fn a_reader_that_stops_holds_up_nobody_else_and_loses_nothing() {
+    let world = World::new(5);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather { lost: 50, ..Weather::default() });
+    world.run(async move {
+        let limits = Limits { window: 64 << 10, ..Limits::default() };
+        let (a, b) = (port(&env, &net, 1, limits), port(&env, &net, 2, limits));
+        let announced = b.announce(PORT).expect("free");
+        let slow = a.dial(at(2), PORT).await.expect("answered");
+        slow.stream.write(b"slow").await.expect("written");
+        let slow_there = announced.accept().await.expect("a call");
+        let sent = Rc::new(Cell::new(0));
+        let counter = sent.clone();
+        env.spawn(Box::pin(async move {
+            for n in 0..2000 {
+                send(&slow, n, 7).await.expect("sent");
+                counter.set(n + 1);
+            }
+        }));
+        env.sleep_until(env.now() + Duration::from_secs(100)).await;
+        assert!((100..2000).contains(&sent.get()), "{}", sent.get());
+        let quick = a.dial(at(2), PORT).await.expect("answered");
+        quick.stream.write(b"quick").await.expect("written");
+        let quick_there = announced.accept().await.expect("a call");
+        let mut buf = vec![0; 2000];
+        assert!(matches!(quick_there.stream.read(&mut buf).await, Ok(5)));
+        assert!(matches!(slow_there.stream.read(&mut buf).await, Ok(4)));
+        let (seen, well) = judge(5, &slow_there, 7).await;
+        assert!(well && seen == 2000, "{seen}");
+    });
+}
+
+#[test]
+fn where_nothing_comes_through_any_more_both_ends_are_told_in_time() {
+    let world = World::new(6);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    world.run(async move {
+        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
+        let announced = b.announce(PORT).expect("free");
+        let here = a.dial(at(2), PORT).await.expect("answered");
+        here.stream.write(b"hello").await.expect("written");
+        let there = announced.accept().await.expect("a call");
+        let mut buf = [0; 8];
+        assert!(matches!(there.stream.read(&mut buf).await, Ok(5)));
+        net.change(|weather| weather.lost = 1);
+        for line in [&here, &there] {
+            let why = line.stream.read(&mut buf).await.expect_err("it is over");
+            assert_eq!(why.to_string(), "il: the peer does not answer");
+        }
+        assert!(env.now() < Duration::from_secs(320), "{:?}", env.now());
+        assert!(a.dial(at(2), PORT).await.is_err_and(|e| e.kind() == std::io::ErrorKind::TimedOut));
+    });
+}
+
+#[test]
+fn plain_datagrams_have_lines_for_their_senders_or_headers() {
+    let world = World::new(8);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    world.run(async move {
+        let plain = |n| {
+            let (port, driver) = Port::new(net.wire(at(n)), Kind::Plain, Limits::default(), env.clock());
+            env.spawn(Box::pin(async move {
+                drop(driver.await);
+            }));
+            port
+        };
+        let (a, b, c) = (plain(1), plain(2), plain(3));
+        let (to_b, to_c) = (a.connect(at(2)).expect("new"), a.connect(at(3)).expect("new"));
+        assert!(a.connect(at(2)).is_err(), "there is one");
+        assert_eq!((&*to_b.local, &*to_b.remote), ("10.0.0.1!999", "10.0.0.2!999"));
+        let announced = b.announce(0).expect("free");
+        to_b.stream.write(b"a call").await.expect("written");
+        let call = announced.accept().await.expect("a call");
+        let mut buf = [0; 100];
+        assert!(matches!(call.stream.read(&mut buf).await, Ok(6)));
+        call.stream.write(b"yes").await.expect("written");
+        assert!(matches!(to_b.stream.read(&mut buf).await, Ok(3)));
+
+        let headers = c.headers().expect("new");
+        to_c.stream.write(b"hello").await.expect("written");
+        assert!(matches!(headers.stream.read(&mut buf).await, Ok(57)));
+        assert_eq!(buf[..16], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1]);
+        assert_eq!(buf[28..32], [10, 0, 0, 3]);
+        assert_eq!(buf[48..57], *b"\x03\xe7\x03\xe7hello");
+        // What was written with the headers that came goes back.
+        headers.stream.write(&buf[..57]).await.expect("written");
+        assert!(matches!(to_c.stream.read(&mut buf).await, Ok(5)));
+    });
+}

@@ -79,6 +79,14 @@ struct Live {
 #[derive(Default)]
 struct Ready(Mutex<(Vec<u64>, Option<Waker>)>);
 
+/// The driver's timer: one waker for as long as it lives.
+impl Wake for Ready {
+    fn wake(self: Arc<Self>) {
+        let driver = lock(&self.0).1.take();
+        driver.into_iter().for_each(Waker::wake);
+    }
+}
+
 /// Says which line has something.
 struct LineWaker {
     id: u64,
@@ -435,7 +443,7 @@ impl<L: Link> Driver<L> {
     }
 
     /// Lets lines go on whose time has come, and waits for the next one's.
-    fn poll_timers(&mut self, cx: &mut Context<'_>) -> bool {
+    fn poll_timers(&mut self) -> bool {
         let now = self.shared.clock.now();
         for _ in 0..TURN {
             let Some((due, id)) = self.timers.first().copied().filter(|(due, _)| *due <= now) else { break };
@@ -460,11 +468,17 @@ impl<L: Link> Driver<L> {
         if next <= now {
             return true;
         }
+        // An earlier one stays: it is looked at again then, and deadlines mostly move away.
         let sleep = match &mut self.sleep {
-            Some((until, sleep)) if *until == next => sleep,
+            Some((until, sleep)) if *until <= next => sleep,
             other => &mut other.insert((next, self.shared.clock.sleep_until(next))).1,
         };
-        sleep.as_mut().poll(cx).is_ready()
+        let alarm = Waker::from(self.ready.clone());
+        let ready = sleep.as_mut().poll(&mut Context::from_waker(&alarm)).is_ready();
+        if ready {
+            self.sleep = None;
+        }
+        ready
     }
 
     fn is_over(&self) -> bool {
@@ -482,7 +496,7 @@ impl<L: Link> Future for Driver<L> {
         this.shared.table().driver = Some(cx.waker().clone());
         this.adopt_all();
         let mut more = this.poll_in(cx)?;
-        more |= this.poll_timers(cx);
+        more |= this.poll_timers();
         more |= this.poll_out(cx);
         if this.is_over() {
             return Poll::Ready(Ok(()));

@@ -592,7 +592,10 @@ impl Il {
         let Some(before) = self.queries.get_mut(n).map(std::mem::take).filter(|before| *before > 0) else {
             return;
         };
-        (self.timers.again, self.timers.tries) = (None, 0);
+        self.timers.again = None;
+        if !self.flight.is_empty() {
+            self.timers.tries = 0;
+        }
         if self.new {
             self.lose(|sent| sent.order < before);
         } else if let Some(sent) = self.flight.front_mut().filter(|sent| sent.order < before) {
