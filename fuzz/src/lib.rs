@@ -8,6 +8,7 @@
 
 mod client;
 mod control;
+mod il;
 mod modules;
 mod nonet;
 mod script;
@@ -34,11 +35,13 @@ pub const TARGETS: &[Target] = &[
     ("frame9p", frame9p, 1),
     ("zstd", zstd, 50),
     ("tls", tls, 200),
+    ("il", il, 4),
     ("nonet", nonet, 4),
 ];
 
 pub use client::client;
 pub use control::control;
+pub use il::il;
 pub use modules::{frame9p, tls, zstd};
 pub use nonet::nonet;
 pub use script::script;
