@@ -17,7 +17,7 @@ use nine_mux::{As, Boxed, Dial, Kinds, Live, Local, MAIN, Mux, Owner, Server, Sp
 use nine_net::modules::modules;
 use nine_net::{Addr, Env, Listener, Pushed, Socket, Transport, rt};
 use nine_proto::{Dialect, Errno, Numeric, Op};
-use nine_servers::net::{Net, Tcp};
+use nine_servers::net::{Datagrams, Net, Network, Tcp};
 use nine_servers::{Disk, DiskOptions, Ram};
 use rustix::process::geteuid;
 
@@ -57,7 +57,7 @@ fn trees(sockets: &[&OsStr], tree: impl Fn() -> Arc<dyn FileServer> + Sync) -> i
     })
 }
 
-/// Serves what a name space file says. Its servers are `ram:`, `net:` (TCP, whatever its address)
+/// Serves what a name space file says. Its servers are `ram:`, `net:` (TCP and il, whatever the address)
 /// and addresses of this machine.
 pub fn mux(script: &Path, socket: &Path, converses: bool) -> io::Result<()> {
     let text = std::fs::read_to_string(script)?;
@@ -151,7 +151,9 @@ impl Kinds for Servers {
 impl Servers {
     fn net(&self, word: &str) -> Result<Server, String> {
         let policy = "allow any *!*!*".parse()?;
-        let (net, driver) = Net::new(vec![Arc::new(Tcp)], policy, modules(), self.env.clock(), CONVERSATIONS);
+        let clock = self.env.clock();
+        let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp), Arc::new(Datagrams::il(clock.clone()))];
+        let (net, driver) = Net::new(networks, policy, modules(), clock, CONVERSATIONS);
         self.env.spawn(Box::pin(driver));
         let mut server = Local::told(word, Arc::new(net), Core::default());
         server.options.dialects = vec![Dialect::U];

@@ -25,7 +25,7 @@ use crate::turns::rate;
 pub(super) const READ: usize = 256 << 10;
 /// Reads of one file under way: one after the other, as a file of events is read, and several.
 const DEPTHS: [usize; 2] = [1, 4];
-/// The name space: TCP of the loopback.
+/// The name space.
 pub(super) const SPACE: &str = "mount ram: /\nmount net: /net\n";
 
 pub(super) fn measure(pace: &Pace, report: &mut Report) -> io::Result<()> {

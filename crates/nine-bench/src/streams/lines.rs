@@ -33,6 +33,8 @@ pub(super) enum Carrier<'f> {
     Tcp,
     /// TCP; the near end is a file of `/net`, through a mux.
     Files(&'f Files),
+    /// The same of il.
+    IlFiles(&'f Files),
     /// For round trips alone.
     Udp,
     /// Over UDP.
@@ -72,6 +74,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(20);
 /// Of the cards, by side.
 pub(super) const MACS: [Mac; 2] = [Mac([0x0a, 0, 0, 0, 0, 1]), Mac([0x0a, 0, 0, 0, 0, 2])];
+/// Bytes of a message of il that the box takes whole: a write of a file is one.
+const WHOLE: usize = 1400;
 /// The service that is called.
 const SERVICE: &str = "bench";
 
@@ -155,7 +159,7 @@ async fn answer(
                 socket.connect(from)?;
                 serve(&mut Datagrams(socket), job).await
             }
-            Carrier::Il => {
+            Carrier::Il | Carrier::IlFiles(_) => {
                 let addr = Addr::Il { host: at.ip().to_string(), port: 0 };
                 let listener = datagram::Listener::bind(&addr, &env)?;
                 let Addr::Il { port, .. } = *listener.addr() else { unreachable!("it is of il") };
@@ -200,7 +204,11 @@ async fn call(
         Carrier::Tcp | Carrier::TcpAt(_) => perform(&mut Plain::new(TcpStream::connect(to)?)?, job).await,
         Carrier::Files(Files { client, net }) => {
             let call = client.wait(net.dial(&format!("tcp!{}!{}", to.ip(), to.port())))?;
-            perform(&mut OfFiles(client, call), job).await
+            perform(&mut OfFiles(client, call, WRITE), job).await
+        }
+        Carrier::IlFiles(Files { client, net }) => {
+            let call = client.wait(net.dial(&format!("il!{}!{}", to.ip(), to.port())))?;
+            perform(&mut OfFiles(client, call, WHOLE), job).await
         }
         Carrier::Udp => {
             let socket = UdpSocket::bind(at)?;
@@ -362,7 +370,8 @@ impl<T: Transport> Wire for Ours<T> {
     }
 }
 
-struct OfFiles<'f>(&'f Client, Dialled);
+/// Whose writes have at most so many bytes.
+struct OfFiles<'f>(&'f Client, Dialled, usize);
 
 impl Wire for OfFiles<'_> {
     async fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -372,10 +381,13 @@ impl Wire for OfFiles<'_> {
     }
 
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self.0.wait(self.1.data.write(0, bytes))? as usize {
-            n if n == bytes.len() => Ok(()),
-            n => Err(io::Error::other(format!("a write of {} bytes took {n}", bytes.len()))),
+        for piece in bytes.chunks(self.2) {
+            match self.0.wait(self.1.data.write(0, piece))? as usize {
+                n if n == piece.len() => {}
+                n => return Err(io::Error::other(format!("a write of {} bytes took {n}", piece.len()))),
+            }
         }
+        Ok(())
     }
 }
 

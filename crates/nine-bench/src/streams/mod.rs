@@ -1,5 +1,6 @@
 //! `streams`: what modules and queues cost. Presotto's two programs, 64 KiB writes for throughput and one byte to and
-//! fro for latency, over our pipes and over those of the kernel, two threads each (*Multiprocessor Streams*, Table 1).
+//! fro for latency, over our pipes and over those of the kernel, two threads each (*Multiprocessor Streams*, Table 1);
+//! over networks (`links`: Tables 2 and 3); and through the files of `/net` (`gateway`).
 //!
 //! In: kinds of connections, each made anew for every turn. Out: rows and keys.
 
@@ -52,8 +53,10 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
         .notes
         .push(format!("{cores} processors; same core: both threads on one of them, cross: each on its own"));
     report.notes.push("every write is filled by its writer; the peer and the limit do the same work".into());
-    for (_, measure) in parts {
+    for (name, measure) in parts {
+        let begun = Instant::now();
         measure(&pace, &mut report)?;
+        eprintln!("  {name}: {:.0} s", begun.elapsed().as_secs_f64());
     }
     report.notes.push("Table 1 of the seed, the same programs:         MB/s      us".into());
     for (system, rate, trip) in TABLE_1 {
