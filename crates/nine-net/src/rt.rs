@@ -8,10 +8,10 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
-use std::task::Poll;
+use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, Rlimit};
@@ -122,11 +122,50 @@ pub fn block_on<R>(main: impl AsyncFnOnce(Real) -> R) -> io::Result<R> {
     Ok(runtime()?.block_on(main(Real)))
 }
 
-/// The addresses of a host, by the resolver of this machine, which may wait on a thread of its own.
+/// The addresses of a host, by the resolver of this machine, which waits on a thread of its own: [`LOOKUPS`] at once,
+/// those that nobody waits for any more among them, since no resolver can be stopped. Others wait their turn.
 pub async fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
-    let mut found: Vec<IpAddr> = tokio::net::lookup_host((host, 0)).await?.map(|at| at.ip()).collect();
+    let turn = poll_fn(|cx| Turn::poll(cx.waker())).await;
+    let host = host.to_owned();
+    let look_up = move || {
+        let _turn = turn;
+        (host, 0).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect())
+    };
+    let mut found: Vec<IpAddr> = tokio::task::spawn_blocking(look_up).await.map_err(io::Error::other)??;
     found.dedup();
     Ok(found)
+}
+
+/// Lookups of [`resolve`] at once: half of a core's helper threads are left to who dials by name.
+const LOOKUPS: usize = BLOCKING_THREADS / 2;
+
+/// The right to look something up.
+struct Turn;
+
+static TURNS: Mutex<(usize, Vec<Waker>)> = Mutex::new((LOOKUPS, Vec::new()));
+
+impl Turn {
+    fn poll(waker: &Waker) -> Poll<Self> {
+        let (free, waiting) = &mut *TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        if *free == 0 {
+            waiting.retain(|other| !other.will_wake(waker));
+            waiting.push(waker.clone());
+            return Poll::Pending;
+        }
+        *free -= 1;
+        Poll::Ready(Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let woken = {
+            let (free, waiting) = &mut *TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+            *free += 1;
+            std::mem::take(waiting)
+        };
+        woken.into_iter().for_each(Waker::wake);
+    }
 }
 
 /// Raises the limit of open descriptors as far as we may, and returns what it is now.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::Server;
 use nine_io::client::{Options, blocking};
-use nine_net::Addr;
+use nine_net::{Addr, Env};
 use nine_proto::{NOUID, OpenFlags};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -152,4 +152,95 @@ fn files_are_served_and_reached_by_il() {
         mux.run(["cat", "/n/large"]).stdout == large,
         "what is read by way of the mux is not what is there"
     );
+}
+
+#[test]
+#[ignore = "half a minute"]
+fn ten_thousand_conversations_are_open_at_once() {
+    const ALL: usize = 10_000;
+    let limit = nine_net::rt::raise_nofile().unwrap();
+    assert!(limit > ALL as u64 + 100, "this test wants {ALL} descriptors, and may have {limit}");
+    let server = serve("mount net: /net\n", "1");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("tcp!127.0.0.1!{}", listener.local_addr().unwrap().port());
+    let accepts = thread::spawn(move || {
+        let calls: Vec<_> = (0..ALL).map(|_| listener.accept().unwrap().0).collect();
+        // Each says its number in the order of the calls.
+        for (n, mut call) in calls.iter().enumerate() {
+            call.write_all(&(n as u32).to_le_bytes()).unwrap();
+        }
+        calls
+    });
+    let addr: Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
+    nine_net::rt::block_on(async |env| {
+        let socket = nine_net::Socket::connect(&addr, LIMIT).await.unwrap();
+        let (client, driver) = nine_io::client::Client::connect(socket, Options::default()).await.unwrap();
+        env.spawn(Box::pin(async { drop(driver.await) }));
+        let root = client.attach("", NOUID, "").await.unwrap();
+        let net = nine_io::client::Net::new(root.walk("net").await.unwrap());
+        let mut calls = Vec::new();
+        for _ in 0..ALL {
+            calls.push(net.dial(&to).await.unwrap());
+        }
+        let stats = root.open("net/tcp/stats", OpenFlags::READ).await.unwrap().read(0, 100).await.unwrap();
+        assert!(stats.starts_with(b"conversations 10000 of 20000\n"), "{stats:?}");
+        let mut numbers = Vec::new();
+        for call in &calls {
+            let number = call.data.read(0, 100).await.unwrap();
+            numbers.push(u32::from_le_bytes(number[..].try_into().unwrap()));
+        }
+        assert!(numbers.iter().copied().eq(0..ALL as u32), "each call has its own answer");
+    })
+    .unwrap();
+    drop(accepts.join().unwrap());
+}
+
+#[test]
+fn who_waits_for_what_does_not_come_holds_up_nobody() {
+    const ALL: usize = 600;
+    nine_net::rt::raise_nofile().unwrap();
+    let server = serve("mount net: /net\n", "1");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("tcp!127.0.0.1!{}", listener.local_addr().unwrap().port());
+    let accepts = thread::spawn(move || (0..ALL).map(|_| listener.accept().unwrap().0).collect::<Vec<_>>());
+    let addr: Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
+    nine_net::rt::block_on(async |env| {
+        let mut calls = Vec::new();
+        let mut roots = Vec::new();
+        for _ in 0..3 {
+            let socket = nine_net::Socket::connect(&addr, LIMIT).await.unwrap();
+            let (client, driver) =
+                nine_io::client::Client::connect(socket, Options::default()).await.unwrap();
+            env.spawn(Box::pin(async { drop(driver.await) }));
+            roots.push(client.attach("", NOUID, "").await.unwrap());
+            let net = nine_io::client::Net::new(roots.last().unwrap().walk("net").await.unwrap());
+            for _ in 0..ALL / 3 {
+                calls.push(net.dial(&to).await.unwrap());
+            }
+        }
+        let mut others = accepts.join().unwrap();
+        // Each has asked for much, and waits.
+        let mut reads: Vec<_> = calls.iter().map(|call| Box::pin(call.data.read(0, 128 << 10))).collect();
+        std::future::poll_fn(|cx| {
+            assert!(reads.iter_mut().all(|read| read.as_mut().poll(cx).is_pending()));
+            std::task::Poll::Ready(())
+        })
+        .await;
+        // What any of them can do goes on.
+        for call in [&calls[0], &calls[ALL / 2], &calls[ALL - 1]] {
+            assert!(!call.ctl.read(0, 10).await.unwrap().is_empty());
+        }
+        for at in [ALL - 1, ALL / 2, 7] {
+            others[at].write_all(b"come").unwrap();
+            assert_eq!(reads[at].as_mut().await.unwrap(), "come");
+        }
+        // Wherever it waits.
+        for (n, other) in others.iter_mut().enumerate().filter(|(n, _)| ![ALL - 1, ALL / 2, 7].contains(n)) {
+            other.write_all(&(n as u32).to_le_bytes()).unwrap();
+        }
+        for (n, read) in reads.iter_mut().enumerate().filter(|(n, _)| ![ALL - 1, ALL / 2, 7].contains(n)) {
+            assert_eq!(read.as_mut().await.unwrap(), &(n as u32).to_le_bytes()[..]);
+        }
+    })
+    .unwrap();
 }

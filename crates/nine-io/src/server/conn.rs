@@ -39,6 +39,8 @@ use crate::payload::Payload;
 
 /// Requests of one client that are not answered yet; at the limit its socket is not read.
 pub const OUTSTANDING: usize = 1024;
+/// The same of a connection from within this process: those of many clients come by it.
+pub const OUTSTANDING_OWN: usize = 16 << 10;
 /// Bytes that every connection may hold, whatever the others do: a message of the msize that Linux asks for, and some.
 pub const FLOOR: usize = 192 * 1024;
 /// Bytes that one connection may hold; at the limit its socket is not read. Above half of it reads are shortened to
@@ -417,7 +419,8 @@ impl Connection {
             let (load, ceiling) = (self.load(), self.ceiling());
             let room = if 2 * load > ceiling { 0 } else { ceiling - load };
             self.session.limit(&mut request, u32::try_from(room).unwrap_or(u32::MAX).max(SHORT));
-            let cost = self.session.cost(id).unwrap_or(CALL_COST);
+            // Of a client of this process its own client has been charged, and reads may wait for ever.
+            let cost = self.session.cost(id).filter(|_| !self.own).unwrap_or(CALL_COST);
             match self.ask(request, cost) {
                 Some(result) => self.respond(id, result),
                 None => {
@@ -682,9 +685,14 @@ impl Connection {
     }
 
     fn has_credit(&self) -> bool {
-        self.session.outstanding() < OUTSTANDING
-            && self.later < 2 * OUTSTANDING
+        self.session.outstanding() < self.most()
+            && self.later < 2 * self.most()
             && self.load() < self.ceiling()
+    }
+
+    /// Requests under way at once.
+    fn most(&self) -> usize {
+        if self.own { OUTSTANDING_OWN } else { OUTSTANDING }
     }
 
     /// Whether a message waits that may not be served now. What may end what is in the way is served in any case.
@@ -694,7 +702,7 @@ impl Connection {
         }
         match self.rx.front_type(self.session.msize()) {
             None => false,
-            Some(TFLUSH | TCLUNK | TVERSION) => self.session.outstanding() >= 2 * OUTSTANDING,
+            Some(TFLUSH | TCLUNK | TVERSION) => self.session.outstanding() >= 2 * self.most(),
             Some(_) => true,
         }
     }

@@ -127,16 +127,14 @@ impl Messages {
     }
 }
 
-/// Reads what nobody has read before the close: TCP resets a connection that is given up with bytes unread, and the
-/// other end may lose what was written to it. Ready when there is none, or when the other end has closed, too.
-pub(super) fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>, unread: &mut bool) -> Poll<()> {
+/// Reads what nobody reads any more, until the other end has closed: TCP resets a connection that is given up before
+/// that, and the other end may lose what was written to it.
+pub(super) fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>) -> Poll<()> {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(READ, 0);
         for _ in 0..GATHER {
-            match line.poll_read(cx, scratch) {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                Poll::Ready(Ok(_)) => *unread = true,
-                Poll::Pending => return if *unread { Poll::Pending } else { Poll::Ready(()) },
+            if let 0 = ready!(line.poll_read(cx, scratch)).unwrap_or(0) {
+                return Poll::Ready(());
             }
         }
         // Others have their turns, too.

@@ -5,6 +5,7 @@
 //! carried by whoever asks. The lock of a conversation is taken before that of a table, never two of them.
 
 use std::collections::VecDeque;
+use std::future::{Future as _, poll_fn};
 use std::io;
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -16,13 +17,13 @@ use bytes::Bytes;
 use nine_io::server::ReqId;
 use nine_io::synth::{Ask, Handle, Opening, Visitor};
 use nine_net::lock::{Mutex, lock};
-use nine_net::{Conversation, Timer, Transport};
+use nine_net::{Clock, Conversation, Timer, Transport};
 use nine_proto::{Errno, Error, Result};
 
 use super::carrier::{Carrier, poll_drain};
 use super::driver::{Bell, Job};
 use super::policy::Want;
-use super::stack::{Announced, Call, End, Later, Setting};
+use super::stack::{Announced, Call, End, Later, PATIENCE, Setting};
 use super::{MODULES_MAX, Protocol, Shared, TEXT_MAX};
 
 /// For what was written to leave through the modules when everybody has closed.
@@ -78,9 +79,9 @@ enum Phase {
     /// Everybody has closed, and not everything has left.
     Closing {
         carrier: Carrier,
-        late: Timer,
+        /// Made by the first turn.
+        late: Option<Timer>,
         closed: bool,
-        unread: bool,
     },
     Over,
 }
@@ -128,20 +129,24 @@ enum Said {
 }
 
 impl Conv {
-    /// A conversation in the making: nobody has it open.
-    pub(super) fn new(protocol: &Arc<Protocol>, number: u64, owner: Arc<Visitor>) -> Arc<Self> {
+    /// One whose maker has its ctl open; of a call that has been taken.
+    pub(super) fn new(
+        protocol: &Arc<Protocol>,
+        number: u64,
+        owner: Arc<Visitor>,
+        call: Option<Call>,
+    ) -> Arc<Self> {
+        let mut state = State::new();
+        if let Some(call) = call {
+            state.begin(Begun::Call(call), &protocol.shared);
+        }
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             number,
             owner,
             protocol: protocol.clone(),
             bell: Bell::new(me.clone(), &protocol.shared.queue),
-            state: Mutex::new(State::new()),
+            state: Mutex::new(state),
         })
-    }
-
-    /// The same for a call that has been taken.
-    pub(super) fn connect(&self, call: Call) {
-        lock(&self.state).begin(Begun::Call(call), &self.protocol.shared);
     }
 
     /// Whether this visitor may open its files.
@@ -226,21 +231,26 @@ impl Conv {
             return;
         }
         self.protocol.forget(self.number, &self.owner);
-        let gone = state.end(&mut done);
-        if let Phase::Connected { carrier: Carrier::Bytes(line), .. } = gone {
-            let late = self.protocol.shared.clock.sleep_until(self.protocol.shared.clock.now() + LINGER);
-            let carrier = Carrier::Bytes(line);
-            state.phase = Phase::Closing { carrier, late, closed: false, unread: false };
-            let waker = Waker::from(self.bell.clone());
-            let lingers = state.linger(&mut Context::from_waker(&waker)).is_pending();
-            if lingers && !self.protocol.shared.keep(self) {
-                state.phase = Phase::Over;
-            }
-        }
+        let gone = self.end(&mut state, &mut done);
         let called = mem::take(&mut state.called);
         drop(state);
-        drop(called);
+        drop((gone, called));
         self.answer(done);
+    }
+
+    /// It is over for those who have it open. What was written leaves, as long as there is room for such; what carried
+    /// it else is returned, to be dropped when nothing is locked.
+    fn end(self: &Arc<Self>, state: &mut State, done: &mut Done) -> Phase {
+        let gone = state.end(done);
+        let Phase::Connected { carrier: carrier @ Carrier::Bytes(_), .. } = gone else { return gone };
+        let closing = Phase::Closing { carrier, late: None, closed: false };
+        if !self.protocol.shared.keep(self) {
+            return closing;
+        }
+        state.phase = closing;
+        // Timers belong to the driver's core, as sockets do.
+        Waker::from(self.bell.clone()).wake();
+        Phase::Over
     }
 
     fn read(&self, ask: Ask) {
@@ -311,13 +321,17 @@ impl Conv {
     }
 
     /// Does what a text written to `ctl` says.
-    fn control(&self, ask: Ask) {
+    fn control(self: &Arc<Self>, ask: Ask) {
         let said = text(&ask).map(str::to_owned).and_then(|text| self.order(&text));
         match said {
             Ok(Order::Done) => ask.done(Ok(())),
             Err(error) => {
-                // For who speaks a dialect that has only numbers.
-                lock(&self.state).error = error.to_string();
+                // For who speaks a dialect that has only numbers. What a connection has is its own.
+                let mut state = lock(&self.state);
+                if !matches!(state.phase, Phase::Connected { .. }) {
+                    state.error = error.to_string();
+                }
+                drop(state);
                 ask.fail(error);
             }
             Ok(Order::Begin(begun, says)) => {
@@ -334,7 +348,7 @@ impl Conv {
         }
     }
 
-    fn order(&self, text: &str) -> Result<Order> {
+    fn order(self: &Arc<Self>, text: &str) -> Result<Order> {
         let words: Vec<&str> = text.split_whitespace().collect();
         let number = |what: &str, text: &str, most: u64| match text.parse::<u64>() {
             Ok(n) if n <= most => Ok(n),
@@ -347,20 +361,20 @@ impl Conv {
             ["announce", at] => Ok(self.begin(Want::Announce, at)),
             ["connect" | "announce"] => Err(Error::new(Errno::EINVAL, "an address is due: ADDRESS!PORT")),
             ["connect", ..] => Err(Error::new(Errno::EINVAL, "the local address cannot be chosen")),
-            ["hangup"] => {
-                self.with(|state, done| {
-                    // Whoever listens is told, and what carried it goes when nothing is locked.
-                    state.error = "hungup".into();
-                    state.end(done)
-                });
-                Ok(Order::Done)
-            }
-            // The network has taken the call already; who is not wanted is hung up on.
+            // The network has taken a call already; who is not wanted is hung up on.
             ["accept", ..] => Ok(Order::Done),
-            ["reject", ..] => {
-                self.with(|state, done| state.end(done));
+            ["hangup"] | ["reject", ..] => {
+                let mut done = Done::default();
+                let mut state = lock(&self.state);
+                let gone = self.end(&mut state, &mut done);
+                state.error = "hungup".into();
+                drop(state);
+                drop(gone);
+                self.answer(done);
                 Ok(Order::Done)
             }
+            // What Plan 9 programs ask for, and the kernel has its own mind about.
+            ["checksum" | "tcpporthogdefense", _] | ["ignoreadvice"] => Ok(Order::Done),
             ["headers"] => self.with(|state, _| state.headers(&self.protocol.shared)).map(|()| Order::Done),
             ["keepalive"] => set(Setting::Keepalive(Duration::from_secs(30))),
             ["keepalive", ms] => {
@@ -375,8 +389,10 @@ impl Conv {
     fn begin(&self, want: Want, text: &str) -> Order {
         let (protocol, who, text) = (self.protocol.clone(), self.owner.who.clone(), text.to_owned());
         let says = if want == Want::Dial { "Syn_sent" } else { "Announcing" };
-        let begun = Box::pin(async move {
+        let clock = protocol.shared.clock.clone();
+        let mut begun = Box::pin(async move {
             let network = &protocol.network;
+            protocol.shared.policy.check_name(&text)?;
             let places = network.resolve(&text, want == Want::Announce).await.map_err(failed)?;
             let mut last = Error::new(Errno::ENOENT, "can't translate address");
             for place in places {
@@ -395,6 +411,17 @@ impl Conv {
             }
             Err(last)
         });
+        // For all places that a name may mean together.
+        let mut late = None;
+        let begun = Box::pin(poll_fn(move |cx| {
+            let late = late.get_or_insert_with(|| clock.sleep_until(clock.now() + PATIENCE));
+            match begun.as_mut().poll(cx) {
+                Poll::Pending => {
+                    late.as_mut().poll(cx).map(|()| Err(Error::new(Errno::ETIMEDOUT, "connection timed out")))
+                }
+                done => done,
+            }
+        }));
         Order::Begin(begun, says)
     }
 }
@@ -428,7 +455,8 @@ impl Job for Conv {
         }
         state.accept(cx, &self.protocol, &mut done);
         state.carry(cx, &mut done);
-        let is_left = matches!(state.phase, Phase::Closing { .. }) && state.linger(cx).is_ready();
+        let is_left = matches!(state.phase, Phase::Closing { .. })
+            && state.linger(cx, &*self.protocol.shared.clock).is_ready();
         drop(state);
         if is_left {
             self.protocol.shared.let_go(self);
@@ -440,7 +468,7 @@ impl Job for Conv {
 impl State {
     fn new() -> Self {
         Self {
-            opens: Some(0),
+            opens: Some(1),
             phase: Phase::Idle,
             local: "::!0".into(),
             remote: "::!0".into(),
@@ -484,6 +512,9 @@ impl State {
         let gone = || Error::new(Errno::ECONNABORTED, "listen hungup");
         done.refused.extend(self.openings.drain(..).map(|opening| (opening, gone())));
         self.sent = 0;
+        if matches!(self.phase, Phase::Closing { .. }) {
+            return Phase::Over;
+        }
         match mem::replace(&mut self.phase, Phase::Over) {
             Phase::Asking { ask, .. } => {
                 done.asks.push((ask, Said::No(hungup())));
@@ -513,9 +544,7 @@ impl State {
                             return;
                         }
                         Poll::Ready(Ok(call)) => {
-                            let conv = protocol.made(opening.visitor.clone());
-                            conv.connect(call);
-                            Arc::new(Ctl::of_new(conv))
+                            Arc::new(Ctl::first(protocol.made(opening.visitor.clone(), Some(call))))
                         }
                     }
                 }
@@ -531,7 +560,7 @@ impl State {
                 let text = if error.is_empty() { "not connected" } else { error };
                 Said::No(Error::new(Errno::ENOTCONN, text))
             };
-            let over = matches!(self.phase, Phase::Over);
+            let over = matches!(self.phase, Phase::Over | Phase::Closing { .. });
             let read = || if over { Said::Read(Bytes::new()) } else { not(&self.error) };
             done.asks.extend(self.reads.drain(..).map(|ask| (ask, read())));
             done.asks.extend(self.writes.drain(..).map(|ask| (ask, not(&self.error))));
@@ -587,14 +616,15 @@ impl State {
     }
 
     /// Goes on with an end that everybody has closed: Ready when nothing is left of it.
-    fn linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Phase::Closing { carrier, late, closed, unread } = &mut self.phase else {
+    fn linger(&mut self, cx: &mut Context<'_>, clock: &dyn Clock) -> Poll<()> {
+        let Phase::Closing { carrier, late, closed } = &mut self.phase else {
             return Poll::Ready(());
         };
+        let late = late.get_or_insert_with(|| clock.sleep_until(clock.now() + LINGER));
         let left = match carrier {
             Carrier::Bytes(line) => {
                 *closed = *closed || line.poll_close(cx).is_ready();
-                *closed && poll_drain(line, cx, unread).is_ready()
+                *closed && poll_drain(line, cx).is_ready()
             }
             Carrier::Messages(_) => true,
         };
@@ -667,13 +697,13 @@ pub(super) struct Ctl {
 impl Ctl {
     pub(super) fn open(conv: Arc<Conv>) -> Result<Self> {
         conv.opened()?;
-        let number = conv.number.to_string().into();
-        Ok(Self { conv, number })
+        Ok(Self::first(conv))
     }
 
-    /// Of one that nobody has opened before.
-    pub(super) fn of_new(conv: Arc<Conv>) -> Self {
-        Self::open(conv).expect("nobody has closed it")
+    /// Of the one that has made it, and is counted.
+    pub(super) fn first(conv: Arc<Conv>) -> Self {
+        let number = conv.number.to_string().into();
+        Self { conv, number }
     }
 }
 
@@ -777,9 +807,18 @@ pub(super) fn failed(error: io::Error) -> Error {
 }
 
 fn plain(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".into(),
-        io::ErrorKind::TimedOut => "connection timed out".into(),
-        _ => error.to_string(),
-    }
+    use io::ErrorKind as Kind;
+    let text = match error.kind() {
+        Kind::ConnectionRefused => "connection refused",
+        Kind::TimedOut => "connection timed out",
+        Kind::ConnectionReset => "connection reset",
+        Kind::BrokenPipe => "i/o on hungup channel",
+        Kind::HostUnreachable => "host unreachable",
+        Kind::NetworkUnreachable => "network unreachable",
+        Kind::AddrInUse => "address in use",
+        Kind::AddrNotAvailable => "address not available",
+        Kind::PermissionDenied => "permission denied",
+        _ => return error.to_string(),
+    };
+    text.into()
 }

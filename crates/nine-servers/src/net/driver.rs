@@ -76,6 +76,11 @@ impl Queue {
         Poll::Ready(Some(bell))
     }
 
+    /// Whether [`Queue::end`] has been.
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.0).ended
+    }
+
     /// Nobody will ask for anything any more.
     pub(super) fn end(&self) {
         let mut rung = lock(&self.0);

@@ -74,6 +74,13 @@ struct Shared {
     lingering: Mutex<HashMap<usize, Arc<Conv>>>,
 }
 
+/// Who has conversations: the name and the number of an attach.
+type User = (Box<str>, Option<u32>);
+
+fn user(visitor: &Visitor) -> User {
+    (visitor.who.name.clone(), visitor.who.uid)
+}
+
 /// One network and its conversations.
 struct Protocol {
     network: Arc<dyn Network>,
@@ -88,12 +95,12 @@ struct Table {
     /// The number of the conversation that is made next.
     next: u64,
     convs: BTreeMap<u64, (Weak<Conv>, synth::Node)>,
-    /// How many each visitor has, by its address: they keep it.
-    had: HashMap<usize, usize>,
+    /// How many each user has.
+    had: HashMap<User, usize>,
 }
 
 impl Net {
-    /// These networks, each with at most `most` conversations at once, of which one attach may have half; `pushable`
+    /// These networks, each with at most `most` conversations at once, of which one user may have half; `pushable`
     /// are the modules that may be pushed on them. The driver is to be spawned where sockets shall be; without it
     /// nothing is ever dialled.
     pub fn new(
@@ -115,7 +122,7 @@ impl Net {
                 // Nobody can have flushed it: it is being served.
                 let _ = opening.opened(Query::new(&shared, &networks, finds));
             };
-            File::opened_later(open, |_| false)
+            File::opened_later(open, |_| false).event()
         };
         let root = Dir::new().file("cs", asks(query::cs)).file("dns", asks(query::dns));
         let root = networks.iter().fold(root, |root, network| {
@@ -135,9 +142,9 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
+        self.shared.queue.end();
         let lingering = std::mem::take(&mut *lock(&self.shared.lingering));
         drop(lingering);
-        self.shared.queue.end();
     }
 }
 
@@ -155,7 +162,7 @@ impl Shared {
     /// Keeps a conversation until it is over. Whether there is room.
     fn keep(&self, conv: &Arc<Conv>) -> bool {
         let mut lingering = lock(&self.lingering);
-        let has_room = lingering.len() < LINGERING;
+        let has_room = lingering.len() < LINGERING && !self.queue.is_over();
         if has_room {
             lingering.insert(Arc::as_ptr(conv).addr(), conv.clone());
         }
@@ -170,10 +177,10 @@ impl Shared {
 
 impl Protocol {
     /// Whether this visitor may have one more.
-    fn has_room(&self, visitor: &Arc<Visitor>) -> Result<()> {
+    fn has_room(&self, visitor: &Visitor) -> Result<()> {
         let table = lock(&self.table);
         let name = self.network.name();
-        let had = table.had.get(&Arc::as_ptr(visitor).addr()).copied().unwrap_or_default();
+        let had = table.had.get(&user(visitor)).copied().unwrap_or_default();
         match table.convs.len() < self.most && had < self.most.div_ceil(2) {
             true => Ok(()),
             false if had >= self.most.div_ceil(2) => {
@@ -187,22 +194,22 @@ impl Protocol {
         }
     }
 
-    /// A new conversation.
-    fn made(self: &Arc<Self>, owner: Arc<Visitor>) -> Arc<Conv> {
+    /// A new conversation, whose ctl is open.
+    fn made(self: &Arc<Self>, owner: Arc<Visitor>, call: Option<Call>) -> Arc<Conv> {
         let mut table = lock(&self.table);
         let number = table.next;
         table.next += 1;
-        *table.had.entry(Arc::as_ptr(&owner).addr()).or_default() += 1;
-        let conv = Conv::new(self, number, owner);
+        *table.had.entry(user(&owner)).or_default() += 1;
+        let conv = Conv::new(self, number, owner, call);
         table.convs.insert(number, (Arc::downgrade(&conv), conversation(&conv).into()));
         conv
     }
 
     /// A conversation that nobody has open any more.
-    fn forget(&self, number: u64, owner: &Arc<Visitor>) {
+    fn forget(&self, number: u64, owner: &Visitor) {
         let mut table = lock(&self.table);
         let gone = table.convs.remove(&number);
-        let owner = Arc::as_ptr(owner).addr();
+        let owner = user(owner);
         if let Some(had) = table.had.get_mut(&owner) {
             *had -= 1;
             if *had == 0 {
@@ -214,13 +221,18 @@ impl Protocol {
     }
 
     fn clone_conv(self: &Arc<Self>, opening: Opening) {
-        if let Err(error) = self.has_room(&opening.visitor) {
+        // Who may only read takes nobody's place.
+        let may = match opening.flags.writes() {
+            true => self.has_room(&opening.visitor),
+            false => Err(Error::new(Errno::EACCES, "clone is opened for reading and writing")),
+        };
+        if let Err(error) = may {
             return opening.fail(error);
         }
-        let conv = self.made(opening.visitor.clone());
+        let conv = self.made(opening.visitor.clone(), None);
         let number = conv.number.to_string();
         // Nobody can have flushed it: it is being served.
-        let _ = opening.becomes(&[&number, "ctl"], Arc::new(Ctl::of_new(conv)));
+        let _ = opening.becomes(&[&number, "ctl"], Arc::new(Ctl::first(conv)));
     }
 
     fn stats(&self) -> String {
@@ -257,7 +269,7 @@ fn conversation(conv: &Arc<Conv>) -> Dir {
         .file("data", File::opened(move |visitor, _| Ok(Box::new(Opened::data(data(visitor)?)?))).event())
         .file(
             "err",
-            File::opened(move |visitor, _| Ok(Box::new(Opened::error(error(visitor)?)?))).mode(0o444),
+            File::opened(move |visitor, _| Ok(Box::new(Opened::error(error(visitor)?)?))).mode(0o444).event(),
         )
         .file(
             "listen",

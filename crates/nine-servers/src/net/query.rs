@@ -29,6 +29,7 @@ const MOST: usize = 64;
 pub(super) struct Query {
     finds: Finds,
     networks: Arc<[Arc<dyn Network>]>,
+    shared: Arc<Shared>,
     bell: Arc<Bell>,
     state: Mutex<State>,
 }
@@ -41,10 +42,11 @@ struct State {
 }
 
 impl Query {
-    pub(super) fn new(shared: &Shared, networks: &Arc<[Arc<dyn Network>]>, finds: Finds) -> Arc<Self> {
+    pub(super) fn new(shared: &Arc<Shared>, networks: &Arc<[Arc<dyn Network>]>, finds: Finds) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             finds,
             networks: networks.clone(),
+            shared: shared.clone(),
             bell: Bell::new(me.clone(), &shared.queue),
             state: Mutex::default(),
         })
@@ -68,7 +70,14 @@ impl Handle for Query {
 
     fn write(&self, ask: Ask) {
         let question = match ask.text().map(|text| text.trim_end_matches(['\n', '\0'])) {
-            Ok(text) if text.len() <= TEXT_MAX => (self.finds)(&self.networks, text),
+            Ok(text) if text.len() <= TEXT_MAX => {
+                let host = text.split_once('!').map_or(text, |(_, rest)| rest);
+                let host = host.split(['!', ' ']).next().unwrap_or_default();
+                if let Err(error) = self.shared.policy.check_name(&format!("{host}!")) {
+                    return ask.fail(error);
+                }
+                (self.finds)(&self.networks, text)
+            }
             Ok(_) => return ask.fail(Error::new(Errno::EINVAL, "the question is too long")),
             Err(error) => return ask.fail(error),
         };

@@ -6,9 +6,10 @@
 use std::fmt;
 use std::future::{Future, ready};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -155,12 +156,8 @@ impl Network for Unix {
         "unix"
     }
 
-    fn resolve(&self, text: &str, _: bool) -> Later<io::Result<Vec<Place>>> {
-        let place = match text.parse() {
-            _ if !text.starts_with('/') => Err(bad("the path of a unix socket begins with /")),
-            Ok(path) => Ok(vec![Place::Path(path)]),
-        };
-        Box::pin(ready(place))
+    fn resolve(&self, text: &str, announces: bool) -> Later<io::Result<Vec<Place>>> {
+        Box::pin(ready(real(text, announces).map(|path| vec![Place::Path(path)])))
     }
 
     fn dial(&self, to: Place) -> Later<io::Result<Call>> {
@@ -170,6 +167,23 @@ impl Network for Unix {
     fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>> {
         announce(&at)
     }
+}
+
+/// Where a path really leads, so that a policy is asked about that.
+fn real(path: &str, announces: bool) -> io::Result<PathBuf> {
+    let path = Path::new(path);
+    if !path.is_absolute() {
+        return Err(bad("the path of a unix socket begins with /"));
+    }
+    let real = match (announces, path.parent(), path.file_name()) {
+        (true, Some(dir), Some(name)) => dir.canonicalize().map(|dir| dir.join(name)),
+        _ => path.canonicalize(),
+    };
+    // What is not there leads nowhere; whether it is, only who may dial it is told.
+    real.or_else(|_| match path.components().any(|part| part == Component::ParentDir) {
+        true => Err(bad("no way up in the path of a unix socket")),
+        false => Ok(path.components().collect()),
+    })
 }
 
 impl Wire for Socket {
@@ -208,13 +222,16 @@ impl Announced for Bound {
     }
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Call>> {
-        let accepted = std::task::ready!(self.0.poll_accept(cx, &rt::Real))?;
-        let mut call = call(accepted)?;
-        if let Addr::Unix { .. } = self.0.addr() {
-            // The kernel knows it by the name that it was made with.
-            call.local = self.local();
+        loop {
+            let accepted = std::task::ready!(self.0.poll_accept(cx, &rt::Real))?;
+            // Who has gone by now has no address any more, and is passed over.
+            let Ok(mut call) = call(accepted) else { continue };
+            if let Addr::Unix { .. } = self.0.addr() {
+                // The kernel knows it by the name that it was made with.
+                call.local = self.local();
+            }
+            return Poll::Ready(Ok(call));
         }
-        Poll::Ready(Ok(call))
     }
 }
 
@@ -285,7 +302,13 @@ pub(super) fn resolve_ip(
         if found.is_empty() {
             return Err(unknown_host(&host));
         }
-        Ok(found.into_iter().map(|ip| Place::Ip((ip, port).into())).collect())
+        // Linux takes "any address" for the loopback where it is dialled: it shall be judged as that.
+        let meant = |ip: IpAddr| match ip.to_canonical() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) if !announces => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) if !announces => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        Ok(found.into_iter().map(|ip| Place::Ip((meant(ip), port).into())).collect())
     })
 }
 
@@ -297,7 +320,8 @@ fn port(service: &str, protocol: &str) -> Option<u16> {
         return Some(*port);
     }
     let protocol = if protocol == "il" { "tcp" } else { protocol };
-    let services = std::fs::read_to_string("/etc/services").unwrap_or_default();
+    static SERVICES: OnceLock<String> = OnceLock::new();
+    let services = SERVICES.get_or_init(|| std::fs::read_to_string("/etc/services").unwrap_or_default());
     services.lines().find_map(|line| {
         let mut words = line.split('#').next()?.split_whitespace();
         let (name, number) = (words.next()?, words.next()?);

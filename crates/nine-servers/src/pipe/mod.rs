@@ -130,6 +130,7 @@ impl Shared {
         let mut table = lock(&self.table);
         if table.pipes.len() >= self.most {
             let text = format!("there are {} pipes, and no more may be", self.most);
+            drop(table);
             return opening.fail(Error::new(Errno::ENFILE, text));
         }
         let number = table.next;

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use nine_io::client::{self, Cancel, Client, File, Result};
 use nine_io::server::FileServer;
@@ -31,7 +32,8 @@ struct World {
 }
 
 fn world(main: impl AsyncFnOnce(&World)) {
-    limited(1000, Policy::default(), main);
+    // Names are looked up where more than the loopback may be reached.
+    limited(1000, "allow any *!loopback!*\nallow dial held!10.9.9.9!1".parse().unwrap(), main);
 }
 
 fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&World)) {
@@ -511,7 +513,8 @@ fn a_write_that_is_flushed_says_how_much_of_it_has_gone() {
 #[test]
 fn who_opens_clone_and_never_closes_takes_half_and_no_more() {
     limited(100, Policy::default(), async |world| {
-        let (greedy, other) = (world.root().await, world.root().await);
+        let as_user = async |uid| world.client(Dialect::L).await.attach("", uid, "").await.unwrap();
+        let (greedy, again, other) = (as_user(1000).await, as_user(1000).await, as_user(1001).await);
         let mut had = Vec::new();
         loop {
             match greedy.open("tcp/clone", RDWR).await {
@@ -524,13 +527,14 @@ fn who_opens_clone_and_never_closes_takes_half_and_no_more() {
         }
         assert_eq!(had.len(), 50);
         for _ in 0..10_000 - had.len() {
-            assert!(greedy.open("tcp/clone", RDWR).await.is_err());
+            assert!(again.open("tcp/clone", RDWR).await.is_err());
         }
+        assert_eq!(errno(other.open("tcp/clone", READ).await), Errno::EACCES, "who may only read");
         let (_ctl, dir) = made(&other, "tcp").await;
         assert_eq!(shown(&other, "tcp/stats").await, "conversations 51 of 100\nmade 51\n");
         drop(dir);
         had.clear();
-        drop(greedy);
+        drop((greedy, again));
         until_one(&other).await;
     });
 }
@@ -814,5 +818,112 @@ fn udp_carries_datagrams_by_calls_and_with_headers() {
         back.extend(b"hello yourself");
         data.write(0, &back).await.unwrap();
         assert_eq!(caller.data.read(0, 100).await.unwrap(), "hello yourself");
+    });
+}
+
+#[test]
+fn who_calls_and_resets_ends_nothing() {
+    world(async |world| {
+        let root = world.root().await;
+        let (_served, serving, connect) = announced(&root).await;
+        let to: SocketAddr = connect["connect ".len()..].replace('!', ":").parse().unwrap();
+        let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let callers: Vec<_> = (0..3)
+            .map(|_| {
+                let over = over.clone();
+                std::thread::spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        let Ok(call) = std::net::TcpStream::connect(to) else { continue };
+                        // Closed at once, and with a reset.
+                        let _ = rustix::net::sockopt::set_socket_linger(&call, Some(Duration::ZERO));
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..300 {
+            drop(serving.open("listen", RDWR).await.expect("it listens on"));
+        }
+        over.store(true, Ordering::Relaxed);
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        assert!(shown(&serving, "status").await.starts_with("Listen "));
+    });
+}
+
+#[test]
+fn hangup_sends_what_modules_hold() {
+    world(async |world| {
+        let root = world.root().await;
+        let (_served, serving, connect) = announced(&root).await;
+        let (ctl, dir) = made(&root, "tcp").await;
+        say(&ctl, &connect).await.unwrap();
+        let taken = serving.open("listen", RDWR).await.unwrap();
+        let other = root.walk(format!("tcp/{}", text(&taken).await).as_str()).await.unwrap();
+        say(&ctl, "push throttle 400K").await.unwrap();
+        let (a, b) = (dir.open("data", RDWR).await.unwrap(), other.open("data", RDWR).await.unwrap());
+        for _ in 0..3 {
+            a.write(0, &[7; 30_000]).await.unwrap();
+        }
+        say(&ctl, "hangup").await.unwrap();
+        assert!(a.write(0, b"more").await.is_err());
+        assert_eq!(a.read(0, 10).await.unwrap(), "");
+        drop((a, dir, ctl));
+        let mut had = 0;
+        loop {
+            match b.read(0, 50_000).await.unwrap().len() {
+                0 => break,
+                n => had += n,
+            }
+        }
+        assert_eq!(had, 90_000);
+    });
+}
+
+#[test]
+fn a_policy_is_asked_about_the_place_that_is_really_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    for name in ["app", "secret"] {
+        std::fs::create_dir(top.join(name)).unwrap();
+    }
+    let _secret = std::os::unix::net::UnixListener::bind(top.join("secret/s")).unwrap();
+    std::os::unix::fs::symlink("../secret/s", top.join("app/link")).unwrap();
+    let loopback = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = loopback.local_addr().unwrap().port();
+    let at = top.display();
+    for policy in [
+        format!(
+            "deny any unix!{at}/secret/*\nallow any unix!{at}/*\ndeny dial *!loopback!*\nallow dial tcp!*!*"
+        ),
+        format!("allow any unix!{at}/app/*\ndeny any *!127.0.0.0/8!*\ndeny any *!::1!*\nallow dial tcp!*!*"),
+        "deny any *!::ffff:127.0.0.0/104!*\ndeny any *!::1!*\nallow dial tcp!*!*".into(),
+        "deny any *!*!*\nallow any unix!*\nallow any tcp!*!*".into(),
+    ] {
+        limited(100, policy.parse().unwrap(), async |world| {
+            let root = world.root().await;
+            for path in ["secret/s", "secret//s", "./secret/s", "app/../secret/s", "app/link"] {
+                let (ctl, _) = made(&root, "unix").await;
+                let said = errno(say(&ctl, &format!("connect {at}/{path}")).await);
+                assert_eq!(said, Errno::EACCES, "{policy}: {path}");
+            }
+            for host in ["127.0.0.1", "0.0.0.0", "::", "::ffff:0.0.0.0", "::ffff:127.0.0.1"] {
+                let (ctl, _) = made(&root, "tcp").await;
+                let said = errno(say(&ctl, &format!("connect {host}!{port}")).await);
+                assert_eq!(said, Errno::EACCES, "{policy}: {host}");
+            }
+        });
+    }
+    // And where no more than the loopback may be reached no name goes out.
+    limited(100, Policy::default(), async |world| {
+        let root = world.root().await;
+        let (ctl, _) = made(&root, "tcp").await;
+        assert_eq!(errno(say(&ctl, "connect secret.example!80").await), Errno::EACCES);
+        for (file, question) in
+            [("cs", "tcp!secret.example!80"), ("cs", "secret.example"), ("dns", "secret.example ip")]
+        {
+            let file = root.open(file, RDWR).await.unwrap();
+            assert_eq!(errno(file.write(0, question.as_bytes()).await), Errno::EACCES, "{question}");
+        }
+        let cs = root.open("cs", RDWR).await.unwrap();
+        cs.write(0, b"tcp!localhost!80").await.unwrap();
     });
 }

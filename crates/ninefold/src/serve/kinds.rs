@@ -282,6 +282,8 @@ impl Servers {
         let mut server = Local::told(&kind.to_string(), server, self.core.clone());
         // .L has no room for the text of an error.
         server.options.dialects = vec![Dialect::U];
+        // Reads that wait for ever hold nothing here, and must not keep others out.
+        (server.options.calls, server.options.budget) = (WAITING, WAITING << 16);
         server
     }
 
@@ -430,6 +432,8 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
 const ROOT: u64 = 64 << 20;
 /// What stands before the name of a post.
 const POSTED: &str = "/srv/";
+/// Requests that wait at once at a server whose files wait.
+const WAITING: usize = 16 << 10;
 /// Conversations of one network at once.
 const CONVERSATIONS: usize = 20_000;
 /// Pipes of one server at once.
