@@ -10,7 +10,8 @@
 //! allow dial     unix!/run/app/*          # a path, or all that begin so
 //! ```
 //! The first line that fits decides; where none does the answer is no. Without a file `any *!loopback!*` is allowed,
-//! and nothing else: no unix sockets, and no names but `localhost` are looked up. Paths are judged where they really lead.
+//! and nothing else: no unix sockets, and no names but `localhost` are looked up. Paths are judged where they really
+//! lead.
 
 use std::fmt;
 use std::net::IpAddr;
