@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, Once, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,6 +20,7 @@ use tokio::runtime::{Builder, LocalRuntime};
 use tokio::signal::unix::{self, SignalKind};
 
 use crate::env::{Clock, Env, Task, Timer};
+use crate::sys;
 
 /// The world as this machine gives it. Timers and tasks need the runtime of [`run`] or [`block_on`] around
 /// them.
@@ -235,6 +236,8 @@ fn run_core<R>(core: Core, start: &Start, main: &impl AsyncFn(Core, Real) -> R) 
 }
 
 fn runtime() -> io::Result<LocalRuntime> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(sys::keep_freed);
     let all = sched_getaffinity(None);
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_blocking_threads(BLOCKING_THREADS);

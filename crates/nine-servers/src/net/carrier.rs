@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use nine_io::synth::Ask;
 use nine_net::{Conversation, Transport};
-use nine_stream::{Block, Chain};
+use nine_stream::{Block, Chain, Pool};
 
 use super::stack::{Messages, Wire};
 
@@ -17,9 +17,45 @@ const READ: usize = 256 << 10;
 /// Writes that go at once.
 const GATHER: usize = 16;
 
+/// Bytes of buffers that answers on their way may hold; beyond it they are copied.
+const POOL: usize = 64 << 20;
+
 thread_local! {
-    /// Where sockets are read to, before it is known how much there is.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// Where sockets are read to: a buffer that comes back when the answer has left.
+    static BUFFERS: (Pool, RefCell<Option<Block>>) = (Pool::new(POOL), RefCell::default());
+}
+
+/// Reads a connection once, at most so much. What fills a good part of a buffer goes in it, without a copy.
+fn poll_bytes(line: &mut impl Transport, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
+    BUFFERS.with(|(pool, spare)| {
+        let spared = spare.take().filter(|block| block.is_empty());
+        let mut block = match spared.or_else(|| pool.try_alloc(READ)) {
+            Some(block) => block,
+            None => return poll_copied(line, cx, most),
+        };
+        let Some(room) = block.room() else { return poll_copied(line, cx, most) };
+        let whole = room.len();
+        let most = most.min(whole);
+        let read = line.poll_read(cx, &mut room[..most]);
+        if let Poll::Ready(Ok(n)) = read
+            && n >= whole / 4
+        {
+            block.filled(n);
+            return Poll::Ready(Ok(block.into()));
+        }
+        let bytes =
+            read.map_ok(|n| block.room().map(|room| Bytes::copy_from_slice(&room[..n])).unwrap_or_default());
+        spare.replace(Some(block));
+        bytes
+    })
+}
+
+fn poll_copied(line: &mut impl Transport, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
+    let mut bytes = vec![0; most.min(READ / 4)];
+    line.poll_read(cx, &mut bytes).map_ok(|n| {
+        bytes.truncate(n);
+        bytes.into()
+    })
 }
 
 /// See the module.
@@ -62,11 +98,9 @@ impl Carrier {
     /// What has come, at most so much. `None`: nothing more will.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Option<Bytes>>> {
         match self {
-            Self::Bytes(line) => SCRATCH.with_borrow_mut(|scratch| {
-                scratch.resize(READ, 0);
-                let read = line.poll_read(cx, &mut scratch[..most.min(READ)]);
-                read.map_ok(|n| (n > 0).then(|| Bytes::copy_from_slice(&scratch[..n])))
-            }),
+            Self::Bytes(line) => {
+                poll_bytes(line, cx, most).map_ok(|bytes| Some(bytes).filter(|bytes| !bytes.is_empty()))
+            }
             Self::Messages(messages) => messages.poll_read(cx, most),
         }
     }
@@ -130,15 +164,13 @@ impl Messages {
 /// Reads what nobody reads any more, until the other end has closed: TCP resets a connection that is given up before
 /// that, and the other end may lose what was written to it.
 pub(super) fn poll_drain(line: &mut impl Transport, cx: &mut Context<'_>) -> Poll<()> {
-    SCRATCH.with_borrow_mut(|scratch| {
-        scratch.resize(READ, 0);
-        for _ in 0..GATHER {
-            if let 0 = ready!(line.poll_read(cx, scratch)).unwrap_or(0) {
-                return Poll::Ready(());
-            }
+    for _ in 0..GATHER {
+        if ready!(poll_bytes(line, cx, READ)).is_ok_and(|bytes| !bytes.is_empty()) {
+            continue;
         }
-        // Others have their turns, too.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
+        return Poll::Ready(());
+    }
+    // Others have their turns, too.
+    cx.waker().wake_by_ref();
+    Poll::Pending
 }

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -287,17 +287,18 @@ fn a_write_that_is_flushed_writes_nothing_and_lets_the_next_one_on() {
     });
 }
 
-/// Passes on what is put first when the request that waits beside the put is being flushed.
+/// Passes on what is put first when the request that waits beside the put has been given up.
 struct Meanwhile {
-    server: Arc<OnceLock<Weak<Pipes>>>,
     /// A put has begun.
     begun: Arc<AtomicBool>,
+    /// The other request is not wanted any more: its flush is on its way.
+    flushed: Arc<AtomicBool>,
 }
 
 impl Module for Meanwhile {
     fn put(&mut self, chain: Chain, next: &mut Next<'_, '_>) -> std::result::Result<(), Fault> {
         let first = !self.begun.swap(true, Ordering::AcqRel);
-        while first && self.server.get().unwrap().upgrade().unwrap().waiting() > 1 {
+        while first && !self.flushed.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
         next.put(chain);
@@ -307,17 +308,16 @@ impl Module for Meanwhile {
 
 #[test]
 fn a_read_that_is_flushed_while_another_core_writes_has_the_message_or_leaves_it() {
-    let (begun, known) = (Arc::<AtomicBool>::default(), Arc::<OnceLock<Weak<Pipes>>>::default());
-    let (in_module, of_module) = (begun.clone(), known.clone());
+    let (begun, flushed) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (in_module, of_reader) = (begun.clone(), flushed.clone());
     let kind = move |_: &str| {
-        let down = Meanwhile { server: of_module.clone(), begun: in_module.clone() };
+        let down = Meanwhile { begun: in_module.clone(), flushed: of_reader.clone() };
         Ok(Halves { up: Box::new(Pass), down: Box::new(down) })
     };
     let modules = nine_stream::Modules::default().with("meanwhile", kind);
     let (server, driver) = Pipes::new(modules, Arc::new(Hand::default()), 1);
     drop(driver);
     let server = Arc::new(server);
-    assert!(known.set(Arc::downgrade(&server)).is_ok());
     let (tell, told) = std::sync::mpsc::channel();
     let (go, goes) = std::sync::mpsc::channel();
     let writers = server.clone();
@@ -352,7 +352,10 @@ fn a_read_that_is_flushed_while_another_core_writes_has_the_message_or_leaves_it
             if begun.load(Ordering::Acquire) {
                 cancel.cancel();
             }
-            read.as_mut().poll(cx)
+            let read = read.as_mut().poll(cx);
+            // The turn before this one has sent it.
+            flushed.store(cancel.is_cancelled(), Ordering::Release);
+            read
         })
         .await;
         // It was written before the flush could be looked at.
