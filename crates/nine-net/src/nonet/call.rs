@@ -8,8 +8,9 @@ use nine_stream::{Block, Chain, Fault, Putting, Reading, Stream};
 use crate::ether::Mac;
 use crate::transport::{Peer, Proof, Transport};
 
-/// Bytes of a write that become a message: they fit one packet, for a message is sent again as a whole.
-const WRITE: usize = 1400;
+/// Bytes of a write that become a chain at once. Messages as long as may be: their numbers have 8 bits, and a packet
+/// that comes when its number is another message's is taken for that one's, so the numbers shall last.
+const WRITE: usize = 64 << 10;
 
 /// One end of a call. Its [`Stream`] has messages, with their borders, of at most
 /// [`MESSAGE_MAX`](super::MESSAGE_MAX) bytes: longer ones are cut. As a [`Transport`] it carries bytes. Dropped, it
