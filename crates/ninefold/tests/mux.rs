@@ -376,7 +376,7 @@ fn everything_that_is_wrong_with_a_file_is_told_at_once() {
     let lines = [
         "mount disk:a",
         "mont ram: /",
-        "mount net: /net",
+        "mount fish: /net",
         "",
         "listen tcp!*!x",
         "mount -C ram: /r",
@@ -389,7 +389,7 @@ fn everything_that_is_wrong_with_a_file_is_told_at_once() {
     for text in [
         "ninefold: serve: home.ns:1: `mount` with one word; write: mount [-abcdrP]",
         "home.ns:2: `mont` is not known",
-        "home.ns:3: `net:` is no kind of server; write disk:/PATH, ram:",
+        "home.ns:3: `fish:` is no kind of server; write disk:/PATH, ram:",
         "home.ns:5: tcp!*!x: the port `x` is not a number",
         "home.ns:6: -C (caching) is not there yet",
         "home.ns:7: `$NO` is set nowhere",
