@@ -431,6 +431,54 @@ fn a_full_queue_of_calls_lets_nobody_in_and_nobody_out() {
 }
 
 #[test]
+fn an_idle_call_stays_up_for_hours_and_ends_soon_when_the_other_end_dies() {
+    for seed in seeds(2) {
+        let world = World::new(seed);
+        let (env, wire) = (world.env(), wire(&world, Faults { lost: 3, ..BAD }));
+        world.run(async move {
+            let [caller, callee] = [1, 2].map(|n| plug(&env, &wire, n, Limits::default()));
+            let mut service = callee.announce("s").expect("free");
+            let (call, answer) =
+                futures_util::future::join(caller.dial(mac(2), "s", "u"), service.accept()).await;
+            let [call, answer] = [call.expect("answered"), answer.expect("called")];
+            env.sleep_until(5 * 3600 * SECOND).await;
+            call.stream().write(b"still here").await.expect("written");
+            assert_eq!(next(answer.stream()).await, Ok(Some(b"still here".to_vec())));
+            env.sleep_until(env.now() + SECOND).await;
+            held(&wire).faults.cut = true;
+            for end in [call, answer] {
+                let read = within(&env, 60 * SECOND, next(end.stream())).await.expect("it ends");
+                let why = read.expect_err("nobody is there").to_string();
+                assert!(why.contains("says nothing"), "{why}");
+            }
+            assert_eq!(caller.status() + &callee.status(), "");
+        });
+    }
+}
+
+#[test]
+fn who_gave_up_unheard_does_not_wait_to_be_accepted() {
+    let world = World::new(1);
+    let (env, wire) = (world.env(), wire(&world, Faults::default()));
+    world.run(async move {
+        let callee = plug(&env, &wire, 2, Limits { waiting: 2, ..Limits::default() });
+        let caller = plug(&env, &wire, 1, Limits::default());
+        let mut service = callee.announce("s").expect("free");
+        for user in ["a", "b"] {
+            assert!(within(&env, SECOND, caller.dial(mac(2), "s", user)).await.is_none());
+            // Its hang-up.
+            held(&wire).faults.cut = true;
+            env.sleep_until(env.now() + MS).await;
+            held(&wire).faults.cut = false;
+        }
+        env.sleep_until(env.now() + 25 * SECOND).await;
+        let (call, answer) =
+            futures_util::future::join(caller.dial(mac(2), "s", "d"), service.accept()).await;
+        assert_eq!((answer.expect("called").user(), call.is_ok()), ("d", true));
+    });
+}
+
+#[test]
 fn who_is_not_there_is_told_apart_from_who_refuses() {
     let world = World::new(1);
     let (env, wire) = (world.env(), wire(&world, Faults::default()));

@@ -34,8 +34,12 @@ const ACK_DELAY: Duration = Duration::from_millis(1);
 const ACKS: usize = 2;
 /// Acknowledged messages behind one that was not, which is sent again then.
 const OVERTAKEN: usize = 3;
-/// How often a message is sent again.
+/// How often a message, or a probe, is sent again.
 const TRIES: u32 = 100;
+/// How long in all.
+pub(super) const PATIENCE: Duration = RESEND_MAX.saturating_mul(TRIES);
+/// After so long a silence the other end is asked whether it is there.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
 /// How often a hang-up is said.
 const HANGUPS: u32 = 10;
 const SILENT: &str = "the other end says nothing any more";
@@ -80,7 +84,7 @@ pub struct Nonet {
     window: usize,
     /// Messages of `out` that are acknowledged.
     overtaking: usize,
-    /// When the first message, or a hang-up, is sent again.
+    /// When the first message or a hang-up is sent again, or, where nothing is under way, a probe.
     due: Duration,
     /// How often it was, since the other end was heard.
     tries: u32,
@@ -153,6 +157,7 @@ impl Nonet {
     /// The callee's end: the call was accepted.
     pub fn answer(medium: Medium, circuit: u32, now: Duration) -> Self {
         let mut answer = Self::new(medium, circuit, 2);
+        answer.due = now + SILENCE;
         answer.acknowledge(1, now, true);
         answer
     }
@@ -315,6 +320,9 @@ impl Nonet {
             self.tries = 0;
         }
         self.handle_ack(now, head.ack);
+        if self.is_idle() {
+            self.due = now + SILENCE;
+        }
         if head.flags & HANGUP != 0 && head.remain == 0 {
             self.handle_hangup(head);
         } else if head.mid.wrapping_sub(self.expected as u8) < MESSAGES as u8 {
@@ -490,10 +498,10 @@ impl Nonet {
             self.farewell = false;
             return Some(self.control(HANGUP));
         }
+        self.check_time(now);
         if self.over.is_some() {
             return None;
         }
-        self.check_time(now);
         if let Some(at) = self.again {
             return Some(self.part(now, 0, at, true));
         }
@@ -509,8 +517,13 @@ impl Nonet {
             }
             return Some(self.control(0));
         }
-        if self.is_hanging_up() && self.over.is_none() && (self.hangups == 0 || self.due <= now) {
+        if self.is_hanging_up() && (self.hangups == 0 || self.due <= now) {
             return Some(self.say_hangup(now));
+        }
+        if self.is_idle() && self.due <= now {
+            self.tries += 1;
+            self.due = now + RESEND_MAX;
+            return Some(self.control(ACKME));
         }
         None
     }
@@ -522,8 +535,9 @@ impl Nonet {
         }
         let acks = (!self.acks.is_empty() && !self.is_withholding()).then_some(self.ack_due);
         let first = self.out.front().is_some_and(|out| out.sent.is_some());
-        let resend = first && self.again.is_none() || self.is_hanging_up() && self.hangups > 0;
-        acks.into_iter().chain(resend.then_some(self.due)).min()
+        let is_due =
+            first && self.again.is_none() || self.is_hanging_up() && self.hangups > 0 || self.is_idle();
+        acks.into_iter().chain(is_due.then_some(self.due)).min()
     }
 
     /// Everything was said, and the other end is to know.
@@ -531,8 +545,16 @@ impl Nonet {
         self.closing && self.out.is_empty()
     }
 
+    /// Nothing is under way, nor will it be until somebody has something to say.
+    fn is_idle(&self) -> bool {
+        self.out.is_empty() && !self.is_closing()
+    }
+
     /// What is to be sent again, or given up.
     fn check_time(&mut self, now: Duration) {
+        if self.is_idle() && self.tries == TRIES && self.due <= now {
+            return self.end(Err(Fault::new(SILENT)));
+        }
         if self.is_hanging_up() && self.hangups == HANGUPS && self.due <= now {
             // All that we have said was heard; whether we have heard all nobody knows.
             self.end(Err(Fault::new(SILENT)));
@@ -599,7 +621,8 @@ impl Nonet {
         self.acked = self.acks.pop_front().unwrap_or(self.acked);
     }
 
-    /// A packet without data. Its number is one that has come; that of a hang-up is the next one.
+    /// A packet without data. Its number is one that has come, so that with ACKME it is acknowledged and no more: a
+    /// probe; that of a hang-up is the next one.
     fn control(&self, flags: u8) -> Vec<u8> {
         let next = self.first + self.out.len() as u64;
         let mid = if flags & HANGUP != 0 { next } else { self.first - 1 };

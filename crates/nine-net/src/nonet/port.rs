@@ -17,7 +17,7 @@ use std::time::Duration;
 use nine_stream::{Block, Device, Fault, Limit, Make, Pool, Reading, Stream};
 
 use super::call::Call;
-use super::machine::{Nonet, WITHHELD};
+use super::machine::{Nonet, PATIENCE, WITHHELD};
 use super::module::halves;
 use super::packet::{HANGUP, Header, Medium, NEWCALL, SERVICE, circuit, reset};
 use crate::env::{Clock, Timer};
@@ -124,6 +124,15 @@ struct Service {
 struct Waiting {
     key: Key,
     user: String,
+    /// When it asked last.
+    heard: Duration,
+}
+
+impl Service {
+    /// Forgets who has given up, unheard.
+    fn expire(&mut self, now: Duration) {
+        self.waiting.retain(|call| now < call.heard + PATIENCE);
+    }
 }
 
 /// Calls that have something to send.
@@ -341,7 +350,8 @@ impl Announced {
             return Poll::Ready(Err(fault.clone()));
         }
         let Some(service) = state.services.get_mut(&self.service) else { return Poll::Ready(Err(gone())) };
-        let Some(Waiting { key, user }) = service.waiting.pop_front() else {
+        service.expire(shared.clock.now());
+        let Some(Waiting { key, user, .. }) = service.waiting.pop_front() else {
             service.accepts = Some(cx.waker().clone());
             return Poll::Pending;
         };
@@ -461,9 +471,12 @@ impl<L: Link> Driver<L> {
                 Some((service, user)) => {
                     let is_full = state.calls.len() >= self.shared.limits.calls;
                     if let Some(service) = state.services.get_mut(service) {
-                        let is_there = service.waiting.iter().any(|call| call.key == key);
-                        if !is_full && !is_there && service.waiting.len() < self.shared.limits.waiting {
-                            service.waiting.push_back(Waiting { key, user: user.into() });
+                        let heard = self.shared.clock.now();
+                        service.expire(heard);
+                        if let Some(known) = service.waiting.iter_mut().find(|call| call.key == key) {
+                            known.heard = heard;
+                        } else if !is_full && service.waiting.len() < self.shared.limits.waiting {
+                            service.waiting.push_back(Waiting { key, user: user.into(), heard });
                             let accepts = service.accepts.take();
                             drop(state);
                             accepts.into_iter().for_each(Waker::wake);

@@ -52,8 +52,9 @@ impl Pair {
         }
     }
 
+    /// Until nothing is under way; shorter than the silence after which somebody asks.
     fn run(&mut self) {
-        self.run_until(self.now + Duration::from_secs(300), |_, packet| vec![packet]);
+        self.run_until(self.now + SILENCE / 2, |_, packet| vec![packet]);
     }
 
     fn send(&mut self, from: usize, data: &[u8]) {
@@ -212,14 +213,88 @@ fn who_hears_nothing_gives_up_after_a_hundred_times() {
     pair.run();
     pair.send(0, b"into the dark");
     let mut n = 0;
-    pair.run_until(Duration::from_secs(100), |from, packet| {
+    pair.run_until(Duration::from_secs(26), |from, _| {
         n += usize::from(from == 0);
-        assert!(from == 0 || packet.is_empty(), "nobody speaks at the other end");
         vec![]
     });
     assert_eq!(n, 101);
     assert!(matches!(pair.ends[0].result(), Some(Err(why)) if why.to_string().contains("says nothing")));
-    assert!(pair.now < Duration::from_secs(26) && pair.ends[0].deadline().is_none());
+    assert!(pair.ends[0].deadline().is_none());
+}
+
+#[test]
+fn who_has_nothing_to_say_and_hears_nothing_ends_after_35_s() {
+    let mut accepted = Nonet::answer(MEDIUM, 5, Duration::ZERO);
+    let mut pair = Pair::new();
+    pair.run();
+    let [dialled, other] = &mut pair.ends;
+    for (end, mid, start) in
+        [(&mut accepted, 0, Duration::ZERO), (dialled, 1, pair.now), (other, 0, pair.now)]
+    {
+        assert!(end.result().is_none());
+        let mut times = Vec::new();
+        while let Some(now) = end.deadline() {
+            while let Some(packet) = end.poll_packet(now) {
+                let probe = head(&packet);
+                if probe.flags != 0 {
+                    assert_eq!((probe.flags, probe.mid, probe.remain), (ACKME, mid, 0));
+                    times.push((now - start).as_millis());
+                }
+            }
+        }
+        assert_eq!(times.len(), 100);
+        // Where something was said, the silence began some 100 us before.
+        assert!(
+            times.iter().zip(0..).all(|(time, n)| (10_000 + 250 * n - 1..=10_000 + 250 * n).contains(time))
+        );
+        let why = end.result().expect("over").clone().expect_err("nobody is there");
+        assert!(why.to_string().contains("says nothing"), "{why}");
+    }
+}
+
+#[test]
+fn an_idle_pair_stays_up_for_ever_on_a_wire_that_loses() {
+    for lost in [0, 40] {
+        let mut pair = Pair::new();
+        pair.run();
+        let before = pair.sent;
+        let mut chance = 1u32;
+        pair.run_until(Duration::from_secs(48 * 3600), |_, packet| {
+            chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if (chance >> 16) % 100 < lost { vec![] } else { vec![packet] }
+        });
+        assert!(pair.ends.iter().all(|end| end.result().is_none()), "{lost} % are lost");
+        if lost == 0 {
+            let each = 48 * 360;
+            let sent = pair.sent[0] + pair.sent[1] - before[0] - before[1];
+            assert!((each..=4 * each).contains(&sent), "{sent} in 10 s times {each}");
+        }
+        pair.send(0, b"still here");
+        pair.send(1, b"so am I");
+        pair.run();
+        assert_eq!(pair.came, [vec![b"so am I".to_vec()], vec![b"still here".to_vec()]]);
+    }
+}
+
+#[test]
+fn probes_are_answered_by_slow_readers_and_refused_by_who_has_forgotten() {
+    let mut pair = Pair::new();
+    pair.run();
+    pair.reads[1] = false;
+    for _ in 0..4 {
+        pair.send(0, &bytes(4000));
+    }
+    pair.run();
+    assert!(pair.ends[1].is_withholding());
+    pair.run_until(Duration::from_secs(600), |_, packet| vec![packet]);
+    assert!(pair.ends.iter().all(|end| end.result().is_none()));
+    pair.reads[1] = true;
+    pair.run();
+    assert!(pair.ends[0].is_settled());
+    let now = pair.ends[0].deadline().expect("it will ask");
+    let probe = pair.ends[0].poll_packet(now).expect("a probe");
+    pair.ends[0].handle(now, &reset(&probe, 46).expect("an answer"));
+    assert!(matches!(pair.ends[0].result(), Some(Err(why)) if why.to_string().contains("knows nothing")));
 }
 
 #[test]
@@ -345,13 +420,15 @@ fn a_hangup_is_said_ten_times_and_then_it_is_over() {
     pair.run();
     pair.ends[0].close();
     let mut n = 0;
-    pair.run_until(Duration::from_secs(60), |_, _| {
+    pair.run_until(Duration::from_secs(3), |_, _| {
         n += 1;
         vec![]
     });
     assert_eq!(n, 10);
     assert!(matches!(pair.ends[0].result(), Some(Err(why)) if why.to_string() == SILENT));
-    assert!(pair.now < Duration::from_secs(3));
+    // Who has heard none of them comes to its end as well.
+    pair.run_until(Duration::from_secs(60), |_, _| vec![]);
+    assert!(matches!(pair.ends[1].result(), Some(Err(why)) if why.to_string() == SILENT));
 }
 
 #[test]
