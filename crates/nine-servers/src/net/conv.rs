@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::future::{Future as _, poll_fn};
 use std::io;
 use std::mem;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -23,7 +22,9 @@ use nine_proto::{Errno, Error, Result};
 use super::carrier::{Carrier, poll_drain};
 use super::driver::{Bell, Job};
 use super::policy::Want;
-use super::stack::{Announced, Call, End, Later, PATIENCE, Setting};
+use super::quote;
+use super::share::{Lack, Share, User};
+use super::stack::{Announced, Call, End, Later, PATIENCE, Place, Setting};
 use super::{MODULES_MAX, Protocol, Shared, TEXT_MAX};
 
 /// For what was written to leave through the modules when everybody has closed.
@@ -32,7 +33,8 @@ const LINGER: Duration = Duration::from_secs(10);
 /// See the module.
 pub(super) struct Conv {
     pub(super) number: u64,
-    pub(super) owner: Arc<Visitor>,
+    owner: Arc<Visitor>,
+    pub(super) user: User,
     protocol: Arc<Protocol>,
     bell: Arc<Bell>,
     state: Mutex<State>,
@@ -54,10 +56,10 @@ struct State {
     held: bool,
     /// Opens of `listen` that wait.
     openings: VecDeque<Opening>,
-    /// Calls that came for an open which was flushed then.
-    called: VecDeque<Arc<Ctl>>,
     /// What the modules may hold.
-    modules: Vec<Charge>,
+    modules: Vec<Share>,
+    /// What `bind` said.
+    bound: Option<String>,
     /// Bytes read and written.
     moved: [u64; 2],
 }
@@ -92,25 +94,6 @@ enum Begun {
     Announced(Box<dyn Announced>),
 }
 
-/// Bytes that the modules of a conversation may hold, of those that all may.
-struct Charge(Arc<Shared>, usize);
-
-impl Charge {
-    fn new(shared: &Arc<Shared>, bytes: usize) -> Result<Self> {
-        let charge = Self(shared.clone(), bytes);
-        if shared.modules.fetch_add(bytes, Ordering::Relaxed) + bytes > MODULES_MAX {
-            return Err(Error::new(Errno::ENOMEM, "the modules of all conversations hold what they may"));
-        }
-        Ok(charge)
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.0.modules.fetch_sub(self.1, Ordering::Relaxed);
-    }
-}
-
 /// Answers that are given when nothing is locked.
 #[derive(Default)]
 struct Done {
@@ -142,6 +125,7 @@ impl Conv {
         }
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             number,
+            user: User::of(&owner.who),
             owner,
             protocol: protocol.clone(),
             bell: Bell::new(me.clone(), &protocol.shared.queue),
@@ -151,9 +135,9 @@ impl Conv {
 
     /// Whether this visitor may open its files.
     pub(super) fn may(&self, visitor: &Visitor) -> Result<()> {
-        match visitor.owner || visitor.who == self.owner.who {
+        match visitor.owner || User::of(&visitor.who) == self.user {
             true => Ok(()),
-            false => Err(Errno::EACCES.into()),
+            false => Err(Error::new(Errno::EACCES, "permission denied: this conversation is another user's")),
         }
     }
 
@@ -206,11 +190,8 @@ impl Conv {
             opening.fail(error);
         }
         for (opening, ctl) in done.calls {
-            // Who has flushed it meanwhile gets nothing, and the next one this.
-            if opening.becomes(&["..", &ctl.conv.number.to_string(), "ctl"], ctl.clone()).is_err() {
-                lock(&self.state).called.push_back(ctl);
-                Waker::from(self.bell.clone()).wake();
-            }
+            // Nobody else answers it: of what is not in the queue any more, who flushes it is told that it is answered.
+            let _ = opening.becomes(&["..", &ctl.conv.number.to_string(), "ctl"], ctl);
         }
     }
 
@@ -230,11 +211,10 @@ impl Conv {
         if state.opens.is_some() {
             return;
         }
-        self.protocol.forget(self.number, &self.owner);
+        self.protocol.forget(self.number);
         let gone = self.end(&mut state, &mut done);
-        let called = mem::take(&mut state.called);
         drop(state);
-        drop((gone, called));
+        drop(gone);
         self.answer(done);
     }
 
@@ -349,18 +329,34 @@ impl Conv {
     }
 
     fn order(self: &Arc<Self>, text: &str) -> Result<Order> {
-        let words: Vec<&str> = text.split_whitespace().collect();
+        let quoted = quote::words(text);
+        let words: Vec<&str> = quoted.iter().flatten().map(|word| &**word).collect();
         let number = |what: &str, text: &str, most: u64| match text.parse::<u64>() {
             Ok(n) if n <= most => Ok(n),
             _ => Err(Error::new(Errno::EINVAL, format!("{what}: a number from 0 to {most} is due"))),
         };
+        let wrong = |text: &str| Err(Error::new(Errno::EINVAL, text));
         let set = |setting| lock(&self.state).set(setting).map(|()| Order::Done);
         match words[..] {
-            [] => Err(Error::new(Errno::EINVAL, "short control request")),
-            ["connect", to] => Ok(self.begin(Want::Dial, to)),
-            ["announce", at] => Ok(self.begin(Want::Announce, at)),
-            ["connect" | "announce"] => Err(Error::new(Errno::EINVAL, "an address is due: ADDRESS!PORT")),
-            ["connect", ..] => Err(Error::new(Errno::EINVAL, "the local address cannot be chosen")),
+            [] => quoted.and_then(|_| wrong("short control request")),
+            ["connect", to] => {
+                let from = lock(&self.state).bound.clone();
+                Ok(self.begin(Want::Dial, to, from))
+            }
+            ["connect", to, from] => Ok(self.begin(Want::Dial, to, Some(from.into()))),
+            ["announce", at] => Ok(self.begin(Want::Announce, at, None)),
+            ["connect" | "announce"] => wrong("an address is due: ADDRESS!PORT"),
+            ["connect", ..] => wrong("what is due is ADDRESS!PORT, and the local ADDRESS!PORT or PORT"),
+            ["announce", ..] => wrong("one address is due: ADDRESS!PORT; what has a blank in it is quoted"),
+            ["bind", from] => {
+                let mut state = lock(&self.state);
+                match state.phase {
+                    Phase::Idle => state.bound = Some(from.into()),
+                    _ => return Err(Error::new(Errno::EBUSY, "connection in use")),
+                }
+                Ok(Order::Done)
+            }
+            ["bind", ..] => wrong("a local address is due: ADDRESS!PORT or PORT"),
             // The network has taken a call already; who is not wanted is hung up on.
             ["accept", ..] => Ok(Order::Done),
             ["hangup"] | ["reject", ..] => {
@@ -382,26 +378,45 @@ impl Conv {
             }
             ["ttl", n] => set(Setting::Ttl(number("ttl", n, 255)? as u8)),
             ["tos", n] => set(Setting::Tos(number("tos", n, 255)? as u8)),
-            _ => self.with(|state, _| state.module(text.trim(), &self.protocol.shared)),
+            _ => self.with(|state, _| state.module(text.trim(), &self.protocol.shared, &self.user)),
         }
     }
 
-    fn begin(&self, want: Want, text: &str) -> Order {
+    /// Calls or announces what a text means, once the driver comes to it; a call from this end's address `from`.
+    fn begin(&self, want: Want, text: &str, from: Option<String>) -> Order {
         let (protocol, who, text) = (self.protocol.clone(), self.owner.who.clone(), text.to_owned());
         let says = if want == Want::Dial { "Syn_sent" } else { "Announcing" };
         let clock = protocol.shared.clock.clone();
         let mut begun = Box::pin(async move {
             let network = &protocol.network;
-            protocol.shared.policy.check_name(&text)?;
+            let policy = protocol.shared.policy.now(&*protocol.shared.clock);
+            policy.check_name(&text)?;
             let places = network.resolve(&text, want == Want::Announce).await.map_err(failed)?;
             let mut last = Error::new(Errno::ENOENT, "can't translate address");
             for place in places {
-                let may = protocol.shared.policy.check(want, network.name(), &place, &who);
-                let begun = match (may, want) {
+                let begun = match (policy.check(want, network.name(), &place, &who), want) {
                     (Err(error), _) => Err(error),
-                    (_, Want::Dial) => network.dial(place).await.map(Begun::Call).map_err(failed),
+                    (_, Want::Dial) => {
+                        let from =
+                            from.as_deref().map(|text| place.opposite(text)).transpose().map_err(failed)?;
+                        // Who chooses an address of this end takes it, as who is called there does.
+                        let may = from
+                            .iter()
+                            .try_for_each(|at| policy.check(Want::Announce, network.name(), at, &who));
+                        match may {
+                            Ok(()) => network.dial(place, from).await.map(Begun::Call).map_err(failed),
+                            Err(error) => Err(error),
+                        }
+                    }
                     (_, Want::Announce) => {
-                        network.announce(place).await.map(Begun::Announced).map_err(failed)
+                        let free = place.is_free();
+                        let begun = network.announce(place).await.map_err(failed);
+                        begun.and_then(|at| {
+                            // Which port it is is known only now.
+                            let real = if free { Place::of(&at.local()) } else { None };
+                            real.map_or(Ok(()), |at| policy.check_chosen(network.name(), &at, &who))?;
+                            Ok(Begun::Announced(at))
+                        })
                     }
                 };
                 match begun {
@@ -478,8 +493,8 @@ impl State {
             sent: 0,
             held: false,
             openings: VecDeque::new(),
-            called: VecDeque::new(),
             modules: Vec::new(),
+            bound: None,
             moved: [0; 2],
         }
     }
@@ -528,28 +543,26 @@ impl State {
     fn accept(&mut self, cx: &mut Context<'_>, protocol: &Arc<Protocol>, done: &mut Done) {
         let Phase::Announced(place) = &mut self.phase else { return };
         while let Some(opening) = self.openings.front() {
-            let ctl = match self.called.pop_front() {
-                Some(ctl) => ctl,
-                None => {
-                    // Before a call is taken for which there is no room.
-                    if let Err(error) = protocol.has_room(&opening.visitor) {
-                        done.refused.extend(self.openings.pop_front().map(|opening| (opening, error)));
-                        continue;
-                    }
-                    match place.poll_accept(cx) {
-                        Poll::Pending => return,
-                        Poll::Ready(Err(error)) => {
-                            self.error = error.to_string();
-                            drop(self.end(done));
-                            return;
-                        }
-                        Poll::Ready(Ok(call)) => {
-                            Arc::new(Ctl::first(protocol.made(opening.visitor.clone(), Some(call))))
-                        }
-                    }
+            // Before a call is taken for which there is no room.
+            let room = match protocol.room(&User::of(&opening.visitor.who)) {
+                Ok(room) => room,
+                Err(error) => {
+                    done.refused.extend(self.openings.pop_front().map(|opening| (opening, error)));
+                    continue;
                 }
             };
-            done.calls.extend(self.openings.pop_front().map(|opening| (opening, ctl)));
+            match place.poll_accept(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Err(error)) => {
+                    self.error = error.to_string();
+                    drop(self.end(done));
+                    return;
+                }
+                Poll::Ready(Ok(call)) => {
+                    let ctl = Ctl::first(protocol.made(opening.visitor.clone(), room, Some(call)));
+                    done.calls.extend(self.openings.pop_front().map(|opening| (opening, Arc::new(ctl))));
+                }
+            }
         }
     }
 
@@ -656,9 +669,10 @@ impl State {
     }
 
     /// A text for the modules: push, pop, or what one of them knows.
-    fn module(&mut self, text: &str, shared: &Arc<Shared>) -> Result<Order> {
+    fn module(&mut self, text: &str, shared: &Arc<Shared>, user: &User) -> Result<Order> {
         let unknown = || Error::new(Errno::EINVAL, "unknown control request");
-        let changes = matches!(text.split(' ').next(), Some("push" | "pop"));
+        let verb = text.split_whitespace().next();
+        let changes = matches!(verb, Some("push" | "pop"));
         let Phase::Connected { carrier, .. } = &mut self.phase else {
             return Err(if changes { Error::new(Errno::ENOTCONN, "not connected") } else { unknown() });
         };
@@ -672,13 +686,24 @@ impl State {
         match carrier {
             Carrier::Bytes(line) => {
                 let cost = if changes { line.check(text).map_err(said)? } else { 0 };
-                let charge = Charge::new(shared, cost)?;
+                let share = shared.modules.take(user, cost).map_err(|lack| {
+                    let whose = if lack == Lack::All { "all conversations" } else { "your conversations" };
+                    let most = MODULES_MAX >> if lack == Lack::All { 20 } else { 21 };
+                    let text =
+                        format!("the modules of {whose} may hold {most} MiB, and have no room for this one");
+                    Error::new(Errno::ENOMEM, text)
+                })?;
                 line.control(text).map_err(said)?;
-                match text.split(' ').next() {
-                    Some("push") => self.modules.push(charge),
+                match verb {
+                    Some("push") => self.modules.push(share),
                     Some("pop") => drop(self.modules.pop()),
                     _ => {}
                 }
+            }
+            // What is there belongs to the network.
+            Carrier::Messages(_) if changes => {
+                let text = "modules are pushed on and popped off connections, not where messages are carried";
+                return Err(Error::new(Errno::EOPNOTSUPP, text));
             }
             Carrier::Messages(messages) => messages.line.stream.control(text.as_bytes()).map_err(said)?,
         }
@@ -787,7 +812,7 @@ fn text(ask: &Ask) -> Result<&str> {
 /// An error of the world, as Plan 9 says it.
 pub(super) fn failed(error: io::Error) -> Error {
     use io::ErrorKind as Kind;
-    let errno = match (error.raw_os_error(), error.kind()) {
+    let errno = match (number(&error), error.kind()) {
         (Some(number), _) => Errno(number.unsigned_abs()),
         (_, Kind::ConnectionRefused) => Errno::ECONNREFUSED,
         (_, Kind::TimedOut) => Errno::ETIMEDOUT,
@@ -806,8 +831,19 @@ pub(super) fn failed(error: io::Error) -> Error {
     Error::new(errno, plain(&error))
 }
 
+/// The number that the kernel gave. Who says what was tried keeps it in the text alone.
+fn number(error: &io::Error) -> Option<i32> {
+    let behind = |text: String| text.rsplit_once("(os error ")?.1.strip_suffix(')')?.parse().ok();
+    error.raw_os_error().or_else(|| behind(error.to_string()))
+}
+
 fn plain(error: &io::Error) -> String {
     use io::ErrorKind as Kind;
+    match number(error) {
+        Some(libc::EMFILE) => return "too many open files: this server has no descriptor left".into(),
+        Some(libc::ENFILE) => return "too many open files: this machine has no descriptor left".into(),
+        _ => {}
+    }
     let text = match error.kind() {
         Kind::ConnectionRefused => "connection refused",
         Kind::TimedOut => "connection timed out",

@@ -50,12 +50,20 @@ impl Network for Datagrams {
         resolve_ip(text, announces, self.name())
     }
 
-    fn dial(&self, to: Place) -> Later<io::Result<Call>> {
+    fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
         let Place::Ip(to) = to else {
             return Box::pin(std::future::ready(Err(io::ErrorKind::InvalidInput.into())));
         };
         let any = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let (port, kind, clock) = (self.port(SocketAddr::new(any, 0)), self.kind, self.clock.clone());
+        let from = match from {
+            Some(Place::Ip(from)) if self.kind == Kind::Il && from.port() != 0 => {
+                let text = "il chooses the port of this end itself: of the local address only the address can be given";
+                return Box::pin(std::future::ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text))));
+            }
+            Some(Place::Ip(from)) => from,
+            _ => SocketAddr::new(any, 0),
+        };
+        let (port, kind, clock) = (self.port(from), self.kind, self.clock.clone());
         Box::pin(async move {
             let port = port?;
             if kind == Kind::Plain {

@@ -15,8 +15,8 @@
 //! udp, il, unix    the same
 //! cs, dns          a question is written, its answers are read
 //! ```
-//! A conversation is its opener's, and the server's owner's, and lives as long as one of its ctl, data and err is open.
-//! Numbers are not used again, so nobody comes upon another's.
+//! A conversation is its opener's, by whatever connection he comes, and the server's owner's, and lives as long as one
+//! of its ctl, data and err is open. Numbers are not used again, so nobody comes upon another's.
 
 mod carrier;
 mod conv;
@@ -24,11 +24,12 @@ mod datagrams;
 mod driver;
 mod policy;
 mod query;
+mod quote;
+mod share;
 mod stack;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Who};
 use nine_io::synth::{self, Dir, File, Opening, Tree, Visitor};
@@ -39,7 +40,9 @@ use nine_stream::Modules;
 
 use conv::{Conv, Ctl, Opened};
 use driver::Queue;
+use policy::Watched;
 use query::{Finds, Query};
+use share::{Lack, Share, Shares, User};
 
 pub use datagrams::Datagrams;
 pub use driver::Driver;
@@ -48,9 +51,11 @@ pub use stack::{Announced, Call, End, Later, Messages, Network, Place, Setting, 
 
 /// Bytes of a text for a ctl, cs or dns.
 const TEXT_MAX: usize = 1024;
-/// Bytes that the modules of all conversations of a server may hold; at the limit none is pushed (ENOMEM).
+/// Bytes that the modules of all conversations of a server may hold, and one user's half of it; beyond none is pushed
+/// (ENOMEM).
 const MODULES_MAX: usize = 256 << 20;
-/// Conversations that may go on until what was written has left them, when everybody has closed; one more is cut off.
+/// Conversations that may go on until what was written has left them, when everybody has closed, and one user's half of
+/// them; one more is cut off.
 const LINGERING: usize = 1000;
 
 /// The file server of networks.
@@ -63,22 +68,16 @@ pub struct Net {
 
 /// What the conversations of all networks share.
 struct Shared {
-    policy: Policy,
+    policy: Watched,
     /// What may be pushed.
     pushable: Modules,
     clock: Arc<dyn Clock>,
     queue: Arc<Queue>,
     /// Bytes that modules may hold.
-    modules: AtomicUsize,
+    modules: Arc<Shares>,
+    lingers: Arc<Shares>,
     /// Those that nobody has open and that are not over, by their addresses.
-    lingering: Mutex<HashMap<usize, Arc<Conv>>>,
-}
-
-/// Who has conversations: the name and the number of an attach.
-type User = (Box<str>, Option<u32>);
-
-fn user(visitor: &Visitor) -> User {
-    (visitor.who.name.clone(), visitor.who.uid)
+    lingering: Mutex<HashMap<usize, (Arc<Conv>, Share)>>,
 }
 
 /// One network and its conversations.
@@ -87,6 +86,7 @@ struct Protocol {
     shared: Arc<Shared>,
     /// Conversations at once.
     most: usize,
+    shares: Arc<Shares>,
     table: Mutex<Table>,
 }
 
@@ -94,9 +94,14 @@ struct Protocol {
 struct Table {
     /// The number of the conversation that is made next.
     next: u64,
-    convs: BTreeMap<u64, (Weak<Conv>, synth::Node)>,
-    /// How many each user has.
-    had: HashMap<User, usize>,
+    convs: BTreeMap<u64, Entry>,
+}
+
+/// A conversation that somebody has open.
+struct Entry {
+    dir: synth::Node,
+    /// Its place among those of its owner.
+    _share: Share,
 }
 
 impl Net {
@@ -113,8 +118,9 @@ impl Net {
         let queue = Arc::<Queue>::default();
         let driver = Driver::new(&queue);
         let wall = clock.wall();
-        let (modules, lingering) = (AtomicUsize::new(0), Mutex::default());
-        let shared = Arc::new(Shared { policy, pushable, clock, queue, modules, lingering });
+        let (modules, lingers) = (Shares::new(MODULES_MAX), Shares::new(LINGERING));
+        let (policy, lingering) = (Watched::new(policy), Mutex::default());
+        let shared = Arc::new(Shared { policy, pushable, clock, queue, modules, lingers, lingering });
         let networks: Arc<[Arc<dyn Network>]> = networks.into();
         let asks = |finds: Finds| {
             let (shared, networks) = (shared.clone(), networks.clone());
@@ -127,8 +133,8 @@ impl Net {
         let root = Dir::new().file("cs", asks(query::cs)).file("dns", asks(query::dns));
         let root = networks.iter().fold(root, |root, network| {
             let (network, shared) = (network.clone(), shared.clone());
-            let name = network.name();
-            root.dir(name, Arc::new(Protocol { network, shared, most, table: Mutex::default() }).directory())
+            let (name, shares, table) = (network.name(), Shares::new(most), Mutex::default());
+            root.dir(name, Arc::new(Protocol { network, shared, most, shares, table }).directory())
         });
         (Self { tree: Tree::new(root, wall), shared }, driver)
     }
@@ -161,12 +167,13 @@ impl FileServer for Net {
 impl Shared {
     /// Keeps a conversation until it is over. Whether there is room.
     fn keep(&self, conv: &Arc<Conv>) -> bool {
+        let Ok(share) = self.lingers.take(&conv.user, 1) else { return false };
         let mut lingering = lock(&self.lingering);
-        let has_room = lingering.len() < LINGERING && !self.queue.is_over();
-        if has_room {
-            lingering.insert(Arc::as_ptr(conv).addr(), conv.clone());
+        if self.queue.is_over() {
+            return false;
         }
-        has_room
+        lingering.insert(Arc::as_ptr(conv).addr(), (conv.clone(), share));
+        true
     }
 
     fn let_go(&self, conv: &Conv) {
@@ -176,60 +183,45 @@ impl Shared {
 }
 
 impl Protocol {
-    /// Whether this visitor may have one more.
-    fn has_room(&self, visitor: &Visitor) -> Result<()> {
-        let table = lock(&self.table);
-        let name = self.network.name();
-        let had = table.had.get(&user(visitor)).copied().unwrap_or_default();
-        match table.convs.len() < self.most && had < self.most.div_ceil(2) {
-            true => Ok(()),
-            false if had >= self.most.div_ceil(2) => {
-                let text = format!("you have {had} conversations of {name}, and no more may be");
-                Err(Error::new(Errno::ENFILE, text))
-            }
-            false => {
-                let text = format!("there are {} conversations of {name}, and no more may be", self.most);
-                Err(Error::new(Errno::ENFILE, text))
-            }
-        }
+    /// A place for one more conversation of this user.
+    fn room(&self, user: &User) -> Result<Share> {
+        self.shares.take(user, 1).map_err(|lack| {
+            let name = self.network.name();
+            let text = match lack {
+                Lack::Mine(had) => format!("you have {had} conversations of {name}, and no more may be"),
+                Lack::All => format!("there are {} conversations of {name}, and no more may be", self.most),
+            };
+            Error::new(Errno::ENFILE, text)
+        })
     }
 
     /// A new conversation, whose ctl is open.
-    fn made(self: &Arc<Self>, owner: Arc<Visitor>, call: Option<Call>) -> Arc<Conv> {
+    fn made(self: &Arc<Self>, owner: Arc<Visitor>, share: Share, call: Option<Call>) -> Arc<Conv> {
         let mut table = lock(&self.table);
         let number = table.next;
         table.next += 1;
-        *table.had.entry(user(&owner)).or_default() += 1;
         let conv = Conv::new(self, number, owner, call);
-        table.convs.insert(number, (Arc::downgrade(&conv), conversation(&conv).into()));
+        table.convs.insert(number, Entry { dir: conversation(&conv).into(), _share: share });
         conv
     }
 
     /// A conversation that nobody has open any more.
-    fn forget(&self, number: u64, owner: &Visitor) {
-        let mut table = lock(&self.table);
-        let gone = table.convs.remove(&number);
-        let owner = user(owner);
-        if let Some(had) = table.had.get_mut(&owner) {
-            *had -= 1;
-            if *had == 0 {
-                table.had.remove(&owner);
-            }
-        }
-        drop(table);
+    fn forget(&self, number: u64) {
+        let gone = lock(&self.table).convs.remove(&number);
         drop(gone);
     }
 
     fn clone_conv(self: &Arc<Self>, opening: Opening) {
         // Who may only read takes nobody's place.
-        let may = match opening.flags.writes() {
-            true => self.has_room(&opening.visitor),
+        let room = match opening.flags.writes() {
+            true => self.room(&User::of(&opening.visitor.who)),
             false => Err(Error::new(Errno::EACCES, "clone is opened for reading and writing")),
         };
-        if let Err(error) = may {
-            return opening.fail(error);
-        }
-        let conv = self.made(opening.visitor.clone(), None);
+        let room = match room {
+            Ok(room) => room,
+            Err(error) => return opening.fail(error),
+        };
+        let conv = self.made(opening.visitor.clone(), room, None);
         let number = conv.number.to_string();
         // Nobody can have flushed it: it is being served.
         let _ = opening.becomes(&[&number, "ctl"], Arc::new(Ctl::first(conv)));
@@ -247,11 +239,11 @@ impl Protocol {
             .file("stats", File::text(move |_| counts.stats()))
             .live(move |_| {
                 let table = lock(&lists.table);
-                table.convs.iter().map(|(number, (_, dir))| (number.to_string(), dir.clone())).collect()
+                table.convs.iter().map(|(number, conv)| (number.to_string(), conv.dir.clone())).collect()
             })
             .found(move |name, _| {
                 let number = name.parse().ok().filter(|number: &u64| number.to_string() == name)?;
-                Some(lock(&finds.table).convs.get(&number)?.1.clone())
+                Some(lock(&finds.table).convs.get(&number)?.dir.clone())
             })
     }
 }

@@ -8,23 +8,36 @@
 //! deny  dial     *!192.168.1.1!*
 //! allow announce tcp!*!8000-8999 glenda   # one user
 //! allow dial     unix!/run/app/*          # a path, or all that begin so
+//! allow dial     'unix!/run/my app/s'     # quoted as in a ctl
 //! ```
 //! The first line that fits decides; where none does the answer is no. Without a file `any *!loopback!*` is allowed,
 //! and nothing else: no unix sockets, and no names but `localhost` are looked up. Paths are judged where they really
-//! lead.
+//! lead. A user is a name of this machine or a number: of who comes with a number that counts, not the name beside it.
 
 use std::fmt;
+use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use nine_io::server::Who;
+use nine_net::Clock;
+use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 
+use super::quote;
 use super::stack::Place;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Policy(Vec<Rule>);
+pub struct Policy {
+    rules: Vec<Rule>,
+    /// Where they have come from, and are read again when it has changed.
+    file: Option<(PathBuf, Option<Stamp>)>,
+}
 
 /// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +57,25 @@ struct Rule {
     network: Option<String>,
     places: Places,
     /// Empty: everybody.
-    users: Vec<String>,
+    users: Vec<User>,
+}
+
+/// Somebody whom a rule is about.
+#[derive(Clone, Debug)]
+struct User {
+    name: String,
+    /// The number of this name on this machine.
+    uid: Option<u32>,
+}
+
+impl User {
+    /// A client with a number is who has that number: it may call itself anything beside.
+    fn is(&self, who: &Who) -> bool {
+        match who.uid {
+            Some(uid) => self.uid == Some(uid),
+            None => *self.name == *who.name,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -61,17 +92,29 @@ struct Ports(u16, u16);
 
 impl Default for Policy {
     fn default() -> Self {
-        Self(vec![Rule {
+        let loopback = Rule {
             allows: true,
             want: None,
             network: None,
             places: Places::Loopback(Ports(0, u16::MAX)),
             users: Vec::new(),
-        }])
+        };
+        Self { rules: vec![loopback], file: None }
     }
 }
 
 impl Policy {
+    /// What this file says, now and when it has changed: it is looked at again when somebody dials or announces, once a
+    /// second at most. One that is wrong then, or gone, changes nothing, and the log says so. Waits for the disk.
+    ///
+    /// # Errors
+    /// It cannot be read, or lines are wrong.
+    pub fn read(file: &Path) -> std::result::Result<Self, String> {
+        let stamp = Stamp::of(file);
+        let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+        Ok(Self { file: Some((file.into(), stamp)), ..text.parse()? })
+    }
+
     /// Whether names may be looked up for clients: not where the loopback is all they may reach, as a look-up goes out.
     pub(super) fn check_name(&self, text: &str) -> Result<()> {
         let host = text.split('!').next().unwrap_or_default();
@@ -81,7 +124,7 @@ impl Policy {
                 && !matches!(rule.places, Places::Loopback(_) | Places::Path { .. })
                 && rule.want != Some(Want::Announce)
         };
-        if is_known || host.starts_with('/') || !text.contains('!') || self.0.iter().any(goes_out) {
+        if is_known || host.starts_with('/') || !text.contains('!') || self.rules.iter().any(goes_out) {
             return Ok(());
         }
         let text = format!("the policy of this server allows the loopback alone: {host} is not looked up");
@@ -90,21 +133,102 @@ impl Policy {
 
     /// Whether this user may; if not, an error that says so.
     pub(super) fn check(&self, want: Want, network: &str, place: &Place, who: &Who) -> Result<()> {
+        self.says(want, network, place, who)
+            .filter(|&allows| allows)
+            .map(drop)
+            .ok_or_else(|| no(want, network, place))
+    }
+
+    /// The same for a place whose port the kernel has chosen, where port 0 may be announced: no line may forbid it.
+    pub(super) fn check_chosen(&self, network: &str, place: &Place, who: &Who) -> Result<()> {
+        match self.says(Want::Announce, network, place, who) {
+            Some(false) => Err(no(Want::Announce, network, place)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the first line says that fits.
+    fn says(&self, want: Want, network: &str, place: &Place, who: &Who) -> Option<bool> {
         let fits = |rule: &&Rule| {
             rule.want.is_none_or(|of| of == want)
                 && rule.network.as_deref().is_none_or(|of| of == network)
                 && rule.places.has(place)
-                && (rule.users.is_empty() || rule.users.iter().any(|user| **user == *who.name))
+                && (rule.users.is_empty() || rule.users.iter().any(|user| user.is(who)))
         };
-        match self.0.iter().find(fits) {
-            Some(rule) if rule.allows => Ok(()),
-            _ => {
-                let text = format!("the policy of this server does not allow to {want} {network}!{place}");
-                Err(Error::new(Errno::EACCES, text))
-            }
-        }
+        self.rules.iter().find(fits).map(|rule| rule.allows)
     }
 }
+
+fn no(want: Want, network: &str, place: &Place) -> Error {
+    let text = format!("the policy of this server does not allow to {want} {network}!{place}");
+    Error::new(Errno::EACCES, text)
+}
+
+/// By what a file is known to have changed: its number, its length, and its times, seconds and nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp(u64, u64, [(i64, i64); 2]);
+
+impl Stamp {
+    fn of(file: &Path) -> Option<Self> {
+        let meta = fs::metadata(file).ok()?;
+        let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
+        Some(Self(meta.ino(), meta.len(), times))
+    }
+}
+
+/// A policy as its file has it now.
+pub(super) struct Watched(Mutex<Watch>);
+
+struct Watch {
+    policy: Arc<Policy>,
+    /// When the file is looked at again.
+    next: Duration,
+}
+
+impl Watched {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self(Mutex::new(Watch { policy: Arc::new(policy), next: Duration::ZERO }))
+    }
+
+    pub(super) fn now(&self, clock: &dyn Clock) -> Arc<Policy> {
+        let mut watch = lock(&self.0);
+        let now = clock.now();
+        let Some((file, stamp)) = watch.policy.file.clone().filter(|_| now >= watch.next) else {
+            return watch.policy.clone();
+        };
+        watch.next = now + LOOKED_AT;
+        // Before it is read: what is written while it is read is read the next time.
+        let found = Stamp::of(&file);
+        if found == stamp {
+            return watch.policy.clone();
+        }
+        let rules = match again(&file) {
+            Ok(rules) => {
+                tracing::info!("{}: the policy has changed, and is followed", file.display());
+                rules
+            }
+            Err(why) => {
+                tracing::warn!("{}: the policy stays as it was: {why}", file.display());
+                watch.policy.rules.clone()
+            }
+        };
+        watch.policy = Arc::new(Policy { rules, file: Some((file, found)) });
+        watch.policy.clone()
+    }
+}
+
+/// The rules of a file that somebody may be writing. One whose lines are whole is never too lenient for want of those
+/// that follow: without them the answer is no.
+fn again(file: &Path) -> std::result::Result<Vec<Rule>, String> {
+    let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+    match text.is_empty() || text.ends_with('\n') {
+        true => text.parse().map(|policy: Policy| policy.rules),
+        false => Err("its last line has no end".into()),
+    }
+}
+
+/// A changed file is followed after so long at the latest.
+const LOOKED_AT: Duration = Duration::from_secs(1);
 
 impl fmt::Display for Want {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -162,16 +286,20 @@ impl FromStr for Policy {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (mut rules, mut wrong) = (Vec::new(), Vec::new());
         for (number, line) in (1..).zip(text.lines()) {
-            let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
-            if words.is_empty() {
-                continue;
-            }
-            match rule(&words) {
-                Ok(rule) => rules.push(rule),
+            // What is quoted is no comment.
+            let comment =
+                line.match_indices('#').find(|&(at, _)| line[..at].matches('\'').count().is_multiple_of(2));
+            let words = quote::words(&line[..comment.map_or(line.len(), |(at, _)| at)]);
+            let rule = words.map_err(|error| error.to_string()).and_then(|words| {
+                let words: Vec<&str> = words.iter().map(|word| &**word).collect();
+                if words.is_empty() { Ok(None) } else { rule(&words).map(Some) }
+            });
+            match rule {
+                Ok(rule) => rules.extend(rule),
                 Err(why) => wrong.push(format!("line {number}: {why}")),
             }
         }
-        if wrong.is_empty() { Ok(Self(rules)) } else { Err(wrong.join("\n")) }
+        if wrong.is_empty() { Ok(Self { rules, file: None }) } else { Err(wrong.join("\n")) }
     }
 }
 
@@ -199,7 +327,9 @@ fn rule(words: &[&str]) -> std::result::Result<Rule, String> {
         (_, places) => ip(places)?,
     };
     let network = (network != "*").then(|| network.to_owned());
-    let users = users.iter().map(|user| (*user).to_owned()).collect();
+    let names = (!users.is_empty()).then(crate::disk::names);
+    let uid = |user: &str| names.as_ref().and_then(|names| names.uid(user.as_bytes()));
+    let users = users.iter().map(|user| User { name: (*user).to_owned(), uid: uid(user) }).collect();
     Ok(Rule { allows, want, network, places, users })
 }
 
@@ -309,6 +439,73 @@ mod tests {
             let said = policy.check(want, network, &place, &who(user));
             assert_eq!(said.is_ok(), allowed, "{want} {network}!{place} by {user}: {said:?}");
         }
+    }
+
+    #[test]
+    fn who_has_a_number_is_known_by_it_whatever_he_calls_himself() {
+        let policy: Policy = "deny dial *!10.0.0.1!* 77\nallow dial *!*!* root 77".parse().unwrap();
+        let may =
+            |name, uid, place| policy.check(Want::Dial, "tcp", &ip(place), &Who { uid, ..who(name) }).is_ok();
+        assert!(may("root", None, "10.0.0.1:1"));
+        assert!(may("anybody", Some(0), "10.0.0.1:1"));
+        assert!(!may("root", Some(1000), "10.0.0.1:1"), "a name is not a proof");
+        assert!(may("x", Some(77), "10.0.0.2:1") && !may("x", Some(77), "10.0.0.1:1"));
+        assert!(!may("x", Some(78), "10.0.0.2:1"));
+    }
+
+    /// A clock that is set.
+    struct Set(Mutex<Duration>);
+
+    impl Clock for Set {
+        fn now(&self) -> Duration {
+            *lock(&self.0)
+        }
+
+        fn wall(&self) -> Duration {
+            self.now()
+        }
+
+        fn sleep_until(&self, _: Duration) -> nine_net::Timer {
+            unreachable!("nobody waits for a policy")
+        }
+
+        fn entropy(&self, _: &mut [u8]) {}
+    }
+
+    #[test]
+    fn a_changed_file_is_followed_and_a_wrong_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("policy");
+        let clock = Set(Mutex::default());
+        let later = || *lock(&clock.0) += LOOKED_AT;
+        let write = |text: &str| fs::write(&file, text).unwrap();
+        write("allow dial tcp!10.0.0.1!80\n");
+        let watched = Watched::new(Policy::read(&file).unwrap());
+        let may = |place| watched.now(&clock).check(Want::Dial, "tcp", &ip(place), &who("x")).is_ok();
+        assert!(may("10.0.0.1:80") && !may("10.0.0.22:80"));
+        write("allow dial tcp!10.0.0.22!80\n");
+        assert!(may("10.0.0.1:80"), "it has been looked at a moment ago");
+        later();
+        assert!(may("10.0.0.22:80") && !may("10.0.0.1:80"));
+        // Wrong, half of a line, or gone: as it was.
+        for text in ["allow all of it, please\n", "allow dial tcp!10.0.0.1"] {
+            write(text);
+            later();
+            assert!(may("10.0.0.22:80") && !may("10.0.0.1:80"), "{text}");
+        }
+        fs::remove_file(&file).unwrap();
+        later();
+        assert!(may("10.0.0.22:80"));
+        // Another file in its place.
+        fs::write(dir.path().join("new"), "allow dial tcp!10.0.0.1!80\n").unwrap();
+        fs::rename(dir.path().join("new"), &file).unwrap();
+        later();
+        assert!(may("10.0.0.1:80") && !may("10.0.0.22:80"));
+        // An empty one allows nothing.
+        write("");
+        later();
+        assert!(!may("10.0.0.1:80"));
+        assert!(Policy::read(&file.join("no")).is_err());
     }
 
     #[test]

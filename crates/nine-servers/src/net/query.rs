@@ -15,6 +15,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 
 use super::driver::{Bell, Job};
+use super::quote;
 use super::stack::{Later, Network, Place};
 use super::{Shared, TEXT_MAX};
 use crate::net::conv::failed;
@@ -73,7 +74,9 @@ impl Handle for Query {
             Ok(text) if text.len() <= TEXT_MAX => {
                 let host = text.split_once('!').map_or(text, |(_, rest)| rest);
                 let host = host.split(['!', ' ']).next().unwrap_or_default();
-                if let Err(error) = self.shared.policy.check_name(&format!("{host}!")) {
+                if let Err(error) =
+                    self.shared.policy.now(&*self.shared.clock).check_name(&format!("{host}!"))
+                {
                     return ask.fail(error);
                 }
                 (self.finds)(&self.networks, text)
@@ -138,7 +141,7 @@ pub(super) fn cs(networks: &[Arc<dyn Network>], question: &str) -> Later<Result<
             let to = match place {
                 Place::Ip(at) if announces => format!("*!{}", at.port()),
                 Place::Ip(at) if !with_port => at.ip().to_canonical().to_string(),
-                place => place.to_string(),
+                place => quote::quote(&place.to_string()),
             };
             format!("/net/{}/clone {to}", network.name())
         };

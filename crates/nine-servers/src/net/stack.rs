@@ -4,7 +4,7 @@
 //! threads that may.
 
 use std::fmt;
-use std::future::{Future, ready};
+use std::future::{Future, poll_fn, ready};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
@@ -14,9 +14,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nine_net::datagram::Line;
-use nine_net::{Addr, Listener, Socket, Transport, rt};
+use nine_net::{Addr, Listener, Peer, Proof, Socket, Transport, rt};
 use nine_stream::{Chain, Putting, Reading};
-use rustix::net::{SocketAddrAny, SocketAddrUnix, sockopt};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 /// What ends later, on the task of the [`Driver`](super::Driver).
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -32,8 +32,8 @@ pub trait Network: Send + Sync + 'static {
     /// tried. To announce, the host may be `*`, or missing.
     fn resolve(&self, text: &str, announces: bool) -> Later<io::Result<Vec<Place>>>;
 
-    /// Calls.
-    fn dial(&self, to: Place) -> Later<io::Result<Call>>;
+    /// Calls, from the address of this end that is chosen, if one is: its port 0 is any that is free.
+    fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>>;
 
     /// Takes calls from now on.
     fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>>;
@@ -46,6 +46,37 @@ pub enum Place {
     Ip(SocketAddr),
     /// A unix socket.
     Path(PathBuf),
+}
+
+impl Place {
+    /// What a text for the other end of a call to this place says: `PORT`, `ADDRESS!PORT` or `*!PORT`. Without an
+    /// address it is the loopback for who calls that, else any.
+    pub(super) fn opposite(&self, text: &str) -> io::Result<Self> {
+        let Self::Ip(to) = self else { return Err(bad("the local address cannot be chosen here")) };
+        let any = match to.ip() {
+            ip if ip.is_loopback() => ip,
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let (host, port) = text.split_once('!').unwrap_or(("*", text));
+        let ip = if host == "*" { Some(any) } else { host.parse().ok().map(|ip: IpAddr| ip.to_canonical()) };
+        match (ip, port.parse()) {
+            (Some(ip), Ok(port)) if ip.is_ipv4() == to.is_ipv4() => Ok(Self::Ip((ip, port).into())),
+            (Some(_), Ok(_)) => Err(bad("the local address is not of the other end's family")),
+            _ => Err(bad("bad local address: write ADDRESS!PORT or PORT, in numbers")),
+        }
+    }
+
+    /// Whether the kernel chooses the port.
+    pub(super) fn is_free(&self) -> bool {
+        matches!(self, Self::Ip(at) if at.port() == 0)
+    }
+
+    /// The place of an IP address as `local` shows it.
+    pub(super) fn of(shown: &str) -> Option<Self> {
+        let (ip, port) = shown.split_once('!')?;
+        Some(Self::Ip((ip.parse::<IpAddr>().ok()?, port.parse().ok()?).into()))
+    }
 }
 
 impl fmt::Display for Place {
@@ -139,8 +170,8 @@ impl Network for Tcp {
         resolve_ip(text, announces, "tcp")
     }
 
-    fn dial(&self, to: Place) -> Later<io::Result<Call>> {
-        dial(to)
+    fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
+        dial(to, from)
     }
 
     fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>> {
@@ -160,8 +191,8 @@ impl Network for Unix {
         Box::pin(ready(real(text, announces).map(|path| vec![Place::Path(path)])))
     }
 
-    fn dial(&self, to: Place) -> Later<io::Result<Call>> {
-        dial(to)
+    fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
+        dial(to, from)
     }
 
     fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>> {
@@ -235,11 +266,33 @@ impl Announced for Bound {
     }
 }
 
-fn dial(to: Place) -> Later<io::Result<Call>> {
+fn dial(to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
     Box::pin(async move {
-        let call = call(Socket::connect(&addr(&to), PATIENCE).await?)?;
-        Ok(Call { remote: to.to_string(), ..call })
+        let socket = match (&to, from) {
+            (Place::Ip(to), Some(Place::Ip(from))) => dial_from(*to, from).await?,
+            _ => Socket::connect(&addr(&to), PATIENCE).await?,
+        };
+        Ok(Call { remote: to.to_string(), ..call(socket)? })
     })
+}
+
+/// A TCP connection from an address of this end. One that has ended there a moment ago is in nobody's way.
+async fn dial_from(to: SocketAddr, from: SocketAddr) -> io::Result<Socket> {
+    let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    rustix::net::bind(&fd, &from)?;
+    match rustix::net::connect(&fd, &to) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut socket = Socket::from_parts(fd, Peer { addr: format!("tcp!{to}"), proof: Proof::None })?;
+    // A write of nothing: it can be when the call has been taken, or has failed.
+    poll_fn(|cx| socket.poll_write(cx, &[])).await?;
+    socket.set(Setting::Keepalive(Duration::from_secs(60)))?;
+    Ok(socket)
 }
 
 fn announce(at: &Place) -> Later<io::Result<Box<dyn Announced>>> {
@@ -271,7 +324,8 @@ fn addr(place: &Place) -> Addr {
 }
 
 /// [`Network::resolve`] where an address is `HOST!PORT`: the host a name, an IP address, or `*`; the port a number or
-/// what /etc/services calls one. `!r` behind it (a port below 1024 of one's own) is refused.
+/// what /etc/services calls one. `!r` behind it (a port below 1024 of one's own) is refused, and so is every port at
+/// once (`*`), which Plan 9's kernel has and this one has not.
 pub(super) fn resolve_ip(
     text: &str,
     announces: bool,
@@ -289,7 +343,9 @@ pub(super) fn resolve_ip(
     Box::pin(async move {
         let port = match service.parse() {
             Ok(port) => port,
-            Err(_) if announces && service == "*" => 0,
+            Err(_) if service == "*" => {
+                return Err(bad("calls to every port cannot be taken here; port 0 is any that is free"));
+            }
             Err(_) => port(&service, protocol).ok_or_else(|| bad(&format!("unknown service {service}")))?,
         };
         if host == "*" {

@@ -13,13 +13,13 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use nine_io::client::{self, Cancel, Client, File, Result};
 use nine_io::server::FileServer;
 use nine_net::rt::Real;
-use nine_net::{Env, Peer, Pipe, Proof, Transport, pipe};
+use nine_net::{Clock, Env, Peer, Pipe, Proof, Timer, Transport, pipe};
 use nine_proto::{Dialect, Errno, OpenFlags};
 use nine_servers::Net;
 use nine_servers::net::{
@@ -43,6 +43,10 @@ fn world(main: impl AsyncFnOnce(&World)) {
 }
 
 fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&World)) {
+    timed(most, policy, None, main);
+}
+
+fn timed(most: usize, policy: Policy, clock: Option<Arc<Ahead>>, main: impl AsyncFnOnce(&World)) {
     nine_net::rt::block_on(async |env| {
         let held = Arc::<Held>::default();
         let networks: Vec<Arc<dyn Network>> = vec![
@@ -52,7 +56,8 @@ fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&World)) {
             Arc::new(Unix),
             held.clone(),
         ];
-        let (server, driver) = Net::new(networks, policy, nine_net::modules::modules(), env.clock(), most);
+        let clock = clock.map_or_else(|| env.clock(), |ahead| Arc::new(Clocked(ahead)));
+        let (server, driver) = Net::new(networks, policy, nine_net::modules::modules(), clock, most);
         let ended = Arc::new(AtomicUsize::new(0));
         let counted = ended.clone();
         env.spawn(Box::pin(async move {
@@ -88,6 +93,52 @@ impl World {
     }
 }
 
+/// A clock that stands, but where the test sets it forward.
+struct Ahead(Mutex<(Duration, Vec<Waker>)>);
+
+impl Ahead {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new((Duration::from_secs(1000), Vec::new()))))
+    }
+
+    fn jump(&self, by: Duration) {
+        let mut time = self.0.lock().unwrap();
+        time.0 += by;
+        let wakers = std::mem::take(&mut time.1);
+        drop(time);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Of whoever sleeps.
+struct Clocked(Arc<Ahead>);
+
+impl Clock for Clocked {
+    fn now(&self) -> Duration {
+        self.0.0.lock().unwrap().0
+    }
+
+    fn wall(&self) -> Duration {
+        self.now()
+    }
+
+    fn sleep_until(&self, deadline: Duration) -> Timer {
+        let clock = self.0.clone();
+        Box::pin(poll_fn(move |cx| {
+            let mut time = clock.0.lock().unwrap();
+            if time.0 >= deadline {
+                return Poll::Ready(());
+            }
+            time.1.push(cx.waker().clone());
+            Poll::Pending
+        }))
+    }
+
+    fn entropy(&self, buf: &mut [u8]) {
+        buf.fill(7);
+    }
+}
+
 /// A network whose calls come and go when the test says so; a call is the end of a pipe, named by its number.
 #[derive(Default)]
 struct Held {
@@ -115,8 +166,8 @@ impl Network for Held {
         Box::pin(ready(places))
     }
 
-    /// Port 1 answers, 2 never does, 9 refuses.
-    fn dial(&self, to: Place) -> Later<io::Result<Call>> {
+    /// Port 1 answers, 2 never does, 9 refuses, 23 and 24 are such errors of the kernel.
+    fn dial(&self, to: Place, _: Option<Place>) -> Later<io::Result<Call>> {
         self.dialled.fetch_add(1, Ordering::Relaxed);
         let (others, going) = (self.others.clone(), Going(self.dropped.clone()));
         Box::pin(async move {
@@ -128,14 +179,28 @@ impl Network for Held {
                     Ok(call(near))
                 }
                 Place::Ip(at) if at.port() == 2 => pending().await,
+                Place::Ip(at) if SHORT.contains(&at.port()) => Err(short(at)),
                 _ => Err(io::ErrorKind::ConnectionRefused.into()),
             }
         })
     }
 
-    fn announce(&self, _: Place) -> Later<io::Result<Box<dyn Announced>>> {
+    fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>> {
+        if let Place::Ip(at) = at
+            && SHORT.contains(&at.port())
+        {
+            return Box::pin(ready(Err(short(at))));
+        }
         Box::pin(ready(Ok(Box::new(Calls(self.calls.clone())) as _)))
     }
+}
+
+const SHORT: [u16; 2] = [23, 24];
+
+/// As sockets say it: what was tried, and the kernel's words behind it.
+fn short(at: SocketAddr) -> io::Error {
+    let error = io::Error::from_raw_os_error(at.port().into());
+    io::Error::new(error.kind(), format!("held!{at}: {error}"))
 }
 
 struct Going(Arc<AtomicUsize>);

@@ -1,0 +1,133 @@
+//! Shares: of what all users have together one user may have half, so that nobody takes it from all others.
+//!
+//! In: users, and how much they take. Out: shares, which give back what they are when they are dropped.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nine_io::server::Who;
+use nine_net::Proof;
+use nine_net::lock::{Mutex, lock};
+
+/// Who has something: the number, which the door has checked, or the name where there is none; and whether anything
+/// proves it. By which connection, core or listener he comes is nothing to it, nor what name he gives with his number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct User {
+    id: Result<u32, Box<str>>,
+    proven: bool,
+}
+
+impl User {
+    pub(super) fn of(who: &Who) -> Self {
+        // Who has shown the token is taken for the user that runs the server, by whatever door.
+        let proven = who.owner || who.proof != Proof::None;
+        Self { id: who.uid.ok_or_else(|| who.name.clone()), proven }
+    }
+}
+
+/// What there is of something.
+pub(super) struct Shares {
+    most: usize,
+    had: Mutex<Had>,
+}
+
+#[derive(Default)]
+struct Had {
+    all: usize,
+    each: HashMap<User, usize>,
+}
+
+/// Why there is no more.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// This user has so much, and half is the most.
+    Mine(usize),
+    /// All have.
+    All,
+}
+
+/// Some of it, had by a user.
+pub(super) struct Share {
+    of: Arc<Shares>,
+    user: User,
+    n: usize,
+}
+
+impl Shares {
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, had: Mutex::default() })
+    }
+
+    pub(super) fn take(self: &Arc<Self>, user: &User, n: usize) -> Result<Share, Lack> {
+        let mut had = lock(&self.had);
+        let mine = had.each.get(user).copied().unwrap_or_default();
+        if mine + n > self.most.div_ceil(2) {
+            return Err(Lack::Mine(mine));
+        }
+        if had.all + n > self.most {
+            return Err(Lack::All);
+        }
+        had.all += n;
+        had.each.insert(user.clone(), mine + n);
+        Ok(Share { of: self.clone(), user: user.clone(), n })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut had = lock(&self.of.had);
+        had.all -= self.n;
+        if let Some(mine) = had.each.get_mut(&self.user) {
+            *mine -= self.n;
+            if *mine == 0 {
+                had.each.remove(&self.user);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(name: &str, uid: Option<u32>) -> Who {
+        Who { name: name.into(), uid, proof: Proof::None, read_only: false, owner: false, seat: 0 }
+    }
+
+    #[test]
+    fn a_user_is_the_same_by_every_connection_and_another_by_every_number() {
+        let unix = |uid| Proof::Unix { uid, gid: 7 };
+        let one = who("glenda", Some(1000));
+        for (other, same) in [
+            (Who { seat: 3, ..one.clone() }, true),
+            (Who { read_only: true, ..one.clone() }, true),
+            (Who { name: "nobody".into(), ..one.clone() }, true),
+            (Who { uid: Some(1001), ..one.clone() }, false),
+            (Who { uid: None, ..one.clone() }, false),
+            (Who { proof: unix(1000), ..one.clone() }, false),
+        ] {
+            assert_eq!(User::of(&one) == User::of(&other), same, "{other:?}");
+        }
+        let proven = Who { proof: unix(1000), ..one.clone() };
+        // Root as this user, the same group or not, or the holder of a certificate.
+        let certificate = Proof::Certificate { name: "glenda".into(), fingerprint: [0; 32] };
+        for proof in [unix(0), Proof::Unix { uid: 1000, gid: 8 }, certificate] {
+            assert_eq!(User::of(&proven), User::of(&Who { proof, ..one.clone() }));
+        }
+        assert_ne!(User::of(&who("a", None)), User::of(&who("b", None)));
+    }
+
+    #[test]
+    fn one_user_has_half_at_most_and_all_have_all() {
+        let shares = Shares::new(10);
+        let users = ["a", "b", "c"].map(|name| User::of(&who(name, None)));
+        let five = shares.take(&users[0], 5).ok().unwrap();
+        assert_eq!(shares.take(&users[0], 1).err(), Some(Lack::Mine(5)));
+        let _four = shares.take(&users[1], 4).ok().unwrap();
+        assert_eq!(shares.take(&users[2], 2).err(), Some(Lack::All));
+        drop(five);
+        assert!(shares.take(&users[2], 2).is_ok());
+        // Nothing is left of who has nothing.
+        assert_eq!(lock(&shares.had).each.len(), 1);
+    }
+}
