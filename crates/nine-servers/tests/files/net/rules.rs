@@ -1,0 +1,125 @@
+//! Who may do what.
+
+use super::*;
+
+#[test]
+fn what_the_policy_forbids_is_never_dialled() {
+    world(async |world| {
+        let root = world.root_in(Dialect::U).await;
+        let (ctl, _) = made(&root, "held").await;
+        let error = say(&ctl, "connect 10.0.0.1:1").await.unwrap_err();
+        assert_eq!(error.errno(), Errno::EACCES);
+        assert!(error.to_string().contains("does not allow to dial held!10.0.0.1!1"), "{error}");
+        assert_eq!(errno(say(&ctl, "announce 10.0.0.1:1").await), Errno::EACCES);
+        assert_eq!(world.held.dialled.load(Ordering::Relaxed), 0);
+        let (ctl, _) = made(&root, "tcp").await;
+        assert_eq!(errno(say(&ctl, "announce *!0").await), Errno::EACCES);
+        assert_eq!(errno(say(&ctl, "announce 0").await), Errno::EACCES);
+        let (ctl, _) = made(&root, "unix").await;
+        assert_eq!(errno(say(&ctl, "connect /run/anything").await), Errno::EACCES);
+        // The next place of a name is tried.
+        let (ctl, dir) = made(&root, "held").await;
+        say(&ctl, "connect many").await.unwrap();
+        assert_eq!(world.held.dialled.load(Ordering::Relaxed), 2);
+        assert_eq!(shown(&dir, "remote").await, "there!2\n");
+        let error = say(&made(&root, "held").await.0, "connect nobody").await.unwrap_err();
+        assert!(error.to_string().contains("can't translate address"), "{error}");
+    });
+}
+
+#[test]
+fn a_conversation_is_its_openers() {
+    world(async |world| {
+        let client = world.client(Dialect::L).await;
+        let (mine, yours) =
+            (client.attach("", 1000, "").await.unwrap(), client.attach("", 1001, "").await.unwrap());
+        let (ctl, dir) = made(&mine, "tcp").await;
+        let number = text(&ctl).await;
+        for file in ["ctl", "data", "err", "listen"] {
+            let path = format!("tcp/{number}/{file}");
+            let how = if file == "err" { READ } else { RDWR };
+            assert_eq!(errno(yours.open(path.as_str(), how).await), Errno::EACCES, "{file}");
+        }
+        assert!(shown(&yours, &format!("tcp/{number}/status")).await.starts_with("Closed "));
+        dir.open("ctl", RDWR).await.unwrap();
+        // By whatever connection he comes, and whatever he calls himself there; nobody else by calling himself so.
+        let name = "somebody";
+        let again = world.client(Dialect::L).await.attach(name, 1000, "").await.unwrap();
+        drop(again.open(format!("tcp/{number}/data").as_str(), RDWR).await.unwrap());
+        let other = world.client(Dialect::L).await.attach("1000", 1001, "").await.unwrap();
+        assert_eq!(errno(other.open(format!("tcp/{number}/data").as_str(), RDWR).await), Errno::EACCES);
+        // What has gone is not found, whoever looks.
+        drop(ctl);
+        until_gone(&mine, "tcp").await;
+        assert_eq!(errno(mine.walk(format!("tcp/{number}").as_str()).await), Errno::ENOENT);
+    });
+}
+
+#[test]
+fn a_policy_is_asked_about_the_place_that_is_really_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    for name in ["app", "secret"] {
+        std::fs::create_dir(top.join(name)).unwrap();
+    }
+    let _secret = std::os::unix::net::UnixListener::bind(top.join("secret/s")).unwrap();
+    std::os::unix::fs::symlink("../secret/s", top.join("app/link")).unwrap();
+    let loopback = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = loopback.local_addr().unwrap().port();
+    let at = top.display();
+    for policy in [
+        format!(
+            "deny any unix!{at}/secret/*\nallow any unix!{at}/*\ndeny dial *!loopback!*\nallow dial tcp!*!*"
+        ),
+        format!("allow any unix!{at}/app/*\ndeny any *!127.0.0.0/8!*\ndeny any *!::1!*\nallow dial tcp!*!*"),
+        "deny any *!::ffff:127.0.0.0/104!*\ndeny any *!::1!*\nallow dial tcp!*!*".into(),
+        "deny any *!*!*\nallow any unix!*\nallow any tcp!*!*".into(),
+    ] {
+        limited(100, policy.parse().unwrap(), async |world| {
+            let root = world.root().await;
+            for path in ["secret/s", "secret//s", "./secret/s", "app/../secret/s", "app/link"] {
+                let (ctl, _) = made(&root, "unix").await;
+                let said = errno(say(&ctl, &format!("connect {at}/{path}")).await);
+                assert_eq!(said, Errno::EACCES, "{policy}: {path}");
+            }
+            for host in ["127.0.0.1", "0.0.0.0", "::", "::ffff:0.0.0.0", "::ffff:127.0.0.1"] {
+                let (ctl, _) = made(&root, "tcp").await;
+                let said = errno(say(&ctl, &format!("connect {host}!{port}")).await);
+                assert_eq!(said, Errno::EACCES, "{policy}: {host}");
+            }
+        });
+    }
+    // And where no more than the loopback may be reached no name goes out.
+    limited(100, Policy::default(), async |world| {
+        let root = world.root().await;
+        let (ctl, _) = made(&root, "tcp").await;
+        assert_eq!(errno(say(&ctl, "connect secret.example!80").await), Errno::EACCES);
+        for (file, question) in
+            [("cs", "tcp!secret.example!80"), ("cs", "secret.example"), ("dns", "secret.example ip")]
+        {
+            let file = root.open(file, RDWR).await.unwrap();
+            assert_eq!(errno(file.write(0, question.as_bytes()).await), Errno::EACCES, "{question}");
+        }
+        let cs = root.open("cs", RDWR).await.unwrap();
+        cs.write(0, b"tcp!localhost!80").await.unwrap();
+    });
+}
+
+#[test]
+fn a_port_that_the_kernel_chooses_is_judged_too_and_there_is_no_every_port() {
+    let policy = "deny announce tcp!*!1-65535\nallow any *!loopback!*".parse().unwrap();
+    limited(100, policy, async |world| {
+        let root = world.root_in(Dialect::U).await;
+        let (ctl, dir) = made(&root, "tcp").await;
+        let error = say(&ctl, "announce 127.0.0.1!0").await.unwrap_err();
+        assert!(error.to_string().contains("does not allow to announce tcp!127.0.0.1!"), "{error}");
+        assert!(shown(&dir, "status").await.starts_with("Closed "));
+        say(&made(&root, "udp").await.0, "announce 127.0.0.1!0").await.unwrap();
+        for network in ["tcp", "udp", "il"] {
+            for words in ["announce *", "announce *!*", "announce 127.0.0.1!*", "connect 127.0.0.1!*"] {
+                let error = say(&made(&root, network).await.0, words).await.unwrap_err();
+                assert!(error.to_string().contains("every port"), "{words}: {error}");
+            }
+        }
+    });
+}
