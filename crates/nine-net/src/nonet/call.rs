@@ -19,6 +19,8 @@ pub struct Call {
     stream: Stream,
     reading: Reading,
     putting: Putting,
+    /// The other end has hung up in good order, and all was read.
+    ended: bool,
     /// What was taken and not put.
     writing: Option<Chain>,
     peer: Peer,
@@ -30,7 +32,7 @@ impl Call {
     pub(super) fn new(stream: Stream, address: Mac, service: &str, user: &str) -> Self {
         let peer = Peer { addr: format!("nonet!{address}!{service}"), proof: Proof::None };
         let (reading, putting) = (stream.reading(), stream.putting());
-        Self { stream, reading, putting, writing: None, peer, address, user: user.into() }
+        Self { stream, reading, putting, ended: false, writing: None, peer, address, user: user.into() }
     }
 
     /// Its messages.
@@ -62,9 +64,11 @@ fn broken(fault: Fault) -> io::Error {
 
 impl Transport for Call {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        loop {
+        // The stream says a good end a few times, and then it is an error; here it stays one.
+        while !self.ended && !buf.is_empty() {
             let Some(chain) = ready!(self.reading.poll(cx, Some(buf.len()))).map_err(broken)? else {
-                return Poll::Ready(Ok(0));
+                self.ended = true;
+                break;
             };
             let mut n = 0;
             for block in chain {
@@ -76,6 +80,7 @@ impl Transport for Call {
                 return Poll::Ready(Ok(n));
             }
         }
+        Poll::Ready(Ok(0))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
@@ -110,5 +115,48 @@ impl Transport for Call {
 
     fn peer(&self) -> &Peer {
         &self.peer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use nine_stream::{Device, Make, Pool};
+
+    use super::*;
+
+    fn call() -> (Call, Device) {
+        let (stream, device) = Stream::new(&Make::new(Pool::new(1 << 20)));
+        (Call::new(stream, Mac([2, 0, 0, 0, 0, 1]), "echo", "glenda"), device)
+    }
+
+    fn read(call: &mut Call, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        call.poll_read(&mut Context::from_waker(Waker::noop()), buf)
+    }
+
+    #[test]
+    fn a_good_end_stays_a_good_end_and_a_bad_one_a_bad_one() {
+        let (mut good, device) = call();
+        device.hangup(None);
+        let (mut bad, device) = call();
+        device.hangup(Some(Fault::new("the link has gone")));
+        for _ in 0..1000 {
+            assert!(matches!(read(&mut good, &mut [0; 9]), Poll::Ready(Ok(0))));
+            assert!(matches!(read(&mut bad, &mut [0; 9]), Poll::Ready(Err(_))));
+        }
+    }
+
+    #[test]
+    fn a_read_of_nothing_takes_nothing() {
+        let (mut call, device) = call();
+        assert!(matches!(read(&mut call, &mut []), Poll::Ready(Ok(0))));
+        let mut message = Block::from(b"message".to_vec());
+        message.delim = true;
+        assert!(device.try_put(message).is_ok());
+        assert!(matches!(read(&mut call, &mut []), Poll::Ready(Ok(0))));
+        let mut buf = [0; 9];
+        assert!(matches!(read(&mut call, &mut buf), Poll::Ready(Ok(7))));
+        assert_eq!(&buf[..7], b"message");
     }
 }
