@@ -107,8 +107,7 @@ impl Link for Ether {
                 Ok((len, from, true)) if len <= buf.len() => return Poll::Ready(Ok((len, Mac(from)))),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Err(error) if is_down(&error) => {}
-                Err(error) => return Poll::Ready(Err(error)),
+                Err(error) => return Poll::Ready(Err(fault(error))),
             }
         }
     }
@@ -120,8 +119,16 @@ impl Link for Ether {
                 Ok(()) => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(error) if is_down(&error) => return Poll::Ready(Ok(())),
-                Err(error) => return Poll::Ready(Err(error)),
+                Err(error) => return Poll::Ready(Err(fault(error))),
             }
+        }
+    }
+
+    /// The kernel tells no socket when an interface is taken away that was down before.
+    fn check(&self) -> io::Result<()> {
+        match self.fd.get_ref().peek(&mut []) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(fault(error)),
+            _ => Ok(()),
         }
     }
 
@@ -137,6 +144,16 @@ impl Link for Ether {
 /// It may come up again; conversations have their own patience.
 fn is_down(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENOBUFS))
+}
+
+/// An error of the kernel, as a [`Link`] has it.
+fn fault(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ENOTSOCK) => {
+            io::Error::new(io::ErrorKind::NotConnected, format!("the interface has gone: {error}"))
+        }
+        _ => error,
+    }
 }
 
 fn open(interface: &str, kind: u16) -> io::Result<(Socket, sys::Card)> {

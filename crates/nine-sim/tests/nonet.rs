@@ -46,6 +46,8 @@ struct Ether {
     rng: Rng,
     faults: Faults,
     cards: HashMap<Mac, Card>,
+    /// What every card says of every packet that it is to send.
+    refuses: Option<io::ErrorKind>,
     next: u64,
 }
 
@@ -138,7 +140,11 @@ impl Link for Plug {
     }
 
     fn poll_send(&mut self, _: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>> {
-        held(&self.wire).carry(self.clock.now(), self.address, to, packet);
+        let mut wire = held(&self.wire);
+        if let Some(kind) = wire.refuses {
+            return Poll::Ready(Err(io::Error::new(kind, "the card has melted")));
+        }
+        wire.carry(self.clock.now(), self.address, to, packet);
         Poll::Ready(Ok(()))
     }
 
@@ -152,7 +158,7 @@ impl Link for Plug {
 }
 
 fn wire(world: &World, faults: Faults) -> Wire {
-    Arc::new(Mutex::new(Ether { rng: world.rng(), faults, cards: HashMap::new(), next: 0 }))
+    Arc::new(Mutex::new(Ether { rng: world.rng(), faults, cards: HashMap::new(), refuses: None, next: 0 }))
 }
 
 fn mac(n: u8) -> Mac {
@@ -701,6 +707,89 @@ fn it_runs_on_a_real_ethernet() {
         .expect("a runtime");
     };
     cable.run(Side::Here, inside).expect("inside");
+}
+
+#[test]
+fn an_interface_that_is_taken_away_is_told_to_everybody() {
+    let Some(cable) = cable() else { return };
+    let ip = |words: &str| {
+        let done = Command::new("ip").args(words.split(' ')).status().expect("it runs");
+        assert!(done.success(), "ip {words}");
+    };
+    let inside = || {
+        block_on(async |real| {
+            let plug = |name| {
+                let card = ether::Ether::open(name, ether::ETHER_TYPE).expect("opened");
+                let (port, driver) = port(card, Limits::default(), real.clock()).expect("a port");
+                real.spawn(Box::pin(async { drop(driver.await) }));
+                port
+            };
+            let [near, far] = ["e0", "e1"].map(plug);
+            let mut service = far.announce("s").expect("free");
+            let dial = near.dial(far.address(), "s", "u");
+            let (call, answer) = futures_util::future::join(dial, service.accept()).await;
+            let [call, answer] = [call.expect("answered"), answer.expect("called")];
+            // For a moment, and packets are lost.
+            ip("link set e0 down");
+            call.stream().write(b"across").await.expect("written");
+            ip("link set e0 up");
+            assert_eq!(next(answer.stream()).await, Ok(Some(b"across".to_vec())));
+            // Nothing is sent on the far one; it has been down before it goes, of which no socket is told.
+            ip("link set e1 down");
+            drop(answer);
+            let waits = async {
+                ip("link delete e0");
+                service.accept().await.err()
+            };
+            for why in [waits.await, next(call.stream()).await.err(), near.announce("s").err()] {
+                let why = why.map_or_else(String::new, |why| why.to_string());
+                assert!(why.contains("the interface has gone"), "{why}");
+            }
+        })
+        .expect("a runtime");
+    };
+    cable.run(Side::Here, inside).expect("inside");
+}
+
+#[test]
+fn a_link_that_fails_for_a_moment_has_lost_packets_and_one_that_fails_for_long_has_gone() {
+    use io::ErrorKind::{NotConnected, PermissionDenied};
+    for kind in [PermissionDenied, NotConnected] {
+        let world = World::new(1);
+        let (env, wire) = (world.env(), wire(&world, Faults::default()));
+        world.run(async move {
+            let [caller, callee] = [1, 2].map(|n| plug(&env, &wire, n, Limits::default()));
+            echo(&env, callee.announce("echo").expect("free"));
+            let mut calls = Vec::new();
+            for _ in 0..5 {
+                calls.push(caller.dial(mac(2), "echo", "u").await.expect("answered"));
+            }
+            let mut service = caller.announce("other").expect("free");
+            if kind == PermissionDenied {
+                held(&wire).refuses = Some(kind);
+                for call in &calls {
+                    call.stream().write(b"across").await.expect("written");
+                }
+                env.sleep_until(env.now() + 5 * SECOND).await;
+                held(&wire).refuses = None;
+                for call in &calls {
+                    assert_eq!(next(call.stream()).await, Ok(Some(b"across".to_vec())));
+                }
+            }
+            held(&wire).refuses = Some(kind);
+            for call in &calls {
+                call.stream().write(b"never").await.expect("written");
+            }
+            for call in &calls {
+                let read = within(&env, 20 * SECOND, next(call.stream())).await.expect("it ends");
+                let why = read.expect_err("the card").to_string();
+                assert!(why.contains("the card has melted"), "{why}");
+            }
+            for why in [service.accept().await.err(), caller.dial(mac(2), "echo", "u").await.err()] {
+                assert!(why.expect("the card").to_string().contains("the card has melted"));
+            }
+        });
+    }
 }
 
 #[test]

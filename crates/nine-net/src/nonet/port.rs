@@ -24,13 +24,19 @@ use crate::env::{Clock, Timer};
 use crate::ether::Mac;
 use crate::lock::{Mutex, lock};
 
-/// What carries packets between cards. It may lose, repeat, change and reorder them.
+/// What carries packets between cards. It may lose, repeat, change and reorder them. An error of the kind
+/// [`NotConnected`](io::ErrorKind::NotConnected) says that it has gone for good; any other is a packet that was lost.
 pub trait Link: Send + Unpin + 'static {
     /// The next packet, and who has sent it. One that does not fit in `buf` is passed over.
     fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>>;
 
     /// Sends a packet whole, or loses it.
     fn poll_send(&mut self, cx: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>>;
+
+    /// Whether it is still there, where nothing else tells.
+    fn check(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// The longest packet, bytes.
     fn mtu(&self) -> usize;
@@ -61,8 +67,13 @@ impl Default for Limits {
 const WRITES: usize = 1 << 20;
 /// Of the queue at either end of a call's stream.
 const QUEUE: Limit = Limit { bytes: WITHHELD, blocks: 256 };
-/// Packets that are received, or sent for one call, before others have their turn.
-const TURN: usize = 32;
+/// Packets of one poll, in each direction.
+const TURN: usize = 64;
+/// So many packets in a row the link fails to send, and for so long, before it is given up; or so many to receive.
+const FAULTS: u32 = 64;
+const FAULTY: Duration = Duration::from_secs(10);
+/// How often a link that has failed to receive is looked at, until something comes.
+const LOOK: Duration = Duration::from_secs(1);
 /// Answers to unknown circuits that wait to be sent.
 const RESETS: usize = 16;
 
@@ -112,6 +123,8 @@ struct Driven {
     waker: Waker,
     /// What its timer waits for.
     deadline: Option<Duration>,
+    /// It is among the driver's turns.
+    has_turn: bool,
 }
 
 #[derive(Default)]
@@ -188,6 +201,10 @@ pub fn port<L: Link>(link: L, limits: Limits, clock: Arc<dyn Clock>) -> io::Resu
         buf: vec![0; mtu],
         resets: VecDeque::new(),
         out: None,
+        turns: VecDeque::new(),
+        failing: None,
+        deaf: 0,
+        look: None,
         timers: BTreeSet::new(),
         sleep: None,
         alarm: Arc::new(Knock(None, shared.ready.clone())).into(),
@@ -223,6 +240,9 @@ impl Port {
             return Err(Fault::new(format!("{service:?} is no name: 1 to {NAME_MAX} bytes without blanks")));
         }
         let mut state = lock(&self.0.0.state);
+        if let Some(fault) = &state.failed {
+            return Err(fault.clone());
+        }
         if state.services.contains_key(service) {
             return Err(Fault::new(format!("{service} is announced already")));
         }
@@ -381,6 +401,14 @@ pub struct Driver<L> {
     resets: VecDeque<(Mac, Vec<u8>)>,
     /// What the link had no room for.
     out: Option<(Mac, Block)>,
+    /// Calls that may have something to send, in this order.
+    turns: VecDeque<Key>,
+    /// Packets that the link has failed to send since then, one after the other.
+    failing: Option<(u32, Duration)>,
+    /// Packets that it has failed to receive.
+    deaf: u32,
+    /// When to see whether the link is still there: it has failed, and nothing has come since.
+    look: Option<Duration>,
     /// When calls want to be asked.
     timers: BTreeSet<(Duration, Key)>,
     sleep: Option<(Duration, Timer)>,
@@ -410,14 +438,8 @@ impl<L> Drop for Driver<L> {
 impl<L: Link> Driver<L> {
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         lock(&self.shared.ready.0).1 = Some(cx.waker().clone());
-        let mut busy = false;
-        for n in 0..=TURN {
-            let Poll::Ready(came) = self.link.poll_recv(cx, &mut self.buf) else { break };
-            let (len, from) = came?;
-            self.take(from, len);
-            busy = n == TURN;
-        }
-        self.tick();
+        let mut busy = self.receive(cx)?;
+        self.tick()?;
         busy |= self.send(cx)?;
         // Behind all that may have changed a deadline.
         busy |= self.is_time();
@@ -435,12 +457,39 @@ impl<L: Link> Driver<L> {
         }
     }
 
+    /// Takes what has come. Whether there may be more.
+    fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        for _ in 0..TURN {
+            match self.link.poll_recv(cx, &mut self.buf) {
+                Poll::Pending => {
+                    self.deaf = 0;
+                    return Ok(false);
+                }
+                Poll::Ready(Ok((len, from))) => {
+                    (self.deaf, self.look) = (0, None);
+                    self.take(from, len);
+                }
+                Poll::Ready(Err(error)) => {
+                    self.deaf += 1;
+                    if is_gone(&error) {
+                        return Err(error);
+                    }
+                    if self.deaf == FAULTS {
+                        return Err(given_up(&error));
+                    }
+                    self.look = Some(self.shared.clock.now() + LOOK);
+                }
+            }
+        }
+        Ok(true)
+    }
+
     /// Takes over calls that have begun.
     fn adopt(&mut self) {
         for (key, device) in std::mem::take(&mut lock(&self.shared.state).new) {
             let waker = Arc::new(Knock(Some(key), self.shared.ready.clone())).into();
             let reading = device.reading();
-            self.calls.insert(key, Driven { device, reading, waker, deadline: None });
+            self.calls.insert(key, Driven { device, reading, waker, deadline: None, has_turn: false });
         }
     }
 
@@ -495,28 +544,37 @@ impl<L: Link> Driver<L> {
     }
 
     /// Lets calls go on whose time has come.
-    fn tick(&mut self) {
+    fn tick(&mut self) -> io::Result<()> {
         let now = self.shared.clock.now();
-        while let Some((deadline, key)) =
-            self.timers.first().copied().filter(|(deadline, _)| *deadline <= now)
-        {
-            self.timers.remove(&(deadline, key));
+        for _ in 0..TURN {
+            let Some(first) = self.timers.first().copied().filter(|(deadline, _)| *deadline <= now) else {
+                break;
+            };
+            self.timers.remove(&first);
+            let key = first.1;
             let Some(driven) = self.calls.get_mut(&key) else { continue };
             driven.deadline = None;
             driven.device.tick();
             lock(&self.shared.ready.0).0.insert(key);
         }
+        if self.look.is_some_and(|look| look <= now) {
+            self.look = Some(now + LOOK);
+            self.link.check().or_else(|error| if is_gone(&error) { Err(error) } else { Ok(()) })?;
+        }
+        Ok(())
     }
 
     /// Whether the time of a call has come; else it is waited for.
     fn is_time(&mut self) -> bool {
-        let Some((deadline, _)) = self.timers.first() else {
+        let first = self.timers.first().map(|(deadline, _)| *deadline);
+        let Some(next) = first.into_iter().chain(self.look).min() else {
             self.sleep = None;
             return false;
         };
+        // An earlier one stays: then it is looked at again, and deadlines mostly move away.
         let sleep = match &mut self.sleep {
-            Some((until, sleep)) if until == deadline => sleep,
-            other => &mut other.insert((*deadline, self.shared.clock.sleep_until(*deadline))).1,
+            Some((until, sleep)) if *until <= next => sleep,
+            other => &mut other.insert((next, self.shared.clock.sleep_until(next))).1,
         };
         let is_time = sleep.as_mut().poll(&mut Context::from_waker(&self.alarm)).is_ready();
         if is_time {
@@ -527,59 +585,51 @@ impl<L: Link> Driver<L> {
 
     /// Sends what calls have, in turns. Whether there is more, and the link would take it.
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        if self.poll_out(cx)?.is_pending() {
-            return Ok(false);
-        }
-        while let Some((to, answer)) = self.resets.pop_front() {
-            self.out = Some((to, answer.into()));
-            if self.poll_out(cx)?.is_pending() {
-                return Ok(false);
-            }
-        }
         let ready = std::mem::take(&mut lock(&self.shared.ready.0).0);
         // Who is ready is there, or new.
         self.adopt();
-        let mut more = false;
         for key in ready {
-            match self.send_for(cx, key)? {
-                Sent::All => {}
-                Sent::Turn => {
-                    lock(&self.shared.ready.0).0.insert(key);
-                    more = true;
-                }
-                Sent::Later => {
-                    // The link wakes us.
-                    lock(&self.shared.ready.0).0.insert(key);
-                }
+            if let Some(driven) = self.calls.get_mut(&key)
+                && !std::mem::replace(&mut driven.has_turn, true)
+            {
+                self.turns.push_back(key);
             }
         }
-        Ok(more)
-    }
-
-    fn send_for(&mut self, cx: &mut Context<'_>, key: Key) -> io::Result<Sent> {
         for _ in 0..TURN {
             if self.poll_out(cx)?.is_pending() {
-                return Ok(Sent::Later);
+                // The link wakes us.
+                return Ok(false);
             }
-            let Some(driven) = self.calls.get_mut(&key) else { return Ok(Sent::All) };
-            match driven.reading.poll(&mut Context::from_waker(&driven.waker), None) {
-                Poll::Ready(Ok(Some(mut chain))) => self.out = chain.pop().map(|packet| (key.0, packet)),
-                Poll::Ready(_) => {
-                    self.remove(key);
-                    return Ok(Sent::All);
-                }
-                Poll::Pending => {
-                    let deadline = driven.device.deadline();
-                    if deadline != driven.deadline {
-                        self.timers.extend(deadline.map(|deadline| (deadline, key)));
-                        let old = std::mem::replace(&mut driven.deadline, deadline);
-                        old.map(|old| self.timers.remove(&(old, key)));
-                    }
-                    return Ok(Sent::All);
+            if let Some((to, answer)) = self.resets.pop_front() {
+                self.out = Some((to, answer.into()));
+            } else if let Some(key) = self.turns.pop_front() {
+                self.take_from(key);
+            } else {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next packet of a call. Behind the last one its turns end, and its deadline is looked at.
+    fn take_from(&mut self, key: Key) {
+        let Some(driven) = self.calls.get_mut(&key) else { return };
+        match driven.reading.poll(&mut Context::from_waker(&driven.waker), None) {
+            Poll::Ready(Ok(Some(mut chain))) => {
+                self.out = chain.pop().map(|packet| (key.0, packet));
+                self.turns.push_back(key);
+            }
+            Poll::Ready(_) => self.remove(key),
+            Poll::Pending => {
+                driven.has_turn = false;
+                let deadline = driven.device.deadline();
+                if deadline != driven.deadline {
+                    self.timers.extend(deadline.map(|deadline| (deadline, key)));
+                    let old = std::mem::replace(&mut driven.deadline, deadline);
+                    old.map(|old| self.timers.remove(&(old, key)));
                 }
             }
         }
-        Ok(Sent::Turn)
     }
 
     /// A call is over.
@@ -596,14 +646,25 @@ impl<L: Link> Driver<L> {
         dials.into_iter().for_each(Waker::wake);
     }
 
+    /// Sends the packet that waits for the link. Where it fails the packet is lost.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
-        if let Some((to, packet)) = &self.out {
-            match self.link.poll_send(cx, *to, packet.data()) {
-                Poll::Ready(sent) => sent?,
-                Poll::Pending => return Ok(Poll::Pending),
+        let Some((to, packet)) = &self.out else { return Ok(Poll::Ready(())) };
+        match self.link.poll_send(cx, *to, packet.data()) {
+            Poll::Ready(Ok(())) => self.failing = None,
+            Poll::Ready(Err(error)) => {
+                let now = self.shared.clock.now();
+                let (faults, since) = self.failing.get_or_insert((0, now));
+                *faults += 1;
+                if is_gone(&error) {
+                    return Err(error);
+                }
+                if *faults >= FAULTS && now >= *since + FAULTY {
+                    return Err(given_up(&error));
+                }
             }
-            self.out = None;
+            Poll::Pending => return Ok(Poll::Pending),
         }
+        self.out = None;
         Ok(Poll::Ready(()))
     }
 }
@@ -627,14 +688,12 @@ impl<L> Driver<L> {
     }
 }
 
-/// What has become of a call's turn.
-enum Sent {
-    /// It has nothing more.
-    All,
-    /// It may have more.
-    Turn,
-    /// The link takes nothing more.
-    Later,
+fn given_up(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("the link fails again and again: {error}"))
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotConnected
 }
 
 /// The service and the user that a call names. `None`: it is no first message of one.
@@ -644,3 +703,6 @@ fn called(head: Header, data: &[u8]) -> Option<(&str, &str)> {
     let (service, user) = std::str::from_utf8(words).ok()?.split_once(' ').filter(|_| first)?;
     (is_name(service) && is_name(user)).then_some((service, user))
 }
+
+#[cfg(test)]
+mod tests;
