@@ -419,16 +419,19 @@ impl Nonet {
         }
         let known = self.joins.get(at).and_then(Option::as_ref);
         let follows = match known {
-            Some(join) if head.remain >= 0 => join.total != left,
+            Some(join) if head.remain >= 0 => !join.is_whole() && join.total != left,
             Some(join) => join.total - join.data.len() == left,
             None => head.remain >= 0,
         };
         if !follows {
             // A part that is there already is no fault of anybody's.
-            let is_whole = known.is_some_and(Join::is_whole);
-            let is_old = known.is_some_and(|join| head.remain >= 0 || join.total - join.data.len() < left);
+            let is_old = known.is_some_and(|join| match head.remain {
+                0.. => join.total == left,
+                _ => join.total - join.data.len() < left,
+            });
+            let again = is_old && head.remain >= 0 && known.is_some_and(Join::is_whole);
             *(if is_old { &mut self.counts.old } else { &mut self.counts.bad }) += 1;
-            if is_whole && head.remain >= 0 {
+            if again {
                 self.acknowledge(head.mid, now, true);
             }
             return;

@@ -397,6 +397,36 @@ fn what_does_not_fit_is_counted_and_changes_nothing() {
 }
 
 #[test]
+fn a_message_that_is_whole_is_not_taken_for_another_one() {
+    let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
+    let part = |mid: u8, remain: i16, data: &[u8]| {
+        Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
+    };
+    // Of three parts, and what it waits for is still missing.
+    let parts = [
+        part(3, 4000, &bytes(1490)),
+        part(3, -2510, &bytes(2980)[1490..]),
+        part(3, -1020, &bytes(4000)[2980..]),
+    ];
+    parts.iter().for_each(|part| answer.handle(MS, part));
+    let said = head(&answer.poll_packet(MS).expect("an acknowledgement of the call")).ack;
+    assert_eq!((said, head(&answer.poll_packet(2 * MS).expect("and of this")).ack), (1, 3));
+    // Sent again: no fault, and acknowledged again.
+    answer.handle(3 * MS, &parts[0]);
+    assert_eq!(head(&answer.poll_packet(3 * MS).expect("acknowledged")).ack, 3);
+    parts[1..].iter().for_each(|part| answer.handle(3 * MS, part));
+    assert_eq!((answer.counts().old, answer.counts().bad), (3, 0));
+    // Another one of its number is a fault.
+    answer.handle(4 * MS, &part(3, 3000, &[7; 1490]));
+    assert_eq!((answer.counts().old, answer.counts().bad), (3, 1));
+    assert!(answer.poll_packet(6 * MS).is_none());
+    answer.handle(7 * MS, &part(2, 5, b"first"));
+    let came: Vec<_> = std::iter::from_fn(|| answer.poll_message()).map(|m| m.data().to_vec()).collect();
+    assert_eq!(came, [b"first".to_vec(), bytes(4000)]);
+    assert_eq!(answer.held(), 0);
+}
+
+#[test]
 fn an_end_waits_until_all_is_acknowledged_and_both_are_over() {
     let mut pair = Pair::new();
     pair.send(0, &bytes(20_000));
