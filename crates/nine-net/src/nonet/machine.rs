@@ -591,6 +591,8 @@ impl Nonet {
         if is_last && !self.is_withholding() {
             self.next_ack();
         }
+        // Whatever it is, the other end hears it.
+        self.asked = false;
         let called = if self.calling { NEWCALL } else { 0 };
         let service = if mid == 1 && self.circuit & 1 == 0 { SERVICE } else { 0 };
         let left = (len - at) as i16;

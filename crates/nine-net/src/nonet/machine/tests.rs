@@ -324,6 +324,32 @@ fn nothing_is_acknowledged_while_16_kib_wait_and_the_call_lives_on() {
 }
 
 #[test]
+fn who_asks_in_vain_is_told_once() {
+    let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
+    let part = |mid: u8, remain: i16, data: &[u8]| {
+        Header { circuit: 4, flags: ACKME, mid, ack: 0, remain }.encode(data, 46)
+    };
+    answer.handle(MS, &part(2, 20_000, &bytes(1490)));
+    for at in (1490..20_000).step_by(1490) {
+        answer.handle(MS, &part(2, at as i16 - 20_000, &bytes(20_000)[at..20_000.min(at + 1490)]));
+    }
+    assert!(answer.is_withholding() && answer.poll_packet(2 * MS).is_none());
+    for (n, speaks) in [(3, false), (4, true)] {
+        answer.handle(n * MS, &part(1, 0, &[]));
+        if speaks {
+            answer.send(b"I am busy".to_vec().into());
+        }
+        let said = answer.poll_packet(n * MS).expect("an answer");
+        assert_eq!((head(&said).ack, head(&said).remain), (0, if speaks { 9 } else { 0 }));
+        assert!(answer.poll_packet(n * MS).is_none());
+    }
+    assert!(answer.poll_message().is_some());
+    let acks: Vec<_> =
+        std::iter::from_fn(|| answer.poll_packet(5 * MS)).map(|packet| head(&packet).ack).collect();
+    assert_eq!(acks, [1, 2], "nothing was lost by it");
+}
+
+#[test]
 fn whoever_sends_in_spite_of_everything_fills_no_memory() {
     let mut answer = Nonet::answer(MEDIUM, 5, Duration::ZERO);
     let part = |mid: u8, remain: i16, data: &[u8]| {
@@ -390,6 +416,8 @@ fn what_does_not_fit_is_counted_and_changes_nothing() {
     answer.handle(MS, &Header { remain: 9, ..good }.encode(&[], 0));
     answer.handle(MS, b"short");
     assert_eq!((answer.counts().bad, answer.held()), (8, 0));
+    // However many there are.
+    (0..10_000).for_each(|_| answer.handle(MS, b"short"));
     // Acknowledged was what nobody has sent.
     answer.handle(MS, &Header { ack: 77, ..good }.encode(b"hello", 46));
     assert_eq!(answer.poll_message().expect("the message").data(), b"hello");
