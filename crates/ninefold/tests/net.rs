@@ -12,6 +12,7 @@ use common::Server;
 use nine_io::client::{Options, blocking};
 use nine_net::{Addr, Env};
 use nine_proto::{NOUID, OpenFlags};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -241,6 +242,65 @@ fn who_waits_for_what_does_not_come_holds_up_nobody() {
         for (n, read) in reads.iter_mut().enumerate().filter(|(n, _)| ![ALL - 1, ALL / 2, 7].contains(n)) {
             assert_eq!(read.as_mut().await.unwrap(), &(n as u32).to_le_bytes()[..]);
         }
+    })
+    .unwrap();
+}
+
+/// Lets a server have no descriptor more than it has (`None`), or as many again.
+fn descriptors(server: &Server, limit: Option<Rlimit>) -> Rlimit {
+    let pid = Pid::from_child(&server.child);
+    let now = getrlimit(Resource::Nofile);
+    let limit = limit.unwrap_or_else(|| {
+        let has = |n: &u64| std::path::Path::new(&format!("/proc/{pid}/fd/{n}")).symlink_metadata().is_ok();
+        Rlimit { current: (0..).find(|n| !has(n)), ..now }
+    });
+    prlimit(Some(pid), Resource::Nofile, limit).unwrap()
+}
+
+#[test]
+fn without_descriptors_calls_are_refused_in_words_and_those_that_come_wait() {
+    let server = serve("mount net: /net\n", "1");
+    let addr: Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
+    nine_net::rt::block_on(async |env| {
+        let socket = nine_net::Socket::connect(&addr, LIMIT).await.unwrap();
+        let (client, driver) = nine_io::client::Client::connect(socket, Options::default()).await.unwrap();
+        env.spawn(Box::pin(async { drop(driver.await) }));
+        let root = client.attach("", NOUID, "").await.unwrap();
+        let net = nine_io::client::Net::new(root.walk("net").await.unwrap());
+        let served = net.announce("tcp!127.0.0.1!0").await.unwrap();
+        let at = served.local().await.unwrap();
+        let mut listen = Box::pin(served.listen());
+        let before = descriptors(&server, None);
+        let mut call = std::net::TcpStream::connect(at.replace('!', ":")).unwrap();
+        for (network, words) in [
+            ("tcp", format!("connect {at}")),
+            ("tcp", "connect 127.0.0.1!9 0".into()),
+            ("tcp", "announce 127.0.0.1!0".into()),
+            ("udp", "connect 127.0.0.1!9".into()),
+            ("udp", "announce 127.0.0.1!0".into()),
+            ("il", "connect 127.0.0.1!9".into()),
+            ("il", "announce 127.0.0.1!0".into()),
+        ] {
+            let ctl = root.open(format!("net/{network}/clone").as_str(), OpenFlags::RDWR).await.unwrap();
+            let error = ctl.write(0, words.as_bytes()).await.unwrap_err();
+            assert_eq!(error.errno(), nine_proto::Errno::EMFILE, "{network} {words}: {error}");
+            let number = ctl.read(0, 100).await.unwrap();
+            let err = format!("net/{network}/{}/err", String::from_utf8_lossy(&number));
+            let said = root.open(err.as_str(), OpenFlags::READ).await.unwrap().read(0, 100).await.unwrap();
+            assert!(said.starts_with(b"too many open files"), "{network} {words}: {said:?}");
+        }
+        // The call that has come is where it was, until there is a descriptor for it.
+        while !server.log().contains("new connections wait") {
+            let waits =
+                std::future::poll_fn(|cx| std::task::Poll::Ready(listen.as_mut().poll(cx).is_pending()));
+            assert!(waits.await, "there was no descriptor");
+            root.walk("net").await.unwrap();
+        }
+        descriptors(&server, Some(before));
+        let there = listen.await.unwrap().accept().await.unwrap();
+        call.write_all(b"it has waited").unwrap();
+        assert_eq!(there.data.read(0, 100).await.unwrap(), "it has waited");
+        assert_eq!(server.log().matches("new connections wait").count(), 1);
     })
     .unwrap();
 }
