@@ -221,7 +221,12 @@ impl Conv {
     /// It is over for those who have it open. What was written leaves, as long as there is room for such; what carried
     /// it else is returned, to be dropped when nothing is locked.
     fn end(self: &Arc<Self>, state: &mut State, done: &mut Done) -> Phase {
-        let gone = state.end(done);
+        let mut gone = state.end(done);
+        if let Phase::Connected { carrier: Carrier::Messages(messages), .. } = &mut gone
+            && let Some(running) = messages.running.take()
+        {
+            running.leave(self.protocol.shared.lingers.take(&self.user, 1).ok());
+        }
         let Phase::Connected { carrier: carrier @ Carrier::Bytes(_), .. } = gone else { return gone };
         let closing = Phase::Closing { carrier, late: None, closed: false };
         if !self.protocol.shared.keep(self) {

@@ -1,15 +1,17 @@
 //! UDP and il of this machine: a call is a line of a datagram socket, whose driver runs beside the server's.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use nine_net::datagram::{self, Kind, Limits, Line, Port};
+use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Env, rt};
 
+use super::share::Share;
 use super::stack::{Announced, Call, End, Later, Messages, Network, PATIENCE, Place, resolve_ip};
 
 /// UDP, or il over UDP.
@@ -29,12 +31,12 @@ impl Datagrams {
         Self { kind: Kind::Il, clock }
     }
 
-    fn port(&self, at: SocketAddr) -> io::Result<Port> {
+    fn port(&self, at: SocketAddr) -> io::Result<(Port, Running)> {
         let (port, driver) =
             Port::new(datagram::Udp::bind(at)?, self.kind, Limits::default(), self.clock.clone());
-        // An error ends the lines, which tell it.
-        rt::Real.spawn(Box::pin(async { drop(driver.await) }));
-        Ok(port)
+        let (running, driver) = Running::of(driver);
+        rt::Real.spawn(Box::pin(driver));
+        Ok((port, running))
     }
 }
 
@@ -65,9 +67,9 @@ impl Network for Datagrams {
         };
         let (port, kind, clock) = (self.port(from), self.kind, self.clock.clone());
         Box::pin(async move {
-            let port = port?;
+            let (port, running) = port?;
             if kind == Kind::Plain {
-                return port.connect(to).map(|line| call(line, kind));
+                return port.connect(to).map(|line| call(line, kind, Some(running)));
             }
             let mut late = clock.sleep_until(clock.now() + PATIENCE);
             let mut dial = pin!(port.dial(to, to.port()));
@@ -75,7 +77,7 @@ impl Network for Datagrams {
                 Poll::Pending => late.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
                 done => done,
             });
-            line.await.map(|line| call(line, kind))
+            line.await.map(|line| call(line, kind, Some(running)))
         })
     }
 
@@ -86,7 +88,7 @@ impl Network for Datagrams {
         let kind = self.kind;
         let port = self.port(at);
         Box::pin(async move {
-            let port = port?;
+            let (port, _) = port?;
             let number = if kind == Kind::Il { port.local().port() } else { 0 };
             let announced = Arc::new(port.announce(number)?);
             Ok(Box::new(Calls { kind, announced, next: None }) as _)
@@ -111,18 +113,106 @@ impl Announced for Calls {
         let next = self.next.get_or_insert_with(|| Box::pin(async move { announced.accept().await }));
         let line = ready!(next.as_mut().poll(cx));
         self.next = None;
-        Poll::Ready(line.map(|line| call(line, self.kind)))
+        Poll::Ready(line.map(|line| call(line, self.kind, None)))
     }
 
     fn headers(&mut self) -> io::Result<Call> {
         match self.kind {
-            Kind::Plain => self.announced.port().headers().map(|line| call(line, self.kind)),
+            Kind::Plain => self.announced.port().headers().map(|line| call(line, self.kind, None)),
             Kind::Il => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
 
-fn call(line: Line, kind: Kind) -> Call {
+fn call(line: Line, kind: Kind, running: Option<Running>) -> Call {
     let (local, remote) = (line.local.clone(), line.remote.clone());
-    Call { end: End::Messages(Box::new(Messages::new(line, kind == Kind::Plain))), local, remote }
+    let messages = Messages { running, ..Messages::new(line, kind == Kind::Plain) };
+    Call { end: End::Messages(Box::new(messages)), local, remote }
+}
+
+/// The driver of one call. When nobody has the call any more it runs on until what was written has left.
+pub(super) struct Running(Arc<Mutex<Run>>);
+
+#[derive(Default)]
+struct Run {
+    task: Option<Waker>,
+    ended: bool,
+    /// It shall end now.
+    cut: bool,
+    /// Its place among those that run on.
+    share: Option<Share>,
+}
+
+impl Running {
+    /// Of a driver, and what is to be spawned for it. An error of it ends its lines, which tell it.
+    fn of(driver: impl Future) -> (Self, impl Future<Output = ()>) {
+        let run = Arc::<Mutex<Run>>::default();
+        let of = run.clone();
+        let mut driver = Box::pin(driver);
+        let task = poll_fn(move |cx| {
+            {
+                let mut run = lock(&of);
+                run.task = Some(cx.waker().clone());
+                if run.cut {
+                    return Poll::Ready(());
+                }
+            }
+            ready!(driver.as_mut().poll(cx));
+            let mut run = lock(&of);
+            run.ended = true;
+            let gone = run.share.take();
+            drop(run);
+            drop(gone);
+            Poll::Ready(())
+        });
+        (Self(run), task)
+    }
+
+    /// Nobody has the call any more. Without a place among those that run on it ends now.
+    pub(super) fn leave(self, share: Option<Share>) {
+        let mut run = lock(&self.0);
+        if run.ended {
+            return;
+        }
+        run.cut = share.is_none();
+        run.share = share;
+        let task = if run.cut { run.task.take() } else { None };
+        drop(run);
+        task.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use nine_io::server::Who;
+    use nine_net::Proof;
+
+    use super::super::share::{Shares, User};
+    use super::*;
+
+    #[test]
+    fn who_has_left_runs_on_where_there_is_room_and_is_counted_until_it_ends() {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let who =
+            Who { name: "x".into(), uid: None, proof: Proof::None, read_only: false, owner: false, seat: 0 };
+        let (lingers, user) = (Shares::new(2), User::of(&who));
+        let over = Arc::new(Mutex::new(false));
+        let is_over = over.clone();
+        let (running, task) =
+            Running::of(poll_fn(move |_| if *lock(&is_over) { Poll::Ready(()) } else { Poll::Pending }));
+        let mut task = pin!(task);
+        assert!(task.as_mut().poll(cx).is_pending());
+        running.leave(lingers.take(&user, 1).ok());
+        assert!(task.as_mut().poll(cx).is_pending());
+        let (cut, other) = Running::of(pending::<()>());
+        let mut other = pin!(other);
+        assert!(other.as_mut().poll(cx).is_pending());
+        cut.leave(lingers.take(&user, 1).ok());
+        assert!(other.as_mut().poll(cx).is_ready());
+        *lock(&over) = true;
+        assert!(task.as_mut().poll(cx).is_ready());
+        assert!(lingers.take(&user, 1).is_ok());
+    }
 }

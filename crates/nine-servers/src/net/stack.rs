@@ -18,6 +18,8 @@ use nine_net::{Addr, Listener, Peer, Proof, Socket, Transport, rt};
 use nine_stream::{Chain, Putting, Reading};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use super::datagrams::Running;
+
 /// What ends later, on the task of the [`Driver`](super::Driver).
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -133,13 +135,15 @@ pub struct Messages {
     pub(super) going: Option<Option<Chain>>,
     /// What a read does not take of a message is thrown away.
     pub(super) cuts: bool,
+    /// What goes on with it when it is closed.
+    pub(super) running: Option<Running>,
 }
 
 impl Messages {
     /// Of a line. `cuts`: they are datagrams, of which a read that is too short loses the rest.
     pub fn new(line: Line, cuts: bool) -> Self {
         let (reading, putting) = (line.stream.reading(), line.stream.putting());
-        Self { line, reading, putting, going: None, cuts }
+        Self { line, reading, putting, going: None, cuts, running: None }
     }
 }
 
