@@ -23,8 +23,15 @@ const OLD_IDS: u64 = 20;
 const UNSENT: usize = 256 << 10;
 /// What an old peer's messages may take that nobody reads, bytes.
 const OLD_UNREAD: usize = 64 << 10;
-/// The smallest window that a new peer may have.
+/// The smallest window that a new peer may have, and the smallest of its largest messages.
 const SMALLEST: usize = 4096;
+const SMALLEST_MESSAGE: u32 = 512;
+/// What a peer's window counts for at most: what waits here for its acknowledgement is ours to keep.
+const PEER_WINDOW: usize = 4 << 20;
+/// A message that is lost so often, while the peer answers, will not get through; and so often it is sent again at
+/// once before pauses grow between.
+const TRIES: u8 = 64;
+const FREE_TRIES: u8 = 8;
 /// An acknowledgement waits for company so long; so long where a peer is old.
 const ACK_DELAY: Duration = Duration::from_millis(1);
 const OLD_ACK_DELAY: Duration = Duration::from_millis(100);
@@ -39,6 +46,11 @@ const IDLE: Duration = Duration::from_secs(10);
 const DEAD: Duration = Duration::from_secs(300);
 /// How long a call, or a close, is repeated without an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long, and how often, an answer to a call is: the call may be forged.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWERS: u32 = 4;
+/// How long what was sent is kept for a peer that does not take it when the process has gone.
+const ORPHAN: Duration = Duration::from_secs(60);
 /// The first guess of a round trip.
 const GUESS: Duration = Duration::from_millis(100);
 
@@ -119,6 +131,8 @@ pub struct Il {
     closing: bool,
     peer_closed: bool,
     close_acked: bool,
+    /// The process has gone: it reads nothing, and what it has sent has a time.
+    orphaned: bool,
     /// Messages since the last ack.
     unacked: u32,
     due: Due,
@@ -127,7 +141,9 @@ pub struct Il {
 }
 
 struct Sent {
+    /// Empty when it has arrived.
     block: Block,
+    cost: usize,
     order: u64,
     stamp: Stamp,
     times: u8,
@@ -165,6 +181,8 @@ struct Timers {
     asked: Duration,
     /// When a close, or a call, began.
     began: Duration,
+    /// When it ends, whatever waits: the process has gone.
+    orphan: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -238,6 +256,7 @@ impl Il {
             closing: false,
             peer_closed: false,
             close_acked: false,
+            orphaned: false,
             unacked: 0,
             due: Due::default(),
             timers,
@@ -250,11 +269,11 @@ impl Il {
     fn hears_sync(&mut self, id: u32, payload: &[u8]) {
         self.peer_start = (1 << 32) + u64::from(id);
         self.recvd = self.peer_start;
-        let hello =
-            Hello::parse(payload).filter(|hello| hello.window as usize >= SMALLEST && !self.setup.old);
+        let is_fit = |hello: &Hello| hello.window as usize >= SMALLEST && hello.largest >= SMALLEST_MESSAGE;
+        let hello = Hello::parse(payload).filter(|hello| is_fit(hello) && !self.setup.old);
         if let Some(hello) = hello {
             self.new = true;
-            self.peer_window = hello.window as usize;
+            self.peer_window = (hello.window as usize).min(PEER_WINDOW);
             let fits = (hello.largest as usize).min(self.peer_window - COST);
             self.largest = self.largest.min(fits.max(1));
         }
@@ -283,7 +302,7 @@ impl Il {
 
     /// Whether [`Il::send`] is to wait: the window is closed and enough waits, or the peer has closed.
     pub fn is_full(&self) -> bool {
-        self.unsent_cost >= UNSENT || self.peer_closed
+        self.fault.is_none() && (self.unsent_cost >= UNSENT || self.peer_closed)
     }
 
     /// Whether something is to be done before it is over.
@@ -310,9 +329,6 @@ impl Il {
     pub fn deliver(&mut self) -> Option<Block> {
         let block = self.inbox.pop_front()?;
         self.inbox_cost -= cost(&block);
-        if self.window() >= self.told + self.setup.window / 4 {
-            self.due.ack = true;
-        }
         Some(block)
     }
 
@@ -328,6 +344,11 @@ impl Il {
         if self.state == State::Syncer {
             self.state = State::Closed;
         }
+    }
+
+    /// The process has gone. What it has sent arrives, if the peer takes it within a minute.
+    pub fn orphan(&mut self) {
+        self.orphaned = true;
     }
 
     /// One line for `status`.
@@ -360,10 +381,10 @@ impl Il {
         if self.state == State::Closed {
             return None;
         }
-        let Timers { ack, again, heard, asked, began, .. } = self.timers;
+        let Timers { ack, again, heard, asked, began, orphan, .. } = self.timers;
         let idle = if self.is_opening() { None } else { Some((heard.max(asked) + IDLE).min(heard + DEAD)) };
-        let patience = self.is_unanswered().then_some(began + PATIENCE);
-        [ack, again, idle, patience].into_iter().flatten().min()
+        let patience = self.is_unanswered().then_some(began + self.answer_within());
+        [ack, again, idle, patience, orphan].into_iter().flatten().min()
     }
 
     fn is_opening(&self) -> bool {
@@ -373,6 +394,10 @@ impl Il {
     /// Whether its call, or its close, is not answered yet.
     fn is_unanswered(&self) -> bool {
         self.is_opening() || (self.has_closed() && !self.close_acked)
+    }
+
+    fn answer_within(&self) -> Duration {
+        if self.state == State::Syncee { ANSWER_PATIENCE } else { PATIENCE }
     }
 
     fn window(&self) -> usize {
@@ -386,6 +411,14 @@ impl Il {
     fn fails(&mut self, why: &str) {
         self.state = State::Closed;
         self.fault.get_or_insert_with(|| Fault::new(why));
+        self.forgets_sent();
+    }
+
+    /// Nothing that was sent is wanted any more.
+    fn forgets_sent(&mut self) {
+        self.unsent.clear();
+        self.flight.clear();
+        (self.unsent_cost, self.flight_cost, self.on_way, self.lost, self.arrived) = (0, 0, 0, 0, 0);
     }
 
     fn ids(&self) -> u64 {
@@ -478,7 +511,7 @@ impl Il {
             Kind::Ack => self.hears_ack(now, ack, report),
             Kind::State => {
                 self.hears_ack(now, ack, report);
-                self.hears_state(usize::from(header.spec));
+                self.hears_state(now, usize::from(header.spec));
             }
             Kind::Close => return self.hears_close(now, id, ack),
             Kind::Sync => {}
@@ -509,7 +542,7 @@ impl Il {
         };
         let mut measured = false;
         if let Some(report) = &report {
-            self.peer_window = report.window as usize;
+            self.peer_window = (report.window as usize).min(PEER_WINDOW);
             let at = extend(self.next, report.newest).wrapping_sub(first);
             let told = self.flight.get(usize::try_from(at).unwrap_or(usize::MAX));
             if let Some(sent) = told.filter(|sent| sent.times == report.times && sent.fate != Fate::Arrived) {
@@ -523,8 +556,12 @@ impl Il {
         while self.first() <= ack
             && let Some(sent) = self.flight.pop_front()
         {
-            let cost = cost(&sent.block);
+            let cost = sent.cost;
             self.flight_cost -= cost;
+            if self.new && report.is_none() {
+                // What is taken is told; what is read, only a report tells.
+                self.peer_window = self.peer_window.saturating_sub(cost);
+            }
             match sent.fate {
                 Fate::OnWay => self.on_way -= cost,
                 Fate::Lost => self.lost -= 1,
@@ -542,19 +579,23 @@ impl Il {
             self.path.measured(now, now.saturating_sub(sent));
         }
         let first = self.first();
+        let mut above = first;
         for (from, to) in report.iter().flat_map(|report| &report.ranges) {
             let (from, to) = (extend(self.next, *from), extend(self.next, *to));
-            if from < first || to >= self.next || to < from {
+            // They rise, so that a report costs what is in flight at most.
+            if from < above || to >= self.next || to < from {
                 continue;
             }
+            above = to + 1;
             for sent in self.flight.range_mut((from - first) as usize..=(to - first) as usize) {
-                let cost = cost(&sent.block);
+                let cost = sent.cost;
                 match sent.fate {
                     Fate::Arrived => continue,
                     Fate::OnWay => self.on_way -= cost,
                     Fate::Lost => self.lost -= 1,
                 }
                 sent.fate = Fate::Arrived;
+                sent.block = Block::from(Vec::new());
                 self.arrived += 1;
                 bytes += cost;
                 arrives(sent, &mut newest);
@@ -568,19 +609,24 @@ impl Il {
         let (overtaken, turn) = (self.arrived_order, self.path.rtt + self.path.deviation);
         let lost = match self.arrived {
             0 => 0,
-            _ => self.lose(|sent| sent.order + 3 <= overtaken && now >= sent.stamp.sent + turn),
+            _ => self.lose(now, |sent| sent.order + 3 <= overtaken && now >= sent.stamp.sent + turn),
         };
         self.path.delivers(now, bytes, newest.map(|(_, stamp)| stamp), lost);
     }
 
     /// Takes what is on its way for lost where that is so; how many bytes.
-    fn lose(&mut self, is_lost: impl Fn(&Sent) -> bool) -> usize {
-        let mut bytes = 0;
+    fn lose(&mut self, now: Duration, is_lost: impl Fn(&Sent) -> bool) -> usize {
+        let (mut bytes, rtt) = (0, self.path.rtt);
+        // What is lost again and again has pauses: the way may not take it now.
+        let pause = |times: u8| match times.checked_sub(FREE_TRIES) {
+            Some(more) => (rtt * (1 << more.min(16))).min(PAUSE),
+            None => Duration::ZERO,
+        };
         for sent in self.flight.iter_mut().filter(|sent| sent.fate == Fate::OnWay) {
-            if is_lost(sent) {
+            if is_lost(sent) && now >= sent.stamp.sent + pause(sent.times) {
                 sent.fate = Fate::Lost;
                 self.lost += 1;
-                bytes += cost(&sent.block);
+                bytes += sent.cost;
             }
         }
         self.on_way -= bytes;
@@ -588,7 +634,7 @@ impl Il {
     }
 
     /// The peer says what it has had when it got query `n`: what had left before and is not there is lost.
-    fn hears_state(&mut self, n: usize) {
+    fn hears_state(&mut self, now: Duration, n: usize) {
         let Some(before) = self.queries.get_mut(n).map(std::mem::take).filter(|before| *before > 0) else {
             return;
         };
@@ -597,12 +643,12 @@ impl Il {
             self.timers.tries = 0;
         }
         if self.new {
-            self.lose(|sent| sent.order < before);
+            self.lose(now, |sent| sent.order < before);
         } else if let Some(sent) = self.flight.front_mut().filter(|sent| sent.order < before) {
             if sent.fate == Fate::OnWay {
                 sent.fate = Fate::Lost;
                 self.lost += 1;
-                self.on_way -= cost(&sent.block);
+                self.on_way -= sent.cost;
             }
             self.due.ask = true;
         }
@@ -658,6 +704,11 @@ impl Il {
     fn hears_close(&mut self, now: Duration, id: u64, ack: u64) -> bool {
         let knows_nothing = id == self.recvd && !self.peer_closed;
         if self.has_closed() && ack == self.next && knows_nothing {
+            if self.new {
+                // One that ends in good order says close itself, and is acknowledged, before it forgets.
+                self.fails("the peer has forgotten the conversation");
+                return true;
+            }
             // Who has gone already knows nothing of us.
             self.peer_closed = true;
             self.close_acked = true;
@@ -693,9 +744,7 @@ impl Il {
         self.early_cost = 0;
         if !self.new {
             // It takes nothing any more.
-            self.unsent.clear();
-            self.flight.clear();
-            (self.unsent_cost, self.flight_cost, self.on_way, self.lost, self.arrived) = (0, 0, 0, 0, 0);
+            self.forgets_sent();
         }
         self.due.close |= self.has_closed();
         self.may_be_over();

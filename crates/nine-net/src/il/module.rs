@@ -49,7 +49,7 @@ impl Module for Up {
             }
         }
         let il = lock(&self.il);
-        let (fault, at_end) = (il.fault().cloned(), il.is_at_end());
+        let (fault, at_end) = (il.fault().cloned().filter(|_| il.is_at_end()), il.is_at_end());
         drop(il);
         // It may be the state that has changed, or the window.
         next.kick();
@@ -65,6 +65,14 @@ impl Module for Up {
     fn holds(&self) -> bool {
         let il = lock(&self.il);
         !il.is_at_end() && il.state() == State::Closed
+    }
+
+    /// What is below has ended: so has the conversation, and not in good order if it was not over.
+    fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
+        if lock(&self.il).state() != State::Closed {
+            return Err(Fault::new("what carries the conversation has gone"));
+        }
+        self.resume(next)
     }
 }
 
@@ -106,7 +114,9 @@ impl Module for Down {
             }
         }
         let il = lock(&self.il);
-        let (fault, over) = (il.fault().cloned(), il.state() == State::Closed && self.packet.is_none());
+        // What has come before is read first.
+        let fault = il.fault().cloned().filter(|_| il.is_at_end());
+        let over = il.state() == State::Closed && il.fault().is_none() && self.packet.is_none();
         drop(il);
         if let Some(fault) = fault {
             return Err(fault);

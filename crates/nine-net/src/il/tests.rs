@@ -47,6 +47,8 @@ struct Net {
     delay: Duration,
     /// One packet of so many is lost, by a chance of its own; 0: none.
     lost: u64,
+    /// Packets of more bytes are lost; 0: none.
+    narrow: usize,
     got: [Vec<Vec<u8>>; 2],
     kinds: Vec<(usize, Kind)>,
     /// Reads what comes.
@@ -65,6 +67,7 @@ impl Net {
             sent: 0,
             delay: MS,
             lost: 0,
+            narrow: 0,
             got: [Vec::new(), Vec::new()],
             kinds: Vec::new(),
             reads: true,
@@ -89,7 +92,8 @@ impl Net {
                 self.sent += 1;
                 self.kinds.push((side, kind(&packet)));
                 let chance = self.sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-                if self.lost == 0 || !chance.is_multiple_of(self.lost) {
+                let fits = self.narrow == 0 || packet.len() <= self.narrow;
+                if fits && (self.lost == 0 || !chance.is_multiple_of(self.lost)) {
                     self.way.insert((self.now + self.delay, self.sent), (1 - side, packet));
                 }
             }
@@ -406,4 +410,60 @@ fn what_an_attacker_sends_takes_no_more_memory_than_the_window() {
     }
     let bytes: usize = held.iter().map(|block| block.len() + 128).sum();
     assert!((60 << 10..=64 << 10).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn a_way_that_never_takes_large_messages_ends_the_conversation_with_these_words() {
+    let mut net = Net::open([false, false]);
+    net.narrow = 500;
+    net.ends[0].send(Block::from(vec![1; 900])).expect("it fits");
+    net.run(Duration::from_secs(20));
+    assert_eq!(net.states(), [State::Established; 2], "it may only be that the way takes none now");
+    let tried = net.ends[0].resent();
+    assert!((12..40).contains(&tried), "pauses grow: {tried} in 20 s");
+    net.run(Duration::from_secs(180));
+    assert_eq!(
+        net.ends[0].fault().map(|fault| fault.to_string()).as_deref(),
+        Some("a message does not get through")
+    );
+}
+
+#[test]
+fn what_a_process_that_has_gone_left_behind_has_a_minute() {
+    let mut net = Net::open([false, false]);
+    net.reads = false;
+    net.send(0, 1000);
+    net.ends[0].close();
+    net.run(Duration::from_secs(100));
+    assert_eq!(net.ends[0].state(), State::Established, "who waits for it may wait long");
+    net.ends[0].orphan();
+    net.run(Duration::from_secs(59));
+    assert_eq!(net.ends[0].state(), State::Established);
+    net.run(Duration::from_secs(12));
+    assert_eq!((net.ends[0].state(), net.ends[0].deadline()), (State::Closed, None));
+    assert!(!net.ends[0].holds());
+}
+
+#[test]
+fn an_answer_to_a_call_is_repeated_a_few_times_and_forgotten_soon() {
+    let sync = packet(&mut Il::call(Duration::ZERO, setup(5000, 17008)), Duration::ZERO).expect("a sync");
+    let mut callee = Il::answer(Duration::ZERO, setup(17008, 5000), &sync).expect("it is one");
+    let (mut now, mut answers) = (Duration::ZERO, 0);
+    while callee.state() == State::Syncee {
+        answers += kinds(&mut callee, now).len();
+        now += MS;
+    }
+    assert!((3..=5).contains(&answers) && now <= Duration::from_millis(5010), "{answers} in {now:?}");
+}
+
+#[test]
+fn a_new_peer_that_knows_nothing_of_a_close_has_not_ended_in_good_order() {
+    let mut net = Net::open([false, false]);
+    net.ends[0].close();
+    let close = packet(&mut net.ends[0], net.now).expect("a close");
+    let (header, _) = Header::parse(&close).expect("a packet");
+    let reject = bytes(header.reject().packet(None, true));
+    net.ends[0].receive(net.now, Block::from(reject));
+    let why = net.ends[0].fault().map(|fault| fault.to_string());
+    assert_eq!(why.as_deref(), Some("the peer has forgotten the conversation"));
 }

@@ -7,8 +7,8 @@ use nine_stream::{Block, Chain};
 use super::super::packet::{Header, Hello, Kind, RANGES, Report};
 use super::super::path::{Path, Stamp};
 use super::{
-    ACK_DELAY, DEAD, Fate, IDLE, Il, OLD_ACK_DELAY, OLD_PAUSE, PATIENCE, PAUSE, SLACK, Sent, Setup, State,
-    Timers, cost,
+    ACK_DELAY, ANSWERS, DEAD, Fate, IDLE, Il, OLD_ACK_DELAY, OLD_PAUSE, ORPHAN, PAUSE, SLACK, Sent, Setup,
+    State, TRIES, Timers, cost,
 };
 
 impl Il {
@@ -30,12 +30,15 @@ impl Il {
 
     /// Does what is due by the clock.
     fn tick(&mut self, now: Duration) {
-        let Timers { ack, again, heard, asked, began, tries } = self.timers;
+        let Timers { ack, again, heard, asked, began, tries, .. } = self.timers;
         if now >= heard + DEAD {
             return self.fails("the peer does not answer");
         }
+        if self.orphaned && now >= *self.timers.orphan.get_or_insert(now + ORPHAN) {
+            return self.fails("the peer has not taken what was sent");
+        }
         let opening = self.is_opening();
-        if self.is_unanswered() && now >= began + PATIENCE {
+        if self.is_unanswered() && now >= began + self.answer_within() {
             let why = if opening { "the call is not answered" } else { "the close is not answered" };
             return self.fails(why);
         }
@@ -50,7 +53,7 @@ impl Il {
             self.timers.again = None;
             self.timers.tries += 1;
             if opening {
-                self.due.sync = true;
+                self.due.sync = self.state == State::Syncer || tries < ANSWERS;
             } else if self.has_closed() && !self.close_acked {
                 self.due.close = true;
             } else {
@@ -128,7 +131,8 @@ impl Il {
             self.timers.asked = now;
             return Some(self.control(Kind::Query, self.query, None));
         }
-        if self.due.ack {
+        // Who has read tells of the room, when it is worth it.
+        if self.due.ack || (self.new && self.window() >= self.told + self.setup.window / 4) {
             let report = self.report(now);
             return Some(self.control(Kind::Ack, 0, report));
         }
@@ -143,12 +147,17 @@ impl Il {
         let (at, times) = if self.lost > 0 {
             let at = self.flight.iter().position(|sent| sent.fate == Fate::Lost)?;
             let sent = &mut self.flight[at];
-            if !has_room(cost(&sent.block)) {
+            // An old peer drops what its reader has no room for.
+            if sent.times == TRIES && self.new {
+                self.fails("a message does not get through");
+                return None;
+            }
+            if !has_room(sent.cost) {
                 return None;
             }
             self.lost -= 1;
             self.counts.resent += 1;
-            sent.times = sent.times.wrapping_add(1);
+            sent.times = sent.times.saturating_add(1);
             (at, sent.times)
         } else {
             let Some(block) = self.unsent.front() else {
@@ -158,8 +167,7 @@ impl Il {
                 return None;
             };
             let cost = cost(block);
-            let window = self.flight.is_empty() && block.len() <= self.peer_window;
-            let fits = window || self.flight_cost + cost <= self.peer_window;
+            let fits = self.flight_cost + cost <= self.peer_window;
             if !has_room(cost) || !fits || self.flight.len() as u64 >= self.ids() {
                 return None;
             }
@@ -167,7 +175,7 @@ impl Il {
             self.flight_cost += cost;
             let block = self.unsent.pop_front()?;
             let stamp = Stamp::default();
-            self.flight.push_back(Sent { block, order: 0, stamp, times: 0, fate: Fate::OnWay });
+            self.flight.push_back(Sent { block, cost, order: 0, stamp, times: 0, fate: Fate::OnWay });
             self.next += 1;
             self.counts.sent += 1;
             (self.flight.len() - 1, 0)
@@ -178,7 +186,7 @@ impl Il {
         let sent = &mut self.flight[at];
         (sent.order, sent.stamp, sent.fate) = (self.order, stamp, Fate::OnWay);
         let block = sent.block.share();
-        self.on_way += cost(&block);
+        self.on_way += sent.cost;
         self.has_acked(true);
         let (kind, spec) = if ask { self.asks() } else { (Kind::Data, times) };
         Some(self.packet(Header { id: id as u32, ..self.header(kind, spec) }, Some(block)))
