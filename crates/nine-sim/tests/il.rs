@@ -159,25 +159,23 @@ fn every_message_comes_once_in_order_whatever_the_network_does() {
 }
 
 #[test]
+#[should_panic(expected = "is another one")]
 fn a_canary_that_changes_a_message_is_caught() {
-    let caught = std::panic::catch_unwind(|| {
-        let world = World::new(1);
-        let env = world.env();
-        let weather = Weather { changed: 20, has_sums: true, ..Weather::default() };
-        let net = Datagrams::new(&world, weather);
-        world.run(async move {
-            let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
-            let announced = b.announce(PORT).expect("free");
-            let task = env.clone();
-            env.spawn(Box::pin(async move {
-                let line = announced.accept().await.expect("a call");
-                converse(task, 1, line, 100, (2, 1)).await;
-            }));
-            let line = a.dial(at(2), PORT).await.expect("answered");
-            converse(env.clone(), 1, line, 100, (1, 2)).await;
-        });
+    let world = World::new(1);
+    let env = world.env();
+    let weather = Weather { changed: 20, has_sums: true, ..Weather::default() };
+    let net = Datagrams::new(&world, weather);
+    world.run(async move {
+        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
+        let announced = b.announce(PORT).expect("free");
+        let task = env.clone();
+        env.spawn(Box::pin(async move {
+            let line = announced.accept().await.expect("a call");
+            converse(task, 1, line, 100, (2, 1)).await;
+        }));
+        let line = a.dial(at(2), PORT).await.expect("answered");
+        converse(env.clone(), 1, line, 100, (1, 2)).await;
     });
-    assert!(caught.is_err(), "changed messages were not noticed");
 }
 
 #[test]
@@ -345,4 +343,84 @@ fn plain_datagrams_have_lines_for_their_senders_or_headers() {
         headers.stream.write(&buf[..57]).await.expect("written");
         assert!(matches!(to_c.stream.read(&mut buf).await, Ok(5)));
     });
+}
+
+/// Runs a port until it is told that its link has gone.
+fn port_that_goes(env: &SimEnv, net: &Datagrams, n: u8) -> (Port, Rc<Cell<bool>>) {
+    let (port, mut driver) = Port::new(net.wire(at(n)), Kind::Il, Limits::default(), env.clock());
+    let gone = Rc::new(Cell::new(false));
+    let asked = gone.clone();
+    env.spawn(Box::pin(async move {
+        let driver = std::future::poll_fn(|cx| match asked.get() {
+            true => std::task::Poll::Ready(Ok(())),
+            false => std::pin::Pin::new(&mut driver).poll(cx),
+        });
+        drop(driver.await);
+    }));
+    (port, gone)
+}
+
+#[test]
+fn a_link_that_goes_ends_every_line_for_an_error() {
+    let world = World::new(9);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    world.run(async move {
+        let ((a, gone), b) = (port_that_goes(&env, &net, 1), port(&env, &net, 2, Limits::default()));
+        let announced = b.announce(PORT).expect("free");
+        let here = a.dial(at(2), PORT).await.expect("answered");
+        here.stream.write(b"hello").await.expect("written");
+        let there = announced.accept().await.expect("a call");
+        let mut buf = [0; 8];
+        assert!(matches!(there.stream.read(&mut buf).await, Ok(5)));
+        gone.set(true);
+        there.stream.write(b"wakes").await.expect("written");
+        let why = here.stream.read(&mut buf).await.expect_err("no good end");
+        assert_eq!(why.to_string(), "the link has gone");
+        assert!(a.dial(at(2), PORT).await.is_err_and(|e| e.to_string() == "the port is closed"));
+    });
+}
+
+#[test]
+fn what_came_before_the_end_is_read_after_it_however_late() {
+    for dies in [false, true] {
+        let world = World::new(10);
+        let env = world.env();
+        let net = Datagrams::new(&world, Weather::default());
+        world.run(async move {
+            let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
+            let announced = b.announce(PORT).expect("free");
+            let here = a.dial(at(2), PORT).await.expect("answered");
+            // More than a queue has, less than the window.
+            for n in 0..1000 {
+                send(&here, n, 3).await.expect("sent");
+            }
+            let there = announced.accept().await.expect("a call");
+            env.sleep_until(env.now() + Duration::from_secs(5)).await;
+            if dies {
+                net.change(|weather| weather.lost = 1);
+            } else {
+                drop(here);
+            }
+            env.sleep_until(env.now() + Duration::from_secs(400)).await;
+            let (seen, well) = judge(10, &there, 3).await;
+            assert_eq!((seen, well), (1000, !dies));
+        });
+    }
+}
+
+#[test]
+fn a_close_for_nothing_is_not_answered() {
+    let world = World::new(11);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    let counted = net.clone();
+    world.run(async move {
+        let _ports = [port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default())];
+        let header = Header { kind: Packet::Close, spec: 0, src: 5000, dst: PORT, id: 7, ack: 9 };
+        let packet: Vec<u8> = header.packet(None, true).flat_map(|block| block.data().to_vec()).collect();
+        net.send(at(1), at(2), packet);
+        env.sleep_until(env.now() + Duration::from_secs(5)).await;
+    });
+    assert_eq!(counted.sent(), 1);
 }

@@ -7,19 +7,19 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use nine_stream::{Block, Chain, Device, Pool, Reading};
+use nine_stream::{Block, Chain, Device, Fault, Pool, Reading};
 
 use super::Link;
 use super::port::{Key, Kind, Line, Made, Opening, Shared};
 use crate::env::Timer;
-use crate::il::{Header, Il, Kind as Packet, REJECT, State};
+use crate::il::{Header, Il, Kind as Packet, State};
 use crate::lock::{Mutex, lock};
 
 /// Datagrams of one turn, in each direction.
@@ -32,8 +32,14 @@ const LARGEST: usize = 64 << 10;
 const SMALL: usize = 16 << 10;
 /// Bytes of Plan 9's `headers`.
 const HEADERS: usize = 52;
-/// The link fails so often, one time after the other, before it is given up.
+/// The link fails so often, one time after the other, before it is given up; so long it is left alone after each.
 const FAULTS: u32 = 64;
+const FAULT_PAUSE: Duration = Duration::from_millis(10);
+/// Conversations that have ended here and are remembered, how long, and how many closes of each are answered: who is at
+/// the other end may not have heard the last one.
+const ENDED: usize = 4096;
+const ENDED_FOR: Duration = Duration::from_secs(30);
+const ENDED_ANSWERS: u8 = 8;
 
 /// See the module. It ends when the port, what is announced on it and all lines have gone; an error is the link's, and
 /// hangs up all lines.
@@ -51,6 +57,7 @@ pub struct Driver<L> {
     half: HashMap<Half, Il>,
     /// Oldest first.
     half_order: VecDeque<Half>,
+    ended: Ended,
     timers: BTreeSet<(Duration, u64)>,
     ready: Arc<Ready>,
     /// Lines that have something to send.
@@ -59,6 +66,43 @@ pub struct Driver<L> {
     stuck: VecDeque<(Chain, SocketAddr)>,
     sleep: Option<(Duration, Timer)>,
     faults: u32,
+    /// The link is left alone until then.
+    pause: Option<Duration>,
+}
+
+/// Conversations of il that have ended here lately. A close for any other is not answered, for the answer is one, too:
+/// two ends that know of nothing would answer each other for ever.
+#[derive(Default)]
+struct Ended {
+    left: HashMap<Key, (Duration, u8)>,
+    order: VecDeque<(Duration, Key)>,
+}
+
+impl Ended {
+    fn enter(&mut self, now: Duration, key: Key) {
+        let is_old = |at: Duration| at + ENDED_FOR < now;
+        while let Some((at, old)) = self.order.front().copied()
+            && (is_old(at) || self.order.len() >= ENDED)
+        {
+            self.order.pop_front();
+            if self.left.get(&old).is_some_and(|(newest, _)| *newest == at) {
+                self.left.remove(&old);
+            }
+        }
+        self.left.insert(key, (now, ENDED_ANSWERS));
+        self.order.push_back((now, key));
+    }
+
+    /// Whether a close is to be answered.
+    fn answers(&mut self, now: Duration, key: &Key) -> bool {
+        match self.left.get_mut(key) {
+            Some((at, left)) if *left > 0 && *at + ENDED_FOR >= now => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A call that is half open, and the id that it came with.
@@ -122,12 +166,14 @@ impl<L: Link> Driver<L> {
             next: 0,
             half: HashMap::new(),
             half_order: VecDeque::new(),
+            ended: Ended::default(),
             timers: BTreeSet::new(),
             ready: Arc::default(),
             turns: VecDeque::new(),
             stuck: VecDeque::new(),
             sleep: None,
             faults: 0,
+            pause: None,
         }
     }
 
@@ -180,6 +226,9 @@ impl<L: Link> Driver<L> {
         let Some(live) = self.lines.remove(&id) else { return };
         live.due.map(|due| self.timers.remove(&(due, id)));
         self.ids.remove(&live.key);
+        if live.il.is_some() {
+            self.ended.enter(self.shared.clock.now(), live.key);
+        }
         if self.headers == Some(id) {
             self.headers = None;
         }
@@ -192,6 +241,10 @@ impl<L: Link> Driver<L> {
 
     /// Receives; whether there may be more.
     fn poll_in(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        if self.pause.is_some_and(|until| self.shared.clock.now() < until) {
+            return Ok(false);
+        }
+        self.pause = None;
         for _ in 0..TURN {
             let Some(space) = self.room.room() else { return Ok(false) };
             match self.link.poll_recv(cx, space) {
@@ -207,6 +260,8 @@ impl<L: Link> Driver<L> {
                     if self.faults == FAULTS {
                         return Err(error);
                     }
+                    self.pause = Some(self.shared.clock.now() + FAULT_PAUSE);
+                    return Ok(false);
                 }
             }
         }
@@ -295,7 +350,7 @@ impl<L: Link> Driver<L> {
                 self.half_order.push_back(half);
                 self.half_goes_on(half, il, now);
             }
-        } else if header.kind != Packet::Close || header.spec != REJECT {
+        } else if header.kind != Packet::Close || self.ended.answers(now, &key) {
             let nothing = header.reject();
             self.send_soon(nothing.packet(None, !self.link.has_sums()), from);
         }
@@ -461,7 +516,9 @@ impl<L: Link> Driver<L> {
             }
         }
         let half = self.half.values().filter_map(Il::deadline).min();
-        let Some(next) = self.timers.first().map(|(due, _)| *due).into_iter().chain(half).min() else {
+        let Some(next) =
+            self.timers.first().map(|(due, _)| *due).into_iter().chain(half).chain(self.pause).min()
+        else {
             self.sleep = None;
             return false;
         };
@@ -509,25 +566,31 @@ impl<L: Link> Future for Driver<L> {
 }
 
 impl<L> Drop for Driver<L> {
-    /// Without it nothing comes or goes: who waits is told.
+    /// Without it nothing comes or goes: who waits is told, and every line ends for an error.
     fn drop(&mut self) {
         let mut table = self.shared.table();
         table.over = true;
         let made = mem::take(&mut table.made);
         let listens = mem::take(&mut table.listens);
         drop(table);
-        let live = self.lines.drain().filter_map(|(_, live)| live.opening);
-        for opening in live.chain(made.into_iter().map(|made| made.opening)) {
-            let waker = lock(&opening).take();
+        let live = self.lines.drain().map(|(_, live)| (live.device, live.opening));
+        for (device, opening) in live.chain(made.into_iter().map(|made| (made.device, Some(made.opening)))) {
+            device.hangup(Some(Fault::new("the link has gone")));
+            let waker = opening.and_then(|opening| lock(&opening).take());
             waker.into_iter().for_each(Waker::wake);
         }
         listens.into_values().flat_map(|listen| listen.waiting).for_each(Waker::wake);
     }
 }
 
-/// An address of IPv4 as what it is.
-fn canonical(addr: SocketAddr) -> SocketAddr {
-    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+/// An address of IPv4 as what it is; one of IPv6 with the link that it is of.
+pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_none() => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into()
+        }
+        _ => SocketAddr::new(addr.ip().to_canonical(), addr.port()),
+    }
 }
 
 fn wide(ip: IpAddr) -> Ipv6Addr {

@@ -10,6 +10,7 @@ use std::task::{Poll, Waker};
 
 use nine_stream::{Device, Limit, Make, Pool, Stream};
 
+use super::driver::canonical;
 use super::{Driver, Link};
 use crate::env::Clock;
 use crate::il::{HEADER, Il, Setup, State, halves};
@@ -45,6 +46,8 @@ impl Default for Limits {
 
 /// One conversation.
 pub struct Line {
+    // Before the stream, which closes.
+    _left: Left,
     /// The process' end: a message is a datagram, or one of il.
     pub stream: Stream,
     /// `addr!port` of this end.
@@ -54,6 +57,17 @@ pub struct Line {
     /// Bytes of the largest message, when it began.
     pub largest: usize,
     pub(super) il: Option<Arc<Mutex<Il>>>,
+}
+
+/// With it the process goes: what il still has to send has a time then.
+struct Left(Option<Arc<Mutex<Il>>>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if let Some(il) = &self.0 {
+            lock(il).orphan();
+        }
+    }
 }
 
 impl Line {
@@ -155,6 +169,7 @@ impl Shared {
             Kind::Il => (key.local, key.remote),
         };
         let line = Line {
+            _left: Left(il.clone()),
             stream,
             local: format!("{}!{here}", self.local.ip().to_canonical()),
             remote: format!("{}!{there}", key.addr.ip().to_canonical()),
@@ -207,7 +222,7 @@ impl Port {
 
     /// A line of plain datagrams to and from `to`.
     pub fn connect(&self, to: SocketAddr) -> io::Result<Line> {
-        let key = Key { addr: to, remote: 0, local: 0 };
+        let key = Key { addr: canonical(to), remote: 0, local: 0 };
         self.enter(key)?;
         let (line, made) = self.0.line(key, None, false);
         self.hand_over(made);
@@ -228,7 +243,7 @@ impl Port {
 
     /// Calls `port` at `to`, by il: the line when the call is answered. `ConnectionRefused` or `TimedOut`: it is not.
     pub async fn dial(&self, to: SocketAddr, port: u16) -> io::Result<Line> {
-        let key = self.free_key(to, port)?;
+        let key = self.free_key(canonical(to), port)?;
         let il = Il::call(self.0.clock.now(), self.0.setup(key));
         let il = Arc::new(Mutex::new(il));
         let (line, made) = self.0.line(key, Some(il.clone()), false);
