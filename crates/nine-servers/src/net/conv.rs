@@ -4,8 +4,9 @@
 //! locked; so no byte goes to a request that nobody waits for. Calls are made and taken by the driver's task, bytes are
 //! carried by whoever asks. The lock of a conversation is taken before that of a table, never two of them.
 
+mod orders;
+
 use std::collections::VecDeque;
-use std::future::{Future as _, poll_fn};
 use std::io;
 use std::mem;
 use std::sync::{Arc, Weak};
@@ -20,12 +21,13 @@ use nine_net::{Clock, Conversation, Timer, Transport};
 use nine_proto::{Errno, Error, Result};
 
 use super::carrier::{Carrier, poll_drain};
+use super::datagrams::{self, Callers};
 use super::driver::{Bell, Job};
 use super::policy::Want;
-use super::quote;
 use super::share::{Lack, Share, User};
-use super::stack::{Announced, Call, End, Later, PATIENCE, Place, Setting};
-use super::{MODULES_MAX, Protocol, Shared, TEXT_MAX};
+use super::stack::{Announced, Call, End, Later, Place, Setting};
+use super::{MODULES_MAX, Protocol, Shared};
+use orders::Order;
 
 /// For what was written to leave through the modules when everybody has closed.
 const LINGER: Duration = Duration::from_secs(10);
@@ -58,6 +60,10 @@ struct State {
     openings: VecDeque<Opening>,
     /// What the modules may hold.
     modules: Vec<Share>,
+    /// What the first one has made of the connection, and stays when it has been popped.
+    pipeline: Option<Share>,
+    /// With headers: who has sent something.
+    callers: Option<Box<Callers>>,
     /// What `bind` said.
     bound: Option<String>,
     /// Bytes read and written.
@@ -135,10 +141,13 @@ impl Conv {
 
     /// Whether this visitor may open its files.
     pub(super) fn may(&self, visitor: &Visitor) -> Result<()> {
-        match visitor.owner || User::of(&visitor.who) == self.user {
-            true => Ok(()),
-            false => Err(Error::new(Errno::EACCES, "permission denied: this conversation is another user's")),
-        }
+        // Who may change nothing takes nothing out of it either.
+        let text = match visitor.owner || User::of(&visitor.who) == self.user {
+            true if !visitor.who.read_only => return Ok(()),
+            true => "permission denied: you may change nothing here",
+            false => "permission denied: this conversation is another user's",
+        };
+        Err(Error::new(Errno::EACCES, text))
     }
 
     pub(super) fn local(&self) -> String {
@@ -246,7 +255,24 @@ impl Conv {
     }
 
     fn write(&self, ask: Ask) {
-        self.with(|state, _| state.writes.push_back(ask));
+        self.with(|state, done| match self.may_go(state, &ask.data) {
+            Ok(()) => state.writes.push_back(ask),
+            Err(error) => done.asks.push((ask, Said::No(error))),
+        });
+    }
+
+    /// With headers a datagram may go to who has sent one, and where the policy allows to call.
+    fn may_go(&self, state: &State, data: &[u8]) -> Result<()> {
+        let Some(callers) = &state.callers else { return Ok(()) };
+        let Some(to) = datagrams::end_of(data) else {
+            let text = "after `headers` a datagram begins with the 52 bytes of its headers";
+            return Err(Error::new(Errno::EINVAL, text));
+        };
+        if callers.has(to) {
+            return Ok(());
+        }
+        let (network, place) = (self.protocol.network.name(), Place::Ip(to));
+        self.protocol.shared.policy.known().check(Want::Dial, network, &place, &self.owner.who)
     }
 
     /// Nobody wants the answer to this request any more. What it has done is said; those behind it go on.
@@ -304,152 +330,6 @@ impl Conv {
         }
         true
     }
-
-    /// Does what a text written to `ctl` says.
-    fn control(self: &Arc<Self>, ask: Ask) {
-        let said = text(&ask).map(str::to_owned).and_then(|text| self.order(&text));
-        match said {
-            Ok(Order::Done) => ask.done(Ok(())),
-            Err(error) => {
-                // For who speaks a dialect that has only numbers. What a connection has is its own.
-                let mut state = lock(&self.state);
-                if !matches!(state.phase, Phase::Connected { .. }) {
-                    state.error = error.to_string();
-                }
-                drop(state);
-                ask.fail(error);
-            }
-            Ok(Order::Begin(begun, says)) => {
-                let mut state = lock(&self.state);
-                if !matches!(state.phase, Phase::Idle) {
-                    drop(state);
-                    return ask.fail(Error::new(Errno::EBUSY, "connection in use"));
-                }
-                state.phase = Phase::Asking { ask, begun, says };
-                drop(state);
-                // Sockets belong to the driver's core.
-                Waker::from(self.bell.clone()).wake();
-            }
-        }
-    }
-
-    fn order(self: &Arc<Self>, text: &str) -> Result<Order> {
-        let quoted = quote::words(text);
-        let words: Vec<&str> = quoted.iter().flatten().map(|word| &**word).collect();
-        let number = |what: &str, text: &str, most: u64| match text.parse::<u64>() {
-            Ok(n) if n <= most => Ok(n),
-            _ => Err(Error::new(Errno::EINVAL, format!("{what}: a number from 0 to {most} is due"))),
-        };
-        let wrong = |text: &str| Err(Error::new(Errno::EINVAL, text));
-        let set = |setting| lock(&self.state).set(setting).map(|()| Order::Done);
-        match words[..] {
-            [] => quoted.and_then(|_| wrong("short control request")),
-            ["connect", to] => {
-                let from = lock(&self.state).bound.clone();
-                Ok(self.begin(Want::Dial, to, from))
-            }
-            ["connect", to, from] => Ok(self.begin(Want::Dial, to, Some(from.into()))),
-            ["announce", at] => Ok(self.begin(Want::Announce, at, None)),
-            ["connect" | "announce"] => wrong("an address is due: ADDRESS!PORT"),
-            ["connect", ..] => wrong("what is due is ADDRESS!PORT, and the local ADDRESS!PORT or PORT"),
-            ["announce", ..] => wrong("one address is due: ADDRESS!PORT; what has a blank in it is quoted"),
-            ["bind", from] => {
-                let mut state = lock(&self.state);
-                match state.phase {
-                    Phase::Idle => state.bound = Some(from.into()),
-                    _ => return Err(Error::new(Errno::EBUSY, "connection in use")),
-                }
-                Ok(Order::Done)
-            }
-            ["bind", ..] => wrong("a local address is due: ADDRESS!PORT or PORT"),
-            // The network has taken a call already; who is not wanted is hung up on.
-            ["accept", ..] => Ok(Order::Done),
-            ["hangup"] | ["reject", ..] => {
-                let mut done = Done::default();
-                let mut state = lock(&self.state);
-                let gone = self.end(&mut state, &mut done);
-                state.error = "hungup".into();
-                drop(state);
-                drop(gone);
-                self.answer(done);
-                Ok(Order::Done)
-            }
-            // What Plan 9 programs ask for, and the kernel has its own mind about.
-            ["checksum" | "tcpporthogdefense", _] | ["ignoreadvice"] => Ok(Order::Done),
-            ["headers"] => self.with(|state, _| state.headers(&self.protocol.shared)).map(|()| Order::Done),
-            ["keepalive"] => set(Setting::Keepalive(Duration::from_secs(30))),
-            ["keepalive", ms] => {
-                set(Setting::Keepalive(Duration::from_millis(number("keepalive", ms, 86_400_000)?)))
-            }
-            ["ttl", n] => set(Setting::Ttl(number("ttl", n, 255)? as u8)),
-            ["tos", n] => set(Setting::Tos(number("tos", n, 255)? as u8)),
-            _ => self.with(|state, _| state.module(text.trim(), &self.protocol.shared, &self.user)),
-        }
-    }
-
-    /// Calls or announces what a text means, once the driver comes to it; a call from this end's address `from`.
-    fn begin(&self, want: Want, text: &str, from: Option<String>) -> Order {
-        let (protocol, who, text) = (self.protocol.clone(), self.owner.who.clone(), text.to_owned());
-        let says = if want == Want::Dial { "Syn_sent" } else { "Announcing" };
-        let clock = protocol.shared.clock.clone();
-        let mut begun = Box::pin(async move {
-            let network = &protocol.network;
-            let policy = protocol.shared.policy.now(&*protocol.shared.clock);
-            policy.check_name(&text)?;
-            let places = network.resolve(&text, want == Want::Announce).await.map_err(failed)?;
-            let mut last = Error::new(Errno::ENOENT, "can't translate address");
-            for place in places {
-                let begun = match (policy.check(want, network.name(), &place, &who), want) {
-                    (Err(error), _) => Err(error),
-                    (_, Want::Dial) => {
-                        let from =
-                            from.as_deref().map(|text| place.opposite(text)).transpose().map_err(failed)?;
-                        // Who chooses an address of this end takes it, as who is called there does.
-                        let may = from
-                            .iter()
-                            .try_for_each(|at| policy.check(Want::Announce, network.name(), at, &who));
-                        match may {
-                            Ok(()) => network.dial(place, from).await.map(Begun::Call).map_err(failed),
-                            Err(error) => Err(error),
-                        }
-                    }
-                    (_, Want::Announce) => {
-                        let free = place.is_free();
-                        let begun = network.announce(place).await.map_err(failed);
-                        begun.and_then(|at| {
-                            // Which port it is is known only now.
-                            let real = if free { Place::of(&at.local()) } else { None };
-                            real.map_or(Ok(()), |at| policy.check_chosen(network.name(), &at, &who))?;
-                            Ok(Begun::Announced(at))
-                        })
-                    }
-                };
-                match begun {
-                    Err(error) => last = error,
-                    begun => return begun,
-                }
-            }
-            Err(last)
-        });
-        // For all places that a name may mean together.
-        let mut late = None;
-        let begun = Box::pin(poll_fn(move |cx| {
-            let late = late.get_or_insert_with(|| clock.sleep_until(clock.now() + PATIENCE));
-            match begun.as_mut().poll(cx) {
-                Poll::Pending => {
-                    late.as_mut().poll(cx).map(|()| Err(Error::new(Errno::ETIMEDOUT, "connection timed out")))
-                }
-                done => done,
-            }
-        }));
-        Order::Begin(begun, says)
-    }
-}
-
-/// What comes of a text.
-enum Order {
-    Done,
-    Begin(Later<Result<Begun>>, &'static str),
 }
 
 impl Job for Conv {
@@ -499,6 +379,8 @@ impl State {
             held: false,
             openings: VecDeque::new(),
             modules: Vec::new(),
+            pipeline: None,
+            callers: None,
             bound: None,
             moved: [0; 2],
         }
@@ -622,6 +504,9 @@ impl State {
                 Poll::Ready(Ok(bytes)) => {
                     *ended |= bytes.is_none();
                     self.moved[0] += bytes.as_ref().map_or(0, Bytes::len) as u64;
+                    if let (Some(callers), Some(bytes)) = (&mut self.callers, &bytes) {
+                        callers.note(bytes);
+                    }
                     Said::Read(bytes.unwrap_or_default())
                 }
                 Poll::Ready(Err(error)) => {
@@ -658,6 +543,7 @@ impl State {
             return Err(Error::new(Errno::EINVAL, "not announced"));
         };
         let call = place.headers().map_err(failed)?;
+        self.callers = Some(Box::default());
         // From now on nobody else takes what comes there.
         self.begin(Begun::Call(call), shared);
         Ok(())
@@ -691,16 +577,29 @@ impl State {
         match carrier {
             Carrier::Bytes(line) => {
                 let cost = if changes { line.check(text).map_err(said)? } else { 0 };
-                let share = shared.modules.take(user, cost).map_err(|lack| {
-                    let whose = if lack == Lack::All { "all conversations" } else { "your conversations" };
-                    let most = MODULES_MAX >> if lack == Lack::All { 20 } else { 21 };
-                    let text =
-                        format!("the modules of {whose} may hold {most} MiB, and have no room for this one");
-                    Error::new(Errno::ENOMEM, text)
-                })?;
+                let of_module = match text.trim().split_once(' ') {
+                    Some(("push", module)) => shared.pushable.cost(module).map_err(said)?.min(cost),
+                    _ => 0,
+                };
+                let take = |bytes| {
+                    shared.modules.take(user, bytes).map_err(|lack| {
+                        let whose =
+                            if lack == Lack::All { "all conversations" } else { "your conversations" };
+                        let most = MODULES_MAX >> if lack == Lack::All { 20 } else { 21 };
+                        let text = format!(
+                            "the modules of {whose} may hold {most} MiB, and have no room for this one"
+                        );
+                        Error::new(Errno::ENOMEM, text)
+                    })
+                };
+                let pipeline = if cost > of_module { Some(take(cost - of_module)?) } else { None };
+                let share = take(of_module)?;
                 line.control(text).map_err(said)?;
                 match verb {
-                    Some("push") => self.modules.push(share),
+                    Some("push") => {
+                        self.modules.push(share);
+                        self.pipeline = pipeline.or(self.pipeline.take());
+                    }
                     Some("pop") => drop(self.modules.pop()),
                     _ => {}
                 }
@@ -799,18 +698,6 @@ impl Handle for Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         self.conv.closed();
-    }
-}
-
-/// The one text that was written.
-fn text(ask: &Ask) -> Result<&str> {
-    if ask.data.len() > TEXT_MAX {
-        return Err(Error::new(Errno::EINVAL, format!("a control request has at most {TEXT_MAX} bytes")));
-    }
-    match *ask.lines()? {
-        [] => Ok(""),
-        [line] => Ok(line.trim_matches('\0')),
-        _ => Err(Error::new(Errno::EINVAL, "one control request at a time")),
     }
 }
 

@@ -1,8 +1,9 @@
 //! UDP and il of this machine: a call is a line of a datagram socket, whose driver runs beside the server's.
 
+use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -130,6 +131,43 @@ fn call(line: Line, kind: Kind, running: Option<Running>) -> Call {
     Call { end: End::Messages(Box::new(messages)), local, remote }
 }
 
+/// The other end of a datagram with Plan 9's headers: `raddr[16] laddr[16] ifcaddr[16] rport[2] lport[2]`. An address
+/// that is none is the loopback, as where it is dialled.
+pub(super) fn end_of(datagram: &[u8]) -> Option<SocketAddr> {
+    let header = datagram.first_chunk::<52>()?;
+    let ip = match Ipv6Addr::from(*header.first_chunk::<16>()?).to_canonical() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    Some((ip, u16::from_be_bytes([header[48], header[49]])).into())
+}
+
+/// Who has sent a datagram with headers, of late: the [`CALLERS`] who have not been seen for the longest are forgotten.
+#[derive(Default)]
+pub(super) struct Callers {
+    /// In two halves, of which the older one goes when the newer one is full.
+    halves: [HashSet<SocketAddr>; 2],
+}
+
+impl Callers {
+    pub(super) fn note(&mut self, datagram: &[u8]) {
+        let Some(from) = end_of(datagram) else { return };
+        if self.halves[0].len() >= CALLERS / 2 && !self.halves[0].contains(&from) {
+            self.halves.swap(0, 1);
+            self.halves[0].clear();
+        }
+        self.halves[0].insert(from);
+    }
+
+    pub(super) fn has(&self, to: SocketAddr) -> bool {
+        self.halves.iter().any(|half| half.contains(&to))
+    }
+}
+
+/// Callers that are remembered.
+const CALLERS: usize = 2048;
+
 /// The driver of one call. When nobody has the call any more it runs on until what was written has left.
 pub(super) struct Running(Arc<Mutex<Run>>);
 
@@ -191,6 +229,26 @@ mod tests {
 
     use super::super::share::{Shares, User};
     use super::*;
+
+    #[test]
+    fn callers_are_known_until_many_others_have_come() {
+        let datagram = |n: u16| {
+            let mut bytes = [0; 60];
+            bytes[..16].copy_from_slice(&Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped().octets());
+            bytes[48..50].copy_from_slice(&n.to_be_bytes());
+            bytes
+        };
+        let mut callers = Callers::default();
+        for n in 0..5000 {
+            callers.note(&datagram(n));
+            callers.note(&datagram(4999));
+        }
+        let known = |n| callers.has(SocketAddr::from(([10, 0, 0, 1], n)));
+        assert!(known(4990) && known(4999) && !known(1));
+        assert!(callers.halves.iter().map(HashSet::len).sum::<usize>() <= CALLERS);
+        assert_eq!(end_of(&[0; 51]), None);
+        assert_eq!(end_of(&[0; 52]), Some((Ipv6Addr::LOCALHOST, 0).into()));
+    }
 
     #[test]
     fn who_has_left_runs_on_where_there_is_room_and_is_counted_until_it_ends() {

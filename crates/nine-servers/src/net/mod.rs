@@ -54,6 +54,12 @@ const TEXT_MAX: usize = 1024;
 /// Bytes that the modules of all conversations of a server may hold, and one user's half of it; beyond none is pushed
 /// (ENOMEM).
 const MODULES_MAX: usize = 256 << 20;
+/// Descriptors of this process that conversations of all networks may have, each being taken for one.
+fn descriptors() -> usize {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX / 2)
+}
+
 /// Conversations that may go on until what was written has left them, when everybody has closed, and one user's half of
 /// them; one more is cut off.
 const LINGERING: usize = 1000;
@@ -76,6 +82,7 @@ struct Shared {
     /// Bytes that modules may hold.
     modules: Arc<Shares>,
     lingers: Arc<Shares>,
+    descriptors: Arc<Shares>,
     /// Those that nobody has open and that are not over, by their addresses.
     lingering: Mutex<HashMap<usize, (Arc<Conv>, Share)>>,
 }
@@ -101,8 +108,11 @@ struct Table {
 struct Entry {
     dir: synth::Node,
     /// Its place among those of its owner.
-    _share: Share,
+    _room: Room,
 }
+
+/// A place for one conversation: in its network, and among all.
+type Room = [Share; 2];
 
 impl Net {
     /// These networks, each with at most `most` conversations at once, of which one user may have half; `pushable`
@@ -119,8 +129,10 @@ impl Net {
         let driver = Driver::new(&queue);
         let wall = clock.wall();
         let (modules, lingers) = (Shares::new(MODULES_MAX), Shares::new(LINGERING));
+        let descriptors = Shares::new(descriptors());
         let (policy, lingering) = (Watched::new(policy), Mutex::default());
-        let shared = Arc::new(Shared { policy, pushable, clock, queue, modules, lingers, lingering });
+        let shared =
+            Arc::new(Shared { policy, pushable, clock, queue, modules, lingers, descriptors, lingering });
         let networks: Arc<[Arc<dyn Network>]> = networks.into();
         let asks = |finds: Finds| {
             let (shared, networks) = (shared.clone(), networks.clone());
@@ -184,24 +196,31 @@ impl Shared {
 
 impl Protocol {
     /// A place for one more conversation of this user.
-    fn room(&self, user: &User) -> Result<Share> {
-        self.shares.take(user, 1).map_err(|lack| {
+    fn room(&self, user: &User) -> Result<Room> {
+        let all = self.shared.descriptors.take(user, 1).map_err(|_| {
+            Error::new(
+                Errno::EMFILE,
+                "you have conversations for half of the files that this server may open",
+            )
+        })?;
+        let here = self.shares.take(user, 1).map_err(|lack| {
             let name = self.network.name();
             let text = match lack {
                 Lack::Mine(had) => format!("you have {had} conversations of {name}, and no more may be"),
                 Lack::All => format!("there are {} conversations of {name}, and no more may be", self.most),
             };
             Error::new(Errno::ENFILE, text)
-        })
+        })?;
+        Ok([here, all])
     }
 
     /// A new conversation, whose ctl is open.
-    fn made(self: &Arc<Self>, owner: Arc<Visitor>, share: Share, call: Option<Call>) -> Arc<Conv> {
+    fn made(self: &Arc<Self>, owner: Arc<Visitor>, room: Room, call: Option<Call>) -> Arc<Conv> {
         let mut table = lock(&self.table);
         let number = table.next;
         table.next += 1;
         let conv = Conv::new(self, number, owner, call);
-        table.convs.insert(number, Entry { dir: conversation(&conv).into(), _share: share });
+        table.convs.insert(number, Entry { dir: conversation(&conv).into(), _room: room });
         conv
     }
 

@@ -190,6 +190,12 @@ impl Watched {
         Self(Mutex::new(Watch { policy: Arc::new(policy), next: Duration::ZERO }))
     }
 
+    /// Without a look at the file: for what is carried.
+    pub(super) fn known(&self) -> Arc<Policy> {
+        lock(&self.0).policy.clone()
+    }
+
+    /// The file is looked at, if its time has come.
     pub(super) fn now(&self, clock: &dyn Clock) -> Arc<Policy> {
         let mut watch = lock(&self.0);
         let now = clock.now();

@@ -97,3 +97,36 @@ fn what_carries_messages_is_not_popped() {
         }
     });
 }
+
+#[test]
+fn with_headers_a_datagram_goes_to_who_has_sent_one_and_where_one_may_call() {
+    let listen = |at: &str| std::net::UdpSocket::bind(at).unwrap();
+    let (known, stranger, other) = (listen("127.0.0.1:0"), listen("127.0.0.1:0"), listen("127.0.0.2:0"));
+    let policy = "allow announce udp!127.0.0.1!*\nallow dial udp!127.0.0.2!*";
+    limited(10, policy.parse().unwrap(), async |world| {
+        let root = world.root_in(Dialect::U).await;
+        let (ctl, dir) = made(&root, "udp").await;
+        say(&ctl, "announce 127.0.0.1!0").await.unwrap();
+        let at: SocketAddr = shown(&dir, "local").await.trim_end().replace('!', ":").parse().unwrap();
+        say(&ctl, "headers").await.unwrap();
+        let data = dir.open("data", RDWR).await.unwrap();
+        let to = |socket: &std::net::UdpSocket| {
+            let SocketAddr::V4(at) = socket.local_addr().unwrap() else { panic!("it is IPv4") };
+            let mut datagram = vec![0; 52];
+            datagram[..16].copy_from_slice(&at.ip().to_ipv6_mapped().octets());
+            datagram[48..50].copy_from_slice(&at.port().to_be_bytes());
+            datagram.extend(b"hello");
+            datagram
+        };
+        known.send_to(b"first", at).unwrap();
+        assert_eq!(&data.read(0, 1000).await.unwrap()[52..], b"first");
+        assert_eq!(errno(data.write(0, &to(&stranger)).await), Errno::EACCES);
+        assert_eq!(errno(data.write(0, b"no headers").await), Errno::EINVAL);
+        for socket in [&known, &other] {
+            data.write(0, &to(socket)).await.unwrap();
+            let mut buf = [0; 100];
+            let n = socket.recv(&mut buf).unwrap();
+            assert_eq!(&buf[..n], b"hello");
+        }
+    });
+}

@@ -78,10 +78,11 @@ fn modules_are_counted_for_their_owner_who_may_have_half_of_them() {
         // 4 MiB for zstd, 2 for what the first module makes of a connection.
         assert_eq!(had.len(), 128 / 6 + 1);
         say(&connected(&yours).await, "push zstd").await.unwrap();
-        // What has been popped, or closed, can be had again.
+        // What has been popped, or closed, can be had again; what the first one has made stays.
         let last = had.pop().unwrap();
         say(&had[0], "pop").await.unwrap();
         say(&last, "push zstd").await.unwrap();
+        assert!(say(&had[0], "push zstd").await.is_err());
         let more = connected(&mine).await;
         assert!(say(&more, "push zstd").await.is_err());
         drop(had.pop());

@@ -1,0 +1,179 @@
+//! What a text written to a `ctl` says, and what comes of it.
+//!
+//! In: texts, of one line. Out: answers, or a call or an announcement that the driver begins with.
+
+use std::future::{Future as _, poll_fn};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use nine_io::server::Who;
+use nine_io::synth::Ask;
+use nine_net::lock::lock;
+use nine_proto::{Errno, Error, Result};
+
+use super::super::TEXT_MAX;
+use super::super::policy::{Policy, Want};
+use super::super::quote;
+use super::super::stack::{Later, Network, PATIENCE, Place, Setting};
+use super::{Begun, Conv, Done, Phase, failed};
+
+/// What comes of a text.
+pub(super) enum Order {
+    Done,
+    Begin(Later<Result<Begun>>, &'static str),
+}
+
+impl Conv {
+    /// Does what a text written to `ctl` says.
+    pub(super) fn control(self: &Arc<Self>, ask: Ask) {
+        let said = text(&ask).map(str::to_owned).and_then(|text| self.order(&text));
+        match said {
+            Ok(Order::Done) => ask.done(Ok(())),
+            Err(error) => {
+                // For who speaks a dialect that has only numbers. What a connection has is its own.
+                let mut state = lock(&self.state);
+                if !matches!(state.phase, Phase::Connected { .. }) {
+                    state.error = error.to_string();
+                }
+                drop(state);
+                ask.fail(error);
+            }
+            Ok(Order::Begin(begun, says)) => {
+                let mut state = lock(&self.state);
+                if !matches!(state.phase, Phase::Idle) {
+                    drop(state);
+                    return ask.fail(Error::new(Errno::EBUSY, "connection in use"));
+                }
+                state.phase = Phase::Asking { ask, begun, says };
+                drop(state);
+                // Sockets belong to the driver's core.
+                Waker::from(self.bell.clone()).wake();
+            }
+        }
+    }
+
+    fn order(self: &Arc<Self>, text: &str) -> Result<Order> {
+        let quoted = quote::words(text);
+        let words: Vec<&str> = quoted.iter().flatten().map(|word| &**word).collect();
+        let number = |what: &str, text: &str, most: u64| match text.parse::<u64>() {
+            Ok(n) if n <= most => Ok(n),
+            _ => Err(Error::new(Errno::EINVAL, format!("{what}: a number from 0 to {most} is due"))),
+        };
+        let wrong = |text: &str| Err(Error::new(Errno::EINVAL, text));
+        let set = |setting| lock(&self.state).set(setting).map(|()| Order::Done);
+        match words[..] {
+            [] => quoted.and_then(|_| wrong("short control request")),
+            ["connect", to] => {
+                let from = lock(&self.state).bound.clone();
+                Ok(self.begin(Want::Dial, to, from))
+            }
+            ["connect", to, from] => Ok(self.begin(Want::Dial, to, Some(from.into()))),
+            ["announce", at] => Ok(self.begin(Want::Announce, at, None)),
+            ["connect" | "announce"] => wrong("an address is due: ADDRESS!PORT"),
+            ["connect", ..] => wrong("what is due is ADDRESS!PORT, and the local ADDRESS!PORT or PORT"),
+            ["announce", ..] => wrong("one address is due: ADDRESS!PORT; what has a blank in it is quoted"),
+            ["bind", from] => {
+                let mut state = lock(&self.state);
+                match state.phase {
+                    Phase::Idle => state.bound = Some(from.into()),
+                    _ => return Err(Error::new(Errno::EBUSY, "connection in use")),
+                }
+                Ok(Order::Done)
+            }
+            ["bind", ..] => wrong("a local address is due: ADDRESS!PORT or PORT"),
+            // The network has taken a call already; who is not wanted is hung up on.
+            ["accept", ..] => Ok(Order::Done),
+            ["hangup"] | ["reject", ..] => {
+                let mut done = Done::default();
+                let mut state = lock(&self.state);
+                let gone = self.end(&mut state, &mut done);
+                state.error = "hungup".into();
+                drop(state);
+                drop(gone);
+                self.answer(done);
+                Ok(Order::Done)
+            }
+            // What Plan 9 programs ask for, and the kernel has its own mind about.
+            ["checksum" | "tcpporthogdefense", _] | ["ignoreadvice"] => Ok(Order::Done),
+            ["headers"] => self.with(|state, _| state.headers(&self.protocol.shared)).map(|()| Order::Done),
+            ["keepalive"] => set(Setting::Keepalive(Duration::from_secs(30))),
+            ["keepalive", ms] => {
+                set(Setting::Keepalive(Duration::from_millis(number("keepalive", ms, 86_400_000)?)))
+            }
+            ["ttl", n] => set(Setting::Ttl(number("ttl", n, 255)? as u8)),
+            ["tos", n] => set(Setting::Tos(number("tos", n, 255)? as u8)),
+            _ => self.with(|state, _| state.module(text.trim(), &self.protocol.shared, &self.user)),
+        }
+    }
+
+    /// Calls or announces what a text means, once the driver comes to it; a call from this end's address `from`.
+    fn begin(&self, want: Want, text: &str, from: Option<String>) -> Order {
+        let (protocol, who, text) = (self.protocol.clone(), self.owner.who.clone(), text.to_owned());
+        let says = if want == Want::Dial { "Syn_sent" } else { "Announcing" };
+        let clock = protocol.shared.clock.clone();
+        let mut begun = Box::pin(async move {
+            let network = &protocol.network;
+            let policy = protocol.shared.policy.now(&*protocol.shared.clock);
+            policy.check_name(&text)?;
+            let places = network.resolve(&text, want == Want::Announce).await.map_err(failed)?;
+            let mut last = Error::new(Errno::ENOENT, "can't translate address");
+            for place in places {
+                let begun = reach(network, &policy, &who, want, place, from.as_deref()).await;
+                match begun {
+                    Err(error) => last = error,
+                    begun => return begun,
+                }
+            }
+            Err(last)
+        });
+        // For all places that a name may mean together.
+        let mut late = None;
+        let begun = Box::pin(poll_fn(move |cx| {
+            let late = late.get_or_insert_with(|| clock.sleep_until(clock.now() + PATIENCE));
+            match begun.as_mut().poll(cx) {
+                Poll::Pending => {
+                    late.as_mut().poll(cx).map(|()| Err(Error::new(Errno::ETIMEDOUT, "connection timed out")))
+                }
+                done => done,
+            }
+        }));
+        Order::Begin(begun, says)
+    }
+}
+
+/// Calls or announces one place, where the policy allows it.
+async fn reach(
+    network: &Arc<dyn Network>,
+    policy: &Policy,
+    who: &Who,
+    want: Want,
+    place: Place,
+    from: Option<&str>,
+) -> Result<Begun> {
+    policy.check(want, network.name(), &place, who)?;
+    if want == Want::Dial {
+        let from = from.map(|text| place.opposite(text)).transpose().map_err(failed)?;
+        // Who chooses an address of this end takes it, as who is called there does.
+        from.iter().try_for_each(|at| policy.check(Want::Announce, network.name(), at, who))?;
+        return network.dial(place, from).await.map(Begun::Call).map_err(failed);
+    }
+    let free = place.is_free();
+    let announced = network.announce(place).await.map_err(failed)?;
+    // Which port it is is known only now.
+    let real = if free { Place::of(&announced.local()) } else { None };
+    real.map_or(Ok(()), |at| policy.check_chosen(network.name(), &at, who))?;
+    Ok(Begun::Announced(announced))
+}
+
+/// The one text that was written.
+fn text(ask: &Ask) -> Result<&str> {
+    if ask.data.len() > TEXT_MAX {
+        return Err(Error::new(Errno::EINVAL, format!("a control request has at most {TEXT_MAX} bytes")));
+    }
+    match *ask.lines()? {
+        [] => Ok(""),
+        [line] => Ok(line.trim_matches('\0')),
+        _ => Err(Error::new(Errno::EINVAL, "one control request at a time")),
+    }
+}
