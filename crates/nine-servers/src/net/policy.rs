@@ -203,10 +203,13 @@ impl Watched {
             return watch.policy.clone();
         };
         watch.next = now + LOOKED_AT;
+        let known = watch.policy.clone();
+        // Nobody else looks before that: others need not wait for the disk.
+        drop(watch);
         // Before it is read: what is written while it is read is read the next time.
         let found = Stamp::of(&file);
         if found == stamp {
-            return watch.policy.clone();
+            return known;
         }
         let rules = match again(&file) {
             Ok(rules) => {
@@ -215,11 +218,12 @@ impl Watched {
             }
             Err(why) => {
                 tracing::warn!("{}: the policy stays as it was: {why}", file.display());
-                watch.policy.rules.clone()
+                known.rules.clone()
             }
         };
-        watch.policy = Arc::new(Policy { rules, file: Some((file, found)) });
-        watch.policy.clone()
+        let policy = Arc::new(Policy { rules, file: Some((file, found)) });
+        lock(&self.0).policy = policy.clone();
+        policy
     }
 }
 

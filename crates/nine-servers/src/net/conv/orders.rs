@@ -54,8 +54,15 @@ impl Conv {
     }
 
     fn order(self: &Arc<Self>, text: &str) -> Result<Order> {
-        let quoted = quote::words(text);
-        let words: Vec<&str> = quoted.iter().flatten().map(|word| &**word).collect();
+        let quoted = match text.split_whitespace().next() {
+            Some("connect" | "announce" | "bind") => quote::words(text)?,
+            // Causes and modules have their own ideas of an apostrophe.
+            _ => Vec::new(),
+        };
+        let words: Vec<&str> = match quoted[..] {
+            [] => text.split_whitespace().collect(),
+            _ => quoted.iter().map(|word| &**word).collect(),
+        };
         let number = |what: &str, text: &str, most: u64| match text.parse::<u64>() {
             Ok(n) if n <= most => Ok(n),
             _ => Err(Error::new(Errno::EINVAL, format!("{what}: a number from 0 to {most} is due"))),
@@ -63,7 +70,7 @@ impl Conv {
         let wrong = |text: &str| Err(Error::new(Errno::EINVAL, text));
         let set = |setting| lock(&self.state).set(setting).map(|()| Order::Done);
         match words[..] {
-            [] => quoted.and_then(|_| wrong("short control request")),
+            [] => wrong("short control request"),
             ["connect", to] => {
                 let from = lock(&self.state).bound.clone();
                 Ok(self.begin(Want::Dial, to, from))
@@ -114,9 +121,11 @@ impl Conv {
         let clock = protocol.shared.clock.clone();
         let mut begun = Box::pin(async move {
             let network = &protocol.network;
-            let policy = protocol.shared.policy.now(&*protocol.shared.clock);
-            policy.check_name(&text)?;
+            let policy = || protocol.shared.policy.now(&*protocol.shared.clock);
+            policy().check_name(&text)?;
             let places = network.resolve(&text, want == Want::Announce).await.map_err(failed)?;
+            // That may have taken its time.
+            let policy = policy();
             let mut last = Error::new(Errno::ENOENT, "can't translate address");
             for place in places {
                 let begun = reach(network, &policy, &who, want, place, from.as_deref()).await;

@@ -263,7 +263,7 @@ fn programs_dial_announce_listen_accept_and_reject_over_any_client() {
             assert_eq!(there.data.read(0, 9).await.unwrap(), "");
 
             let here = net.dial(&format!("net!{at}")).await.unwrap();
-            served.listen().await.unwrap().reject("not today").await.unwrap();
+            served.listen().await.unwrap().reject("it can't be").await.unwrap();
             assert_eq!(here.data.read(0, 9).await.unwrap(), "");
             drop(served);
             let refused = async || net.dial(&format!("tcp!{at}")).await.map(drop);

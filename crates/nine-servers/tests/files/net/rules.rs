@@ -1,5 +1,8 @@
 //! Who may do what.
 
+use nine_io::client::Options;
+use nine_io::server::{Anonymous, Core, Gate, Service};
+
 use super::*;
 
 #[test]
@@ -48,6 +51,18 @@ fn a_conversation_is_its_openers() {
         drop(again.open(format!("tcp/{number}/data").as_str(), RDWR).await.unwrap());
         let other = world.client(Dialect::L).await.attach("1000", 1001, "").await.unwrap();
         assert_eq!(errno(other.open(format!("tcp/{number}/data").as_str(), RDWR).await), Errno::EACCES);
+        // Who may only read by the door that he comes in takes nothing out of it.
+        let (near, far) = two();
+        let gate = Gate { anonymous: Anonymous::Trusted, token: None, read_only: true };
+        let server: Arc<dyn FileServer> = world.server.clone();
+        world.env.spawn(Box::pin(Service::new(server, gate, Core::default()).connect(Box::new(far))));
+        let (reader, driver) = Client::connect(near, Options::default()).await.unwrap();
+        world.env.spawn(Box::pin(async { drop(driver.await) }));
+        let reads = reader.attach("", 1000, "").await.unwrap();
+        for file in ["data", "listen", "err"] {
+            let path = format!("tcp/{number}/{file}");
+            assert_eq!(errno(reads.open(path.as_str(), READ).await), Errno::EACCES, "{file}");
+        }
         // What has gone is not found, whoever looks.
         drop(ctl);
         until_gone(&mine, "tcp").await;
