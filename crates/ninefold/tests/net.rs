@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::Server;
 use nine_io::client::{Options, blocking};
 use nine_net::{Addr, Env};
-use nine_proto::{NOUID, OpenFlags};
+use nine_proto::{Errno, NOUID, OpenFlags};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -123,6 +123,27 @@ fn a_wrong_policy_ends_the_start() {
         common::ninefold(dir.path()).args(["serve", "home.ns"]).current_dir(dir.path()).output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
     assert!(!done.status.success() && said.contains("policy: line 1: write allow|deny"), "{said}");
+}
+
+#[test]
+fn a_changed_policy_is_followed_and_a_wrong_one_is_not() {
+    let server = serve("mount net:policy /net\n", "1");
+    let root = root(&server);
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let ctl = root.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
+    let is_asked = || {
+        let error = ctl.write(0, format!("connect 127.0.0.1!{closed}").as_bytes()).unwrap_err();
+        error.errno() != Errno::EACCES
+    };
+    assert!(!is_asked());
+    let policy = server.dir.path().join("policy");
+    std::fs::write(&policy, "allow dial *!loopback!*\n").unwrap();
+    while !is_asked() {}
+    std::fs::write(&policy, "allow nobody\n").unwrap();
+    while !server.log().contains("the policy stays as it was: line 1: write allow|deny") {
+        assert!(is_asked());
+    }
+    assert!(is_asked());
 }
 
 #[test]
@@ -283,7 +304,7 @@ fn without_descriptors_calls_are_refused_in_words_and_those_that_come_wait() {
         ] {
             let ctl = root.open(format!("net/{network}/clone").as_str(), OpenFlags::RDWR).await.unwrap();
             let error = ctl.write(0, words.as_bytes()).await.unwrap_err();
-            assert_eq!(error.errno(), nine_proto::Errno::EMFILE, "{network} {words}: {error}");
+            assert_eq!(error.errno(), Errno::EMFILE, "{network} {words}: {error}");
             let number = ctl.read(0, 100).await.unwrap();
             let err = format!("net/{network}/{}/err", String::from_utf8_lossy(&number));
             let said = root.open(err.as_str(), OpenFlags::READ).await.unwrap().read(0, 100).await.unwrap();

@@ -261,10 +261,7 @@ impl Servers {
     fn net(&self, kind: &Kind, policy: Option<&Path>) -> Result<Server> {
         let policy = match policy {
             None => Policy::default(),
-            Some(path) => {
-                let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-                text.parse().map_err(|why: String| anyhow!("{}: {why}", path.display()))?
-            }
+            Some(path) => Policy::read(path).map_err(|why| anyhow!("{}: {why}", path.display()))?,
         };
         let networks: Vec<Arc<dyn Network>> = vec![
             Arc::new(Tcp),
