@@ -174,9 +174,29 @@ pub(crate) fn close(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// The same error with words in front that say what was tried, on what.
+/// The same error with words in front that say what was tried, on what. The kernel's number is in what it comes from
+/// ([`std::error::Error::source`]).
 pub(crate) fn tried(what: impl Display, e: io::Error) -> io::Error {
-    io::Error::new(e.kind(), format!("{what}: {e}"))
+    let text = format!("{what}: {e}");
+    io::Error::new(e.kind(), Tried { text, e })
+}
+
+#[derive(Debug)]
+struct Tried {
+    text: String,
+    e: io::Error,
+}
+
+impl Display for Tried {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Tried {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.e)
+    }
 }
 
 /// The error of a dial that ran out of time.
@@ -223,6 +243,15 @@ mod tests {
         assert_eq!(tcp("[::1]:1"), "tcp!::1!1");
         assert_eq!(dial_string(&SockAddr::vsock(3, 564)), "vsock!3!564");
         assert_eq!(dial_string(&SockAddr::unix("/run/x").expect("short")), "unix!/run/x");
+    }
+
+    #[test]
+    fn what_was_tried_is_said_and_the_number_is_known() {
+        let error = tried("tcp!h!1", io::Error::from_raw_os_error(libc::EMFILE));
+        let source = std::error::Error::source(&error).or_else(|| error.get_ref()?.source());
+        let number = source.and_then(|source| source.downcast_ref::<io::Error>()?.raw_os_error());
+        assert_eq!(number, Some(libc::EMFILE));
+        assert!(error.to_string().starts_with("tcp!h!1: Too many open files"));
     }
 
     #[test]

@@ -723,10 +723,10 @@ pub(super) fn failed(error: io::Error) -> Error {
     Error::new(errno, plain(&error))
 }
 
-/// The number that the kernel gave. Who says what was tried keeps it in the text alone.
+/// The number that the kernel gave, to who said what was tried, too.
 fn number(error: &io::Error) -> Option<i32> {
-    let behind = |text: String| text.rsplit_once("(os error ")?.1.strip_suffix(')')?.parse().ok();
-    error.raw_os_error().or_else(|| behind(error.to_string()))
+    let behind = error.get_ref().and_then(|said| said.source()?.downcast_ref::<io::Error>());
+    error.raw_os_error().or_else(|| behind?.raw_os_error())
 }
 
 fn plain(error: &io::Error) -> String {

@@ -197,10 +197,8 @@ impl Network for Held {
 
 const SHORT: [u16; 2] = [23, 24];
 
-/// As sockets say it: what was tried, and the kernel's words behind it.
 fn short(at: SocketAddr) -> io::Error {
-    let error = io::Error::from_raw_os_error(at.port().into());
-    io::Error::new(error.kind(), format!("held!{at}: {error}"))
+    io::Error::from_raw_os_error(at.port().into())
 }
 
 struct Going(Arc<AtomicUsize>);
