@@ -119,6 +119,46 @@ fn directories_list_what_is_there_and_qids_stay() {
 }
 
 #[test]
+fn many_entries_are_made_as_they_are_read() {
+    const ALL_OF_THEM: u64 = 20_000;
+    let made = Arc::new(AtomicUsize::new(0));
+    let (counted, gone) = (made.clone(), Arc::new(AtomicUsize::new(0)));
+    let gone_now = gone.clone();
+    let list = move |from: u64, most: usize, _: &_| {
+        let gone = gone_now.load(Ordering::Relaxed) as u64;
+        let there = (from.max(gone)..ALL_OF_THEM).filter(|n| n % 7 != 3).take(most);
+        let page: Vec<_> = there.map(|n| (n, Node::from(Dir::new()))).collect();
+        counted.fetch_add(page.len(), Ordering::Relaxed);
+        page
+    };
+    let root = Dir::new().file("clone", Made::text(|_| String::new())).numbered(list);
+    let world = World::new(root);
+    for dialect in ALL {
+        gone.store(0, Ordering::Relaxed);
+        let root = world.owner(dialect);
+        let names = world.names(&root);
+        let all = (0..ALL_OF_THEM).filter(|n| n % 7 != 3).map(|n| n.to_string());
+        assert_eq!(names, ["clone".to_string()].into_iter().chain(all).collect::<Vec<_>>());
+        made.store(0, Ordering::Relaxed);
+        world.wait(async {
+            let mut reading = root.read_dir().await.unwrap();
+            for name in ["clone", "0", "1"] {
+                let entry = reading.next().await.unwrap().unwrap();
+                assert_eq!(String::from_utf8_lossy(&entry.name), name);
+            }
+            assert!(made.load(Ordering::Relaxed) < 10_000, "so many as one answer has room for");
+            // What goes meanwhile is not shown, and nothing that stays is left out.
+            gone.store(19_990, Ordering::Relaxed);
+            let mut last = None;
+            while let Some(entry) = reading.next().await {
+                last = Some(String::from_utf8_lossy(&entry.unwrap().name).into_owned());
+            }
+            assert_eq!(last.as_deref(), Some("19999"));
+        });
+    }
+}
+
+#[test]
 fn a_write_is_a_message_of_lines_and_only_who_may_writes() {
     let said = Arc::new(Mutex::new(Vec::<String>::new()));
     let heard = said.clone();

@@ -23,7 +23,8 @@
 //!   ([`Opening`]); the open may make the fid another file's.
 //! - What blocks, or makes something when it is opened or read, is marked ([`File::event`]): programs that walk a whole
 //!   tree leave it alone.
-//! - A directory's entries may come and go ([`Dir::live`]); an open directory shows those of its open.
+//! - A directory's entries may come and go ([`Dir::live`]); an open directory shows those of its open. Where there are
+//!   many, they have numbers and are made as they are read ([`Dir::numbered`]).
 //! - The tree's owner has the permissions of a file's first digit, everybody else those of the last.
 //!
 //! Always holds: a file's qid follows from its path alone, so it is the same after a restart; of a million files two
@@ -56,6 +57,7 @@ pub struct Tree {
 type Owns = Box<dyn Fn(&Who, &[u8]) -> bool + Send + Sync>;
 type Live = Box<dyn Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync>;
 type Found = Box<dyn Fn(&str, &Visitor) -> Option<Node> + Send + Sync>;
+type Numbered = Box<dyn Fn(u64, usize, &Visitor) -> Vec<(u64, Node)> + Send + Sync>;
 type Text = Box<dyn Fn(&Visitor) -> Vec<u8> + Send + Sync>;
 type OnWrite = Arc<dyn Fn(Ask) + Send + Sync>;
 type OnOpen = Box<dyn Fn(Opening) + Send + Sync>;
@@ -101,6 +103,7 @@ pub struct Dir {
     fixed: Vec<(Box<str>, Node)>,
     live: Option<Live>,
     found: Option<Found>,
+    numbered: Option<Numbered>,
 }
 
 /// An entry of a directory.
@@ -154,7 +157,7 @@ impl Default for Dir {
 impl Dir {
     /// An empty one, of mode 0555.
     pub fn new() -> Self {
-        Self { mode: 0o555, fixed: Vec::new(), live: None, found: None }
+        Self { mode: 0o555, fixed: Vec::new(), live: None, found: None, numbered: None }
     }
 
     /// With this file in it.
@@ -176,6 +179,17 @@ impl Dir {
     /// not legal is not seen.
     pub fn live(mut self, live: impl Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync + 'static) -> Self {
         self.live = Some(Box::new(live));
+        self
+    }
+
+    /// With many entries that come and go and are called by numbers: from this number on, in their order, at most so
+    /// many. They are asked for when the directory is read, so many as fit; how one is found [`Dir::found`] says. A
+    /// number is not used again.
+    pub fn numbered(
+        mut self,
+        list: impl Fn(u64, usize, &Visitor) -> Vec<(u64, Node)> + Send + Sync + 'static,
+    ) -> Self {
+        self.numbered = Some(Box::new(list));
         self
     }
 

@@ -117,7 +117,7 @@ impl Tree {
             }
             Op::Readdir { cookie } => match &here.open {
                 Some(Open::Dir(entries)) => {
-                    Ok(Reply::Dir(self.readdir(at, entries, cookie, req.dir_buf(self.names()))))
+                    Ok(Reply::Dir(self.readdir(&here, entries, cookie, req.dir_buf(self.names()))))
                 }
                 _ => Err(Errno::EBADF.into()),
             },
@@ -161,7 +161,8 @@ impl Tree {
         }
     }
 
-    fn readdir(&self, at: &At, entries: &[(Box<[u8]>, Attr)], cookie: u64, mut buf: DirBuf) -> DirBuf {
+    fn readdir(&self, held: &Held, entries: &[(Box<[u8]>, Attr)], cookie: u64, mut buf: DirBuf) -> DirBuf {
+        let at = &held.at;
         let up = at.parent.as_ref().map_or(at.qid, |parent| parent.qid);
         for (name, here, qid) in [(&b"."[..], 1, at.qid), (b"..", 2, up)] {
             if cookie < here && !buf.push(&Dirent { qid, cookie: here, ty: 4, name }, None) {
@@ -172,10 +173,25 @@ impl Tree {
         for (here, (name, attr)) in (3..).zip(entries).skip(skip) {
             let entry = Dirent { qid: attr.qid, cookie: here, ty: Dirent::type_of_mode(attr.mode), name };
             if !buf.push(&entry, Some(attr)) {
-                break;
+                return buf;
             }
         }
-        buf
+        let Node::Dir(dir) = &at.node else { return buf };
+        let Some(list) = &dir.numbered else { return buf };
+        let mut from = cookie.checked_sub(NUMBERED).map_or(0, |last| last + 1);
+        loop {
+            let page = list(from, PAGE, &held.visitor);
+            let Some((last, _)) = page.last() else { return buf };
+            from = last + 1;
+            for (n, node) in page {
+                let child = At::child(at, n.to_string().as_bytes(), node);
+                let attr = self.attr(&child);
+                let (ty, name) = (Dirent::type_of_mode(attr.mode), &child.name);
+                if !buf.push(&Dirent { qid: attr.qid, cookie: NUMBERED + n, ty, name }, Some(&attr)) {
+                    return buf;
+                }
+            }
+        }
     }
 
     fn attr(&self, at: &At) -> Attr {
@@ -281,6 +297,11 @@ impl Handle for TextHandle {
         }
     }
 }
+
+/// The cookie of the entry of number 0 ([`Dir::numbered`]); those of other entries are below.
+const NUMBERED: u64 = 1 << 24;
+/// Numbered entries that are asked for at once.
+const PAGE: usize = 64;
 
 /// What statfs(2) shows of a 9P mount.
 const V9FS_MAGIC: u32 = 0x0102_1997;

@@ -256,9 +256,14 @@ impl Protocol {
         Dir::new()
             .file("clone", File::opened_later(move |opening| clones.clone_conv(opening), |_| false).event())
             .file("stats", File::text(move |_| counts.stats()))
-            .live(move |_| {
+            .numbered(move |from, most, _| {
                 let table = lock(&lists.table);
-                table.convs.iter().map(|(number, conv)| (number.to_string(), conv.dir.clone())).collect()
+                table
+                    .convs
+                    .range(from..)
+                    .take(most)
+                    .map(|(number, conv)| (*number, conv.dir.clone()))
+                    .collect()
             })
             .found(move |name, _| {
                 let number = name.parse().ok().filter(|number: &u64| number.to_string() == name)?;
