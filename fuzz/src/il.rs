@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use nine_net::datagram::{Kind as Spoken, Limits, Link, Port};
+use nine_net::datagram::{Came, Kind as Spoken, Limits, Link, Port, Room};
 use nine_net::il::{Header, Il, Kind, Setup};
 use nine_net::{Clock, Timer};
 use nine_stream::{Block, Chain};
@@ -133,13 +133,24 @@ impl Clock for Hand {
 struct Wire(Arc<Mutex<VecDeque<Vec<u8>>>>);
 
 impl Link for Wire {
-    fn poll_recv(&mut self, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>> {
-        let Some(packet) = self.0.lock().expect("no panic").pop_front() else { return Poll::Pending };
-        buf[..packet.len()].copy_from_slice(&packet);
-        Poll::Ready(Ok((packet.len(), ([10, 0, 0, 2], 7).into())))
+    fn poll_recv(&mut self, _: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
+        let mut coming = self.0.lock().expect("no panic");
+        let mut n = 0;
+        for (room, packet) in rooms.iter_mut().zip(std::iter::from_fn(|| coming.pop_front())) {
+            room.bytes[..packet.len()].copy_from_slice(&packet);
+            room.came = Some(Came { len: packet.len(), from: ([10, 0, 0, 2], 7).into(), here: None });
+            n += 1;
+        }
+        if n == 0 { Poll::Pending } else { Poll::Ready(Ok(n)) }
     }
 
-    fn poll_send(&mut self, _: &mut Context<'_>, _: &[IoSlice<'_>], _: SocketAddr) -> Poll<io::Result<()>> {
+    fn poll_send(
+        &mut self,
+        _: &mut Context<'_>,
+        _: &[IoSlice<'_>],
+        _: SocketAddr,
+        _: Option<IpAddr>,
+    ) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 

@@ -12,6 +12,7 @@ mod env;
 pub mod ether;
 pub mod il;
 pub mod lock;
+mod messages;
 pub mod modules;
 pub mod nonet;
 mod pipe;

@@ -21,6 +21,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::net::SocketFlags;
 use socket2::{SockAddr, Socket as Raw};
+pub(crate) use tokio::io::Interest;
 pub(crate) use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, timeout};
 

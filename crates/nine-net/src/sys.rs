@@ -1,24 +1,35 @@
 //! The one place of unsafe code in this crate: calls whose contract the compiler cannot check.
 //!
-//! In: an owned socket. Out: its registration with the runtime of this thread; packets of an Ethernet. Nothing here
-//! keeps a pointer longer than a call.
+//! In: an owned socket. Out: its registration with the runtime of this thread; datagrams with the address that they
+//! were sent to; packets of an Ethernet. Nothing here keeps a pointer longer than a call.
 #![allow(unsafe_code)]
 
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
-use socket2::Socket;
+use socket2::{SockAddr, SockAddrStorage, Socket};
 
-use crate::socket::AsyncFd;
+use crate::datagram::{Came, Room, wide};
+use crate::socket::{AsyncFd, Interest};
 
 /// Registers `socket` with the runtime of this thread, for reading and writing.
 ///
 /// # Panics
 /// Outside a runtime.
 pub(crate) fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+    register_for(socket, Interest::READABLE | Interest::WRITABLE)
+}
+
+/// The same, for what it is to be waited for.
+///
+/// # Panics
+/// Outside a runtime.
+pub(crate) fn register_for(socket: Socket, interest: Interest) -> io::Result<AsyncFd<Socket>> {
     // SAFETY: the `AsyncFd` owns the socket, whose descriptor stays open and the same until it is dropped: a
     // `Socket` never changes its descriptor, and this crate never takes a `&mut Socket` out of an `AsyncFd`.
-    unsafe { AsyncFd::register(socket) }.map_err(io::Error::from)
+    unsafe { AsyncFd::register_with_interest(socket, interest) }.map_err(io::Error::from)
 }
 
 /// Has the allocator keep what is freed, up to 64 MiB, rather than give it back to the kernel and fault it in anew:
@@ -44,6 +55,131 @@ pub(crate) fn path_mtu(socket: &Socket, is_v6: bool) -> io::Result<usize> {
     let done =
         unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut mtu).cast(), &raw mut len) };
     if done == 0 { Ok(usize::try_from(mtu).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets an option of a socket that is a number.
+pub(crate) fn set_option(
+    socket: &Socket,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads an int, which lives on.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Room for what the kernel says beside a datagram: one address, of either family.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Beside([u8; 64]);
+
+/// Receives as many datagrams as have come, and as there are rooms, from a socket that does not block: how many.
+pub(crate) fn recv_many<const N: usize>(socket: &Socket, rooms: &mut [Room<'_>]) -> io::Result<usize> {
+    // SAFETY: a `mmsghdr` is numbers and pointers, for which zeros are values.
+    let mut headers: [libc::mmsghdr; N] = unsafe { mem::zeroed() };
+    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; N];
+    let mut names: [SockAddrStorage; N] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+    let mut besides = [Beside([0; 64]); N];
+    let count = rooms.len().min(N);
+    for at in 0..count {
+        let bytes = &mut *rooms[at].bytes;
+        parts[at] = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let header = &mut headers[at].msg_hdr;
+        header.msg_name = (&raw mut names[at]).cast();
+        header.msg_namelen = names[at].size_of();
+        (header.msg_iov, header.msg_iovlen) = (&raw mut parts[at], 1);
+        header.msg_control = (&raw mut besides[at]).cast();
+        header.msg_controllen = size_of::<Beside>() as _;
+    }
+    // SAFETY: each of the first `count` headers has pointers to a name, a room and a control buffer of the lengths that
+    // it says; all live on until the call has returned, and no two are the same.
+    let n = unsafe {
+        libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as _, 0, std::ptr::null_mut())
+    };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    for (at, name) in names.into_iter().enumerate().take(n) {
+        let header = &headers[at].msg_hdr;
+        // SAFETY: the kernel has filled in an address of this length.
+        let from = unsafe { SockAddr::new(name, header.msg_namelen) }.as_socket();
+        let len = headers[at].msg_len as usize;
+        rooms[at].came = from.map(|from| Came { len, from, here: here_of(header) });
+    }
+    Ok(n)
+}
+
+/// The address that a datagram was sent to, if it is said.
+fn here_of(header: &libc::msghdr) -> Option<IpAddr> {
+    // SAFETY: the kernel has filled in `header`, whose control buffer is there; the macros stay in it, and what they
+    // point to is as long as the kind says.
+    unsafe {
+        let beside = libc::CMSG_FIRSTHDR(header).as_ref()?;
+        let data = libc::CMSG_DATA(beside);
+        match (beside.cmsg_level, beside.cmsg_type) {
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
+                Some(IpAddr::from(info.ipi6_addr.s6_addr).to_canonical())
+            }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                let info = data.cast::<libc::in_pktinfo>().read_unaligned();
+                Some(IpAddr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Sends a datagram from a socket that does not block; from this address of the machine's, if one is said. `to` is of
+/// the socket's family.
+pub(crate) fn send_from(
+    socket: &Socket,
+    parts: &[IoSlice<'_>],
+    to: SocketAddr,
+    from: Option<IpAddr>,
+) -> io::Result<()> {
+    let mut beside = Beside([0; 64]);
+    let to = SockAddr::from(to);
+    // SAFETY: a `msghdr` is numbers and pointers, for which zeros are values.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    header.msg_name = to.as_ptr().cast_mut().cast();
+    header.msg_namelen = to.len();
+    (header.msg_iov, header.msg_iovlen) = (parts.as_ptr().cast_mut().cast(), parts.len() as _);
+    if let Some(from) = from {
+        let zeros = libc::in_addr { s_addr: 0 };
+        let (level, kind, len) = match to.is_ipv6() {
+            true => (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>()),
+            false => (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>()),
+        };
+        header.msg_control = (&raw mut beside).cast();
+        // SAFETY: `CMSG_SPACE` only reckons; the buffer has room for either kind behind a header, is aligned for one,
+        // and the macros stay in it.
+        unsafe {
+            header.msg_controllen = libc::CMSG_SPACE(len as _) as _;
+            let first = libc::CMSG_FIRSTHDR(&header);
+            (*first).cmsg_level = level;
+            (*first).cmsg_type = kind;
+            (*first).cmsg_len = libc::CMSG_LEN(len as _) as _;
+            let data = libc::CMSG_DATA(first);
+            match from {
+                IpAddr::V4(v4) if !to.is_ipv6() => {
+                    let s_addr = u32::from_ne_bytes(v4.octets());
+                    let source = libc::in_addr { s_addr };
+                    let info = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: source, ipi_addr: zeros };
+                    data.cast::<libc::in_pktinfo>().write_unaligned(info);
+                }
+                from => {
+                    let s6_addr = wide(from).octets();
+                    let info = libc::in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr }, ipi6_ifindex: 0 };
+                    data.cast::<libc::in6_pktinfo>().write_unaligned(info);
+                }
+            }
+        }
+    }
+    // SAFETY: `header` has pointers to an address, to buffers (an `IoSlice` is an `iovec`) and to `beside`, of the
+    // lengths that it says, which all live on; the kernel only reads them.
+    let n = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// A network interface that is an Ethernet.

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use nine_net::datagram::Link;
+use nine_net::datagram::{Came, Link, Room};
 
 use crate::rng::Rng;
 use crate::world::{Clock, World};
@@ -160,7 +160,7 @@ impl Datagrams {
 }
 
 impl Link for Wire {
-    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>> {
+    fn poll_recv(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
         let now = self.net.clock.now();
         let mut shared = locked(&self.net.shared);
         let end = shared.ends.entry(self.local).or_default();
@@ -169,9 +169,11 @@ impl Link for Wire {
             return Poll::Pending;
         };
         let (from, bytes) = first.remove();
-        let n = bytes.len().min(buf.len());
-        buf[..n].copy_from_slice(&bytes[..n]);
-        Poll::Ready(Ok((n, from)))
+        let Some(room) = rooms.first_mut() else { return Poll::Ready(Ok(0)) };
+        let len = bytes.len().min(room.bytes.len());
+        room.bytes[..len].copy_from_slice(&bytes[..len]);
+        room.came = Some(Came { len, from, here: None });
+        Poll::Ready(Ok(1))
     }
 
     fn poll_send(
@@ -179,6 +181,7 @@ impl Link for Wire {
         _: &mut Context<'_>,
         parts: &[IoSlice<'_>],
         to: SocketAddr,
+        _: Option<IpAddr>,
     ) -> Poll<io::Result<()>> {
         let bytes = parts.iter().flat_map(|part| part.iter().copied()).collect();
         self.net.send(self.local, to, bytes);

@@ -3,20 +3,22 @@
 //!
 //! In: a carrier, where its ends are, a job. Out: a figure. Each turn makes a line of its own.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
 use nine_io::client::blocking::Client;
 use nine_io::client::{Dialled, Net as Dialler};
-use nine_net::datagram::{self, Link as _, Udp};
+use nine_net::datagram::{self, Came, Link as _, Room, Udp};
 use nine_net::ether::{ETHER_TYPE, Ether, Mac};
 use nine_net::nonet::{self, Limits};
 use nine_net::{Addr, Env, Transport, rt};
@@ -165,7 +167,7 @@ async fn answer(
                 let Addr::Il { port, .. } = *listener.addr() else { unreachable!("it is of il") };
                 tell((at.ip(), port).into())?;
                 let mut talk = Ours(listener.accept().await?);
-                serve(&mut talk, job).await?;
+                let _open = in_task(env, async move { serve(&mut talk, job).await.map(|()| talk) }).await?;
                 // What it has sent last may have to be sent again.
                 until(over, env).await;
                 Ok(())
@@ -218,7 +220,8 @@ async fn call(
         }
         Carrier::Il => {
             let addr = Addr::Il { host: to.ip().to_string(), port: to.port() };
-            perform(&mut Ours(datagram::dial(&addr, SILENCE, &env).await?), job).await
+            let mut talk = Ours(datagram::dial(&addr, SILENCE, &env).await?);
+            in_task(env, async move { perform(&mut talk, job).await }).await
         }
         Carrier::Nonet => dial(Cable::new(Udp::bind(at)?, Side::Here, Some(to)), job, env).await,
         Carrier::Ether(card) => dial(Ether::open(card, ETHER_TYPE)?, job, env).await,
@@ -236,7 +239,7 @@ async fn take(
     let mut announced = port.announce(SERVICE).map_err(io::Error::other)?;
     tell()?;
     let mut call = Ours(announced.accept().await.map_err(io::Error::other)?);
-    serve(&mut call, job).await?;
+    let _open = in_task(env, async move { serve(&mut call, job).await.map(|()| call) }).await?;
     until(over, env).await;
     Ok(())
 }
@@ -244,13 +247,33 @@ async fn take(
 async fn dial(link: impl nonet::Link, job: Job, env: rt::Real) -> io::Result<f64> {
     let port = port(link, env)?;
     let there = MACS[Side::There as usize];
-    perform(&mut Ours(port.dial(there, SERVICE, SERVICE).await.map_err(io::Error::other)?), job).await
+    let mut call = Ours(port.dial(there, SERVICE, SERVICE).await.map_err(io::Error::other)?);
+    in_task(env, async move { perform(&mut call, job).await }).await
 }
 
 fn port(link: impl nonet::Link, env: rt::Real) -> io::Result<nonet::Port> {
     let (port, driver) = nonet::port(link, Limits::default(), env.clock())?;
     env.spawn(Box::pin(async { drop(driver.await) }));
     Ok(port)
+}
+
+/// Does it in a task of its own, as connections have them: what waits in `block_on` itself is looked at only after the
+/// runtime has asked the kernel for events once more.
+async fn in_task<T: 'static>(
+    env: rt::Real,
+    work: impl Future<Output = io::Result<T>> + 'static,
+) -> io::Result<T> {
+    let done = Rc::new((Cell::new(None), Cell::new(None)));
+    let told = done.clone();
+    env.spawn(Box::pin(async move {
+        told.0.set(Some(work.await));
+        told.1.take().into_iter().for_each(Waker::wake);
+    }));
+    poll_fn(|cx| {
+        done.1.set(Some(cx.waker().clone()));
+        done.0.take().map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 /// The near end's part.
@@ -415,7 +438,9 @@ impl Cable {
 impl nonet::Link for Cable {
     fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>> {
         loop {
-            let (len, from) = ready!(self.udp.poll_recv(cx, &mut self.frame))?;
+            let mut rooms = [Room::new(&mut self.frame)];
+            ready!(self.udp.poll_recv(cx, &mut rooms))?;
+            let [Room { came: Some(Came { len, from, .. }), .. }] = rooms else { continue };
             self.to = Some(from);
             let Some(([dst, src], rest)) = self.frame[..len].split_at_checked(12).map(|(addresses, rest)| {
                 let (pair, _) = addresses.as_chunks::<6>();
@@ -436,7 +461,7 @@ impl nonet::Link for Cable {
         head[..6].copy_from_slice(&to.0);
         head[6..12].copy_from_slice(&self.mine.0);
         head[12..].copy_from_slice(&ETHER_TYPE.to_be_bytes());
-        self.udp.poll_send(cx, &[IoSlice::new(&head), IoSlice::new(packet)], at)
+        self.udp.poll_send(cx, &[IoSlice::new(&head), IoSlice::new(packet)], at, None)
     }
 
     fn mtu(&self) -> usize {

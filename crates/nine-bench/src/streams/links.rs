@@ -64,19 +64,29 @@ fn line(what: &'static str, rate: u64, loss: f64, delay: Duration) -> Line {
 /// il on the loopback and over a link of 100 Mbit/s.
 pub(super) fn il(pace: &Pace, report: &mut Report) -> io::Result<()> {
     loopback(*pace, report)?;
-    let Some(far) = boxed(report, &["il_vs_tcp", "il_loss_vs_tcp"])? else { return Ok(()) };
+    let keys = ["il_vs_tcp", "il_loss_vs_tcp", "il_rtt_vs_udp"];
+    let Some(far) = boxed(report, &keys)? else { return Ok(()) };
     let size = pace.of(24_000_000, 6_000_000, 60_000);
     let lines = [
         line("100 Mbit/s", LINK, 0.0, Duration::ZERO),
         line("100 Mbit/s, 10 ms each way, 1 % lost", LINK, LOSS, DELAY),
     ];
-    let races = lines.iter().map(|&line| Race {
-        what: format!("{}: il / TCP", line.what),
-        unit: "MB/s",
-        turns: beside(&far, line, [Carrier::Il, Carrier::Tcp], Job::Bytes(size), "MB/s"),
+    let mut races: Vec<Race> = lines
+        .iter()
+        .map(|&line| Race {
+            what: format!("{}: il / TCP", line.what),
+            unit: "MB/s",
+            turns: beside(&far, line, [Carrier::Il, Carrier::Tcp], Job::Bytes(size), "MB/s"),
+        })
+        .collect();
+    let trips = Job::Trips(pace.of(5_000, 1_000, 20), MESSAGE);
+    races.push(Race {
+        what: format!("32 bytes to and fro, {}: il / UDP", lines[0].what),
+        unit: "us",
+        turns: beside(&far, lines[0], [Carrier::Il, Carrier::Udp], trips, "us"),
     });
-    let rows = interleave(rounds(*pace), pace.patience(), races.collect())?;
-    for (row, key) in rows.into_iter().zip(["il_vs_tcp", "il_loss_vs_tcp"]) {
+    let rows = interleave(rounds(*pace), pace.patience(), races)?;
+    for (row, key) in rows.into_iter().zip(keys) {
         report.key(key, row.vs_peer());
         report.push(row);
     }
@@ -110,7 +120,12 @@ fn loopback(pace: Pace, report: &mut Report) -> io::Result<()> {
     let races =
         vec![throughput(Place::Cross), trip(Place::Same), throughput(Place::Same), trip(Place::Cross)];
     let rows = interleave(pace.rounds(), pace.patience(), races)?;
-    let keys = ["il_loopback_vs_tcp", "il_rtt_vs_udp", "il_loopback_same_core_vs_tcp", "il_rtt_cross_vs_udp"];
+    let keys = [
+        "il_loopback_vs_tcp",
+        "il_rtt_same_core_vs_udp",
+        "il_loopback_same_core_vs_tcp",
+        "il_rtt_cross_vs_udp",
+    ];
     for (row, key) in rows.into_iter().zip(keys) {
         report.key(key, row.vs_peer());
         report.push(row);

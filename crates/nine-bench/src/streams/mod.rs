@@ -77,7 +77,7 @@ const PARTS: [Part<Pace>; 7] = [
     ("tables", links::tables),
 ];
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "pipe_copy_vs_linux_pipe",
     "pipe_move_vs_linux_pipe",
     "rtt_vs_socketpair",
@@ -96,6 +96,7 @@ const KEYS: [&str; 22] = [
     "il_loopback_vs_tcp",
     "il_loopback_same_core_vs_tcp",
     "il_rtt_cross_vs_udp",
+    "il_rtt_same_core_vs_udp",
     "net_vs_relay",
     "net_4_reads_vs_relay",
     "net_same_core_vs_relay",

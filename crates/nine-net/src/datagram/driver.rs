@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use nine_stream::{Block, Chain, Device, Fault, Pool, Reading};
 
-use super::Link;
 use super::port::{Key, Kind, Line, Made, Opening, Shared};
+use super::{Came, Link, Room, canonical, wide};
 use crate::env::Timer;
 use crate::il::{Header, Il, Kind as Packet, State};
 use crate::lock::{Mutex, lock};
@@ -26,6 +26,8 @@ use crate::lock::{Mutex, lock};
 const TURN: usize = 64;
 /// Datagrams of one line before others have their turn.
 const BATCH: usize = 8;
+/// Datagrams that are received at once.
+const ROOMS: usize = 4;
 /// Room for a datagram.
 const LARGEST: usize = 64 << 10;
 /// What is smaller is copied out of the room it came to.
@@ -47,14 +49,14 @@ pub struct Driver<L> {
     shared: Arc<Shared>,
     link: L,
     pool: Pool,
-    /// For the next datagram.
-    room: Block,
+    /// For the next datagrams.
+    rooms: [Block; ROOMS],
     lines: HashMap<u64, Live>,
     ids: HashMap<Key, u64>,
     headers: Option<u64>,
     next: u64,
     /// By its id, too: a forged call stands beside the true one, and only one of them goes on.
-    half: HashMap<Half, Il>,
+    half: HashMap<Half, (Il, Here)>,
     /// Oldest first.
     half_order: VecDeque<Half>,
     ended: Ended,
@@ -63,7 +65,7 @@ pub struct Driver<L> {
     /// Lines that have something to send.
     turns: VecDeque<u64>,
     /// Not taken by the link, for whom.
-    stuck: VecDeque<(Chain, SocketAddr)>,
+    stuck: VecDeque<(Chain, SocketAddr, Here)>,
     sleep: Option<(Duration, Timer)>,
     faults: u32,
     /// The link is left alone until then.
@@ -105,12 +107,16 @@ impl Ended {
     }
 }
 
+/// The address of this end that a conversation is with, where there are several.
+type Here = Option<IpAddr>;
+
 /// A call that is half open, and the id that it came with.
 type Half = (Key, u32);
 
 /// A line that is there.
 struct Live {
     key: Key,
+    here: Here,
     device: Device,
     reading: Reading,
     il: Option<Arc<Mutex<Il>>>,
@@ -154,12 +160,12 @@ impl Wake for LineWaker {
 impl<L: Link> Driver<L> {
     pub(super) fn new(shared: Arc<Shared>, link: L) -> Self {
         let pool = Pool::new(8 << 20);
-        let room = pool.try_alloc(LARGEST).expect("a pool has one of every size");
+        let rooms = std::array::from_fn(|_| pool.try_alloc(LARGEST).expect("nothing else is out"));
         Self {
             shared,
             link,
             pool,
-            room,
+            rooms,
             lines: HashMap::new(),
             ids: HashMap::new(),
             headers: None,
@@ -184,7 +190,7 @@ impl<L: Link> Driver<L> {
     }
 
     fn adopt(&mut self, made: Made) {
-        let Made { key, device, il, opening, headers } = made;
+        let Made { key, here, device, il, opening, headers } = made;
         let id = self.next;
         self.next += 1;
         let waker = Arc::new(LineWaker { id, queued: AtomicBool::new(true), ready: self.ready.clone() });
@@ -194,7 +200,7 @@ impl<L: Link> Driver<L> {
         }
         self.ids.insert(key, id);
         let opening = il.is_some().then_some(opening);
-        self.lines.insert(id, Live { key, device, reading, il, opening, waker, due: None, headers });
+        self.lines.insert(id, Live { key, here, device, reading, il, opening, waker, due: None, headers });
         self.tick(id);
         self.turns.push_back(id);
     }
@@ -245,15 +251,19 @@ impl<L: Link> Driver<L> {
             return Ok(false);
         }
         self.pause = None;
-        for _ in 0..TURN {
-            let Some(space) = self.room.room() else { return Ok(false) };
-            match self.link.poll_recv(cx, space) {
+        for _ in 0..TURN / ROOMS {
+            let mut rooms = self.rooms.each_mut().map(|block| Room::new(block.room().unwrap_or(&mut [])));
+            match self.link.poll_recv(cx, &mut rooms) {
                 Poll::Pending => return Ok(false),
-                Poll::Ready(Ok((n, from))) => {
+                Poll::Ready(Ok(n)) => {
                     self.faults = 0;
-                    let copy = (n < SMALL).then(|| Block::from(space[..n].to_vec()));
-                    let block = copy.unwrap_or_else(|| self.large(n));
-                    self.comes(block, canonical(from));
+                    let came = rooms.map(|room| room.came);
+                    for (at, came) in came.into_iter().enumerate().take(n) {
+                        if let Some(came) = came {
+                            let block = self.take(at, came.len);
+                            self.comes(block, Came { from: canonical(came.from), ..came });
+                        }
+                    }
                 }
                 Poll::Ready(Err(error)) => {
                     self.faults += 1;
@@ -268,43 +278,48 @@ impl<L: Link> Driver<L> {
         Ok(true)
     }
 
-    /// What has come in the room: the room itself, if there is another one, for readers may keep it.
-    fn large(&mut self, n: usize) -> Block {
-        match self.pool.try_alloc(LARGEST) {
+    /// What has come in this room: a copy, or the room itself, if it is worth it and there is another one, for readers
+    /// may keep it.
+    fn take(&mut self, at: usize, n: usize) -> Block {
+        let fresh = if n < SMALL { None } else { self.pool.try_alloc(LARGEST) };
+        let room = &mut self.rooms[at];
+        match fresh {
             Some(fresh) => {
-                self.room.filled(n);
-                mem::replace(&mut self.room, fresh)
+                room.filled(n);
+                mem::replace(room, fresh)
             }
-            None => Block::from(self.room.room().map_or(Vec::new(), |space| space[..n].to_vec())),
+            None => Block::from(room.room().map_or(Vec::new(), |space| space[..n].to_vec())),
         }
     }
 
-    fn comes(&mut self, block: Block, from: SocketAddr) {
+    fn comes(&mut self, block: Block, came: Came) {
         match self.shared.kind {
-            Kind::Plain => self.plain_comes(block, from),
-            Kind::Il => self.il_comes(block, from),
+            Kind::Plain => self.plain_comes(block, came),
+            Kind::Il => self.il_comes(block, came),
         }
     }
 
-    fn plain_comes(&mut self, mut block: Block, from: SocketAddr) {
+    fn plain_comes(&mut self, mut block: Block, came: Came) {
+        let from = came.from;
         block.delim = true;
         let key = Key { addr: from, remote: 0, local: 0 };
         let known = self.ids.get(&key).or(self.headers.as_ref()).copied();
-        let Some(id) = known.or_else(|| self.call(key, None)) else { return };
+        let Some(id) = known.or_else(|| self.call(key, came.here, None)) else { return };
         let Some(live) = self.lines.get(&id) else { return };
         let mut chain = Chain::default();
         if live.headers {
-            chain.push(Block::from(self.headers_of(from)));
+            chain.push(Block::from(self.headers_of(came)));
         }
         chain.push(block);
         // What is not read in time is lost, as datagrams are.
         let _ = live.device.try_put(chain);
     }
 
-    fn headers_of(&self, from: SocketAddr) -> Vec<u8> {
+    fn headers_of(&self, Came { from, here, .. }: Came) -> Vec<u8> {
         let local = self.shared.local;
+        let here = here.unwrap_or(local.ip());
         let mut bytes = Vec::with_capacity(HEADERS);
-        for ip in [from.ip(), local.ip(), local.ip()] {
+        for ip in [from.ip(), here, here] {
             bytes.extend(wide(ip).octets());
         }
         bytes.extend(from.port().to_be_bytes());
@@ -312,9 +327,9 @@ impl<L: Link> Driver<L> {
         bytes
     }
 
-    fn il_comes(&mut self, mut block: Block, from: SocketAddr) {
+    fn il_comes(&mut self, mut block: Block, came: Came) {
         let Some((header, _)) = Header::parse(block.data()) else { return };
-        let key = Key { addr: from, remote: header.src, local: header.dst };
+        let key = Key { addr: came.from, remote: header.src, local: header.dst };
         if let Some(id) = self.ids.get(&key).copied() {
             if let Some(live) = self.lines.get(&id) {
                 block.delim = true;
@@ -328,9 +343,9 @@ impl<L: Link> Driver<L> {
         let meant = |half: &&Half| half.0 == key && (!is_call || half.1 == header.id);
         let halves: Vec<Half> = self.half_order.iter().filter(meant).copied().collect();
         for half in &halves {
-            if let Some(mut il) = self.half.remove(half) {
+            if let Some((mut il, here)) = self.half.remove(half) {
                 il.receive(now, block.share());
-                self.half_goes_on(*half, il, now);
+                self.half_goes_on(*half, (il, here), now);
             }
         }
         // What none of them goes on by is answered as if there were none: they may be forged.
@@ -348,33 +363,33 @@ impl<L: Link> Driver<L> {
                 }
                 let half = (key, header.id);
                 self.half_order.push_back(half);
-                self.half_goes_on(half, il, now);
+                self.half_goes_on(half, (il, came.here), now);
             }
         } else if header.kind != Packet::Close || self.ended.answers(now, &key) {
             let nothing = header.reject();
-            self.send_soon(nothing.packet(None, !self.link.has_sums()), from);
+            self.send_soon(nothing.packet(None, !self.link.has_sums()), came.from, came.here);
         }
     }
 
     /// A call that is half open has heard something, or its time has come.
-    fn half_goes_on(&mut self, half: Half, mut il: Il, now: Duration) {
+    fn half_goes_on(&mut self, half: Half, (mut il, here): (Il, Here), now: Duration) {
         if il.state() == State::Syncee {
             while let Some(packet) = il.transmit(now) {
-                self.send_soon(packet, half.0.addr);
+                self.send_soon(packet, half.0.addr, here);
             }
         }
         if il.state() == State::Syncee {
-            self.half.insert(half, il);
+            self.half.insert(half, (il, here));
             return;
         }
         self.half_order.retain(|other| *other != half);
         if il.state() != State::Closed {
-            let _ = self.call(half.0, Some(Arc::new(Mutex::new(il))));
+            let _ = self.call(half.0, here, Some(Arc::new(Mutex::new(il))));
         }
     }
 
     /// A call has come: somebody will accept it, or it is dropped.
-    fn call(&mut self, key: Key, il: Option<Arc<Mutex<Il>>>) -> Option<u64> {
+    fn call(&mut self, key: Key, here: Here, il: Option<Arc<Mutex<Il>>>) -> Option<u64> {
         let shared = self.shared.clone();
         let mut table = shared.table();
         let is_room = table.keys.len() < shared.limits.lines;
@@ -383,7 +398,7 @@ impl<L: Link> Driver<L> {
             return None;
         }
         drop(table);
-        let (line, made) = shared.line(key, il, false);
+        let (line, made) = shared.line(key, here, il, false);
         let id = self.next;
         self.adopt(made);
         self.offer(key.local, line);
@@ -409,14 +424,14 @@ impl<L: Link> Driver<L> {
     }
 
     /// What answers nobody's packet is sent if the link takes it soon.
-    fn send_soon(&mut self, packet: Chain, to: SocketAddr) {
+    fn send_soon(&mut self, packet: Chain, to: SocketAddr, here: Here) {
         if self.stuck.len() < TURN {
-            self.stuck.push_back((packet, to));
+            self.stuck.push_back((packet, to, here));
         }
     }
 
     fn poll_stuck(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while let Some((chain, to)) = self.stuck.pop_front() {
+        while let Some((chain, to, here)) = self.stuck.pop_front() {
             let mut slices = [IoSlice::new(&[]); BATCH];
             let many: Vec<u8>;
             let used = if chain.blocks() <= BATCH {
@@ -430,8 +445,8 @@ impl<L: Link> Driver<L> {
                 slices[0] = IoSlice::new(&many);
                 1
             };
-            if self.link.poll_send(cx, &slices[..used], to).is_pending() {
-                self.stuck.push_front((chain, to));
+            if self.link.poll_send(cx, &slices[..used], to, here).is_pending() {
+                self.stuck.push_front((chain, to, here));
                 return Poll::Pending;
             }
         }
@@ -460,14 +475,14 @@ impl<L: Link> Driver<L> {
             let Some(live) = self.lines.get_mut(&id) else { return n };
             live.waker.queued.store(false, Ordering::SeqCst);
             let waker = Waker::from(live.waker.clone());
-            let mut to = live.key.addr;
+            let (mut to, here) = (live.key.addr, live.here);
             match live.reading.poll(&mut Context::from_waker(&waker), Some(usize::MAX)) {
                 Poll::Ready(Ok(Some(mut chain))) => {
                     if live.headers {
                         let Some((header_to, data)) = addressed(&mut chain) else { continue };
                         (to, chain) = (header_to, data);
                     }
-                    self.stuck.push_back((chain, to));
+                    self.stuck.push_back((chain, to, here));
                     if self.poll_stuck(cx).is_pending() {
                         self.again(id);
                         return n + 1;
@@ -509,13 +524,13 @@ impl<L: Link> Driver<L> {
             self.tick(id);
         }
         let late: Vec<Half> =
-            self.half.iter().filter(|(_, il)| il.deadline() <= Some(now)).map(|(key, _)| *key).collect();
+            self.half.iter().filter(|(_, (il, _))| il.deadline() <= Some(now)).map(|(key, _)| *key).collect();
         for key in late {
             if let Some(il) = self.half.remove(&key) {
                 self.half_goes_on(key, il, now);
             }
         }
-        let half = self.half.values().filter_map(Il::deadline).min();
+        let half = self.half.values().filter_map(|(il, _)| il.deadline()).min();
         let Some(next) =
             self.timers.first().map(|(due, _)| *due).into_iter().chain(half).chain(self.pause).min()
         else {
@@ -580,23 +595,6 @@ impl<L> Drop for Driver<L> {
             waker.into_iter().for_each(Waker::wake);
         }
         listens.into_values().flat_map(|listen| listen.waiting).for_each(Waker::wake);
-    }
-}
-
-/// An address of IPv4 as what it is; one of IPv6 with the link that it is of.
-pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
-    match addr {
-        SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_none() => {
-            SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into()
-        }
-        _ => SocketAddr::new(addr.ip().to_canonical(), addr.port()),
-    }
-}
-
-fn wide(ip: IpAddr) -> Ipv6Addr {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
     }
 }
 

@@ -4,17 +4,19 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use nine_stream::{Device, Limit, Make, Pool, Stream};
 
-use super::driver::canonical;
-use super::{Driver, Link};
+use super::{Driver, Link, canonical};
 use crate::env::Clock;
 use crate::il::{HEADER, Il, Setup, State, halves};
 use crate::lock::{Mutex, MutexGuard, lock};
+
+/// Bytes of the largest datagram of UDP on IPv4.
+const UDP_MOST: usize = 65_507;
 
 /// What is spoken on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ pub struct Line {
     pub local: String,
     /// `addr!port` of the other end; with headers `::!0`.
     pub remote: String,
-    /// Bytes of the largest message, when it began.
+    /// Bytes of the largest message, when it began; more than the way takes is taken apart on it, if it is a datagram.
     pub largest: usize,
     pub(super) il: Option<Arc<Mutex<Il>>>,
 }
@@ -93,6 +95,8 @@ pub(super) struct Key {
 /// A line as its driver has it.
 pub(super) struct Made {
     pub(super) key: Key,
+    /// The address of this end that it is with, where there are several.
+    pub(super) here: Option<IpAddr>,
     pub(super) device: Device,
     pub(super) il: Option<Arc<Mutex<Il>>>,
     /// Of who waits until the call is answered.
@@ -153,7 +157,13 @@ impl Shared {
     }
 
     /// Both ends of a line.
-    pub(super) fn line(&self, key: Key, il: Option<Arc<Mutex<Il>>>, headers: bool) -> (Line, Made) {
+    pub(super) fn line(
+        &self,
+        key: Key,
+        here: Option<IpAddr>,
+        il: Option<Arc<Mutex<Il>>>,
+        headers: bool,
+    ) -> (Line, Made) {
         let clock = self.clock.clone();
         let limit = match self.kind {
             Kind::Plain => Limit { bytes: 256 << 10, blocks: 256 },
@@ -164,19 +174,23 @@ impl Shared {
         if let Some(il) = &il {
             stream.push_halves("il", halves(il.clone())).expect("it is new");
         }
-        let (here, there) = match self.kind {
+        let (port, there) = match self.kind {
             Kind::Plain => (self.local.port(), key.addr.port()),
             Kind::Il => (key.local, key.remote),
         };
         let line = Line {
             _left: Left(il.clone()),
             stream,
-            local: format!("{}!{here}", self.local.ip().to_canonical()),
+            local: format!("{}!{port}", here.unwrap_or(self.local.ip()).to_canonical()),
             remote: format!("{}!{there}", key.addr.ip().to_canonical()),
-            largest: (self.largest)(key.addr),
+            largest: match self.kind {
+                // What the way does not take at once is taken apart on it.
+                Kind::Plain => UDP_MOST,
+                Kind::Il => (self.largest)(key.addr),
+            },
             il: il.clone(),
         };
-        (line, Made { key, device, il, opening: Opening::default(), headers })
+        (line, Made { key, here, device, il, opening: Opening::default(), headers })
     }
 }
 
@@ -224,7 +238,7 @@ impl Port {
     pub fn connect(&self, to: SocketAddr) -> io::Result<Line> {
         let key = Key { addr: canonical(to), remote: 0, local: 0 };
         self.enter(key)?;
-        let (line, made) = self.0.line(key, None, false);
+        let (line, made) = self.0.line(key, None, None, false);
         self.hand_over(made);
         Ok(line)
     }
@@ -236,7 +250,7 @@ impl Port {
         let nobody = SocketAddr::from(([0u16; 8], 0));
         let key = Key { addr: nobody, remote: 0, local: 0 };
         self.enter(key)?;
-        let (line, made) = self.0.line(key, None, true);
+        let (line, made) = self.0.line(key, None, None, true);
         self.hand_over(made);
         Ok(line)
     }
@@ -246,7 +260,7 @@ impl Port {
         let key = self.free_key(canonical(to), port)?;
         let il = Il::call(self.0.clock.now(), self.0.setup(key));
         let il = Arc::new(Mutex::new(il));
-        let (line, made) = self.0.line(key, Some(il.clone()), false);
+        let (line, made) = self.0.line(key, None, Some(il.clone()), false);
         let opening = made.opening.clone();
         self.hand_over(made);
         let answered = poll_fn(|cx| {

@@ -8,98 +8,53 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nine_stream::{Block, Chain, Fault, Putting, Reading};
-
 use super::port::{Announced, Kind, Limits, Line, Port};
 use super::udp::Udp;
 use crate::dial::Addr;
 use crate::end;
 use crate::env::{Clock, Env};
+use crate::messages::Messages;
 use crate::transport::{Peer, Proof, Transport};
 
 /// Bytes of a message at most, however much the way takes.
 const MESSAGE: usize = 64 << 10;
 
-/// A line as bytes. Dropped, it closes; what was written still arrives.
+/// A line as bytes. Dropped, it closes; what was flushed still arrives.
 pub struct Talk {
     line: Line,
-    reading: Reading,
-    putting: Putting,
-    /// What has been written and not been taken.
-    going: Option<Chain>,
+    messages: Messages,
     peer: Peer,
 }
 
 impl Talk {
     /// Nothing proves who is at the other end.
     pub fn new(line: Line) -> Self {
-        let (reading, putting) = (line.stream.reading(), line.stream.putting());
+        let messages = Messages::of(&line.stream);
         let peer = Peer { addr: format!("il!{}", line.remote), proof: Proof::None };
-        Self { line, reading, putting, going: None, peer }
+        Self { line, messages, peer }
     }
 
     /// State and counts, in one line.
     pub fn line(&self) -> &Line {
         &self.line
     }
-
-    fn poll_going(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.going {
-            Some(_) => self.putting.poll(cx, &mut self.going).map_err(broken),
-            None => Poll::Ready(Ok(())),
-        }
-    }
-}
-
-fn broken(fault: Fault) -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, fault)
 }
 
 impl Transport for Talk {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        loop {
-            // An error: the stream is over for one; in good order the end is said again and again.
-            let Some(chain) = ready!(self.reading.poll(cx, Some(buf.len())))
-                .map_err(|fault| io::Error::new(io::ErrorKind::ConnectionReset, fault))?
-            else {
-                return Poll::Ready(Ok(0));
-            };
-            let mut n = 0;
-            for block in chain {
-                buf[n..n + block.len()].copy_from_slice(block.data());
-                n += block.len();
-            }
-            if n > 0 {
-                return Poll::Ready(Ok(n));
-            }
-        }
+        self.messages.poll_read(cx, buf)
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_going(cx))?;
-        let most = self.line.largest().min(MESSAGE);
-        let total: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let mut message = Vec::with_capacity(total.min(most));
-        for buf in bufs {
-            message.extend_from_slice(&buf[..buf.len().min(most - message.len())]);
-        }
-        let n = message.len();
-        let mut block = Block::from(message);
-        block.delim = true;
-        self.going = Some(block.into());
-        match self.poll_going(cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // It waits here, and the next one waits for it.
-            _ => Poll::Ready(Ok(n)),
-        }
+        self.messages.poll_write(cx, bufs, self.line.largest().min(MESSAGE))
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_going(cx)
+        self.messages.poll_flush(cx)
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let left = ready!(self.poll_going(cx));
+        let left = ready!(self.messages.poll_flush(cx));
         self.line.stream.finish();
         Poll::Ready(left)
     }
@@ -242,6 +197,20 @@ mod tests {
             assert_eq!(read(&mut here).await.expect("read"), b"all of it");
             assert_eq!(read(&mut here).await.expect("the end"), b"");
             drop((here, there));
+        })
+        .expect("a runtime");
+    }
+
+    #[test]
+    fn a_call_to_any_address_of_the_machine_is_answered_from_there() {
+        rt::block_on(async |env| {
+            let listener = Listener::bind(&"il!*!0".parse().expect("valid"), &env).expect("bound");
+            let addr = listener.addr().to_string().replace('*', "127.0.0.2");
+            let mut here = dial(&addr.parse().expect("valid"), LIMIT, &env).await.expect("answered");
+            write(&mut here, b"hello").await.expect("written");
+            let mut there = listener.accept().await.expect("a call");
+            assert!(there.line().local.starts_with("127.0.0.2!"), "{}", there.line().local);
+            assert_eq!(read(&mut there).await.expect("read"), b"hello");
         })
         .expect("a runtime");
     }

@@ -5,11 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recvfrom, sendmsg_addr};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::Link;
-use crate::socket::AsyncFd;
+use super::{Link, Room, wide};
+use crate::socket::{AsyncFd, Interest};
 use crate::sys;
 
 /// Bytes that the kernel keeps of what comes and goes, if it may.
@@ -18,10 +17,89 @@ const BUFFER: usize = 4 << 20;
 const IL: i32 = 40;
 /// Bytes of the smallest packet that every way takes.
 const SAFE: usize = 1280;
+/// Datagrams of one system call.
+const MANY: usize = 8;
+/// After so many that went at once, nobody waits for the room to send any more.
+const CALM: u32 = 64;
+
+/// A datagram socket that is registered for reading. Sending is tried, and waited for only where it fails: the kernel
+/// tells of the room of every datagram that has left, which nobody wants to be woken for.
+struct Fd {
+    fd: AsyncFd<Socket>,
+    /// The same socket while there was no room lately, and what has gone since.
+    full: Option<(AsyncFd<Socket>, u32)>,
+}
+
+impl Fd {
+    fn new(socket: Socket) -> io::Result<Self> {
+        Ok(Self { fd: sys::register_for(socket, Interest::READABLE)?, full: None })
+    }
+
+    fn poll_recv(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            match sys::recv_many::<MANY>(guard.get_inner(), rooms) {
+                Ok(n) => {
+                    if n < rooms.len().min(MANY) {
+                        // There were no more.
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+        to: SocketAddr,
+        mut here: Option<IpAddr>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            match sys::send_from(self.fd.get_ref(), parts, to, here) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.full.is_none() {
+                        let again = self.fd.get_ref().try_clone()?;
+                        self.full = Some((sys::register_for(again, Interest::WRITABLE)?, 0));
+                    }
+                    if let Some((full, gone)) = &mut self.full {
+                        *gone = 0;
+                        ready!(full.poll_write_ready(cx))?.clear_ready();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Nobody can send from there: it was sent to everybody.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) && here.is_some() => here = None,
+                done => {
+                    if let Some((_, gone)) = &mut self.full {
+                        *gone += 1;
+                        if *gone == CALM {
+                            self.full = None;
+                        }
+                    }
+                    return Poll::Ready(done);
+                }
+            }
+        }
+    }
+}
+
+/// Asks for room in the kernel, as much as it gives, and that the network may take datagrams apart: a way that takes
+/// less than was thought would swallow all large ones.
+fn prepare(socket: &Socket) {
+    let _ = socket.set_recv_buffer_size(BUFFER);
+    let _ = socket.set_send_buffer_size(BUFFER);
+    let _ = sys::set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT);
+}
 
 /// A UDP socket.
 pub struct Udp {
-    fd: AsyncFd<Socket>,
+    fd: Fd,
     local: SocketAddr,
 }
 
@@ -37,7 +115,15 @@ impl Udp {
             if at.is_ipv6() && at.ip().is_unspecified() {
                 socket.set_only_v6(false)?;
             }
-            roomy(&socket);
+            prepare(&socket);
+            if at.ip().is_unspecified() {
+                // An answer leaves from where the question came to.
+                let (level, name) = match at.is_ipv6() {
+                    true => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+                    false => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+                };
+                sys::set_option(&socket, level, name, 1)?;
+            }
             socket.bind(&at.into())?;
             Ok(socket)
         };
@@ -49,14 +135,8 @@ impl Udp {
             done => done?,
         };
         let local = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { fd: sys::register(socket)?, local })
+        Ok(Self { fd: Fd::new(socket)?, local })
     }
-}
-
-/// Asks for room in the kernel; it gives what it may.
-fn roomy(socket: &Socket) {
-    let _ = socket.set_recv_buffer_size(BUFFER);
-    let _ = socket.set_send_buffer_size(BUFFER);
 }
 
 /// Bytes of a packet on the way to `to`.
@@ -67,52 +147,21 @@ fn mtu(to: SocketAddr) -> usize {
         socket.connect(&SocketAddr::new(to.ip(), port).into())?;
         sys::path_mtu(&socket, to.is_ipv6())
     };
-    ask().unwrap_or(SAFE).clamp(SAFE, 1 << 16)
+    let most = match to.ip() {
+        // What is too large for the way of IPv6 is lost, and who says so is often not heard.
+        IpAddr::V6(ip) if !ip.is_loopback() => SAFE,
+        _ => 1 << 16,
+    };
+    ask().unwrap_or(SAFE).clamp(SAFE, most)
 }
 
 fn header(to: SocketAddr) -> usize {
     if to.is_ipv6() { 40 } else { 20 }
 }
 
-fn poll_send(
-    fd: &AsyncFd<Socket>,
-    cx: &mut Context<'_>,
-    parts: &[IoSlice<'_>],
-    to: SocketAddr,
-) -> Poll<io::Result<()>> {
-    loop {
-        let mut guard = ready!(fd.poll_write_ready(cx))?;
-        let mut nothing = SendAncillaryBuffer::default();
-        match sendmsg_addr(guard.get_inner(), &to, parts, &mut nothing, SendFlags::NOSIGNAL) {
-            Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
-            Err(rustix::io::Errno::INTR) => {}
-            done => return Poll::Ready(done.map(drop).map_err(io::Error::from)),
-        }
-    }
-}
-
-fn poll_recv(
-    fd: &AsyncFd<Socket>,
-    cx: &mut Context<'_>,
-    buf: &mut [u8],
-) -> Poll<io::Result<(usize, SocketAddr)>> {
-    loop {
-        let mut guard = ready!(fd.poll_read_ready(cx))?;
-        match recvfrom(guard.get_inner(), &mut *buf, RecvFlags::empty()) {
-            Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
-            Err(rustix::io::Errno::INTR) => {}
-            Ok((n, _, from)) => {
-                let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) else { continue };
-                return Poll::Ready(Ok((n, from)));
-            }
-            Err(error) => return Poll::Ready(Err(error.into())),
-        }
-    }
-}
-
 impl Link for Udp {
-    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>> {
-        poll_recv(&self.fd, cx, buf)
+    fn poll_recv(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
+        self.fd.poll_recv(cx, rooms)
     }
 
     fn poll_send(
@@ -120,13 +169,14 @@ impl Link for Udp {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
         to: SocketAddr,
+        here: Option<IpAddr>,
     ) -> Poll<io::Result<()>> {
         // A socket of IPv6 wants its own kind of address.
         let to = match to.ip() {
-            IpAddr::V4(ip) if self.local.is_ipv6() => SocketAddr::new(ip.to_ipv6_mapped().into(), to.port()),
+            IpAddr::V4(ip) if self.local.is_ipv6() => SocketAddr::new(wide(ip.into()).into(), to.port()),
             _ => to,
         };
-        poll_send(&self.fd, cx, parts, to)
+        self.fd.poll_send(cx, parts, to, here)
     }
 
     fn local(&self) -> SocketAddr {
@@ -144,7 +194,7 @@ impl Link for Udp {
 
 /// il on IP itself, protocol 40; of IPv4. An address has port 0.
 pub struct Raw {
-    fd: AsyncFd<Socket>,
+    fd: Fd,
     local: SocketAddr,
 }
 
@@ -163,24 +213,31 @@ impl Raw {
                 ),
                 _ => e,
             })?;
-        roomy(&socket);
+        prepare(&socket);
         let local = SocketAddr::new(at.into(), 0);
         socket.bind(&local.into())?;
-        Ok(Self { fd: sys::register(socket)?, local })
+        Ok(Self { fd: Fd::new(socket)?, local })
     }
 }
 
 impl Link for Raw {
-    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>> {
-        loop {
-            let (n, from) = ready!(poll_recv(&self.fd, cx, buf))?;
+    fn poll_recv(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
+        let n = ready!(self.fd.poll_recv(cx, rooms))?;
+        for room in &mut rooms[..n] {
             // The header of IP comes, too.
-            let header = usize::from(buf.first().copied().unwrap_or(0) & 15) * 4;
-            if (20..=n).contains(&header) {
-                buf.copy_within(header..n, 0);
-                return Poll::Ready(Ok((n - header, SocketAddr::new(from.ip(), 0))));
+            let Some(came) = &mut room.came else { continue };
+            let header = usize::from(room.bytes.first().copied().unwrap_or(0) & 15) * 4;
+            if !(20..=came.len).contains(&header) {
+                room.came = None;
+                continue;
             }
+            let to = room.bytes[16..].first_chunk::<4>().copied();
+            came.here = to.map(IpAddr::from);
+            room.bytes.copy_within(header..came.len, 0);
+            came.len -= header;
+            came.from.set_port(0);
         }
+        Poll::Ready(Ok(n))
     }
 
     fn poll_send(
@@ -188,8 +245,9 @@ impl Link for Raw {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
         to: SocketAddr,
+        here: Option<IpAddr>,
     ) -> Poll<io::Result<()>> {
-        poll_send(&self.fd, cx, parts, SocketAddr::new(to.ip(), 0))
+        self.fd.poll_send(cx, parts, SocketAddr::new(to.ip(), 0), here)
     }
 
     fn local(&self) -> SocketAddr {
