@@ -80,6 +80,7 @@ const STREAMS: &[&str] = &[
     "il_loopback_vs_tcp",
     "il_loopback_same_core_vs_tcp",
     "il_rtt_cross_vs_udp",
+    "il_rtt_same_core_vs_udp",
     "net_vs_relay",
     "net_4_reads_vs_relay",
     "net_same_core_vs_relay",

@@ -37,9 +37,18 @@ struct Faults {
     /// As a bug would: changed data that claims to have no sum.
     forged: usize,
     cut: bool,
+    /// Bytes a second to each card; 0: no limit.
+    rate: u64,
+    /// Added to the 50 us that a packet takes.
+    delay: Duration,
 }
 
-const BAD: Faults = Faults { lost: 12, twice: 12, late: 12, bent: 12, forged: 0, cut: false };
+const BAD: Faults =
+    Faults { lost: 12, twice: 12, late: 12, bent: 12, forged: 0, cut: false, rate: 0, delay: Duration::ZERO };
+/// Packets that wait before a slow wire.
+const QUEUE: u32 = 1000;
+/// The header of a frame.
+const FRAME: usize = 14;
 
 /// The wire that all cards are on.
 struct Ether {
@@ -53,6 +62,10 @@ struct Ether {
 
 #[derive(Default)]
 struct Card {
+    /// Bytes that it has sent.
+    sent: usize,
+    /// When the wire to it has carried all that waits.
+    free: Duration,
     coming: BTreeMap<(Duration, u64), (Mac, Vec<u8>)>,
     waker: Option<Waker>,
 }
@@ -70,6 +83,7 @@ impl Ether {
 
     fn carry(&mut self, now: Duration, from: Mac, to: Mac, packet: &[u8]) {
         let faults = self.faults;
+        self.cards.get_mut(&from).into_iter().for_each(|card| card.sent += packet.len() + FRAME);
         if faults.cut || self.one_in(faults.lost) {
             return;
         }
@@ -84,8 +98,14 @@ impl Ether {
                 packet[40] ^= 1;
             }
             let late = if self.one_in(faults.late) { self.rng.below(3000) } else { 0 };
-            let arrives = now + Duration::from_micros(50 + late as u64);
             let Some(card) = self.cards.get_mut(&to) else { return };
+            let takes = |len: usize| Duration::from_nanos((len as u64 * 1_000_000_000).checked_div(faults.rate).unwrap_or(0));
+            let leaves = now.max(card.free) + takes(packet.len() + FRAME);
+            if leaves > now + takes(1500 + FRAME) * QUEUE && faults.rate > 0 {
+                return;
+            }
+            card.free = leaves;
+            let arrives = leaves + faults.delay + Duration::from_micros(50 + late as u64);
             card.coming.insert((arrives, self.next), (from, packet));
             self.next += 1;
             card.waker.take().into_iter().for_each(Waker::wake);
@@ -350,6 +370,52 @@ fn a_wire_that_is_cut_ends_both_ends_in_time() {
 fn a_canary_that_changes_a_message_is_caught() {
     for seed in 0..20 {
         talk(seed, Faults { forged: 50, ..Faults::default() }, 0, 60, None);
+    }
+}
+
+/// How long `len` bytes take over a wire, and how many its sender's card has sent.
+fn transfer(seed: u64, faults: Faults, len: usize) -> (Duration, usize, String) {
+    let world = World::new(seed);
+    let (env, wire) = (world.env(), wire(&world, faults));
+    world.run(async move {
+        let [caller, callee] = [1, 2].map(|n| plug(&env, &wire, n, Limits::default()));
+        let mut service = callee.announce("s").expect("free");
+        let (call, answer) =
+            futures_util::future::join(caller.dial(mac(2), "s", "u"), service.accept()).await;
+        let [call, answer] = [call.expect("answered"), answer.expect("called")];
+        let (begun, before) = (env.now(), held(&wire).cards[&mac(1)].sent);
+        let writes = async {
+            for _ in 0..len / PIECE {
+                call.stream().write(&[7; PIECE]).await.expect("written");
+            }
+        };
+        let reads = async {
+            let mut left = len;
+            while left > 0 {
+                left -= next(answer.stream()).await.expect("no fault").expect("more").len();
+            }
+        };
+        futures_util::future::join(writes, reads).await;
+        (env.now() - begun, held(&wire).cards[&mac(1)].sent - before, caller.status())
+    })
+}
+
+/// Bytes of a write, as a transport's.
+const PIECE: usize = 64 << 10;
+
+#[test]
+fn probe_table() {
+    let len = 3 << 20;
+    for (rate, delay) in [(325_000, 50), (1_250_000, 50), (12_500_000, 50), (12_500_000, 950), (125_000_000, 950), (1_250_000,40_000)] {
+        for lost in [0, 100, 20] {
+            let runs = 5;
+            let faults = Faults { rate, lost, delay: Duration::from_micros(delay), ..Faults::default() };
+            let all: Vec<_> = (0..runs).map(|seed| transfer(seed, faults, len)).collect();
+            let need = (len + len.div_ceil(1490) * 24) as f64;
+            let time: f64 = all.iter().map(|a| a.0.as_secs_f64()).sum::<f64>() / runs as f64;
+            let sent: f64 = all.iter().map(|a| a.1 as f64).sum::<f64>() / runs as f64;
+            println!("rate {rate} delay {delay} lost {lost}: {:.0} KB/s time x{:.2} bytes x{:.2} {}", len as f64 / time / 1e3, time / (need / rate as f64), sent / need, all[0].2.trim());
+        }
     }
 }
 

@@ -22,19 +22,22 @@ pub const WITHHELD: usize = 16 << 10;
 pub const HELD: usize = 256 << 10;
 /// What keeping a message takes beside its bytes.
 const OVERHEAD: usize = 128;
-/// Bytes under way at once.
+/// Bytes under way at once, at most; at first, and at least, as many as a message may have.
 const WINDOW: usize = 256 << 10;
-/// The first time after which a message is sent again, and the longest.
+/// So much longer than the fastest acknowledgement another one takes when no more is put under way.
+const QUEUED: Duration = Duration::from_millis(50);
+/// The time after which an acknowledgement is missed, where none was measured, and the longest that doubling makes of it.
 pub const RESEND_MAX: Duration = Duration::from_millis(250);
-/// The shortest one.
+/// The shortest one, and the longest that is measured.
 const RESEND_MIN: Duration = Duration::from_millis(5);
+const MEASURED_MAX: Duration = Duration::from_secs(2);
 /// How long an acknowledgement waits for a message that takes it along.
 const ACK_DELAY: Duration = Duration::from_millis(1);
 /// Acknowledgements that wait for nothing.
 const ACKS: usize = 2;
 /// Acknowledged messages behind one that was not, which is sent again then.
 const OVERTAKEN: usize = 3;
-/// How often a message, or a probe, is sent again.
+/// How often a message, or a probe, is sent again, each 250 ms.
 const TRIES: u32 = 100;
 /// How long in all.
 pub(super) const PATIENCE: Duration = RESEND_MAX.saturating_mul(TRIES);
@@ -82,14 +85,20 @@ pub struct Nonet {
     bytes: usize,
     /// Bytes that may be.
     window: usize,
+    /// The number behind what was under way when it was halved, 0 before that.
+    halved: u64,
     /// Messages of `out` that are acknowledged.
     overtaking: usize,
     /// When the first message or a hang-up is sent again, or, where nothing is under way, a probe.
     due: Duration,
-    /// How often it was, since the other end was heard.
+    /// The other end was asked for an answer behind the first message: if it comes, the message did not.
+    asks: bool,
+    /// How often something was missed, since the other end was heard; more than 250 ms count as several.
     tries: u32,
-    /// How often it was, since something was acknowledged.
+    /// How often, since something was measured.
     doubled: u32,
+    /// What acknowledgements take: the least, and smoothed with its deviation.
+    least: Duration,
     smooth: Option<Duration>,
     vary: Duration,
 
@@ -173,11 +182,14 @@ impl Nonet {
             fresh: (1, 0),
             again: None,
             bytes: 0,
-            window: WINDOW / 2,
+            window: MESSAGE_MAX,
+            halved: 0,
             overtaking: 0,
             due: Duration::ZERO,
+            asks: false,
             tries: 0,
             doubled: 0,
+            least: Duration::MAX,
             smooth: None,
             vary: Duration::ZERO,
             joins: VecDeque::new(),
@@ -340,7 +352,7 @@ impl Nonet {
 
     /// The other end knows nothing of us. It says which packet it means: one that we could have sent.
     fn handle_reset(&mut self, head: Header) {
-        if usize::from(head.ack.wrapping_sub((self.first - 1) as u8)) > self.out.len() + 1 {
+        if usize::from(head.ack.wrapping_sub(self.first.wrapping_sub(2) as u8)) > self.out.len() + 2 {
             self.counts.bad += 1;
         } else if self.hungup || self.is_hanging_up() {
             self.end(Ok(()));
@@ -363,24 +375,33 @@ impl Nonet {
     }
 
     fn handle_ack(&mut self, now: Duration, mid: u8) {
+        if self.asks && mid == (self.first - 2) as u8 {
+            return self.resend();
+        }
         let at = usize::from(mid.wrapping_sub(self.first as u8));
         let Some(out) = self.out.get_mut(at).filter(|out| !out.acked) else { return };
         let Some(sent) = out.sent else { return };
         out.acked = true;
-        let len = out.data.len();
+        let (len, rtt) = (out.data.len(), now.saturating_sub(sent));
+        let is_used = self.bytes >= self.window / 2;
         self.bytes -= len;
         self.overtaking += 1;
-        self.window = WINDOW.min(self.window + len.max(1) * MESSAGE_MAX / self.window);
+        self.tries = 0;
+        // What was sent twice measures nothing.
         if !out.resent {
-            self.measure(now.saturating_sub(sent));
+            self.doubled = 0;
+            self.measure(rtt);
+            if is_used && rtt <= self.least + QUEUED {
+                let more = if self.halved == 0 { len } else { len * MESSAGE_MAX / self.window };
+                self.window = WINDOW.min(self.window + more);
+            }
         }
-        (self.tries, self.doubled) = (0, 0);
         if at == 0 {
             while self.out.pop_front_if(|out| out.acked).is_some() {
                 self.overtaking -= 1;
                 self.first += 1;
             }
-            self.again = None;
+            (self.again, self.asks) = (None, false);
             self.due = now + self.patience();
         }
         if self.overtaking >= OVERTAKEN && self.out.front().is_some_and(|out| !out.resent) {
@@ -389,6 +410,7 @@ impl Nonet {
     }
 
     fn measure(&mut self, rtt: Duration) {
+        self.least = self.least.min(rtt);
         match self.smooth {
             Some(smooth) => {
                 self.vary = (3 * self.vary + smooth.abs_diff(rtt)) / 4;
@@ -401,8 +423,8 @@ impl Nonet {
     /// How long an acknowledgement is waited for.
     fn patience(&self) -> Duration {
         let Some(smooth) = self.smooth else { return RESEND_MAX };
-        let time = (smooth + 4 * self.vary).clamp(RESEND_MIN, RESEND_MAX);
-        (time * (1 << self.doubled.min(8))).min(RESEND_MAX)
+        let time = (smooth + 4 * self.vary).clamp(RESEND_MIN, MEASURED_MAX);
+        (time * (1 << self.doubled.min(8))).min(time.max(RESEND_MAX))
     }
 
     fn handle_part(&mut self, now: Duration, head: Header, data: &[u8], len: usize) {
@@ -501,9 +523,9 @@ impl Nonet {
             self.farewell = false;
             return Some(self.control(HANGUP));
         }
-        self.check_time(now);
-        if self.over.is_some() {
-            return None;
+        let question = self.check_time(now);
+        if question.is_some() || self.over.is_some() {
+            return question;
         }
         if let Some(at) = self.again {
             return Some(self.part(now, 0, at, true));
@@ -553,32 +575,47 @@ impl Nonet {
         self.out.is_empty() && !self.is_closing()
     }
 
-    /// What is to be sent again, or given up.
-    fn check_time(&mut self, now: Duration) {
-        if self.is_idle() && self.tries == TRIES && self.due <= now {
-            return self.end(Err(Fault::new(SILENT)));
+    /// What is to be asked after, sent again, or given up.
+    fn check_time(&mut self, now: Duration) -> Option<Vec<u8>> {
+        if self.is_idle() && self.tries >= TRIES && self.due <= now {
+            self.end(Err(Fault::new(SILENT)));
+            return None;
         }
         if self.is_hanging_up() && self.hangups == HANGUPS && self.due <= now {
             // All that we have said was heard; whether we have heard all nobody knows.
             self.end(Err(Fault::new(SILENT)));
         }
         let waits = self.out.front().is_some_and(|out| out.sent.is_some()) && self.again.is_none();
-        if waits && self.due <= now {
-            if self.tries == TRIES {
-                let why = if self.calling { "nobody answers" } else { SILENT };
-                return self.end(Err(Fault::new(why)));
-            }
-            self.tries += 1;
-            self.doubled = self.doubled.saturating_add(1);
-            self.window = (self.window / 2).max(MESSAGE_MAX);
-            self.resend();
+        if !waits || self.due > now {
+            return None;
         }
+        if self.tries >= TRIES {
+            self.end(Err(Fault::new(if self.calling { "nobody answers" } else { SILENT })));
+            return None;
+        }
+        // A message of one packet is a question as well, where the time is believed.
+        let is_long = self.out[0].data.len() > self.medium.mtu - HEADER || self.doubled > 0;
+        // The number before the last that was acknowledged: it is in no packet but an answer, and not taken for a new one.
+        self.asks = is_long && self.first > 1 && self.out.len() + 2 <= MESSAGES;
+        self.tries += self.patience().as_millis().div_ceil(RESEND_MAX.as_millis()) as u32;
+        self.doubled = self.doubled.saturating_add(1);
+        if self.asks {
+            self.due = now + self.patience();
+            return Some(self.control(ACKME));
+        }
+        self.resend();
+        None
     }
 
+    /// The first message is sent again. What is lost with it is one fault of the way.
     fn resend(&mut self) {
-        if let Some(out) = self.out.front_mut().filter(|out| out.sent.is_some()) {
-            out.resent = true;
-            self.again = self.again.or(Some(0));
+        let Some(out) = self.out.front_mut().filter(|out| out.sent.is_some()) else { return };
+        out.resent = true;
+        self.again = self.again.or(Some(0));
+        self.asks = false;
+        if self.first >= self.halved {
+            self.halved = self.fresh.0;
+            self.window = (self.window / 2).max(MESSAGE_MAX);
         }
     }
 
@@ -627,10 +664,13 @@ impl Nonet {
     }
 
     /// A packet without data. Its number is one that has come, so that with ACKME it is acknowledged and no more: a
-    /// probe; that of a hang-up is the next one.
+    /// probe, or a question where messages are under way; that of a hang-up is the next one.
     fn control(&self, flags: u8) -> Vec<u8> {
-        let next = self.first + self.out.len() as u64;
-        let mid = if flags & HANGUP != 0 { next } else { self.first - 1 };
+        let mid = match flags {
+            HANGUP => self.first + self.out.len() as u64,
+            ACKME if !self.out.is_empty() => self.first - 2,
+            _ => self.first - 1,
+        };
         let header = Header { circuit: self.circuit, flags, mid: mid as u8, ack: self.acked, remain: 0 };
         header.encode(&[], self.medium.min)
     }
