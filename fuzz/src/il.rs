@@ -169,7 +169,7 @@ impl Link for Wire {
 
 fn port(mut rest: &[u8]) {
     let (coming, clock) = (Arc::<Mutex<VecDeque<Vec<u8>>>>::default(), Arc::<Hand>::default());
-    let limits = Limits { lines: 8, calls: 4, half: 4, window: WINDOW };
+    let limits = Limits { lines: 8, calls: 4, half: 4, window: WINDOW, memory: 64 * WINDOW };
     let (port, driver) = Port::new(Wire(coming.clone()), Spoken::Il, limits, clock.clone());
     let announced = port.announce(17008).expect("free");
     let mut driver = Box::pin(driver);

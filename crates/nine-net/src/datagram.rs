@@ -49,7 +49,7 @@ pub struct Came {
 
 /// Where datagrams go and come from. One task drives it.
 pub trait Link: Send + Unpin + 'static {
-    /// The next datagrams, as many as have come and as there are rooms: how many.
+    /// The next datagrams, as many as have come and as there are rooms: how many, and one at least.
     fn poll_recv(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>>;
 
     /// Sends one, from `here` where that is said. An error: it is lost, as any may be.

@@ -51,6 +51,9 @@ impl Messages {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_flush(cx))?;
         let total: usize = bufs.iter().map(|buf| buf.len()).sum();
+        if total == 0 {
+            return Poll::Ready(Ok(0));
+        }
         let mut message = Vec::with_capacity(total.min(most));
         for buf in bufs {
             message.extend_from_slice(&buf[..buf.len().min(most - message.len())]);

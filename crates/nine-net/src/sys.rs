@@ -112,16 +112,20 @@ pub(crate) fn recv_many<const N: usize>(socket: &Socket, rooms: &mut [Room<'_>])
 /// The address that a datagram was sent to, if it is said.
 fn here_of(header: &libc::msghdr) -> Option<IpAddr> {
     // SAFETY: the kernel has filled in `header`, whose control buffer is there; the macros stay in it, and what they
-    // point to is as long as the kind says.
+    // point to is read only where it is as long as its kind.
     unsafe {
-        let beside = libc::CMSG_FIRSTHDR(header).as_ref()?;
-        let data = libc::CMSG_DATA(beside);
-        match (beside.cmsg_level, beside.cmsg_type) {
-            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+        let beside = libc::CMSG_FIRSTHDR(header);
+        if beside.is_null() {
+            return None;
+        }
+        let (data, len) = (libc::CMSG_DATA(beside), (*beside).cmsg_len as usize);
+        let has = |size: usize| len >= libc::CMSG_LEN(size as _) as usize;
+        match ((*beside).cmsg_level, (*beside).cmsg_type) {
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if has(size_of::<libc::in6_pktinfo>()) => {
                 let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
                 Some(IpAddr::from(info.ipi6_addr.s6_addr).to_canonical())
             }
-            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) if has(size_of::<libc::in_pktinfo>()) => {
                 let info = data.cast::<libc::in_pktinfo>().read_unaligned();
                 Some(IpAddr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()))
             }

@@ -164,16 +164,21 @@ impl Link for Wire {
         let now = self.net.clock.now();
         let mut shared = locked(&self.net.shared);
         let end = shared.ends.entry(self.local).or_default();
-        let Some(first) = end.coming.first_entry().filter(|entry| entry.key().0 <= now) else {
+        let mut n = 0;
+        while n < rooms.len()
+            && let Some(first) = end.coming.first_entry().filter(|entry| entry.key().0 <= now)
+        {
+            let ((from, bytes), room) = (first.remove(), &mut rooms[n]);
+            let len = bytes.len().min(room.bytes.len());
+            room.bytes[..len].copy_from_slice(&bytes[..len]);
+            room.came = Some(Came { len, from, here: None });
+            n += 1;
+        }
+        if n == 0 {
             end.reader = Some(cx.waker().clone());
             return Poll::Pending;
-        };
-        let (from, bytes) = first.remove();
-        let Some(room) = rooms.first_mut() else { return Poll::Ready(Ok(0)) };
-        let len = bytes.len().min(room.bytes.len());
-        room.bytes[..len].copy_from_slice(&bytes[..len]);
-        room.came = Some(Came { len, from, here: None });
-        Poll::Ready(Ok(1))
+        }
+        Poll::Ready(Ok(n))
     }
 
     fn poll_send(

@@ -376,7 +376,7 @@ fn a_link_that_goes_ends_every_line_for_an_error() {
         gone.set(true);
         there.stream.write(b"wakes").await.expect("written");
         let why = here.stream.read(&mut buf).await.expect_err("no good end");
-        assert_eq!(why.to_string(), "the link has gone");
+        assert_eq!(why.to_string(), "il: the link has gone");
         assert!(a.dial(at(2), PORT).await.is_err_and(|e| e.to_string() == "the port is closed"));
     });
 }
@@ -423,4 +423,76 @@ fn a_close_for_nothing_is_not_answered() {
         env.sleep_until(env.now() + Duration::from_secs(5)).await;
     });
     assert_eq!(counted.sent(), 1);
+}
+
+#[test]
+fn who_has_finished_and_reads_slowly_gets_all_that_came() {
+    let world = World::new(12);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    world.run(async move {
+        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
+        let announced = b.announce(PORT).expect("free");
+        let here = a.dial(at(2), PORT).await.expect("answered");
+        send(&here, 0, 3).await.expect("sent");
+        let there = announced.accept().await.expect("a call");
+        assert!(matches!(there.stream.read(&mut [0; 2000]).await, Ok(4)));
+        let task = env.clone();
+        env.spawn(Box::pin(async move {
+            for n in 0..1000 {
+                send(&there, n, 4).await.expect("sent");
+            }
+            task.sleep_until(task.now() + Duration::from_secs(3)).await;
+        }));
+        env.sleep_until(env.now() + Duration::from_secs(1)).await;
+        here.stream.finish();
+        env.sleep_until(env.now() + Duration::from_secs(60)).await;
+        assert_eq!(judge(12, &here, 4).await, (1000, true));
+    });
+}
+
+#[test]
+fn what_came_before_a_fault_is_read_though_somebody_writes() {
+    let world = World::new(13);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    world.run(async move {
+        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
+        let announced = b.announce(PORT).expect("free");
+        let here = Rc::new(a.dial(at(2), PORT).await.expect("answered"));
+        for n in 0..1000 {
+            send(&here, n, 3).await.expect("sent");
+        }
+        let there = Rc::new(announced.accept().await.expect("a call"));
+        env.sleep_until(env.now() + Duration::from_secs(5)).await;
+        net.change(|weather| weather.lost = 1);
+        let writer = there.clone();
+        env.spawn(Box::pin(async move { while send(&writer, 7, 4).await.is_ok() {} }));
+        env.sleep_until(env.now() + Duration::from_secs(400)).await;
+        assert_eq!(judge(13, &there, 3).await, (1000, false));
+    });
+}
+
+#[test]
+fn what_is_sent_after_a_quiet_time_and_lost_is_sent_again_at_once() {
+    let world = World::new(14);
+    let env = world.env();
+    let net = Datagrams::new(&world, Weather::default());
+    world.run(async move {
+        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
+        let announced = b.announce(PORT).expect("free");
+        let here = a.dial(at(2), PORT).await.expect("answered");
+        send(&here, 0, 3).await.expect("sent");
+        let there = announced.accept().await.expect("a call");
+        assert!(matches!(there.stream.read(&mut [0; 2000]).await, Ok(4)));
+        env.sleep_until(env.now() + Duration::from_secs(3)).await;
+        net.change(|weather| weather.lost = 1);
+        send(&here, 1, 3).await.expect("sent");
+        env.sleep_until(env.now() + Duration::from_millis(1)).await;
+        net.change(|weather| weather.lost = 0);
+        let begun = env.now();
+        there.stream.read(&mut [0; 2000]).await.expect("it comes");
+        let took = env.now() - begun;
+        assert!(took < Duration::from_millis(500), "{took:?}");
+    });
 }

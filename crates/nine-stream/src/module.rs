@@ -55,6 +55,11 @@ pub trait Module: Send {
         false
     }
 
+    /// Whether what it holds waits for nothing but room behind it: who reads gets it, also when all else has gone.
+    fn waits_for_room(&self) -> bool {
+        false
+    }
+
     /// Whether, closed, it still needs what comes the other way (acknowledgements): until it does not, that way lives
     /// on below the process that has gone. It has a [`Module::deadline`] then, so that it ends by itself.
     fn hears(&self) -> bool {

@@ -419,7 +419,8 @@ impl Way {
         let mut closed = state.closed;
         // What waits for something that comes the other way, and for no time, waits for ever then.
         let alone = state.other.upgrade().is_none_or(|other| other.ended.load(Ordering::SeqCst));
-        let is_stuck = move |link: &Link| alone && link.module.deadline().is_none();
+        let is_stuck =
+            move |link: &Link| alone && link.module.deadline().is_none() && !link.module.waits_for_room();
         // What waits before a module that will never take it.
         let dam = move |links: &[Link], at: usize| -> Option<&'static str> {
             let next = links.get(at + 1).filter(|next| next.queue.is_empty() && is_stuck(next))?;

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use nine_stream::{Block, Chain, Device, Fault, Pool, Reading};
+use nine_stream::{Block, Chain, Device, Pool, Reading};
 
-use super::port::{Key, Kind, Line, Made, Opening, Shared};
+use super::port::{GONE, Key, Kind, Line, Made, Opening, Shared, gone_for_good};
 use super::{Came, Link, Room, canonical, wide};
 use crate::env::Timer;
 use crate::il::{Header, Il, Kind as Packet, State};
@@ -42,6 +42,8 @@ const FAULT_PAUSE: Duration = Duration::from_millis(10);
 const ENDED: usize = 4096;
 const ENDED_FOR: Duration = Duration::from_secs(30);
 const ENDED_ANSWERS: u8 = 8;
+/// So long a port stays for that when nothing else is left of it.
+const STAYS: Duration = Duration::from_secs(2);
 
 /// See the module. It ends when the port, what is announced on it and all lines have gone; an error is the link's, and
 /// hangs up all lines.
@@ -50,13 +52,13 @@ pub struct Driver<L> {
     link: L,
     pool: Pool,
     /// For the next datagrams.
-    rooms: [Block; ROOMS],
+    rooms: Vec<Block>,
     lines: HashMap<u64, Live>,
     ids: HashMap<Key, u64>,
     headers: Option<u64>,
     next: u64,
     /// By its id, too: a forged call stands beside the true one, and only one of them goes on.
-    half: HashMap<Half, (Il, Here)>,
+    half: HashMap<Half, Il>,
     /// Oldest first.
     half_order: VecDeque<Half>,
     ended: Ended,
@@ -116,7 +118,6 @@ type Half = (Key, u32);
 /// A line that is there.
 struct Live {
     key: Key,
-    here: Here,
     device: Device,
     reading: Reading,
     il: Option<Arc<Mutex<Il>>>,
@@ -160,7 +161,7 @@ impl Wake for LineWaker {
 impl<L: Link> Driver<L> {
     pub(super) fn new(shared: Arc<Shared>, link: L) -> Self {
         let pool = Pool::new(8 << 20);
-        let rooms = std::array::from_fn(|_| pool.try_alloc(LARGEST).expect("nothing else is out"));
+        let rooms = pool.try_alloc(LARGEST).into_iter().collect();
         Self {
             shared,
             link,
@@ -190,7 +191,7 @@ impl<L: Link> Driver<L> {
     }
 
     fn adopt(&mut self, made: Made) {
-        let Made { key, here, device, il, opening, headers } = made;
+        let Made { key, device, il, opening, headers } = made;
         let id = self.next;
         self.next += 1;
         let waker = Arc::new(LineWaker { id, queued: AtomicBool::new(true), ready: self.ready.clone() });
@@ -200,7 +201,7 @@ impl<L: Link> Driver<L> {
         }
         self.ids.insert(key, id);
         let opening = il.is_some().then_some(opening);
-        self.lines.insert(id, Live { key, here, device, reading, il, opening, waker, due: None, headers });
+        self.lines.insert(id, Live { key, device, reading, il, opening, waker, due: None, headers });
         self.tick(id);
         self.turns.push_back(id);
     }
@@ -251,18 +252,27 @@ impl<L: Link> Driver<L> {
             return Ok(false);
         }
         self.pause = None;
-        for _ in 0..TURN / ROOMS {
-            let mut rooms = self.rooms.each_mut().map(|block| Room::new(block.room().unwrap_or(&mut [])));
-            match self.link.poll_recv(cx, &mut rooms) {
+        let mut left = TURN;
+        while left > 0 {
+            let count = self.rooms.len();
+            let mut blocks = self.rooms.iter_mut();
+            let mut rooms: [Room<'_>; ROOMS] =
+                std::array::from_fn(|_| Room::new(blocks.next().and_then(Block::room).unwrap_or(&mut [])));
+            match self.link.poll_recv(cx, &mut rooms[..count]) {
                 Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(n)) => {
                     self.faults = 0;
                     let came = rooms.map(|room| room.came);
+                    left = left.saturating_sub(n.max(1));
                     for (at, came) in came.into_iter().enumerate().take(n) {
                         if let Some(came) = came {
                             let block = self.take(at, came.len);
                             self.comes(block, Came { from: canonical(came.from), ..came });
                         }
+                    }
+                    // Who has one datagram at a time has one room.
+                    if n == count && count < ROOMS {
+                        self.rooms.extend(self.pool.try_alloc(LARGEST));
                     }
                 }
                 Poll::Ready(Err(error)) => {
@@ -302,9 +312,9 @@ impl<L: Link> Driver<L> {
     fn plain_comes(&mut self, mut block: Block, came: Came) {
         let from = came.from;
         block.delim = true;
-        let key = Key { addr: from, remote: 0, local: 0 };
-        let known = self.ids.get(&key).or(self.headers.as_ref()).copied();
-        let Some(id) = known.or_else(|| self.call(key, came.here, None)) else { return };
+        let key = Key { addr: from, remote: 0, local: 0, here: came.here };
+        let known = self.known(key).or(self.headers);
+        let Some(id) = known.or_else(|| self.call(key, None)) else { return };
         let Some(live) = self.lines.get(&id) else { return };
         let mut chain = Chain::default();
         if live.headers {
@@ -327,10 +337,15 @@ impl<L: Link> Driver<L> {
         bytes
     }
 
+    /// Whose it is: a line's that was called at this address, or one's that has called.
+    fn known(&self, key: Key) -> Option<u64> {
+        self.ids.get(&key).or_else(|| self.ids.get(&Key { here: None, ..key })).copied()
+    }
+
     fn il_comes(&mut self, mut block: Block, came: Came) {
         let Some((header, _)) = Header::parse(block.data()) else { return };
-        let key = Key { addr: came.from, remote: header.src, local: header.dst };
-        if let Some(id) = self.ids.get(&key).copied() {
+        let key = Key { addr: came.from, remote: header.src, local: header.dst, here: came.here };
+        if let Some(id) = self.known(key) {
             if let Some(live) = self.lines.get(&id) {
                 block.delim = true;
                 let _ = live.device.try_put(block);
@@ -339,13 +354,13 @@ impl<L: Link> Driver<L> {
             return;
         }
         let now = self.shared.clock.now();
-        let is_call = header.kind == Packet::Sync;
+        let is_call = header.kind == Packet::Sync && header.ack == 0;
         let meant = |half: &&Half| half.0 == key && (!is_call || half.1 == header.id);
         let halves: Vec<Half> = self.half_order.iter().filter(meant).copied().collect();
         for half in &halves {
-            if let Some((mut il, here)) = self.half.remove(half) {
+            if let Some(mut il) = self.half.remove(half) {
                 il.receive(now, block.share());
-                self.half_goes_on(*half, (il, here), now);
+                self.half_goes_on(*half, il, now);
             }
         }
         // What none of them goes on by is answered as if there were none: they may be forged.
@@ -363,7 +378,7 @@ impl<L: Link> Driver<L> {
                 }
                 let half = (key, header.id);
                 self.half_order.push_back(half);
-                self.half_goes_on(half, (il, came.here), now);
+                self.half_goes_on(half, il, now);
             }
         } else if header.kind != Packet::Close || self.ended.answers(now, &key) {
             let nothing = header.reject();
@@ -372,24 +387,24 @@ impl<L: Link> Driver<L> {
     }
 
     /// A call that is half open has heard something, or its time has come.
-    fn half_goes_on(&mut self, half: Half, (mut il, here): (Il, Here), now: Duration) {
+    fn half_goes_on(&mut self, half: Half, mut il: Il, now: Duration) {
         if il.state() == State::Syncee {
             while let Some(packet) = il.transmit(now) {
-                self.send_soon(packet, half.0.addr, here);
+                self.send_soon(packet, half.0.addr, half.0.here);
             }
         }
         if il.state() == State::Syncee {
-            self.half.insert(half, (il, here));
+            self.half.insert(half, il);
             return;
         }
         self.half_order.retain(|other| *other != half);
         if il.state() != State::Closed {
-            let _ = self.call(half.0, here, Some(Arc::new(Mutex::new(il))));
+            let _ = self.call(half.0, Some(Arc::new(Mutex::new(il))));
         }
     }
 
     /// A call has come: somebody will accept it, or it is dropped.
-    fn call(&mut self, key: Key, here: Here, il: Option<Arc<Mutex<Il>>>) -> Option<u64> {
+    fn call(&mut self, key: Key, il: Option<Arc<Mutex<Il>>>) -> Option<u64> {
         let shared = self.shared.clone();
         let mut table = shared.table();
         let is_room = table.keys.len() < shared.limits.lines;
@@ -398,7 +413,7 @@ impl<L: Link> Driver<L> {
             return None;
         }
         drop(table);
-        let (line, made) = shared.line(key, here, il, false);
+        let (line, made) = shared.line(key, il, false);
         let id = self.next;
         self.adopt(made);
         self.offer(key.local, line);
@@ -475,12 +490,15 @@ impl<L: Link> Driver<L> {
             let Some(live) = self.lines.get_mut(&id) else { return n };
             live.waker.queued.store(false, Ordering::SeqCst);
             let waker = Waker::from(live.waker.clone());
-            let (mut to, here) = (live.key.addr, live.here);
+            let (mut to, mut here) = (live.key.addr, live.key.here);
             match live.reading.poll(&mut Context::from_waker(&waker), Some(usize::MAX)) {
                 Poll::Ready(Ok(Some(mut chain))) => {
                     if live.headers {
-                        let Some((header_to, data)) = addressed(&mut chain) else { continue };
+                        let Some((header_to, from, data)) = addressed(&mut chain) else { continue };
                         (to, chain) = (header_to, data);
+                        // Only who has all addresses may choose one.
+                        here = Some(from).filter(|_| self.shared.local.ip().is_unspecified());
+                        here = here.filter(|here| !here.is_unspecified());
                     }
                     self.stuck.push_back((chain, to, here));
                     if self.poll_stuck(cx).is_pending() {
@@ -512,8 +530,8 @@ impl<L: Link> Driver<L> {
         self.touch(id);
     }
 
-    /// Lets lines go on whose time has come, and waits for the next one's.
-    fn poll_timers(&mut self) -> bool {
+    /// Lets lines go on whose time has come.
+    fn tick_due(&mut self) {
         let now = self.shared.clock.now();
         for _ in 0..TURN {
             let Some((due, id)) = self.timers.first().copied().filter(|(due, _)| *due <= now) else { break };
@@ -524,15 +542,27 @@ impl<L: Link> Driver<L> {
             self.tick(id);
         }
         let late: Vec<Half> =
-            self.half.iter().filter(|(_, (il, _))| il.deadline() <= Some(now)).map(|(key, _)| *key).collect();
+            self.half.iter().filter(|(_, il)| il.deadline() <= Some(now)).map(|(key, _)| *key).collect();
         for key in late {
             if let Some(il) = self.half.remove(&key) {
                 self.half_goes_on(key, il, now);
             }
         }
-        let half = self.half.values().filter_map(|(il, _)| il.deadline()).min();
-        let Some(next) =
-            self.timers.first().map(|(due, _)| *due).into_iter().chain(half).chain(self.pause).min()
+    }
+
+    /// Waits for the next time, behind all that may have set one.
+    fn poll_sleep(&mut self) -> bool {
+        let now = self.shared.clock.now();
+        let half = self.half.values().filter_map(Il::deadline).min();
+        let Some(next) = self
+            .timers
+            .first()
+            .map(|(due, _)| *due)
+            .into_iter()
+            .chain(half)
+            .chain(self.pause)
+            .chain(self.stays())
+            .min()
         else {
             self.sleep = None;
             return false;
@@ -555,7 +585,16 @@ impl<L: Link> Driver<L> {
 
     fn is_over(&self) -> bool {
         let table = self.shared.table();
-        table.handles == 0 && table.made.is_empty() && self.lines.is_empty() && self.stuck.is_empty()
+        let is_idle = table.handles == 0 && table.made.is_empty() && self.lines.is_empty();
+        drop(table);
+        is_idle && self.stuck.is_empty() && self.stays().is_none()
+    }
+
+    /// Until when it answers closes though all lines have gone: who was at the other end of the last one may not have
+    /// heard the end of it.
+    fn stays(&self) -> Option<Duration> {
+        let (at, _) = self.ended.order.back()?;
+        Some(*at + STAYS).filter(|until| self.lines.is_empty() && self.shared.clock.now() < *until)
     }
 }
 
@@ -568,11 +607,12 @@ impl<L: Link> Future for Driver<L> {
         this.shared.table().driver = Some(cx.waker().clone());
         this.adopt_all();
         let mut more = this.poll_in(cx)?;
-        more |= this.poll_timers();
+        this.tick_due();
         more |= this.poll_out(cx);
         if this.is_over() {
             return Poll::Ready(Ok(()));
         }
+        more |= this.poll_sleep();
         if more || !lock(&this.ready.0).0.is_empty() {
             cx.waker().wake_by_ref();
         }
@@ -588,9 +628,17 @@ impl<L> Drop for Driver<L> {
         let made = mem::take(&mut table.made);
         let listens = mem::take(&mut table.listens);
         drop(table);
-        let live = self.lines.drain().map(|(_, live)| (live.device, live.opening));
-        for (device, opening) in live.chain(made.into_iter().map(|made| (made.device, Some(made.opening)))) {
-            device.hangup(Some(Fault::new("the link has gone")));
+        let live = self.lines.drain().map(|(_, live)| (live.device, live.il, live.opening));
+        let made = made.into_iter().map(|made| (made.device, made.il, Some(made.opening)));
+        for (device, il, opening) in live.chain(made) {
+            match il {
+                // What has come is read first.
+                Some(il) => {
+                    lock(&il).fail(GONE);
+                    device.tick();
+                }
+                None => device.hangup(Some(gone_for_good())),
+            }
             let waker = opening.and_then(|opening| lock(&opening).take());
             waker.into_iter().for_each(Waker::wake);
         }
@@ -598,12 +646,13 @@ impl<L> Drop for Driver<L> {
     }
 }
 
-/// Takes the headers off what a process has written: where it goes. `None`: there are none.
-fn addressed(chain: &mut Chain) -> Option<(SocketAddr, Chain)> {
+/// Takes the headers off what a process has written: where it goes, and from where. `None`: there are none.
+fn addressed(chain: &mut Chain) -> Option<(SocketAddr, IpAddr, Chain)> {
     let bytes: Vec<u8> = chain.iter().flat_map(Block::data).copied().collect();
     let header = bytes.first_chunk::<HEADERS>()?;
     let ip = Ipv6Addr::from(*header.first_chunk::<16>()?);
     let port = u16::from_be_bytes([header[48], header[49]]);
     let to = canonical(SocketAddr::new(ip.into(), port));
-    Some((to, Block::from(bytes[HEADERS..].to_vec()).into()))
+    let from = Ipv6Addr::from(*header[16..].first_chunk::<16>()?);
+    Some((to, IpAddr::V6(from).to_canonical(), Block::from(bytes[HEADERS..].to_vec()).into()))
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use nine_stream::{Device, Limit, Make, Pool, Stream};
+use nine_stream::{Device, Fault, Limit, Make, Pool, Stream};
 
 use super::{Driver, Link, canonical};
 use crate::env::Clock;
@@ -17,6 +17,9 @@ use crate::lock::{Mutex, MutexGuard, lock};
 
 /// Bytes of the largest datagram of UDP on IPv4.
 const UDP_MOST: usize = 65_507;
+
+/// What il keeps for a peer that has not acknowledged it, however large its window is, bytes.
+const KEPT: usize = 4 << 20;
 
 /// What is spoken on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,17 +41,20 @@ pub struct Limits {
     pub half: usize,
     /// What il may hold for a reader, bytes.
     pub window: usize,
+    /// What il's lines have together for what waits, about, bytes: where there are many, each begins with its part of
+    /// this as its window.
+    pub memory: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { lines: 16 << 10, calls: 64, half: 256, window: 1 << 20 }
+        Self { lines: 16 << 10, calls: 64, half: 256, window: 1 << 20, memory: 256 << 20 }
     }
 }
 
 /// One conversation.
 pub struct Line {
-    // Before the stream, which closes.
+    // Dropped before the stream: il is told that the process has gone before it is closed.
     _left: Left,
     /// The process' end: a message is a datagram, or one of il.
     pub stream: Stream,
@@ -56,8 +62,6 @@ pub struct Line {
     pub local: String,
     /// `addr!port` of the other end; with headers `::!0`.
     pub remote: String,
-    /// Bytes of the largest message, when it began; more than the way takes is taken apart on it, if it is a datagram.
-    pub largest: usize,
     pub(super) il: Option<Arc<Mutex<Il>>>,
 }
 
@@ -75,7 +79,8 @@ impl Drop for Left {
 impl Line {
     /// Bytes of the largest message.
     pub fn largest(&self) -> usize {
-        self.il.as_ref().map_or(self.largest, |il| lock(il).largest())
+        // A datagram that is larger than the way takes is taken apart on it.
+        self.il.as_ref().map_or(UDP_MOST, |il| lock(il).largest())
     }
 
     /// State and counts, in one line.
@@ -90,13 +95,13 @@ pub(super) struct Key {
     pub(super) addr: SocketAddr,
     pub(super) remote: u16,
     pub(super) local: u16,
+    /// The address of this end that was called, where there are several.
+    pub(super) here: Option<IpAddr>,
 }
 
 /// A line as its driver has it.
 pub(super) struct Made {
     pub(super) key: Key,
-    /// The address of this end that it is with, where there are several.
-    pub(super) here: Option<IpAddr>,
     pub(super) device: Device,
     pub(super) il: Option<Arc<Mutex<Il>>>,
     /// Of who waits until the call is answered.
@@ -151,19 +156,15 @@ impl Shared {
         let mut start = [0; 4];
         self.clock.entropy(&mut start);
         let largest = (self.largest)(key.addr).saturating_sub(HEADER).max(1);
-        let window = self.limits.window.max(2 * largest + 1024);
-        let start = u32::from_be_bytes(start);
-        Setup { local: key.local, remote: key.remote, start, largest, window, sums: self.sums, old: false }
+        let share = self.limits.memory / (self.table().keys.len() + 1);
+        let fits = (2 * largest + 1024).max(4096);
+        let (window, kept) = (self.limits.window.min(share).max(fits), KEPT.min(share).max(fits));
+        let (start, Key { local, remote, .. }) = (u32::from_be_bytes(start), key);
+        Setup { local, remote, start, largest, window, kept, sums: self.sums, old: false }
     }
 
     /// Both ends of a line.
-    pub(super) fn line(
-        &self,
-        key: Key,
-        here: Option<IpAddr>,
-        il: Option<Arc<Mutex<Il>>>,
-        headers: bool,
-    ) -> (Line, Made) {
+    pub(super) fn line(&self, key: Key, il: Option<Arc<Mutex<Il>>>, headers: bool) -> (Line, Made) {
         let clock = self.clock.clone();
         let limit = match self.kind {
             Kind::Plain => Limit { bytes: 256 << 10, blocks: 256 },
@@ -181,16 +182,11 @@ impl Shared {
         let line = Line {
             _left: Left(il.clone()),
             stream,
-            local: format!("{}!{port}", here.unwrap_or(self.local.ip()).to_canonical()),
+            local: format!("{}!{port}", key.here.unwrap_or(self.local.ip()).to_canonical()),
             remote: format!("{}!{there}", key.addr.ip().to_canonical()),
-            largest: match self.kind {
-                // What the way does not take at once is taken apart on it.
-                Kind::Plain => UDP_MOST,
-                Kind::Il => (self.largest)(key.addr),
-            },
             il: il.clone(),
         };
-        (line, Made { key, here, device, il, opening: Opening::default(), headers })
+        (line, Made { key, device, il, opening: Opening::default(), headers })
     }
 }
 
@@ -236,9 +232,9 @@ impl Port {
 
     /// A line of plain datagrams to and from `to`.
     pub fn connect(&self, to: SocketAddr) -> io::Result<Line> {
-        let key = Key { addr: canonical(to), remote: 0, local: 0 };
+        let key = Key { addr: canonical(to), remote: 0, local: 0, here: None };
         self.enter(key)?;
-        let (line, made) = self.0.line(key, None, None, false);
+        let (line, made) = self.0.line(key, None, false);
         self.hand_over(made);
         Ok(line)
     }
@@ -248,9 +244,9 @@ impl Port {
     /// them, too, and goes to raddr and rport.
     pub fn headers(&self) -> io::Result<Line> {
         let nobody = SocketAddr::from(([0u16; 8], 0));
-        let key = Key { addr: nobody, remote: 0, local: 0 };
+        let key = Key { addr: nobody, remote: 0, local: 0, here: None };
         self.enter(key)?;
-        let (line, made) = self.0.line(key, None, None, true);
+        let (line, made) = self.0.line(key, None, true);
         self.hand_over(made);
         Ok(line)
     }
@@ -260,7 +256,7 @@ impl Port {
         let key = self.free_key(canonical(to), port)?;
         let il = Il::call(self.0.clock.now(), self.0.setup(key));
         let il = Arc::new(Mutex::new(il));
-        let (line, made) = self.0.line(key, None, Some(il.clone()), false);
+        let (line, made) = self.0.line(key, Some(il.clone()), false);
         let opening = made.opening.clone();
         self.hand_over(made);
         let answered = poll_fn(|cx| {
@@ -275,7 +271,7 @@ impl Port {
         match answered.await {
             Ok(()) if lock(&il).state() == State::Syncer => Err(gone()),
             Ok(()) => Ok(line),
-            Err(fault) if fault.0.contains("refused") => {
+            Err(fault) if lock(&il).is_refused() => {
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, fault))
             }
             Err(fault) => Err(io::Error::new(io::ErrorKind::TimedOut, fault)),
@@ -301,7 +297,7 @@ impl Port {
         for _ in 5000..u16::MAX {
             let mut table = self.0.table();
             table.last_port = if table.last_port == u16::MAX { 5000 } else { table.last_port + 1 };
-            let key = Key { addr, remote, local: table.last_port };
+            let key = Key { addr, remote, local: table.last_port, here: None };
             let taken = table.keys.contains(&key) || table.listens.contains_key(&key.local);
             drop(table);
             if !taken {
@@ -327,10 +323,24 @@ impl Port {
     }
 
     fn hand_over(&self, made: Made) {
-        self.0.table().made.push(made);
+        let mut table = self.0.table();
+        if table.over {
+            drop(table);
+            // Its driver has gone meanwhile.
+            return made.device.hangup(Some(gone_for_good()));
+        }
+        table.made.push(made);
+        drop(table);
         self.0.wake();
     }
 }
+
+/// What a line ends with whose link has gone.
+pub(super) fn gone_for_good() -> Fault {
+    Fault::new(GONE)
+}
+
+pub(super) const GONE: &str = "the link has gone";
 
 fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the port is closed")

@@ -34,7 +34,7 @@ impl Talk {
         Self { line, messages, peer }
     }
 
-    /// State and counts, in one line.
+    /// What it is made of.
     pub fn line(&self) -> &Line {
         &self.line
     }

@@ -18,7 +18,7 @@ const IL: i32 = 40;
 /// Bytes of the smallest packet that every way takes.
 const SAFE: usize = 1280;
 /// Datagrams of one system call.
-const MANY: usize = 8;
+const MANY: usize = 4;
 /// After so many that went at once, nobody waits for the room to send any more.
 const CALM: u32 = 64;
 
@@ -41,7 +41,7 @@ impl Fd {
             match sys::recv_many::<MANY>(guard.get_inner(), rooms) {
                 Ok(n) => {
                     if n < rooms.len().min(MANY) {
-                        // There were no more.
+                        // There were no more; behind a fault in the middle there may be some, until the next comes.
                         guard.clear_ready();
                     }
                     return Poll::Ready(Ok(n));

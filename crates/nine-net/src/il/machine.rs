@@ -26,8 +26,6 @@ const OLD_UNREAD: usize = 64 << 10;
 /// The smallest window that a new peer may have, and the smallest of its largest messages.
 const SMALLEST: usize = 4096;
 const SMALLEST_MESSAGE: u32 = 512;
-/// What a peer's window counts for at most: what waits here for its acknowledgement is ours to keep.
-const PEER_WINDOW: usize = 4 << 20;
 /// A message that is lost so often, while the peer answers, will not get through; and so often it is sent again at
 /// once before pauses grow between.
 const TRIES: u8 = 64;
@@ -67,6 +65,8 @@ pub struct Setup {
     pub largest: usize,
     /// What may wait to be read here, bytes.
     pub window: usize,
+    /// What may wait here for the peer's acknowledgement, whatever window it says, bytes.
+    pub kept: usize,
     /// Packets get sums: nothing below has them.
     pub sums: bool,
     /// Speaks as ends did before there were reports.
@@ -93,6 +93,7 @@ pub struct Il {
     setup: Setup,
     state: State,
     fault: Option<Fault>,
+    refused: bool,
     /// The peer knows reports.
     new: bool,
     path: Path,
@@ -123,7 +124,10 @@ pub struct Il {
     early: BTreeMap<u64, Block>,
     early_cost: usize,
     inbox: VecDeque<Block>,
+    /// What is in hand with it.
     inbox_cost: usize,
+    /// The cost of the message that is being delivered; 0: none is.
+    in_hand: usize,
     /// What is left of the window that the peer was told.
     told: usize,
     newest: Option<(u64, u8, Duration)>,
@@ -229,6 +233,7 @@ impl Il {
         Self {
             state,
             fault: None,
+            refused: false,
             new: false,
             path: Path::new(setup.largest + COST, GUESS),
             unsent: VecDeque::new(),
@@ -251,6 +256,7 @@ impl Il {
             early_cost: 0,
             inbox: VecDeque::new(),
             inbox_cost: 0,
+            in_hand: 0,
             told: setup.window,
             newest: None,
             closing: false,
@@ -273,7 +279,7 @@ impl Il {
         let hello = Hello::parse(payload).filter(|hello| is_fit(hello) && !self.setup.old);
         if let Some(hello) = hello {
             self.new = true;
-            self.peer_window = (hello.window as usize).min(PEER_WINDOW);
+            self.peer_window = (hello.window as usize).min(self.setup.kept);
             let fits = (hello.largest as usize).min(self.peer_window - COST);
             self.largest = self.largest.min(fits.max(1));
         }
@@ -284,6 +290,18 @@ impl Il {
         self.state
     }
 
+    /// Whether it has ended because nobody listens, or takes no calls now.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// What is below has gone.
+    pub fn fail(&mut self, why: &str) {
+        if self.state != State::Closed {
+            self.fails(why);
+        }
+    }
+
     /// Why it has ended, if for an error.
     pub fn fault(&self) -> Option<&Fault> {
         self.fault.as_ref()
@@ -292,7 +310,7 @@ impl Il {
     /// Whether it is over and all that the peer has sent is delivered. A peer that has closed is heard until then: it
     /// acknowledges what was sent before.
     pub fn is_at_end(&self) -> bool {
-        self.state == State::Closed && self.inbox.is_empty()
+        self.state == State::Closed && self.inbox.is_empty() && self.in_hand == 0
     }
 
     /// Bytes of the largest message, as far as is known.
@@ -325,16 +343,17 @@ impl Il {
         Ok(())
     }
 
-    /// The next message for the process.
+    /// The next message for the process. The one before it has been taken, unless it was brought back.
     pub fn deliver(&mut self) -> Option<Block> {
+        self.inbox_cost -= std::mem::take(&mut self.in_hand);
         let block = self.inbox.pop_front()?;
-        self.inbox_cost -= cost(&block);
+        self.in_hand = cost(&block);
         Some(block)
     }
 
     /// The process does not take it now.
     pub fn undeliver(&mut self, block: Block) {
-        self.inbox_cost += cost(&block);
+        self.in_hand = 0;
         self.inbox.push_front(block);
     }
 
@@ -456,7 +475,10 @@ impl Il {
                 (self.timers.again, self.timers.tries) = (None, 0);
                 self.due.ack = true;
             }
-            Kind::Close if is_ours => self.fails("the call is refused"),
+            Kind::Close if is_ours => {
+                self.refused = true;
+                self.fails("the call is refused");
+            }
             Kind::Sync | Kind::Close => return false,
             // Whoever was here before has left something open there.
             _ => {
@@ -542,7 +564,7 @@ impl Il {
         };
         let mut measured = false;
         if let Some(report) = &report {
-            self.peer_window = (report.window as usize).min(PEER_WINDOW);
+            self.peer_window = (report.window as usize).min(self.setup.kept);
             let at = extend(self.next, report.newest).wrapping_sub(first);
             let told = self.flight.get(usize::try_from(at).unwrap_or(usize::MAX));
             if let Some(sent) = told.filter(|sent| sent.times == report.times && sent.fate != Fate::Arrived) {
@@ -609,28 +631,34 @@ impl Il {
         let (overtaken, turn) = (self.arrived_order, self.path.rtt + self.path.deviation);
         let lost = match self.arrived {
             0 => 0,
-            _ => self.lose(now, |sent| sent.order + 3 <= overtaken && now >= sent.stamp.sent + turn),
+            _ => self.lose(now, |sent| sent.order + 3 <= overtaken && now >= sent.stamp.sent + turn).0,
         };
         self.path.delivers(now, bytes, newest.map(|(_, stamp)| stamp), lost);
     }
 
-    /// Takes what is on its way for lost where that is so; how many bytes.
-    fn lose(&mut self, now: Duration, is_lost: impl Fn(&Sent) -> bool) -> usize {
-        let (mut bytes, rtt) = (0, self.path.rtt);
+    /// Takes what is on its way for lost where that is so; how many bytes, and when what has a pause may be.
+    fn lose(&mut self, now: Duration, is_lost: impl Fn(&Sent) -> bool) -> (usize, Option<Duration>) {
+        let (mut bytes, mut paused, rtt) = (0, None::<Duration>, self.path.rtt);
         // What is lost again and again has pauses: the way may not take it now.
         let pause = |times: u8| match times.checked_sub(FREE_TRIES) {
             Some(more) => (rtt * (1 << more.min(16))).min(PAUSE),
             None => Duration::ZERO,
         };
         for sent in self.flight.iter_mut().filter(|sent| sent.fate == Fate::OnWay) {
-            if is_lost(sent) && now >= sent.stamp.sent + pause(sent.times) {
+            let until = sent.stamp.sent + pause(sent.times);
+            if !is_lost(sent) {
+                continue;
+            }
+            if now < until {
+                paused = Some(paused.map_or(until, |soonest| soonest.min(until)));
+            } else {
                 sent.fate = Fate::Lost;
                 self.lost += 1;
                 bytes += sent.cost;
             }
         }
         self.on_way -= bytes;
-        bytes
+        (bytes, paused)
     }
 
     /// The peer says what it has had when it got query `n`: what had left before and is not there is lost.
@@ -643,7 +671,11 @@ impl Il {
             self.timers.tries = 0;
         }
         if self.new {
-            self.lose(now, |sent| sent.order < before);
+            let (lost, paused) = self.lose(now, |sent| sent.order < before);
+            if lost == 0 {
+                // It is asked again when something may be sent.
+                self.timers.again = paused;
+            }
         } else if let Some(sent) = self.flight.front_mut().filter(|sent| sent.order < before) {
             if sent.fate == Fate::OnWay {
                 sent.fate = Fate::Lost;

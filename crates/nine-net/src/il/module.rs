@@ -67,6 +67,10 @@ impl Module for Up {
         !il.is_at_end() && il.state() == State::Closed
     }
 
+    fn waits_for_room(&self) -> bool {
+        self.holds()
+    }
+
     /// What is below has ended: so has the conversation, and not in good order if it was not over.
     fn close(&mut self, next: &mut Next<'_, '_>) -> Result<(), Fault> {
         if lock(&self.il).state() != State::Closed {
@@ -94,7 +98,17 @@ impl Module for Down {
             return Err(Fault::new(format!("a message has more than {may} bytes")));
         }
         if ends {
-            lock(&self.il).send(one(mem::take(&mut self.message)))?;
+            let message = one(mem::take(&mut self.message));
+            let mut il = lock(&self.il);
+            if let Err(fault) = il.send(message) {
+                if il.is_at_end() || il.state() != State::Closed {
+                    return Err(fault);
+                }
+                // What has come is read first, and then the fault is told.
+                drop(il);
+                next.finish();
+                return Ok(());
+            }
         }
         self.resume(next)
     }
@@ -116,7 +130,7 @@ impl Module for Down {
         let il = lock(&self.il);
         // What has come before is read first.
         let fault = il.fault().cloned().filter(|_| il.is_at_end());
-        let over = il.state() == State::Closed && il.fault().is_none() && self.packet.is_none();
+        let over = il.state() == State::Closed && self.packet.is_none();
         drop(il);
         if let Some(fault) = fault {
             return Err(fault);

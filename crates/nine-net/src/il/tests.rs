@@ -17,7 +17,7 @@ fn start(port: u16) -> u32 {
 
 fn setup(local: u16, remote: u16) -> Setup {
     let start = start(local);
-    Setup { local, remote, start, largest: 1000, window: 64 << 10, sums: true, old: false }
+    Setup { local, remote, start, largest: 1000, window: 64 << 10, kept: 4 << 20, sums: true, old: false }
 }
 
 fn bytes(chain: Chain) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nine_stream::{Block, Chain};
 
-use super::super::packet::{Header, Hello, Kind, RANGES, Report};
+use super::super::packet::{Header, Hello, Kind, RANGES, REJECT, Report};
 use super::super::path::{Path, Stamp};
 use super::{
     ACK_DELAY, ANSWERS, DEAD, Fate, IDLE, Il, OLD_ACK_DELAY, OLD_PAUSE, ORPHAN, PAUSE, SLACK, Sent, Setup,
@@ -124,6 +124,9 @@ impl Il {
         if let Some(data) = self.next_data(now) {
             return Some(data);
         }
+        if self.state == State::Closed {
+            return Some(self.control(Kind::Close, REJECT, None));
+        }
         if std::mem::take(&mut self.due.query) {
             self.query = self.query % 8 + 1;
             self.order += 1;
@@ -169,6 +172,8 @@ impl Il {
             let cost = cost(block);
             let fits = self.flight_cost + cost <= self.peer_window;
             if !has_room(cost) || !fits || self.flight.len() as u64 >= self.ids() {
+                // Nothing on its way will say when the window opens.
+                self.due.query |= !fits && self.flight.is_empty() && self.timers.again.is_none();
                 return None;
             }
             self.unsent_cost -= cost;
