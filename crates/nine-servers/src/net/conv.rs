@@ -268,6 +268,10 @@ impl Conv {
             let text = "after `headers` a datagram begins with the 52 bytes of its headers";
             return Err(Error::new(Errno::EINVAL, text));
         };
+        // The kernel takes it for the loopback.
+        if to.ip().is_unspecified() {
+            return Err(Error::new(Errno::EINVAL, "the headers of a datagram name no address to send it to"));
+        }
         if callers.has(to) {
             return Ok(());
         }
@@ -704,6 +708,9 @@ impl Drop for Opened {
 /// An error of the world, as Plan 9 says it.
 pub(super) fn failed(error: io::Error) -> Error {
     use io::ErrorKind as Kind;
+    if let Some(said) = error.get_ref().and_then(|said| said.downcast_ref::<Error>()) {
+        return said.clone();
+    }
     let errno = match (number(&error), error.kind()) {
         (Some(number), _) => Errno(number.unsigned_abs()),
         (_, Kind::ConnectionRefused) => Errno::ECONNREFUSED,
@@ -716,6 +723,7 @@ pub(super) fn failed(error: io::Error) -> Error {
         (_, Kind::NotFound) => Errno::ENOENT,
         (_, Kind::InvalidInput) => Errno::EINVAL,
         (_, Kind::Unsupported) => Errno::EOPNOTSUPP,
+        (_, Kind::ResourceBusy) => Errno::EAGAIN,
         (_, Kind::BrokenPipe) => Errno::EPIPE,
         (_, Kind::ConnectionReset) => Errno::ECONNRESET,
         _ => Errno::EIO,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -13,7 +13,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Env, rt};
 
 use super::share::Share;
-use super::stack::{Announced, Call, End, Later, Messages, Network, PATIENCE, Place, resolve_ip};
+use super::stack::{Announced, Asks, Call, End, Later, Messages, Network, PATIENCE, Place, resolve_ip};
 
 /// UDP, or il over UDP.
 pub struct Datagrams {
@@ -49,8 +49,8 @@ impl Network for Datagrams {
         }
     }
 
-    fn resolve(&self, text: &str, announces: bool) -> Later<io::Result<Vec<Place>>> {
-        resolve_ip(text, announces, self.name())
+    fn resolve(&self, text: &str, asks: &Asks) -> Later<io::Result<Vec<Place>>> {
+        resolve_ip(text, asks, self.name())
     }
 
     fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
@@ -131,15 +131,10 @@ fn call(line: Line, kind: Kind, running: Option<Running>) -> Call {
     Call { end: End::Messages(Box::new(messages)), local, remote }
 }
 
-/// The other end of a datagram with Plan 9's headers: `raddr[16] laddr[16] ifcaddr[16] rport[2] lport[2]`. An address
-/// that is none is the loopback, as where it is dialled.
+/// The other end of a datagram with Plan 9's headers: `raddr[16] laddr[16] ifcaddr[16] rport[2] lport[2]`.
 pub(super) fn end_of(datagram: &[u8]) -> Option<SocketAddr> {
     let header = datagram.first_chunk::<52>()?;
-    let ip = match Ipv6Addr::from(*header.first_chunk::<16>()?).to_canonical() {
-        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
+    let ip = Ipv6Addr::from(*header.first_chunk::<16>()?).to_canonical();
     Some((ip, u16::from_be_bytes([header[48], header[49]])).into())
 }
 
@@ -247,7 +242,7 @@ mod tests {
         assert!(known(4990) && known(4999) && !known(1));
         assert!(callers.halves.iter().map(HashSet::len).sum::<usize>() <= CALLERS);
         assert_eq!(end_of(&[0; 51]), None);
-        assert_eq!(end_of(&[0; 52]), Some((Ipv6Addr::LOCALHOST, 0).into()));
+        assert_eq!(end_of(&[0; 52]), Some((Ipv6Addr::UNSPECIFIED, 0).into()));
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! A conversation is its opener's, by whatever connection he comes, and the server's owner's, and lives as long as one
 //! of its ctl, data and err is open. Numbers are not used again, so nobody comes upon another's.
 
+mod aside;
 mod carrier;
 mod conv;
 mod datagrams;
@@ -38,6 +39,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 use nine_stream::Modules;
 
+use aside::aside;
 use conv::{Conv, Ctl, Opened};
 use driver::Queue;
 use policy::Watched;
@@ -47,7 +49,7 @@ use share::{Lack, Share, Shares, User};
 pub use datagrams::Datagrams;
 pub use driver::Driver;
 pub use policy::{Policy, Want};
-pub use stack::{Announced, Call, End, Later, Messages, Network, Place, Setting, Tcp, Unix, Wire};
+pub use stack::{Announced, Asks, Call, End, Later, Messages, Network, Place, Setting, Tcp, Unix, Wire};
 
 /// Bytes of a text for a ctl, cs or dns.
 const TEXT_MAX: usize = 1024;
@@ -138,7 +140,8 @@ impl Net {
             let (shared, networks) = (shared.clone(), networks.clone());
             let open = move |opening: Opening| {
                 // Nobody can have flushed it: it is being served.
-                let _ = opening.opened(Query::new(&shared, &networks, finds));
+                let query = Query::new(&shared, &networks, &opening.visitor, finds);
+                let _ = opening.opened(query);
             };
             File::opened_later(open, |_| false).event()
         };
@@ -151,9 +154,10 @@ impl Net {
         (Self { tree: Tree::new(root, wall), shared }, driver)
     }
 
-    /// Who is the owner, as for [`Tree::owned_by`].
-    pub fn owned_by(mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) -> Self {
-        self.tree.set_owner(owns);
+    /// What the aname tells of who attaches, as for [`Tree::set_told`]: whether he is the owner, has proven who he is,
+    /// may take nothing out.
+    pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
+        self.tree.set_told(told);
         self
     }
 }
@@ -177,6 +181,16 @@ impl FileServer for Net {
 }
 
 impl Shared {
+    /// The policy as its file has it now; as it was, where nobody can look.
+    async fn policy_now(self: &Arc<Self>) -> Arc<Policy> {
+        if !self.policy.is_due(&*self.clock) {
+            return self.policy.known();
+        }
+        let shared = self.clone();
+        let policy = aside(move || Ok(shared.policy.now(&*shared.clock))).await;
+        policy.unwrap_or_else(|_| self.policy.known())
+    }
+
     /// Keeps a conversation until it is over. Whether there is room.
     fn keep(&self, conv: &Arc<Conv>) -> bool {
         let Ok(share) = self.lingers.take(&conv.user, 1) else { return false };

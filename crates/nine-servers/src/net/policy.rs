@@ -17,6 +17,7 @@
 use std::fmt;
 use std::fs;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -58,6 +59,12 @@ struct Rule {
     places: Places,
     /// Empty: everybody.
     users: Vec<User>,
+}
+
+impl Rule {
+    fn is_of(&self, who: &Who) -> bool {
+        self.users.is_empty() || self.users.iter().any(|user| user.is(who))
+    }
 }
 
 /// Somebody whom a rule is about.
@@ -115,19 +122,27 @@ impl Policy {
         Ok(Self { file: Some((file.into(), stamp)), ..text.parse()? })
     }
 
-    /// Whether names may be looked up for clients: not where the loopback is all they may reach, as a look-up goes out.
-    pub(super) fn check_name(&self, text: &str) -> Result<()> {
-        let host = text.split('!').next().unwrap_or_default();
-        let is_known = host.parse::<IpAddr>().is_ok() || matches!(host, "" | "*" | "localhost");
-        let goes_out = |rule: &Rule| {
-            rule.allows
-                && !matches!(rule.places, Places::Loopback(_) | Places::Path { .. })
-                && rule.want != Some(Want::Announce)
+    /// Whether this name may be looked up for this user, on this network, if one is named: not where the loopback is all
+    /// that he may call, as a look-up goes out.
+    pub(super) fn check_name(&self, host: &str, network: Option<&str>, who: &Who) -> Result<()> {
+        let is_his = |rule: &&Rule| {
+            let of = rule.network.as_deref();
+            let is_of = of.is_none() || network.is_none() || of == network;
+            is_of && of != Some("unix") && rule.want != Some(Want::Announce) && rule.is_of(who)
         };
-        if is_known || host.starts_with('/') || !text.contains('!') || self.rules.iter().any(goes_out) {
+        // No line behind one that forbids everything is reached.
+        let reached = self.rules.iter().filter(is_his).take_while(|rule| {
+            rule.allows
+                || rule.network.as_deref() != network && rule.network.is_some()
+                || !rule.places.are_all()
+        });
+        if host == "localhost" || reached.into_iter().any(|rule| rule.allows && rule.places.go_out()) {
             return Ok(());
         }
-        let text = format!("the policy of this server allows the loopback alone: {host} is not looked up");
+        let by = network.map(|name| format!(" by {name}")).unwrap_or_default();
+        let text = format!(
+            "the policy of this server lets you call nothing beyond the loopback{by}: {host} is not looked up"
+        );
         Err(Error::new(Errno::EACCES, text))
     }
 
@@ -152,14 +167,14 @@ impl Policy {
         let fits = |rule: &&Rule| {
             rule.want.is_none_or(|of| of == want)
                 && rule.network.as_deref().is_none_or(|of| of == network)
-                && rule.places.has(place)
-                && (rule.users.is_empty() || rule.users.iter().any(|user| user.is(who)))
+                && rule.places.has(place, rule.allows)
+                && rule.is_of(who)
         };
         self.rules.iter().find(fits).map(|rule| rule.allows)
     }
 }
 
-fn no(want: Want, network: &str, place: &Place) -> Error {
+pub(super) fn no(want: Want, network: &str, place: &Place) -> Error {
     let text = format!("the policy of this server does not allow to {want} {network}!{place}");
     Error::new(Errno::EACCES, text)
 }
@@ -193,6 +208,12 @@ impl Watched {
     /// Without a look at the file: for what is carried.
     pub(super) fn known(&self) -> Arc<Policy> {
         lock(&self.0).policy.clone()
+    }
+
+    /// Whether it is time to look at the file.
+    pub(super) fn is_due(&self, clock: &dyn Clock) -> bool {
+        let watch = lock(&self.0);
+        watch.policy.file.is_some() && clock.now() >= watch.next
     }
 
     /// The file is looked at, if its time has come.
@@ -250,23 +271,66 @@ impl fmt::Display for Want {
 }
 
 impl Places {
-    fn has(&self, place: &Place) -> bool {
+    /// Whether a line fits a place. Who is called at any address is called at many: a line that allows must have them
+    /// all, for one that forbids one is enough.
+    fn has(&self, place: &Place, allows: bool) -> bool {
         match (self, place) {
             (Self::All, _) => true,
-            (Self::Path { path, below }, Place::Path(at)) => match at.to_str() {
-                Some(at) if *below => at.starts_with(path),
-                at => at == Some(path),
-            },
-            (Self::Path { .. }, Place::Ip(_)) | (_, Place::Path(_)) => false,
-            (Self::Loopback(ports), Place::Ip(at)) => {
-                at.ip().to_canonical().is_loopback() && ports.has(at.port())
+            (Self::Path { path, below }, Place::Path(at)) => {
+                let at = at.as_os_str().as_bytes();
+                if *below { at.starts_with(path.as_bytes()) } else { at == path.as_bytes() }
             }
-            (Self::Any(ports), Place::Ip(at)) => ports.has(at.port()),
-            (Self::Net { ip, bits, ports }, Place::Ip(at)) => {
-                ports.has(at.port()) && is_in(at.ip().to_canonical(), *ip, *bits)
+            (Self::Path { .. }, Place::Ip(_)) | (_, Place::Path(_)) => false,
+            (Self::Loopback(ports) | Self::Any(ports) | Self::Net { ports, .. }, Place::Ip(at)) => {
+                let ip = at.ip().to_canonical();
+                ports.has(at.port())
+                    && if ip.is_unspecified() { self.has_any(ip, allows) } else { self.has_one(ip) }
             }
         }
     }
+
+    /// Whether one address is one of these.
+    fn has_one(&self, ip: IpAddr) -> bool {
+        match self {
+            Self::Loopback(_) => ip.is_loopback(),
+            Self::Net { ip: net, bits, .. } => is_in(ip, *net, *bits),
+            Self::Any(_) | Self::All => true,
+            Self::Path { .. } => false,
+        }
+    }
+
+    /// Whether they are all that an announcement of `any` is called at, or with `!allows` some of it: `::` is the
+    /// addresses of both families, `0.0.0.0` those of its own. A line of that very address means all of it.
+    fn has_any(&self, any: IpAddr, allows: bool) -> bool {
+        match self {
+            Self::Loopback(_) => !allows,
+            Self::Net { ip: net, .. } if !allows => any.is_ipv6() || net.is_ipv4(),
+            Self::Net { ip: net, bits: 0, .. } => any.is_ipv4() && net.is_ipv4(),
+            Self::Net { ip: net, bits, .. } => *net == any && *bits == width(any),
+            Self::Any(_) | Self::All => true,
+            Self::Path { .. } => false,
+        }
+    }
+
+    /// Whether they are every address at every port.
+    fn are_all(&self) -> bool {
+        matches!(self, Self::All | Self::Any(Ports(0, u16::MAX)))
+    }
+
+    /// Whether some of them are beyond the loopback.
+    fn go_out(&self) -> bool {
+        match self {
+            Self::All | Self::Any(_) => true,
+            Self::Net { ip: net @ IpAddr::V4(_), bits, .. } => !(net.is_loopback() && *bits >= 8),
+            Self::Net { ip: net, bits, .. } => !(net.is_loopback() && *bits == 128),
+            Self::Loopback(_) | Self::Path { .. } => false,
+        }
+    }
+}
+
+/// Bits of an address.
+fn width(ip: IpAddr) -> u8 {
+    if ip.is_ipv4() { 32 } else { 128 }
 }
 
 impl Ports {
@@ -368,7 +432,7 @@ fn ip(text: &str) -> std::result::Result<Places, String> {
         split => {
             let (ip, bits) = split.map_or((address, None), |(ip, bits)| (ip, Some(bits)));
             let ip: IpAddr = ip.parse().map_err(|_| format!("`{ip}` is no IP address, loopback or *"))?;
-            let most = if ip.is_ipv4() { 32 } else { 128 };
+            let most = width(ip);
             let bits = bits.map_or(Ok(most), str::parse).ok().filter(|&bits| bits <= most);
             let bits = bits.ok_or_else(|| format!("`{address}`: a network has 0 to {most} bits"))?;
             match (ip.to_canonical(), ip) {
@@ -449,6 +513,70 @@ mod tests {
             let said = policy.check(want, network, &place, &who(user));
             assert_eq!(said.is_ok(), allowed, "{want} {network}!{place} by {user}: {said:?}");
         }
+    }
+
+    #[test]
+    fn every_address_is_allowed_as_a_whole_and_denied_by_any_part_of_it() {
+        for (line, v6, v4) in [
+            ("allow announce tcp!*!80", true, true),
+            ("allow announce tcp!::!80", true, false),
+            ("allow announce tcp!0.0.0.0!80", false, true),
+            ("allow announce tcp!0.0.0.0/0!80", false, true),
+            ("allow announce tcp!::/0!80", false, false),
+            ("allow announce tcp!10.0.0.0/8!80", false, false),
+            ("allow announce tcp!loopback!80", false, false),
+            ("deny announce tcp!10.0.0.1!80", false, false),
+            ("deny announce tcp!10.0.0.1!81", true, true),
+            ("deny announce tcp!fe80::1!80", false, true),
+            ("deny announce tcp!loopback!80", false, false),
+            ("deny announce tcp!0.0.0.0!80", false, false),
+            ("deny announce tcp!::!80", false, true),
+        ] {
+            let rest = if line.starts_with("deny") { "\nallow announce *!*!*" } else { "" };
+            let policy: Policy = format!("{line}{rest}").parse().unwrap();
+            let may = |at| policy.check(Want::Announce, "tcp", &ip(at), &who("x")).is_ok();
+            assert_eq!((may("[::]:80"), may("0.0.0.0:80")), (v6, v4), "{line}");
+            assert_eq!(may("[::ffff:0.0.0.0]:80"), v4, "{line}");
+        }
+    }
+
+    #[test]
+    fn names_are_looked_up_for_who_may_call_beyond_the_loopback() {
+        for (policy, by_tcp, by_any) in [
+            ("allow any *!loopback!*", false, false),
+            ("allow any unix!*\nallow any *!127.0.0.0/8!*\nallow any *!::1!*", false, false),
+            ("allow announce tcp!*!*", false, false),
+            ("allow dial tcp!*!* 77", false, false),
+            ("allow dial tcp!*!* 78", true, true),
+            ("deny dial *!*!*\nallow dial tcp!*!*", false, false),
+            ("deny any tcp!*!*\nallow dial *!*!*", false, true),
+            ("deny any tcp!*!* 77\ndeny any *!*!80\ndeny any unix!*\nallow dial *!*!*", true, true),
+            ("allow dial il!10.0.0.0/8!*", false, true),
+            ("allow dial tcp!10.0.0.1!80", true, true),
+            ("allow dial *!::/0!*", true, true),
+        ] {
+            let rules: Policy = policy.parse().unwrap();
+            let asks = Who { uid: Some(78), ..who("glenda") };
+            let may = |host, network| rules.check_name(host, network, &asks).is_ok();
+            assert_eq!(
+                (may("far.invalid", Some("tcp")), may("far.invalid", None)),
+                (by_tcp, by_any),
+                "{policy}"
+            );
+            assert!(may("localhost", Some("tcp")) && may("localhost", None));
+            assert_eq!(may("", None), by_any);
+        }
+    }
+
+    #[test]
+    fn paths_are_bytes() {
+        use std::ffi::OsStr;
+        let policy: Policy = "deny any unix!/run/app/*\nallow any unix!*".parse().unwrap();
+        let may = |path: &[u8]| {
+            let place = Place::Path(OsStr::from_bytes(path).into());
+            policy.check(Want::Dial, "unix", &place, &who("x")).is_ok()
+        };
+        assert!(may(b"/run/\xff") && !may(b"/run/app/\xff"));
     }
 
     #[test]

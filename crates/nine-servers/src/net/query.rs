@@ -10,18 +10,19 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use nine_io::server::ReqId;
-use nine_io::synth::{Ask, Handle};
+use nine_io::synth::{Ask, Handle, Visitor};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 
 use super::driver::{Bell, Job};
+use super::policy::Want;
 use super::quote;
-use super::stack::{Later, Network, Place};
+use super::stack::{Asks, Later, Network, Place};
 use super::{Shared, TEXT_MAX};
 use crate::net::conv::failed;
 
 /// What an open `cs` or `dns` finds its answers by.
-pub(super) type Finds = fn(&[Arc<dyn Network>], &str) -> Later<Result<Vec<String>>>;
+pub(super) type Finds = fn(&[Arc<dyn Network>], &str, Asks) -> Later<Result<Vec<String>>>;
 
 /// Answers of one question; what is beyond is not told.
 const MOST: usize = 64;
@@ -31,6 +32,7 @@ pub(super) struct Query {
     finds: Finds,
     networks: Arc<[Arc<dyn Network>]>,
     shared: Arc<Shared>,
+    visitor: Arc<Visitor>,
     bell: Arc<Bell>,
     state: Mutex<State>,
 }
@@ -43,11 +45,17 @@ struct State {
 }
 
 impl Query {
-    pub(super) fn new(shared: &Arc<Shared>, networks: &Arc<[Arc<dyn Network>]>, finds: Finds) -> Arc<Self> {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        networks: &Arc<[Arc<dyn Network>]>,
+        visitor: &Arc<Visitor>,
+        finds: Finds,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| Self {
             finds,
             networks: networks.clone(),
             shared: shared.clone(),
+            visitor: visitor.clone(),
             bell: Bell::new(me.clone(), &shared.queue),
             state: Mutex::default(),
         })
@@ -70,16 +78,17 @@ impl Handle for Query {
     }
 
     fn write(&self, ask: Ask) {
-        let question = match ask.text().map(|text| text.trim_end_matches(['\n', '\0'])) {
+        let question: Later<_> = match ask.text().map(|text| text.trim_end_matches(['\n', '\0'])) {
+            Ok(text) if text.contains(char::is_control) => {
+                return ask.fail(Error::new(Errno::EINVAL, "no control characters in a question"));
+            }
             Ok(text) if text.len() <= TEXT_MAX => {
-                let host = text.split_once('!').map_or(text, |(_, rest)| rest);
-                let host = host.split(['!', ' ']).next().unwrap_or_default();
-                if let Err(error) =
-                    self.shared.policy.now(&*self.shared.clock).check_name(&format!("{host}!"))
-                {
-                    return ask.fail(error);
-                }
-                (self.finds)(&self.networks, text)
+                let (shared, networks, finds) = (self.shared.clone(), self.networks.clone(), self.finds);
+                let (who, text) = (self.visitor.who.clone(), text.to_owned());
+                Box::pin(async move {
+                    let asks = Asks { policy: shared.policy_now().await, who, want: Want::Dial };
+                    finds(&networks, &text, asks).await
+                })
             }
             Ok(_) => return ask.fail(Error::new(Errno::EINVAL, "the question is too long")),
             Err(error) => return ask.fail(error),
@@ -128,7 +137,7 @@ impl Job for Query {
 }
 
 /// `NET!HOST!SERVICE`: what is to be opened, and what is to be written to it.
-pub(super) fn cs(networks: &[Arc<dyn Network>], question: &str) -> Later<Result<Vec<String>>> {
+pub(super) fn cs(networks: &[Arc<dyn Network>], question: &str, asks: Asks) -> Later<Result<Vec<String>>> {
     let networks = match parse(networks, question) {
         Ok(found) => found,
         Err(error) => return Box::pin(std::future::ready(Err(error))),
@@ -136,7 +145,8 @@ pub(super) fn cs(networks: &[Arc<dyn Network>], question: &str) -> Later<Result<
     Box::pin(async move {
         let (network, text, with_port) = networks;
         let announces = text.starts_with("*!");
-        let places = network.resolve(&text, announces).await.map_err(failed)?;
+        let asks = Asks { want: if announces { Want::Announce } else { Want::Dial }, ..asks };
+        let places = network.resolve(&text, &asks).await.map_err(failed)?;
         let answer = |place: &Place| {
             let to = match place {
                 Place::Ip(at) if announces => format!("*!{}", at.port()),
@@ -171,13 +181,10 @@ fn parse(networks: &[Arc<dyn Network>], question: &str) -> Result<(Arc<dyn Netwo
 }
 
 /// `NAME ip`, `NAME ipv6` or `NAME any`.
-pub(super) fn dns(networks: &[Arc<dyn Network>], question: &str) -> Later<Result<Vec<String>>> {
+pub(super) fn dns(_: &[Arc<dyn Network>], question: &str, asks: Asks) -> Later<Result<Vec<String>>> {
     let words: Vec<&str> = question.split_whitespace().collect();
-    let tcp = networks.iter().find(|network| network.name() == "tcp").cloned();
-    let (name, ty, tcp) = match (&words[..], tcp) {
-        ([name, ty @ ("ip" | "ipv6" | "any")], Some(tcp)) if !name.contains('!') => {
-            (name.to_string(), ty.to_string(), tcp)
-        }
+    let (name, ty) = match words[..] {
+        [name, ty @ ("ip" | "ipv6" | "any")] if !name.contains('!') => (name.to_owned(), ty.to_owned()),
         _ => {
             let text =
                 "write NAME ip, NAME ipv6 or NAME any: the resolver of this machine knows no other records";
@@ -185,14 +192,11 @@ pub(super) fn dns(networks: &[Arc<dyn Network>], question: &str) -> Later<Result
         }
     };
     Box::pin(async move {
-        let places = tcp.resolve(&format!("{name}!0"), false).await.map_err(failed)?;
-        let answers = places.iter().filter_map(|place| match place {
-            Place::Ip(at) => {
-                let ip = at.ip().to_canonical();
-                let is = if ip.is_ipv4() { "ip" } else { "ipv6" };
-                (ty == "any" || ty == is).then(|| format!("{name} {is} {ip}"))
-            }
-            Place::Path(_) => None,
+        let found = asks.addresses(&name, None).await.map_err(failed)?;
+        let answers = found.into_iter().filter_map(|ip| {
+            let ip = ip.to_canonical();
+            let is = if ip.is_ipv4() { "ip" } else { "ipv6" };
+            (ty == "any" || ty == is).then(|| format!("{name} {is} {ip}"))
         });
         match answers.collect::<Vec<_>>() {
             none if none.is_empty() => Err(Error::new(Errno::ENOENT, "resource does not exist")),

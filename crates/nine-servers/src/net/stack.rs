@@ -9,16 +9,19 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use nine_io::server::Who;
 use nine_net::datagram::Line;
 use nine_net::{Addr, Listener, Peer, Proof, Socket, Transport, rt};
 use nine_stream::{Chain, Putting, Reading};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use super::aside::aside;
 use super::datagrams::Running;
+use super::policy::{Policy, Want};
 
 /// What ends later, on the task of the [`Driver`](super::Driver).
 pub type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -31,14 +34,43 @@ pub trait Network: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// The places that a text (`ADDRESS!PORT`, or what this network has) may mean, in the order in which they are
-    /// tried. To announce, the host may be `*`, or missing.
-    fn resolve(&self, text: &str, announces: bool) -> Later<io::Result<Vec<Place>>>;
+    /// tried. To announce, the host may be `*`, or missing. A name is looked up if who asks may have that.
+    fn resolve(&self, text: &str, asks: &Asks) -> Later<io::Result<Vec<Place>>>;
+
+    /// Where a place really is, links being followed; what may take its time.
+    fn real(&self, place: Place, _want: Want) -> Later<io::Result<Place>> {
+        Box::pin(ready(Ok(place)))
+    }
 
     /// Calls, from the address of this end that is chosen, if one is: its port 0 is any that is free.
     fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>>;
 
     /// Takes calls from now on.
     fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>>;
+}
+
+/// Who asks what a text means, and what he wants there.
+#[derive(Clone)]
+pub struct Asks {
+    pub(super) policy: Arc<Policy>,
+    pub(super) who: Arc<Who>,
+    pub(super) want: Want,
+}
+
+impl Asks {
+    /// The addresses of a host, a name being looked up if who asks may call beyond the loopback; on this network, if
+    /// one is named. At least one.
+    pub(super) async fn addresses(&self, host: &str, network: Option<&str>) -> io::Result<Vec<IpAddr>> {
+        if let Ok(ip) = host.parse() {
+            return Ok(vec![ip]);
+        }
+        if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/') {
+            return Err(bad("the name of a host has no blanks, no control characters and no / in it"));
+        }
+        self.policy.check_name(host, network, &self.who).map_err(io::Error::other)?;
+        let found = rt::resolve(host).await.map_err(|_| unknown_host(host))?;
+        if found.is_empty() { Err(unknown_host(host)) } else { Ok(found) }
+    }
 }
 
 /// Where a call goes, or is taken.
@@ -170,8 +202,8 @@ impl Network for Tcp {
         "tcp"
     }
 
-    fn resolve(&self, text: &str, announces: bool) -> Later<io::Result<Vec<Place>>> {
-        resolve_ip(text, announces, "tcp")
+    fn resolve(&self, text: &str, asks: &Asks) -> Later<io::Result<Vec<Place>>> {
+        resolve_ip(text, asks, "tcp")
     }
 
     fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
@@ -191,8 +223,15 @@ impl Network for Unix {
         "unix"
     }
 
-    fn resolve(&self, text: &str, announces: bool) -> Later<io::Result<Vec<Place>>> {
-        Box::pin(ready(real(text, announces).map(|path| vec![Place::Path(path)])))
+    fn resolve(&self, text: &str, _: &Asks) -> Later<io::Result<Vec<Place>>> {
+        Box::pin(ready(lexical(text).map(|path| vec![Place::Path(path)])))
+    }
+
+    fn real(&self, place: Place, want: Want) -> Later<io::Result<Place>> {
+        match place {
+            Place::Path(path) => Box::pin(aside(move || real(&path, want).map(Place::Path))),
+            Place::Ip(_) => Box::pin(ready(Ok(place))),
+        }
     }
 
     fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
@@ -204,20 +243,33 @@ impl Network for Unix {
     }
 }
 
-/// Where a path really leads, so that a policy is asked about that.
-fn real(path: &str, announces: bool) -> io::Result<PathBuf> {
-    let path = Path::new(path);
+/// A path as it is written, without what says nothing: the disk is not asked.
+fn lexical(text: &str) -> io::Result<PathBuf> {
+    let path = Path::new(text);
     if !path.is_absolute() {
         return Err(bad("the path of a unix socket begins with /"));
     }
-    let real = match (announces, path.parent(), path.file_name()) {
-        (true, Some(dir), Some(name)) => dir.canonicalize().map(|dir| dir.join(name)),
+    // The kernel would stop at a NUL, behind what has been judged.
+    if text.contains(char::is_control) {
+        return Err(bad("no control characters in the path of a unix socket"));
+    }
+    if path.components().any(|part| part == Component::ParentDir) {
+        return Err(bad("no way up in the path of a unix socket"));
+    }
+    Ok(path.components().collect())
+}
+
+/// Where a path of [`lexical`] really leads, so that a policy is asked about that.
+fn real(path: &Path, want: Want) -> io::Result<PathBuf> {
+    let real = match (want, path.parent(), path.file_name()) {
+        (Want::Announce, Some(dir), Some(name)) => dir.canonicalize().map(|dir| dir.join(name)),
         _ => path.canonicalize(),
     };
-    // What is not there leads nowhere; whether it is, only who may dial it is told.
-    real.or_else(|_| match path.components().any(|part| part == Component::ParentDir) {
-        true => Err(bad("no way up in the path of a unix socket")),
-        false => Ok(path.components().collect()),
+    real.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            io::Error::new(error.kind(), format!("{}: there is no such file", path.display()))
+        }
+        _ => error,
     })
 }
 
@@ -330,11 +382,8 @@ fn addr(place: &Place) -> Addr {
 /// [`Network::resolve`] where an address is `HOST!PORT`: the host a name, an IP address, or `*`; the port a number or
 /// what /etc/services calls one. `!r` behind it (a port below 1024 of one's own) is refused, and so is every port at
 /// once (`*`), which Plan 9's kernel has and this one has not.
-pub(super) fn resolve_ip(
-    text: &str,
-    announces: bool,
-    protocol: &'static str,
-) -> Later<io::Result<Vec<Place>>> {
+pub(super) fn resolve_ip(text: &str, asks: &Asks, protocol: &'static str) -> Later<io::Result<Vec<Place>>> {
+    let announces = asks.want == Want::Announce;
     let parts: Vec<&str> = text.split('!').collect();
     let (host, service) = match parts[..] {
         [service] if announces => ("*", service),
@@ -343,7 +392,7 @@ pub(super) fn resolve_ip(
         [_, _, "r"] => return Box::pin(ready(Err(bad("ports of one's own cannot be asked for")))),
         _ => return Box::pin(ready(Err(bad("bad address: write ADDRESS!PORT")))),
     };
-    let (host, service) = (host.to_owned(), service.to_owned());
+    let (host, service, asks) = (host.to_owned(), service.to_owned(), asks.clone());
     Box::pin(async move {
         let port = match service.parse() {
             Ok(port) => port,
@@ -355,13 +404,7 @@ pub(super) fn resolve_ip(
         if host == "*" {
             return Ok(vec![Place::Ip((Ipv6Addr::UNSPECIFIED, port).into())]);
         }
-        let found = match host.parse::<IpAddr>() {
-            Ok(ip) => vec![ip],
-            Err(_) => rt::resolve(&host).await.map_err(|_| unknown_host(&host))?,
-        };
-        if found.is_empty() {
-            return Err(unknown_host(&host));
-        }
+        let found = asks.addresses(&host, Some(protocol)).await?;
         // Linux takes "any address" for the loopback where it is dialled: it shall be judged as that.
         let meant = |ip: IpAddr| match ip.to_canonical() {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) if !announces => Ipv4Addr::LOCALHOST.into(),

@@ -13,9 +13,9 @@ use nine_net::lock::lock;
 use nine_proto::{Errno, Error, Result};
 
 use super::super::TEXT_MAX;
-use super::super::policy::{Policy, Want};
+use super::super::policy::{self, Policy, Want};
 use super::super::quote;
-use super::super::stack::{Later, Network, PATIENCE, Place, Setting};
+use super::super::stack::{Asks, Later, Network, PATIENCE, Place, Setting};
 use super::{Begun, Conv, Done, Phase, failed};
 
 /// What comes of a text.
@@ -69,6 +69,9 @@ impl Conv {
         };
         let wrong = |text: &str| Err(Error::new(Errno::EINVAL, text));
         let set = |setting| lock(&self.state).set(setting).map(|()| Order::Done);
+        if quoted.iter().any(|word| word.contains(char::is_control)) {
+            return wrong("no control characters in an address");
+        }
         match words[..] {
             [] => wrong("short control request"),
             ["connect", to] => {
@@ -121,11 +124,10 @@ impl Conv {
         let clock = protocol.shared.clock.clone();
         let mut begun = Box::pin(async move {
             let network = &protocol.network;
-            let policy = || protocol.shared.policy.now(&*protocol.shared.clock);
-            policy().check_name(&text)?;
-            let places = network.resolve(&text, want == Want::Announce).await.map_err(failed)?;
+            let asks = Asks { policy: protocol.shared.policy_now().await, who: who.clone(), want };
+            let places = network.resolve(&text, &asks).await.map_err(failed)?;
             // That may have taken its time.
-            let policy = policy();
+            let policy = protocol.shared.policy_now().await;
             let mut last = Error::new(Errno::ENOENT, "can't translate address");
             for place in places {
                 let begun = reach(network, &policy, &who, want, place, from.as_deref()).await;
@@ -160,7 +162,13 @@ async fn reach(
     place: Place,
     from: Option<&str>,
 ) -> Result<Begun> {
+    // As it is written, before anybody looks at what is there, and where it leads: what is refused says no more.
     policy.check(want, network.name(), &place, who)?;
+    let written = place.clone();
+    let place = network.real(place, want).await.map_err(failed)?;
+    policy
+        .check(want, network.name(), &place, who)
+        .map_err(|_| policy::no(want, network.name(), &written))?;
     if want == Want::Dial {
         let from = from.map(|text| place.opposite(text)).transpose().map_err(failed)?;
         // Who chooses an address of this end takes it, as who is called there does.

@@ -122,6 +122,12 @@ fn with_headers_a_datagram_goes_to_who_has_sent_one_and_where_one_may_call() {
         assert_eq!(&data.read(0, 1000).await.unwrap()[52..], b"first");
         assert_eq!(errno(data.write(0, &to(&stranger)).await), Errno::EACCES);
         assert_eq!(errno(data.write(0, b"no headers").await), Errno::EINVAL);
+        // No address is none, though the kernel would send to the loopback.
+        for ip in [std::net::Ipv4Addr::UNSPECIFIED.to_ipv6_mapped(), std::net::Ipv6Addr::UNSPECIFIED] {
+            let mut nowhere = to(&known);
+            nowhere[..16].copy_from_slice(&ip.octets());
+            assert_eq!(errno(data.write(0, &nowhere).await), Errno::EINVAL);
+        }
         for socket in [&known, &other] {
             data.write(0, &to(socket)).await.unwrap();
             let mut buf = [0; 100];

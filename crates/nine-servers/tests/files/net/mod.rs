@@ -23,7 +23,7 @@ use nine_net::{Clock, Env, Peer, Pipe, Proof, Timer, Transport, pipe};
 use nine_proto::{Dialect, Errno, OpenFlags};
 use nine_servers::Net;
 use nine_servers::net::{
-    Announced, Call, Datagrams, End, Later, Network, Place, Policy, Setting, Tcp, Unix, Wire,
+    Announced, Asks, Call, Datagrams, End, Later, Network, Place, Policy, Setting, Tcp, Unix, Wire,
 };
 
 use crate::world::{ALL, connect, errno, list};
@@ -155,7 +155,7 @@ impl Network for Held {
         "held"
     }
 
-    fn resolve(&self, text: &str, _: bool) -> Later<io::Result<Vec<Place>>> {
+    fn resolve(&self, text: &str, _: &Asks) -> Later<io::Result<Vec<Place>>> {
         let places = match text.parse::<SocketAddr>() {
             Ok(at) => Ok(vec![Place::Ip(at)]),
             Err(_) if text == "many" => {

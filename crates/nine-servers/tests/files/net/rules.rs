@@ -79,23 +79,40 @@ fn a_policy_is_asked_about_the_place_that_is_really_meant() {
     }
     let _secret = std::os::unix::net::UnixListener::bind(top.join("secret/s")).unwrap();
     std::os::unix::fs::symlink("../secret/s", top.join("app/link")).unwrap();
+    std::os::unix::fs::symlink("nothing", top.join("app/nowhere")).unwrap();
     let loopback = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = loopback.local_addr().unwrap().port();
     let at = top.display();
+    // A link is refused by what was written, not by where it leads.
+    let refused = |path: &str| format!("does not allow to dial unix!{at}/{path}");
+    let paths = [
+        ("secret/s", refused("secret/s")),
+        ("secret//s", refused("secret/s")),
+        ("./secret/s", refused("secret/s")),
+        ("secret/nothing", refused("secret/nothing")),
+        ("app/../secret/s", "no way up".into()),
+        ("app/link", refused("app/link")),
+        ("secret/s\0x", "no control characters".into()),
+        ("app/link\0x", "no control characters".into()),
+        ("app/\u{1b}", "no control characters".into()),
+    ];
     for policy in [
         format!(
             "deny any unix!{at}/secret/*\nallow any unix!{at}/*\ndeny dial *!loopback!*\nallow dial tcp!*!*"
         ),
         format!("allow any unix!{at}/app/*\ndeny any *!127.0.0.0/8!*\ndeny any *!::1!*\nallow dial tcp!*!*"),
-        "deny any *!::ffff:127.0.0.0/104!*\ndeny any *!::1!*\nallow dial tcp!*!*".into(),
+        format!(
+            "deny any *!::ffff:127.0.0.0/104!*\ndeny any *!::1!*\nallow dial tcp!*!*\n\
+             deny dial unix!{at}/secret/s\nallow any unix!{at}/app/*"
+        ),
         "deny any *!*!*\nallow any unix!*\nallow any tcp!*!*".into(),
     ] {
         limited(100, policy.parse().unwrap(), async |world| {
-            let root = world.root().await;
-            for path in ["secret/s", "secret//s", "./secret/s", "app/../secret/s", "app/link"] {
+            let root = world.root_in(Dialect::U).await;
+            for (path, said) in &paths {
                 let (ctl, _) = made(&root, "unix").await;
-                let said = errno(say(&ctl, &format!("connect {at}/{path}")).await);
-                assert_eq!(said, Errno::EACCES, "{policy}: {path}");
+                let error = say(&ctl, &format!("connect '{at}/{path}'")).await.unwrap_err().to_string();
+                assert!(error.contains(said), "{policy}: {path}: {error}");
             }
             for host in ["127.0.0.1", "0.0.0.0", "::", "::ffff:0.0.0.0", "::ffff:127.0.0.1"] {
                 let (ctl, _) = made(&root, "tcp").await;
@@ -104,19 +121,88 @@ fn a_policy_is_asked_about_the_place_that_is_really_meant() {
             }
         });
     }
-    // And where no more than the loopback may be reached no name goes out.
-    limited(100, Policy::default(), async |world| {
-        let root = world.root().await;
-        let (ctl, _) = made(&root, "tcp").await;
-        assert_eq!(errno(say(&ctl, "connect secret.example!80").await), Errno::EACCES);
-        for (file, question) in
-            [("cs", "tcp!secret.example!80"), ("cs", "secret.example"), ("dns", "secret.example ip")]
-        {
-            let file = root.open(file, RDWR).await.unwrap();
-            assert_eq!(errno(file.write(0, question.as_bytes()).await), Errno::EACCES, "{question}");
+    let policy = format!("allow any unix!{at}/app/*").parse().unwrap();
+    limited(100, policy, async |world| {
+        let root = world.root_in(Dialect::U).await;
+        // What may be dialled and is not there is said not to be.
+        for path in ["none", "nowhere"] {
+            let (ctl, _) = made(&root, "unix").await;
+            assert_eq!(errno(say(&ctl, &format!("connect {at}/app/{path}")).await), Errno::ENOENT);
         }
+        // Nobody is told where a link leads.
         let cs = root.open("cs", RDWR).await.unwrap();
-        cs.write(0, b"tcp!localhost!80").await.unwrap();
+        cs.write(0, format!("unix!{at}/app/link").as_bytes()).await.unwrap();
+        assert_eq!(cs.read(0, 500).await.unwrap(), format!("/net/unix/clone {at}/app/link"));
+        assert_eq!(errno(cs.write(0, format!("unix!{at}/app/link\0x").as_bytes()).await), Errno::EINVAL);
+    });
+}
+
+#[test]
+fn where_no_more_than_the_loopback_may_be_called_no_name_goes_out() {
+    let policies = [
+        "allow any *!loopback!*",
+        "allow any unix!*\nallow any *!loopback!*",
+        "allow any *!loopback!*\nallow dial tcp!10.0.0.0/8!* 77",
+    ];
+    for policy in policies {
+        limited(100, policy.parse().unwrap(), async |world| {
+            let root = world.root().await;
+            for words in
+                ["connect secret.invalid!80", "connect 'secret.invalid!80' 0", "announce secret.invalid!80"]
+            {
+                let (ctl, _) = made(&root, "tcp").await;
+                assert_eq!(errno(say(&ctl, words).await), Errno::EACCES, "{policy}: {words}");
+            }
+            for (file, question, said) in [
+                ("cs", "tcp!secret.invalid!80", Errno::EACCES),
+                ("cs", "secret.invalid", Errno::EACCES),
+                ("dns", "secret.invalid ip", Errno::EACCES),
+                ("dns", " secret.invalid ip", Errno::EACCES),
+                ("dns", "\tsecret.invalid ip", Errno::EINVAL),
+            ] {
+                let file = root.open(file, RDWR).await.unwrap();
+                assert_eq!(errno(file.write(0, question.as_bytes()).await), said, "{policy}: {question}");
+            }
+            // What is no name of a host is not looked up, whatever the policy.
+            for words in
+                ["connect /secret.invalid!80", "connect ' secret.invalid!80'", "connect 'localhost .x!80'"]
+            {
+                let (ctl, _) = made(&root, "tcp").await;
+                assert_eq!(errno(say(&ctl, words).await), Errno::EINVAL, "{policy}: {words}");
+            }
+            let cs = root.open("cs", RDWR).await.unwrap();
+            for question in
+                ["tcp! secret.invalid!80", "tcp!localhost .secret.invalid!80", "tcp!/secret.invalid!80"]
+            {
+                assert_eq!(
+                    errno(cs.write(0, question.as_bytes()).await),
+                    Errno::EINVAL,
+                    "{policy}: {question}"
+                );
+            }
+            cs.write(0, b"tcp!localhost!80").await.unwrap();
+        });
+    }
+    limited(100, Policy::default(), async |world| {
+        let root = world.root_in(Dialect::U).await;
+        let error = say(&made(&root, "tcp").await.0, "connect secret.invalid!80").await.unwrap_err();
+        let says = "lets you call nothing beyond the loopback by tcp: secret.invalid is not looked up";
+        assert!(error.to_string().contains(says), "{error}");
+    });
+}
+
+#[test]
+fn an_announcement_on_every_address_is_one_on_each() {
+    let policy = "deny announce tcp!127.0.0.9!1-65535\nallow announce *!*!*";
+    limited(100, policy.parse().unwrap(), async |world| {
+        let root = world.root().await;
+        for words in
+            ["announce *!0", "announce 0", "announce 0.0.0.0!0", "announce ::!0", "announce 127.0.0.9!0"]
+        {
+            assert_eq!(errno(say(&made(&root, "tcp").await.0, words).await), Errno::EACCES, "{words}");
+        }
+        say(&made(&root, "tcp").await.0, "announce 127.0.0.8!0").await.unwrap();
+        say(&made(&root, "udp").await.0, "announce *!0").await.unwrap();
     });
 }
 
