@@ -542,13 +542,13 @@ impl State {
         Poll::Pending
     }
 
-    fn headers(&mut self, shared: &Shared) -> Result<()> {
-        let Phase::Announced(place) = &mut self.phase else {
-            return Err(Error::new(Errno::EINVAL, "not announced"));
-        };
+    fn headers(&mut self, shared: &Shared, done: &mut Done) -> Result<()> {
+        let not = || Error::new(Errno::EINVAL, "not announced");
+        let Phase::Announced(place) = &mut self.phase else { return Err(not()) };
         let call = place.headers().map_err(failed)?;
         self.callers = Some(Box::default());
-        // From now on nobody else takes what comes there.
+        // From now on nobody else takes what comes there, nor do those who wait for a call.
+        done.refused.extend(self.openings.drain(..).map(|opening| (opening, not())));
         self.begin(Begun::Call(call), shared);
         Ok(())
     }

@@ -56,10 +56,24 @@ const TEXT_MAX: usize = 1024;
 /// Bytes that the modules of all conversations of a server may hold, and one user's half of it; beyond none is pushed
 /// (ENOMEM).
 const MODULES_MAX: usize = 256 << 20;
-/// Descriptors of this process that conversations of all networks may have, each being taken for one.
+/// Descriptors of this process that conversations of all networks may have, each being taken for one: three quarters of
+/// what it may open now. The rest is for the doors, for files, and for what still sends when it has been closed.
 fn descriptors() -> usize {
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX / 2)
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX / 2) / 4 * 3
+}
+
+/// Why a user gets no descriptor for a conversation.
+fn no_descriptor(lack: &Lack) -> Error {
+    let text = match lack {
+        Lack::Mine(had) => {
+            format!(
+                "you have {had} conversations, half of what this server may open files for, and no more may be"
+            )
+        }
+        Lack::All => "there are conversations for all the files that this server may open for them".into(),
+    };
+    Error::new(Errno::EMFILE, text)
 }
 
 /// Conversations that may go on until what was written has left them, when everybody has closed, and one user's half of
@@ -211,12 +225,7 @@ impl Shared {
 impl Protocol {
     /// A place for one more conversation of this user.
     fn room(&self, user: &User) -> Result<Room> {
-        let all = self.shared.descriptors.take(user, 1).map_err(|_| {
-            Error::new(
-                Errno::EMFILE,
-                "you have conversations for half of the files that this server may open",
-            )
-        })?;
+        let all = self.shared.descriptors.take(user, 1).map_err(|lack| no_descriptor(&lack))?;
         let here = self.shares.take(user, 1).map_err(|lack| {
             let name = self.network.name();
             let text = match lack {

@@ -122,8 +122,8 @@ impl Policy {
         Ok(Self { file: Some((file.into(), stamp)), ..text.parse()? })
     }
 
-    /// Whether this name may be looked up for this user, on this network, if one is named: not where the loopback is all
-    /// that he may call, as a look-up goes out.
+    /// Whether this name may be looked up for this user, on this network, if one is named: not where the loopback is
+    /// all that he may call, as a look-up goes out.
     pub(super) fn check_name(&self, host: &str, network: Option<&str>, who: &Who) -> Result<()> {
         let is_his = |rule: &&Rule| {
             let of = rule.network.as_deref();

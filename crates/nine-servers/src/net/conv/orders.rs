@@ -2,13 +2,15 @@
 //!
 //! In: texts, of one line. Out: answers, or a call or an announcement that the driver begins with.
 
-use std::future::{Future as _, poll_fn};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use nine_io::server::Who;
 use nine_io::synth::Ask;
+use nine_net::Clock;
 use nine_net::lock::lock;
 use nine_proto::{Errno, Error, Result};
 
@@ -106,7 +108,9 @@ impl Conv {
             }
             // What Plan 9 programs ask for, and the kernel has its own mind about.
             ["checksum" | "tcpporthogdefense", _] | ["ignoreadvice"] => Ok(Order::Done),
-            ["headers"] => self.with(|state, _| state.headers(&self.protocol.shared)).map(|()| Order::Done),
+            ["headers"] => {
+                self.with(|state, done| state.headers(&self.protocol.shared, done)).map(|()| Order::Done)
+            }
             ["keepalive"] => set(Setting::Keepalive(Duration::from_secs(30))),
             ["keepalive", ms] => {
                 set(Setting::Keepalive(Duration::from_millis(number("keepalive", ms, 86_400_000)?)))
@@ -121,36 +125,41 @@ impl Conv {
     fn begin(&self, want: Want, text: &str, from: Option<String>) -> Order {
         let (protocol, who, text) = (self.protocol.clone(), self.owner.who.clone(), text.to_owned());
         let says = if want == Want::Dial { "Syn_sent" } else { "Announcing" };
-        let clock = protocol.shared.clock.clone();
-        let mut begun = Box::pin(async move {
-            let network = &protocol.network;
+        let begun = Box::pin(async move {
+            let (network, clock) = (&protocol.network, &*protocol.shared.clock);
+            // For all places that a name may mean together.
+            let end = clock.now() + PATIENCE;
             let asks = Asks { policy: protocol.shared.policy_now().await, who: who.clone(), want };
-            let places = network.resolve(&text, &asks).await.map_err(failed)?;
+            let found = within(clock, end, async { network.resolve(&text, &asks).await.map_err(failed) });
+            let places = found.await?;
             // That may have taken its time.
             let policy = protocol.shared.policy_now().await;
             let mut last = Error::new(Errno::ENOENT, "can't translate address");
-            for place in places {
-                let begun = reach(network, &policy, &who, want, place, from.as_deref()).await;
-                match begun {
+            for (left, place) in (1..=places.len() as u32).rev().zip(places) {
+                // One that is silent leaves the others their part.
+                let until = clock.now() + end.saturating_sub(clock.now()) / left;
+                match within(clock, until, reach(network, &policy, &who, want, place, from.as_deref())).await
+                {
                     Err(error) => last = error,
                     begun => return begun,
                 }
             }
             Err(last)
         });
-        // For all places that a name may mean together.
-        let mut late = None;
-        let begun = Box::pin(poll_fn(move |cx| {
-            let late = late.get_or_insert_with(|| clock.sleep_until(clock.now() + PATIENCE));
-            match begun.as_mut().poll(cx) {
-                Poll::Pending => {
-                    late.as_mut().poll(cx).map(|()| Err(Error::new(Errno::ETIMEDOUT, "connection timed out")))
-                }
-                done => done,
-            }
-        }));
         Order::Begin(begun, says)
     }
+}
+
+/// What comes of it until then.
+async fn within<T>(clock: &dyn Clock, until: Duration, of: impl Future<Output = Result<T>>) -> Result<T> {
+    let (mut late, mut of) = (clock.sleep_until(until), pin!(of));
+    poll_fn(|cx| match of.as_mut().poll(cx) {
+        Poll::Pending => {
+            late.as_mut().poll(cx).map(|()| Err(Error::new(Errno::ETIMEDOUT, "connection timed out")))
+        }
+        done => done,
+    })
+    .await
 }
 
 /// Calls or announces one place, where the policy allows it.

@@ -409,3 +409,29 @@ fn the_address_of_this_end_can_be_chosen_by_who_may_be_called_there() {
         say(&ctl, &format!("connect 127.0.0.1!{port}")).await.unwrap();
     });
 }
+
+#[test]
+fn an_address_that_is_silent_leaves_the_others_their_time() {
+    let clock = Ahead::new();
+    timed(10, Policy::default(), Some(clock.clone()), async |world| {
+        let root = world.root().await;
+        let (ctl, dir) = made(&root, "held").await;
+        let mut connect = pin!(say(&ctl, "connect silent"));
+        for n in 1..=2 {
+            // It is being dialled.
+            poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                assert!(connect.as_mut().poll(cx).is_pending());
+                let dialled = world.held.dialled.load(Ordering::Relaxed);
+                assert!(dialled <= n);
+                if dialled == n { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            // A third of a minute, then half of what is left.
+            clock.jump(Duration::from_secs(20));
+        }
+        connect.await.unwrap();
+        assert_eq!(shown(&dir, "remote").await, "there!2\n");
+        assert_eq!(world.held.dropped.load(Ordering::Relaxed), 3);
+    });
+}

@@ -63,7 +63,20 @@ fn udp_carries_datagrams_by_calls_and_with_headers() {
         assert!(say(&ctl, "headers").await.is_err(), "not announced");
         say(&ctl, "announce 127.0.0.1!0").await.unwrap();
         let at = shown(&dir, "local").await;
+        // Who waits for a call is told that none will come.
+        let mut listen = pin!(dir.open("listen", RDWR));
+        let mut status = String::new();
+        while !status.contains(" listen 1 ") {
+            let mut shown = pin!(shown(&dir, "status"));
+            status = poll_fn(|cx| {
+                assert!(listen.as_mut().poll(cx).is_pending());
+                shown.as_mut().poll(cx)
+            })
+            .await;
+        }
         say(&ctl, "headers").await.unwrap();
+        let error = listen.await.map(drop).unwrap_err();
+        assert!(error.to_string().contains("not announced"), "{error}");
         let data = dir.open("data", RDWR).await.unwrap();
         let caller = net.dial(&format!("udp!{}", at.trim_end())).await.unwrap();
         caller.data.write(0, b"hello").await.unwrap();

@@ -39,8 +39,8 @@ async fn until_one(root: &File) {
 
 #[test]
 fn a_thousand_conversations_are_open_at_once() {
+    nine_net::rt::raise_nofile().unwrap();
     limited(4000, Policy::default(), async |world| {
-        nine_net::rt::raise_nofile().unwrap();
         let root = world.root().await;
         let (_served, serving, connect) = announced(&root).await;
         let mut ends = Vec::new();

@@ -161,6 +161,9 @@ impl Network for Held {
             Err(_) if text == "many" => {
                 Ok([9, 1].map(|port| Place::Ip(([127, 0, 0, 1], port).into())).into())
             }
+            Err(_) if text == "silent" => {
+                Ok([2, 2, 1].map(|port| Place::Ip(([127, 0, 0, 1], port).into())).into())
+            }
             Err(_) => Err(io::Error::new(io::ErrorKind::NotFound, "can't translate address")),
         };
         Box::pin(ready(places))
