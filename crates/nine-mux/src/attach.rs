@@ -61,8 +61,8 @@ impl Local {
         Self::of_kind(name, server, core, Kind::Scratch)
     }
 
-    /// The same for a server that must know who the owner is: it comes with the aname [`OWNER`](crate::OWNER), and
-    /// nobody else does if it is mounted as [`As::Client`](crate::As) with another one.
+    /// The same for a server that must know what stands behind a client's name, and who the owner is: the aname says it
+    /// ([`told`](crate::told)) where it is mounted as [`As::Client`](crate::As).
     pub fn told(name: &str, server: Arc<dyn FileServer>, core: Core) -> Server {
         Self::of_kind(name, server, core, Kind::Told)
     }

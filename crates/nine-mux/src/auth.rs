@@ -37,7 +37,7 @@ impl Core {
             self.proves(&named).ok_or_else(|| refused(Errno::ENOENT, "authentication not required"))?;
         let by = Arc::new(Walker {
             named,
-            ident: self.ident("", None, Standing::Proven),
+            ident: self.ident("", None, Standing::Proven, false),
             hops: 0,
             client: self.outside.number(req.id().conn, req.who()),
         });

@@ -51,8 +51,8 @@ pub(crate) struct Core {
     pub(crate) names: Arc<dyn Names>,
 }
 
-/// A name, a number, and whether it is the owner.
-type User = (Box<str>, Option<u32>, Standing);
+/// A name, a number, what stands behind them, and whether it may change nothing.
+type User = (Box<str>, Option<u32>, Standing, bool);
 
 /// What has happened since the beginning.
 #[derive(Default)]
@@ -224,15 +224,21 @@ impl Core {
     }
 
     /// The user of this name and number, with the roots that it has already.
-    pub(crate) fn ident(&self, name: &str, uid: Option<u32>, standing: Standing) -> Arc<Ident> {
+    pub(crate) fn ident(
+        &self,
+        name: &str,
+        uid: Option<u32>,
+        standing: Standing,
+        read_only: bool,
+    ) -> Arc<Ident> {
         let mut idents = lock(&self.idents);
-        let key = (Box::from(name), uid, standing);
+        let key = (Box::from(name), uid, standing, read_only);
         if let Some(ident) = idents.get(&key).and_then(Weak::upgrade) {
             return ident;
         }
         idents.retain(|_, ident| ident.strong_count() > 0);
         let mut ident = Ident::new(name, uid);
-        ident.standing = standing;
+        (ident.standing, ident.read_only) = (standing, read_only);
         let ident = Arc::new(ident);
         idents.insert(key, Arc::downgrade(&ident));
         ident

@@ -56,7 +56,9 @@ pub use qid::SLOTS_EACH;
 pub use show::{ConnectionStatus, MountStatus, Status, UpstreamStatus};
 pub use space::{Flags, MEMBERS_MAX, Order};
 pub use union::SEEN_MAX;
-pub use upstream::{As, BUDGET, Boxed, Dial, GREETING, HOPS_MAX, OTHERS_MAX, OWNER, RETRY, Server, Spawn};
+pub use upstream::{
+    As, BUDGET, Boxed, Dial, GREETING, HOPS_MAX, OTHERS_MAX, RETRY, Server, Spawn, is_owner, told,
+};
 
 use crate::cfid::Walker;
 use crate::core::Core;
@@ -100,7 +102,7 @@ impl Mux {
     /// A name space to change, made if there is none of this name. The first one is [`MAIN`].
     pub fn space(&self, name: &str, owner: Owner) -> Space {
         let named = self.0.named_or_new(name);
-        let ident = self.0.ident(&owner.name, owner.uid, upstream::Standing::Proven);
+        let ident = self.0.ident(&owner.name, owner.uid, upstream::Standing::Proven, false);
         let by = Arc::new(Walker { named, ident, hops: 0, client: 0 });
         Space { core: self.0.clone(), by }
     }

@@ -27,7 +27,7 @@ use crate::core::refused;
 use crate::script::{self, Alone, Mount, Statement, User, quote};
 use crate::show::{MountStatus, UpstreamStatus};
 use crate::space::{Flags, Order};
-use crate::upstream::{As, OWNER, Server};
+use crate::upstream::{As, Server, is_owner};
 use crate::{Local, MAIN, Mux, Owner};
 
 /// What words mean, in the program that runs a mux.
@@ -188,7 +188,7 @@ impl Live {
             .file("mounts", of(|live, space, visitor| live.mounts((!visitor.owner).then_some(space))))
             .file("clients", of(|live, _, visitor| live.clients(visitor)))
             .dir("servers", servers);
-        Tree::new(root, wall).owned_by(|_, aname| aname == OWNER.as_bytes())
+        Tree::new(root, wall).owned_by(|_, aname| is_owner(aname))
     }
 
     /// Somebody has written to ctl.

@@ -364,7 +364,7 @@ impl Core {
         let (named, path) = self.aname(aname, &who.name)?;
         let ident = match req.node2::<Afid>() {
             Ok(afid) => self.proven(req, &afid).await?,
-            Err(_) => self.ident(&who.name, who.uid, Standing::of(who)),
+            Err(_) => self.ident(&who.name, who.uid, Standing::of(who), who.read_only),
         };
         let by = Arc::new(Walker { named, ident, hops: 0, client: self.outside.number(req.id().conn, who) });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;

@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
 use nine_io::client::{Client, Driver, Error, File, Options};
-use nine_net::Transport;
+use nine_io::server::Who;
 use nine_net::lock::{Mutex, lock};
 use nine_net::modules::TraceLog;
+use nine_net::{Proof, Transport};
 use nine_proto::{Errno, NOUID, Qid};
 
 use crate::ahead::Files;
@@ -43,7 +44,7 @@ pub trait Dial: Send + Sync + 'static {
         false
     }
 
-    /// Whether it is told by the aname [`OWNER`] which clients are the owner ([`Who::owner`](nine_io::server::Who)).
+    /// Whether it is told by the aname, which is the mux' own then, what stands behind a client's name: see [`told`].
     fn is_told(&self) -> bool {
         false
     }
@@ -175,6 +176,8 @@ pub(crate) struct Ident {
     pub(crate) name: Box<str>,
     pub(crate) uid: Option<u32>,
     pub(crate) standing: Standing,
+    /// May change nothing.
+    pub(crate) read_only: bool,
     roots: Mutex<HashMap<(TreeId, LaneKey), RootPlace>>,
 }
 
@@ -410,11 +413,21 @@ impl Standing {
             _ => Self::Proven,
         }
     }
+
+    /// As the aname of a server that is told.
+    fn told(self, read_only: bool) -> String {
+        let standing = match self {
+            Self::Owner => OWNER,
+            Self::Proven => PROVEN,
+            Self::Claimed => CLAIMED,
+        };
+        if read_only { format!("{standing} {READ_ONLY}") } else { standing.into() }
+    }
 }
 
 impl Ident {
     pub(crate) fn new(name: &str, uid: Option<u32>) -> Self {
-        Self { name: name.into(), uid, standing: Standing::Proven, roots: Mutex::default() }
+        Self { name: name.into(), uid, standing: Standing::Proven, read_only: false, roots: Mutex::default() }
     }
 
     /// Its root of a tree on the lane for clients of this number, whose requests have come over so many muxes.
@@ -442,8 +455,8 @@ impl Ident {
         *place = None;
         let (client, member) = lane.connect(&tree.upstream, outside).await?;
         let begun = outside.now().await;
-        let told = self.standing == Standing::Owner && tree.upstream.server.dial.is_told();
-        let aname = if told { OWNER } else { &tree.aname };
+        let told = tree.upstream.server.dial.is_told().then(|| self.standing.told(self.read_only));
+        let aname = told.as_deref().unwrap_or(&tree.aname);
         let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), aname).await?;
         let took = outside.now().await.saturating_sub(begun).as_micros();
         lane.rtt_us.store(u64::try_from(took).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
@@ -515,8 +528,30 @@ impl Root {
     }
 }
 
-/// The aname with which the owner comes to a server that [is told](Dial::is_told).
-pub const OWNER: &str = "owner";
+/// What stands behind a user's name, as the first word of the aname with which he comes to a server that
+/// [is told](Dial::is_told); and a second word.
+const OWNER: &str = "owner";
+const PROVEN: &str = "proven";
+const CLAIMED: &str = "claimed";
+const READ_ONLY: &str = "read-only";
+
+/// Whether this is the aname of an owner, at a server that [is told](Dial::is_told).
+pub fn is_owner(aname: &[u8]) -> bool {
+    aname.split(|byte| *byte == b' ').next() == Some(OWNER.as_bytes())
+}
+
+/// What a server that [is told](Dial::is_told) knows of who comes by this aname: the mux' own connection proves nothing
+/// of its clients.
+pub fn told(who: &mut Who, aname: &[u8]) {
+    let mut words = aname.split(|byte| *byte == b' ');
+    let standing = words.next().unwrap_or_default();
+    who.owner = standing == OWNER.as_bytes();
+    if !who.owner && standing != PROVEN.as_bytes() {
+        who.proof = Proof::None;
+    }
+    who.read_only |= words.any(|word| word == READ_ONLY.as_bytes());
+}
+
 /// The name that leads from a mux's root to the same root, for requests that have come over so many muxes. No listing
 /// shows it.
 pub(crate) const HOPS: &str = "#hops=";

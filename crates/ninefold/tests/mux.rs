@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Server, ninefold};
 use nine_io::client::{Options, blocking::Client};
-use nine_proto::{Dialect, Errno, OpenFlags};
+use nine_proto::{Dialect, Errno, NOUID, OpenFlags};
 
 const DIALECTS: [&str; 3] = ["L", "u", "9P2000"];
 
@@ -264,6 +264,34 @@ fn only_its_owner_changes_a_name_space() {
     }
     assert_eq!(clients(&["--user", "4711"]), 2, "somebody else: itself");
     drop(idle);
+}
+
+#[test]
+fn who_only_claims_to_be_somebody_has_none_of_his_conversations() {
+    let server = serve("mount net: /net\nlisten tcp!127.0.0.1!0\nlisten tcp!127.0.0.1!0 -insecure\n");
+    let doors: Vec<&str> = server.banner.lines().filter(|line| line.starts_with("tcp!")).collect();
+    let [closed, open] = doors[..] else { panic!("{doors:?}") };
+    let uid = rustix::process::geteuid().as_raw();
+    let root = |addr: &str, uid| {
+        let client =
+            Client::dial(&addr.parse().unwrap(), Duration::from_secs(30), Options::default()).unwrap();
+        client.attach("", uid, "").unwrap()
+    };
+    let number = |clone: &nine_io::client::blocking::File| -> u32 {
+        std::str::from_utf8(&clone.read(0, 100).unwrap()).unwrap().trim().parse().unwrap()
+    };
+    let ours = root(&format!("unix!{}", server.socket().display()), NOUID);
+    let clone = ours.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
+    let ctl = format!("net/tcp/{}/ctl", number(&clone));
+    assert!(ours.open(&ctl, OpenFlags::RDWR).is_ok());
+    // By our own number, which nothing proves.
+    let stranger = root(open, uid);
+    assert_eq!(stranger.open(&ctl, OpenFlags::RDWR).unwrap_err().errno(), Errno::EACCES);
+    let clone = stranger.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
+    let ctl = format!("net/tcp/{}/ctl", number(&clone));
+    assert!(stranger.open(&ctl, OpenFlags::READ).is_ok() && ours.open(&ctl, OpenFlags::READ).is_ok());
+    // The same stranger, where nothing may be changed.
+    assert_eq!(root(closed, uid).open(&ctl, OpenFlags::READ).unwrap_err().errno(), Errno::EACCES);
 }
 
 #[test]

@@ -50,11 +50,11 @@ pub struct Tree {
     /// Of all its files.
     time: nine_proto::Time,
     ids: (u32, u32),
-    owns: Owns,
+    told: Told,
     asks: Arc<Asks>,
 }
 
-type Owns = Box<dyn Fn(&Who, &[u8]) -> bool + Send + Sync>;
+type Told = Box<dyn Fn(&mut Who, &[u8]) + Send + Sync>;
 type Live = Box<dyn Fn(&Visitor) -> Vec<(String, Node)> + Send + Sync>;
 type Found = Box<dyn Fn(&str, &Visitor) -> Option<Node> + Send + Sync>;
 type Numbered = Box<dyn Fn(u64, usize, &Visitor) -> Vec<(u64, Node)> + Send + Sync>;
@@ -80,20 +80,20 @@ impl Tree {
             root: Arc::new(root),
             time,
             ids: nine_net::own_ids(),
-            owns: Box::new(|who, _| who.owner),
+            told: Box::new(|_, _| ()),
             asks: Arc::default(),
         }
     }
 
     /// Who is the owner, by who attaches and the aname that is asked for; if nobody says: [`Who::owner`].
     pub fn owned_by(mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) -> Self {
-        self.set_owner(owns);
+        self.set_told(move |who, aname| who.owner = owns(who, aname));
         self
     }
 
-    /// [`Tree::owned_by`] of one that is part of another server.
-    pub fn set_owner(&mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) {
-        self.owns = Box::new(owns);
+    /// What the aname tells of who attaches, beside what the connection knows.
+    pub fn set_told(&mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) {
+        self.told = Box::new(told);
     }
 }
 

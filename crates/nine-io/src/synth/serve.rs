@@ -10,7 +10,7 @@ use nine_proto::{
 };
 
 use super::{Ask, Dir, Handle, Node, OnWrite, Opens, Tree, Visitor};
-use crate::server::{Answer, FileServer, Node as AnyNode, Reply, Req, ReqId, Request};
+use crate::server::{Answer, FileServer, Node as AnyNode, Reply, Req, ReqId, Request, Who};
 
 /// What stands behind a fid.
 pub(super) struct Held {
@@ -85,8 +85,9 @@ impl Tree {
         match op {
             Op::Auth { .. } => return Err(Error::new(Errno::ENOENT, "authentication not required")),
             Op::Attach { aname, .. } => {
-                let who = req.who().clone();
-                let visitor = Arc::new(Visitor { owner: (self.owns)(&who, aname), who });
+                let mut who = Who::clone(req.who());
+                (self.told)(&mut who, aname);
+                let visitor = Arc::new(Visitor { owner: who.owner, who: Arc::new(who) });
                 let at = Arc::new(At::root(&self.root));
                 return Ok(Reply::Attach { qid: at.qid, node: held(at, visitor, None) });
             }

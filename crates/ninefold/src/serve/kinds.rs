@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use nine_io::client::Options;
 use nine_io::server::{Core, FileServer, Who};
-use nine_mux::{As, Boxed, Dial, Kinds, Local, OWNER, Server, Spawn};
+use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn, is_owner, told};
 use nine_net::modules::{Trace, TraceLog, modules};
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
@@ -271,7 +271,7 @@ impl Servers {
         ];
         let (net, driver) = Net::new(networks, policy, modules(), self.env.clock(), CONVERSATIONS);
         self.env.spawn(Box::pin(driver));
-        Ok(self.owned(kind, Arc::new(net.owned_by(owns))))
+        Ok(self.owned(kind, Arc::new(net.told_by(told))))
     }
 
     /// A server that has an owner: by the mux's word, which says who it is.
@@ -383,7 +383,7 @@ impl Kinds for Servers {
 
 /// Whether who attaches so is the owner.
 pub fn owns(_: &Who, aname: &[u8]) -> bool {
-    aname == OWNER.as_bytes()
+    is_owner(aname)
 }
 
 fn numbered(name: &str, n: usize) -> String {
