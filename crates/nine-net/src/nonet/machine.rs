@@ -26,7 +26,7 @@ const OVERHEAD: usize = 128;
 const WINDOW: usize = 256 << 10;
 /// So much longer than the fastest acknowledgement another one takes when no more is put under way.
 const QUEUED: Duration = Duration::from_millis(50);
-/// The time after which an acknowledgement is missed, where none was measured, and the longest that doubling makes of it.
+/// The time after which an acknowledgement is missed where none was measured, and the longest that doubling makes.
 pub const RESEND_MAX: Duration = Duration::from_millis(250);
 /// The shortest one, and the longest that is measured.
 const RESEND_MIN: Duration = Duration::from_millis(5);
@@ -35,8 +35,10 @@ const MEASURED_MAX: Duration = Duration::from_secs(2);
 const ACK_DELAY: Duration = Duration::from_millis(1);
 /// Acknowledgements that wait for nothing.
 const ACKS: usize = 2;
-/// Acknowledged messages behind one that was not, which is sent again then.
+/// Packets of acknowledged messages behind one that was not, which is sent again then.
 const OVERTAKEN: usize = 3;
+/// How often a message is sent again without a pause.
+const AT_ONCE: u32 = 3;
 /// How often a message, or a probe, is sent again, each 250 ms.
 const TRIES: u32 = 100;
 /// How long in all.
@@ -87,15 +89,17 @@ pub struct Nonet {
     window: usize,
     /// The number behind what was under way when it was halved, 0 before that.
     halved: u64,
-    /// Messages of `out` that are acknowledged.
+    /// Packets of messages of `out` that are acknowledged.
     overtaking: usize,
     /// When the first message or a hang-up is sent again, or, where nothing is under way, a probe.
     due: Duration,
     /// The other end was asked for an answer behind the first message: if it comes, the message did not.
     asks: bool,
+    /// It is to be asked for one now.
+    doubts: bool,
     /// How often something was missed, since the other end was heard; more than 250 ms count as several.
     tries: u32,
-    /// How often, since something was measured.
+    /// How often, since something was measured or a message of many packets acknowledged.
     doubled: u32,
     /// What acknowledgements take: the least, and smoothed with its deviation.
     least: Duration,
@@ -135,7 +139,8 @@ struct Out {
     data: Block,
     /// When its last packet left.
     sent: Option<Duration>,
-    resent: bool,
+    /// How often it was sent again.
+    resent: u32,
     acked: bool,
 }
 
@@ -187,6 +192,7 @@ impl Nonet {
             overtaking: 0,
             due: Duration::ZERO,
             asks: false,
+            doubts: false,
             tries: 0,
             doubled: 0,
             least: Duration::MAX,
@@ -223,7 +229,7 @@ impl Nonet {
         assert!(data.len() <= MESSAGE_MAX, "a message is cut before it is sent");
         if self.can_send() {
             self.bytes += data.len();
-            self.out.push_back(Out { data, sent: None, resent: false, acked: false });
+            self.out.push_back(Out { data, sent: None, resent: 0, acked: false });
             self.counts.sent += 1;
         }
     }
@@ -382,14 +388,17 @@ impl Nonet {
         let Some(out) = self.out.get_mut(at).filter(|out| !out.acked) else { return };
         let Some(sent) = out.sent else { return };
         out.acked = true;
-        let (len, rtt) = (out.data.len(), now.saturating_sub(sent));
+        let (len, rtt, resent) = (out.data.len(), now.saturating_sub(sent), out.resent > 0);
+        let packets = self.medium.packets(len);
         let is_used = self.bytes >= self.window / 2;
         self.bytes -= len;
-        self.overtaking += 1;
+        self.overtaking += packets;
         self.tries = 0;
-        // What was sent twice measures nothing.
-        if !out.resent {
+        if !resent || packets > 1 {
             self.doubled = 0;
+        }
+        // What was sent twice measures nothing.
+        if !resent {
             self.measure(rtt);
             if is_used && rtt <= self.least + QUEUED {
                 let more = if self.halved == 0 { len } else { len * MESSAGE_MAX / self.window };
@@ -397,14 +406,16 @@ impl Nonet {
             }
         }
         if at == 0 {
-            while self.out.pop_front_if(|out| out.acked).is_some() {
-                self.overtaking -= 1;
+            while let Some(out) = self.out.pop_front_if(|out| out.acked) {
+                self.overtaking -= self.medium.packets(out.data.len());
                 self.first += 1;
             }
             (self.again, self.asks) = (None, false);
+            // Where one was lost another may be.
+            self.doubts = resent && packets > 1;
             self.due = now + self.patience();
         }
-        if self.overtaking >= OVERTAKEN && self.out.front().is_some_and(|out| !out.resent) {
+        if self.overtaking >= OVERTAKEN && self.out.front().is_some_and(|out| out.resent == 0) {
             self.resend();
         }
     }
@@ -523,9 +534,14 @@ impl Nonet {
             self.farewell = false;
             return Some(self.control(HANGUP));
         }
-        let question = self.check_time(now);
-        if question.is_some() || self.over.is_some() {
-            return question;
+        self.check_time(now);
+        if self.over.is_some() {
+            return None;
+        }
+        if std::mem::take(&mut self.doubts) && self.can_ask() {
+            self.asks = true;
+            self.due = now + self.patience();
+            return Some(self.control(ACKME));
         }
         if let Some(at) = self.again {
             return Some(self.part(now, 0, at, true));
@@ -576,43 +592,44 @@ impl Nonet {
     }
 
     /// What is to be asked after, sent again, or given up.
-    fn check_time(&mut self, now: Duration) -> Option<Vec<u8>> {
+    fn check_time(&mut self, now: Duration) {
         if self.is_idle() && self.tries >= TRIES && self.due <= now {
-            self.end(Err(Fault::new(SILENT)));
-            return None;
+            return self.end(Err(Fault::new(SILENT)));
         }
         if self.is_hanging_up() && self.hangups == HANGUPS && self.due <= now {
             // All that we have said was heard; whether we have heard all nobody knows.
             self.end(Err(Fault::new(SILENT)));
         }
         let waits = self.out.front().is_some_and(|out| out.sent.is_some()) && self.again.is_none();
-        if !waits || self.due > now {
-            return None;
+        if waits && self.due <= now {
+            if self.tries >= TRIES {
+                let why = if self.calling { "nobody answers" } else { SILENT };
+                return self.end(Err(Fault::new(why)));
+            }
+            // A message of one packet is a question as well, where the time is believed.
+            let is_long = self.medium.packets(self.out[0].data.len()) > 1;
+            self.doubts = (is_long || self.doubled > 0) && self.can_ask();
+            self.tries += self.patience().as_millis().div_ceil(RESEND_MAX.as_millis()) as u32;
+            self.doubled = self.doubled.saturating_add(1);
+            if !self.doubts {
+                self.resend();
+            }
         }
-        if self.tries >= TRIES {
-            self.end(Err(Fault::new(if self.calling { "nobody answers" } else { SILENT })));
-            return None;
-        }
-        // A message of one packet is a question as well, where the time is believed.
-        let is_long = self.out[0].data.len() > self.medium.mtu - HEADER || self.doubled > 0;
-        // The number before the last that was acknowledged: it is in no packet but an answer, and not taken for a new one.
-        self.asks = is_long && self.first > 1 && self.out.len() + 2 <= MESSAGES;
-        self.tries += self.patience().as_millis().div_ceil(RESEND_MAX.as_millis()) as u32;
-        self.doubled = self.doubled.saturating_add(1);
-        if self.asks {
-            self.due = now + self.patience();
-            return Some(self.control(ACKME));
-        }
-        self.resend();
-        None
+    }
+
+    /// Whether the number before the last that was acknowledged will not be taken for a new one, though it comes late.
+    /// It is hardly ever in what the other end says by itself.
+    fn can_ask(&self) -> bool {
+        let is_sent = self.out.front().is_some_and(|out| out.sent.is_some());
+        is_sent && self.first > 1 && self.out.len() <= MESSAGES / 2
     }
 
     /// The first message is sent again. What is lost with it is one fault of the way.
     fn resend(&mut self) {
         let Some(out) = self.out.front_mut().filter(|out| out.sent.is_some()) else { return };
-        out.resent = true;
+        out.resent += 1;
         self.again = self.again.or(Some(0));
-        self.asks = false;
+        (self.asks, self.doubts) = (false, false);
         if self.first >= self.halved {
             self.halved = self.fresh.0;
             self.window = (self.window / 2).max(MESSAGE_MAX);
@@ -653,6 +670,8 @@ impl Nonet {
         if is_last {
             self.out[index].sent = Some(now);
             if index == 0 {
+                // Whether it has come this time is asked at once, unless the other end seems to have no room for it.
+                self.doubts = (1..=AT_ONCE).contains(&self.out[0].resent) && self.medium.packets(len) > 1;
                 self.due = now + self.patience();
             }
         }

@@ -32,6 +32,11 @@ impl Medium {
     pub const ETHER: Self = Self { mtu: 1500, min: 46 };
     /// Of which no MTU is less: the first message of a call is one packet.
     pub const LEAST: usize = 128;
+
+    /// How many packets a message of so many bytes has.
+    pub(crate) fn packets(self, len: usize) -> usize {
+        len.div_ceil(self.mtu - HEADER).max(1)
+    }
 }
 
 /// What stands before the data.

@@ -167,8 +167,38 @@ fn what_has_come_of_a_message_is_kept_when_it_is_sent_again() {
         if n == 6 && from == 0 { vec![] } else { vec![packet] }
     });
     assert_eq!(pair.came[1], [bytes(14_900)]);
-    // The call and five parts were there already; the four behind the lost one did not follow.
-    assert_eq!((pair.ends[1].counts().old, pair.ends[1].counts().bad), (6, 4));
+    // The call, five parts and what two questions name were there already; the four behind the lost one did not follow.
+    assert_eq!((pair.ends[1].counts().old, pair.ends[1].counts().bad), (8, 4));
+}
+
+#[test]
+fn what_is_late_is_asked_after_and_sent_again_when_the_answer_comes_first() {
+    let mut pair = Pair::new();
+    pair.run();
+    pair.send(0, &bytes(20_000));
+    let call = &mut pair.ends[0];
+    let packets = |now, call: &mut Nonet| {
+        std::iter::from_fn(|| call.poll_packet(now)).map(|p| head(&p)).collect::<Vec<_>>()
+    };
+    assert_eq!(packets(pair.now, call).len(), 14);
+    let question = Header { circuit: 4, flags: ACKME, mid: 0, ack: 0, remain: 0 };
+    let answer = |ack| Header { circuit: 5, flags: 0, mid: 0, ack, remain: 0 }.encode(&[], 46);
+    for _ in 0..3 {
+        pair.now = call.deadline().expect("it will ask");
+        assert_eq!(packets(pair.now, call), [question]);
+        // Who has no room says nothing new.
+        call.handle(pair.now, &answer(1));
+        assert_eq!(packets(pair.now, call), []);
+    }
+    for _ in 0..AT_ONCE {
+        call.handle(pair.now, &answer(0));
+        let again = packets(pair.now, call);
+        assert_eq!((again.len(), again[0].remain, again[14]), (15, 20_000, question));
+    }
+    call.handle(pair.now, &answer(0));
+    assert_eq!(packets(pair.now, call).len(), 14, "from now on with pauses");
+    call.handle(pair.now, &reset(&question.encode(&[], 46), 46).expect("an answer"));
+    assert!(call.result().is_some());
 }
 
 #[test]
