@@ -83,6 +83,8 @@ enum Phase {
     Connected {
         carrier: Carrier,
         ended: bool,
+        /// The last read or write of it has failed.
+        failed: bool,
     },
     /// Everybody has closed, and not everything has left.
     Closing {
@@ -92,6 +94,18 @@ enum Phase {
         closed: bool,
     },
     Over,
+}
+
+impl Phase {
+    /// Why nothing can begin in any but the first one.
+    fn in_use(&self) -> Error {
+        match self {
+            Self::Over | Self::Closing { .. } => {
+                Error::new(Errno::EPIPE, "hung up: another conversation is opened by clone")
+            }
+            _ => Error::new(Errno::EBUSY, "connection in use"),
+        }
+    }
 }
 
 /// What a text brings.
@@ -166,7 +180,8 @@ impl Conv {
             Phase::Idle | Phase::Over => ("Closed", String::new()),
             Phase::Asking { says, .. } => (*says, String::new()),
             Phase::Announced(_) => ("Listen", String::new()),
-            Phase::Connected { carrier, ended: true } => ("Close_wait", carrier.status()),
+            Phase::Connected { carrier, failed: true, .. } => ("Closed", carrier.status()),
+            Phase::Connected { carrier, ended: true, .. } => ("Close_wait", carrier.status()),
             Phase::Connected { carrier, .. } => ("Established", carrier.status()),
             Phase::Closing { carrier, .. } => ("Finwait1", carrier.status()),
         };
@@ -405,7 +420,7 @@ impl State {
                         Carrier::Bytes(Conversation::new(line, modules, clock))
                     }
                 };
-                self.phase = Phase::Connected { carrier, ended: false };
+                self.phase = Phase::Connected { carrier, ended: false, failed: false };
             }
         }
     }
@@ -459,7 +474,7 @@ impl State {
 
     /// Writes and reads what can be written and read now.
     fn carry(&mut self, cx: &mut Context<'_>, done: &mut Done) {
-        let Phase::Connected { carrier, ended } = &mut self.phase else {
+        let Phase::Connected { carrier, ended, failed: broken } = &mut self.phase else {
             let not = |error: &str| {
                 let text = if error.is_empty() { "not connected" } else { error };
                 Said::No(Error::new(Errno::ENOTCONN, text))
@@ -475,11 +490,12 @@ impl State {
                 Poll::Pending => break,
                 // This one cannot be; others can.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.sent = 0;
                     done.asks.extend(self.writes.pop_front().map(|ask| (ask, Said::No(failed(error)))));
                 }
                 Poll::Ready(Err(error)) => {
                     self.error = plain(&error);
-                    self.sent = 0;
+                    (self.sent, *broken) = (0, true);
                     let error = failed(error);
                     done.asks.extend(self.writes.drain(..).map(|ask| (ask, Said::No(error.clone()))));
                 }
@@ -507,6 +523,7 @@ impl State {
                 Poll::Pending => return,
                 Poll::Ready(Ok(bytes)) => {
                     *ended |= bytes.is_none();
+                    *broken &= bytes.is_none();
                     self.moved[0] += bytes.as_ref().map_or(0, Bytes::len) as u64;
                     if let (Some(callers), Some(bytes)) = (&mut self.callers, &bytes) {
                         callers.note(bytes);
@@ -515,6 +532,7 @@ impl State {
                 }
                 Poll::Ready(Err(error)) => {
                     self.error = plain(&error);
+                    *broken = true;
                     Said::No(failed(error))
                 }
             };

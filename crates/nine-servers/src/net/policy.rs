@@ -258,6 +258,9 @@ fn again(file: &Path) -> std::result::Result<Vec<Rule>, String> {
     }
 }
 
+/// What a line can be about.
+const NETWORKS: [&str; 4] = ["tcp", "udp", "il", "unix"];
+
 /// A changed file is followed after so long at the latest.
 const LOOKED_AT: Duration = Duration::from_secs(1);
 
@@ -394,6 +397,9 @@ fn rule(words: &[&str]) -> std::result::Result<Rule, String> {
     };
     let (network, places) =
         pattern.split_once('!').ok_or_else(|| format!("`{pattern}` is no NETWORK!ADDRESS!PORTS"))?;
+    if network != "*" && !NETWORKS.contains(&network) {
+        return Err(format!("`{network}` is no network: there are *, {}", NETWORKS.join(", ")));
+    }
     let places = match (network, places) {
         // Whoever forbids everything forbids unix sockets, too; they are allowed by name alone.
         ("*", "*" | "*!*") if !allows => Places::All,
@@ -425,6 +431,11 @@ fn ip(text: &str) -> std::result::Result<Places, String> {
         None => ports.parse().map(|port| Ports(port, port)),
         Some((from, to)) => from.parse().and_then(|from| to.parse().map(|to| Ports(from, to))),
     };
+    if let Ok(Ports(from, to)) = ports
+        && from > to
+    {
+        return Err(format!("`{text}`: the ports from {from} to {to} are none"));
+    }
     let ports = ports.map_err(|_| format!("`{text}`: ports are a number, FROM-TO, or *"))?;
     Ok(match address.split_once('/') {
         None if address == "*" => Places::Any(ports),
@@ -650,13 +661,16 @@ mod tests {
     fn every_wrong_line_is_told() {
         let said =
             "allow\nallow dial tcp!x!1\npermit dial *\n\nallow call *!*\nallow dial tcp!1.2.3.0/33!1\n\
-                    allow dial tcp!*!a-b\nallow dial unix!run\nallow dial tcp"
+                    allow dial tcp!*!a-b\nallow dial unix!run\nallow dial tcp\n\
+                    allow dial tpc!*!1\nallow dial tcp!*!81-80"
                 .parse::<Policy>()
                 .unwrap_err();
         let lines: Vec<&str> = said.lines().collect();
         let starts =
             ["line 1: write", "line 2: `x`", "line 3: `permit`", "line 5: `call`", "line 6: `1.2.3.0/33`"];
-        assert_eq!(lines.len(), 8, "{said}");
+        assert_eq!(lines.len(), 10, "{said}");
+        assert!(lines[8].starts_with("line 10: `tpc` is no network: there are *, tcp, udp"), "{said}");
+        assert!(lines[9].starts_with("line 11: `*!81-80`"), "{said}");
         for (line, start) in lines.iter().zip(starts) {
             assert!(line.starts_with(start), "{line}");
         }

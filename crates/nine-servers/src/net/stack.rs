@@ -282,9 +282,9 @@ impl Wire for Socket {
         match option {
             Setting::Keepalive(Duration::ZERO) => sockopt::set_socket_keepalive(&*self, false)?,
             Setting::Keepalive(after) => {
-                sockopt::set_socket_keepalive(&*self, true)?;
                 // The kernel counts in seconds.
                 sockopt::set_tcp_keepidle(&*self, after.max(Duration::from_secs(1)))?;
+                sockopt::set_socket_keepalive(&*self, true)?;
             }
             Setting::Ttl(hops) if is_v4 => sockopt::set_ip_ttl(&*self, hops.into())?,
             Setting::Ttl(hops) => sockopt::set_ipv6_unicast_hops(&*self, Some(hops))?,

@@ -20,6 +20,11 @@ use super::super::quote;
 use super::super::stack::{Asks, Later, Network, PATIENCE, Place, Setting};
 use super::{Begun, Conv, Done, Phase, failed};
 
+/// Milliseconds of `keepalive` at most: the kernel has 15 bits for the seconds.
+const KEEPALIVE_MAX: u64 = 32_767_000;
+/// Ports that the kernel chooses until one is found that no line denies.
+const PORTS: usize = 8;
+
 /// What comes of a text.
 pub(super) enum Order {
     Done,
@@ -44,8 +49,9 @@ impl Conv {
             Ok(Order::Begin(begun, says)) => {
                 let mut state = lock(&self.state);
                 if !matches!(state.phase, Phase::Idle) {
+                    let error = state.phase.in_use();
                     drop(state);
-                    return ask.fail(Error::new(Errno::EBUSY, "connection in use"));
+                    return ask.fail(error);
                 }
                 state.phase = Phase::Asking { ask, begun, says };
                 drop(state);
@@ -65,9 +71,9 @@ impl Conv {
             [] => text.split_whitespace().collect(),
             _ => quoted.iter().map(|word| &**word).collect(),
         };
-        let number = |what: &str, text: &str, most: u64| match text.parse::<u64>() {
-            Ok(n) if n <= most => Ok(n),
-            _ => Err(Error::new(Errno::EINVAL, format!("{what}: a number from 0 to {most} is due"))),
+        let number = |what: &str, text: &str, least: u64, most: u64| match text.parse::<u64>() {
+            Ok(n) if (least..=most).contains(&n) => Ok(n),
+            _ => Err(Error::new(Errno::EINVAL, format!("{what}: a number from {least} to {most} is due"))),
         };
         let wrong = |text: &str| Err(Error::new(Errno::EINVAL, text));
         let set = |setting| lock(&self.state).set(setting).map(|()| Order::Done);
@@ -89,7 +95,7 @@ impl Conv {
                 let mut state = lock(&self.state);
                 match state.phase {
                     Phase::Idle => state.bound = Some(from.into()),
-                    _ => return Err(Error::new(Errno::EBUSY, "connection in use")),
+                    ref phase => return Err(phase.in_use()),
                 }
                 Ok(Order::Done)
             }
@@ -113,10 +119,10 @@ impl Conv {
             }
             ["keepalive"] => set(Setting::Keepalive(Duration::from_secs(30))),
             ["keepalive", ms] => {
-                set(Setting::Keepalive(Duration::from_millis(number("keepalive", ms, 86_400_000)?)))
+                set(Setting::Keepalive(Duration::from_millis(number("keepalive", ms, 0, KEEPALIVE_MAX)?)))
             }
-            ["ttl", n] => set(Setting::Ttl(number("ttl", n, 255)? as u8)),
-            ["tos", n] => set(Setting::Tos(number("tos", n, 255)? as u8)),
+            ["ttl", n] => set(Setting::Ttl(number("ttl", n, 1, 255)? as u8)),
+            ["tos", n] => set(Setting::Tos(number("tos", n, 0, 255)? as u8)),
             _ => self.with(|state, _| state.module(text.trim(), &self.protocol.shared, &self.user)),
         }
     }
@@ -185,11 +191,18 @@ async fn reach(
         return network.dial(place, from).await.map(Begun::Call).map_err(failed);
     }
     let free = place.is_free();
-    let announced = network.announce(place).await.map_err(failed)?;
-    // Which port it is is known only now.
-    let real = if free { Place::of(&announced.local()) } else { None };
-    real.map_or(Ok(()), |at| policy.check_chosen(network.name(), &at, who))?;
-    Ok(Begun::Announced(announced))
+    // Those that are denied are held till one is found that is not, so that another is chosen each time.
+    let mut denied = Vec::new();
+    loop {
+        let announced = network.announce(place.clone()).await.map_err(failed)?;
+        // Which port it is is known only now.
+        let real = if free { Place::of(&announced.local()) } else { None };
+        match real.map_or(Ok(()), |at| policy.check_chosen(network.name(), &at, who)) {
+            Ok(()) => return Ok(Begun::Announced(announced)),
+            Err(error) if denied.len() + 1 == PORTS => return Err(error),
+            Err(_) => denied.push(announced),
+        }
+    }
 }
 
 /// The one text that was written.

@@ -38,8 +38,7 @@ struct World {
 }
 
 fn world(main: impl AsyncFnOnce(&World)) {
-    // Names are looked up where more than the loopback may be reached.
-    limited(1000, "allow any *!loopback!*\nallow dial held!10.9.9.9!1".parse().unwrap(), main);
+    limited(1000, Policy::default(), main);
 }
 
 fn limited(most: usize, policy: Policy, main: impl AsyncFnOnce(&World)) {
@@ -143,6 +142,7 @@ impl Clock for Clocked {
 #[derive(Default)]
 struct Held {
     dialled: AtomicUsize,
+    announced: AtomicUsize,
     dropped: Arc<AtomicUsize>,
     /// The other ends of calls that were made.
     others: Arc<Mutex<Vec<Pipe>>>,
@@ -194,7 +194,14 @@ impl Network for Held {
         {
             return Box::pin(ready(Err(short(at))));
         }
-        Box::pin(ready(Ok(Box::new(Calls(self.calls.clone())) as _)))
+        // The ports that it chooses are 1001 and those that follow.
+        let local = match at {
+            Place::Ip(at) if at.port() == 0 => {
+                format!("{}!{}", at.ip(), 1001 + self.announced.fetch_add(1, Ordering::Relaxed))
+            }
+            _ => "here!7".into(),
+        };
+        Box::pin(ready(Ok(Box::new(Calls { calls: self.calls.clone(), local }) as _)))
     }
 }
 
@@ -212,15 +219,18 @@ impl Drop for Going {
     }
 }
 
-struct Calls(Arc<Mutex<Vec<Pipe>>>);
+struct Calls {
+    calls: Arc<Mutex<Vec<Pipe>>>,
+    local: String,
+}
 
 impl Announced for Calls {
     fn local(&self) -> String {
-        "here!7".into()
+        self.local.clone()
     }
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Call>> {
-        match self.0.lock().unwrap().pop() {
+        match self.calls.lock().unwrap().pop() {
             Some(near) => Poll::Ready(Ok(call(near))),
             None => {
                 cx.waker().wake_by_ref();

@@ -18,6 +18,12 @@ fn unix_sockets_are_called_by_their_paths() {
         a.write(0, b"hi").await.unwrap();
         assert_eq!(b.read(0, 9).await.unwrap(), "hi");
         assert_eq!(errno(say(&call.ctl, "tos 3").await), Errno::EOPNOTSUPP);
+        // No address of this end is chosen there.
+        let other = world.root_in(Dialect::U).await;
+        let (ctl, _) = made(&other, "unix").await;
+        let error = say(&ctl, &format!("connect {} 5000", path.display())).await.unwrap_err();
+        assert!(error.to_string().contains("the local address cannot be chosen"), "{error}");
+        drop((ctl, other));
         drop(served);
         until(|| !path.exists()).await;
     });

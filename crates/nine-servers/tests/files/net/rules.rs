@@ -207,6 +207,23 @@ fn an_announcement_on_every_address_is_one_on_each() {
 }
 
 #[test]
+fn eight_ports_are_tried_of_those_that_the_kernel_chooses() {
+    for (denied, local) in [("1001-1007", Some("127.0.0.1!1008\n")), ("1001-1008", None)] {
+        let policy = format!("deny announce *!*!{denied}\nallow any *!loopback!*").parse().unwrap();
+        limited(100, policy, async |world| {
+            let root = world.root().await;
+            let (ctl, dir) = made(&root, "held").await;
+            let said = say(&ctl, "announce 127.0.0.1:0").await;
+            assert_eq!(world.held.announced.load(Ordering::Relaxed), 8);
+            match local {
+                Some(local) => assert_eq!((said.is_ok(), &*shown(&dir, "local").await), (true, local)),
+                None => assert_eq!(errno(said), Errno::EACCES),
+            }
+        });
+    }
+}
+
+#[test]
 fn a_port_that_the_kernel_chooses_is_judged_too_and_there_is_no_every_port() {
     let policy = "deny announce tcp!*!1-65535\nallow any *!loopback!*".parse().unwrap();
     limited(100, policy, async |world| {
