@@ -7,6 +7,7 @@ use std::fmt;
 use std::future::{Future, poll_fn, ready};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -234,8 +235,19 @@ impl Network for Unix {
         }
     }
 
-    fn dial(&self, to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
-        dial(to, from)
+    fn dial(&self, to: Place, _: Option<Place>) -> Later<io::Result<Call>> {
+        Box::pin(async move {
+            let Place::Path(path) = &to else { return Err(io::ErrorKind::InvalidInput.into()) };
+            let at = SocketAddrUnix::new(path)?;
+            let socket = match aside(move || dial_path(&at)).await {
+                // There is something: its queue of calls is full, and is waited for.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    Socket::connect(&addr(&to), PATIENCE).await?
+                }
+                fd => Socket::from_parts(fd?, Peer { addr: format!("unix!{to}"), proof: Proof::None })?,
+            };
+            Ok(Call { remote: to.to_string(), ..call(socket)? })
+        })
     }
 
     fn announce(&self, at: Place) -> Later<io::Result<Box<dyn Announced>>> {
@@ -330,6 +342,14 @@ fn dial(to: Place, from: Option<Place>) -> Later<io::Result<Call>> {
         };
         Ok(Call { remote: to.to_string(), ..call(socket)? })
     })
+}
+
+/// A call to a unix socket: the kernel follows its path once more, which may take its time.
+fn dial_path(at: &SocketAddrUnix) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&fd, at)?;
+    Ok(fd)
 }
 
 /// A TCP connection from an address of this end. One that has ended there a moment ago is in nobody's way.
