@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Stdio;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::Server;
 use nine_io::client::{Options, blocking};
@@ -133,16 +133,27 @@ fn a_changed_policy_is_followed_and_a_wrong_one_is_not() {
     let ctl = root.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
     let is_asked = || {
         let error = ctl.write(0, format!("connect 127.0.0.1!{closed}").as_bytes()).unwrap_err();
-        error.errno() != Errno::EACCES
+        match error.errno() {
+            Errno::EACCES => false,
+            Errno::ECONNREFUSED => true,
+            _ => panic!("{error}"),
+        }
+    };
+    let until = |is_so: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < LIMIT, "it has not come");
+        }
     };
     assert!(!is_asked());
     let policy = server.dir.path().join("policy");
     std::fs::write(&policy, "allow dial *!loopback!*\n").unwrap();
-    while !is_asked() {}
+    until(&is_asked);
     std::fs::write(&policy, "allow nobody\n").unwrap();
-    while !server.log().contains("the policy stays as it was: line 1: write allow|deny") {
+    until(&|| {
         assert!(is_asked());
-    }
+        server.log().contains("the policy stays as it was: line 1: write allow|deny")
+    });
     assert!(is_asked());
 }
 
@@ -178,10 +189,11 @@ fn files_are_served_and_reached_by_il() {
 
 #[test]
 #[ignore = "half a minute"]
-fn ten_thousand_conversations_are_open_at_once() {
-    const ALL: usize = 10_000;
+fn thousands_of_conversations_are_open_at_once() {
+    const ALL: usize = 7_000;
     let limit = nine_net::rt::raise_nofile().unwrap();
-    assert!(limit > ALL as u64 + 100, "this test wants {ALL} descriptors, and may have {limit}");
+    // Conversations have three quarters of them, and one user half of that.
+    assert!(limit / 8 * 3 >= ALL as u64, "this test wants {ALL} conversations, of {limit} descriptors");
     let server = serve("mount net: /net\n", "1");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("tcp!127.0.0.1!{}", listener.local_addr().unwrap().port());
@@ -205,7 +217,7 @@ fn ten_thousand_conversations_are_open_at_once() {
             calls.push(net.dial(&to).await.unwrap());
         }
         let stats = root.open("net/tcp/stats", OpenFlags::READ).await.unwrap().read(0, 100).await.unwrap();
-        assert!(stats.starts_with(b"conversations 10000 of 20000\n"), "{stats:?}");
+        assert!(stats.starts_with(b"conversations 7000 of 20000\n"), "{stats:?}");
         let mut numbers = Vec::new();
         for call in &calls {
             let number = call.data.read(0, 100).await.unwrap();
