@@ -11,8 +11,9 @@
 //! allow dial     'unix!/run/my app/s'     # quoted as in a ctl
 //! ```
 //! The first line that fits decides; where none does the answer is no. Without a file `any *!loopback!*` is allowed,
-//! and nothing else: no unix sockets, and no names but `localhost` are looked up. Paths are judged where they really
-//! lead. A user is a name of this machine or a number: of who comes with a number that counts, not the name beside it.
+//! and nothing else: no unix sockets, and no names but `localhost` are looked up. Paths are judged as they are written
+//! and where they really lead. A user is a name of this machine or a number: of who comes with a number that counts,
+//! not the name beside it.
 
 use std::fmt;
 use std::fs;
