@@ -189,11 +189,11 @@ fn files_are_served_and_reached_by_il() {
 
 #[test]
 #[ignore = "half a minute"]
-fn thousands_of_conversations_are_open_at_once() {
-    const ALL: usize = 7_000;
+fn ten_thousand_conversations_are_open_at_once() {
+    const ALL: usize = 10_000;
     let limit = nine_net::rt::raise_nofile().unwrap();
-    // Conversations have three quarters of them, and one user half of that.
-    assert!(limit / 8 * 3 >= ALL as u64, "this test wants {ALL} conversations, of {limit} descriptors");
+    // One user may have conversations for half of them.
+    assert!(limit / 2 >= ALL as u64, "this test wants {ALL} conversations, of {limit} descriptors");
     let server = serve("mount net: /net\n", "1");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("tcp!127.0.0.1!{}", listener.local_addr().unwrap().port());

@@ -56,11 +56,13 @@ const TEXT_MAX: usize = 1024;
 /// Bytes that the modules of all conversations of a server may hold, and one user's half of it; beyond none is pushed
 /// (ENOMEM).
 const MODULES_MAX: usize = 256 << 20;
-/// Descriptors of this process that conversations of all networks may have, each being taken for one: three quarters of
-/// what it may open now. The rest is for the doors, for files, and for what still sends when it has been closed.
-fn descriptors() -> usize {
+/// Descriptors of this process that conversations of all networks may have, each being taken for one: three quarters
+/// of what it may open now, of which one user may have two thirds. The rest is for the doors, for files, and for what
+/// still sends when it has been closed.
+fn descriptors() -> Arc<Shares> {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX / 2) / 4 * 3
+    let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX / 2);
+    Shares::of(most / 4 * 3, most / 2)
 }
 
 /// Why a user gets no descriptor for a conversation.
@@ -68,7 +70,7 @@ fn no_descriptor(lack: &Lack) -> Error {
     let text = match lack {
         Lack::Mine(had) => {
             format!(
-                "you have {had} conversations, half of what this server may open files for, and no more may be"
+                "you have {had} conversations, half of the files that this server may open: no more may be"
             )
         }
         Lack::All => "there are conversations for all the files that this server may open for them".into(),
@@ -145,7 +147,7 @@ impl Net {
         let driver = Driver::new(&queue);
         let wall = clock.wall();
         let (modules, lingers) = (Shares::new(MODULES_MAX), Shares::new(LINGERING));
-        let descriptors = Shares::new(descriptors());
+        let descriptors = descriptors();
         let (policy, lingering) = (Watched::new(policy), Mutex::default());
         let shared =
             Arc::new(Shared { policy, pushable, clock, queue, modules, lingers, descriptors, lingering });

@@ -28,6 +28,8 @@ impl User {
 /// What there is of something.
 pub(super) struct Shares {
     most: usize,
+    /// That one user may have.
+    each: usize,
     had: Mutex<Had>,
 }
 
@@ -55,13 +57,18 @@ pub(super) struct Share {
 
 impl Shares {
     pub(super) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, had: Mutex::default() })
+        Self::of(most, most.div_ceil(2))
+    }
+
+    /// Of which one user may have so much.
+    pub(super) fn of(most: usize, each: usize) -> Arc<Self> {
+        Arc::new(Self { most, each, had: Mutex::default() })
     }
 
     pub(super) fn take(self: &Arc<Self>, user: &User, n: usize) -> Result<Share, Lack> {
         let mut had = lock(&self.had);
         let mine = had.each.get(user).copied().unwrap_or_default();
-        if mine + n > self.most.div_ceil(2) {
+        if mine + n > self.each {
             return Err(Lack::Mine(mine));
         }
         if had.all + n > self.most {
@@ -120,7 +127,8 @@ mod tests {
     #[test]
     fn one_user_has_half_at_most_and_all_have_all() {
         let shares = Shares::new(10);
-        let users = ["a", "b", "c"].map(|name| User::of(&who(name, None)));
+        let proven = |uid| Who { proof: Proof::Unix { uid, gid: 7 }, ..who("", Some(uid)) };
+        let users = [1, 2, 3].map(|uid| User::of(&proven(uid)));
         let five = shares.take(&users[0], 5).ok().unwrap();
         assert_eq!(shares.take(&users[0], 1).err(), Some(Lack::Mine(5)));
         let _four = shares.take(&users[1], 4).ok().unwrap();
