@@ -58,6 +58,7 @@ fn machine(how: u8, mut rest: &[u8]) {
         remote: 2,
         start: START,
         largest: 1000,
+        kept: WINDOW,
         window: WINDOW,
         sums: how & 2 == 0,
         old: how & 4 == 0,
