@@ -455,7 +455,10 @@ impl Ident {
         *place = None;
         let (client, member) = lane.connect(&tree.upstream, outside).await?;
         let begun = outside.now().await;
-        let told = tree.upstream.server.dial.is_told().then(|| self.standing.told(self.read_only));
+        // Where a mount has an aname, that tells of everybody but the owner.
+        let tells = self.standing == Standing::Owner || tree.aname.is_empty();
+        let told = tree.upstream.server.dial.is_told() && tells;
+        let told = told.then(|| self.standing.told(self.read_only));
         let aname = told.as_deref().unwrap_or(&tree.aname);
         let file = client.attach(&self.name, self.uid.unwrap_or(NOUID), aname).await?;
         let took = outside.now().await.saturating_sub(begun).as_micros();
