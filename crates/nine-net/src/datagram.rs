@@ -21,6 +21,9 @@ pub use port::{Announced, Kind, Limits, Line, Port};
 pub use talk::{Listener, Talk, dial};
 pub use udp::{Raw, Udp};
 
+/// Datagrams that are received at once, at most.
+pub(crate) const ROOMS: usize = 4;
+
 /// Room for one datagram that comes.
 pub struct Room<'a> {
     /// Where it goes; what has no room is cut off.

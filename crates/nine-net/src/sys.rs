@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
-use crate::datagram::{Came, Room, wide};
+use crate::datagram::{Came, ROOMS, Room, wide};
 use crate::socket::{AsyncFd, Interest};
 
 /// Registers `socket` with the runtime of this thread, for reading and writing.
@@ -76,13 +76,13 @@ pub(crate) fn set_option(
 struct Beside([u8; 64]);
 
 /// Receives as many datagrams as have come, and as there are rooms, from a socket that does not block: how many.
-pub(crate) fn recv_many<const N: usize>(socket: &Socket, rooms: &mut [Room<'_>]) -> io::Result<usize> {
+pub(crate) fn recv_many(socket: &Socket, rooms: &mut [Room<'_>]) -> io::Result<usize> {
     // SAFETY: a `mmsghdr` is numbers and pointers, for which zeros are values.
-    let mut headers: [libc::mmsghdr; N] = unsafe { mem::zeroed() };
-    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; N];
-    let mut names: [SockAddrStorage; N] = std::array::from_fn(|_| SockAddrStorage::zeroed());
-    let mut besides = [Beside([0; 64]); N];
-    let count = rooms.len().min(N);
+    let mut headers: [libc::mmsghdr; ROOMS] = unsafe { mem::zeroed() };
+    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; ROOMS];
+    let mut names: [SockAddrStorage; ROOMS] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+    let mut besides = [Beside([0; 64]); ROOMS];
+    let count = rooms.len().min(ROOMS);
     for at in 0..count {
         let bytes = &mut *rooms[at].bytes;
         parts[at] = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nine_net::Env;
-use nine_net::datagram::{Kind, Limits, Line, Port};
+use nine_net::datagram::{Announced, Kind, Limits, Line, Port};
 use nine_net::il::{Header, Kind as Packet};
 use nine_sim::{Datagrams, Rng, SimEnv, Weather, World, seeds};
 use nine_stream::Block;
@@ -53,6 +53,30 @@ async fn judge(seed: u64, line: &Line, salt: u32) -> (u32, bool) {
             }
             Err(_) => return (seen, false),
         }
+    }
+}
+
+/// A conversation between two ports, and what keeps them.
+struct Pair {
+    ports: [Port; 2],
+    _announced: Announced,
+    here: Line,
+    there: Line,
+}
+
+impl Pair {
+    async fn new(env: &SimEnv, net: &Datagrams) -> Self {
+        let ports = [1, 2].map(|n| port(env, net, n, Limits::default()));
+        Self::between(ports).await
+    }
+
+    async fn between(ports: [Port; 2]) -> Self {
+        let announced = ports[1].announce(PORT).expect("free");
+        let here = ports[0].dial(at(2), PORT).await.expect("answered");
+        here.stream.write(b"hello").await.expect("written");
+        let there = announced.accept().await.expect("a call");
+        assert!(matches!(there.stream.read(&mut [0; 8]).await, Ok(5)));
+        Self { ports, _announced: announced, here, there }
     }
 }
 
@@ -291,15 +315,10 @@ fn where_nothing_comes_through_any_more_both_ends_are_told_in_time() {
     let env = world.env();
     let net = Datagrams::new(&world, Weather::default());
     world.run(async move {
-        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
-        let announced = b.announce(PORT).expect("free");
-        let here = a.dial(at(2), PORT).await.expect("answered");
-        here.stream.write(b"hello").await.expect("written");
-        let there = announced.accept().await.expect("a call");
+        let Pair { ports: [a, _b], here, there, .. } = &Pair::new(&env, &net).await;
         let mut buf = [0; 8];
-        assert!(matches!(there.stream.read(&mut buf).await, Ok(5)));
         net.change(|weather| weather.lost = 1);
-        for line in [&here, &there] {
+        for line in [here, there] {
             let why = line.stream.read(&mut buf).await.expect_err("it is over");
             assert_eq!(why.to_string(), "il: the peer does not answer");
         }
@@ -367,12 +386,8 @@ fn a_link_that_goes_ends_every_line_for_an_error() {
     let net = Datagrams::new(&world, Weather::default());
     world.run(async move {
         let ((a, gone), b) = (port_that_goes(&env, &net, 1), port(&env, &net, 2, Limits::default()));
-        let announced = b.announce(PORT).expect("free");
-        let here = a.dial(at(2), PORT).await.expect("answered");
-        here.stream.write(b"hello").await.expect("written");
-        let there = announced.accept().await.expect("a call");
+        let Pair { ports: [a, _b], here, there, .. } = &Pair::between([a, b]).await;
         let mut buf = [0; 8];
-        assert!(matches!(there.stream.read(&mut buf).await, Ok(5)));
         gone.set(true);
         there.stream.write(b"wakes").await.expect("written");
         let why = here.stream.read(&mut buf).await.expect_err("no good end");
@@ -388,14 +403,11 @@ fn what_came_before_the_end_is_read_after_it_however_late() {
         let env = world.env();
         let net = Datagrams::new(&world, Weather::default());
         world.run(async move {
-            let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
-            let announced = b.announce(PORT).expect("free");
-            let here = a.dial(at(2), PORT).await.expect("answered");
+            let Pair { ports: _ports, _announced, here, there } = Pair::new(&env, &net).await;
             // More than a queue has, less than the window.
             for n in 0..1000 {
                 send(&here, n, 3).await.expect("sent");
             }
-            let there = announced.accept().await.expect("a call");
             env.sleep_until(env.now() + Duration::from_secs(5)).await;
             if dies {
                 net.change(|weather| weather.lost = 1);
@@ -431,12 +443,7 @@ fn who_has_finished_and_reads_slowly_gets_all_that_came() {
     let env = world.env();
     let net = Datagrams::new(&world, Weather::default());
     world.run(async move {
-        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
-        let announced = b.announce(PORT).expect("free");
-        let here = a.dial(at(2), PORT).await.expect("answered");
-        send(&here, 0, 3).await.expect("sent");
-        let there = announced.accept().await.expect("a call");
-        assert!(matches!(there.stream.read(&mut [0; 2000]).await, Ok(4)));
+        let Pair { ports: _ports, _announced, here, there } = Pair::new(&env, &net).await;
         let task = env.clone();
         env.spawn(Box::pin(async move {
             for n in 0..1000 {
@@ -457,13 +464,11 @@ fn what_came_before_a_fault_is_read_though_somebody_writes() {
     let env = world.env();
     let net = Datagrams::new(&world, Weather::default());
     world.run(async move {
-        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
-        let announced = b.announce(PORT).expect("free");
-        let here = Rc::new(a.dial(at(2), PORT).await.expect("answered"));
+        let Pair { ports: _ports, _announced, here, there } = Pair::new(&env, &net).await;
         for n in 0..1000 {
             send(&here, n, 3).await.expect("sent");
         }
-        let there = Rc::new(announced.accept().await.expect("a call"));
+        let there = Rc::new(there);
         env.sleep_until(env.now() + Duration::from_secs(5)).await;
         net.change(|weather| weather.lost = 1);
         let writer = there.clone();
@@ -479,12 +484,7 @@ fn what_is_sent_after_a_quiet_time_and_lost_is_sent_again_at_once() {
     let env = world.env();
     let net = Datagrams::new(&world, Weather::default());
     world.run(async move {
-        let (a, b) = (port(&env, &net, 1, Limits::default()), port(&env, &net, 2, Limits::default()));
-        let announced = b.announce(PORT).expect("free");
-        let here = a.dial(at(2), PORT).await.expect("answered");
-        send(&here, 0, 3).await.expect("sent");
-        let there = announced.accept().await.expect("a call");
-        assert!(matches!(there.stream.read(&mut [0; 2000]).await, Ok(4)));
+        let Pair { ports: _ports, _announced, here, there } = Pair::new(&env, &net).await;
         env.sleep_until(env.now() + Duration::from_secs(3)).await;
         net.change(|weather| weather.lost = 1);
         send(&here, 1, 3).await.expect("sent");

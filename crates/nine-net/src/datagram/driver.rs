@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use nine_stream::{Block, Chain, Device, Pool, Reading};
+use nine_stream::{Block, Chain, Device, Fault, Pool, Reading};
 
-use super::port::{GONE, Key, Kind, Line, Made, Opening, Shared, gone_for_good};
-use super::{Came, Link, Room, canonical, wide};
+use super::port::{GONE, Key, Kind, Line, Made, Opening, Shared};
+use super::{Came, Link, ROOMS, Room, canonical, wide};
 use crate::env::Timer;
 use crate::il::{Header, Il, Kind as Packet, State};
 use crate::lock::{Mutex, lock};
@@ -26,8 +26,6 @@ use crate::lock::{Mutex, lock};
 const TURN: usize = 64;
 /// Datagrams of one line before others have their turn.
 const BATCH: usize = 8;
-/// Datagrams that are received at once.
-const ROOMS: usize = 4;
 /// Room for a datagram.
 const LARGEST: usize = 64 << 10;
 /// What is smaller is copied out of the room it came to.
@@ -84,6 +82,7 @@ struct Ended {
 
 impl Ended {
     fn enter(&mut self, now: Duration, key: Key) {
+        let key = anywhere(key);
         let is_old = |at: Duration| at + ENDED_FOR < now;
         while let Some((at, old)) = self.order.front().copied()
             && (is_old(at) || self.order.len() >= ENDED)
@@ -98,8 +97,8 @@ impl Ended {
     }
 
     /// Whether a close is to be answered.
-    fn answers(&mut self, now: Duration, key: &Key) -> bool {
-        match self.left.get_mut(key) {
+    fn answers(&mut self, now: Duration, key: Key) -> bool {
+        match self.left.get_mut(&anywhere(key)) {
             Some((at, left)) if *left > 0 && *at + ENDED_FOR >= now => {
                 *left -= 1;
                 true
@@ -107,6 +106,11 @@ impl Ended {
             _ => false,
         }
     }
+}
+
+/// As who has called knows it, whichever of its addresses the answer came to.
+fn anywhere(key: Key) -> Key {
+    Key { here: None, ..key }
 }
 
 /// The address of this end that a conversation is with, where there are several.
@@ -270,7 +274,7 @@ impl<L: Link> Driver<L> {
                             self.comes(block, Came { from: canonical(came.from), ..came });
                         }
                     }
-                    // Who has one datagram at a time has one room.
+                    // Who has one datagram at a time has two rooms: the empty one says that there are no more.
                     if n == count && count < ROOMS {
                         self.rooms.extend(self.pool.try_alloc(LARGEST));
                     }
@@ -339,7 +343,7 @@ impl<L: Link> Driver<L> {
 
     /// Whose it is: a line's that was called at this address, or one's that has called.
     fn known(&self, key: Key) -> Option<u64> {
-        self.ids.get(&key).or_else(|| self.ids.get(&Key { here: None, ..key })).copied()
+        self.ids.get(&key).or_else(|| self.ids.get(&anywhere(key))).copied()
     }
 
     fn il_comes(&mut self, mut block: Block, came: Came) {
@@ -380,7 +384,7 @@ impl<L: Link> Driver<L> {
                 self.half_order.push_back(half);
                 self.half_goes_on(half, il, now);
             }
-        } else if header.kind != Packet::Close || self.ended.answers(now, &key) {
+        } else if header.kind != Packet::Close || self.ended.answers(now, key) {
             let nothing = header.reject();
             self.send_soon(nothing.packet(None, !self.link.has_sums()), came.from, came.here);
         }
@@ -637,7 +641,7 @@ impl<L> Drop for Driver<L> {
                     lock(&il).fail(GONE);
                     device.tick();
                 }
-                None => device.hangup(Some(gone_for_good())),
+                None => device.hangup(Some(Fault::new(GONE))),
             }
             let waker = opening.and_then(|opening| lock(&opening).take());
             waker.into_iter().for_each(Waker::wake);
@@ -655,4 +659,31 @@ fn addressed(chain: &mut Chain) -> Option<(SocketAddr, IpAddr, Chain)> {
     let to = canonical(SocketAddr::new(ip.into(), port));
     let from = Ipv6Addr::from(*header[16..].first_chunk::<16>()?);
     Some((to, IpAddr::V6(from).to_canonical(), Block::from(bytes[HEADERS..].to_vec()).into()))
+}
+
+#[cfg(all(test, not(nine_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_close_is_answered_some_times_by_whatever_address_it_came() {
+        let (mut ended, second) = (Ended::default(), Duration::from_secs(1));
+        let key = |remote, here| Key { addr: ([10, 0, 0, 1], 7).into(), remote, local: 5000, here };
+        let here = Some(IpAddr::from([10, 0, 0, 2]));
+        ended.enter(second, key(1, None));
+        assert!(!ended.answers(second, key(2, here)));
+        for _ in 0..ENDED_ANSWERS {
+            assert!(ended.answers(30 * second, key(1, here)));
+        }
+        assert!(!ended.answers(30 * second, key(1, here)));
+        // Once more under the same numbers, and long ago.
+        ended.enter(20 * second, key(1, None));
+        ended.enter(40 * second, key(3, here));
+        assert!(ended.answers(50 * second, key(1, here)) && ended.answers(50 * second, key(3, None)));
+        assert!(!ended.answers(51 * second, key(1, here)));
+        for n in 0..ENDED as u16 {
+            ended.enter(60 * second, key(n, None));
+        }
+        assert_eq!((ended.left.len(), ended.order.len()), (ENDED, ENDED));
+    }
 }

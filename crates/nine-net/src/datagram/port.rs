@@ -327,7 +327,7 @@ impl Port {
         if table.over {
             drop(table);
             // Its driver has gone meanwhile.
-            return made.device.hangup(Some(gone_for_good()));
+            return made.device.hangup(Some(Fault::new(GONE)));
         }
         table.made.push(made);
         drop(table);
@@ -336,10 +336,6 @@ impl Port {
 }
 
 /// What a line ends with whose link has gone.
-pub(super) fn gone_for_good() -> Fault {
-    Fault::new(GONE)
-}
-
 pub(super) const GONE: &str = "the link has gone";
 
 fn gone() -> io::Error {

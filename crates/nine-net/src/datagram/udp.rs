@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Link, Room, wide};
+use super::{Link, ROOMS, Room, wide};
 use crate::socket::{AsyncFd, Interest};
 use crate::sys;
 
@@ -17,8 +17,6 @@ const BUFFER: usize = 4 << 20;
 const IL: i32 = 40;
 /// Bytes of the smallest packet that every way takes.
 const SAFE: usize = 1280;
-/// Datagrams of one system call.
-const MANY: usize = 4;
 /// After so many that went at once, nobody waits for the room to send any more.
 const CALM: u32 = 64;
 
@@ -38,9 +36,9 @@ impl Fd {
     fn poll_recv(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
-            match sys::recv_many::<MANY>(guard.get_inner(), rooms) {
+            match sys::recv_many(guard.get_inner(), rooms) {
                 Ok(n) => {
-                    if n < rooms.len().min(MANY) {
+                    if n < rooms.len().min(ROOMS) {
                         // There were no more; behind a fault in the middle there may be some, until the next comes.
                         guard.clear_ready();
                     }
