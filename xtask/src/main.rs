@@ -35,7 +35,7 @@ Usage: cargo xtask VERB
   tidy                      arrows between crates, places of tokio and unsafe, text, names, licences
   fuzz-smoke [ITERATIONS]   every fuzz target for a fixed number of inputs (default 500000 each)
   sim [--seed N] [--count N]
-                            simulated worlds: one by its seed, or COUNT of them
+                            simulated worlds: one by its seed, or COUNT small ones a test (of large ones fewer)
   guest [--timeout S] [--share DIR] [--qemu WORD].. -- COMMAND..
                             a command in a virtual machine with Debian's kernel and this host's files
   v9fs [--all] [PART]       the Linux kernel's 9P client at work on our servers, in such a machine
@@ -110,7 +110,7 @@ fn clients(
 }
 
 fn sim(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {
-    let mut tests = cargo(&["test", "--package", "nine-sim"]);
+    let mut tests = cargo(&["test", "--profile", "worlds", "--package", "nine-sim"]);
     tests.envs(env.iter().map(|(name, value)| (name, value)));
     steps.run("simulation", &mut tests)
 }

@@ -20,13 +20,16 @@ use crate::rng::Rng;
 /// Steps after which a world counts as caught in a loop.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// The seeds a test shall try: `NINE_SEED` alone if it is set, else `count` of them from 0 (`NINE_SEEDS` overrides how
-/// many).
+/// Worlds that a test tries whose worlds are small: the others try fewer, as theirs take longer.
+const SMALL: u64 = 40;
+
+/// The seeds a test shall try: `NINE_SEED` alone if it is set, else `count` of them from 0. `NINE_SEEDS` is how many a
+/// test of small worlds tries, and the others in proportion to their `count`.
 pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     match number("NINE_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("NINE_SEEDS").unwrap_or(count),
+        None => 0..number("NINE_SEEDS").map_or(count, |most| (most * count).div_ceil(SMALL).min(most)),
     }
 }
 
