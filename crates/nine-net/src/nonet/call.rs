@@ -1,11 +1,14 @@
 //! A call that is up: a stream of messages, and a transport of bytes.
 
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use nine_stream::Stream;
 
+use super::machine::Nonet;
 use crate::ether::Mac;
+use crate::lock::{Mutex, lock};
 use crate::messages::Messages;
 use crate::transport::{Peer, Proof, Transport};
 
@@ -15,8 +18,10 @@ const WRITE: usize = 64 << 10;
 
 /// One end of a call. Its [`Stream`] has messages, with their borders, of at most
 /// [`MESSAGE_MAX`](super::MESSAGE_MAX) bytes: longer ones are cut. As a [`Transport`] it carries bytes. Dropped, it
-/// hangs up when all that was written is acknowledged.
+/// hangs up when all that was written is acknowledged, or after a minute.
 pub struct Call {
+    // Dropped before the stream: the machine is told that the process has gone before it is closed.
+    _left: Left,
     stream: Stream,
     messages: Messages,
     peer: Peer,
@@ -24,11 +29,26 @@ pub struct Call {
     user: String,
 }
 
+/// With it the process goes.
+struct Left(Arc<Mutex<Nonet>>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        lock(&self.0).orphan();
+    }
+}
+
 impl Call {
-    pub(super) fn new(stream: Stream, address: Mac, service: &str, user: &str) -> Self {
+    pub(super) fn new(
+        stream: Stream,
+        call: Arc<Mutex<Nonet>>,
+        address: Mac,
+        service: &str,
+        user: &str,
+    ) -> Self {
         let peer = Peer { addr: format!("nonet!{address}!{service}"), proof: Proof::None };
         let messages = Messages::of(&stream);
-        Self { stream, messages, peer, address, user: user.into() }
+        Self { _left: Left(call), stream, messages, peer, address, user: user.into() }
     }
 
     /// Its messages.

@@ -45,6 +45,8 @@ const TRIES: u32 = 100;
 pub(super) const PATIENCE: Duration = RESEND_MAX.saturating_mul(TRIES);
 /// After so long a silence the other end is asked whether it is there.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
+/// For what a process that has gone left behind.
+const ORPHAN: Duration = Duration::from_secs(60);
 /// How often a hang-up is said.
 const HANGUPS: u32 = 10;
 const SILENT: &str = "the other end says nothing any more";
@@ -112,8 +114,10 @@ pub struct Nonet {
     expected: u64,
     /// Messages in order.
     ready: VecDeque<Block>,
-    /// Nobody wants them.
+    /// Nobody wants them, for the process has gone.
     deaf: bool,
+    /// When that is over, too.
+    orphaned: Option<Duration>,
     /// Bytes of these, and of all that has come, with overheads.
     waiting: usize,
     held: usize,
@@ -202,6 +206,7 @@ impl Nonet {
             expected,
             ready: VecDeque::new(),
             deaf: false,
+            orphaned: None,
             waiting: 0,
             held: 0,
             acks: VecDeque::new(),
@@ -251,8 +256,9 @@ impl Nonet {
         self.ready.push_front(message);
     }
 
-    /// Nobody takes messages any more: those that come are acknowledged and forgotten.
-    pub fn ignore(&mut self) {
+    /// The process has gone: what comes is acknowledged and forgotten, and what was sent arrives, if the other end takes
+    /// it within a minute.
+    pub fn orphan(&mut self) {
         self.deaf = true;
         while self.poll_message().is_some() {}
     }
@@ -578,7 +584,7 @@ impl Nonet {
         let first = self.out.front().is_some_and(|out| out.sent.is_some());
         let is_due =
             first && self.again.is_none() || self.is_hanging_up() && self.hangups > 0 || self.is_idle();
-        acks.into_iter().chain(is_due.then_some(self.due)).min()
+        acks.into_iter().chain(is_due.then_some(self.due)).chain(self.orphaned).min()
     }
 
     /// Everything was said, and the other end is to know.
@@ -593,6 +599,9 @@ impl Nonet {
 
     /// What is to be asked after, sent again, or given up.
     fn check_time(&mut self, now: Duration) {
+        if self.deaf && now >= *self.orphaned.get_or_insert(now + ORPHAN) {
+            return self.end(Err(Fault::new("the other end has not taken what was sent")));
+        }
         if self.is_idle() && self.tries >= TRIES && self.due <= now {
             return self.end(Err(Fault::new(SILENT)));
         }

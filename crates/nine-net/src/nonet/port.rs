@@ -231,7 +231,7 @@ impl Port {
         poll_fn(|cx| dialling.poll(cx)).await?;
         // It is there until it is taken.
         let stream = dialling.stream.take().ok_or_else(gone)?;
-        Ok(Call::new(stream, to, service, user))
+        Ok(Call::new(stream, dialling.call.clone(), to, service, user))
     }
 
     /// Takes calls of a service from now on, until the [`Announced`] is dropped.
@@ -376,11 +376,11 @@ impl Announced {
             return Poll::Pending;
         };
         let call = Nonet::answer(shared.medium, key.1 ^ 1, shared.clock.now());
-        let (stream, _) = shared.enter(&mut state, key, call)?;
+        let (stream, call) = shared.enter(&mut state, key, call)?;
         drop(state);
         stream.tick();
         shared.ready.wake(Some(key));
-        Poll::Ready(Ok(Call::new(stream, key.0, &self.service, &user)))
+        Poll::Ready(Ok(Call::new(stream, call, key.0, &self.service, &user)))
     }
 }
 

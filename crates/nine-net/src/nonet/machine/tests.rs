@@ -569,10 +569,32 @@ fn who_is_not_known_is_told_so() {
 }
 
 #[test]
+fn what_a_process_that_has_gone_left_behind_has_a_minute() {
+    let mut pair = Pair::new();
+    pair.reads[1] = false;
+    while pair.ends[0].can_send() {
+        pair.send(0, &bytes(5000));
+        pair.run();
+    }
+    let begun = pair.now;
+    let mut run = |pair: &mut Pair, seconds| {
+        pair.run_until(begun + Duration::from_secs(seconds), |_, packet| vec![packet]);
+    };
+    run(&mut pair, 100);
+    assert!(pair.ends[0].result().is_none(), "who waits for it may wait long");
+    pair.ends[0].orphan();
+    run(&mut pair, 159);
+    assert!(pair.ends[0].result().is_none());
+    run(&mut pair, 200);
+    assert!(matches!(pair.ends[0].result(), Some(Err(why)) if why.to_string().contains("not taken")));
+    assert_eq!(pair.ends[0].deadline(), None);
+}
+
+#[test]
 fn who_ignores_what_comes_still_acknowledges_it() {
     let mut pair = Pair::new();
     pair.reads[1] = false;
-    pair.ends[1].ignore();
+    pair.ends[1].orphan();
     for _ in 0..100 {
         pair.send(0, &bytes(5000));
         pair.run();
