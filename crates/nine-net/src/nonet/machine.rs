@@ -256,8 +256,8 @@ impl Nonet {
         self.ready.push_front(message);
     }
 
-    /// The process has gone: what comes is acknowledged and forgotten, and what was sent arrives, if the other end takes
-    /// it within a minute.
+    /// The process has gone: what comes is acknowledged and forgotten, and what was sent arrives, if the other end
+    /// takes it within a minute.
     pub fn orphan(&mut self) {
         self.deaf = true;
         while self.poll_message().is_some() {}
