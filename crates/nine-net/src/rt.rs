@@ -280,7 +280,7 @@ const BLOCKING_THREADS: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::cell::RefCell;
     use std::rc::Rc;
 
     #[test]
@@ -308,15 +308,19 @@ mod tests {
     #[test]
     fn tasks_need_not_be_send_and_timers_fire_in_order() {
         block_on(async |env| {
-            let seen = Rc::new(Cell::new(0));
-            let (theirs, start) = (seen.clone(), env.now());
-            env.spawn(Box::pin(async move {
-                env.sleep_until(start + Duration::from_millis(1)).await;
-                theirs.set(1);
-            }));
-            env.sleep_until(start + Duration::from_millis(3)).await;
-            assert!(env.now() >= start + Duration::from_millis(3));
-            assert_eq!(seen.get(), 1);
+            let (seen, start) = (Rc::new(RefCell::new(Vec::new())), env.now());
+            for ms in [3, 1] {
+                let (seen, at) = (seen.clone(), start + Duration::from_millis(ms));
+                env.spawn(Box::pin(async move {
+                    env.sleep_until(at).await;
+                    assert!(env.now() >= at);
+                    seen.borrow_mut().push(ms);
+                }));
+            }
+            while seen.borrow().len() < 2 {
+                env.sleep_until(env.now() + Duration::from_millis(1)).await;
+            }
+            assert_eq!(*seen.borrow(), [1, 3]);
         })
         .expect("a runtime");
     }
