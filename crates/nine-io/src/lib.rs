@@ -7,10 +7,12 @@
 
 mod buf;
 pub mod client;
+mod direct;
 pub mod frame9p;
 mod payload;
 pub mod server;
 mod sync;
 pub mod synth;
 
-pub use payload::{Payload, Resident};
+pub use direct::{Called, Direct};
+pub use payload::{Payload, Resident, shrunk};

@@ -1,5 +1,6 @@
 //! File data on its way out: a description, made into bytes only at the edge that needs them.
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -48,6 +49,34 @@ impl Payload {
         }
     }
 
+    /// Lets go of the first `n` bytes.
+    ///
+    /// # Panics
+    /// There are fewer.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.len(), "no more than there are");
+        match self {
+            Self::Bytes(bytes) => drop(bytes.split_to(n)),
+            Self::File { offset, len, .. } => {
+                *offset += n as u64;
+                *len -= n as u32;
+            }
+        }
+    }
+
+    /// The first bytes, at most `most`, in memory: of a file they are read. An error of the kind `UnexpectedEof`: it
+    /// has become shorter than was announced.
+    pub fn read(&self, most: usize) -> io::Result<Bytes> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.slice(..bytes.len().min(most))),
+            Self::File { file, offset, len, .. } => {
+                let mut bytes = vec![0; most.min(*len as usize)];
+                read_exact(file, *offset, &mut bytes)?;
+                Ok(bytes.into())
+            }
+        }
+    }
+
     /// Whether it stands for no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -58,6 +87,28 @@ impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Bytes(bytes.into())
     }
+}
+
+/// Reads what has been announced: all of it or an error, and never anything in its place.
+pub(crate) fn read_exact(file: &OwnedFd, mut offset: u64, mut into: &mut [u8]) -> io::Result<()> {
+    while !into.is_empty() {
+        match rustix::io::pread(file, &mut *into, offset) {
+            Ok(0) => return Err(shrunk()),
+            Ok(n) => {
+                into = &mut into[n..];
+                offset += n as u64;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The file has become shorter than what was announced.
+pub fn shrunk() -> io::Error {
+    let text = "a file became shorter while it was being sent: its length had been announced";
+    io::Error::new(io::ErrorKind::UnexpectedEof, text)
 }
 
 impl nine_proto::session::server::Data for Payload {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use futures_util::lock::Mutex as AsyncMutex;
+use nine_io::Direct;
 use nine_io::client::File;
 use nine_proto::{OpenFlags, Qid};
 
@@ -44,6 +45,8 @@ pub(crate) struct CFid {
     pub(crate) kept: Option<Box<Kept>>,
     /// Its server is read ahead.
     pub(crate) ahead: Option<Arc<Ahead>>,
+    /// The open file itself, if its server is in this process.
+    pub(crate) direct: Option<Arc<dyn Direct>>,
 }
 
 /// The fid of an upstream.

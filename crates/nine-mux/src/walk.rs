@@ -106,7 +106,7 @@ impl Core {
         let qid = Held::new(&self.qids, &root, raw);
         let kept = Kept::of(&root, place);
         let first = Live { root, file, raw };
-        CFid { by: by.clone(), step, crossed, first, qid, open: None, kept, ahead: None }
+        CFid { by: by.clone(), step, crossed, first, qid, open: None, kept, ahead: None, direct: None }
     }
 
     /// Walks; `seen` is told the qid that a client sees of each name walked.

@@ -9,14 +9,14 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use nine_stream::{Block, Chain, DEEPEST, Device, Fault, Make, Modules, Pool, Stream};
 
 use crate::env::{Clock, Timer};
-use crate::transport::{Peer, Transport};
+use crate::transport::{Beside, Peer, Transport};
 
 /// Bytes that are read from the transport at once.
 const READ: usize = 64 << 10;
@@ -71,6 +71,11 @@ impl<T: Transport> Conversation<T> {
     /// Without modules. `modules` are those that may be pushed.
     pub fn new(end: T, modules: Modules, clock: Arc<dyn Clock>) -> Self {
         Self { end, modules, clock, piped: None }
+    }
+
+    /// Whether nothing has been pushed.
+    pub fn is_bare(&self) -> bool {
+        self.piped.is_none()
     }
 
     /// What is below the modules, to be asked or told what has nothing to do with bytes.
@@ -340,6 +345,13 @@ impl<T: Transport> Transport for Conversation<T> {
         }
     }
 
+    fn poll_write_more(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        match self.piped {
+            Some(_) => self.poll_write(cx, bufs),
+            None => self.end.poll_write_more(cx, bufs),
+        }
+    }
+
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(piped) = &mut self.piped {
             loop {
@@ -397,6 +409,10 @@ impl<T: Transport> Transport for Conversation<T> {
 
     fn can_splice(&self) -> bool {
         self.piped.is_none() && self.end.can_splice()
+    }
+
+    fn beside(&self) -> Option<&OnceLock<Beside>> {
+        self.end.beside().filter(|_| self.piped.is_none())
     }
 
     fn poll_splice_in(

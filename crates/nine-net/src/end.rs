@@ -137,6 +137,12 @@ pub(crate) fn send(socket: &Socket, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
     retry(|| socket.send_vectored_with_flags(bufs, libc::MSG_NOSIGNAL))
 }
 
+/// The same where more follows at once.
+pub(crate) fn send_more(socket: &Socket, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+    let bufs = &bufs[..bufs.len().min(IOV_MAX)];
+    retry(|| socket.send_vectored_with_flags(bufs, libc::MSG_NOSIGNAL | libc::MSG_MORE))
+}
+
 pub(crate) fn sendfile(socket: &Socket, file: BorrowedFd<'_>, mut at: u64, len: usize) -> io::Result<usize> {
     retry(|| Ok(rustix::fs::sendfile(socket, file, Some(&mut at), len)?))
 }

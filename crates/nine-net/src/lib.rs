@@ -34,7 +34,7 @@ pub use pipe::{Pipe, pipe};
 pub use poll::{PollSocket, Reactor, Sleep};
 pub use socket::{Listener, Socket};
 pub use tls::{ClientAuth, ClientTls, ServerTls, Tls, TlsFiles, Trust, fingerprint};
-pub use transport::{Peer, Proof, Transport};
+pub use transport::{Beside, Peer, Proof, Transport};
 #[cfg(not(nine_loom))]
 pub use wait::wait;
 

@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, lock};
-use crate::transport::{Peer, Transport};
+use crate::transport::{Beside, Peer, Transport};
 
 /// Bytes on their way in one direction.
 pub const ROOM: usize = 256 * 1024;
@@ -17,6 +17,7 @@ pub const ROOM: usize = 256 * 1024;
 /// One end. Dropping it closes both directions.
 pub struct Pipe {
     ways: Arc<[Mutex<Way>; 2]>,
+    beside: Arc<OnceLock<Beside>>,
     /// Which of the ways is read here; the other one is written.
     side: usize,
     peer: Peer,
@@ -35,7 +36,9 @@ struct Way {
 /// Two ends, and what each knows of the other.
 pub fn pipe(first_sees: Peer, second_sees: Peer) -> (Pipe, Pipe) {
     let ways = Arc::new([Mutex::new(Way::default()), Mutex::new(Way::default())]);
-    (Pipe { ways: ways.clone(), side: 0, peer: first_sees }, Pipe { ways, side: 1, peer: second_sees })
+    let beside = Arc::new(OnceLock::new());
+    let first = Pipe { ways: ways.clone(), beside: beside.clone(), side: 0, peer: first_sees };
+    (first, Pipe { ways, beside, side: 1, peer: second_sees })
 }
 
 impl Way {
@@ -110,6 +113,10 @@ impl Transport for Pipe {
         }
         way.watcher = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    fn beside(&self) -> Option<&OnceLock<Beside>> {
+        Some(&self.beside)
     }
 
     fn peer(&self) -> &Peer {

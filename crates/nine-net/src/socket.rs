@@ -101,6 +101,16 @@ impl Transport for Socket {
         }
     }
 
+    fn poll_write_more(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_write_ready(cx))?;
+            match end::send_more(guard.get_inner(), bufs) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
     fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(end::close(self.fd.get_ref()))
     }

@@ -4,11 +4,16 @@
 //! Always holds: a transport is driven by one task at a time; `Pending` has arranged for the task of the most
 //! recent `cx` to be woken; no method blocks.
 
+use std::any::Any;
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use nine_stream::Fault;
+
+/// What two ends in one process have beside the bytes between them.
+pub type Beside = Arc<dyn Any + Send + Sync>;
 
 /// A reliable, ordered, two-way byte pipe.
 ///
@@ -20,6 +25,12 @@ pub trait Transport: Send + Unpin + 'static {
 
     /// Writes some of the bytes, in order, and says how many were taken (never 0 for a non-empty list).
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
+
+    /// The same, and says that more is written at once: a socket may keep what does not fill a segment until then, for
+    /// at most 200 ms.
+    fn poll_write_more(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.poll_write(cx, bufs)
+    }
 
     /// Pushes out what the transport itself holds back (TLS records). Sockets hold nothing back.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -108,6 +119,12 @@ pub trait Transport: Send + Unpin + 'static {
         String::new()
     }
 
+    /// If the other end is in this process: a place that both see, for what they can do without bytes. Who finds it
+    /// empty may fill it, once.
+    fn beside(&self) -> Option<&OnceLock<Beside>> {
+        None
+    }
+
     /// Who is at the other end.
     fn peer(&self) -> &Peer;
 }
@@ -119,6 +136,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         (**self).poll_write(cx, bufs)
+    }
+
+    fn poll_write_more(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        (**self).poll_write_more(cx, bufs)
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -183,6 +204,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn status(&self) -> String {
         (**self).status()
+    }
+
+    fn beside(&self) -> Option<&OnceLock<Beside>> {
+        (**self).beside()
     }
 
     fn peer(&self) -> &Peer {

@@ -1,6 +1,7 @@
 //! A file of the server: one fid, and what is known about it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use super::answer::Answer;
 use super::call::Call;
 use super::error::{Error, Result};
 use super::{Client, text};
+use crate::direct::Direct;
 
 /// A file of the server, or a directory. Dropping it clunks its fid in the background; [`File::close`] does it and
 /// says how that went.
@@ -25,11 +27,13 @@ pub struct File {
     open: Option<(OpenFlags, u32)>,
     /// The fid is another's to clunk.
     gone: AtomicBool,
+    /// The open file itself, if its server is in this process.
+    direct: Option<Arc<dyn Direct>>,
 }
 
 impl File {
     pub(crate) fn new(client: &Client, fid: Fid, qid: Qid) -> Self {
-        Self { client: client.clone(), fid, qid, open: None, gone: AtomicBool::new(false) }
+        Self { client: client.clone(), fid, qid, open: None, gone: AtomicBool::new(false), direct: None }
     }
 
     /// The session it belongs to.
@@ -222,6 +226,11 @@ impl File {
         let Answer::Open { qid, iounit } = answer else { answer.never() };
         self.qid = qid;
         self.open = Some((flags, iounit));
+        self.direct = self.client.direct(self.fid);
+    }
+
+    pub(crate) fn direct(&self) -> Option<&Arc<dyn Direct>> {
+        self.direct.as_ref()
     }
 
     pub(crate) fn becomes(&mut self, qid: Qid) {

@@ -462,13 +462,13 @@ fn data(answer: Answer) -> Result<Bytes> {
     }
 }
 
-fn wrote(answer: Answer) -> Result<u32> {
+pub(super) fn wrote(answer: Answer) -> Result<u32> {
     match answer {
         Answer::Wrote(n) => Ok(n),
         other => other.never(),
     }
 }
 
-fn takes_nothing() -> Error {
+pub(super) fn takes_nothing() -> Error {
     nine_proto::Error::new(Errno::EIO, "the server takes no more bytes").into()
 }

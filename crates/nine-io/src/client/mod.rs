@@ -32,6 +32,7 @@ mod call;
 mod cancel;
 mod dial;
 mod dir;
+mod direct;
 mod driver;
 mod error;
 mod file;
@@ -60,6 +61,8 @@ use nine_proto::{Dialect, Errno, Fid, NOFID, Names, Numeric, OpenFlags, Qid};
 
 use call::Call;
 use state::Shared;
+
+use crate::direct::Directs;
 
 pub use answer::{Answer, Getlock};
 pub use cancel::{Cancel, Scope, heed};
@@ -164,7 +167,7 @@ impl Drop for Handle {
 impl Client {
     /// Agrees on a version with the server (version(5)): the best dialect that both know.
     pub async fn connect(transport: impl Transport, options: Options) -> Result<(Self, Driver)> {
-        let shared = Arc::new(Shared::new(&transport.peer().addr, &options));
+        let shared = Arc::new(Shared::new(&transport.peer().addr, &options, Directs::of(&transport)));
         let transport: Box<dyn Transport> = match &options.pushed {
             Some(pushed) => {
                 Box::new(Conversation::new(transport, pushed.modules.clone(), pushed.clock.clone()))

@@ -24,6 +24,7 @@ use super::error::{Error, Result};
 use super::forward::Forwarded;
 use super::out::Out;
 use super::share::{Ledger, Shares, Size};
+use crate::direct::Directs;
 use crate::sync::{Mutex, lock};
 
 /// What a message and its answer are charged at least, bytes.
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) no_streams: AtomicU64,
     /// Something is pushed on the conversation.
     pub(crate) piped: AtomicBool,
+    /// Open files of a server in this process.
+    pub(crate) directs: Option<Arc<Directs>>,
 }
 
 pub(crate) struct State {
@@ -173,7 +176,7 @@ impl Waiter {
 }
 
 impl Shared {
-    pub(crate) fn new(peer: &str, options: &Options) -> Self {
+    pub(crate) fn new(peer: &str, options: &Options, directs: Option<Arc<Directs>>) -> Self {
         let peer: Arc<str> = peer.into();
         let mut session = ClientSession::new(options.calls);
         let mut out = Out::default();
@@ -207,7 +210,7 @@ impl Shared {
             border: Border::Far,
         });
         let [moved, border, piped] = [const { AtomicBool::new(false) }; 3];
-        Self { peer, state, moved, border, no_streams: AtomicU64::new(0), piped }
+        Self { peer, state, moved, border, no_streams: AtomicU64::new(0), piped, directs }
     }
 
     /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for

@@ -35,6 +35,7 @@ use super::stream::{self, Stream, Streams, Way};
 use super::tx::Tx;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
+use crate::direct::Directs;
 use crate::payload::Payload;
 
 /// Requests of one client that are not answered yet; at the limit its socket is not read.
@@ -131,6 +132,8 @@ pub struct Connection {
     border: Option<(String, usize)>,
     /// What each module that the client has pushed may hold, bytes.
     modules: Vec<usize>,
+    /// Where a client of this process finds its open files.
+    directs: Option<Arc<Directs>>,
 }
 
 /// The streams of one client.
@@ -159,6 +162,7 @@ impl Connection {
         let names = service.server.names();
         let id = service.core.next_id();
         note!(service.own, conn = id, peer = %transport.peer().addr, "connected");
+        let directs = Directs::of(&*transport);
         let (transport, desk) = match &service.pushed {
             Some(pushed) => {
                 let (transport, desk) = Desk::new(pushed, &service.begins, transport);
@@ -197,6 +201,7 @@ impl Connection {
             desk,
             border: None,
             modules: Vec::new(),
+            directs,
         }
     }
 
@@ -381,6 +386,9 @@ impl Connection {
         // `size[4] type[1] tag[2] fid[4]`
         let ends = frame.as_ref().get(7..11).filter(|_| matches!(number, TCLUNK | TREMOVE));
         let ends = ends.map(|fid| Fid(u32::from_le_bytes(fid.try_into().expect("four bytes"))));
+        if let (Some(directs), Some(fid)) = (&self.directs, ends) {
+            directs.take(fid);
+        }
         match self.session.receive(frame, &mut self.tx)? {
             Step::Answered => {
                 // A flush may have been all that others waited behind.
@@ -624,9 +632,18 @@ impl Connection {
 
     fn respond(&mut self, id: CallId, result: Result<ProtoReply<Held, Payload>>) {
         let before = self.tx.tail_len();
+        let opens = self.directs.is_some() && matches!(result, Ok(ProtoReply::Open { .. }));
+        let fid = self.session.fid_of(id).filter(|_| opens);
         if let Some(held) = self.session.respond(id, result, &mut self.tx) {
             let clunk = self.session.silent(held, false);
             self.clunks.push_back(clunk);
+        }
+        if let (Some(directs), Some(fid)) = (&self.directs, fid)
+            && let Some((held, flags)) = self.session.opened(fid)
+            && !held.desk
+            && let Some(direct) = self.server.direct(&held.node, flags)
+        {
+            directs.put(fid, direct);
         }
         if tracing::enabled!(tracing::Level::TRACE) {
             self.tx.trace(before, self.id, self.session.dialect());

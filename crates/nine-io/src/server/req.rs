@@ -12,11 +12,12 @@ use std::task::Waker;
 use bytes::Bytes;
 use nine_net::Proof;
 use nine_proto::session::server::{CallId, Request as SessionRequest};
-use nine_proto::{Dialect, DirBuf, Errno, Error, Fid, Names, Op, Result};
+use nine_proto::{Dialect, DirBuf, Errno, Error, Fid, Names, Op, OpenFlags, Result};
 
 use super::gate::split_token;
 use super::stream::{Fill, Passage, StreamRequest};
 use crate::buf::Frame;
+use crate::direct::Direct;
 use crate::payload::Payload;
 use crate::sync::{Mutex, lock};
 
@@ -55,6 +56,12 @@ pub trait FileServer: Send + Sync + 'static {
     /// written by offset, with [`FileServer::serve`].
     fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
         let _ = request;
+        None
+    }
+
+    /// An open file that a client in this process may call, opened with these flags: see [`Direct`].
+    fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+        let _ = (node, flags);
         None
     }
 

@@ -18,7 +18,7 @@ use nine_proto::msg::Rmsg;
 use nine_proto::session::server::Out;
 use nine_proto::{Dialect, Tag};
 
-use crate::payload::{Payload, Resident};
+use crate::payload::{Payload, Resident, read_exact, shrunk};
 
 /// Data up to this size is copied behind its message: one segment less.
 const INLINE: usize = 2048;
@@ -264,27 +264,6 @@ impl Segment {
             Self::File { .. } => 0,
         }
     }
-}
-
-/// Reads a range that was found resident, for a transport that needs the bytes themselves.
-fn read_exact(file: &OwnedFd, mut offset: u64, mut into: &mut [u8]) -> io::Result<()> {
-    while !into.is_empty() {
-        match rustix::io::pread(file, &mut *into, offset) {
-            Ok(0) => return Err(shrunk()),
-            Ok(n) => {
-                into = &mut into[n..];
-                offset += n as u64;
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
-fn shrunk() -> io::Error {
-    let text = "a file became shorter while it was being sent: its length had been announced";
-    io::Error::new(io::ErrorKind::UnexpectedEof, text)
 }
 
 #[cfg(test)]

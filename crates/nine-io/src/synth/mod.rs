@@ -39,6 +39,7 @@ use std::time::Duration;
 
 use nine_proto::{OpenFlags, Result};
 
+use crate::direct::Direct;
 use crate::server::{ReqId, Who};
 
 use ask::Asks;
@@ -145,6 +146,11 @@ pub trait Handle: Send + Sync + 'static {
     fn cancel(&self, id: ReqId) -> bool {
         let _ = id;
         false
+    }
+
+    /// The same for a client in this process, that calls it.
+    fn direct(self: Arc<Self>) -> Option<Arc<dyn Direct>> {
+        None
     }
 }
 

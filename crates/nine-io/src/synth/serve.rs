@@ -10,6 +10,7 @@ use nine_proto::{
 };
 
 use super::{Ask, Dir, Handle, Node, OnWrite, Opens, Tree, Visitor};
+use crate::direct::Direct;
 use crate::server::{Answer, FileServer, Node as AnyNode, Reply, Req, ReqId, Request, Who};
 
 /// What stands behind a fid.
@@ -63,6 +64,13 @@ impl FileServer for Tree {
                 let result = self.run(&req);
                 req.now(result)
             }
+        }
+    }
+
+    fn direct(&self, node: &AnyNode, _: OpenFlags) -> Option<Arc<dyn Direct>> {
+        match &node.downcast_ref::<Held>()?.open {
+            Some(Open::File(handle)) => handle.clone().direct(),
+            _ => None,
         }
     }
 

@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use nine_io::Payload;
 use nine_io::synth::Ask;
 use nine_net::{Conversation, Transport};
 use nine_stream::{Block, Chain, Pool};
@@ -158,6 +160,39 @@ impl Messages {
         let whole: Vec<u8> =
             first.iter().chain(chain.iter()).flat_map(|block| block.data()).copied().collect();
         Poll::Ready(Ok(Some(whole.into())))
+    }
+}
+
+/// Writes some of these, in order: ranges of files without a copy where that can be.
+pub(super) fn poll_write_parts(
+    line: &mut impl Transport,
+    cx: &mut Context<'_>,
+    parts: &[Payload],
+) -> Poll<io::Result<usize>> {
+    match parts {
+        [Payload::File { file, offset, len, .. }, ..] if line.can_sendfile() => {
+            match ready!(line.poll_sendfile(cx, file.as_fd(), *offset, *len as usize))? {
+                0 => Poll::Ready(Err(nine_io::shrunk())),
+                n => Poll::Ready(Ok(n)),
+            }
+        }
+        [part @ Payload::File { .. }, ..] => {
+            let bytes = part.read(READ)?;
+            line.poll_write(cx, &[IoSlice::new(&bytes)])
+        }
+        _ => {
+            let bytes = parts.iter().map_while(|part| match part {
+                Payload::Bytes(bytes) => Some(bytes),
+                Payload::File { .. } => None,
+            });
+            let mut slices = [IoSlice::new(&[]); GATHER];
+            let count =
+                slices.iter_mut().zip(bytes).map(|(slice, bytes)| *slice = IoSlice::new(bytes)).count();
+            match parts.len() > count {
+                true => line.poll_write_more(cx, &slices[..count]),
+                false => line.poll_write(cx, &slices[..count]),
+            }
+        }
     }
 }
 

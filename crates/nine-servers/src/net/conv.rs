@@ -10,17 +10,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::server::ReqId;
 use nine_io::synth::{Ask, Handle, Opening, Visitor};
+use nine_io::{Called, Direct, Payload};
 use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Conversation, Timer, Transport};
 use nine_proto::{Errno, Error, Result};
 
-use super::carrier::{Carrier, poll_drain};
+use super::carrier::{Carrier, poll_drain, poll_write_parts};
 use super::datagrams::{self, Callers};
 use super::driver::{Bell, Job};
 use super::policy::Want;
@@ -66,6 +67,8 @@ struct State {
     callers: Option<Box<Callers>>,
     /// What `bind` said.
     bound: Option<String>,
+    /// Who has called from this process, and waits: to read, and to write.
+    callers_here: [Option<Waker>; 2],
     /// Bytes read and written.
     moved: [u64; 2],
 }
@@ -121,6 +124,7 @@ struct Done {
     /// Calls, and who waits for one.
     calls: Vec<(Opening, Arc<Ctl>)>,
     refused: Vec<(Opening, Error)>,
+    callers_here: [Option<Waker>; 2],
 }
 
 enum Said {
@@ -213,6 +217,7 @@ impl Conv {
         for (opening, error) in done.refused {
             opening.fail(error);
         }
+        done.callers_here.into_iter().flatten().for_each(Waker::wake);
         for (opening, ctl) in done.calls {
             // Nobody else answers it: of what is not in the queue any more, who flushes it is told that it is answered.
             let _ = opening.becomes(&["..", &ctl.conv.number.to_string(), "ctl"], ctl);
@@ -274,6 +279,44 @@ impl Conv {
             Ok(()) => state.writes.push_back(ask),
             Err(error) => done.asks.push((ask, Said::No(error))),
         });
+    }
+
+    /// A read by a client of this process: of bare bytes, if nobody has asked by message before.
+    fn read_directly(&self, cx: &mut Context<'_>, count: u32) -> Called<Payload> {
+        let mut state = lock(&self.state);
+        if !state.reads.is_empty() || count == 0 || !state.is_bare() {
+            return Called::Message;
+        }
+        match state.poll_read(cx, count as usize) {
+            Poll::Ready(read) => Called::Done(read.map(Payload::Bytes)),
+            Poll::Pending => {
+                state.callers_here[0] = Some(cx.waker().clone());
+                Called::Waits
+            }
+        }
+    }
+
+    /// Likewise a write.
+    fn write_directly(&self, cx: &mut Context<'_>, parts: &[Payload]) -> Called<usize> {
+        let mut state = lock(&self.state);
+        let State { phase: Phase::Connected { carrier: Carrier::Bytes(line), .. }, writes, .. } = &mut *state
+        else {
+            return Called::Message;
+        };
+        if !writes.is_empty() || !line.is_bare() {
+            return Called::Message;
+        }
+        Called::Done(match poll_write_parts(line, cx, parts) {
+            Poll::Pending => {
+                state.callers_here[1] = Some(cx.waker().clone());
+                return Called::Waits;
+            }
+            Poll::Ready(Ok(n)) => {
+                state.moved[1] += n as u64;
+                Ok(n)
+            }
+            Poll::Ready(Err(error)) => Err(state.breaks(error)),
+        })
     }
 
     /// With headers a datagram may go to who has sent one, and where the policy allows to call.
@@ -401,8 +444,18 @@ impl State {
             pipeline: None,
             callers: None,
             bound: None,
+            callers_here: [None, None],
             moved: [0; 2],
         }
+    }
+
+    /// What carries it has failed.
+    fn breaks(&mut self, error: io::Error) -> Error {
+        self.error = plain(&error);
+        if let Phase::Connected { failed, .. } = &mut self.phase {
+            *failed = true;
+        }
+        failed(error)
     }
 
     fn begin(&mut self, begun: Begun, shared: &Shared) {
@@ -432,6 +485,7 @@ impl State {
         done.asks.extend(self.writes.drain(..).map(|ask| (ask, Said::No(hungup()))));
         let gone = || Error::new(Errno::ECONNABORTED, "listen hungup");
         done.refused.extend(self.openings.drain(..).map(|opening| (opening, gone())));
+        done.callers_here = mem::take(&mut self.callers_here);
         self.sent = 0;
         if matches!(self.phase, Phase::Closing { .. }) {
             return Phase::Over;
@@ -474,7 +528,7 @@ impl State {
 
     /// Writes and reads what can be written and read now.
     fn carry(&mut self, cx: &mut Context<'_>, done: &mut Done) {
-        let Phase::Connected { carrier, ended, failed: broken } = &mut self.phase else {
+        let Phase::Connected { carrier, failed: broken, .. } = &mut self.phase else {
             let not = |error: &str| {
                 let text = if error.is_empty() { "not connected" } else { error };
                 Said::No(Error::new(Errno::ENOTCONN, text))
@@ -485,6 +539,9 @@ impl State {
             done.asks.extend(self.writes.drain(..).map(|ask| (ask, not(&self.error))));
             return;
         };
+        if !self.writes.is_empty() {
+            done.callers_here[1] = self.callers_here[1].take();
+        }
         while !self.writes.is_empty() {
             match carrier.poll_write(cx, &self.writes, self.sent) {
                 Poll::Pending => break,
@@ -518,26 +575,44 @@ impl State {
             // An error is told to who writes or reads next.
             self.held = carrier.poll_flush(cx).is_pending();
         }
+        if !self.reads.is_empty() {
+            // Who has called waits for what a message has asked for first.
+            done.callers_here[0] = self.callers_here[0].take();
+        }
         while let Some(ask) = self.reads.front() {
-            let said = match carrier.poll_read(cx, ask.count as usize) {
+            let count = ask.count as usize;
+            let said = match self.poll_read(cx, count) {
                 Poll::Pending => return,
-                Poll::Ready(Ok(bytes)) => {
-                    *ended |= bytes.is_none();
-                    *broken &= bytes.is_none();
-                    self.moved[0] += bytes.as_ref().map_or(0, Bytes::len) as u64;
-                    if let (Some(callers), Some(bytes)) = (&mut self.callers, &bytes) {
-                        callers.note(bytes);
-                    }
-                    Said::Read(bytes.unwrap_or_default())
-                }
-                Poll::Ready(Err(error)) => {
-                    self.error = plain(&error);
-                    *broken = true;
-                    Said::No(failed(error))
-                }
+                Poll::Ready(Ok(bytes)) => Said::Read(bytes),
+                Poll::Ready(Err(error)) => Said::No(error),
             };
             done.asks.extend(self.reads.pop_front().map(|ask| (ask, said)));
         }
+    }
+
+    /// What has come, at most so much; nothing: the end. Of what is connected.
+    fn poll_read(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Bytes>> {
+        let Phase::Connected { carrier, ended, failed: broken } = &mut self.phase else {
+            return Poll::Ready(Err(Error::new(Errno::ENOTCONN, "not connected")));
+        };
+        match ready!(carrier.poll_read(cx, most)) {
+            Ok(bytes) => {
+                *ended |= bytes.is_none();
+                *broken &= bytes.is_none();
+                if let (Some(callers), Some(bytes)) = (&mut self.callers, &bytes) {
+                    callers.note(bytes);
+                }
+                let bytes = bytes.unwrap_or_default();
+                self.moved[0] += bytes.len() as u64;
+                Poll::Ready(Ok(bytes))
+            }
+            Err(error) => Poll::Ready(Err(self.breaks(error))),
+        }
+    }
+
+    /// Whether it carries bytes, and nothing has been pushed.
+    fn is_bare(&self) -> bool {
+        matches!(&self.phase, Phase::Connected { carrier: Carrier::Bytes(line), .. } if line.is_bare())
     }
 
     /// Goes on with an end that everybody has closed: Ready when nothing is left of it.
@@ -714,6 +789,20 @@ impl Handle for Opened {
 
     fn cancel(&self, id: ReqId) -> bool {
         self.conv.cancel(id)
+    }
+
+    fn direct(self: Arc<Self>) -> Option<Arc<dyn Direct>> {
+        if self.is_data { Some(self) } else { None }
+    }
+}
+
+impl Direct for Opened {
+    fn read(&self, cx: Option<&mut Context<'_>>, _: u64, count: u32) -> Called<Payload> {
+        cx.map_or(Called::Message, |cx| self.conv.read_directly(cx, count))
+    }
+
+    fn write(&self, cx: &mut Context<'_>, _: u64, data: &[Payload]) -> Called<usize> {
+        self.conv.write_directly(cx, data)
     }
 }
 

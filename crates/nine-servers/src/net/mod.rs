@@ -32,11 +32,12 @@ mod stack;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use nine_io::Direct;
 use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Who};
 use nine_io::synth::{self, Dir, File, Opening, Tree, Visitor};
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
-use nine_proto::{Errno, Error, Result};
+use nine_proto::{Errno, Error, OpenFlags, Result};
 use nine_stream::Modules;
 
 use aside::aside;
@@ -193,6 +194,10 @@ impl FileServer for Net {
 
     fn cancel(&self, id: ReqId, node: Option<&Node>) {
         self.tree.cancel(id, node);
+    }
+
+    fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+        self.tree.direct(node, flags)
     }
 }
 

@@ -577,7 +577,7 @@ fn what_a_process_that_has_gone_left_behind_has_a_minute() {
         pair.run();
     }
     let begun = pair.now;
-    let mut run = |pair: &mut Pair, seconds| {
+    let run = |pair: &mut Pair, seconds| {
         pair.run_until(begun + Duration::from_secs(seconds), |_, packet| vec![packet]);
     };
     run(&mut pair, 100);

@@ -361,6 +361,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         self.opens_max = opens;
     }
 
+    /// What is behind a fid that is open, and how it was opened.
+    pub fn opened(&self, fid: Fid) -> Option<(&N, OpenFlags)> {
+        let entry = self.fids.get(&fid)?;
+        Some((entry.node.as_ref()?, entry.open?))
+    }
+
     /// Fids that are open.
     pub fn open_count(&self) -> usize {
         self.opens
