@@ -8,6 +8,7 @@
 
 mod client;
 mod control;
+mod http;
 mod il;
 mod modules;
 mod nonet;
@@ -37,10 +38,12 @@ pub const TARGETS: &[Target] = &[
     ("tls", tls, 200),
     ("il", il, 4),
     ("nonet", nonet, 4),
+    ("http", http, 1),
 ];
 
 pub use client::client;
 pub use control::control;
+pub use http::http;
 pub use il::il;
 pub use modules::{frame9p, tls, zstd};
 pub use nonet::nonet;

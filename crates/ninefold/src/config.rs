@@ -19,7 +19,7 @@ use nine_servers::As;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::serve::Listen;
+use crate::serve::{Listen, Web};
 
 /// For every verb.
 #[derive(Clone, Debug, Default, Args)]
@@ -112,6 +112,19 @@ pub struct Serving {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<Listen>,
+    /// Serve browsers, too, who read and change nothing; `-srpt SECONDS` after the address sends the shortest answers
+    /// first, `-host NAME` is a name they know this server by [default: http!127.0.0.1!8080; with --listen none]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "NINEFOLD_HTTP",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "http!127.0.0.1!8080",
+        value_delimiter = ','
+    )]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub http: Vec<Web>,
     /// The same as `-insecure` after every --listen
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_INSECURE", value_parser = BoolishValueParser::new())]
@@ -159,6 +172,13 @@ pub struct Serving {
     /// Processors to use [default: one below four, else all]
     #[arg(long, value_name = "N", env = "NINEFOLD_CORES", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cores: Option<u32>,
+}
+
+impl Serving {
+    /// Who is told where to listen serves browsers where it is told, too.
+    pub fn serves_browsers(&self) -> bool {
+        !self.http.is_empty() || self.listen.is_empty()
+    }
 }
 
 /// Permissions of a socket.

@@ -7,17 +7,24 @@ use nine_net::Addr;
 
 use super::Served;
 use super::listen::Open;
+use super::web;
 use crate::config::Serving;
 
 /// All of it; the last line is `ready`.
-pub fn text(served: &Served, serving: &Serving, open: &[Open]) -> String {
+pub fn text(served: &Served, serving: &Serving, open: &[Open], webs: &[web::Open]) -> String {
     let mut text = String::new();
     // A String takes whatever is written to it.
-    write(&mut text, served, serving, open).expect("memory");
+    write(&mut text, served, serving, open, webs).expect("memory");
     text
 }
 
-fn write(f: &mut String, served: &Served, serving: &Serving, open: &[Open]) -> fmt::Result {
+fn write(
+    f: &mut String,
+    served: &Served,
+    serving: &Serving,
+    open: &[Open],
+    webs: &[web::Open],
+) -> fmt::Result {
     let read_only = if serving.read_only.unwrap_or(false) { ", read-only" } else { "" };
     writeln!(f, "ninefold {} serves {served}{read_only}", env!("CARGO_PKG_VERSION"))?;
     for Open { door, gate, certificates, data, .. } in open {
@@ -34,6 +41,9 @@ fn write(f: &mut String, served: &Served, serving: &Serving, open: &[Open]) -> f
         if let Some(mount) = place.mount(gate) {
             writeln!(f, "    {mount}")?;
         }
+    }
+    for web in webs {
+        writeln!(f, "\n{}\n    {}", web.url(), web.who())?;
     }
     writeln!(f, "\nready")
 }

@@ -25,7 +25,7 @@ use crate::config::{Identity, Serving, by_string};
 use crate::fail;
 
 /// Clients at a time, unless told otherwise.
-const CLIENTS: u32 = 10_000;
+pub const CLIENTS: u32 = 10_000;
 /// The loopback port of a server that is told nothing.
 const PORT: u16 = 5640;
 

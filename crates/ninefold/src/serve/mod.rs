@@ -15,6 +15,7 @@ mod kinds;
 mod listen;
 mod space;
 mod token;
+mod web;
 
 use std::fmt;
 use std::io::Write;
@@ -22,10 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, FutureExt, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::server::{Core, FileServer, Seat, Service, Streams, listen as serve_door};
-use nine_mux::Live;
+use nine_mux::{Live, Mux};
 use nine_net::{Env, rt};
 use nine_proto::session::server::Limits;
 
@@ -37,6 +38,7 @@ use crate::log;
 pub use export::Export;
 pub use listen::{Listen, certificate, default_socket};
 use space::Space;
+pub use web::Web;
 
 /// The longest wait for answers that are still owed when the server ends.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -93,27 +95,43 @@ impl Served {
         let also = space.listen.iter().filter(is_new);
         let also: Vec<Listen> = also.cloned().collect();
         serving.listen.extend(also);
+        for web in &space.webs {
+            if !serving.http.contains(web) {
+                serving.http.push(web.clone());
+            }
+        }
         Ok(Self::Space(space, Box::new(remote)))
     }
 
-    /// The file server, and what must be kept beside it.
     async fn open(
         &self,
         env: rt::Real,
         serving: &Serving,
         core: &Core,
         seats: &[Arc<Seat>],
-    ) -> Result<(Arc<dyn FileServer>, Option<Live>)> {
-        Ok(match self {
-            Self::One(Export::Disk(path)) => (export::disk(path, serving)?, None),
-            Self::One(Export::Ram(limit)) => (export::ram(*limit), None),
+    ) -> Result<Opened> {
+        let server: Arc<dyn FileServer> = match self {
+            Self::One(Export::Disk(path)) => export::disk(path, serving)?,
+            Self::One(Export::Ram(limit)) => export::ram(*limit),
             Self::One(Export::Space(_)) => unreachable!("it has been read"),
             Self::Space(space, remote) => {
                 let (mux, live) = space.open(env, serving, remote, core.clone(), seats).await?;
-                (Arc::new(mux), Some(live))
+                return Ok(Opened { server: Arc::new(mux.clone()), mux: Some(mux), _live: Some(live) });
             }
-        })
+        };
+        let mux = match serving.serves_browsers() {
+            true => Some(web::mux(env, server.clone(), &Core::default()).await?),
+            false => None,
+        };
+        Ok(Opened { server, mux, _live: None })
     }
+}
+
+/// The file server, what browsers see it through, and what must be kept beside it.
+struct Opened {
+    server: Arc<dyn FileServer>,
+    mux: Option<Mux>,
+    _live: Option<Live>,
 }
 
 impl fmt::Display for Served {
@@ -136,7 +154,7 @@ async fn serve(
     let core = Core::default();
     // A signal during the start ends it: servers may keep us waiting.
     let mut opening = std::pin::pin!(served.open(env, serving, &core, seats));
-    let (server, _live) = loop {
+    let opened = loop {
         match select(&mut opening, std::pin::pin!(signals.next())).await {
             Either::Left((opened, _)) => break opened?,
             Either::Right((rt::Signal::Hangup, _)) => {}
@@ -144,11 +162,15 @@ async fn serve(
         }
     };
     let open = listen::open(&env, serving)?;
-    let banner = banner::text(served, serving, &open);
-    let mut doors = FuturesUnordered::new();
     let pushed = listen::pushed(&env, serving)?;
+    let webs = match &opened.mux {
+        Some(mux) if serving.serves_browsers() => web::open(env, mux, serving, &pushed).await?,
+        _ => Vec::new(),
+    };
+    let banner = banner::text(served, serving, &open, &webs);
+    let mut doors = FuturesUnordered::new();
     for listen::Open { door, gate, streams, data, begins, .. } in open {
-        let service = Service::new(server.clone(), gate, core.clone());
+        let service = Service::new(opened.server.clone(), gate, core.clone());
         let mut service = Service { begins, ..service.with_modules(pushed.clone()) };
         if let Some(dial) = streams {
             service = service.with_streams(Streams::new(&dial, env.clock()));
@@ -162,6 +184,17 @@ async fn serve(
         doors.extend(data.map(|door| serve_door(env, door, only, seats)));
         doors.push(serve_door(env, door, service, seats));
     }
+    let (stop, stopped) = futures_util::future::abortable(std::future::pending::<()>());
+    let stop = stop.map(drop).shared();
+    let webs: Vec<_> = webs
+        .into_iter()
+        .map(|web| {
+            let stop = stop.clone();
+            let ended = async move { web.server.run(&env, stop, PATIENCE).await }.boxed_local().shared();
+            env.spawn(Box::pin(ended.clone()));
+            ended
+        })
+        .collect();
     // A terminal that has gone is no reason not to serve.
     let _ = std::io::stdout().write_all(banner.as_bytes()).and_then(|()| std::io::stdout().flush());
     loop {
@@ -180,8 +213,11 @@ async fn serve(
             }
         }
     }
-    core.drain();
+    stopped.abort();
+    // What the web server has under way goes through the mux, which has connections of its own.
     let drained = async {
+        join_all(webs).await;
+        core.drain();
         while doors.next().await.is_some() {}
         core.drained().await;
     };

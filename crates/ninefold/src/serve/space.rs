@@ -21,6 +21,7 @@ use nine_net::{Addr, Env, rt};
 
 use super::kinds::{Kind, Servers};
 use super::listen::Listen;
+use super::web::Web;
 use crate::config::{Remote, Serving};
 use crate::dial::{self, within};
 use crate::fail;
@@ -32,6 +33,8 @@ pub struct Space {
     lines: Vec<Line>,
     /// Where its lines say to listen.
     pub listen: Vec<Listen>,
+    /// And where for browsers.
+    pub webs: Vec<Web>,
 }
 
 impl Space {
@@ -40,7 +43,7 @@ impl Space {
         let name = shown(path);
         let text = text(path).with_context(|| name.to_string())?;
         let Script { lines, mut wrong } = script::parse(&name, &text, &mut Files);
-        let mut space = Self { path: path.into(), lines: Vec::new(), listen: Vec::new() };
+        let mut space = Self { path: path.into(), lines: Vec::new(), listen: Vec::new(), webs: Vec::new() };
         // What a server's connections have, they have from their beginning.
         let is_push = |line: &Line| matches!(line.statement, Statement::Push { .. });
         let (pushes, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_push);
@@ -100,6 +103,12 @@ impl Space {
                     }
                     _ => {}
                 }
+            }
+            Statement::Listen { addr, insecure } if Web::is_one(addr) => {
+                if *insecure {
+                    return Err(format!("{addr}: browsers read and change nothing: leave out -insecure"));
+                }
+                self.webs.push(addr.parse()?);
             }
             Statement::Listen { addr, insecure } => {
                 let addr = addr.parse().map_err(|error: nine_net::DialError| error.to_string())?;

@@ -1,0 +1,109 @@
+//! Heads of answers.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, SystemTime};
+
+use super::status::Status;
+
+/// The date line, made once a second.
+pub(super) struct Date {
+    second: Cell<u64>,
+    line: RefCell<String>,
+}
+
+impl Date {
+    pub(super) fn new() -> Self {
+        Self { second: Cell::new(u64::MAX), line: RefCell::default() }
+    }
+
+    /// By the time since 1970.
+    fn write(&self, wall: Duration, to: &mut Vec<u8>) {
+        if self.second.replace(wall.as_secs()) != wall.as_secs() {
+            let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(wall.as_secs()));
+            *self.line.borrow_mut() = format!("Server: ninefold\r\nDate: {date}\r\n");
+        }
+        to.extend_from_slice(self.line.borrow().as_bytes());
+    }
+}
+
+/// How the connection goes on after an answer, as the answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// It stays, as HTTP/1.1 expects.
+    Stays,
+    /// It stays, which a client of HTTP/1.0 is told.
+    Kept,
+    /// It is closed.
+    Closed,
+}
+
+/// Begins a head; lines and [`end`] follow.
+pub(super) fn begin(to: &mut Vec<u8>, status: Status, date: &Date, wall: Duration, after: After) {
+    to.extend_from_slice(b"HTTP/1.1 ");
+    number(to, status.number().into());
+    to.push(b' ');
+    to.extend_from_slice(status.text().as_bytes());
+    to.extend_from_slice(b"\r\n");
+    date.write(wall, to);
+    match after {
+        After::Stays => {}
+        After::Kept => to.extend_from_slice(b"Connection: keep-alive\r\n"),
+        After::Closed => to.extend_from_slice(b"Connection: close\r\n"),
+    }
+}
+
+/// A header.
+pub(super) fn line(to: &mut Vec<u8>, name: &str, value: &[u8]) {
+    to.extend_from_slice(name.as_bytes());
+    to.extend_from_slice(b": ");
+    to.extend_from_slice(value);
+    to.extend_from_slice(b"\r\n");
+}
+
+/// The length of what follows the head.
+pub(super) fn length(to: &mut Vec<u8>, length: u64) {
+    to.extend_from_slice(b"Content-Length: ");
+    number(to, length);
+    to.extend_from_slice(b"\r\n");
+}
+
+/// The empty line.
+pub(super) fn end(to: &mut Vec<u8>) {
+    to.extend_from_slice(b"\r\n");
+}
+
+fn number(to: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    to.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_says_what_it_was_told() {
+        let date = Date::new();
+        let mut head = Vec::new();
+        begin(&mut head, Status::PARTIAL, &date, Duration::from_secs(784_111_777), After::Closed);
+        length(&mut head, 0);
+        length(&mut head, u64::MAX);
+        line(&mut head, "A", b"b");
+        end(&mut head);
+        let expected = "HTTP/1.1 206 Partial Content\r\nServer: ninefold\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+                        Connection: close\r\nContent-Length: 0\r\nContent-Length: 18446744073709551615\r\nA: b\r\n\r\n";
+        assert_eq!(String::from_utf8(head).unwrap(), expected);
+        let mut later = Vec::new();
+        begin(&mut later, Status::OK, &date, Duration::from_secs(784_111_778), After::Stays);
+        assert!(String::from_utf8(later).unwrap().contains("08:49:38"));
+    }
+}

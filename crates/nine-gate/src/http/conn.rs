@@ -1,0 +1,714 @@
+//! One conversation: requests in, answers out, in their order.
+//!
+//! Always holds: a length that was announced is what is sent, or the connection is cut; a connection without a request
+//! owns no buffer; who is slower than his time goes.
+
+use std::fmt::Write as _;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_io::Payload;
+use nine_io::client::{Error, File, Incoming};
+use nine_proto::{Errno, GetMask};
+
+use super::Site;
+use super::answer::{self, After};
+use super::body::{self, Passing};
+use super::files::{Entry, Found};
+use super::head::{self, Body, Head, Method, Parsed};
+use super::list::{self, Item};
+use super::order::Card;
+use super::path;
+use super::range::Wanted;
+use super::since::{Conditions, Verdict, is_same};
+use super::squeeze::{Coding, Squeeze};
+use super::status::Status;
+
+/// Bytes of one read of a connection.
+const READ: u32 = 16 << 10;
+/// Bytes of a file that are read and sent at once, before others have their turn.
+const CHUNK: u64 = 256 << 10;
+/// Answers to requests that came together are gathered up to so many bytes.
+const GATHER: usize = 64 << 10;
+/// Text shorter than this is not worth compressing.
+const SQUEEZED: u64 = 256;
+/// Bytes that are compressed before others have their turn.
+const PRESSED: u64 = 32 << 10;
+
+/// Why a conversation is over.
+#[derive(Debug)]
+pub(super) enum End {
+    /// As both wanted it.
+    Closed,
+    /// Somebody did not keep to his time.
+    Late,
+    /// The client has gone.
+    Gone(Error),
+    /// An answer could not be finished.
+    Cut(String),
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self::Gone(error)
+    }
+}
+
+/// See the module.
+pub(super) struct Conn {
+    site: Rc<Site>,
+    number: usize,
+    card: Rc<Card>,
+    data: File,
+    /// What has come and was not used.
+    input: Vec<u8>,
+    /// What is to be sent.
+    out: Vec<Payload>,
+    after: After,
+}
+
+/// Of an answer, a part.
+enum Piece {
+    Text(Bytes),
+    /// First byte, bytes.
+    File(u64, u64),
+}
+
+/// Takes a call and serves it.
+pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, incoming: Incoming) {
+    card.due(site.now() + site.options.patience);
+    let accepting = pin!(async {
+        let dialled = incoming.accept().await?;
+        if let Some(module) = &site.options.push {
+            dialled.ctl.write(0, format!("push {module}").as_bytes()).await?;
+        }
+        Ok::<_, Error>(dialled)
+    });
+    let Ok(Ok(dialled)) = timely(&card, accepting).await else { return };
+    // The conversation lives as long as one of its files is open.
+    let data = dialled.data;
+    drop((dialled.ctl, dialled.dir));
+    let (input, out, after) = (Vec::new(), Vec::new(), After::Stays);
+    let mut conn = Conn { site: site.clone(), number, card, data, input, out, after };
+    let end = conn.run().await;
+    site.counts.ended(&end);
+    match end {
+        End::Closed | End::Late => {}
+        End::Gone(error) => tracing::debug!("http: a client has gone: {error}"),
+        End::Cut(why) => tracing::warn!("http: an answer was cut off: {why}"),
+    }
+}
+
+/// Waits for it as long as the card says.
+async fn timely<F: Future + Unpin>(card: &Card, mut future: F) -> Result<F::Output, End> {
+    poll_fn(|cx| {
+        if card.late.get() {
+            return Poll::Ready(Err(End::Late));
+        }
+        std::pin::Pin::new(&mut future).poll(cx).map(Ok)
+    })
+    .await
+}
+
+impl Conn {
+    async fn run(&mut self) -> End {
+        loop {
+            match self.request().await {
+                Ok(()) => {}
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// One request and its answer.
+    async fn request(&mut self) -> Result<(), End> {
+        let head = loop {
+            if !self.input.is_empty() {
+                match head::parse(&self.input) {
+                    Parsed::Whole(head) => break head,
+                    Parsed::Wrong(status, what) => return self.refuse(status, what).await,
+                    Parsed::Part => {}
+                }
+            }
+            self.flush().await?;
+            let is_new = self.input.is_empty();
+            if is_new && self.site.is_stopping() {
+                return Err(End::Closed);
+            }
+            self.card.idle.set(is_new);
+            let came =
+                self.read(if is_new { self.site.options.idle } else { self.site.options.patience }).await;
+            self.card.idle.set(false);
+            match came {
+                Ok(true) if is_new => {
+                    // From the first byte on a head has its time.
+                    self.card.since.set(self.site.now());
+                    self.card.due(self.site.now() + self.site.options.patience);
+                }
+                Ok(true) => {}
+                Ok(false) if is_new => return Err(End::Closed),
+                Ok(false) => return self.refuse(Status::BAD_REQUEST, "the request has no end").await,
+                Err(End::Late) if !is_new => {
+                    self.card.due(self.site.now() + self.site.options.patience);
+                    return self.refuse(Status::TIMEOUT, "the request did not come in time").await;
+                }
+                Err(end) => return Err(end),
+            }
+        };
+        self.card.since.set(self.site.now());
+        self.after = match (head.keep && !self.site.is_stopping(), head.chunks) {
+            (false, _) => After::Closed,
+            (true, true) => After::Stays,
+            (true, false) => After::Kept,
+        };
+        let input = std::mem::take(&mut self.input);
+        let rest = self.pass_body(&head, &input).await;
+        match rest {
+            Ok(rest) => {
+                let result = self.answer(&head, &input).await;
+                // What has come meanwhile is behind it.
+                self.input = rest;
+                result?;
+            }
+            Err(Some(end)) => return Err(end),
+            Err(None) => {}
+        }
+        self.card.left.set(0);
+        if self.after == After::Closed {
+            self.flush().await?;
+            return Err(End::Closed);
+        }
+        // What of a file is resident now may not be later.
+        let has_file = self.out.iter().any(|part| matches!(part, Payload::File { .. }));
+        if self.input.is_empty() || has_file || self.waits() > GATHER {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Passes over the body: what is behind it. `Err(None)`: an answer that closes has been made.
+    async fn pass_body(&mut self, head: &Head, input: &[u8]) -> Result<Vec<u8>, Option<End>> {
+        let behind = &input[head.len..];
+        if head.body == Body::Bytes(0) {
+            return Ok(behind.to_vec());
+        }
+        if head.expects {
+            // It is not wanted, and whether it comes nobody knows.
+            self.after = After::Closed;
+            return Ok(Vec::new());
+        }
+        let mut passing = Passing::new(head.body);
+        let mut came = behind.to_vec();
+        loop {
+            match passing.pass(&came) {
+                Ok(n) if passing.is_over() => return Ok(came.split_off(n)),
+                Ok(_) => came.clear(),
+                Err(bad) => {
+                    let (status, what) = match bad {
+                        body::Bad::Chunks => (Status::BAD_REQUEST, "the chunks of the body are malformed"),
+                        body::Bad::Large => (Status::TOO_LARGE, "nobody wants so large a body"),
+                    };
+                    self.refuse(status, what).await.map_err(Some)?;
+                    return Err(None);
+                }
+            }
+            match self.read(self.site.options.patience).await {
+                Ok(true) => came = std::mem::take(&mut self.input),
+                Ok(false) => return Err(Some(End::Closed)),
+                Err(end) => return Err(Some(end)),
+            }
+        }
+    }
+
+    async fn answer(&mut self, head: &Head, input: &[u8]) -> Result<(), End> {
+        match head.method {
+            Method::Get | Method::Head => {}
+            Method::Options => {
+                let mut text = self.begin(Status::NO_CONTENT);
+                answer::line(&mut text, "Allow", ALLOWED);
+                return self.send_head(text);
+            }
+            Method::Other => {
+                self.say(head, Status::NOT_ALLOWED, "files are read here", &[("Allow", ALLOWED)]);
+                return Ok(());
+            }
+        }
+        if !self.site.is_us(&input[head.host.clone()]) {
+            self.say(head, Status::MISDIRECTED, "this server is not known by that name", &[]);
+            return Ok(());
+        }
+        let path = match path::decode(&input[head.path.clone()]) {
+            Ok(path) if self.site.is_hidden(&path.names) => {
+                return self.fails(head, &Error::Remote(Errno::ENOENT.into()));
+            }
+            Ok(path) => path,
+            Err(path::Wrong::Malformed) => {
+                self.say(head, Status::BAD_REQUEST, "the path is malformed", &[]);
+                return Ok(());
+            }
+            Err(path::Wrong::Nowhere) => return self.fails(head, &Error::Remote(Errno::ENOENT.into())),
+        };
+        if &*path.names == b"metrics" && !path.is_dir {
+            let text = self.site.metrics();
+            self.page(head, Status::OK, "text/plain; version=0.0.4", text.into_bytes(), &[]);
+            return Ok(());
+        }
+        let found = self.find(&path.names).await?;
+        match found {
+            Ok(Found::File(entry)) if !path.is_dir => self.file(head, input, &path.names, entry).await,
+            // A file has no files below it.
+            Ok(Found::File(_)) => self.fails(head, &Error::Remote(Errno::ENOTDIR.into())),
+            Ok(Found::Other) => self.fails(head, &Error::Remote(Errno::EACCES.into())),
+            Ok(Found::Dir(_)) if !path.is_dir => {
+                let names: Vec<String> = path.names.split(|b| *b == b'/').map(path::encode).collect();
+                let query = String::from_utf8_lossy(&input[head.query.clone()]);
+                let mark = if query.is_empty() { "" } else { "?" };
+                let place = format!("/{}/{mark}{query}", names.join("/"));
+                self.say(head, Status::MOVED, "it is a directory", &[("Location", place.as_bytes())]);
+                Ok(())
+            }
+            Ok(Found::Dir(dir)) => self.directory(head, input, &path.names, dir).await,
+            Err(error) => self.fails(head, &error),
+        }
+    }
+
+    /// What is there; who waits for an upstream has a time, too.
+    async fn find(&mut self, names: &[u8]) -> Result<Result<Found, Error>, End> {
+        let site = self.site.clone();
+        self.card.due(site.now() + site.options.stall);
+        let mut finding = pin!(site.files.find(names, site.now()));
+        match timely(&self.card, finding.as_mut()).await {
+            Ok(found) => Ok(found),
+            Err(_) => {
+                self.card.due(site.now() + site.options.patience);
+                Ok(Err(Error::Remote(Errno::ETIMEDOUT.into())))
+            }
+        }
+    }
+
+    async fn directory(&mut self, head: &Head, input: &[u8], names: &[u8], dir: File) -> Result<(), End> {
+        for index in &self.site.options.index.clone() {
+            let mut path = names.to_vec();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(index.as_bytes());
+            if let Ok(Found::File(entry)) = self.find(&path).await? {
+                return self.file(head, input, &path, entry).await;
+            }
+        }
+        if !self.site.options.listing {
+            return self.fails(head, &Error::Remote(Errno::EACCES.into()));
+        }
+        let site = self.site.clone();
+        self.card.due(site.now() + site.options.stall);
+        let mut listing = pin!(items(&site, names, dir));
+        let (items, complete) = match timely(&self.card, listing.as_mut()).await {
+            Ok(Ok(listed)) => listed,
+            Ok(Err(error)) => return self.fails(head, &error),
+            Err(_) => return self.fails(head, &Error::Remote(Errno::ETIMEDOUT.into())),
+        };
+        let vary = ("Vary", &b"Accept"[..]);
+        if head.json {
+            self.page(head, Status::OK, "application/json", list::json(names, &items, complete), &[vary]);
+        } else {
+            let page = list::html(names, &items, complete, "");
+            self.page(head, Status::OK, HTML, page, &[vary, SAFE]);
+        }
+        Ok(())
+    }
+
+    async fn file(&mut self, head: &Head, input: &[u8], names: &[u8], entry: Rc<Entry>) -> Result<(), End> {
+        let sent = self.send_file(head, input, names, entry.clone()).await;
+        if sent.is_err() {
+            // Perhaps it is not what it was.
+            entry.doubt();
+        }
+        sent
+    }
+
+    async fn send_file(
+        &mut self,
+        head: &Head,
+        input: &[u8],
+        names: &[u8],
+        mut entry: Rc<Entry>,
+    ) -> Result<(), End> {
+        let conditions = Conditions {
+            matches: &input[head.if_match.clone()],
+            unmodified: &input[head.if_unmodified_since.clone()],
+            none_match: &input[head.if_none_match.clone()],
+            modified: &input[head.if_modified_since.clone()],
+        };
+        match conditions.judge(&entry.tag, entry.changed) {
+            Verdict::Go => {}
+            Verdict::Known => {
+                let mut text = self.begin(Status::NOT_MODIFIED);
+                text.extend_from_slice(&entry.lines);
+                return self.send_head(text);
+            }
+            Verdict::Failed => {
+                self.say(head, Status::PRECONDITION, "the file is another one by now", &[]);
+                return Ok(());
+            }
+        }
+        let is_get = head.method == Method::Get;
+        let if_range = &input[head.if_range.clone()];
+        let wanted = match is_get && !head.ranges.is_empty() && is_same(if_range, &entry.tag, entry.changed) {
+            true => head.ranges.of(entry.size),
+            false => Wanted::All,
+        };
+        match wanted {
+            Wanted::All => {
+                let coding = Coding::of(head.codings).filter(|_| entry.is_text && entry.size >= SQUEEZED);
+                if let Some(coding) = coding.filter(|_| head.chunks && head.ranges.is_empty()) {
+                    return self.squeezed(is_get, &entry, coding).await;
+                }
+                let mut first = Payload::EMPTY;
+                if is_get {
+                    first = self.first(&entry).await?;
+                    // What seems to have become shorter since it was looked at is looked at again, once.
+                    if (first.len() as u64) < entry.size.min(CHUNK) {
+                        entry.doubt();
+                        let again = match self.find(names).await? {
+                            Ok(Found::File(again)) => again,
+                            Ok(_) => return self.fails(head, &Error::Remote(Errno::ENOENT.into())),
+                            Err(error) => return self.fails(head, &error),
+                        };
+                        if !Rc::ptr_eq(&entry, &again) {
+                            entry = again;
+                            first = self.first(&entry).await?;
+                        }
+                    }
+                }
+                let mut text = self.begin(Status::OK);
+                text.extend_from_slice(&entry.lines);
+                if entry.is_text {
+                    answer::line(&mut text, "Vary", b"Accept-Encoding");
+                }
+                answer::length(&mut text, entry.size);
+                answer::end(&mut text);
+                let from = first.len() as u64;
+                self.out.push(Payload::Bytes(text.into()));
+                if !is_get {
+                    return Ok(());
+                }
+                self.out.push(first);
+                self.pieces(&entry, &[Piece::File(from, entry.size - from)]).await
+            }
+            Wanted::Nothing => {
+                let range = format!("bytes */{}", entry.size);
+                self.say(head, Status::RANGE, "the file is shorter", &[("Content-Range", range.as_bytes())]);
+                Ok(())
+            }
+            Wanted::Parts(parts) => self.parts(&entry, &parts).await,
+        }
+    }
+
+    /// The beginning of a file.
+    async fn first(&mut self, entry: &Entry) -> Result<Payload, End> {
+        if entry.size == 0 {
+            return Ok(Payload::EMPTY);
+        }
+        self.card.left.set(entry.size);
+        self.read_file(entry, 0, entry.size.min(CHUNK)).await
+    }
+
+    async fn parts(&mut self, entry: &Entry, parts: &[(u64, u64)]) -> Result<(), End> {
+        let size = entry.size;
+        let range = |(from, len): (u64, u64)| format!("bytes {from}-{}/{size}", from + len - 1);
+        let mut text = self.begin(Status::PARTIAL);
+        if let [part] = *parts {
+            text.extend_from_slice(&entry.lines);
+            answer::line(&mut text, "Content-Range", range(part).as_bytes());
+            answer::length(&mut text, part.1);
+            answer::end(&mut text);
+            self.out.push(Payload::Bytes(text.into()));
+            return self.pieces(entry, &[Piece::File(part.0, part.1)]).await;
+        }
+        // Nothing in the file can be known to be none of these; a client does not search, it counts.
+        let border = self.site.border();
+        let (mut pieces, mut length) = (Vec::new(), 0);
+        let mut put = |pieces: &mut Vec<Piece>, text: String| {
+            length += text.len() as u64;
+            pieces.push(Piece::Text(text.into()));
+        };
+        let lines = String::from_utf8_lossy(&entry.lines);
+        let kind = lines.lines().next().unwrap_or_default();
+        for (at, &part) in parts.iter().enumerate() {
+            let begin = if at == 0 { "" } else { "\r\n" };
+            put(
+                &mut pieces,
+                format!("{begin}--{border}\r\n{kind}\r\nContent-Range: {}\r\n\r\n", range(part)),
+            );
+            pieces.push(Piece::File(part.0, part.1));
+        }
+        put(&mut pieces, format!("\r\n--{border}--\r\n"));
+        length += parts.iter().map(|(_, len)| len).sum::<u64>();
+        for line in lines.lines().skip(1) {
+            text.extend_from_slice(line.as_bytes());
+            text.extend_from_slice(b"\r\n");
+        }
+        let kind = format!("multipart/byteranges; boundary={border}");
+        answer::line(&mut text, "Content-Type", kind.as_bytes());
+        answer::length(&mut text, length);
+        answer::end(&mut text);
+        self.out.push(Payload::Bytes(text.into()));
+        self.pieces(entry, &pieces).await
+    }
+
+    /// Sends what an announced length consists of.
+    async fn pieces(&mut self, entry: &Entry, pieces: &[Piece]) -> Result<(), End> {
+        let mut left: u64 = pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Text(text) => text.len() as u64,
+                Piece::File(_, len) => *len,
+            })
+            .sum();
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => {
+                    left -= text.len() as u64;
+                    self.out.push(Payload::Bytes(text.clone()));
+                }
+                &Piece::File(from, len) => {
+                    let (mut at, end) = (from, from + len);
+                    while at < end {
+                        self.card.left.set(left);
+                        // What is ready goes, and others have their turn.
+                        if self.waits() >= GATHER {
+                            self.flush().await?;
+                            self.site.threads.pass(self.number).await;
+                        }
+                        let read = self.read_file(entry, at, (end - at).min(CHUNK)).await?;
+                        if read.is_empty() {
+                            entry.doubt();
+                            return Err(End::Cut("a file has become shorter while it was sent".into()));
+                        }
+                        at += read.len() as u64;
+                        left -= read.len() as u64;
+                        self.out.push(read);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be read now, or comes in turn from a disk or an upstream.
+    async fn read_file(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Payload, End> {
+        let most = most as u32;
+        let cut = |error: Error| End::Cut(error.to_string());
+        if let Some(read) = entry.file.read_now(at, most) {
+            return read.map_err(cut);
+        }
+        // What waits here is not resident for ever.
+        if !self.out.is_empty() && self.waits() >= GATHER {
+            self.flush().await?;
+        }
+        let site = self.site.clone();
+        self.card.due(site.now() + site.options.stall);
+        let mut reading = pin!(async {
+            let _slot = site.threads.slot(self.number).await;
+            entry.file.read(at, most).await
+        });
+        let read = timely(&self.card, reading.as_mut()).await;
+        match read {
+            Ok(read) => read.map(Payload::Bytes).map_err(cut),
+            Err(_) => Err(End::Cut("an upstream does not answer".into())),
+        }
+    }
+
+    async fn squeezed(&mut self, is_get: bool, entry: &Entry, coding: Coding) -> Result<(), End> {
+        let mut text = self.begin(Status::OK);
+        // It is another sequence of bytes: it has a tag of its own, and no ranges.
+        let lines = String::from_utf8_lossy(&entry.lines);
+        for line in lines.lines().filter(|line| !line.starts_with("Accept-Ranges")) {
+            let line = match line.strip_prefix("ETag: ") {
+                Some(tag) => format!("ETag: {}-{}\"", tag.trim_end_matches('"'), coding.name()),
+                None => line.into(),
+            };
+            text.extend_from_slice(line.as_bytes());
+            text.extend_from_slice(b"\r\n");
+        }
+        answer::line(&mut text, "Vary", b"Accept-Encoding");
+        answer::line(&mut text, "Content-Encoding", coding.name().as_bytes());
+        answer::line(&mut text, "Transfer-Encoding", b"chunked");
+        answer::end(&mut text);
+        self.out.push(Payload::Bytes(text.into()));
+        if !is_get {
+            return Ok(());
+        }
+        let cut = |error: std::io::Error| End::Cut(error.to_string());
+        let (mut at, mut squeeze) = (0, Squeeze::new(coding).map_err(cut)?);
+        loop {
+            self.card.left.set(entry.size.saturating_sub(at));
+            let read = self.read_file(entry, at, PRESSED).await?;
+            if read.is_empty() {
+                break;
+            }
+            at += read.len() as u64;
+            let made = squeeze.put(&read.read(read.len()).map_err(cut)?).map_err(cut)?;
+            self.out.push(Payload::from(made));
+            self.flush().await?;
+            self.site.threads.pass(self.number).await;
+        }
+        self.out.push(Payload::from(squeeze.end().map_err(cut)?));
+        Ok(())
+    }
+
+    fn begin(&self, status: Status) -> Vec<u8> {
+        let mut text = Vec::with_capacity(384);
+        self.site.counts.answered(status);
+        answer::begin(&mut text, status, &self.site.date, self.site.clock.wall(), self.after);
+        text
+    }
+
+    /// A head that nothing follows.
+    fn send_head(&mut self, mut text: Vec<u8>) -> Result<(), End> {
+        answer::end(&mut text);
+        self.out.push(Payload::from(text));
+        Ok(())
+    }
+
+    /// A page of our own.
+    fn page(&mut self, head: &Head, status: Status, kind: &str, page: Vec<u8>, lines: &[(&str, &[u8])]) {
+        let mut text = self.begin(status);
+        answer::line(&mut text, "Content-Type", kind.as_bytes());
+        answer::line(&mut text, "X-Content-Type-Options", b"nosniff");
+        answer::line(&mut text, "Cache-Control", b"no-cache");
+        lines.iter().for_each(|(name, value)| answer::line(&mut text, name, value));
+        answer::length(&mut text, page.len() as u64);
+        answer::end(&mut text);
+        self.out.push(Payload::from(text));
+        if head.method != Method::Head {
+            self.out.push(Payload::from(page));
+        }
+    }
+
+    fn say(&mut self, head: &Head, status: Status, what: &str, lines: &[(&str, &[u8])]) {
+        let page = list::note(status.number(), status.text(), what);
+        let lines: Vec<_> = lines.iter().copied().chain([SAFE]).collect();
+        self.page(head, status, HTML, page, &lines);
+    }
+
+    /// What went wrong with a file.
+    fn fails(&mut self, head: &Head, error: &Error) -> Result<(), End> {
+        let (status, what) = match error.errno() {
+            Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG => {
+                (Status::NOT_FOUND, "there is no such file")
+            }
+            Errno::EACCES | Errno::EPERM | Errno::ELOOP => (Status::FORBIDDEN, "this is not shown here"),
+            Errno::EMFILE | Errno::ENFILE | Errno::EAGAIN | Errno::ENOMEM => {
+                (Status::UNAVAILABLE, "this server has no room left for now")
+            }
+            Errno::ETIMEDOUT => (Status::GATEWAY_TIMEOUT, "the server that has this file does not answer"),
+            _ if error.is_disconnect() => (Status::BAD_GATEWAY, "the server that has this file is not there"),
+            _ => (Status::INTERNAL, "this file cannot be read"),
+        };
+        if status.number() >= 500 {
+            tracing::warn!("http: {}: {error}", status.number());
+        }
+        self.say(head, status, what, &[]);
+        Ok(())
+    }
+
+    /// An answer to what is no request; nothing behind it is understood.
+    async fn refuse(&mut self, status: Status, what: &str) -> Result<(), End> {
+        self.after = After::Closed;
+        let mut text = self.begin(status);
+        let page = list::note(status.number(), status.text(), what);
+        answer::line(&mut text, "Content-Type", HTML.as_bytes());
+        answer::length(&mut text, page.len() as u64);
+        answer::end(&mut text);
+        self.out.extend([Payload::from(text), Payload::from(page)]);
+        self.flush().await?;
+        Err(End::Closed)
+    }
+
+    fn waits(&self) -> usize {
+        self.out.iter().map(Payload::len).sum()
+    }
+
+    /// Sends what there is.
+    async fn flush(&mut self) -> Result<(), End> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let bytes = self.waits();
+        self.card.due(self.site.now() + self.site.options.stall);
+        let mut writing = pin!(self.data.write_payloads(0, &mut self.out));
+        timely(&self.card, writing.as_mut()).await??;
+        self.site.counts.sent(bytes);
+        Ok(())
+    }
+
+    /// Reads more; false: the client has said all.
+    async fn read(&mut self, within: Duration) -> Result<bool, End> {
+        // A head in pieces has one time for all of them.
+        if self.input.is_empty() {
+            self.card.due(self.site.now() + within);
+        }
+        let mut reading = pin!(self.data.read_payload(0, READ));
+        let came = timely(&self.card, reading.as_mut()).await??;
+        let Payload::Bytes(bytes) = came else { return Err(End::Cut("a connection is no file".into())) };
+        if self.input.is_empty() {
+            self.input = bytes.into();
+            return Ok(!self.input.is_empty());
+        }
+        self.input.extend_from_slice(&bytes);
+        Ok(!bytes.is_empty())
+    }
+}
+
+/// What is in a directory and is shown; whether it is all.
+async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool), Error> {
+    let dir = dir.open_here(nine_proto::OpenFlags::READ).await?;
+    let mut entries = dir.read_dir().await?;
+    let mut items = Vec::new();
+    while let Some(block) = entries.next_with_attrs(GetMask::BASIC).await {
+        for entry in block? {
+            let mut path = names.to_vec();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(&entry.name);
+            if matches!(&*entry.name, b"." | b"..") || site.is_hidden(&path) || entry.qid.is_event() {
+                continue;
+            }
+            if items.len() == list::MOST {
+                return Ok((items, false));
+            }
+            let attr = entry.attr.as_ref();
+            let changed = attr.map_or(0, |attr| attr.mtime.sec.max(0) as u64);
+            items.push(Item {
+                is_dir: entry.is_dir(),
+                size: attr.map_or(0, |attr| attr.size),
+                changed: Duration::from_secs(changed),
+                name: entry.name,
+            });
+        }
+    }
+    list::sort(&mut items);
+    Ok((items, true))
+}
+
+/// A number that nobody else has said.
+pub(super) fn border(bytes: [u8; 16]) -> String {
+    let mut text = String::with_capacity(32);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
+const HTML: &str = "text/html; charset=utf-8";
+/// A page of ours runs nothing, whatever the names in it.
+const SAFE: (&str, &[u8]) =
+    ("Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'");

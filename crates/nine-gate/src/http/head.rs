@@ -1,0 +1,420 @@
+//! The head of a request: parsed, and judged by itself (RFC 9112).
+//!
+//! In: the bytes that have come. Out: a [`Head`], that more is needed, or what is answered instead of it. Pure: no
+//! time, no connection.
+
+use std::ops::Range;
+
+use super::range::Ranges;
+use super::status::Status;
+
+/// Bytes of a head, line and headers.
+pub const HEAD: usize = 16 << 10;
+/// Headers of a request.
+const HEADERS: usize = 96;
+
+/// What is asked, as far as the answer depends on it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Bytes of it.
+    pub len: usize,
+    /// What to do.
+    pub method: Method,
+    /// The path, as it came: bytes of the head.
+    pub path: Range<usize>,
+    /// What is behind the '?'.
+    pub query: Range<usize>,
+    /// The name that the client knows this server by.
+    pub host: Range<usize>,
+    /// The connection stays afterwards.
+    pub keep: bool,
+    /// HTTP/1.1: bodies of unknown length may come in chunks.
+    pub chunks: bool,
+    /// What follows the head.
+    pub body: Body,
+    /// The client sends the body when it is told to.
+    pub expects: bool,
+    /// Only these bytes.
+    pub ranges: Ranges,
+    /// Only of the file of this tag or date: bytes of the head.
+    pub if_range: Range<usize>,
+    /// Not if the file is still one of these.
+    pub if_none_match: Range<usize>,
+    /// Only if the file is one of these.
+    pub if_match: Range<usize>,
+    /// Not if the file is no younger.
+    pub if_modified_since: Range<usize>,
+    /// Only if the file is no younger.
+    pub if_unmodified_since: Range<usize>,
+    /// Encodings that the client reads.
+    pub codings: Codings,
+    /// It would rather have JSON than HTML.
+    pub json: bool,
+    /// It is a browser that asks for another site's page.
+    pub cross: bool,
+}
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// It is sent.
+    Get,
+    /// All but the file is sent.
+    Head,
+    /// What may be asked is told.
+    Options,
+    /// What a gateway that reads knows, and does not do.
+    Other,
+}
+
+/// What follows the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// So many bytes.
+    Bytes(u64),
+    /// Chunks.
+    Chunked,
+}
+
+/// What a client reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Codings {
+    /// `gzip`.
+    pub gzip: bool,
+    /// `zstd`.
+    pub zstd: bool,
+}
+
+/// What the bytes that have come are.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// Not a whole head yet.
+    Part,
+    /// A head.
+    Whole(Box<Head>),
+    /// Nothing that can be gone on with.
+    Wrong(Status, &'static str),
+}
+
+/// Parses a head at the front of `bytes`.
+pub fn parse(bytes: &[u8]) -> Parsed {
+    // Before a request empty lines are passed over (RFC 9112, 2.2).
+    let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    if blank > 4 {
+        return Parsed::Wrong(Status::BAD_REQUEST, "empty lines");
+    }
+    let bytes = &bytes[blank..];
+    let mut room = [httparse::EMPTY_HEADER; HEADERS];
+    let mut request = httparse::Request::new(&mut room);
+    let len = match request.parse(bytes) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) if bytes.len() >= HEAD => {
+            return Parsed::Wrong(Status::HEADERS_TOO_LARGE, "the head of a request has at most 16 KiB");
+        }
+        Ok(httparse::Status::Partial) => return Parsed::Part,
+        Err(httparse::Error::TooManyHeaders) => {
+            return Parsed::Wrong(Status::HEADERS_TOO_LARGE, "a request has at most 96 headers");
+        }
+        Err(httparse::Error::Version) => {
+            return Parsed::Wrong(Status::VERSION, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+        }
+        Err(_) => return Parsed::Wrong(Status::BAD_REQUEST, "this is no request"),
+    };
+    if len > HEAD {
+        return Parsed::Wrong(Status::HEADERS_TOO_LARGE, "the head of a request has at most 16 KiB");
+    }
+    match judge(bytes, &request, len) {
+        Ok(head) => Parsed::Whole(Box::new(shifted(head, blank))),
+        Err((status, what)) => Parsed::Wrong(status, what),
+    }
+}
+
+/// Of a head that begins behind blank lines.
+fn shifted(mut head: Head, by: usize) -> Head {
+    head.len += by;
+    let places = [
+        &mut head.path,
+        &mut head.query,
+        &mut head.host,
+        &mut head.if_range,
+        &mut head.if_none_match,
+        &mut head.if_match,
+        &mut head.if_modified_since,
+        &mut head.if_unmodified_since,
+    ];
+    for place in places {
+        *place = place.start + by..place.end + by;
+    }
+    head
+}
+
+type Refused = (Status, &'static str);
+
+fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Result<Head, Refused> {
+    let place = |part: &[u8]| {
+        // What httparse finds lies in what it was given.
+        let at = part.as_ptr() as usize - bytes.as_ptr() as usize;
+        at..at + part.len()
+    };
+    let bad = |what| (Status::BAD_REQUEST, what);
+    let newer = request.version == Some(1);
+    let target = request.path.unwrap_or_default();
+    let (path, authority) = split_target(target).ok_or(bad("the target of a request is a path"))?;
+    let query_at = path.find('?').unwrap_or(path.len());
+    let (path, query) = path.split_at(query_at);
+    let query = query.strip_prefix('?').unwrap_or("");
+    let method = match request.method.unwrap_or_default() {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "OPTIONS" => Method::Options,
+        _ => Method::Other,
+    };
+    let mut head = Head {
+        len,
+        method,
+        path: place(path.as_bytes()),
+        query: if query.is_empty() { 0..0 } else { place(query.as_bytes()) },
+        host: authority.map_or(0..0, |authority| place(authority.as_bytes())),
+        keep: newer,
+        chunks: newer,
+        body: Body::Bytes(0),
+        expects: false,
+        ranges: Ranges::default(),
+        if_range: 0..0,
+        if_none_match: 0..0,
+        if_match: 0..0,
+        if_modified_since: 0..0,
+        if_unmodified_since: 0..0,
+        codings: Codings::default(),
+        json: false,
+        cross: false,
+    };
+    let (mut hosts, mut lengths, mut coded) = (0, 0, false);
+    for header in request.headers.iter() {
+        let value = header.value;
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        // By their length first: most headers are none of these.
+        match header.name.len() {
+            4 if is("host") => {
+                hosts += 1;
+                if authority.is_none() {
+                    head.host = place(value);
+                }
+            }
+            5 if is("range") => head.ranges = Ranges::parse(value),
+            6 if is("accept") => head.json = prefers_json(value),
+            6 if is("expect") => {
+                if !value.eq_ignore_ascii_case(b"100-continue") {
+                    return Err((Status::EXPECTATION, "only 100-continue can be expected"));
+                }
+                head.expects = newer;
+            }
+            8 if is("if-range") => head.if_range = place(value),
+            8 if is("if-match") => head.if_match = place(value),
+            10 if is("connection") => {
+                for word in words(value) {
+                    if word.eq_ignore_ascii_case(b"close") {
+                        head.keep = false;
+                    } else if word.eq_ignore_ascii_case(b"keep-alive") && !newer {
+                        head.keep = true;
+                    }
+                }
+            }
+            13 if is("if-none-match") => head.if_none_match = place(value),
+            14 if is("content-length") => {
+                let number = number(value).ok_or(bad("the content-length is no number"))?;
+                if lengths > 0 && head.body != Body::Bytes(number) {
+                    return Err(bad("two lengths"));
+                }
+                lengths += 1;
+                if !coded {
+                    head.body = Body::Bytes(number);
+                }
+            }
+            15 if is("accept-encoding") => head.codings = Codings::of(value),
+            14 if is("sec-fetch-site") => head.cross = value.eq_ignore_ascii_case(b"cross-site"),
+            17 if is("transfer-encoding") => {
+                if coded || !newer || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err((Status::NOT_IMPLEMENTED, "only chunked is known as a transfer-encoding"));
+                }
+                coded = true;
+                head.body = Body::Chunked;
+            }
+            17 if is("if-modified-since") => head.if_modified_since = place(value),
+            19 if is("if-unmodified-since") => head.if_unmodified_since = place(value),
+            _ => {}
+        }
+    }
+    if coded && lengths > 0 {
+        return Err(bad("a length and chunks"));
+    }
+    if hosts > 1 || (hosts == 0 && newer) {
+        return Err(bad("a request has one host"));
+    }
+    Ok(head)
+}
+
+/// The path of a target, and the authority if it has one (RFC 9112, 3.2).
+fn split_target(target: &str) -> Option<(&str, Option<&str>)> {
+    if target.starts_with('/') || target == "*" {
+        return Some((target, None));
+    }
+    let scheme = target.get(..7).filter(|s| s.eq_ignore_ascii_case("http://")).map(|_| 7);
+    let scheme = scheme.or(target.get(..8).filter(|s| s.eq_ignore_ascii_case("https://")).map(|_| 8));
+    let rest = &target[scheme?..];
+    let end = rest.find('/')?;
+    Some((&rest[end..], Some(&rest[..end])))
+}
+
+fn words(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+/// Digits and nothing else.
+pub(super) fn number(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+}
+
+/// A word of a list and its weight in thousandths (RFC 9110, 12.4.2).
+fn weighed(word: &[u8]) -> (&[u8], u32) {
+    let mut parts = word.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    let name = parts.next().unwrap_or_default();
+    let q = parts.find_map(|part| part.strip_prefix(b"q=").or(part.strip_prefix(b"Q=")));
+    let q =
+        q.and_then(|q| std::str::from_utf8(q).ok()?.parse::<f32>().ok()).filter(|q| (0.0..=1.0).contains(q));
+    (name, q.map_or(1000, |q| (q * 1000.0) as u32))
+}
+
+impl Codings {
+    fn of(value: &[u8]) -> Self {
+        let mut all = Self::default();
+        for (name, q) in words(value).map(weighed) {
+            if name.eq_ignore_ascii_case(b"gzip") {
+                all.gzip = q > 0;
+            } else if name.eq_ignore_ascii_case(b"zstd") {
+                all.zstd = q > 0;
+            }
+        }
+        all
+    }
+}
+
+fn prefers_json(value: &[u8]) -> bool {
+    let (mut json, mut html) = (0, 0);
+    for (name, q) in words(value).map(weighed) {
+        if name.eq_ignore_ascii_case(b"application/json") {
+            json = q;
+        } else if name.eq_ignore_ascii_case(b"text/html") {
+            html = q;
+        }
+    }
+    json > html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(text: &str) -> Head {
+        match parse(text.as_bytes()) {
+            Parsed::Whole(head) => *head,
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+
+    fn wrong(text: &str) -> u16 {
+        match parse(text.as_bytes()) {
+            Parsed::Wrong(status, _) => status.number(),
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_head_is_found_whole_whatever_stands_before_and_behind_it() {
+        let text = "GET /a/b?c=d HTTP/1.1\r\nHost: x:80\r\nAccept-Encoding: gzip;q=0, zstd\r\n\r\nGET /";
+        for blank in ["", "\r\n", "\n\r\n"] {
+            let text = format!("{blank}{text}");
+            let head = whole(&text);
+            assert_eq!(&text[head.path.clone()], "/a/b");
+            assert_eq!(&text[head.query.clone()], "c=d");
+            assert_eq!(&text[head.host.clone()], "x:80");
+            assert_eq!(&text[head.len..], "GET /");
+            assert_eq!(head.codings, Codings { gzip: false, zstd: true });
+            assert!(head.keep && head.chunks && head.body == Body::Bytes(0));
+            for len in blank.len()..head.len {
+                assert_eq!(parse(&text.as_bytes()[..len]), Parsed::Part, "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_may_name_the_host_itself() {
+        let text = "GET HTTP://other/x HTTP/1.1\r\nHost: x\r\n\r\n";
+        let head = whole(text);
+        assert_eq!((&text[head.path], &text[head.host]), ("/x", "other"));
+        assert_eq!(wrong("GET x HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+        assert_eq!(wrong("GET http://x HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+    }
+
+    #[test]
+    fn the_connection_stays_as_its_version_and_the_client_say() {
+        for (line, more, keep) in [
+            ("HTTP/1.1", "", true),
+            ("HTTP/1.1", "Connection: x, Close\r\n", false),
+            ("HTTP/1.0", "", false),
+            ("HTTP/1.0", "Connection: Keep-Alive\r\n", true),
+        ] {
+            assert_eq!(whole(&format!("GET / {line}\r\nHost: x\r\n{more}\r\n")).keep, keep, "{line} {more}");
+        }
+        assert!(!whole("GET / HTTP/1.0\r\n\r\n").chunks);
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        let with = |headers: &str| format!("GET / HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+        for (headers, status) in [
+            ("Host: y\r\n", 400),
+            ("Content-Length: 3\r\nContent-Length: 4\r\n", 400),
+            ("Content-Length: +3\r\n", 400),
+            ("Content-Length: 3, 3\r\n", 400),
+            ("Content-Length: 99999999999999999999\r\n", 400),
+            ("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", 400),
+            ("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", 400),
+            ("Transfer-Encoding: gzip, chunked\r\n", 501),
+            ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 501),
+            ("Expect: tea\r\n", 417),
+            ("Host : x\r\n", 400),
+            (" folded: x\r\n", 400),
+        ] {
+            assert_eq!(wrong(&with(headers)), status, "{headers}");
+        }
+        assert_eq!(wrong("GET / HTTP/1.1\r\n\r\n"), 400);
+        assert_eq!(wrong("GET / HTTP/2.0\r\n\r\n"), 505);
+        assert_eq!(wrong("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), 501);
+        let body = whole(&with("Content-Length: 3\r\nContent-Length: 3\r\n")).body;
+        assert_eq!(body, Body::Bytes(3));
+    }
+
+    #[test]
+    fn endless_heads_have_an_end() {
+        let long = format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}", "x".repeat(HEAD));
+        assert_eq!(wrong(&long), 431);
+        assert_eq!(wrong(&format!("{long}\r\n\r\n")), 431);
+        assert_eq!(wrong(&format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(100))), 431);
+        assert_eq!(wrong("\r\n\r\n\r\n"), 400);
+    }
+
+    #[test]
+    fn who_would_rather_have_json_says_so() {
+        for (accept, json) in [
+            ("application/json", true),
+            ("text/html,application/json;q=0.9", false),
+            ("text/html;q=0.5, application/json", true),
+            ("*/*", false),
+        ] {
+            let text = format!("GET / HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n");
+            assert_eq!(whole(&text).json, json, "{accept}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Directories, for people and for programs.
+//!
+//! In: names and attributes. Out: a page of HTML that works without scripts, or JSON. Pure.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+use super::path::encode;
+
+/// Entries that are shown; a directory that has more says so.
+pub const MOST: usize = 10_000;
+
+/// One of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// As the server has it.
+    pub name: Box<[u8]>,
+    /// It is a directory.
+    pub is_dir: bool,
+    /// Bytes.
+    pub size: u64,
+    /// Since 1970.
+    pub changed: Duration,
+}
+
+/// Directories first, then by name.
+pub fn sort(items: &mut [Item]) {
+    items.sort_unstable_by(|a, b| b.is_dir.cmp(&a.is_dir).then_with(|| a.name.cmp(&b.name)));
+}
+
+/// `{"path": "/a/", "complete": true, "entries": [{"name", "type", "size", "modified"}]}`; what of a name is no UTF-8
+/// is U+FFFD there, and `href` has the bytes.
+pub fn json(path: &[u8], items: &[Item], complete: bool) -> Vec<u8> {
+    let entries: Vec<_> = items
+        .iter()
+        .map(|item| {
+            serde_json::json!({
+                "name": String::from_utf8_lossy(&item.name),
+                "href": href(item),
+                "type": if item.is_dir { "directory" } else { "file" },
+                "size": item.size,
+                "modified": item.changed.as_secs(),
+            })
+        })
+        .collect();
+    let all = serde_json::json!({ "path": shown(path), "complete": complete, "entries": entries });
+    let mut text = all.to_string().into_bytes();
+    text.push(b'\n');
+    text
+}
+
+/// A page for people. `more` is put behind the table.
+pub fn html(path: &[u8], items: &[Item], complete: bool, more: &str) -> Vec<u8> {
+    let mut page = String::with_capacity(2048 + 200 * items.len());
+    let title = escape(&shown(path));
+    let _ = write!(
+        page,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{title}</title>\
+         <style>{STYLE}</style></head>\n<body><main><h1>"
+    );
+    crumbs(&mut page, path);
+    page.push_str(
+        "</h1>\n<table><thead><tr><th scope=\"col\">Name</th><th scope=\"col\" class=\"n\">Size</th>\
+         <th scope=\"col\">Changed</th></tr></thead><tbody>\n",
+    );
+    if !path.is_empty() {
+        page.push_str("<tr><td><a href=\"../\">..</a></td><td></td><td></td></tr>\n");
+    }
+    for item in items {
+        let slash = if item.is_dir { "/" } else { "" };
+        let size = if item.is_dir { String::new() } else { size(item.size) };
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(item.changed.as_secs());
+        let _ = writeln!(
+            page,
+            "<tr><td><a href=\"{}\">{}{slash}</a></td><td class=\"n\" title=\"{} bytes\">{size}</td><td>{}</td></tr>",
+            href(item),
+            escape(&String::from_utf8_lossy(&item.name)),
+            item.size,
+            day(changed),
+        );
+    }
+    page.push_str("</tbody></table>\n");
+    let _ = match (items.len(), complete) {
+        (0, _) => writeln!(page, "<p>This directory is empty.</p>"),
+        (n, true) => writeln!(page, "<p>{n} {}</p>", if n == 1 { "entry" } else { "entries" }),
+        (n, false) => writeln!(page, "<p>The first {n} entries; there are more.</p>"),
+    };
+    page.push_str(more);
+    page.push_str("</main></body></html>\n");
+    page.into_bytes()
+}
+
+/// A page that says one thing.
+pub fn note(number: u16, title: &str, text: &str) -> Vec<u8> {
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{number} {0}</title>\
+         <style>{STYLE}</style></head>\n<body><main><h1>{number} {0}</h1><p>{1}</p></main></body></html>\n",
+        escape(title),
+        escape(text)
+    )
+    .into_bytes()
+}
+
+/// Where an entry is, from its directory.
+fn href(item: &Item) -> String {
+    // Alone, a name with ':' would be a scheme.
+    format!("./{}{}", encode(&item.name), if item.is_dir { "/" } else { "" })
+}
+
+fn shown(path: &[u8]) -> String {
+    if path.is_empty() { "/".into() } else { format!("/{}/", String::from_utf8_lossy(path)) }
+}
+
+/// The way to a directory, each part a link.
+fn crumbs(page: &mut String, path: &[u8]) {
+    page.push_str("<a href=\"/\">/</a>");
+    let mut href = String::from("/");
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        href.push_str(&encode(name));
+        href.push('/');
+        let _ = write!(page, "<a href=\"{href}\">{}/</a>", escape(&String::from_utf8_lossy(name)));
+    }
+}
+
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            // What would change how the page is laid out is shown as what it is.
+            c if c.is_control() => safe.push('\u{FFFD}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+fn size(bytes: u64) -> String {
+    let mut size = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
+        if size < 1024.0 || unit == "TiB" {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{size:.1} {unit}") };
+        }
+        size /= 1024.0;
+    }
+    unreachable!("the last unit takes all")
+}
+
+/// `2026-11-22 10:05`, UTC.
+fn day(time: SystemTime) -> String {
+    let date = httpdate::fmt_http_date(time);
+    // `Sun, 06 Nov 1994 08:49:37 GMT`
+    let words: Vec<&str> = date.split(' ').collect();
+    let &[_, day, month, year, time, _] = &*words else { return date };
+    let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let month = months.iter().position(|name| *name == month).map_or(0, |at| at + 1);
+    format!(
+        "<time datetime=\"{year}-{month:02}-{day}T{time}Z\">{year}-{month:02}-{day} {}</time>",
+        &time[..5]
+    )
+}
+
+const STYLE: &str = "\
+:root{color-scheme:light dark}\
+body{font:16px/1.5 system-ui,sans-serif;margin:0}\
+main{max-width:60rem;margin:auto;padding:1.5rem}\
+h1{font-size:1.25rem;overflow-wrap:anywhere}\
+a{text-decoration:none}a:hover,a:focus{text-decoration:underline}\
+table{border-collapse:collapse;width:100%}\
+th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid color-mix(in srgb,currentColor 15%,transparent)}\
+td:first-child{overflow-wrap:anywhere}\
+.n{text-align:right;font-variant-numeric:tabular-nums}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(name: &[u8], is_dir: bool, size: u64) -> Item {
+        Item { name: name.into(), is_dir, size, changed: Duration::from_secs(784_111_777) }
+    }
+
+    #[test]
+    fn names_are_text_and_never_markup() {
+        let evil = b"<script>alert('x')</script>\"&\n%";
+        let page = String::from_utf8(html(evil, &[item(evil, false, 3)], true, "")).unwrap();
+        assert!(!page.contains("<script>") && !page.contains("alert('x')\""));
+        assert!(page.contains("./%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%22%26%0A%25"));
+        assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;\u{FFFD}%"));
+    }
+
+    #[test]
+    fn directories_stand_first_and_have_a_slash() {
+        let mut items = [item(b"b", false, 1536), item(b"z", true, 0), item(b"a:b", false, 5)];
+        sort(&mut items);
+        let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
+        assert_eq!(names, [&b"z"[..], b"a:b", b"b"]);
+        let page = String::from_utf8(html(b"x/y z", &items, false, "<p>more</p>")).unwrap();
+        for part in [
+            "href=\"./z/\">z/<",
+            "href=\"./a%3Ab\">a:b<",
+            "1.5 KiB",
+            "1994-11-06 08:49",
+            "<p>more</p>",
+            "href=\"../\"",
+            "<a href=\"/x/y%20z/\">y z/</a>",
+            "The first 3 entries",
+        ] {
+            assert!(page.contains(part), "{part} in {page}");
+        }
+    }
+
+    #[test]
+    fn programs_get_the_same_as_json() {
+        let text = json(b"a", &[item(b"d", true, 0), item(b"\xff\"", false, 7)], true);
+        let all: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!((&all["path"], &all["complete"]), (&"/a/".into(), &true.into()));
+        assert_eq!(all["entries"][0]["type"], "directory");
+        assert_eq!(all["entries"][1]["href"], "./%FF%22");
+        assert_eq!(
+            (&all["entries"][1]["size"], &all["entries"][1]["modified"]),
+            (&7.into(), &784_111_777.into())
+        );
+    }
+}

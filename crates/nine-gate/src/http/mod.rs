@@ -1,0 +1,267 @@
+//! A web server all of whose disk and network are files of a name space (Hickey, section 6.2).
+//!
+//! In: the root of the tree that is shown, and a network's directory; both of 9P clients. Out: a [`Server`], which
+//! announces an address by that network's files, takes calls by opening `listen`, and reads and writes `data`. It dials
+//! nothing and opens no file of the host.
+//!
+//! ```text
+//! listen -> converse -> head -> path -> files (walk, getattr, open) -> answer
+//!              |                                   | read
+//!              `--------- data <- write -----------'
+//! ```
+//! Conversations are threads of the program's own ([`Schedule`] says whose turn it is). Where the servers are in this
+//! process their open files are called (see [`nine_io::Direct`]), and a range of a file goes from the page cache to the
+//! socket without a copy.
+
+mod answer;
+pub mod body;
+mod conn;
+mod count;
+mod files;
+pub mod head;
+pub mod list;
+mod order;
+pub mod path;
+pub mod range;
+pub mod since;
+mod squeeze;
+mod status;
+mod threads;
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use nine_io::client::{Announced, File, Net, Result};
+use nine_net::{Clock, Env};
+use nine_proto::Errno;
+
+pub use order::Schedule;
+pub use status::Status;
+
+use answer::Date;
+use count::Counts;
+use files::Files;
+use threads::Threads;
+
+/// How files are served.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who goes first where not all can.
+    pub schedule: Schedule,
+    /// Conversations at once; more wait to be accepted.
+    pub connections: usize,
+    /// Files that are kept open.
+    pub files: usize,
+    /// Reads under way at once that wait for a disk or an upstream; the others have their turns by the schedule.
+    pub reads: usize,
+    /// Names of the files that stand for their directory.
+    pub index: Vec<String>,
+    /// Directories without such a file are listed.
+    pub listing: bool,
+    /// Paths that are not there for anybody, without the first '/'.
+    pub hidden: Vec<String>,
+    /// The names this server answers to, beside addresses in digits and `localhost`; `None`: any. Without it a page of
+    /// anybody's may make a browser read what only this machine is to see (DNS rebinding).
+    pub hosts: Option<Vec<String>>,
+    /// What is pushed on every conversation before anything is said: `tls`.
+    pub push: Option<String>,
+    /// For a head, from its first byte on, and for each part of a body.
+    pub patience: Duration,
+    /// For the next request.
+    pub idle: Duration,
+    /// For a client that takes nothing, and an upstream that does not answer.
+    pub stall: Duration,
+}
+
+/// What a name space has that is for nobody who comes this way: what makes or takes something when it is opened, or
+/// changes how this program runs.
+pub const HIDDEN: &[&str] = &["net", "cons", "srv", "shm", "part", "mux/ctl", "fs/ctl"];
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            schedule: Schedule::Fifo,
+            connections: 10_000,
+            files: 1024,
+            reads: 16,
+            index: vec!["index.html".into()],
+            listing: true,
+            hidden: HIDDEN.iter().map(|&path| path.into()).collect(),
+            hosts: None,
+            push: None,
+            patience: Duration::from_secs(20),
+            idle: Duration::from_secs(75),
+            stall: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A server that has announced its address. See the module.
+pub struct Server {
+    site: Rc<Site>,
+    announced: Announced,
+    local: String,
+}
+
+/// What the conversations share.
+struct Site {
+    options: Options,
+    files: Files,
+    threads: Threads,
+    clock: Arc<dyn Clock>,
+    date: Date,
+    counts: Counts,
+    stopping: Cell<bool>,
+}
+
+impl Server {
+    /// Announces `at` (`tcp!*!8080`) on the network `net`, to serve the tree below `root`.
+    pub async fn open(
+        net: &Net,
+        at: &str,
+        root: File,
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let announced = net.announce(at).await?;
+        let local = announced.local().await?;
+        let site = Site {
+            files: Files::new(Rc::new(root), options.files),
+            threads: Threads::new(options.schedule, options.reads.max(1)),
+            options,
+            clock,
+            date: Date::new(),
+            counts: Counts::default(),
+            stopping: Cell::new(false),
+        };
+        Ok(Self { site: Rc::new(site), announced, local })
+    }
+
+    /// The address, as the network writes it.
+    pub fn local(&self) -> &str {
+        &self.local
+    }
+
+    /// Serves until `stop` is there; then nobody new comes in, and it ends when every answer that was asked for has
+    /// left, or after `within`.
+    pub async fn run(self, env: &impl Env, stop: impl Future<Output = ()>, within: Duration) {
+        let Self { site, announced, .. } = self;
+        let threads = site.threads.clone();
+        let accepting = site.clone();
+        threads.spawn(|_, card| {
+            card.due(Duration::MAX);
+            accept(accepting, announced)
+        });
+        let mut running = pin!(threads.run(|| site.now()));
+        let mut stopping = pin!(stopping(env, &site, stop, within));
+        poll_fn(|cx| {
+            let ended = stopping.as_mut().poll(cx);
+            let _ = running.as_mut().poll(cx);
+            ended
+        })
+        .await;
+    }
+}
+
+/// Once a second ends who is late; after the stop, those to whom nothing is owed.
+async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, within: Duration) {
+    let mut stop = pin!(stop);
+    let mut end = None;
+    loop {
+        let until = site.now() + if end.is_none() { SWEEP } else { SWEEP / 10 };
+        let mut sleep = env.sleep_until(until);
+        poll_fn(|cx| {
+            if end.is_none() && stop.as_mut().poll(cx).is_ready() {
+                end = Some(site.now() + within);
+                site.stopping.set(true);
+                return Poll::Ready(());
+            }
+            sleep.as_mut().poll(cx)
+        })
+        .await;
+        site.threads.sweep(site.now(), site.is_stopping());
+        if let Some(end) = end
+            && (site.threads.live() <= 1 || site.now() >= end)
+        {
+            return;
+        }
+    }
+}
+
+/// How often it is looked who is late.
+const SWEEP: Duration = Duration::from_secs(1);
+/// After an accept that failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+async fn accept(site: Rc<Site>, announced: Announced) {
+    loop {
+        site.threads.fewer(site.options.connections + 1).await;
+        match announced.listen().await {
+            Ok(incoming) => {
+                site.counts.called();
+                let site = site.clone();
+                let threads = site.threads.clone();
+                threads.spawn(|number, card| conn::converse(site, number, card, incoming));
+            }
+            // What lacks is there again when somebody has gone.
+            Err(error)
+                if matches!(error.errno(), Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN) =>
+            {
+                tracing::warn!("http: nobody can be let in for now: {error}");
+                site.clock.sleep_until(site.now() + PAUSE).await;
+            }
+            Err(error) => {
+                tracing::error!("http: nobody is let in any more: {error}");
+                return;
+            }
+        }
+    }
+}
+
+impl Site {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Whether a path is not there for anybody.
+    fn is_hidden(&self, names: &[u8]) -> bool {
+        // Names of the mux' own.
+        names.starts_with(b"#")
+            || self.options.hidden.iter().any(|hidden| {
+                names.strip_prefix(hidden.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+            })
+    }
+
+    /// Whether a request is for us, by the host it names.
+    fn is_us(&self, host: &[u8]) -> bool {
+        let Some(hosts) = &self.options.hosts else { return true };
+        let host = host.trim_ascii();
+        let name = match host {
+            [b'[', ..] => return true,
+            _ => host.split(|byte| *byte == b':').next().unwrap_or_default(),
+        };
+        // Nobody rebinds digits, and HTTP/1.0 knows no host.
+        let is_digits = name.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
+        let known = hosts.iter().map(String::as_str).chain(["localhost"]);
+        is_digits || known.into_iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+    }
+
+    fn metrics(&self) -> String {
+        self.counts.text(self.threads.live().saturating_sub(1), self.files.len())
+    }
+
+    fn border(&self) -> String {
+        let mut bytes = [0; 16];
+        self.clock.entropy(&mut bytes);
+        conn::border(bytes)
+    }
+}

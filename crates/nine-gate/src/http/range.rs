@@ -1,0 +1,183 @@
+//! Ranges of bytes (RFC 9110, chapter 14).
+
+use super::head::number;
+
+/// Ranges of one request; who asks for more gets the whole file (RFC 9110, 14.2).
+pub const MOST: usize = 16;
+
+/// What a `Range` header asks for. Empty: nothing that is understood, so the whole file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<Spec>);
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spec {
+    /// From a byte, to another one at most.
+    From(u64, u64),
+    /// So many at the end.
+    Last(u64),
+}
+
+/// What of a file is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// All of it.
+    All,
+    /// These, `(first byte, bytes)`: in the order of the request, no two of which overlap or touch.
+    Parts(Vec<(u64, u64)>),
+    /// None of the ranges lies in the file.
+    Nothing,
+}
+
+impl Ranges {
+    /// Understands a header. One that is wrong, or asks for too much, asks for nothing.
+    pub fn parse(value: &[u8]) -> Self {
+        let list = value.trim_ascii();
+        let Some((unit, list)) = list.split_at_checked(6) else { return Self::default() };
+        if !unit.eq_ignore_ascii_case(b"bytes=") {
+            return Self::default();
+        }
+        let words = list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        let mut all = Vec::new();
+        for word in words.filter(|word| !word.is_empty()) {
+            if all.len() == MOST {
+                return Self::default();
+            }
+            match spec(word) {
+                Some(spec) => all.push(spec),
+                None => return Self::default(),
+            }
+        }
+        Self(all)
+    }
+
+    /// Whether any is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What they are of a file of this size.
+    pub fn of(&self, size: u64) -> Wanted {
+        if self.is_empty() {
+            return Wanted::All;
+        }
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        for spec in &self.0 {
+            let (from, to) = match *spec {
+                Spec::From(from, to) => (from, to.min(size.saturating_sub(1)).saturating_add(1)),
+                Spec::Last(n) => (size.saturating_sub(n), size),
+            };
+            if from >= size || from >= to {
+                continue;
+            }
+            // What overlaps or touches becomes one, where the first of them stood.
+            let (mut from, mut to) = (from, to);
+            let mut place = None;
+            let mut at = 0;
+            while let Some(&(begin, len)) = parts.get(at) {
+                if begin <= to && from <= begin + len {
+                    (from, to) = (from.min(begin), to.max(begin + len));
+                    parts.remove(at);
+                    place = Some(place.unwrap_or(at));
+                    // It may touch one that was passed.
+                    at = 0;
+                } else {
+                    at += 1;
+                }
+            }
+            parts.insert(place.unwrap_or(parts.len()).min(parts.len()), (from, to - from));
+        }
+        match &*parts {
+            [] => Wanted::Nothing,
+            [(0, len)] if *len == size => Wanted::All,
+            _ => Wanted::Parts(parts),
+        }
+    }
+}
+
+fn spec(word: &[u8]) -> Option<Spec> {
+    let dash = word.iter().position(|byte| *byte == b'-')?;
+    match (&word[..dash], &word[dash + 1..]) {
+        ([], []) => None,
+        // A number too large for a file is the same as its end.
+        ([], last) => digits(last).map(Spec::Last),
+        (from, []) => Some(Spec::From(digits(from)?, u64::MAX)),
+        (from, to) => {
+            Some((digits(from)?, digits(to)?)).filter(|(f, t)| f <= t).map(|(f, t)| Spec::From(f, t))
+        }
+    }
+}
+
+/// A number, or the largest one.
+fn digits(word: &[u8]) -> Option<u64> {
+    word.iter().all(u8::is_ascii_digit).then(|| number(word).unwrap_or(u64::MAX)).filter(|_| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str, size: u64) -> Wanted {
+        Ranges::parse(text.as_bytes()).of(size)
+    }
+
+    fn parts(list: &[(u64, u64)]) -> Wanted {
+        Wanted::Parts(list.to_vec())
+    }
+
+    #[test]
+    fn ranges_are_cut_to_the_file() {
+        for (text, wanted) in [
+            ("bytes=0-0", parts(&[(0, 1)])),
+            ("Bytes= 2-4 ", parts(&[(2, 3)])),
+            ("bytes=5-", parts(&[(5, 5)])),
+            ("bytes=5-100", parts(&[(5, 5)])),
+            ("bytes=-3", parts(&[(7, 3)])),
+            ("bytes=-30", Wanted::All),
+            ("bytes=0-9", Wanted::All),
+            ("bytes=10-", Wanted::Nothing),
+            ("bytes=-0", Wanted::Nothing),
+            ("bytes=99999999999999999999-", Wanted::Nothing),
+            ("bytes=0-99999999999999999999", Wanted::All),
+            ("bytes=10-12,3-3", parts(&[(3, 1)])),
+        ] {
+            assert_eq!(of(text, 10), wanted, "{text}");
+        }
+        assert_eq!(of("bytes=0-", 0), Wanted::Nothing);
+        assert_eq!(of("bytes=-5", 0), Wanted::Nothing);
+        assert_eq!(of("bytes=1-18446744073709551615", u64::MAX), parts(&[(1, u64::MAX - 1)]));
+    }
+
+    #[test]
+    fn what_overlaps_is_sent_once() {
+        for (text, wanted) in [
+            ("bytes=0-1,4-5", parts(&[(0, 2), (4, 2)])),
+            ("bytes=4-5,0-1", parts(&[(4, 2), (0, 2)])),
+            ("bytes=0-1,2-3", parts(&[(0, 4)])),
+            ("bytes=0-1,4-5,1-4", parts(&[(0, 6)])),
+            ("bytes=6-7,0-1,4-5,1-4", parts(&[(0, 8)])),
+            ("bytes=0-,0-,0-", Wanted::All),
+        ] {
+            assert_eq!(of(text, 10), wanted, "{text}");
+        }
+        let many = format!("bytes={}", "0-9,".repeat(1000));
+        assert_eq!(of(&many, 100), Wanted::All, "thousands are not worked through");
+    }
+
+    #[test]
+    fn what_is_wrong_is_as_if_it_were_not_there() {
+        for text in [
+            "",
+            "bytes",
+            "bytes=",
+            "lines=0-1",
+            "bytes=a-",
+            "bytes=3-2",
+            "bytes=--2",
+            "bytes=1",
+            "bytes=0-1,x",
+        ] {
+            assert_eq!(of(text, 10), Wanted::All, "{text}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Conditions of a request (RFC 9110, chapter 13): whether a file is sent at all.
+
+use std::time::{Duration, SystemTime};
+
+/// What the conditions make of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is sent.
+    Go,
+    /// The client has it.
+    Known,
+    /// The file is not what the client wants to have.
+    Failed,
+}
+
+/// The conditions, as they came; empty: not there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Conditions<'h> {
+    /// `If-Match`.
+    pub matches: &'h [u8],
+    /// `If-Unmodified-Since`.
+    pub unmodified: &'h [u8],
+    /// `If-None-Match`.
+    pub none_match: &'h [u8],
+    /// `If-Modified-Since`.
+    pub modified: &'h [u8],
+}
+
+impl Conditions<'_> {
+    /// In the order of RFC 9110, 13.2.2, of a file with this tag that was changed then.
+    pub fn judge(&self, tag: &str, changed: SystemTime) -> Verdict {
+        if !self.matches.is_empty() {
+            if !names(self.matches, tag, false) {
+                return Verdict::Failed;
+            }
+        } else if date(self.unmodified).is_some_and(|date| changed > date) {
+            return Verdict::Failed;
+        }
+        if !self.none_match.is_empty() {
+            if names(self.none_match, tag, true) {
+                return Verdict::Known;
+            }
+        } else if date(self.modified).is_some_and(|date| changed <= date) {
+            return Verdict::Known;
+        }
+        Verdict::Go
+    }
+}
+
+/// Whether ranges are of the file that the client has a part of (`If-Range`): by its tag, or its time to the second.
+pub fn is_same(if_range: &[u8], tag: &str, changed: SystemTime) -> bool {
+    match if_range.first() {
+        None => true,
+        Some(b'"') => if_range == tag.as_bytes(),
+        // A weak tag never says that bytes are the same.
+        Some(_) => date(if_range) == Some(changed),
+    }
+}
+
+/// Whether a list has this tag, or `*`. Weak tags count where only the meaning must be the same.
+fn names(list: &[u8], tag: &str, weak: bool) -> bool {
+    let mut rest = list.trim_ascii();
+    if rest == b"*" {
+        return true;
+    }
+    while !rest.is_empty() {
+        let is_weak = rest.starts_with(b"W/");
+        let one = if is_weak { &rest[2..] } else { rest };
+        if one.first() != Some(&b'"') {
+            return false;
+        }
+        let Some(end) = one[1..].iter().position(|byte| *byte == b'"') else { return false };
+        let (name, behind) = one.split_at(end + 2);
+        if name == tag.as_bytes() && (weak || !is_weak) {
+            return true;
+        }
+        let behind = behind.trim_ascii_start();
+        rest = behind.strip_prefix(b",").unwrap_or(behind).trim_ascii_start();
+    }
+    false
+}
+
+fn date(value: &[u8]) -> Option<SystemTime> {
+    let date = httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()?;
+    // What httpdate makes of a second is a second.
+    (date >= SystemTime::UNIX_EPOCH + Duration::ZERO).then_some(date)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THEN: SystemTime = SystemTime::UNIX_EPOCH;
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    fn at(seconds: u64) -> SystemTime {
+        THEN + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn who_has_the_file_is_told_so() {
+        let judge = |list: &str| {
+            Conditions { none_match: list.as_bytes(), ..Conditions::default() }.judge("\"a\"", at(5))
+        };
+        for known in ["\"a\"", "*", "\"b\", \"a\"", "W/\"a\"", "\"b,\",W/\"a\" , \"c\""] {
+            assert_eq!(judge(known), Verdict::Known, "{known}");
+        }
+        for other in ["\"b\"", "a", "\"a", "W/", "\"b\" \"", "\"A\""] {
+            assert_eq!(judge(other), Verdict::Go, "{other}");
+        }
+        let since = |changed| {
+            Conditions { modified: DATE.as_bytes(), ..Conditions::default() }.judge("\"a\"", at(changed))
+        };
+        assert_eq!(since(784_111_777), Verdict::Known);
+        assert_eq!(since(784_111_778), Verdict::Go);
+        let both = Conditions { none_match: b"\"b\"", modified: DATE.as_bytes(), ..Conditions::default() };
+        assert_eq!(both.judge("\"a\"", at(0)), Verdict::Go, "the tag counts alone");
+        let wrong = Conditions { modified: b"yesterday", ..Conditions::default() };
+        assert_eq!(wrong.judge("\"a\"", at(0)), Verdict::Go);
+    }
+
+    #[test]
+    fn who_wants_another_file_than_this_one_does_not_get_it() {
+        let judge = |list: &str| {
+            Conditions { matches: list.as_bytes(), ..Conditions::default() }.judge("\"a\"", at(5))
+        };
+        assert_eq!(judge("\"a\""), Verdict::Go);
+        assert_eq!(judge("*"), Verdict::Go);
+        assert_eq!(judge("W/\"a\""), Verdict::Failed);
+        assert_eq!(judge("\"b\""), Verdict::Failed);
+        let since = |changed| {
+            Conditions { unmodified: DATE.as_bytes(), ..Conditions::default() }.judge("\"a\"", at(changed))
+        };
+        assert_eq!(since(784_111_777), Verdict::Go);
+        assert_eq!(since(784_111_778), Verdict::Failed);
+    }
+
+    #[test]
+    fn a_part_is_of_the_same_file_or_not_sent_alone() {
+        for (if_range, same) in [
+            ("", true),
+            ("\"a\"", true),
+            ("\"b\"", false),
+            ("W/\"a\"", false),
+            (DATE, true),
+            ("Sun, 06 Nov 1994 08:49:38 GMT", false),
+            ("x", false),
+        ] {
+            assert_eq!(is_same(if_range.as_bytes(), "\"a\"", at(784_111_777)), same, "{if_range}");
+        }
+    }
+}

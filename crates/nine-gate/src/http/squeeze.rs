@@ -1,0 +1,139 @@
+//! Text, made smaller on its way (RFC 9110, 8.4).
+
+use std::io::Write;
+
+use super::head::Codings;
+
+/// How an answer is coded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// `gzip`.
+    Gzip,
+    /// `zstd`.
+    Zstd,
+}
+
+impl Coding {
+    /// What a client gets that reads these.
+    pub fn of(codings: Codings) -> Option<Self> {
+        match codings {
+            Codings { zstd: true, .. } => Some(Self::Zstd),
+            Codings { gzip: true, .. } => Some(Self::Gzip),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// An answer that is being coded, and sent in chunks (RFC 9112, 7.1).
+pub struct Squeeze(Encoder);
+
+enum Encoder {
+    Gzip(flate2::write::GzEncoder<Vec<u8>>),
+    Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
+}
+
+impl Squeeze {
+    /// At its beginning. An error: there is no memory for it.
+    pub fn new(coding: Coding) -> std::io::Result<Self> {
+        Ok(Self(match coding {
+            Coding::Gzip => {
+                Encoder::Gzip(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()))
+            }
+            Coding::Zstd => {
+                let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1)?;
+                // Browsers read windows of at most 8 MiB (RFC 9659).
+                encoder.window_log(20)?;
+                Encoder::Zstd(encoder)
+            }
+        }))
+    }
+
+    /// Takes more of it, and gives what there is to be sent, perhaps nothing yet.
+    pub fn put(&mut self, bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+        let made = match &mut self.0 {
+            Encoder::Gzip(encoder) => {
+                encoder.write_all(bytes)?;
+                std::mem::take(encoder.get_mut())
+            }
+            Encoder::Zstd(encoder) => {
+                encoder.write_all(bytes)?;
+                std::mem::take(encoder.get_mut())
+            }
+        };
+        Ok(if made.is_empty() { made } else { chunk(&made) })
+    }
+
+    /// The rest.
+    pub fn end(self) -> std::io::Result<Vec<u8>> {
+        let made = match self.0 {
+            Encoder::Gzip(encoder) => encoder.finish()?,
+            Encoder::Zstd(encoder) => encoder.finish()?,
+        };
+        let mut rest = if made.is_empty() { made } else { chunk(&made) };
+        rest.extend_from_slice(b"0\r\n\r\n");
+        Ok(rest)
+    }
+}
+
+fn chunk(bytes: &[u8]) -> Vec<u8> {
+    let mut chunk = format!("{:x}\r\n", bytes.len()).into_bytes();
+    chunk.extend_from_slice(bytes);
+    chunk.extend_from_slice(b"\r\n");
+    chunk
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    /// The bytes of chunks, by the letter of the format.
+    fn joined(mut chunks: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            let end = chunks.windows(2).position(|pair| pair == b"\r\n").expect("a line");
+            let len = usize::from_str_radix(std::str::from_utf8(&chunks[..end]).unwrap(), 16).unwrap();
+            chunks = &chunks[end + 2..];
+            bytes.extend_from_slice(&chunks[..len]);
+            assert_eq!(&chunks[len..len + 2], b"\r\n");
+            chunks = &chunks[len + 2..];
+            if len == 0 {
+                assert!(chunks.is_empty());
+                return bytes;
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_coded_is_the_same_again() {
+        let text: Vec<u8> = (0..300_000u32).flat_map(|n| n.to_string().into_bytes()).collect();
+        for coding in [Coding::Gzip, Coding::Zstd] {
+            for size in [0, 1, text.len()] {
+                let mut squeeze = Squeeze::new(coding).unwrap();
+                let mut sent = Vec::new();
+                for piece in text[..size].chunks(50_000) {
+                    sent.extend(squeeze.put(piece).unwrap());
+                }
+                sent.extend(squeeze.end().unwrap());
+                let coded = joined(&sent);
+                let mut again = Vec::new();
+                match coding {
+                    Coding::Gzip => {
+                        flate2::read::GzDecoder::new(&*coded).read_to_end(&mut again).unwrap();
+                    }
+                    Coding::Zstd => again = zstd::stream::decode_all(&*coded).unwrap(),
+                }
+                assert!(again == text[..size], "{coding:?} {size}");
+                assert!(size < 1000 || coded.len() < size / 2);
+            }
+        }
+    }
+}

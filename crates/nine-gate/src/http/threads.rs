@@ -1,0 +1,295 @@
+//! Threads of the program's own: the connections, which it schedules itself (the last paragraph of Hickey's thesis).
+//!
+//! In: futures, each with its [`Card`]. Out: one future, which polls them in the order of a [`Schedule`] as they are
+//! woken, and gives what only few may have at once (the slots of [`Threads::slot`]) in the same order.
+//!
+//! Always holds: everything but a wake-up happens on the core that polls; a thread that is woken while it runs runs
+//! again; after [`TURN`] of them others of the core have their turn.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use nine_net::lock::{Mutex, lock};
+
+use super::order::{Card, Order, Schedule};
+
+/// Threads that run before others of the core do.
+const TURN: usize = 32;
+
+type Body = Pin<Box<dyn Future<Output = ()>>>;
+
+/// See the module. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Threads(Rc<Inner>);
+
+struct Inner {
+    ready: Arc<Ready>,
+    threads: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<usize>>,
+    /// Those that may run.
+    order: RefCell<Order>,
+    live: Cell<usize>,
+    /// Whoever waits until there are fewer.
+    fewer: RefCell<Vec<Waker>>,
+    slots: Cell<usize>,
+    /// Those that wait for a slot.
+    waiting: RefCell<Order>,
+    now: Cell<Duration>,
+}
+
+struct Slot {
+    /// `None`: it is running, or there is none.
+    body: Option<Body>,
+    card: Rc<Card>,
+    bell: Arc<Bell>,
+    /// It has been given a slot that it waited for.
+    given: Cell<bool>,
+}
+
+/// Those that have been woken since the last look.
+struct Ready {
+    woken: Mutex<(Vec<usize>, Option<Waker>)>,
+}
+
+struct Bell {
+    number: usize,
+    rung: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.rung.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut woken = lock(&self.ready.woken);
+        woken.0.push(self.number);
+        let main = woken.1.take();
+        drop(woken);
+        main.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Threads {
+    /// None yet. At most `slots` may have a slot at once.
+    pub(super) fn new(schedule: Schedule, slots: usize) -> Self {
+        Self(Rc::new(Inner {
+            ready: Arc::new(Ready { woken: Mutex::new((Vec::new(), None)) }),
+            threads: RefCell::default(),
+            free: RefCell::default(),
+            order: RefCell::new(Order::new(schedule)),
+            live: Cell::new(0),
+            fewer: RefCell::default(),
+            slots: Cell::new(slots),
+            waiting: RefCell::new(Order::new(schedule)),
+            now: Cell::new(Duration::ZERO),
+        }))
+    }
+
+    /// How many there are.
+    pub(super) fn live(&self) -> usize {
+        self.0.live.get()
+    }
+
+    /// Starts one; it knows itself by the number.
+    pub(super) fn spawn<F: Future<Output = ()> + 'static>(&self, body: impl FnOnce(usize, Rc<Card>) -> F) {
+        let inner = &*self.0;
+        let number = inner.free.borrow_mut().pop().unwrap_or(inner.threads.borrow().len());
+        let card = Rc::new(Card::default());
+        card.since.set(inner.now.get());
+        let body = Box::pin(body(number, card.clone()));
+        let bell = Arc::new(Bell { number, rung: AtomicBool::new(false), ready: inner.ready.clone() });
+        let slot = Slot { body: Some(body), card, bell: bell.clone(), given: Cell::new(false) };
+        let mut threads = inner.threads.borrow_mut();
+        match threads.get_mut(number) {
+            Some(old) => *old = slot,
+            None => threads.push(slot),
+        }
+        drop(threads);
+        inner.live.set(inner.live.get() + 1);
+        bell.wake();
+    }
+
+    /// Wakes one.
+    pub(super) fn wake(&self, number: usize) {
+        let bell = self.0.threads.borrow().get(number).map(|slot| slot.bell.clone());
+        bell.into_iter().for_each(Wake::wake);
+    }
+
+    /// Wakes those who are late, or with `all` those to whom nothing is owed: they are to end.
+    pub(super) fn sweep(&self, now: Duration, all: bool) {
+        for slot in self.0.threads.borrow().iter() {
+            if slot.card.becomes_late(now) || all && slot.card.idle.get() && !slot.card.late.replace(true) {
+                slot.bell.wake_by_ref();
+            }
+        }
+    }
+
+    /// Lets others go first who should.
+    pub(super) async fn pass(&self, number: usize) {
+        let mut passed = false;
+        poll_fn(|_| {
+            if std::mem::replace(&mut passed, true) {
+                return Poll::Ready(());
+            }
+            self.wake(number);
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits until there are fewer than `most`.
+    pub(super) async fn fewer(&self, most: usize) {
+        poll_fn(|cx| {
+            if self.live() < most {
+                return Poll::Ready(());
+            }
+            self.0.fewer.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// One of the slots, in turn, until it is dropped. For the thread of this number alone.
+    pub(super) async fn slot(&self, number: usize) -> Held<'_> {
+        let inner = &*self.0;
+        let mut place = Place { inner, number, waits: false };
+        poll_fn(|_| place.poll()).await;
+        place.waits = false;
+        Held { inner }
+    }
+
+    /// Polls them, as they are woken. It does not end.
+    pub(super) async fn run(&self, now: impl Fn() -> Duration) {
+        poll_fn(|cx| self.0.turn(cx, now())).await
+    }
+}
+
+/// A wait for a slot. If nobody waits for it any more, the next one has what it has been given.
+struct Place<'t> {
+    inner: &'t Inner,
+    number: usize,
+    waits: bool,
+}
+
+impl Place<'_> {
+    fn poll(&mut self) -> Poll<()> {
+        let threads = self.inner.threads.borrow();
+        let slot = &threads[self.number];
+        if slot.given.take() {
+            return Poll::Ready(());
+        }
+        if self.inner.slots.get() > 0 {
+            self.inner.slots.set(self.inner.slots.get() - 1);
+            self.inner.waiting.borrow_mut().remove(self.number);
+            return Poll::Ready(());
+        }
+        self.waits = true;
+        self.inner.waiting.borrow_mut().push(self.number, &slot.card);
+        Poll::Pending
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.waits {
+            return;
+        }
+        self.inner.waiting.borrow_mut().remove(self.number);
+        let given = self.inner.threads.borrow().get(self.number).is_some_and(|slot| slot.given.take());
+        if given {
+            self.inner.give_back();
+        }
+    }
+}
+
+/// A slot.
+pub(super) struct Held<'t> {
+    inner: &'t Inner,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.inner.give_back();
+    }
+}
+
+impl Inner {
+    fn give_back(&self) {
+        match self.waiting.borrow_mut().pop(self.now.get()) {
+            Some(next) => {
+                let threads = self.threads.borrow();
+                threads[next].given.set(true);
+                threads[next].bell.wake_by_ref();
+            }
+            None => self.slots.set(self.slots.get() + 1),
+        }
+    }
+
+    fn turn(&self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
+        self.now.set(now);
+        for _ in 0..TURN {
+            self.take_woken();
+            let next = self.order.borrow_mut().pop(now);
+            let Some(number) = next else {
+                let mut woken = lock(&self.ready.woken);
+                if !woken.0.is_empty() {
+                    continue;
+                }
+                woken.1 = Some(cx.waker().clone());
+                return Poll::Pending;
+            };
+            self.run(number);
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Lets those who have been woken wait for their turn.
+    fn take_woken(&self) {
+        let woken = std::mem::take(&mut lock(&self.ready.woken).0);
+        let threads = self.threads.borrow();
+        let mut order = self.order.borrow_mut();
+        for &number in &woken {
+            order.push(number, &threads[number].card);
+        }
+        drop((threads, order));
+        // The memory serves again.
+        let mut list = lock(&self.ready.woken);
+        if list.0.is_empty() && woken.capacity() <= 1024 {
+            let mut woken = woken;
+            woken.clear();
+            list.0 = woken;
+        }
+    }
+
+    fn run(&self, number: usize) {
+        let (body, bell) = {
+            let mut threads = self.threads.borrow_mut();
+            let slot = &mut threads[number];
+            (slot.body.take(), slot.bell.clone())
+        };
+        // A late wake-up of one that has ended.
+        let Some(mut body) = body else { return };
+        bell.rung.store(false, Ordering::Release);
+        let waker = Waker::from(bell);
+        if body.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.threads.borrow_mut()[number].body = Some(body);
+            return;
+        }
+        drop(body);
+        self.free.borrow_mut().push(number);
+        self.live.set(self.live.get() - 1);
+        self.fewer.take().into_iter().for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,214 @@
+//! The web server, over a mux, a host directory and real sockets.
+
+mod bad;
+mod site;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+
+use nine_gate::http::Options;
+use site::{Answer, LIMIT, Site};
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * 7 + n / 251) as u8).collect()
+}
+
+/// `a.txt`, `large.bin`, `d/`, `d/x.html`, `site/index.html`.
+fn tree(dir: &Path) {
+    fs::write(dir.join("a.txt"), "hello\n").unwrap();
+    fs::write(dir.join("empty"), "").unwrap();
+    fs::write(dir.join("large.bin"), bytes(3_000_000)).unwrap();
+    fs::write(dir.join("long.txt"), "a line of text, and again\n".repeat(10_000)).unwrap();
+    fs::create_dir_all(dir.join("d/e")).unwrap();
+    fs::write(dir.join("d/x.html"), "<p>x").unwrap();
+    fs::create_dir(dir.join("site")).unwrap();
+    fs::write(dir.join("site/index.html"), "<p>index").unwrap();
+}
+
+fn site() -> (tempfile::TempDir, Site) {
+    let dir = tempfile::tempdir().unwrap();
+    tree(dir.path());
+    let site = Site::disk(dir.path(), Options::default());
+    (dir, site)
+}
+
+#[test]
+fn files_come_as_they_are_one_after_the_other_on_one_connection() {
+    let (dir, site) = site();
+    let mut stream = site.connect();
+    for (path, kind) in [
+        ("a.txt", "text/plain; charset=utf-8"),
+        ("large.bin", "application/octet-stream"),
+        ("empty", "text/plain; charset=utf-8"),
+        ("d/x.html", "text/html; charset=utf-8"),
+    ] {
+        let answer = site.ask(&mut stream, "GET", &format!("/{path}"), "");
+        assert_eq!((answer.status, answer.header("Content-Type")), (200, Some(kind)));
+        assert!(answer.body == fs::read(dir.path().join(path)).unwrap(), "{path}");
+        assert!(answer.header("ETag").is_some() && answer.header("Last-Modified").is_some());
+        let head = site.ask(&mut stream, "HEAD", &format!("/{path}"), "");
+        assert_eq!(head.header("Content-Length"), answer.header("Content-Length"));
+        assert_eq!(head.header("ETag"), answer.header("ETag"));
+    }
+}
+
+#[test]
+fn requests_that_come_together_are_answered_in_their_order() {
+    let (_dir, site) = site();
+    let mut stream = site.connect();
+    let mut text = String::new();
+    let paths = ["a.txt", "large.bin", "none", "d/x.html", "a.txt"];
+    for path in paths {
+        text += &format!("GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    }
+    stream.write_all(text.as_bytes()).unwrap();
+    let sizes: Vec<_> = paths.iter().map(|_| Answer::read(&mut stream, false).body.len()).collect();
+    assert_eq!((sizes[0], sizes[1], sizes[3], sizes[4]), (6, 3_000_000, 4, 6));
+}
+
+#[test]
+fn parts_of_a_file_are_sent_alone() {
+    let (_dir, site) = site();
+    let all = bytes(3_000_000);
+    let get = |ranges: &str| site.get("/large.bin", &format!("Range: bytes={ranges}\r\n"));
+    for (ranges, from, to) in
+        [("0-0", 0, 1), ("1000000-", 1_000_000, 3_000_000), ("-7", 2_999_993, 3_000_000)]
+    {
+        let answer = get(ranges);
+        let range = format!("bytes {from}-{}/3000000", to - 1);
+        assert_eq!((answer.status, answer.header("Content-Range")), (206, Some(&*range)));
+        assert!(answer.body == all[from..to], "{ranges}");
+    }
+    let answer = get("3000000-");
+    assert_eq!((answer.status, answer.header("Content-Range")), (416, Some("bytes */3000000")));
+    assert_eq!(get("0-2999999").status, 200);
+    let answer = get("5-9,100-199,2999999-");
+    let kind = answer.header("Content-Type").unwrap();
+    let border = kind.strip_prefix("multipart/byteranges; boundary=").unwrap();
+    let octets = "Content-Type: application/octet-stream";
+    let mut expected = Vec::new();
+    for (n, (from, to)) in [(5, 10), (100, 200), (2_999_999, 3_000_000)].into_iter().enumerate() {
+        let begin = if n == 0 { "" } else { "\r\n" };
+        expected.extend(
+            format!(
+                "{begin}--{border}\r\n{octets}\r\nContent-Range: bytes {from}-{}/3000000\r\n\r\n",
+                to - 1
+            )
+            .bytes(),
+        );
+        expected.extend(&all[from..to]);
+    }
+    expected.extend(format!("\r\n--{border}--\r\n").bytes());
+    assert!(answer.status == 206 && answer.body == expected);
+    // Of another file than the client has a part of, all is sent.
+    let answer = site.get("/large.bin", "Range: bytes=0-0\r\nIf-Range: \"other\"\r\n");
+    assert_eq!((answer.status, answer.body.len()), (200, all.len()));
+}
+
+#[test]
+fn who_has_a_file_is_told_that_it_is_the_same() {
+    let (dir, site) = site();
+    let first = site.get("/a.txt", "");
+    let tag = first.header("ETag").unwrap();
+    let again = site.get("/a.txt", &format!("If-None-Match: {tag}\r\n"));
+    assert_eq!((again.status, again.header("ETag")), (304, Some(tag)));
+    let date = first.header("Last-Modified").unwrap();
+    assert_eq!(site.get("/a.txt", &format!("If-Modified-Since: {date}\r\n")).status, 304);
+    assert_eq!(site.get("/a.txt", "If-Match: \"other\"\r\n").status, 412);
+    // Another file takes its place.
+    fs::write(dir.path().join("new"), "quite another\n").unwrap();
+    fs::rename(dir.path().join("new"), dir.path().join("a.txt")).unwrap();
+    let begun = std::time::Instant::now();
+    loop {
+        let answer = site.get("/a.txt", &format!("If-None-Match: {tag}\r\n"));
+        if answer.status == 200 {
+            assert_eq!(answer.body, b"quite another\n");
+            return;
+        }
+        assert!(begun.elapsed() < LIMIT);
+    }
+}
+
+#[test]
+fn directories_are_pages_and_json_and_redirects() {
+    let (_dir, site) = site();
+    let page = site.get("/", "");
+    let text = String::from_utf8(page.body).unwrap();
+    for part in ["./d/", "./a.txt", "./large.bin", "2.9 MiB"] {
+        assert!(text.contains(part), "{part}");
+    }
+    let json = site.get("/d/", "Accept: application/json\r\n");
+    let all: serde_json::Value = serde_json::from_slice(&json.body).unwrap();
+    assert_eq!((&all["entries"][0]["name"], &all["entries"][1]["size"]), (&"e".into(), &4.into()));
+    let moved = site.get("/d?x=y", "");
+    assert_eq!((moved.status, moved.header("Location")), (301, Some("/d/?x=y")));
+    assert_eq!(site.get("/site/", "").body, b"<p>index");
+    assert_eq!(site.get("/a.txt/", "").status, 404);
+    assert_eq!(site.get("/none", "").status, 404);
+}
+
+#[test]
+fn text_is_compressed_for_who_reads_that() {
+    let (dir, site) = site();
+    let text = fs::read(dir.path().join("long.txt")).unwrap();
+    let answer = site.get("/long.txt", "Accept-Encoding: gzip\r\n");
+    assert_eq!(
+        (answer.header("Content-Encoding"), answer.header("Vary")),
+        (Some("gzip"), Some("Accept-Encoding"))
+    );
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(&*answer.body).read_to_end(&mut plain).unwrap();
+    assert!(plain == text && answer.body.len() < text.len() / 10);
+    let answer = site.get("/long.txt", "Accept-Encoding: gzip, zstd\r\n");
+    assert!(zstd::stream::decode_all(&*answer.body).unwrap() == text);
+    assert!(answer.header("ETag").unwrap().ends_with("-zstd\""));
+    for (path, headers) in [
+        ("/long.txt", ""),
+        ("/a.txt", "Accept-Encoding: gzip\r\n"),
+        ("/large.bin", "Accept-Encoding: gzip\r\n"),
+    ] {
+        assert_eq!(site.get(path, headers).header("Content-Encoding"), None, "{path}");
+    }
+}
+
+#[test]
+fn links_lead_on_within_the_tree_and_never_out_of_it() {
+    use std::os::unix::fs::symlink;
+    let (dir, site) = site();
+    let link = |to: &str, name: &str| symlink(to, dir.path().join(name)).unwrap();
+    link("a.txt", "one");
+    link("../d", "d/up");
+    link("one", "two");
+    link("/etc/passwd", "whole");
+    link("../../../../../../etc/passwd", "out");
+    link("loop2", "loop1");
+    link("loop1", "loop2");
+    link("d/..", "here");
+    assert_eq!(site.get("/two", "").body, b"hello\n");
+    assert_eq!(site.get("/d/up/x.html", "").body, b"<p>x");
+    assert_eq!(site.get("/here/a.txt", "").body, b"hello\n");
+    assert_eq!(site.get("/here/", "").status, 200);
+    for path in ["/whole", "/out", "/loop1"] {
+        assert_eq!(site.get(path, "").status, 403, "{path}");
+    }
+}
+
+#[test]
+fn what_is_owed_is_sent_before_the_end_and_who_waits_is_let_go() {
+    let (_dir, mut site) = site();
+    let mut idle = site.connect();
+    assert_eq!(site.ask(&mut idle, "GET", "/a.txt", "").status, 200);
+    let mut busy = site.connect();
+    busy.write_all(b"GET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut first = [0; 1];
+    busy.read_exact(&mut first).unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut rest = Vec::new();
+        busy.read_to_end(&mut rest).unwrap();
+        rest.len()
+    });
+    site.stop();
+    assert!(reader.join().unwrap() > 3_000_000);
+    assert_eq!(idle.read(&mut first).unwrap(), 0);
+}

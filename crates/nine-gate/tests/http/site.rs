@@ -1,0 +1,180 @@
+//! A server over a mux, on the loopback, and a client that says what it likes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nine_gate::http::{Options, Server};
+use nine_io::client::{self, Client, Net};
+use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
+use nine_mux::{As, Flags, Local, MAIN, Mux, Owner};
+use nine_net::{Env, Peer, Proof, rt};
+use nine_proto::NOUID;
+use nine_servers::net::{Network, Policy, Tcp};
+use nine_servers::{Disk, DiskOptions, Ram};
+
+/// Long enough for whatever is not wrong.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+pub struct Site {
+    pub addr: SocketAddr,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Site {
+    /// Serves a directory of the host.
+    pub fn disk(dir: &Path, options: Options) -> Self {
+        let disk = Disk::open(dir, DiskOptions::default()).unwrap();
+        Self::of(Arc::new(disk), options)
+    }
+
+    pub fn of(tree: Arc<dyn FileServer>, options: Options) -> Self {
+        let (told, known) = mpsc::channel();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            rt::block_on(async |env| {
+                let server = open(env, tree, options).await;
+                let port = server.local().rsplit_once('!').unwrap().1.parse().unwrap();
+                told.send(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+                let stop = async {
+                    while let Err(mpsc::TryRecvError::Empty) = stopped.try_recv() {
+                        env.sleep_until(env.now() + Duration::from_millis(5)).await;
+                    }
+                };
+                server.run(&env, stop, LIMIT).await;
+            })
+            .unwrap();
+        });
+        let addr = known.recv_timeout(LIMIT).expect("it listens");
+        Self { addr, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.addr).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.set_write_timeout(Some(LIMIT)).unwrap();
+        stream
+    }
+
+    /// All that is said to this, up to the end.
+    pub fn say(&self, text: &[u8]) -> Vec<u8> {
+        let mut stream = self.connect();
+        // Who is refused early may be cut off before he has said all.
+        let _ = stream.write_all(text);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer
+    }
+
+    /// One request, and its answer.
+    pub fn get(&self, path: &str, headers: &str) -> Answer {
+        let mut stream = self.connect();
+        self.ask(&mut stream, "GET", path, headers)
+    }
+
+    pub fn ask(&self, stream: &mut TcpStream, method: &str, path: &str, headers: &str) -> Answer {
+        write!(stream, "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").unwrap();
+        Answer::read(stream, method == "HEAD")
+    }
+
+    /// Ends it; what is owed is sent before.
+    pub fn stop(&mut self) {
+        drop(self.stop.take());
+        self.thread.take().map(JoinHandle::join).transpose().expect("no panic");
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return;
+        }
+        self.stop();
+    }
+}
+
+async fn open(env: rt::Real, tree: Arc<dyn FileServer>, options: Options) -> Server {
+    let core = Core::default();
+    let root = Local::scratch("root", Arc::new(Ram::new(1 << 20)), core.clone());
+    let mux = Mux::new(root, nine_servers::disk::names());
+    env.spawn(Box::pin(mux.run(env, &[])));
+    let owner = As::User { name: "u".into(), uid: None };
+    let main = mux.space(MAIN, Owner::default());
+    let tree = Local::server("tree", tree, core.clone());
+    main.mount(tree, "", &owner, "/", Flags::REPLACE).await.unwrap();
+    let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp)];
+    let modules = nine_net::modules::modules();
+    let (net, driver) = nine_servers::Net::new(networks, Policy::default(), modules, env.clock(), 1000);
+    env.spawn(Box::pin(driver));
+    let net = Local::server("net", Arc::new(net), core.clone());
+    mux.space("own", Owner::default()).mount(net, "", &owner, "/net", Flags::REPLACE).await.unwrap();
+    let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+    let service = Service { own: true, ..Service::new(Arc::new(mux), gate, core) };
+    let peer = || Peer { addr: "pipe".into(), proof: Proof::None };
+    let (near, far) = nine_net::pipe(peer(), peer());
+    env.spawn(Box::pin(service.connect(Box::new(far))));
+    let (client, driver) = Client::connect(near, client::Options::default()).await.unwrap();
+    env.spawn(Box::pin(async { drop(driver.await) }));
+    let own = client.attach("u", NOUID, "own").await.unwrap();
+    let net = Net::new(own.walk("net").await.unwrap());
+    let root = client.attach("u", NOUID, "").await.unwrap();
+    Server::open(&net, "tcp!127.0.0.1!0", root, options, env.clock()).await.unwrap()
+}
+
+/// What a server has said.
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn read(stream: &mut TcpStream, is_head: bool) -> Self {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            assert_eq!(stream.read(&mut byte).expect("an answer"), 1, "{}", String::from_utf8_lossy(&head));
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let mut answer = Self { status, head, body: Vec::new() };
+        if is_head || matches!(status, 204 | 304) {
+            return answer;
+        }
+        if answer.header("Transfer-Encoding").is_some() {
+            loop {
+                let mut line = Vec::new();
+                while !line.ends_with(b"\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    line.push(byte[0]);
+                }
+                let len = usize::from_str_radix(std::str::from_utf8(&line).unwrap().trim(), 16).unwrap();
+                let mut chunk = vec![0; len + 2];
+                stream.read_exact(&mut chunk).unwrap();
+                answer.body.extend_from_slice(&chunk[..len]);
+                if len == 0 {
+                    return answer;
+                }
+            }
+        }
+        let len: usize = answer.header("Content-Length").expect("a length").parse().unwrap();
+        answer.body = vec![0; len];
+        stream.read_exact(&mut answer.body).expect("all of it");
+        answer
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (of, value) = line.split_once(": ")?;
+            of.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+}

@@ -1,0 +1,273 @@
+//! What is served to browsers: a listener of HTTP over the mux.
+//!
+//! In: `http!HOST!PORT`, and the mux whose first name space is shown. Out: a server that has its own name space beside
+//! that one, with a network in it, and comes to both as one client.
+//!
+//! Always holds: whoever comes this way reads and changes nothing; the network is the server's own, and lets it
+//! announce its addresses and nothing else.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nine_gate::http::{Options, Schedule, Server};
+use nine_io::client::{self, Client};
+use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
+use nine_mux::{As, Flags, Local, MAIN, Mux, Owner};
+use nine_net::{Env, Peer, Proof, Pushed, rt};
+use nine_proto::{Dialect, Errno, NOUID};
+use nine_servers::Ram;
+use nine_servers::net::{Network, Policy, Tcp};
+use serde::{Deserialize, Serialize};
+
+use super::token;
+use crate::config::{Serving, by_string};
+use crate::fail;
+
+/// The name space of the server's own, and the user it is for.
+const OWN: &str = "#http";
+/// Conversations of one server, the lines of its listeners among them.
+const CONVERSATIONS: usize = 20_000;
+/// Requests that wait for calls and for what clients say.
+const WAITING: usize = 64 << 10;
+/// The loopback port of a server that is told nothing.
+const PORT: u16 = 8080;
+/// How old a request may become before others, unless told otherwise.
+const AGE: Duration = Duration::from_secs(5);
+
+/// An address where HTTP is spoken, as a person gives it: `http!HOST!PORT [-srpt [SECONDS]] [-host NAME]`, and
+/// `https!...` the same over TLS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Web {
+    host: String,
+    port: u16,
+    tls: bool,
+    /// Shortest remaining response first, with this age limit.
+    shortest: Option<Duration>,
+    /// Names it answers to.
+    names: Vec<String>,
+}
+
+impl Default for Web {
+    /// That of a server that is told nothing.
+    fn default() -> Self {
+        Self { host: "127.0.0.1".into(), port: PORT, tls: false, shortest: None, names: Vec::new() }
+    }
+}
+
+impl Web {
+    /// Whether a word is such an address.
+    pub fn is_one(word: &str) -> bool {
+        ["http!", "https!", "http://", "https://"].iter().any(|begin| word.starts_with(begin))
+    }
+
+    fn is_local(&self) -> bool {
+        matches!(&*self.host, "localhost" | "::1") || self.host.starts_with("127.")
+    }
+
+    /// `http://localhost:8080/`, where it listens at this port.
+    fn url(&self, port: &str) -> String {
+        let host = match &*self.host {
+            "*" => "HOST".into(),
+            host if host.contains(':') => format!("[{host}]"),
+            host => host.into(),
+        };
+        format!("{}://{host}:{port}/", if self.tls { "https" } else { "http" })
+    }
+}
+
+impl FromStr for Web {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Web, String> {
+        const FORM: &str = "write http!HOST!PORT, and perhaps -srpt SECONDS or -host NAME after it";
+        let mut words = text.split_whitespace().peekable();
+        let addr = words.next().ok_or(FORM)?;
+        let tls = addr.starts_with("https");
+        let rest = addr.strip_prefix(if tls { "https" } else { "http" }).ok_or(FORM)?;
+        let (host, port) = match rest.strip_prefix("://") {
+            Some(rest) => {
+                let rest = rest.trim_end_matches('/');
+                let (host, port) = rest.rsplit_once(':').ok_or(FORM)?;
+                (host.trim_start_matches('[').trim_end_matches(']'), port)
+            }
+            None => rest.strip_prefix('!').ok_or(FORM)?.rsplit_once('!').ok_or(FORM)?,
+        };
+        let port = port.parse().map_err(|_| format!("{addr}: `{port}` is not a port"))?;
+        if host.is_empty() {
+            return Err(FORM.into());
+        }
+        let mut web = Web { host: host.into(), port, tls, shortest: None, names: Vec::new() };
+        while let Some(word) = words.next() {
+            match word {
+                "-srpt" => {
+                    let age = words.next_if(|word| !word.starts_with('-')).map(|word| {
+                        let seconds = word.parse().ok().filter(|seconds| (0.001..1e6).contains(seconds));
+                        seconds.ok_or_else(|| format!("-srpt {word}: not a number of seconds"))
+                    });
+                    web.shortest = Some(age.transpose()?.map_or(AGE, Duration::from_secs_f64));
+                }
+                "-host" => web.names.push(words.next().ok_or(FORM)?.into()),
+                _ => return Err(FORM.into()),
+            }
+        }
+        Ok(web)
+    }
+}
+
+impl fmt::Display for Web {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}!{}!{}", if self.tls { "https" } else { "http" }, self.host, self.port)?;
+        match self.shortest {
+            Some(AGE) => f.write_str(" -srpt")?,
+            Some(age) => write!(f, " -srpt {}", age.as_secs_f64())?,
+            None => {}
+        }
+        self.names.iter().try_for_each(|name| write!(f, " -host {name}"))
+    }
+}
+
+by_string! {
+    Web, String, |web| web.to_string();
+}
+
+/// One that has announced its address.
+pub struct Open {
+    pub server: Server,
+    web: Web,
+}
+
+impl Open {
+    /// Where a browser finds it.
+    pub fn url(&self) -> String {
+        let port = self.server.local().rsplit_once('!').map_or("", |(_, port)| port);
+        self.web.url(port)
+    }
+
+    /// Who comes in.
+    pub fn who(&self) -> &'static str {
+        if self.web.is_local() {
+            "browsers of this machine read"
+        } else {
+            "whoever reaches this address reads"
+        }
+    }
+}
+
+/// A mux with nothing but this server, for who serves only one.
+pub async fn mux(env: rt::Real, server: Arc<dyn FileServer>, core: &Core) -> Result<Mux> {
+    let mux = Mux::new(root(core), nine_servers::disk::names());
+    env.spawn(Box::pin(mux.run(env, &[])));
+    let server = Local::server("served", server, core.clone());
+    let space = mux.space(MAIN, Owner::default());
+    space.mount(server, "", &As::Client, "/", Flags::REPLACE).await?;
+    Ok(mux)
+}
+
+fn root(core: &Core) -> nine_mux::Server {
+    Local::scratch("the root", Arc::new(Ram::new(1 << 20)), core.clone())
+}
+
+/// Announces all of these addresses, or none. Without any, the one that nobody has asked for, if it is free.
+pub async fn open(env: rt::Real, mux: &Mux, serving: &Serving, pushed: &Pushed) -> Result<Vec<Open>> {
+    if !serving.http.is_empty() {
+        return announce(env, mux, &serving.http, pushed, serving).await;
+    }
+    let web = Web::default();
+    match announce(env, mux, std::slice::from_ref(&web), pushed, serving).await {
+        Err(error) if is_in_use(&error) => {
+            fail::note(format_args!("{web}: another program listens there; browsers are not served"));
+            Ok(Vec::new())
+        }
+        opened => opened,
+    }
+}
+
+fn is_in_use(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<client::Error>().is_some_and(|error| error.errno() == Errno::EADDRINUSE)
+}
+
+async fn announce(
+    env: rt::Real,
+    mux: &Mux,
+    webs: &[Web],
+    pushed: &Pushed,
+    serving: &Serving,
+) -> Result<Vec<Open>> {
+    if let Some(web) = webs.iter().find(|web| web.tls)
+        && pushed.modules.open("tls").is_err()
+    {
+        bail!("{web}: an https! listener needs --cert and --key");
+    }
+    // Drained by itself, when its clients have their answers.
+    let core = Core::default();
+    let lines: Vec<String> = webs.iter().map(|web| format!("allow announce tcp!*!{}", web.port)).collect();
+    let policy: Policy = lines.join("\n").parse().map_err(anyhow::Error::msg)?;
+    let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp)];
+    let (net, driver) =
+        nine_servers::Net::new(networks, policy, pushed.modules.clone(), env.clock(), CONVERSATIONS);
+    env.spawn(Box::pin(driver));
+    let mut net = Local::told("net", Arc::new(net.told_by(nine_mux::told)), core.clone());
+    net.options.dialects = vec![Dialect::U];
+    (net.options.calls, net.options.budget) = (WAITING, WAITING << 16);
+    let own = mux.space(OWN, Owner::default());
+    own.for_users(&[OWN]);
+    own.mount(net, "", &As::Client, "/net", Flags::REPLACE).await?;
+
+    let token = token::fresh(&env);
+    let gate = Gate { anonymous: Anonymous::ReadOnly, token: Some(token.clone()), read_only: false };
+    let service = Service { own: true, ..Service::new(Arc::new(mux.clone()), gate, core) };
+    let peer = || Peer { addr: "http".into(), proof: Proof::None };
+    let (near, far) = nine_net::pipe(peer(), peer());
+    env.spawn(Box::pin(service.connect(Box::new(far))));
+    let options = client::Options { calls: WAITING, budget: WAITING << 16, ..client::Options::default() };
+    let (client, driver) = Client::connect(near, options).await?;
+    env.spawn(Box::pin(async { drop(driver.await) }));
+    let own = client.attach(OWN, NOUID, &format!("token:{token}")).await?;
+    let net = client::Net::new(own.walk("net").await?);
+    let mut open = Vec::new();
+    for web in webs {
+        // Whoever comes this way is nobody in particular.
+        let root = client.attach("none", NOUID, "").await?;
+        let clients = serving.max_clients.unwrap_or(super::listen::CLIENTS);
+        let mut options = Options { connections: clients as usize, ..Options::default() };
+        if let Some(age) = web.shortest {
+            options.schedule = Schedule::Shortest { age };
+        }
+        options.push = web.tls.then(|| "tls".into());
+        options.hosts = (web.is_local() || !web.names.is_empty()).then(|| web.names.clone());
+        let at = format!("tcp!{}!{}", web.host, web.port);
+        let server = Server::open(&net, &at, root, options, env.clock()).await;
+        let server = server.with_context(|| web.to_string())?;
+        open.push(Open { server, web: web.clone() });
+    }
+    Ok(open)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_as_people_write_it() {
+        let parse = |text: &str| text.parse::<Web>().map(|web| web.to_string());
+        for (text, shown) in [
+            ("http!*!8080", "http!*!8080"),
+            ("https://[::1]:8443/", "https!::1!8443"),
+            ("http://127.0.0.1:80", "http!127.0.0.1!80"),
+            ("http!h!1 -srpt", "http!h!1 -srpt"),
+            ("http!h!1 -srpt 0.5 -host a.b", "http!h!1 -srpt 0.5 -host a.b"),
+        ] {
+            assert_eq!(parse(text).as_deref(), Ok(shown));
+            assert_eq!(parse(shown).as_deref(), Ok(shown));
+        }
+        for wrong in
+            ["http!", "http!!80", "http!h", "http!h!x", "http!h!1 -srpt -1", "http!h!1 -insecure", "x"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

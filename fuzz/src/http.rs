@@ -1,0 +1,75 @@
+//! What a browser says: heads, bodies, paths, ranges, conditions.
+
+use std::time::SystemTime;
+
+use nine_gate::http::body::Passing;
+use nine_gate::http::head::{Body, HEAD, Head, Method, Parsed, parse};
+use nine_gate::http::path::{decode, encode};
+use nine_gate::http::range::Wanted;
+use nine_gate::http::since::{Conditions, is_same};
+
+/// One after the other, as a connection would bring them.
+pub fn http(data: &[u8]) {
+    let mut rest = data;
+    while let Parsed::Whole(head) = parse(rest) {
+        judge(&head, rest);
+        rest = &rest[head.len..];
+        match pass(head.body, rest) {
+            Some(n) => rest = &rest[n..],
+            None => return,
+        }
+    }
+    // A head that is not there yet has room to come.
+    assert!(!matches!(parse(rest), Parsed::Part) || rest.len() <= HEAD + 8);
+}
+
+fn judge(head: &Head, bytes: &[u8]) {
+    assert!(head.len <= bytes.len() && head.len <= HEAD + 4);
+    for place in [&head.path, &head.query, &head.host, &head.if_range, &head.if_none_match] {
+        assert!(place.end <= head.len);
+    }
+    // The beginning of a head is no head.
+    assert!(head.len > HEAD || matches!(parse(&bytes[..head.len - 1]), Parsed::Part));
+    if let Ok(path) = decode(&bytes[head.path.clone()]) {
+        let names: Vec<&[u8]> = path.names.split(|b| *b == b'/').collect();
+        let is_name = |name: &&[u8]| !matches!(**name, b"" | b"." | b"..") && !name.contains(&0);
+        assert!(path.names.is_empty() || names.iter().all(is_name));
+        let again: String = names.iter().map(|name| format!("/{}", encode(name))).collect();
+        assert_eq!(decode(again.as_bytes()).map(|path| path.names), Ok(path.names));
+    }
+    for size in [0, 1, 1000, u64::MAX] {
+        let Wanted::Parts(parts) = head.ranges.of(size) else { continue };
+        assert!(!parts.is_empty());
+        for (n, (from, len)) in parts.iter().enumerate() {
+            assert!(*len > 0 && from.checked_add(*len).is_some_and(|end| end <= size));
+            assert!(parts[..n].iter().all(|(f, l)| f + l < *from || from + len < *f), "{parts:?}");
+        }
+    }
+    let conditions = Conditions {
+        matches: &bytes[head.if_match.clone()],
+        unmodified: &bytes[head.if_unmodified_since.clone()],
+        none_match: &bytes[head.if_none_match.clone()],
+        modified: &bytes[head.if_modified_since.clone()],
+    };
+    conditions.judge("\"1-2\"", SystemTime::UNIX_EPOCH);
+    is_same(&bytes[head.if_range.clone()], "\"1-2\"", SystemTime::UNIX_EPOCH);
+    assert!(head.chunks || head.body != Body::Chunked || head.method == Method::Other);
+}
+
+/// Where a body ends: the same, however it is cut into pieces.
+fn pass(body: Body, bytes: &[u8]) -> Option<usize> {
+    let ends = [1, 7, usize::MAX].map(|most| {
+        let (mut passing, mut at) = (Passing::new(body), 0);
+        while !passing.is_over() {
+            let piece = &bytes[at..bytes.len().min(at.saturating_add(most))];
+            if piece.is_empty() {
+                return None;
+            }
+            at += passing.pass(piece).ok()?;
+        }
+        Some(at)
+    });
+    assert_eq!(ends[0], ends[1]);
+    assert_eq!(ends[0], ends[2]);
+    ends[0]
+}
