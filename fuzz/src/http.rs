@@ -32,7 +32,7 @@ fn judge(head: &Head, bytes: &[u8]) {
     assert!(head.len > HEAD || matches!(parse(&bytes[..head.len - 1]), Parsed::Part));
     if let Ok(path) = decode(&bytes[head.path.clone()]) {
         let names: Vec<&[u8]> = path.names.split(|b| *b == b'/').collect();
-        let is_name = |name: &&[u8]| !matches!(**name, b"" | b"." | b"..") && !name.contains(&0);
+        let is_name = |name: &&[u8]| !matches!(*name, b"" | b"." | b"..") && !name.contains(&0);
         assert!(path.names.is_empty() || names.iter().all(is_name));
         let again: String = names.iter().map(|name| format!("/{}", encode(name))).collect();
         assert_eq!(decode(again.as_bytes()).map(|path| path.names), Ok(path.names));
@@ -59,7 +59,7 @@ fn judge(head: &Head, bytes: &[u8]) {
 /// Where a body ends: the same, however it is cut into pieces.
 fn pass(body: Body, bytes: &[u8]) -> Option<usize> {
     let ends = [1, 7, usize::MAX].map(|most| {
-        let (mut passing, mut at) = (Passing::new(body), 0);
+        let (mut passing, mut at) = (Passing::new(body), 0usize);
         while !passing.is_over() {
             let piece = &bytes[at..bytes.len().min(at.saturating_add(most))];
             if piece.is_empty() {

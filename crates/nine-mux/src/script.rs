@@ -289,6 +289,11 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
             [new, old] => Ok(Statement::Unmount { new: Some(filled("NEW", new)?), old: path("OLD", old)? }),
             _ => Err(format!("`unmount` with {}; write: unmount [NEW] OLD", count(words))),
         },
+        // Where browsers come in, the words behind the address are the listener's.
+        "listen" if words.first().is_some_and(|word| word.text.starts_with("http")) => {
+            let words: Vec<&str> = words.iter().map(|word| &*word.text).collect();
+            Ok(Statement::Listen { addr: words.join(" "), insecure: false })
+        }
         "listen" => {
             let (flags, addrs): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.is_flag());
             if let Some(flag) = flags.iter().find(|flag| flag.text != "-insecure") {

@@ -104,10 +104,7 @@ impl Space {
                     _ => {}
                 }
             }
-            Statement::Listen { addr, insecure } if Web::is_one(addr) => {
-                if *insecure {
-                    return Err(format!("{addr}: browsers read and change nothing: leave out -insecure"));
-                }
+            Statement::Listen { addr, .. } if Web::is_one(addr) => {
                 self.webs.push(addr.parse()?);
             }
             Statement::Listen { addr, insecure } => {
