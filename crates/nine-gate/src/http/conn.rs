@@ -152,7 +152,9 @@ impl Conn {
                 Ok(true) => {}
                 Ok(false) if is_new => return Err(End::Closed),
                 Ok(false) => return self.refuse(Status::BAD_REQUEST, "the request has no end").await,
-                Err(End::Late) if !is_new => {
+                // Nothing was owed.
+                Err(End::Late) if is_new => return Err(End::Closed),
+                Err(End::Late) => {
                     self.card.due(self.site.now() + self.site.options.patience);
                     return self.refuse(Status::TIMEOUT, "the request did not come in time").await;
                 }

@@ -157,7 +157,7 @@ impl Server {
             card.due(Duration::MAX);
             accept(accepting, announced)
         });
-        let mut running = pin!(threads.run(|| site.now()));
+        let mut running = pin!(threads.run(|| site.clock.now()));
         let mut stopping = pin!(stopping(env, &site, stop, within));
         poll_fn(|cx| {
             let ended = stopping.as_mut().poll(cx);
@@ -173,20 +173,20 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
     let mut stop = pin!(stop);
     let mut end = None;
     loop {
-        let until = site.now() + if end.is_none() { SWEEP } else { SWEEP / 10 };
+        let until = env.now() + if end.is_none() { SWEEP } else { SWEEP / 10 };
         let mut sleep = env.sleep_until(until);
         poll_fn(|cx| {
             if end.is_none() && stop.as_mut().poll(cx).is_ready() {
-                end = Some(site.now() + within);
+                end = Some(env.now() + within);
                 site.stopping.set(true);
                 return Poll::Ready(());
             }
             sleep.as_mut().poll(cx)
         })
         .await;
-        site.threads.sweep(site.now(), site.is_stopping());
+        site.threads.sweep(env.now(), site.is_stopping());
         if let Some(end) = end
-            && (site.threads.live() <= 1 || site.now() >= end)
+            && (site.threads.live() <= 1 || env.now() >= end)
         {
             return;
         }
@@ -213,7 +213,7 @@ async fn accept(site: Rc<Site>, announced: Announced) {
                 if matches!(error.errno(), Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN) =>
             {
                 tracing::warn!("http: nobody can be let in for now: {error}");
-                site.clock.sleep_until(site.now() + PAUSE).await;
+                site.clock.sleep_until(site.clock.now() + PAUSE).await;
             }
             Err(error) => {
                 tracing::error!("http: nobody is let in any more: {error}");
@@ -224,8 +224,9 @@ async fn accept(site: Rc<Site>, announced: Announced) {
 }
 
 impl Site {
+    /// As of this turn of the threads.
     fn now(&self) -> Duration {
-        self.clock.now()
+        self.threads.now()
     }
 
     fn is_stopping(&self) -> bool {

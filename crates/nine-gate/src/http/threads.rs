@@ -101,6 +101,11 @@ impl Threads {
         self.0.live.get()
     }
 
+    /// The time as of this turn.
+    pub(super) fn now(&self) -> Duration {
+        self.0.now.get()
+    }
+
     /// Starts one; it knows itself by the number.
     pub(super) fn spawn<F: Future<Output = ()> + 'static>(&self, body: impl FnOnce(usize, Rc<Card>) -> F) {
         let inner = &*self.0;
