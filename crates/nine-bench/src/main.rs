@@ -13,6 +13,7 @@ mod child;
 mod each;
 mod far;
 mod files;
+mod http;
 mod limit;
 mod mux;
 mod ours;
@@ -47,7 +48,7 @@ struct Experiment {
 }
 
 const EXPERIMENTS: &[Experiment] =
-    &[rpc::EXPERIMENT, mux::EXPERIMENT, streaming::EXPERIMENT, streams::EXPERIMENT];
+    &[rpc::EXPERIMENT, mux::EXPERIMENT, streaming::EXPERIMENT, streams::EXPERIMENT, http::EXPERIMENT];
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();

@@ -4,20 +4,23 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{join, try_join_all};
+use nine_gate::http;
+use nine_io::client;
 use nine_io::server::{
-    Answer, Core, Door, Entrance, FileServer, Gate, Later, Node, Req, ReqId, Seat, Service, listen,
+    Anonymous, Answer, Core, Door, Entrance, FileServer, Gate, Later, Node, Req, ReqId, Seat, Service, listen,
 };
 use nine_mux::script::{Alone, parse};
-use nine_mux::{As, Boxed, Dial, Kinds, Live, Local, MAIN, Mux, Owner, Server, Spawn};
+use nine_mux::{As, Boxed, Dial, Flags, Kinds, Live, Local, MAIN, Mux, Owner, Server, Spawn};
 use nine_net::modules::modules;
-use nine_net::{Addr, Env, Listener, Pushed, Socket, Transport, rt};
-use nine_proto::{Dialect, Errno, Numeric, Op};
-use nine_servers::net::{Datagrams, Net, Network, Tcp};
+use nine_net::{Addr, Env, Listener, Peer, Proof, Pushed, Socket, Transport, rt};
+use nine_proto::{Dialect, Errno, NOUID, Numeric, Op};
+use nine_servers::net::{Datagrams, Net, Network, Policy, Tcp};
 use nine_servers::{Disk, DiskOptions, Ram};
 use rustix::process::geteuid;
 
@@ -55,6 +58,45 @@ fn trees(sockets: &[&OsStr], tree: impl Fn() -> Arc<dyn FileServer> + Sync) -> i
         let servers = sockets.iter().map(|socket| (Path::new(socket), tree())).collect();
         doors(env, seats, Core::default(), true, servers).await
     })
+}
+
+/// Serves a directory to browsers, over a mux.
+pub fn web(dir: &Path, addr: &OsStr) -> io::Result<()> {
+    let addr: SocketAddr =
+        addr.to_str().and_then(|addr| addr.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
+    rt::raise_nofile()?;
+    rt::block_on(async |env| {
+        let core = Core::default();
+        let root = Local::scratch("root", Arc::new(Ram::new(RAM)), core.clone());
+        let mux = Mux::new(root, Arc::new(Numeric));
+        env.spawn(Box::pin(mux.run(env, &[])));
+        let disk = Local::server("disk", Arc::new(Disk::open(dir, DiskOptions::default())?), core.clone());
+        let (net, driver) = Net::new(vec![Arc::new(Tcp)], Policy::default(), modules(), env.clock(), CLIENTS);
+        env.spawn(Box::pin(driver));
+        let net = Local::server("net", Arc::new(net), core.clone());
+        for (space, server, old) in [(MAIN, disk, "/"), ("own", net, "/net")] {
+            let space = mux.space(space, Owner::default());
+            let user = As::User { name: Box::default(), uid: None };
+            space.mount(server, "", &user, old, Flags::REPLACE).await.map_err(io::Error::other)?;
+        }
+        let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+        let service = Service { own: true, ..Service::new(Arc::new(mux), gate, core) };
+        let peer = || Peer { addr: "pipe".into(), proof: Proof::None };
+        let (near, far) = nine_net::pipe(peer(), peer());
+        env.spawn(Box::pin(service.connect(Box::new(far))));
+        let options = client::Options { calls: CLIENTS, budget: CLIENTS << 16, ..client::Options::default() };
+        let (client, driver) = client::Client::connect(near, options).await?;
+        env.spawn(Box::pin(async { drop(driver.await) }));
+        let own = client.attach("", NOUID, "own").await?;
+        let net = client::Net::new(own.walk("net").await?);
+        let root = client.attach("", NOUID, "").await?;
+        let options = http::Options { connections: CLIENTS, ..http::Options::default() };
+        let at = format!("tcp!{}!{}", addr.ip(), addr.port());
+        let server = http::Server::open(&net, &at, root, options, env.clock()).await?;
+        child::ready();
+        server.run(&env, std::future::pending(), Duration::ZERO).await;
+        Ok(())
+    })?
 }
 
 /// Serves what a name space file says. Its servers are `ram:`, `net:` (TCP and il, whatever the address)

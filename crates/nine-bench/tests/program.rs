@@ -4,6 +4,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+const HTTP: &[&str] = &[
+    "mem64_vs_nginx",
+    "mem512_vs_nginx",
+    "p99_vs_nginx",
+    "uniform_price",
+    "idle_conn_bytes",
+    "rounds",
+    "nginx",
+    "noisy",
+];
+
 const RPC: &[&str] = &[
     "small32_vs_diod",
     "small32_128conn_vs_diod",
@@ -127,6 +138,11 @@ fn streaming_ends_with_every_key_of_its_result_line_and_every_figure() {
 }
 
 #[test]
+fn http_ends_with_every_key_of_its_result_line_and_every_figure() {
+    ends_with_every_key("http", HTTP, &["http-clients.svg", "http-times.svg"]);
+}
+
+#[test]
 fn streams_ends_with_every_key_of_its_result_line() {
     ends_with_every_key("streams", STREAMS, &[]);
 }
@@ -150,7 +166,7 @@ fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     for key in result.split(' ').filter_map(|pair| pair.strip_suffix("=na")) {
         let why = |line: &str| line.contains("MISSING") || line.contains(&format!("{key} is na"));
         assert!(text.lines().any(why), "{key}: {text}");
-        assert!(["streaming", "streams"].contains(&name) || key.contains("diod"), "{key}");
+        assert!(["streaming", "streams", "http"].contains(&name) || key.contains("diod"), "{key}");
     }
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     assert!(json["rows"].as_array().is_some_and(|rows| rows.len() > 10), "{json}");

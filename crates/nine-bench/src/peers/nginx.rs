@@ -1,13 +1,16 @@
 //! nginx, a web server that sends files by sendfile(2), and takes them by PUT.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::time::Duration;
 
 use nine_sim::delay::Side;
 use rustix::process::geteuid;
 
 use super::{Peer, find};
+use crate::child::Child;
 use crate::far::Far;
 
 /// Serves `dir` with Debian's settings for files, in one process. Clients may store below `in/`. `run` is for what it
@@ -35,6 +38,33 @@ pub fn start(far: &Far, dir: &Path, run: &Path) -> io::Result<Option<Peer>> {
     let mut child = far.start(Side::There, &words, &log)?;
     far.wait_for(&mut child, Side::There, port, &log)?;
     Ok(Some(Peer { child, port }))
+}
+
+/// Serves `dir` at an address of this machine, as one process that keeps files open.
+pub fn local(dir: &Path, run: &Path, addr: SocketAddr) -> io::Result<Child> {
+    let program = find("nginx").ok_or(io::ErrorKind::NotFound)?;
+    let (conf, log) = (run.join("web.conf"), run.join("web.log"));
+    let user = if geteuid().is_root() { "user root;" } else { "" };
+    let (dir, own) = (quoted(dir), quoted(run));
+    let text = format!(
+        "daemon off;\nmaster_process off;\n{user}\npid {own}/web.pid;\nerror_log stderr;\n\
+         events {{ worker_connections 16384; }}\n\
+         http {{\naccess_log off;\nsendfile on;\ntcp_nopush on;\nkeepalive_requests 100000000;\n\
+         open_file_cache max=10000 inactive=60s;\nopen_file_cache_valid 60s;\n\
+         default_type application/octet-stream;\nserver {{\nlisten {addr} backlog=4096;\nroot {dir};\n}}\n}}\n"
+    );
+    std::fs::write(&conf, text)?;
+    let words: [OsString; 7] =
+        [program.into(), "-p".into(), run.into(), "-c".into(), conf.into(), "-e".into(), "stderr".into()];
+    let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
+    let mut child = Child::program(&words, &log)?;
+    while TcpStream::connect(addr).is_err() {
+        if child.has_ended()? {
+            return Err(io::Error::other(format!("nginx: {}", std::fs::read_to_string(&log)?)));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(child)
 }
 
 /// A path as its configuration has it.

@@ -1,0 +1,250 @@
+//! `http`: the web server over files, against nginx, against the same by system calls on threads (Figures 13 and 14 of
+//! the seed), and against the same by system calls in one thread: the price of uniformity.
+//!
+//! In: the data set of SpecWeb99 (`set`). Out: requests a second and times of answers, by the number of clients. The
+//! server has one processor and the clients the other.
+
+mod load;
+mod set;
+mod twin;
+
+use std::ffi::OsStr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::Experiment;
+use crate::args::Pace;
+use crate::child::{self, Child};
+use crate::parts::{Part, chosen};
+use crate::peers::{find, nginx, version};
+use crate::place::Place;
+use crate::plot::{Figure, Plot};
+use crate::report::{Report, Row};
+use crate::scratch::Scratch;
+use crate::stats::{median, quantile};
+use set::Mix;
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "http",
+    what: "requests and times of answers, 1 to 512 clients, files in memory; against nginx and its own twins",
+    run,
+};
+
+/// Numbers of clients.
+const CLIENTS: [usize; 5] = [1, 8, 64, 128, 512];
+/// Directories of the set that is in memory: 10 MB.
+const DIRECTORIES: usize = 2;
+/// Conversations that say nothing.
+const IDLE: usize = 10_000;
+
+/// Who takes part.
+struct Contest {
+    pace: Pace,
+    /// Ours, nginx, the twin on threads, the twin in one thread.
+    servers: [Option<Web>; 4],
+    /// Ours, for those that are idle.
+    idle: Web,
+    _dir: Scratch,
+    _run: Scratch,
+}
+
+const NAMES: [&str; 4] = ["ours", "nginx", "threads", "system calls"];
+
+struct Web {
+    child: Child,
+    addr: SocketAddr,
+}
+
+impl Web {
+    /// This program in a role: its words end with the address.
+    fn role(role: &str, dir: &Path) -> io::Result<Self> {
+        let addr = free()?;
+        let child = Child::role(&[OsStr::new(role), dir.as_os_str(), OsStr::new(&addr.to_string())])?;
+        Ok(Self { child, addr })
+    }
+}
+
+/// An address of this machine at which nobody listens.
+fn free() -> io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+/// The twins: see [`twin`].
+pub fn serve(dir: &Path, addr: &OsStr, on_threads: bool) -> io::Result<()> {
+    let addr: SocketAddr =
+        addr.to_str().and_then(|addr| addr.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
+    let listener = TcpListener::bind(addr)?;
+    nine_net::rt::raise_nofile()?;
+    child::ready();
+    if on_threads { twin::threads(dir, &listener) } else { twin::events(dir, &listener) }
+}
+
+fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+    let parts = chosen(&PARTS, only)?;
+    let mut report = Report::default();
+    let contest = Contest::new(pace)?;
+    let version = version("nginx", "nginx");
+    report.notes.push(
+        "the server on one processor, all clients on the other; loopback, connections that stay".into(),
+    );
+    report.notes.push(format!(
+        "data: {DIRECTORIES} directories of {} MB, Zipf over directories, SpecWeb99's mix of classes and files",
+        set::size(1) / 1_000_000
+    ));
+    report.notes.push(match &version {
+        Some(version) => format!("peer: nginx {version}, one process, sendfile, open_file_cache, no log"),
+        None => "peer: nginx is MISSING (Debian package nginx): its keys are na".into(),
+    });
+    report.notes.push("wrk is not used: its clients ask for one file; `load.rs` does as the set says".into());
+    for (_, measure) in parts {
+        measure(&contest, &mut report)?;
+    }
+    report.order(&KEYS);
+    report.keys.push(("rounds", pace.rounds().to_string()));
+    report.keys.push(("nginx", version.unwrap_or("na".into())));
+    Ok(report)
+}
+
+const PARTS: [Part<Contest>; 2] = [("memory", memory), ("idle", idle)];
+
+const KEYS: [&str; 5] =
+    ["mem64_vs_nginx", "mem512_vs_nginx", "p99_vs_nginx", "uniform_price", "idle_conn_bytes"];
+
+impl Contest {
+    fn new(pace: Pace) -> io::Result<Self> {
+        let (dir, run) = (Scratch::new()?, Scratch::for_sockets()?);
+        set::make(dir.path(), DIRECTORIES)?;
+        let role = |role| Web::role(role, dir.path());
+        let nginx = match find("nginx") {
+            Some(_) => {
+                let addr = free()?;
+                let child = nginx::local(dir.path(), run.path(), addr)?;
+                Some(Web { child, addr })
+            }
+            None => None,
+        };
+        let servers = [Some(role("web")?), nginx, Some(role("web-threads")?), Some(role("web-events")?)];
+        Ok(Self { pace, servers, idle: role("web")?, _dir: dir, _run: run })
+    }
+}
+
+/// What one of them does for so many clients.
+type Figures = Vec<load::Seen>;
+
+/// Files that are in memory, by the number of clients: Figures 13 and 14.
+fn memory(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let pids: Vec<_> = contest.servers.iter().flatten().map(|web| web.child.pid()).collect();
+    Place::Cross.arrange(&pids)?;
+    let time = contest.pace.of(Duration::from_secs(4), Duration::from_secs(1), Duration::from_millis(50));
+    let rounds = contest.pace.rounds();
+    let mut curves: Vec<(&'static str, Vec<(f64, f64)>)> =
+        NAMES.iter().map(|name| (*name, Vec::new())).collect();
+    let mut times: Vec<(&'static str, Vec<(f64, f64)>)> =
+        NAMES.iter().map(|name| (*name, Vec::new())).collect();
+    for clients in CLIENTS {
+        let mut all: [Figures; 4] = Default::default();
+        // The first round does not count.
+        for round in 0..=rounds {
+            for (web, seen) in contest.servers.iter().zip(&mut all) {
+                let Some(web) = web else { continue };
+                let mut mix = Mix::new(round as u64, DIRECTORIES);
+                let one = load::run(web.addr, clients, &mut mix, time)?;
+                if round > 0 {
+                    seen.push(one);
+                }
+            }
+        }
+        let of = |at: usize, figure: fn(&load::Seen) -> f64| all[at].iter().map(figure).collect::<Vec<_>>();
+        let rate = |at| of(at, load::Seen::rate);
+        let p99 = |seen: &load::Seen| quantile(&seen.times, 0.99).unwrap_or_default();
+        let p50 = |seen: &load::Seen| quantile(&seen.times, 0.5).unwrap_or_default();
+        let row = |what: &str, unit, ours: Vec<f64>, peer: Vec<f64>, limit: Vec<f64>| Row {
+            what: format!("{what}, {clients} clients"),
+            unit,
+            ours,
+            peer,
+            limit,
+        };
+        let requests = row("requests, nginx, system calls", "1/s", rate(0), rate(1), rate(3));
+        match clients {
+            64 => {
+                report.key("mem64_vs_nginx", requests.vs_peer());
+                report.key("uniform_price", requests.vs_limit().map(|ratio| 1.0 - ratio));
+            }
+            512 => report.key("mem512_vs_nginx", requests.vs_peer()),
+            _ => {}
+        }
+        report.push(requests);
+        report.push(row("requests, the threads' as limit", "1/s", rate(0), rate(1), rate(2)));
+        report.push(row("median time, nginx, system calls", "us", of(0, p50), of(1, p50), of(3, p50)));
+        let late = row("99th percentile, nginx, system calls", "us", of(0, p99), of(1, p99), of(3, p99));
+        if clients == 64 {
+            report.key("p99_vs_nginx", late.vs_peer());
+        }
+        report.push(late);
+        for (n, curve) in curves.iter_mut().enumerate() {
+            if let Some(rate) = median(&rate(n)) {
+                curve.1.push((clients as f64, rate));
+            }
+        }
+        if clients == 64 {
+            for (seen, curve) in all.iter().zip(&mut times) {
+                let all: Vec<f64> = seen.iter().flat_map(|seen| seen.times.iter().copied()).collect();
+                let share = |percent: u32| quantile(&all, f64::from(percent) / 100.0);
+                curve.1 =
+                    (1..100).filter_map(|percent| Some((share(percent)?, f64::from(percent)))).collect();
+            }
+        }
+    }
+    let of = |file, title, x, y, curves: Vec<(&'static str, Vec<(f64, f64)>)>| Figure {
+        plot: Plot { file, title, x, y },
+        curves: curves.into_iter().filter(|(_, points)| !points.is_empty()).collect(),
+    };
+    report.figures.push(of(
+        "http-clients",
+        "Requests a second by clients, 10 MB in memory (Figure 13)",
+        "clients",
+        "1/s",
+        curves,
+    ));
+    report.figures.push(of(
+        "http-times",
+        "Distribution of times, 64 clients, 10 MB in memory (Figure 14)",
+        "us",
+        "percent",
+        times,
+    ));
+    Ok(())
+}
+
+/// Memory of conversations that have had one answer each and say nothing more.
+fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let many = contest.pace.of(IDLE, IDLE, 100);
+    let memory = || memory_of(&contest.idle);
+    let mut mix = Mix::new(1, DIRECTORIES);
+    let mut open = Vec::new();
+    let mut answered = |open: &mut Vec<_>, to: usize| {
+        while open.len() < to {
+            open.push(load::one(contest.idle.addr, &mut mix)?);
+        }
+        Ok::<_, io::Error>(())
+    };
+    // What the first ones bring about once is no cost of the next ones.
+    answered(&mut open, many / 10)?;
+    let before = memory()?;
+    answered(&mut open, many)?;
+    let each = memory()?.saturating_sub(before) as f64 / (many - many / 10) as f64;
+    report.key("idle_conn_bytes", Some(each));
+    report.push(Row::counted(format!("memory of an idle conversation, of {many}"), "bytes", each, None));
+    Ok(())
+}
+
+/// What is resident of a process, bytes.
+fn memory_of(web: &Web) -> io::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", web.child.pid()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map(|kib| kib * 1024).ok_or_else(|| io::Error::other("the kernel does not say what memory it has"))
+}

@@ -1,0 +1,105 @@
+//! The data set of the seed (section 6.2.2, the profiling tools of Flash, SpecWeb99): directories of 5 MB, each with
+//! four classes of nine files, from 102 bytes to 921 KB; and who asks for what.
+
+use std::io;
+use std::path::Path;
+
+use nine_sim::Rng;
+
+/// Files of a class.
+const FILES: usize = 9;
+/// Bytes of the smallest file of each class; the n-th has n times as many.
+const CLASSES: [usize; 4] = [102, 1_024, 10_240, 102_400];
+/// Requests of a thousand that go to each class (SpecWeb99, 2.5).
+const SHARES: [usize; 4] = [350, 500, 140, 10];
+/// And of those to each of its files, in thousandths.
+const POPULAR: [usize; FILES] = [39, 59, 88, 177, 353, 118, 71, 50, 45];
+
+/// Makes so many directories.
+pub fn make(dir: &Path, directories: usize) -> io::Result<()> {
+    let content: Vec<u8> = (0..FILES * CLASSES[3]).map(|n| (n * 7 + n / 251) as u8).collect();
+    for number in 0..directories {
+        let dir = dir.join(format!("dir{number:05}"));
+        std::fs::create_dir_all(&dir)?;
+        for (class, size) in CLASSES.iter().enumerate() {
+            for file in 1..=FILES {
+                std::fs::write(dir.join(name(class, file)), &content[..size * file])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn name(class: usize, file: usize) -> String {
+    format!("class{class}_{file}")
+}
+
+/// Bytes of all of it.
+pub fn size(directories: usize) -> u64 {
+    directories as u64
+        * CLASSES.iter().map(|size| (1..=FILES).map(|n| n * size).sum::<usize>() as u64).sum::<u64>()
+}
+
+/// Who asks: directories by Zipf's law, classes and files by the shares above.
+pub struct Mix {
+    rng: Rng,
+    /// Up to each directory, of all.
+    zipf: Vec<f64>,
+}
+
+impl Mix {
+    pub fn new(seed: u64, directories: usize) -> Self {
+        let mut sum = 0.0;
+        let mut zipf: Vec<f64> = (1..=directories)
+            .map(|n| {
+                sum += 1.0 / n as f64;
+                sum
+            })
+            .collect();
+        zipf.iter_mut().for_each(|part| *part /= sum);
+        Self { rng: Rng::new(seed), zipf }
+    }
+
+    /// The path of the next request, and the bytes of that file.
+    pub fn next(&mut self) -> (String, usize) {
+        let at = self.rng.bits() as f64 / u64::MAX as f64;
+        let directory = self.zipf.partition_point(|part| *part < at).min(self.zipf.len() - 1);
+        let class = pick(&SHARES, self.rng.below(1000));
+        let file = 1 + pick(&POPULAR, self.rng.below(1000));
+        (format!("/dir{directory:05}/{}", name(class, file)), CLASSES[class] * file)
+    }
+}
+
+/// Whose part of a thousand it is.
+fn pick(shares: &[usize], mut at: usize) -> usize {
+    for (n, share) in shares.iter().enumerate() {
+        if at < *share {
+            return n;
+        }
+        at -= share;
+    }
+    shares.len() - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mix_is_as_the_tables_say() {
+        assert_eq!((SHARES.iter().sum::<usize>(), POPULAR.iter().sum::<usize>()), (1000, 1000));
+        assert_eq!(size(2), 2 * 45 * (102 + 1_024 + 10_240 + 102_400));
+        let mut mix = Mix::new(1, 10);
+        let (mut small, mut first, mut bytes) = (0, 0, 0);
+        for _ in 0..100_000 {
+            let (path, size) = mix.next();
+            small += usize::from(path.contains("class0"));
+            first += usize::from(path.starts_with("/dir00000/"));
+            bytes += size;
+        }
+        assert!((34_000..36_000).contains(&small), "{small}");
+        // 1 of 1 + 1/2 + ... + 1/10.
+        assert!((33_000..35_500).contains(&first), "{first}");
+        assert!((12_000..17_000).contains(&(bytes / 100_000)), "{bytes}");
+    }
+}
