@@ -5,6 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use super::status::Status;
 
+/// A time since 1970 as HTTP can say it: until the end of the year 9999.
+pub(super) fn when(seconds: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.clamp(0, 253_402_300_799) as u64)
+}
+
 /// The date line, made once a second.
 pub(super) struct Date {
     second: Cell<u64>,

@@ -32,10 +32,14 @@ use super::status::Status;
 const READ: u32 = 16 << 10;
 /// Bytes of a file that are read and sent at once, before others have their turn.
 const CHUNK: u64 = 256 << 10;
+/// The same of a file that says no length: it may wait for ever, and what it is asked for is room that others want.
+const UNKNOWN: u64 = 16 << 10;
 /// Answers to requests that came together are gathered up to so many bytes.
 const GATHER: usize = 64 << 10;
 /// Text shorter than this is not worth compressing.
 const SQUEEZED: u64 = 256;
+/// Answers that are compressed at once: each needs memory of its own. The others are sent as they are.
+const SQUEEZING: usize = 256;
 /// Bytes that are compressed before others have their turn.
 const PRESSED: u64 = 32 << 10;
 
@@ -126,6 +130,8 @@ impl Conn {
 
     /// One request and its answer.
     async fn request(&mut self) -> Result<(), End> {
+        // When its first byte came.
+        let mut begun = self.site.now();
         let head = loop {
             if !self.input.is_empty() {
                 match head::parse(&self.input) {
@@ -135,29 +141,29 @@ impl Conn {
                 }
             }
             self.flush().await?;
+            // Ends of lines before a request are nothing (RFC 9112, 2.2).
+            if self.input.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
+                self.input.clear();
+            }
             let is_new = self.input.is_empty();
             if is_new && self.site.is_stopping() {
                 return Err(End::Closed);
             }
+            match is_new {
+                true => self.due(self.site.options.idle),
+                false => self.card.due(begun + self.site.options.patience),
+            }
             self.card.idle.set(is_new);
-            let came =
-                self.read(if is_new { self.site.options.idle } else { self.site.options.patience }).await;
+            let came = self.read().await;
             self.card.idle.set(false);
             match came {
-                Ok(true) if is_new => {
-                    // From the first byte on a head has its time.
-                    self.card.since.set(self.site.now());
-                    self.card.due(self.site.now() + self.site.options.patience);
-                }
+                Ok(true) if is_new => begun = self.site.now(),
                 Ok(true) => {}
                 Ok(false) if is_new => return Err(End::Closed),
                 Ok(false) => return self.refuse(Status::BAD_REQUEST, "the request has no end").await,
                 // Nothing was owed.
                 Err(End::Late) if is_new => return Err(End::Closed),
-                Err(End::Late) => {
-                    self.card.due(self.site.now() + self.site.options.patience);
-                    return self.refuse(Status::TIMEOUT, "the request did not come in time").await;
-                }
+                Err(End::Late) => return self.refuse(Status::TIMEOUT, LATE).await,
                 Err(end) => return Err(end),
             }
         };
@@ -168,32 +174,26 @@ impl Conn {
             (true, false) => After::Kept,
         };
         let input = std::mem::take(&mut self.input);
-        let rest = self.pass_body(&head, &input).await;
-        match rest {
-            Ok(rest) => {
-                let result = self.answer(&head, &input).await;
-                // What has come meanwhile is behind it.
-                self.input = rest;
-                result?;
-            }
-            Err(Some(end)) => return Err(end),
-            Err(None) => {}
-        }
+        let rest = self.pass_body(&head, &input).await?;
+        let answered = self.answer(&head, &input).await;
+        self.input = rest;
+        answered?;
         self.card.left.set(0);
         if self.after == After::Closed {
             self.flush().await?;
             return Err(End::Closed);
         }
-        // What of a file is resident now may not be later.
-        let has_file = self.out.iter().any(|part| matches!(part, Payload::File { .. }));
-        if self.input.is_empty() || has_file || self.waits() > GATHER {
+        if self.input.is_empty() || self.has_file() || self.waits() > GATHER {
             self.flush().await?;
+        }
+        if !self.input.is_empty() {
+            self.site.threads.pass(self.number).await;
         }
         Ok(())
     }
 
-    /// Passes over the body: what is behind it. `Err(None)`: an answer that closes has been made.
-    async fn pass_body(&mut self, head: &Head, input: &[u8]) -> Result<Vec<u8>, Option<End>> {
+    /// Passes over the body: what is behind it.
+    async fn pass_body(&mut self, head: &Head, input: &[u8]) -> Result<Vec<u8>, End> {
         let behind = &input[head.len..];
         if head.body == Body::Bytes(0) {
             return Ok(behind.to_vec());
@@ -203,26 +203,25 @@ impl Conn {
             self.after = After::Closed;
             return Ok(Vec::new());
         }
+        self.due(self.site.options.patience);
         let mut passing = Passing::new(head.body);
         let mut came = behind.to_vec();
         loop {
-            match passing.pass(&came) {
+            let wrong = match passing.pass(&came) {
                 Ok(n) if passing.is_over() => return Ok(came.split_off(n)),
-                Ok(_) => came.clear(),
-                Err(bad) => {
-                    let (status, what) = match bad {
-                        body::Bad::Chunks => (Status::BAD_REQUEST, "the chunks of the body are malformed"),
-                        body::Bad::Large => (Status::TOO_LARGE, "nobody wants so large a body"),
-                    };
-                    self.refuse(status, what).await.map_err(Some)?;
-                    return Err(None);
-                }
-            }
-            match self.read(self.site.options.patience).await {
-                Ok(true) => came = std::mem::take(&mut self.input),
-                Ok(false) => return Err(Some(End::Closed)),
-                Err(end) => return Err(Some(end)),
-            }
+                Ok(_) => match self.read().await {
+                    Ok(true) => {
+                        came = std::mem::take(&mut self.input);
+                        continue;
+                    }
+                    Ok(false) => return Err(End::Closed),
+                    Err(End::Late) => (Status::TIMEOUT, LATE),
+                    Err(end) => return Err(end),
+                },
+                Err(body::Bad::Chunks) => (Status::BAD_REQUEST, "the chunks of the body are malformed"),
+                Err(body::Bad::Large) => (Status::TOO_LARGE, "nobody wants so large a body"),
+            };
+            self.refuse(wrong.0, wrong.1).await?;
         }
     }
 
@@ -261,7 +260,7 @@ impl Conn {
         }
         let found = self.find(&path.names).await?;
         match found {
-            Ok(Found::File(entry)) if !path.is_dir => self.file(head, input, &path.names, entry).await,
+            Ok(Found::File(entry)) if !path.is_dir => self.file(head, input, entry).await,
             // A file has no files below it.
             Ok(Found::File(_)) => self.fails(head, &Error::Remote(Errno::ENOTDIR.into())),
             Ok(Found::Other) => self.fails(head, &Error::Remote(Errno::EACCES.into())),
@@ -281,14 +280,11 @@ impl Conn {
     /// What is there; who waits for an upstream has a time, too.
     async fn find(&mut self, names: &[u8]) -> Result<Result<Found, Error>, End> {
         let site = self.site.clone();
-        self.card.due(site.now() + site.options.stall);
+        self.due(site.options.stall);
         let mut finding = pin!(site.files.find(names, site.now()));
         match timely(&self.card, finding.as_mut()).await {
             Ok(found) => Ok(found),
-            Err(_) => {
-                self.card.due(site.now() + site.options.patience);
-                Ok(Err(Error::Remote(Errno::ETIMEDOUT.into())))
-            }
+            Err(_) => Ok(Err(Error::Remote(Errno::ETIMEDOUT.into()))),
         }
     }
 
@@ -300,14 +296,14 @@ impl Conn {
             }
             path.extend_from_slice(index.as_bytes());
             if let Ok(Found::File(entry)) = self.find(&path).await? {
-                return self.file(head, input, &path, entry).await;
+                return self.file(head, input, entry).await;
             }
         }
         if !self.site.options.listing {
             return self.fails(head, &Error::Remote(Errno::EACCES.into()));
         }
         let site = self.site.clone();
-        self.card.due(site.now() + site.options.stall);
+        self.due(site.options.stall);
         let mut listing = pin!(items(&site, names, dir));
         let (items, complete) = match timely(&self.card, listing.as_mut()).await {
             Ok(Ok(listed)) => listed,
@@ -324,8 +320,8 @@ impl Conn {
         Ok(())
     }
 
-    async fn file(&mut self, head: &Head, input: &[u8], names: &[u8], entry: Rc<Entry>) -> Result<(), End> {
-        let sent = self.send_file(head, input, names, entry.clone()).await;
+    async fn file(&mut self, head: &Head, input: &[u8], entry: Rc<Entry>) -> Result<(), End> {
+        let sent = self.send_file(head, input, &entry).await;
         if sent.is_err() {
             // Perhaps it is not what it was.
             entry.doubt();
@@ -333,24 +329,44 @@ impl Conn {
         sent
     }
 
-    async fn send_file(
-        &mut self,
-        head: &Head,
-        input: &[u8],
-        names: &[u8],
-        mut entry: Rc<Entry>,
-    ) -> Result<(), End> {
+    async fn send_file(&mut self, head: &Head, input: &[u8], entry: &Entry) -> Result<(), End> {
+        let is_get = head.method == Method::Get;
+        // What a program makes has no length before it is read, and a file may have become shorter.
+        let (mut first, size) = (Payload::EMPTY, entry.size);
+        if is_get && head.ranges.is_empty() || size == 0 {
+            let most = if size == 0 { UNKNOWN } else { size.min(CHUNK) };
+            first = self.read_file(entry, 0, most).await?;
+            let came = first.len() as u64;
+            if size == 0 && came > 0 {
+                return self.endless(head, entry, first).await;
+            }
+            if came < size.min(CHUNK) && self.read_file(entry, came, 1).await?.is_empty() {
+                // It is none of those that the client may know.
+                entry.doubt();
+                let mut text = self.begin(Status::OK);
+                answer::line(&mut text, "Content-Type", entry.kind().as_bytes());
+                answer::length(&mut text, came);
+                answer::end(&mut text);
+                self.out.extend([Payload::from(text), first]);
+                return Ok(());
+            }
+        }
+        let coding = Coding::of(head.codings).filter(|_| {
+            let room = self.site.squeezing.get() < SQUEEZING;
+            entry.is_text && size >= SQUEEZED && head.chunks && head.ranges.is_empty() && room
+        });
+        let (lines, tag) = (entry.lines(coding), entry.tag(coding));
         let conditions = Conditions {
             matches: &input[head.if_match.clone()],
             unmodified: &input[head.if_unmodified_since.clone()],
             none_match: &input[head.if_none_match.clone()],
             modified: &input[head.if_modified_since.clone()],
         };
-        match conditions.judge(&entry.tag, entry.changed) {
+        match conditions.judge(&tag, entry.changed) {
             Verdict::Go => {}
             Verdict::Known => {
                 let mut text = self.begin(Status::NOT_MODIFIED);
-                text.extend_from_slice(&entry.lines);
+                text.extend_from_slice(&lines);
                 return self.send_head(text);
             }
             Verdict::Failed => {
@@ -358,74 +374,86 @@ impl Conn {
                 return Ok(());
             }
         }
-        let is_get = head.method == Method::Get;
         let if_range = &input[head.if_range.clone()];
-        let wanted = match is_get && !head.ranges.is_empty() && is_same(if_range, &entry.tag, entry.changed) {
-            true => head.ranges.of(entry.size),
+        let wanted = match is_get && !head.ranges.is_empty() && is_same(if_range, &tag, entry.changed) {
+            true => head.ranges.of(size),
             false => Wanted::All,
         };
         match wanted {
             Wanted::All => {
-                let coding = Coding::of(head.codings).filter(|_| entry.is_text && entry.size >= SQUEEZED);
-                if let Some(coding) = coding.filter(|_| head.chunks && head.ranges.is_empty()) {
-                    return self.squeezed(is_get, &entry, coding).await;
+                let mut text = self.begin(Status::OK);
+                text.extend_from_slice(&lines);
+                match coding {
+                    Some(coding) => {
+                        answer::line(&mut text, "Content-Encoding", coding.name().as_bytes());
+                        answer::line(&mut text, "Transfer-Encoding", b"chunked");
+                    }
+                    None => answer::length(&mut text, size),
                 }
-                let mut first = Payload::EMPTY;
-                if is_get {
-                    first = self.first(&entry).await?;
-                    // What seems to have become shorter since it was looked at is looked at again, once.
-                    if (first.len() as u64) < entry.size.min(CHUNK) {
-                        entry.doubt();
-                        let again = match self.find(names).await? {
-                            Ok(Found::File(again)) => again,
-                            Ok(_) => return self.fails(head, &Error::Remote(Errno::ENOENT.into())),
-                            Err(error) => return self.fails(head, &error),
-                        };
-                        if !Rc::ptr_eq(&entry, &again) {
-                            entry = again;
-                            first = self.first(&entry).await?;
-                        }
+                answer::end(&mut text);
+                self.out.push(Payload::from(text));
+                match coding {
+                    _ if !is_get => Ok(()),
+                    Some(coding) => self.squeezed(entry, first, coding).await,
+                    None => {
+                        let from = first.len() as u64;
+                        self.out.push(first);
+                        self.pieces(entry, &[Piece::File(from, size - from)]).await
                     }
                 }
-                let mut text = self.begin(Status::OK);
-                text.extend_from_slice(&entry.lines);
-                if entry.is_text {
-                    answer::line(&mut text, "Vary", b"Accept-Encoding");
-                }
-                answer::length(&mut text, entry.size);
-                answer::end(&mut text);
-                let from = first.len() as u64;
-                self.out.push(Payload::Bytes(text.into()));
-                if !is_get {
-                    return Ok(());
-                }
-                self.out.push(first);
-                self.pieces(&entry, &[Piece::File(from, entry.size - from)]).await
             }
             Wanted::Nothing => {
-                let range = format!("bytes */{}", entry.size);
+                let range = format!("bytes */{size}");
                 self.say(head, Status::RANGE, "the file is shorter", &[("Content-Range", range.as_bytes())]);
                 Ok(())
             }
-            Wanted::Parts(parts) => self.parts(&entry, &parts).await,
+            Wanted::Parts(parts) => self.parts(entry, &parts).await,
         }
     }
 
-    /// The beginning of a file.
-    async fn first(&mut self, entry: &Entry) -> Result<Payload, End> {
-        if entry.size == 0 {
-            return Ok(Payload::EMPTY);
+    /// A file that says no length and has content, as those of programs have: as much as there is.
+    async fn endless(&mut self, head: &Head, entry: &Entry, first: Payload) -> Result<(), End> {
+        if !head.chunks {
+            // Its end is that of the connection.
+            self.after = After::Closed;
         }
-        self.card.left.set(entry.size);
-        self.read_file(entry, 0, entry.size.min(CHUNK)).await
+        let mut text = self.begin(Status::OK);
+        answer::line(&mut text, "Content-Type", entry.kind().as_bytes());
+        answer::line(&mut text, "Cache-Control", b"no-store");
+        if head.chunks {
+            answer::line(&mut text, "Transfer-Encoding", b"chunked");
+        }
+        answer::end(&mut text);
+        self.out.push(Payload::from(text));
+        if head.method != Method::Get {
+            return Ok(());
+        }
+        let (mut at, mut part) = (0, first);
+        while !part.is_empty() {
+            at += part.len() as u64;
+            if head.chunks {
+                let size = format!("{:x}\r\n", part.len()).into_bytes();
+                self.out.extend([Payload::from(size), part, Payload::from(b"\r\n".to_vec())]);
+            } else {
+                self.out.push(part);
+            }
+            self.flush().await?;
+            self.site.threads.pass(self.number).await;
+            part = self.read_file(entry, at, UNKNOWN).await?;
+        }
+        if head.chunks {
+            self.out.push(Payload::from(b"0\r\n\r\n".to_vec()));
+        }
+        Ok(())
     }
 
     async fn parts(&mut self, entry: &Entry, parts: &[(u64, u64)]) -> Result<(), End> {
         let size = entry.size;
         let range = |(from, len): (u64, u64)| format!("bytes {from}-{}/{size}", from + len - 1);
         let mut text = self.begin(Status::PARTIAL);
+        let lines = entry.lines(None);
         if let [part] = *parts {
-            text.extend_from_slice(&entry.lines);
+            text.extend_from_slice(&lines);
             answer::line(&mut text, "Content-Range", range(part).as_bytes());
             answer::length(&mut text, part.1);
             answer::end(&mut text);
@@ -439,13 +467,15 @@ impl Conn {
             length += text.len() as u64;
             pieces.push(Piece::Text(text.into()));
         };
-        let lines = String::from_utf8_lossy(&entry.lines);
-        let kind = lines.lines().next().unwrap_or_default();
+        let (lines, kind) = (String::from_utf8_lossy(&lines), entry.kind());
         for (at, &part) in parts.iter().enumerate() {
             let begin = if at == 0 { "" } else { "\r\n" };
             put(
                 &mut pieces,
-                format!("{begin}--{border}\r\n{kind}\r\nContent-Range: {}\r\n\r\n", range(part)),
+                format!(
+                    "{begin}--{border}\r\nContent-Type: {kind}\r\nContent-Range: {}\r\n\r\n",
+                    range(part)
+                ),
             );
             pieces.push(Piece::File(part.0, part.1));
         }
@@ -502,61 +532,50 @@ impl Conn {
         Ok(())
     }
 
-    /// What can be read now, or comes in turn from a disk or an upstream.
+    /// What can be read now, or comes from a disk, in turn, or from an upstream.
     async fn read_file(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Payload, End> {
         let most = most as u32;
         let cut = |error: Error| End::Cut(error.to_string());
         if let Some(read) = entry.file.read_now(at, most) {
             return read.map_err(cut);
         }
-        // What waits here is not resident for ever.
-        if !self.out.is_empty() && self.waits() >= GATHER {
+        if self.has_file() {
             self.flush().await?;
         }
-        let site = self.site.clone();
-        self.card.due(site.now() + site.options.stall);
+        let (site, card) = (self.site.clone(), self.card.clone());
+        self.due(site.options.stall);
         let mut reading = pin!(async {
-            let _slot = site.threads.slot(self.number).await;
+            // The disks of this machine are what is scarce: who waits for an upstream is in nobody's way.
+            let _slot = match entry.file.is_called() {
+                true => Some(site.threads.slot(self.number).await),
+                false => None,
+            };
+            card.due(site.now() + site.options.stall);
             entry.file.read(at, most).await
         });
-        let read = timely(&self.card, reading.as_mut()).await;
-        match read {
+        match timely(&self.card, reading.as_mut()).await {
             Ok(read) => read.map(Payload::Bytes).map_err(cut),
             Err(_) => Err(End::Cut("an upstream does not answer".into())),
         }
     }
 
-    async fn squeezed(&mut self, is_get: bool, entry: &Entry, coding: Coding) -> Result<(), End> {
-        let mut text = self.begin(Status::OK);
-        // It is another sequence of bytes: it has a tag of its own, and no ranges.
-        let lines = String::from_utf8_lossy(&entry.lines);
-        for line in lines.lines().filter(|line| !line.starts_with("Accept-Ranges")) {
-            let line = match line.strip_prefix("ETag: ") {
-                Some(tag) => format!("ETag: {}-{}\"", tag.trim_end_matches('"'), coding.name()),
-                None => line.into(),
-            };
-            text.extend_from_slice(line.as_bytes());
-            text.extend_from_slice(b"\r\n");
-        }
-        answer::line(&mut text, "Vary", b"Accept-Encoding");
-        answer::line(&mut text, "Content-Encoding", coding.name().as_bytes());
-        answer::line(&mut text, "Transfer-Encoding", b"chunked");
-        answer::end(&mut text);
-        self.out.push(Payload::Bytes(text.into()));
-        if !is_get {
-            return Ok(());
-        }
+    async fn squeezed(&mut self, entry: &Entry, first: Payload, coding: Coding) -> Result<(), End> {
         let cut = |error: std::io::Error| End::Cut(error.to_string());
-        let (mut at, mut squeeze) = (0, Squeeze::new(coding).map_err(cut)?);
-        loop {
-            self.card.left.set(entry.size.saturating_sub(at));
-            let read = self.read_file(entry, at, PRESSED).await?;
-            if read.is_empty() {
-                break;
+        let _one = One::more(&self.site);
+        let mut squeeze = Squeeze::new(coding, entry.size).map_err(cut)?;
+        let (mut at, mut part) = (0, first);
+        while at < entry.size {
+            self.card.left.set(entry.size - at);
+            if part.is_empty() {
+                part = self.read_file(entry, at, PRESSED.min(entry.size - at)).await?;
             }
-            at += read.len() as u64;
-            let made = squeeze.put(&read.read(read.len()).map_err(cut)?).map_err(cut)?;
-            self.out.push(Payload::from(made));
+            if part.is_empty() {
+                return Err(End::Cut("a file has become shorter while it was sent".into()));
+            }
+            let bytes = part.read(PRESSED as usize).map_err(cut)?;
+            part.advance(bytes.len());
+            at += bytes.len() as u64;
+            self.out.push(Payload::from(squeeze.put(&bytes).map_err(cut)?));
             self.flush().await?;
             self.site.threads.pass(self.number).await;
         }
@@ -637,34 +656,54 @@ impl Conn {
         self.out.iter().map(Payload::len).sum()
     }
 
+    /// Whether a range of a file is to be sent: what of it is resident now may not be after a wait.
+    fn has_file(&self) -> bool {
+        self.out.iter().any(|part| matches!(part, Payload::File { .. }))
+    }
+
     /// Sends what there is.
     async fn flush(&mut self) -> Result<(), End> {
-        if self.out.is_empty() {
-            return Ok(());
+        while !self.out.is_empty() {
+            self.due(self.site.options.stall);
+            let mut writing = pin!(self.data.write_some(0, &mut self.out));
+            let sent = timely(&self.card, writing.as_mut()).await??;
+            self.site.counts.sent(sent);
         }
-        let bytes = self.waits();
-        self.card.due(self.site.now() + self.site.options.stall);
-        let mut writing = pin!(self.data.write_payloads(0, &mut self.out));
-        timely(&self.card, writing.as_mut()).await??;
-        self.site.counts.sent(bytes);
         Ok(())
     }
 
+    /// What is waited for from now on must have happened after so long.
+    fn due(&self, within: Duration) {
+        self.card.due(self.site.now() + within);
+    }
+
     /// Reads more; false: the client has said all.
-    async fn read(&mut self, within: Duration) -> Result<bool, End> {
-        // A head in pieces has one time for all of them.
-        if self.input.is_empty() {
-            self.card.due(self.site.now() + within);
-        }
+    async fn read(&mut self) -> Result<bool, End> {
         let mut reading = pin!(self.data.read_payload(0, READ));
         let came = timely(&self.card, reading.as_mut()).await??;
         let Payload::Bytes(bytes) = came else { return Err(End::Cut("a connection is no file".into())) };
-        if self.input.is_empty() {
-            self.input = bytes.into();
-            return Ok(!self.input.is_empty());
+        let is_end = bytes.is_empty();
+        match self.input.is_empty() {
+            true => self.input = bytes.into(),
+            false => self.input.extend_from_slice(&bytes),
         }
-        self.input.extend_from_slice(&bytes);
-        Ok(!bytes.is_empty())
+        Ok(!is_end)
+    }
+}
+
+/// One of the answers that are being compressed.
+struct One(Rc<Site>);
+
+impl One {
+    fn more(site: &Rc<Site>) -> Self {
+        site.squeezing.set(site.squeezing.get() + 1);
+        Self(site.clone())
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        self.0.squeezing.set(self.0.squeezing.get() - 1);
     }
 }
 
@@ -672,8 +711,8 @@ impl Conn {
 async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool), Error> {
     let dir = dir.open_here(nine_proto::OpenFlags::READ).await?;
     let mut entries = dir.read_dir().await?;
-    let mut items = Vec::new();
-    while let Some(block) = entries.next_with_attrs(GetMask::BASIC).await {
+    let (mut items, mut complete) = (Vec::new(), true);
+    'all: while let Some(block) = entries.next_with_attrs(GetMask::BASIC).await {
         for entry in block? {
             let mut path = names.to_vec();
             if !path.is_empty() {
@@ -684,7 +723,8 @@ async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool)
                 continue;
             }
             if items.len() == list::MOST {
-                return Ok((items, false));
+                complete = false;
+                break 'all;
             }
             let attr = entry.attr.as_ref();
             let changed = attr.map_or(0, |attr| attr.mtime.sec.max(0) as u64);
@@ -697,7 +737,7 @@ async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool)
         }
     }
     list::sort(&mut items);
-    Ok((items, true))
+    Ok((items, complete))
 }
 
 /// A number that nobody else has said.
@@ -709,6 +749,7 @@ pub(super) fn border(bytes: [u8; 16]) -> String {
     text
 }
 
+const LATE: &str = "the request did not come in time";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 const HTML: &str = "text/html; charset=utf-8";
 /// A page of ours runs nothing, whatever the names in it.

@@ -32,8 +32,8 @@ impl Counts {
         add(&self.answers[usize::from(status.number() / 100).min(5)], 1);
     }
 
-    pub(super) fn sent(&self, bytes: usize) {
-        add(&self.sent, bytes as u64);
+    pub(super) fn sent(&self, bytes: u64) {
+        add(&self.sent, bytes);
     }
 
     pub(super) fn ended(&self, end: &End) {

@@ -6,6 +6,7 @@
 //!
 //! Always holds: at most [`Files::new`]'s number is kept; of those that have not been asked for lately one goes first.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,16 +14,23 @@ use std::time::{Duration, SystemTime};
 
 use nine_io::client::{Error, File, Result};
 use nine_proto::mode::{S_IFMT, S_IFREG};
-use nine_proto::{Attr, Errno, GetMask, OpenFlags};
+use nine_proto::{Attr, Errno, GetMask, OpenFlags, Qid};
+
+use super::answer::when;
+use super::squeeze::Coding;
 
 /// For so long nothing is asked about a file that was found.
 pub(super) const FRESH: Duration = Duration::from_secs(1);
+/// After so long a time without a request a file is closed.
+const KEPT: Duration = Duration::from_secs(20);
 /// Links that lead from one to the next.
 const LINKS: usize = 16;
 
 /// See the module.
 pub(super) struct Files {
     root: Rc<File>,
+    /// Paths that are not there for anybody.
+    hidden: Hidden,
     most: usize,
     by_path: RefCell<HashMap<Box<[u8]>, usize>>,
     /// In a ring, which the hand goes round.
@@ -30,6 +38,8 @@ pub(super) struct Files {
     hand: Cell<usize>,
 }
 
+/// Whether a path is not there.
+type Hidden = Box<dyn Fn(&[u8]) -> bool>;
 /// A path and what is there.
 type Kept = (Box<[u8]>, Rc<Entry>);
 
@@ -38,16 +48,19 @@ pub(super) struct Entry {
     pub(super) file: File,
     pub(super) size: u64,
     /// Its tag, with the quotes.
-    pub(super) tag: Box<str>,
+    tag: Box<str>,
     /// When it was changed last.
     pub(super) changed: SystemTime,
+    /// What it is by its name.
+    kind: Box<str>,
     /// Headers that every answer has: type, tag, time.
-    pub(super) lines: Box<[u8]>,
+    lines: Box<[u8]>,
     /// It is worth compressing.
     pub(super) is_text: bool,
     /// When it was looked at; `None`: something was wrong with it.
     looked: Cell<Option<Duration>>,
     lately: Cell<bool>,
+    asked: Cell<Duration>,
 }
 
 /// What a path leads to.
@@ -60,16 +73,17 @@ pub(super) enum Found {
 }
 
 impl Files {
-    /// None yet, of the tree below `root`.
-    pub(super) fn new(root: Rc<File>, most: usize) -> Self {
+    /// None yet, of the tree below `root`, without what is hidden.
+    pub(super) fn new(root: Rc<File>, most: usize, hidden: impl Fn(&[u8]) -> bool + 'static) -> Self {
         let (by_path, kept) = (RefCell::default(), RefCell::default());
-        Self { root, most: most.max(1), by_path, kept, hand: Cell::new(0) }
+        Self { root, hidden: Box::new(hidden), most: most.max(1), by_path, kept, hand: Cell::new(0) }
     }
 
     /// What is there, by names with '/' between.
     pub(super) async fn find(&self, path: &[u8], now: Duration) -> Result<Found> {
         let known = self.known(path);
         if let Some(entry) = &known {
+            entry.asked.set(now);
             if entry.looked.get().is_some_and(|looked| now < looked + FRESH) {
                 return Ok(Found::File(entry.clone()));
             }
@@ -103,7 +117,10 @@ impl Files {
             opened => opened?,
         };
         let entry = Rc::new(Entry::new(path, file, &attr, now));
-        self.keep(path, entry.clone());
+        // What a program makes is made at each open, and what one may have open alone is not kept from others.
+        if attr.size > 0 && attr.qid.ty & Qid::EXCL == 0 {
+            self.keep(path, entry.clone());
+        }
         Ok(Found::File(entry))
     }
 
@@ -120,7 +137,7 @@ impl Files {
         let mut way: Vec<Box<[u8]>> = Vec::new();
         while let Some(name) = todo.pop() {
             way.push(name);
-            let (file, attr) = self.root.walk_attr(way.join(&b'/'), GetMask::BASIC).await?;
+            let (file, attr) = self.step(&way).await?;
             if !attr.qid.is_symlink() {
                 if todo.is_empty() {
                     return Ok((file, attr));
@@ -155,7 +172,16 @@ impl Files {
             }
         }
         // A link to a directory above.
-        self.root.walk_attr(way.join(&b'/'), GetMask::BASIC).await
+        self.step(&way).await
+    }
+
+    /// On the way of a link: it may lead to what nobody may name.
+    async fn step(&self, way: &[Box<[u8]>]) -> Result<(File, Attr)> {
+        let path = way.join(&b'/');
+        if (self.hidden)(&path) {
+            return Err(Error::Remote(Errno::ENOENT.into()));
+        }
+        self.root.walk_attr(path, GetMask::BASIC).await
     }
 
     fn known(&self, path: &[u8]) -> Option<Rc<Entry>> {
@@ -203,6 +229,18 @@ impl Files {
         }
     }
 
+    /// Closes what nobody has asked for in a while.
+    pub(super) fn sweep(&self, now: Duration) {
+        let kept = self.kept.borrow();
+        let old: Vec<_> = kept
+            .iter()
+            .filter(|(_, entry)| entry.asked.get() + KEPT < now)
+            .map(|(path, _)| path.clone())
+            .collect();
+        drop(kept);
+        old.iter().for_each(|path| self.forget(path));
+    }
+
     /// How many are kept.
     pub(super) fn len(&self) -> usize {
         self.kept.borrow().len()
@@ -212,19 +250,51 @@ impl Files {
 impl Entry {
     fn new(path: &[u8], file: File, attr: &Attr, now: Duration) -> Self {
         let tag = tag(attr);
-        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(attr.mtime.sec.max(0) as u64);
+        let changed = when(attr.mtime.sec);
         let (kind, is_text) = kind(path);
+        let vary = if is_text { "Vary: Accept-Encoding\r\n" } else { "" };
         let lines = format!(
-            "Content-Type: {kind}\r\nETag: {tag}\r\nLast-Modified: {}\r\nAccept-Ranges: bytes\r\n",
+            "Content-Type: {kind}\r\nETag: {tag}\r\nLast-Modified: {}\r\nAccept-Ranges: bytes\r\n{vary}",
             httpdate::fmt_http_date(changed)
         );
-        let (looked, lately) = (Cell::new(Some(now)), Cell::new(true));
-        let (tag, lines) = (tag.into(), lines.into_bytes().into());
-        Self { file, size: attr.size, tag, changed, lines, is_text, looked, lately }
+        let (looked, lately, asked) = (Cell::new(Some(now)), Cell::new(true), Cell::new(now));
+        let (tag, kind, lines) = (tag.into(), kind.into(), lines.into_bytes().into());
+        Self { file, size: attr.size, kind, tag, changed, lines, is_text, looked, lately, asked }
     }
 
     fn is_still(&self, attr: &Attr) -> bool {
         self.size == attr.size && *self.tag == *tag(attr)
+    }
+
+    /// What it is by its name.
+    pub(super) fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Headers that every answer has: type, tag, time. Coded, it is another sequence of bytes, with a tag of its own
+    /// and no ranges.
+    pub(super) fn lines(&self, coding: Option<Coding>) -> Cow<'_, [u8]> {
+        if coding.is_none() {
+            return Cow::Borrowed(&self.lines);
+        }
+        let lines = String::from_utf8_lossy(&self.lines);
+        let mut coded = String::with_capacity(lines.len() + 8);
+        for line in lines.lines().filter(|line| !line.starts_with("Accept-Ranges")) {
+            match line.starts_with("ETag") {
+                true => coded.push_str(&format!("ETag: {}", self.tag(coding))),
+                false => coded.push_str(line),
+            }
+            coded.push_str("\r\n");
+        }
+        Cow::Owned(coded.into_bytes())
+    }
+
+    /// Its tag, with the quotes.
+    pub(super) fn tag(&self, coding: Option<Coding>) -> Cow<'_, str> {
+        match coding {
+            None => Cow::Borrowed(&self.tag),
+            Some(coding) => Cow::Owned(format!("{}-{}\"", self.tag.trim_end_matches('"'), coding.name())),
+        }
     }
 
     /// What is known of it is wrong: it is looked at again by whoever asks next.

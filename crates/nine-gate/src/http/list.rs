@@ -5,6 +5,7 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
+use super::answer::when;
 use super::path::encode;
 
 /// Entries that are shown; a directory that has more says so.
@@ -70,7 +71,7 @@ pub fn html(path: &[u8], items: &[Item], complete: bool, more: &str) -> Vec<u8> 
     for item in items {
         let slash = if item.is_dir { "/" } else { "" };
         let size = if item.is_dir { String::new() } else { size(item.size) };
-        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(item.changed.as_secs());
+        let changed = when(item.changed.as_secs() as i64);
         let _ = writeln!(
             page,
             "<tr><td><a href=\"{}\">{}{slash}</a></td><td class=\"n\" title=\"{} bytes\">{size}</td><td>{}</td></tr>",
@@ -191,6 +192,14 @@ mod tests {
         assert!(!page.contains("<script>") && !page.contains("alert('x')\""));
         assert!(page.contains("./%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%22%26%0A%25"));
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;\u{FFFD}%"));
+    }
+
+    #[test]
+    fn every_time_that_a_file_may_have_can_be_shown() {
+        for seconds in [0, u64::MAX, i64::MAX as u64, 253_402_300_800] {
+            let item = Item { changed: Duration::from_secs(seconds), ..item(b"f", false, 1) };
+            assert!(!html(b"", &[item], true, "").is_empty());
+        }
     }
 
     #[test]

@@ -117,6 +117,8 @@ struct Site {
     date: Date,
     counts: Counts,
     stopping: Cell<bool>,
+    /// Answers that are being compressed.
+    squeezing: Cell<usize>,
 }
 
 impl Server {
@@ -130,8 +132,10 @@ impl Server {
     ) -> Result<Self> {
         let announced = net.announce(at).await?;
         let local = announced.local().await?;
+        let hidden = options.hidden.clone();
         let site = Site {
-            files: Files::new(Rc::new(root), options.files),
+            files: Files::new(Rc::new(root), options.files, move |path| is_hidden(&hidden, path)),
+            squeezing: Cell::new(0),
             threads: Threads::new(options.schedule, options.reads.max(1)),
             options,
             clock,
@@ -152,23 +156,22 @@ impl Server {
     pub async fn run(self, env: &impl Env, stop: impl Future<Output = ()>, within: Duration) {
         let Self { site, announced, .. } = self;
         let threads = site.threads.clone();
-        let accepting = site.clone();
-        threads.spawn(|_, card| {
-            card.due(Duration::MAX);
-            accept(accepting, announced)
-        });
+        let mut accepting = Some(Box::pin(accept(site.clone(), announced)));
         let mut running = pin!(threads.run(|| site.clock.now()));
         let mut stopping = pin!(stopping(env, &site, stop, within));
         poll_fn(|cx| {
             let ended = stopping.as_mut().poll(cx);
+            // With it the address is given up.
+            accepting.take_if(|accepting| site.is_stopping() || accepting.as_mut().poll(cx).is_ready());
             let _ = running.as_mut().poll(cx);
             ended
         })
         .await;
+        threads.end();
     }
 }
 
-/// Once a second ends who is late; after the stop, those to whom nothing is owed.
+/// Once a second ends who is late, and closes files; after the stop, those to whom nothing is owed.
 async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, within: Duration) {
     let mut stop = pin!(stop);
     let mut end = None;
@@ -185,8 +188,9 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
         })
         .await;
         site.threads.sweep(env.now(), site.is_stopping());
+        site.files.sweep(env.now());
         if let Some(end) = end
-            && (site.threads.live() <= 1 || env.now() >= end)
+            && (site.threads.live() == 0 || env.now() >= end)
         {
             return;
         }
@@ -199,10 +203,12 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 
 async fn accept(site: Rc<Site>, announced: Announced) {
+    let mut lacks = false;
     loop {
-        site.threads.fewer(site.options.connections + 1).await;
+        site.threads.fewer(site.options.connections).await;
         match announced.listen().await {
             Ok(incoming) => {
+                lacks = false;
                 site.counts.called();
                 let site = site.clone();
                 let threads = site.threads.clone();
@@ -212,7 +218,9 @@ async fn accept(site: Rc<Site>, announced: Announced) {
             Err(error)
                 if matches!(error.errno(), Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN) =>
             {
-                tracing::warn!("http: nobody can be let in for now: {error}");
+                if !std::mem::replace(&mut lacks, true) {
+                    tracing::warn!("http: nobody can be let in for now: {error}");
+                }
                 site.clock.sleep_until(site.clock.now() + PAUSE).await;
             }
             Err(error) => {
@@ -221,6 +229,15 @@ async fn accept(site: Rc<Site>, announced: Announced) {
             }
         }
     }
+}
+
+/// Whether a path is not there for anybody.
+fn is_hidden(hidden: &[String], names: &[u8]) -> bool {
+    // Names of the mux' own.
+    names.starts_with(b"#")
+        || hidden.iter().any(|hidden| {
+            names.strip_prefix(hidden.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        })
 }
 
 impl Site {
@@ -233,13 +250,8 @@ impl Site {
         self.stopping.get()
     }
 
-    /// Whether a path is not there for anybody.
     fn is_hidden(&self, names: &[u8]) -> bool {
-        // Names of the mux' own.
-        names.starts_with(b"#")
-            || self.options.hidden.iter().any(|hidden| {
-                names.strip_prefix(hidden.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-            })
+        is_hidden(&self.options.hidden, names)
     }
 
     /// Whether a request is for us, by the host it names.
@@ -257,7 +269,7 @@ impl Site {
     }
 
     fn metrics(&self) -> String {
-        self.counts.text(self.threads.live().saturating_sub(1), self.files.len())
+        self.counts.text(self.threads.live(), self.files.len())
     }
 
     fn border(&self) -> String {

@@ -89,7 +89,6 @@ impl Ranges {
         }
         match &*parts {
             [] => Wanted::Nothing,
-            [(0, len)] if *len == size => Wanted::All,
             _ => Wanted::Parts(parts),
         }
     }
@@ -133,12 +132,12 @@ mod tests {
             ("bytes=5-", parts(&[(5, 5)])),
             ("bytes=5-100", parts(&[(5, 5)])),
             ("bytes=-3", parts(&[(7, 3)])),
-            ("bytes=-30", Wanted::All),
-            ("bytes=0-9", Wanted::All),
+            ("bytes=-30", parts(&[(0, 10)])),
+            ("bytes=0-9", parts(&[(0, 10)])),
             ("bytes=10-", Wanted::Nothing),
             ("bytes=-0", Wanted::Nothing),
             ("bytes=99999999999999999999-", Wanted::Nothing),
-            ("bytes=0-99999999999999999999", Wanted::All),
+            ("bytes=0-99999999999999999999", parts(&[(0, 10)])),
             ("bytes=10-12,3-3", parts(&[(3, 1)])),
         ] {
             assert_eq!(of(text, 10), wanted, "{text}");
@@ -156,7 +155,7 @@ mod tests {
             ("bytes=0-1,2-3", parts(&[(0, 4)])),
             ("bytes=0-1,4-5,1-4", parts(&[(0, 6)])),
             ("bytes=6-7,0-1,4-5,1-4", parts(&[(0, 8)])),
-            ("bytes=0-,0-,0-", Wanted::All),
+            ("bytes=0-,0-,0-", parts(&[(0, 10)])),
         ] {
             assert_eq!(of(text, 10), wanted, "{text}");
         }

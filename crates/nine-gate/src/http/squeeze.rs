@@ -41,16 +41,16 @@ enum Encoder {
 }
 
 impl Squeeze {
-    /// At its beginning. An error: there is no memory for it.
-    pub fn new(coding: Coding) -> std::io::Result<Self> {
+    /// At its beginning, of so many bytes. An error: there is no memory for it.
+    pub fn new(coding: Coding, size: u64) -> std::io::Result<Self> {
         Ok(Self(match coding {
             Coding::Gzip => {
                 Encoder::Gzip(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()))
             }
             Coding::Zstd => {
                 let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1)?;
-                // Browsers read windows of at most 8 MiB (RFC 9659).
-                encoder.window_log(20)?;
+                // Browsers read windows of at most 8 MiB (RFC 9659); a small one needs little memory.
+                encoder.window_log(size.max(1).ilog2().clamp(10, 17) + 1)?;
                 Encoder::Zstd(encoder)
             }
         }))
@@ -117,7 +117,7 @@ mod tests {
         let text: Vec<u8> = (0..300_000u32).flat_map(|n| n.to_string().into_bytes()).collect();
         for coding in [Coding::Gzip, Coding::Zstd] {
             for size in [0, 1, text.len()] {
-                let mut squeeze = Squeeze::new(coding).unwrap();
+                let mut squeeze = Squeeze::new(coding, size as u64).unwrap();
                 let mut sent = Vec::new();
                 for piece in text[..size].chunks(50_000) {
                     sent.extend(squeeze.put(piece).unwrap());

@@ -174,6 +174,15 @@ impl Threads {
         Held { inner }
     }
 
+    /// Ends them all where they are.
+    pub(super) fn end(&self) {
+        let bodies: Vec<_> =
+            self.0.threads.borrow_mut().iter_mut().filter_map(|slot| slot.body.take()).collect();
+        // What they leave may come back here.
+        drop(bodies);
+        self.0.live.set(0);
+    }
+
     /// Polls them, as they are woken. It does not end.
     pub(super) async fn run(&self, now: impl Fn() -> Duration) {
         poll_fn(|cx| self.0.turn(cx, now())).await

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use nine_gate::http::Options;
+use nine_io::synth;
 
 use crate::site::{Answer, Site};
 use crate::{site, tree};
@@ -206,4 +207,96 @@ fn what_a_name_space_has_for_others_is_not_there() {
     }
     let page = String::from_utf8(site.get("/", "").body).unwrap();
     assert!(!page.contains("./net/") && page.contains("./netting/") && !page.contains("./cons/"));
+}
+
+#[test]
+fn links_lead_to_nothing_that_is_hidden() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    tree(dir.path());
+    std::fs::create_dir(dir.path().join("net")).unwrap();
+    std::fs::write(dir.path().join("net/f"), "x").unwrap();
+    symlink("../net", dir.path().join("d/n")).unwrap();
+    symlink("net/f", dir.path().join("f")).unwrap();
+    let site = Site::disk(dir.path(), Options::default());
+    for path in ["/d/n/", "/d/n/f", "/f"] {
+        assert_eq!(site.get(path, "").status, 404, "{path}");
+    }
+}
+
+#[test]
+fn who_sends_a_body_byte_by_byte_has_one_time_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(dir.path());
+    let options = Options { patience: Duration::from_secs(1), ..Options::default() };
+    let site = Site::disk(dir.path(), options);
+    let mut slow = site.connect();
+    slow.write_all(b"GET /a.txt HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n").unwrap();
+    slow.set_nonblocking(true).unwrap();
+    let mut answer = Vec::new();
+    while answer.is_empty() {
+        let _ = slow.write(b"x");
+        let mut buf = [0; 1000];
+        if let Ok(n) = slow.read(&mut buf) {
+            answer.extend_from_slice(&buf[..n]);
+        }
+        std::thread::yield_now();
+    }
+    assert!(matches!(status(&answer), 408 | 413), "{}", String::from_utf8_lossy(&answer));
+}
+
+/// A file that says something, and then nothing.
+struct Upstream;
+
+impl synth::Handle for Upstream {
+    fn read(&self, ask: synth::Ask) {
+        match ask.offset {
+            0 => ask.give(vec![b'x'; 5000].into()),
+            // For ever.
+            _ => std::mem::forget(ask),
+        }
+    }
+}
+
+#[test]
+fn an_upstream_that_stalls_in_the_middle_of_an_answer_cuts_it_and_holds_up_nobody() {
+    let tree = synth::Dir::new()
+        .file("stalls", synth::File::opened(|_, _| Ok(Box::new(Upstream))))
+        .file("good", synth::File::text(|_| "good".into()));
+    let options = Options { stall: Duration::from_secs(1), reads: 1, ..Options::default() };
+    let site = Site::of(std::sync::Arc::new(synth::Tree::new(tree, Duration::ZERO)), options);
+    let mut waiting: Vec<_> = (0..20).map(|_| site.connect()).collect();
+    for stream in &mut waiting {
+        stream.write_all(b"GET /stalls HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    }
+    assert_eq!(site.get("/good", "").body, b"good");
+    for stream in &mut waiting {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        // The chunk that says that this is all never comes.
+        assert!(status(&all) == 200 && !all.ends_with(b"0\r\n\r\n"));
+    }
+    assert_eq!(site.get("/good", "").body, b"good");
+}
+
+#[test]
+fn text_that_becomes_shorter_while_it_is_compressed_has_no_end() {
+    let (dir, site) = site();
+    let path = dir.path().join("huge.txt");
+    // It cannot be compressed into what the sockets hold.
+    let mut n = 1u64;
+    let text: Vec<u8> = (0..48 << 20)
+        .map(|_| {
+            n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            b' ' + ((n >> 33) % 90) as u8
+        })
+        .collect();
+    std::fs::write(&path, &text).unwrap();
+    let mut stream = site.connect();
+    stream.write_all(b"GET /huge.txt HTTP/1.1\r\nHost: x\r\nAccept-Encoding: zstd\r\n\r\n").unwrap();
+    stream.read_exact(&mut [0; 1000]).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(10_000).unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert!(!rest.ends_with(b"0\r\n\r\n"));
 }

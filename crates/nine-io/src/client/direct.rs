@@ -22,7 +22,7 @@ use crate::payload::Payload;
 /// Bytes of a file that has been waiting to be sent, looked at before they are.
 const STALE: u32 = 64 << 10;
 /// How often, before the kernel is made to wait for them.
-const LOOKS: u32 = 64;
+const LOOKS: u32 = 10_000;
 
 impl Client {
     /// The open file behind a fid, if its server is in this process: told once after each open.
@@ -67,13 +67,23 @@ impl File {
     ///
     /// Concurrency: one of these at a time.
     pub async fn write_payloads(&self, mut offset: u64, data: &mut Vec<Payload>) -> Result<()> {
-        data.retain(|part| !part.is_empty());
-        let Some(direct) = self.direct() else { return self.write_messages(offset, data).await };
-        // How often it is looked whether the kernel has what was resident before a wait.
-        let mut looks = 0;
         while !data.is_empty() {
-            let called = poll_fn(|cx| {
-                if looks > 0 && !fetched(&data[0]) {
+            offset += self.write_some(offset, data).await?;
+        }
+        Ok(())
+    }
+
+    /// The same until something has been taken: how many bytes.
+    pub async fn write_some(&self, offset: u64, data: &mut Vec<Payload>) -> Result<u64> {
+        data.retain(|part| !part.is_empty());
+        if data.is_empty() {
+            return Ok(0);
+        }
+        if let Some(direct) = self.direct() {
+            // How often it is looked whether the kernel has what was resident before a wait.
+            let mut looks = 0;
+            let written = poll_fn(|cx| {
+                if looks > 0 && !fetched(data) {
                     // The kernel fetches it while others have their turns.
                     looks -= 1;
                     cx.waker().wake_by_ref();
@@ -83,28 +93,24 @@ impl File {
                 looks = if polled.is_pending() { LOOKS } else { 0 };
                 polled
             });
-            match called.await {
+            match written.await {
                 Some(Ok(0)) => return Err(takes_nothing()),
-                Some(Ok(n)) => offset += advance(data, n),
+                Some(Ok(n)) => return Ok(advance(data, n)),
                 Some(Err(error)) => return Err(error),
-                None => return self.write_messages(offset, data).await,
+                None => {}
             }
         }
-        Ok(())
+        self.write_message(offset, data).await
     }
 
-    async fn write_messages(&self, mut offset: u64, data: &mut Vec<Payload>) -> Result<()> {
-        while let Some(front) = data.first() {
-            let most = self.iounit().min(STALE) as usize;
-            let piece = front.read(most).map_err(lost)?;
-            let message = Tmsg::Write { fid: self.fid(), offset, data: Data::Count(piece.len() as u32) };
-            let answer = Call::with_payload(&self.client().0.shared, message, piece).await?;
-            match wrote(answer)? {
-                0 => return Err(takes_nothing()),
-                n => offset += advance(data, n as usize),
-            }
+    async fn write_message(&self, offset: u64, data: &mut Vec<Payload>) -> Result<u64> {
+        let piece = data[0].read(self.iounit().min(STALE) as usize).map_err(lost)?;
+        let message = Tmsg::Write { fid: self.fid(), offset, data: Data::Count(piece.len() as u32) };
+        let answer = Call::with_payload(&self.client().0.shared, message, piece).await?;
+        match wrote(answer)? {
+            0 => Err(takes_nothing()),
+            n => Ok(advance(data, n as usize)),
         }
-        Ok(())
     }
 }
 
@@ -117,9 +123,10 @@ fn called<T>(called: Called<T>) -> Poll<Option<Result<T>>> {
     }
 }
 
-/// Whether the next bytes can be sent without waiting for the disk; else they are being fetched.
-fn fetched(part: &Payload) -> bool {
-    let Payload::File { file, offset, len, resident } = part else { return true };
+/// Whether the next bytes of a file can be sent without waiting for the disk; else they are being fetched.
+fn fetched(data: &[Payload]) -> bool {
+    let of_file = data.iter().find(|part| matches!(part, Payload::File { .. }));
+    let Some(Payload::File { file, offset, len, resident }) = of_file else { return true };
     let next = u64::from((*len).min(STALE));
     if resident(file.as_fd(), *offset, next) {
         return true;

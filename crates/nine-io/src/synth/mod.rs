@@ -148,8 +148,9 @@ pub trait Handle: Send + Sync + 'static {
         false
     }
 
-    /// The same for a client in this process, that calls it.
-    fn direct(self: Arc<Self>) -> Option<Arc<dyn Direct>> {
+    /// The same for a client in this process, that calls it; opened with these flags.
+    fn direct(self: Arc<Self>, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+        let _ = flags;
         None
     }
 }

@@ -67,9 +67,9 @@ impl FileServer for Tree {
         }
     }
 
-    fn direct(&self, node: &AnyNode, _: OpenFlags) -> Option<Arc<dyn Direct>> {
+    fn direct(&self, node: &AnyNode, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         match &node.downcast_ref::<Held>()?.open {
-            Some(Open::File(handle)) => handle.clone().direct(),
+            Some(Open::File(handle)) => handle.clone().direct(flags),
             _ => None,
         }
     }

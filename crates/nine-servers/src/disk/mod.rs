@@ -191,7 +191,9 @@ impl<H: HostFs> FileServer for Disk<H> {
 
     fn direct(&self, node: &nine_io::server::Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         let node = node.clone().downcast::<Node>().ok().filter(|_| flags.reads())?;
-        Some(Arc::new(Opened { inner: self.inner.clone(), node }))
+        // On a network file system even looking may wait.
+        let is_local = node.dent().is_ok_and(|dent| self.inner.is_local(dent, How::Inline));
+        is_local.then(|| Arc::new(Opened { inner: self.inner.clone(), node }) as Arc<dyn Direct>)
     }
 
     fn can_fill(&self, node: &nine_io::server::Node) -> bool {

@@ -19,7 +19,7 @@ use nine_io::synth::{Ask, Handle, Opening, Visitor};
 use nine_io::{Called, Direct, Payload};
 use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Conversation, Timer, Transport};
-use nine_proto::{Errno, Error, Result};
+use nine_proto::{Errno, Error, OpenFlags, Result};
 
 use super::carrier::{Carrier, poll_drain, poll_write_parts};
 use super::datagrams::{self, Callers};
@@ -791,18 +791,31 @@ impl Handle for Opened {
         self.conv.cancel(id)
     }
 
-    fn direct(self: Arc<Self>) -> Option<Arc<dyn Direct>> {
-        if self.is_data { Some(self) } else { None }
+    fn direct(self: Arc<Self>, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+        self.is_data.then(|| Arc::new(Here { opened: self, flags }) as Arc<dyn Direct>)
     }
 }
 
-impl Direct for Opened {
+/// The same for a client of this process.
+struct Here {
+    opened: Arc<Opened>,
+    flags: OpenFlags,
+}
+
+impl Direct for Here {
     fn read(&self, cx: Option<&mut Context<'_>>, _: u64, count: u32) -> Called<Payload> {
-        cx.map_or(Called::Message, |cx| self.conv.read_directly(cx, count))
+        match cx {
+            Some(cx) if self.flags.reads() => self.opened.conv.read_directly(cx, count),
+            // It is refused there, or waits.
+            _ => Called::Message,
+        }
     }
 
     fn write(&self, cx: &mut Context<'_>, _: u64, data: &[Payload]) -> Called<usize> {
-        self.conv.write_directly(cx, data)
+        match self.flags.writes() {
+            true => self.opened.conv.write_directly(cx, data),
+            false => Called::Message,
+        }
     }
 }
 

@@ -214,10 +214,10 @@ async fn serve(
         }
     }
     stopped.abort();
-    // What the web server has under way goes through the mux, which has connections of its own.
+    core.drain();
+    // What browsers wait for goes through the mux, whose connections in this process are not drained.
     let drained = async {
         join_all(webs).await;
-        core.drain();
         while doors.next().await.is_some() {}
         core.drained().await;
     };

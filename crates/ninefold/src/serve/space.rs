@@ -104,8 +104,10 @@ impl Space {
                     _ => {}
                 }
             }
-            Statement::Listen { addr, .. } if Web::is_one(addr) => {
-                self.webs.push(addr.parse()?);
+            Statement::Listen { addr, insecure } if Web::is_one(addr) => {
+                let mut web: Web = addr.parse()?;
+                web.insecure |= *insecure;
+                self.webs.push(web);
             }
             Statement::Listen { addr, insecure } => {
                 let addr = addr.parse().map_err(|error: nine_net::DialError| error.to_string())?;

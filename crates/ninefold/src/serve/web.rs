@@ -7,6 +7,7 @@
 //! announce its addresses and nothing else.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use nine_io::client::{self, Client};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
 use nine_mux::{As, Flags, Local, MAIN, Mux, Owner};
 use nine_net::{Env, Peer, Proof, Pushed, rt};
-use nine_proto::{Dialect, Errno, NOUID};
+use nine_proto::{Dialect, NOUID};
 use nine_servers::Ram;
 use nine_servers::net::{Network, Policy, Tcp};
 use serde::{Deserialize, Serialize};
@@ -26,10 +27,6 @@ use super::token;
 use crate::config::{Serving, by_string};
 use crate::fail;
 
-/// The name space of the server's own, and the user it is for.
-const OWN: &str = "#http";
-/// Conversations of one server, the lines of its listeners among them.
-const CONVERSATIONS: usize = 20_000;
 /// Requests that wait for calls and for what clients say.
 const WAITING: usize = 64 << 10;
 /// The loopback port of a server that is told nothing.
@@ -49,12 +46,21 @@ pub struct Web {
     shortest: Option<Duration>,
     /// Names it answers to.
     names: Vec<String>,
+    /// Whoever reaches it may read, from wherever.
+    pub insecure: bool,
 }
 
 impl Default for Web {
     /// That of a server that is told nothing.
     fn default() -> Self {
-        Self { host: "127.0.0.1".into(), port: PORT, tls: false, shortest: None, names: Vec::new() }
+        Self {
+            host: "127.0.0.1".into(),
+            port: PORT,
+            tls: false,
+            shortest: None,
+            names: Vec::new(),
+            insecure: false,
+        }
     }
 }
 
@@ -65,7 +71,8 @@ impl Web {
     }
 
     fn is_local(&self) -> bool {
-        matches!(&*self.host, "localhost" | "::1") || self.host.starts_with("127.")
+        let ip = self.host.parse::<IpAddr>().map(|ip| ip.to_canonical());
+        self.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
     }
 
     /// `http://localhost:8080/`, where it listens at this port.
@@ -100,7 +107,8 @@ impl FromStr for Web {
         if host.is_empty() {
             return Err(FORM.into());
         }
-        let mut web = Web { host: host.into(), port, tls, shortest: None, names: Vec::new() };
+        let mut web =
+            Web { host: host.into(), port, tls, shortest: None, names: Vec::new(), insecure: false };
         while let Some(word) = words.next() {
             match word {
                 "-srpt" => {
@@ -110,6 +118,7 @@ impl FromStr for Web {
                     });
                     web.shortest = Some(age.transpose()?.map_or(AGE, Duration::from_secs_f64));
                 }
+                "-insecure" => web.insecure = true,
                 "-host" => web.names.push(words.next().ok_or(FORM)?.into()),
                 _ => return Err(FORM.into()),
             }
@@ -125,6 +134,9 @@ impl fmt::Display for Web {
             Some(AGE) => f.write_str(" -srpt")?,
             Some(age) => write!(f, " -srpt {}", age.as_secs_f64())?,
             None => {}
+        }
+        if self.insecure {
+            f.write_str(" -insecure")?;
         }
         self.names.iter().try_for_each(|name| write!(f, " -host {name}"))
     }
@@ -178,16 +190,12 @@ pub async fn open(env: rt::Real, mux: &Mux, serving: &Serving, pushed: &Pushed) 
     }
     let web = Web::default();
     match announce(env, mux, std::slice::from_ref(&web), pushed, serving).await {
-        Err(error) if is_in_use(&error) => {
-            fail::note(format_args!("{web}: another program listens there; browsers are not served"));
+        Err(error) => {
+            fail::note(format_args!("{web}: {error:#}; browsers are not served"));
             Ok(Vec::new())
         }
         opened => opened,
     }
-}
-
-fn is_in_use(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<client::Error>().is_some_and(|error| error.errno() == Errno::EADDRINUSE)
 }
 
 async fn announce(
@@ -202,22 +210,35 @@ async fn announce(
     {
         bail!("{web}: an https! listener needs --cert and --key");
     }
-    // Drained by itself, when its clients have their answers.
+    let insecure = serving.insecure.unwrap_or(false);
+    for web in webs.iter().filter(|web| !web.is_local()) {
+        if !web.insecure && !insecure {
+            bail!(
+                "{web}: whoever reaches this address could read everything. Listen on the loopback, or say that you \
+                 mean it: '{web} -insecure'"
+            );
+        }
+        tracing::warn!(addr = %web, "INSECURE: whoever reaches this address can read everything");
+    }
     let core = Core::default();
     let lines: Vec<String> = webs.iter().map(|web| format!("allow announce tcp!*!{}", web.port)).collect();
+    let clients = serving.max_clients.unwrap_or(super::listen::CLIENTS) as usize;
+    // One user may have half of them; each listener is one, too.
+    let most = 2 * webs.len() * (clients + 1);
     let policy: Policy = lines.join("\n").parse().map_err(anyhow::Error::msg)?;
     let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp)];
-    let (net, driver) =
-        nine_servers::Net::new(networks, policy, pushed.modules.clone(), env.clock(), CONVERSATIONS);
+    let (net, driver) = nine_servers::Net::new(networks, policy, pushed.modules.clone(), env.clock(), most);
     env.spawn(Box::pin(driver));
     let mut net = Local::told("net", Arc::new(net.told_by(nine_mux::told)), core.clone());
     net.options.dialects = vec![Dialect::U];
     (net.options.calls, net.options.budget) = (WAITING, WAITING << 16);
-    let own = mux.space(OWN, Owner::default());
-    own.for_users(&[OWN]);
+    let token = token::fresh(&env);
+    // Nobody else can choose a name space whose name nobody else knows.
+    let name = format!("#http-{token}");
+    let own = mux.space(&name, Owner::default());
+    own.for_users(&[&name]);
     own.mount(net, "", &As::Client, "/net", Flags::REPLACE).await?;
 
-    let token = token::fresh(&env);
     let gate = Gate { anonymous: Anonymous::ReadOnly, token: Some(token.clone()), read_only: false };
     let service = Service { own: true, ..Service::new(Arc::new(mux.clone()), gate, core) };
     let peer = || Peer { addr: "http".into(), proof: Proof::None };
@@ -226,14 +247,13 @@ async fn announce(
     let options = client::Options { calls: WAITING, budget: WAITING << 16, ..client::Options::default() };
     let (client, driver) = Client::connect(near, options).await?;
     env.spawn(Box::pin(async { drop(driver.await) }));
-    let own = client.attach(OWN, NOUID, &format!("token:{token}")).await?;
+    let own = client.attach(&name, NOUID, &format!("token:{token}")).await?;
     let net = client::Net::new(own.walk("net").await?);
     let mut open = Vec::new();
     for web in webs {
         // Whoever comes this way is nobody in particular.
         let root = client.attach("none", NOUID, "").await?;
-        let clients = serving.max_clients.unwrap_or(super::listen::CLIENTS);
-        let mut options = Options { connections: clients as usize, ..Options::default() };
+        let mut options = Options { connections: clients, ..Options::default() };
         if let Some(age) = web.shortest {
             options.schedule = Schedule::Shortest { age };
         }
@@ -260,12 +280,12 @@ mod tests {
             ("http://127.0.0.1:80", "http!127.0.0.1!80"),
             ("http!h!1 -srpt", "http!h!1 -srpt"),
             ("http!h!1 -srpt 0.5 -host a.b", "http!h!1 -srpt 0.5 -host a.b"),
+            ("http!*!1 -host a -insecure", "http!*!1 -insecure -host a"),
         ] {
             assert_eq!(parse(text).as_deref(), Ok(shown));
             assert_eq!(parse(shown).as_deref(), Ok(shown));
         }
-        for wrong in
-            ["http!", "http!!80", "http!h", "http!h!x", "http!h!1 -srpt -1", "http!h!1 -insecure", "x"]
+        for wrong in ["http!", "http!!80", "http!h", "http!h!x", "http!h!1 -srpt -1", "http!h!1 -secure", "x"]
         {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
