@@ -125,6 +125,9 @@ pub struct Serving {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub http: Vec<Web>,
+    /// A line for each answer to a browser, in this file (`-`: the standard error); SIGHUP opens it again
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_ACCESS_LOG")]
+    pub access_log: Option<PathBuf>,
     /// The same as `-insecure` after every --listen
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         env = "NINEFOLD_INSECURE", value_parser = BoolishValueParser::new())]

@@ -69,6 +69,27 @@ fn a_name_space_is_shown_without_what_is_not_for_browsers() {
 }
 
 #[test]
+fn answers_are_logged_and_the_file_may_be_renamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("access.log");
+    let server = Server::with(&["--http=http!127.0.0.1!0", "--access-log", log.to_str().unwrap()]);
+    let wait_for = |path: &std::path::Path, word: &str| {
+        while !std::fs::read_to_string(path).is_ok_and(|text| text.contains(word)) {
+            std::thread::yield_now();
+        }
+    };
+    get(&server, "/first");
+    wait_for(&log, "\"GET /first HTTP/1.1\" 404 ");
+    std::fs::rename(&log, dir.path().join("old")).unwrap();
+    server.signal(rustix::process::Signal::HUP);
+    // Until the signal has come, lines go to the old one.
+    while !log.exists() {
+        get(&server, "/second");
+    }
+    wait_for(&log, "\"GET /second HTTP/1.1\" 404 ");
+}
+
+#[test]
 fn over_tls_it_is_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();

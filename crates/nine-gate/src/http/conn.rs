@@ -21,6 +21,7 @@ use super::body::{self, Passing};
 use super::files::{Entry, Found};
 use super::head::{self, Body, Head, Method, Parsed};
 use super::list::{self, Item};
+use super::log;
 use super::order::Card;
 use super::path;
 use super::range::Wanted;
@@ -73,6 +74,12 @@ pub(super) struct Conn {
     /// What is to be sent.
     out: Vec<Payload>,
     after: After,
+    /// Of the client; where nobody is told of it, nothing.
+    remote: String,
+    /// Of the answer that was begun last.
+    status: u16,
+    /// Bytes that have been sent.
+    sent: u64,
 }
 
 /// Of an answer, a part.
@@ -90,14 +97,19 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
         if let Some(module) = &site.options.push {
             dialled.ctl.write(0, format!("push {module}").as_bytes()).await?;
         }
-        Ok::<_, Error>(dialled)
+        let remote = match site.options.log {
+            Some(_) => dialled.remote().await?.split('!').next().unwrap_or_default().to_owned(),
+            None => String::new(),
+        };
+        Ok::<_, Error>((dialled, remote))
     });
-    let Ok(Ok(dialled)) = timely(&card, accepting).await else { return };
+    let Ok(Ok((dialled, remote))) = timely(&card, accepting).await else { return };
     // The conversation lives as long as one of its files is open.
     let data = dialled.data;
     drop((dialled.ctl, dialled.dir));
     let (input, out, after) = (Vec::new(), Vec::new(), After::Stays);
-    let mut conn = Conn { site: site.clone(), number, card, data, input, out, after };
+    let (status, sent) = (0, 0);
+    let mut conn = Conn { site: site.clone(), number, card, data, input, out, after, remote, status, sent };
     let end = conn.run().await;
     site.counts.ended(&end);
     match end {
@@ -174,8 +186,10 @@ impl Conn {
             (true, false) => After::Kept,
         };
         let input = std::mem::take(&mut self.input);
+        let before = self.sent + self.waits() as u64;
         let rest = self.pass_body(&head, &input).await?;
         let answered = self.answer(&head, &input).await;
+        self.log(&head, &input, before);
         self.input = rest;
         answered?;
         self.card.left.set(0);
@@ -583,8 +597,24 @@ impl Conn {
         Ok(())
     }
 
-    fn begin(&self, status: Status) -> Vec<u8> {
+    /// Tells of an answer before which so many bytes had been made.
+    fn log(&self, head: &Head, input: &[u8], before: u64) {
+        let Some(log) = &self.site.options.log else { return };
+        let line = input.split(|byte| matches!(byte, b'\r' | b'\n')).find(|line| !line.is_empty());
+        log(&log::Entry {
+            remote: &self.remote,
+            wall: self.site.clock.wall(),
+            line: line.unwrap_or_default(),
+            status: self.status,
+            bytes: self.sent + self.waits() as u64 - before,
+            referer: &input[head.referer.clone()],
+            agent: &input[head.agent.clone()],
+        });
+    }
+
+    fn begin(&mut self, status: Status) -> Vec<u8> {
         let mut text = Vec::with_capacity(384);
+        self.status = status.number();
         self.site.counts.answered(status);
         answer::begin(&mut text, status, &self.site.date, self.site.clock.wall(), self.after);
         text
@@ -667,6 +697,7 @@ impl Conn {
             self.due(self.site.options.stall);
             let mut writing = pin!(self.data.write_some(0, &mut self.out));
             let sent = timely(&self.card, writing.as_mut()).await??;
+            self.sent += sent;
             self.site.counts.sent(sent);
         }
         Ok(())

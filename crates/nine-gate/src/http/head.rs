@@ -50,8 +50,10 @@ pub struct Head {
     pub codings: Codings,
     /// It would rather have JSON than HTML.
     pub json: bool,
-    /// It is a browser that asks for another site's page.
-    pub cross: bool,
+    /// Where a link to it was, as the client says.
+    pub referer: Range<usize>,
+    /// What the client says that it is.
+    pub agent: Range<usize>,
 }
 
 /// What is done with a file.
@@ -136,6 +138,8 @@ fn shifted(mut head: Head, by: usize) -> Head {
         &mut head.path,
         &mut head.query,
         &mut head.host,
+        &mut head.referer,
+        &mut head.agent,
         &mut head.if_range,
         &mut head.if_none_match,
         &mut head.if_match,
@@ -187,7 +191,8 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         if_unmodified_since: 0..0,
         codings: Codings::default(),
         json: false,
-        cross: false,
+        referer: 0..0,
+        agent: 0..0,
     };
     let (mut hosts, mut lengths, mut coded) = (0, 0, false);
     for header in request.headers.iter() {
@@ -209,6 +214,8 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
                 }
                 head.expects = newer;
             }
+            7 if is("referer") => head.referer = place(value),
+            10 if is("user-agent") => head.agent = place(value),
             8 if is("if-range") => head.if_range = place(value),
             8 if is("if-match") => head.if_match = place(value),
             10 if is("connection") => {
@@ -232,7 +239,6 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
                 }
             }
             15 if is("accept-encoding") => head.codings = Codings::of(value),
-            14 if is("sec-fetch-site") => head.cross = value.eq_ignore_ascii_case(b"cross-site"),
             17 if is("transfer-encoding") => {
                 if coded || !newer || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err((Status::NOT_IMPLEMENTED, "only chunked is known as a transfer-encoding"));

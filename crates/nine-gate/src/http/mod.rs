@@ -20,6 +20,7 @@ mod count;
 mod files;
 pub mod head;
 pub mod list;
+pub mod log;
 mod order;
 pub mod path;
 pub mod range;
@@ -48,8 +49,11 @@ use count::Counts;
 use files::Files;
 use threads::Threads;
 
+/// Takes a line about each answer; must not wait.
+pub type Log = Arc<dyn Fn(&log::Entry<'_>) + Send + Sync>;
+
 /// How files are served.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Who goes first where not all can.
     pub schedule: Schedule,
@@ -70,6 +74,8 @@ pub struct Options {
     pub hosts: Option<Vec<String>>,
     /// What is pushed on every conversation before anything is said: `tls`.
     pub push: Option<String>,
+    /// Who is told of each answer.
+    pub log: Option<Log>,
     /// For a head, from its first byte on, and for each part of a body.
     pub patience: Duration,
     /// For the next request.
@@ -94,6 +100,7 @@ impl Default for Options {
             hidden: HIDDEN.iter().map(|&path| path.into()).collect(),
             hosts: None,
             push: None,
+            log: None,
             patience: Duration::from_secs(20),
             idle: Duration::from_secs(75),
             stall: Duration::from_secs(60),

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nine_gate::http::Options;
+use nine_gate::http::{Log, Options};
 use nine_io::synth;
 use site::{Answer, LIMIT, Site};
 
@@ -213,6 +213,27 @@ fn what_a_program_makes_comes_whole_though_it_has_no_length() {
     let old = site.say(b"GET /uptime HTTP/1.0\r\n\r\n");
     assert!(old.ends_with(b"\r\n\r\n42 days\n"), "{}", String::from_utf8_lossy(&old));
     assert_eq!(site.get("/event", "").status, 403);
+}
+
+#[test]
+fn each_answer_is_a_line_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    tree(dir.path());
+    let (said, lines) = std::sync::mpsc::channel();
+    let log: Log = Arc::new(move |entry| said.send(entry.text()).unwrap());
+    let site = Site::disk(dir.path(), Options { log: Some(log), ..Options::default() });
+    let mut stream = site.connect();
+    for path in ["/a.txt", "/none", "/large.bin"] {
+        site.ask(&mut stream, "GET", path, "User-Agent: me \"x\"\r\n");
+    }
+    for (path, status, least) in [("/a.txt", 200, 6), ("/none", 404, 1), ("/large.bin", 200, 3_000_000)] {
+        let line: String = lines.recv_timeout(LIMIT).unwrap();
+        assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
+        assert!(line.contains(&format!("] \"GET {path} HTTP/1.1\" {status} ")), "{line}");
+        assert!(line.ends_with(" \"-\" \"me \\x22x\\x22\"\n"), "{line}");
+        let bytes: u64 = line.split(' ').nth(9).unwrap().parse().unwrap();
+        assert!((least..least + 2000).contains(&bytes), "{line}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //!
 //! Always holds: signals are watched before the first socket exists, so none is left behind.
 
+mod access;
 mod banner;
 mod console;
 mod export;
@@ -34,6 +35,8 @@ use crate::cli;
 use crate::config::{Config, General, Level, Remote, Serving};
 use crate::dial::within;
 use crate::log;
+
+use access::Access;
 
 pub use export::Export;
 pub use listen::{Listen, certificate, default_socket};
@@ -163,8 +166,11 @@ async fn serve(
     };
     let open = listen::open(&env, serving)?;
     let pushed = listen::pushed(&env, serving)?;
+    let access = serving.access_log.as_deref().map(Access::open).transpose()?;
     let webs = match &opened.mux {
-        Some(mux) if serving.serves_browsers() => web::open(env, mux, serving, &pushed).await?,
+        Some(mux) if serving.serves_browsers() => {
+            web::open(env, mux, serving, &pushed, access.as_ref().map(Access::log)).await?
+        }
         _ => Vec::new(),
     };
     let banner = banner::text(served, serving, &open, &webs);
@@ -202,7 +208,10 @@ async fn serve(
             Either::Left((Some(Err(e)), _)) => return Err(e.into()),
             Either::Left((Some(Ok(())), _)) => {}
             Either::Left((None, _)) => break,
-            Either::Right((rt::Signal::Hangup, _)) => reread(general, served),
+            Either::Right((rt::Signal::Hangup, _)) => {
+                reread(general, served);
+                access.iter().for_each(|access| access.reopen());
+            }
             Either::Right((signal, _)) => {
                 tracing::info!(
                     ?signal,

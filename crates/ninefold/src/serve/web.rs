@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nine_gate::http::{Options, Schedule, Server};
+use nine_gate::http::{Log, Options, Schedule, Server};
 use nine_io::client::{self, Client};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
 use nine_mux::{As, Flags, Local, MAIN, Mux, Owner};
@@ -184,12 +184,18 @@ fn root(core: &Core) -> nine_mux::Server {
 }
 
 /// Announces all of these addresses, or none. Without any, the one that nobody has asked for, if it is free.
-pub async fn open(env: rt::Real, mux: &Mux, serving: &Serving, pushed: &Pushed) -> Result<Vec<Open>> {
+pub async fn open(
+    env: rt::Real,
+    mux: &Mux,
+    serving: &Serving,
+    pushed: &Pushed,
+    log: Option<Log>,
+) -> Result<Vec<Open>> {
     if !serving.http.is_empty() {
-        return announce(env, mux, &serving.http, pushed, serving).await;
+        return announce(env, mux, &serving.http, pushed, serving, log).await;
     }
     let web = Web::default();
-    match announce(env, mux, std::slice::from_ref(&web), pushed, serving).await {
+    match announce(env, mux, std::slice::from_ref(&web), pushed, serving, log).await {
         Err(error) => {
             fail::note(format_args!("{web}: {error:#}; browsers are not served"));
             Ok(Vec::new())
@@ -204,6 +210,7 @@ async fn announce(
     webs: &[Web],
     pushed: &Pushed,
     serving: &Serving,
+    log: Option<Log>,
 ) -> Result<Vec<Open>> {
     if let Some(web) = webs.iter().find(|web| web.tls)
         && pushed.modules.open("tls").is_err()
@@ -253,7 +260,7 @@ async fn announce(
     for web in webs {
         // Whoever comes this way is nobody in particular.
         let root = client.attach("none", NOUID, "").await?;
-        let mut options = Options { connections: clients, ..Options::default() };
+        let mut options = Options { connections: clients, log: log.clone(), ..Options::default() };
         if let Some(age) = web.shortest {
             options.schedule = Schedule::Shortest { age };
         }

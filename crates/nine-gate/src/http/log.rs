@@ -1,0 +1,83 @@
+//! A line for each answer, as web servers have written it for thirty years: the combined format of Apache's and nginx'
+//! access logs.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::answer::when;
+
+/// What there is to say about an answer.
+pub struct Entry<'c> {
+    /// Who asked: its address.
+    pub remote: &'c str,
+    /// When the answer was made, since 1970.
+    pub wall: Duration,
+    /// The first line of the request.
+    pub line: &'c [u8],
+    /// The status of the answer.
+    pub status: u16,
+    /// Bytes of it, with its head.
+    pub bytes: u64,
+    /// What the client says of where it comes from, and of itself.
+    pub referer: &'c [u8],
+    /// See `referer`.
+    pub agent: &'c [u8],
+}
+
+impl Entry<'_> {
+    /// The line, with its end.
+    pub fn text(&self) -> String {
+        let date = httpdate::fmt_http_date(when(self.wall.as_secs() as i64));
+        // `Sun, 06 Nov 1994 08:49:37 GMT`
+        let words: Vec<&str> = date.split(' ').collect();
+        let date = format!("{}/{}/{}:{} +0000", words[1], words[2], words[3], words[4]);
+        let Self { remote, status, bytes, .. } = self;
+        let mut text = format!("{remote} - - [{date}] ");
+        quoted(&mut text, self.line);
+        let _ = write!(text, " {status} {bytes} ");
+        quoted(&mut text, self.referer);
+        text.push(' ');
+        quoted(&mut text, self.agent);
+        text.push('\n');
+        text
+    }
+}
+
+/// What a client has said stays within its quotes; nothing is `-`.
+fn quoted(text: &mut String, said: &[u8]) {
+    text.push('"');
+    for byte in said {
+        match byte {
+            b'"' | b'\\' | 0..=31 | 127.. => drop(write!(text, "\\x{byte:02X}")),
+            _ => text.push(char::from(*byte)),
+        }
+    }
+    if said.is_empty() {
+        text.push('-');
+    }
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_says_stays_within_its_quotes() {
+        let entry = Entry {
+            remote: "10.0.0.1",
+            wall: Duration::from_secs(784_111_777),
+            line: b"GET /\"x\\ HTTP/1.1",
+            status: 404,
+            bytes: 12,
+            referer: b"",
+            agent: b"a\n10.0.0.2 - - \x1b[2J\xff",
+        };
+        let expected = concat!(
+            r#"10.0.0.1 - - [06/Nov/1994:08:49:37 +0000] "GET /\x22x\x5C HTTP/1.1" 404 12 "-" "#,
+            r#""a\x0A10.0.0.2 - - \x1B[2J\xFF""#,
+            "\n"
+        );
+        assert_eq!(entry.text(), expected);
+    }
+}
