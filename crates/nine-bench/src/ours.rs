@@ -30,6 +30,8 @@ use crate::child;
 const CLIENTS: usize = 20_000;
 /// Bytes of a tree in memory.
 const RAM: u64 = 1 << 30;
+/// How old a request becomes before others, by the schedule that sends the shortest answer first.
+const AGE: Duration = Duration::from_secs(5);
 /// Of `/net`.
 const CONVERSATIONS: usize = 1000;
 /// For a connection to a server of this machine.
@@ -61,7 +63,7 @@ fn trees(sockets: &[&OsStr], tree: impl Fn() -> Arc<dyn FileServer> + Sync) -> i
 }
 
 /// Serves a directory to browsers, over a mux.
-pub fn web(dir: &Path, addr: &OsStr) -> io::Result<()> {
+pub fn web(dir: &Path, addr: &OsStr, shortest: bool) -> io::Result<()> {
     let addr: SocketAddr =
         addr.to_str().and_then(|addr| addr.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
     rt::raise_nofile()?;
@@ -90,7 +92,10 @@ pub fn web(dir: &Path, addr: &OsStr) -> io::Result<()> {
         let own = client.attach("", NOUID, "own").await?;
         let net = client::Net::new(own.walk("net").await?);
         let root = client.attach("", NOUID, "").await?;
-        let options = http::Options { connections: CLIENTS, ..http::Options::default() };
+        let mut options = http::Options { connections: CLIENTS, ..http::Options::default() };
+        if shortest {
+            options.schedule = http::Schedule::Shortest { age: AGE };
+        }
         let at = format!("tcp!{}!{}", addr.ip(), addr.port());
         let server = http::Server::open(&net, &at, root, options, env.clock()).await?;
         child::ready();

@@ -8,6 +8,8 @@ const HTTP: &[&str] = &[
     "mem64_vs_nginx",
     "mem512_vs_nginx",
     "p99_vs_nginx",
+    "disk_vs_nginx",
+    "srpt_median_vs_fifo",
     "uniform_price",
     "idle_conn_bytes",
     "rounds",

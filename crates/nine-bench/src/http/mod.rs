@@ -4,6 +4,8 @@
 //! In: the data set of SpecWeb99 (`set`). Out: requests a second and times of answers, by the number of clients. The
 //! server has one processor and the clients the other.
 
+mod cage;
+mod disk;
 mod load;
 mod set;
 mod twin;
@@ -28,7 +30,7 @@ use set::Mix;
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "http",
-    what: "requests and times of answers, 1 to 512 clients, files in memory; against nginx and its own twins",
+    what: "requests and times of answers, 1 to 512 clients, from memory and disk; against nginx and its own twins",
     run,
 };
 
@@ -107,10 +109,17 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Contest>; 2] = [("memory", memory), ("idle", idle)];
+const PARTS: [Part<Contest>; 3] = [("memory", memory), ("disk", disk::measure), ("idle", idle)];
 
-const KEYS: [&str; 5] =
-    ["mem64_vs_nginx", "mem512_vs_nginx", "p99_vs_nginx", "uniform_price", "idle_conn_bytes"];
+const KEYS: [&str; 7] = [
+    "mem64_vs_nginx",
+    "mem512_vs_nginx",
+    "p99_vs_nginx",
+    "disk_vs_nginx",
+    "srpt_median_vs_fifo",
+    "uniform_price",
+    "idle_conn_bytes",
+];
 
 impl Contest {
     fn new(pace: Pace) -> io::Result<Self> {

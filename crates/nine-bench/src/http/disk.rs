@@ -1,0 +1,122 @@
+//! A set that is larger than the cache allowed: each server in a memory cgroup of an eighth of it, and the page cache
+//! emptied before each turn, for what another one has read is there for all.
+
+use std::io;
+use std::time::Duration;
+
+use super::cage::{Cage, drop_caches};
+use super::load::{self, Seen};
+use super::set::{self, Mix};
+use super::{Contest, Web};
+use crate::args::Pace;
+use crate::peers::nginx;
+use crate::place::Place;
+use crate::report::{Report, Row};
+use crate::scratch::Scratch;
+use crate::stats::quantile;
+
+/// Clients against nginx, and those that are too many.
+const CLIENTS: usize = 64;
+const OVERLOAD: usize = 256;
+
+/// One in its cage.
+struct Caged {
+    web: Web,
+    _cage: Cage,
+}
+
+impl Caged {
+    fn new(name: &str, bytes: u64, web: Web) -> io::Result<Option<Self>> {
+        let Some(cage) = Cage::new(name, bytes) else { return Ok(None) };
+        cage.hold(web.child.pid())?;
+        Ok(Some(Self { web, _cage: cage }))
+    }
+}
+
+pub fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let directories = contest.pace.of(679, 60, 2);
+    let (dir, run) = (Scratch::new()?, Scratch::for_sockets()?);
+    let bytes = set::size(directories) / 8 + (64 << 20);
+    set::make(dir.path(), directories)?;
+    let nginx = match contest.servers[1] {
+        Some(_) => {
+            let addr = super::free()?;
+            let child = nginx::local(dir.path(), run.path(), addr)?;
+            Caged::new("nginx", bytes, Web { child, addr })?
+        }
+        None => None,
+    };
+    let fifo = Caged::new("fifo", bytes, Web::role("web", dir.path())?)?;
+    let short = Caged::new("srpt", bytes, Web::role("web-srpt", dir.path())?)?;
+    // What only shows that it runs leaves the machine's cache alone.
+    let is_cold = contest.pace != Pace::Tiny;
+    let emptied = if is_cold { drop_caches() } else { Ok(()) };
+    let (Some(fifo), Some(short), Ok(())) = (fifo, short, emptied) else {
+        for key in ["disk_vs_nginx", "srpt_median_vs_fifo"] {
+            report.key(key, None);
+            report.notes.push(format!("{key} is na: no memory cgroup, or the page cache cannot be emptied"));
+        }
+        return Ok(());
+    };
+    report.notes.push(format!(
+        "disk: {directories} directories, {} MB; each server in a memory cgroup of {} MB, page cache emptied before \
+         each turn",
+        set::size(directories) / 1_000_000,
+        bytes / 1_000_000
+    ));
+    let pids: Vec<_> = [Some(&fifo), Some(&short), nginx.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(|one| one.web.child.pid())
+        .collect();
+    Place::Cross.arrange(&pids)?;
+    let time = contest.pace.of(Duration::from_secs(15), Duration::from_secs(5), Duration::from_millis(100));
+    let (mut plain, mut loaded) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    for round in 0..contest.pace.of(3, 2, 1) {
+        let turn = |one: &Caged, clients| -> io::Result<Seen> {
+            if is_cold {
+                drop_caches()?;
+            }
+            load::run(one.web.addr, clients, &mut Mix::new(round, directories), time)
+        };
+        plain[0].push(turn(&fifo, CLIENTS)?);
+        if let Some(nginx) = &nginx {
+            plain[1].push(turn(nginx, CLIENTS)?);
+        }
+        loaded[0].push(turn(&short, OVERLOAD)?);
+        loaded[1].push(turn(&fifo, OVERLOAD)?);
+    }
+    let of = |seen: &[Seen], figure: fn(&Seen) -> f64| seen.iter().map(figure).collect::<Vec<_>>();
+    let row = |what: String, unit, all: &[Vec<Seen>; 2], figure: fn(&Seen) -> f64| Row {
+        what,
+        unit,
+        ours: of(&all[0], figure),
+        peer: of(&all[1], figure),
+        ..Row::default()
+    };
+    let median = |seen: &Seen| quantile(&seen.times, 0.5).unwrap_or_default() / 1000.0;
+    let p99 = |seen: &Seen| quantile(&seen.times, 0.99).unwrap_or_default() / 1000.0;
+    let longest = |seen: &Seen| quantile(&seen.times, 1.0).unwrap_or_default() / 1000.0;
+    let requests = row(format!("from disk, nginx, {CLIENTS} clients"), "1/s", &plain, Seen::rate);
+    report.key("disk_vs_nginx", requests.vs_peer());
+    report.push(requests);
+    report.push(row(format!("from disk, median, nginx, {CLIENTS} clients"), "ms", &plain, median));
+    let shorter =
+        row(format!("from disk, median, srpt over fifo, {OVERLOAD} clients"), "ms", &loaded, median);
+    report.key("srpt_median_vs_fifo", shorter.vs_peer());
+    report.push(shorter);
+    report.push(row(
+        format!("from disk, requests, srpt over fifo, {OVERLOAD} clients"),
+        "1/s",
+        &loaded,
+        Seen::rate,
+    ));
+    report.push(row(format!("from disk, 99th, srpt over fifo, {OVERLOAD} clients"), "ms", &loaded, p99));
+    report.push(row(
+        format!("from disk, longest, srpt over fifo, {OVERLOAD} clients"),
+        "ms",
+        &loaded,
+        longest,
+    ));
+    Ok(())
+}
