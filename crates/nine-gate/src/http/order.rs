@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 /// Places of those that have gone which are kept.
@@ -55,6 +55,8 @@ impl Card {
 /// A queue. Each number is in it once at most.
 pub struct Order {
     schedule: Schedule,
+    /// Those of a queue that goes by nothing but the order in which they came.
+    line: Option<VecDeque<(u64, usize)>>,
     /// By what the schedule says, then by the order in which they came.
     best: BinaryHeap<Reverse<(u64, u64, usize)>>,
     /// By their age: when the request came, and when they came here.
@@ -70,12 +72,20 @@ impl Order {
     pub fn new(schedule: Schedule) -> Self {
         Self {
             schedule,
+            line: None,
             best: BinaryHeap::new(),
             oldest: BinaryHeap::new(),
             waits: Vec::new(),
             came: 0,
             len: 0,
         }
+    }
+
+    /// Nobody waits; for those who have no request yet, and whose is found when it is their turn. First come, first
+    /// served is then the order in which they came here.
+    pub fn of_wakes(schedule: Schedule) -> Self {
+        let line = (schedule == Schedule::Fifo).then(VecDeque::new);
+        Self { line, ..Self::new(schedule) }
     }
 
     /// Whether nobody waits.
@@ -94,6 +104,9 @@ impl Order {
         self.came += 1;
         self.waits[number] = self.came;
         self.len += 1;
+        if let Some(line) = &mut self.line {
+            return line.push_back((self.came, number));
+        }
         match self.schedule {
             Schedule::Fifo => {
                 let since = card.since.get().as_nanos() as u64;
@@ -120,6 +133,7 @@ impl Order {
         }
         if self.is_empty() {
             // Nothing is left but those that have gone.
+            self.line.iter_mut().for_each(VecDeque::clear);
             self.best.clear();
             self.oldest.clear();
         }
@@ -144,6 +158,14 @@ impl Order {
     }
 
     fn first(&mut self) -> Option<usize> {
+        if let Some(line) = &mut self.line {
+            while let Some((came, number)) = line.pop_front() {
+                if self.waits[number] == came {
+                    return Some(number);
+                }
+            }
+            return None;
+        }
         while let Some(Reverse((_, came, number))) = self.best.pop() {
             if self.waits[number] == came {
                 return Some(number);
@@ -172,6 +194,18 @@ mod tests {
             order.push(number, &card(since, left));
         }
         assert_eq!(all(&mut order, 1000), [1, 0, 7, 3]);
+    }
+
+    #[test]
+    fn those_that_are_woken_run_in_the_order_of_their_wakes() {
+        let mut order = Order::of_wakes(Schedule::Fifo);
+        for (number, since) in [(3, 5), (0, 2), (3, 1), (7, 2)] {
+            order.push(number, &card(since, 1));
+        }
+        order.remove(0);
+        order.push(0, &card(0, 0));
+        assert_eq!(all(&mut order, 1000), [3, 7, 0]);
+        assert!(order.is_empty() && order.pop(Duration::ZERO).is_none());
     }
 
     #[test]

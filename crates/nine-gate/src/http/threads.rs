@@ -87,7 +87,7 @@ impl Threads {
             ready: Arc::new(Ready { woken: Mutex::new((Vec::new(), None)) }),
             threads: RefCell::default(),
             free: RefCell::default(),
-            order: RefCell::new(Order::new(schedule)),
+            order: RefCell::new(Order::of_wakes(schedule)),
             live: Cell::new(0),
             fewer: RefCell::default(),
             slots: Cell::new(slots),
