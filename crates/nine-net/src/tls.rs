@@ -92,13 +92,21 @@ async fn handshake<T: Transport>(
         done => done,
     })
     .await?;
-    if let Some([first, ..]) = tls.conn.peer_certificates() {
-        let fingerprint = cert::fingerprint(first);
-        let name =
-            cert::name(first).unwrap_or_else(|| fingerprint.iter().map(|b| format!("{b:02x}")).collect());
-        tls.peer.proof = Proof::Certificate { name, fingerprint };
-    }
+    tls.peer.proof = proof(&tls.conn);
     Ok(tls)
+}
+
+/// What the peer has shown of itself, after the handshake.
+pub(crate) fn proof(conn: &Connection) -> Proof {
+    let Some([first, ..]) = conn.peer_certificates() else { return Proof::None };
+    let fingerprint = cert::fingerprint(first);
+    let name = cert::name(first).unwrap_or_else(|| hex(&fingerprint));
+    Proof::Certificate { name, fingerprint }
+}
+
+/// As people write it.
+pub(crate) fn hex(fingerprint: &[u8; 32]) -> String {
+    fingerprint.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl<T: Transport> Transport for Tls<T> {

@@ -18,12 +18,8 @@ use nine_servers::{Disk, DiskOptions, Ram};
 async fn client(env: rt::Real, server: Arc<dyn FileServer>) -> Client {
     let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
     let service = Service { own: true, ..Service::new(server, gate, Core::default()) };
-    let peer = || Peer { addr: "pipe".into(), proof: Proof::None };
-    let (near, far) = nine_net::pipe(peer(), peer());
-    env.spawn(Box::pin(service.connect(Box::new(far))));
-    let (client, driver) = Client::connect(near, client::Options::default()).await.expect("connected");
-    env.spawn(Box::pin(async { drop(driver.await) }));
-    client
+    let peer = Peer { addr: "pipe".into(), proof: Proof::None };
+    Client::within(&env, &service, peer, client::Options::default()).await.expect("connected")
 }
 
 /// The root of a server behind so many muxes.
@@ -187,16 +183,16 @@ fn a_file_that_becomes_shorter_is_an_error_and_nothing_stands_for_the_rest() {
         let error = call.data.write_payloads(0, &mut parts).await.unwrap_err();
         assert!(error.to_string().contains("shorter"), "{error}");
         drop(call);
+        let (ended, ends) = futures_util::future::abortable(std::future::pending::<()>());
         let reader = thread::spawn(move || {
             let mut came = Vec::new();
-            other.read_to_end(&mut came).unwrap();
-            came
+            let read = other.read_to_end(&mut came);
+            ends.abort();
+            read.map(|_| came)
         });
         // What has been dropped goes when others have their turn.
-        while !reader.is_finished() {
-            env.sleep_until(env.now() + std::time::Duration::from_millis(1)).await;
-        }
-        let came = reader.join().unwrap();
+        let _ = ended.await;
+        let came = reader.join().unwrap().unwrap();
         assert!(came.len() <= 40_000 && came == bytes(100_000)[..came.len()]);
     })
     .unwrap();

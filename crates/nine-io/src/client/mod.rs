@@ -55,7 +55,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use nine_net::{Clock, Conversation, Fault, Pushed, Transport};
+use nine_net::{Clock, Conversation, Env, Fault, Peer, Proof, Pushed, Transport};
 use nine_proto::msg::{Data, OnlyIds, Tmsg};
 use nine_proto::{Dialect, Errno, Fid, NOFID, Names, Numeric, OpenFlags, Qid};
 
@@ -63,6 +63,7 @@ use call::Call;
 use state::Shared;
 
 use crate::direct::Directs;
+use crate::server::Service;
 
 pub use answer::{Answer, Getlock};
 pub use cancel::{Cancel, Scope, heed};
@@ -188,6 +189,16 @@ impl Client {
         });
         let (dialect, iounit) = agreed.await?;
         Ok((Self(Arc::new(Handle { shared, dialect, iounit, options })), driver))
+    }
+
+    /// A client of a server in this process, which takes it for `peer`; both run as tasks of this core.
+    pub async fn within(env: &impl Env, service: &Service, peer: Peer, options: Options) -> Result<Self> {
+        let server = Peer { addr: peer.addr.clone(), proof: Proof::None };
+        let (near, far) = nine_net::pipe(server, peer);
+        env.spawn(Box::pin(service.connect(Box::new(far))));
+        let (client, driver) = Self::connect(near, options).await?;
+        env.spawn(Box::pin(async { drop(driver.await) }));
+        Ok(client)
     }
 
     /// A fid for the root of the tree `aname`, as the user `uname` or, in .u and .L, `uid` (`NOUID`: the name counts).

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use nine_stream::{Block, Chain, Fault, Halves, Module, ModuleKind, Next};
 use rustls::{ClientConnection, Connection, ServerConnection};
 
+use crate::Proof;
 use crate::env::Clock;
 use crate::lock::{Mutex, lock};
-use crate::tls::{ClientTls, ServerTls, server_name};
+use crate::tls::{self, ClientTls, ServerTls, server_name};
 
 /// What rustls holds: records that are not whole, keys, and a handshake.
 const COST: usize = 256 << 10;
@@ -200,10 +201,20 @@ impl Module for Down {
         Ok(())
     }
 
+    /// `TLSv1.3`, and of a peer that has shown a certificate, behind it, the SHA-256 of it and its name.
     fn status(&self) -> String {
         let shared = lock(&self.0);
-        let version = shared.conn.protocol_version().map_or("handshake".into(), |v| format!("{v:?}"));
-        version.replace('_', ".")
+        if shared.conn.is_handshaking() {
+            return "handshake".into();
+        }
+        let version = shared.conn.protocol_version().map_or(String::new(), |v| format!("{v:?}"));
+        let version = version.replace('_', ".");
+        match tls::proof(&shared.conn) {
+            Proof::Certificate { name, fingerprint } => {
+                format!("{version} {} {name}", tls::hex(&fingerprint))
+            }
+            _ => version,
+        }
     }
 }
 
