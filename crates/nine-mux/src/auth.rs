@@ -32,7 +32,7 @@ impl Core {
             b"" => self.names.user(uid),
             name => String::from_utf8_lossy(name).into_owned(),
         };
-        let named = self.aname(aname, &user)?.0;
+        let named = self.aname(aname, &user, false)?.0;
         let tree =
             self.proves(&named).ok_or_else(|| refused(Errno::ENOENT, "authentication not required"))?;
         let by = Arc::new(Walker {

@@ -25,6 +25,7 @@ mod jobs;
 mod keep;
 mod live;
 mod message;
+mod metrics;
 mod named;
 mod outside;
 mod pushed;
@@ -153,6 +154,12 @@ impl Space {
     /// there, or everything.
     pub async fn unmount(&self, new: Option<&str>, old: &str) -> Result<(), Error> {
         self.core.unmount(&self.by, new, old).await
+    }
+
+    /// Only the owner may have this name space ([`Who::owner`](nine_io::server::Who::owner)): a name proves nothing
+    /// where a listener takes everybody's word.
+    pub fn for_owner(&self) {
+        self.by.named.for_owner.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Only these users may have this name space, and they have it when they ask for none. Without any: everybody

@@ -4,6 +4,7 @@
 //! /mux/ctl               read: what may be written; written by the owner: lines of a script
 //! /mux/mounts            lines that would make the name space again
 //! /mux/clients           who is connected: a line of column names, then a line each, with tabs between
+//! /mux/metrics           figures of the servers, for Prometheus
 //! /mux/servers/N/status  a server: its address, connections, what is under way
 //! /mux/servers/N/trace   what its module `trace` has seen, for the owner
 //! ```
@@ -18,7 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nine_io::client::Error;
-use nine_io::server::Core as Clients;
+use nine_io::server::{ClientStatus, Core as Clients};
 use nine_io::synth::{Ask, Dir, File, Node, Tree, Visitor};
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Dialect, Errno, show};
@@ -28,7 +29,7 @@ use crate::script::{self, Alone, Mount, Statement, User, quote};
 use crate::show::{MountStatus, UpstreamStatus};
 use crate::space::{Flags, Order};
 use crate::upstream::{As, Server, is_owner};
-use crate::{Local, MAIN, Mux, Owner};
+use crate::{Local, MAIN, Mux, Owner, metrics};
 
 /// What words mean, in the program that runs a mux.
 pub trait Kinds: Send + Sync + 'static {
@@ -139,7 +140,7 @@ impl Live {
                 }
                 changed.for_users(&users.iter().map(String::as_str).collect::<Vec<_>>());
             }
-            Statement::Listen { .. } | Statement::NoMux => {
+            Statement::Listen { .. } | Statement::Web { .. } | Statement::NoMux => {
                 return Err(invalid("it stands only in a name space file, and counts at the start".into()));
             }
         }
@@ -187,6 +188,7 @@ impl Live {
             .file("ctl", ctl)
             .file("mounts", of(|live, space, visitor| live.mounts((!visitor.owner).then_some(space))))
             .file("clients", of(|live, _, visitor| live.clients(visitor)))
+            .file("metrics", of(|live, space, visitor| live.metrics(space, visitor)))
             .dir("servers", servers);
         Tree::new(root, wall).owned_by(|_, aname| is_owner(aname))
     }
@@ -291,10 +293,7 @@ impl Live {
 
     fn clients(&self, visitor: &Visitor) -> String {
         let mut text = format!("{}\n", CLIENTS.join("\t"));
-        for client in self.0.clients.clients() {
-            if !visitor.owner && client.user != visitor.who.name {
-                continue;
-            }
+        for client in self.seen(visitor) {
             let dialect = client.dialect.map_or("-", Dialect::name);
             let (peer, user) = (show(client.peer.as_bytes()), show(client.user.as_bytes()));
             let (id, since, sent) = (client.id, client.since.as_secs(), client.requests);
@@ -307,13 +306,29 @@ impl Live {
         text
     }
 
-    fn servers(&self, space: &str, visitor: &Visitor) -> Vec<(String, Node)> {
-        let status = self.0.mux.status();
+    /// The clients that this visitor is to see.
+    fn seen(&self, visitor: &Visitor) -> Vec<ClientStatus> {
+        let mut clients = self.0.clients.clients();
+        clients.retain(|client| visitor.owner || client.user == visitor.who.name);
+        clients
+    }
+
+    fn metrics(&self, space: &str, visitor: &Visitor) -> String {
+        metrics::text(self.seen(visitor).len(), &self.upstreams(space, visitor))
+    }
+
+    /// The servers that this visitor is to see.
+    fn upstreams(&self, space: &str, visitor: &Visitor) -> Vec<UpstreamStatus> {
+        let mut status = self.0.mux.status();
         let has = |upstream: &UpstreamStatus| {
             let of = |m: &MountStatus| *m.space == *space && m.server == upstream.name;
             visitor.owner || status.mounts.iter().any(of)
         };
-        let shown = |upstream: &&UpstreamStatus| !upstream.name.starts_with(FILES) && has(upstream);
+        status.upstreams.retain(|upstream| !upstream.name.starts_with(FILES) && has(upstream));
+        status.upstreams
+    }
+
+    fn servers(&self, space: &str, visitor: &Visitor) -> Vec<(String, Node)> {
         let dir = |upstream: &UpstreamStatus| {
             let text = status_text(upstream);
             let trace = self.0.mux.server(&upstream.name).map(|server| server.trace).unwrap_or_default();
@@ -322,7 +337,7 @@ impl Live {
                 .file("trace", File::text(move |_| trace.text()).mode(0o400));
             (upstream.id.to_string(), dir.into())
         };
-        status.upstreams.iter().filter(shown).map(dir).collect()
+        self.upstreams(space, visitor).iter().map(dir).collect()
     }
 
     fn remember(&self, space: &str, id: u64, made: Made) {
@@ -360,23 +375,22 @@ fn again(statement: &Statement, head: &[MountStatus], id: u64) -> Statement {
 }
 
 fn status_text(upstream: &UpstreamStatus) -> String {
-    let live = || upstream.connections.iter().filter(|connection| connection.dialect.is_some());
-    let rtt = live().map(|connection| connection.rtt_us).max().unwrap_or(0);
+    let live = || upstream.live();
     let all = &upstream.connections;
     let mut text = String::new();
     for (key, value) in [
         ("name", upstream.name.to_string()),
         ("modules", if upstream.modules.is_empty() { "-".into() } else { upstream.modules.join(", ") }),
-        ("dialect", live().find_map(|connection| connection.dialect).unwrap_or("-").into()),
+        ("dialect", upstream.dialect().unwrap_or("-").into()),
         ("connections", live().count().to_string()),
         ("dials", upstream.dials.to_string()),
-        ("rtt-us", rtt.to_string()),
+        ("rtt-us", upstream.rtt_us().to_string()),
         ("in-flight", live().map(|connection| connection.calls).sum::<usize>().to_string()),
         ("orphans", live().map(|connection| connection.orphans).sum::<usize>().to_string()),
         ("fids", live().map(|connection| connection.fids).sum::<u32>().to_string()),
         ("kept", all.iter().map(|connection| connection.kept).sum::<usize>().to_string()),
         ("waiting", all.iter().map(|connection| connection.waiting).sum::<usize>().to_string()),
-        ("away", all.iter().find_map(|connection| connection.away.clone()).unwrap_or_else(|| "-".into())),
+        ("away", upstream.away().unwrap_or("-").into()),
         ("ahead-served", upstream.ahead_served.to_string()),
         ("ahead-dropped", upstream.ahead_dropped.to_string()),
     ] {

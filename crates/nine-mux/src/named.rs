@@ -1,6 +1,7 @@
 //! A name space by its name: who may have it, and its value, which is swapped as a whole.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 
@@ -14,6 +15,8 @@ pub(crate) struct Named {
     changes: Mutex<()>,
     /// Who gets it who asks for none. Empty: everybody may have it.
     pub(crate) users: Mutex<Vec<Box<str>>>,
+    /// Nobody but the owner may have it, whatever name he says.
+    pub(crate) for_owner: AtomicBool,
 }
 
 impl Named {
@@ -23,6 +26,7 @@ impl Named {
             value: ArcSwap::from_pointee(space),
             changes: Mutex::default(),
             users: Mutex::default(),
+            for_owner: AtomicBool::new(false),
         }
     }
 

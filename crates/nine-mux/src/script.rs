@@ -100,6 +100,11 @@ pub enum Statement {
         /// Whoever reaches it is trusted.
         insecure: bool,
     },
+    /// `listen http!HOST!PORT [-insecure] [...]`: where browsers come in.
+    Web {
+        /// The address and what is said behind it, with blanks between.
+        listener: String,
+    },
     /// `space NAME [USER...]`: the lines after it are about this name space.
     Space {
         /// Its users; none: everybody who asks for it.
@@ -289,10 +294,11 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
             [new, old] => Ok(Statement::Unmount { new: Some(filled("NEW", new)?), old: path("OLD", old)? }),
             _ => Err(format!("`unmount` with {}; write: unmount [NEW] OLD", count(words))),
         },
-        // Where browsers come in, the words behind the address are the listener's.
-        "listen" if words.first().is_some_and(|word| word.text.starts_with("http")) => {
-            let words: Vec<&str> = words.iter().map(|word| &*word.text).collect();
-            Ok(Statement::Listen { addr: words.join(" "), insecure: false })
+        "listen" if words.iter().any(Word::is_web) => {
+            let (mut listener, rest): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.is_web());
+            listener.extend(rest);
+            let words: Vec<&str> = listener.iter().map(|word| &*word.text).collect();
+            Ok(Statement::Web { listener: words.join(" ") })
         }
         "listen" => {
             let (flags, addrs): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.is_flag());
@@ -499,6 +505,7 @@ impl fmt::Display for Statement {
             Self::Listen { addr, insecure } => {
                 write!(f, "listen {}{}", quote(addr), if *insecure { " -insecure" } else { "" })
             }
+            Self::Web { listener } => write!(f, "listen {listener}"),
             Self::Space { users } => {
                 f.write_str("space")?;
                 users.iter().try_for_each(|user| write!(f, " {}", quote(user)))

@@ -380,7 +380,7 @@ impl Core {
     /// A new client at the root of the name space that its aname or its name chooses.
     async fn attach(&self, req: &Later, aname: &[u8]) -> Result<Reply, Failed> {
         let who = req.who();
-        let (named, path) = self.aname(aname, &who.name)?;
+        let (named, path) = self.aname(aname, &who.name, who.owner)?;
         let ident = match req.node2::<Afid>() {
             Ok(afid) => self.proven(req, &afid).await?,
             Err(_) => self.ident(&who.name, who.uid, Standing::of(who), who.read_only),
@@ -496,17 +496,22 @@ impl Core {
     }
 
     /// The name space that an aname asks for, and the path in it: `NAME`, `NAME/PATH` or `/PATH`.
-    pub(crate) fn aname<'a>(&self, aname: &'a [u8], user: &str) -> Result<(Arc<Named>, &'a str), Failed> {
+    pub(crate) fn aname<'a>(
+        &self,
+        aname: &'a [u8],
+        user: &str,
+        is_owner: bool,
+    ) -> Result<(Arc<Named>, &'a str), Failed> {
         let aname = std::str::from_utf8(aname).map_err(|_| Failed::Remote(Errno::ENOENT.into()))?;
         let (name, path) = match aname.trim_start_matches('/') {
             whole if aname.starts_with('/') => ("", whole),
             whole => whole.split_once('/').unwrap_or((whole, "")),
         };
-        Ok((self.choose(name, user)?, path))
+        Ok((self.choose(name, user, is_owner)?, path))
     }
 
     /// The name space of this name, or the one this user gets who names none.
-    fn choose(&self, name: &str, user: &str) -> Result<Arc<Named>, Failed> {
+    fn choose(&self, name: &str, user: &str, is_owner: bool) -> Result<Arc<Named>, Failed> {
         let all = self.all_named();
         let is_for = |named: &&Arc<Named>| lock(&named.users).iter().any(|of| **of == *user);
         let found = match name {
@@ -514,7 +519,8 @@ impl Core {
             name => all.iter().find(|named| *named.name == *name),
         };
         let found = found.ok_or_else(|| refused(Errno::ENOENT, "no such name space"))?;
-        if !lock(&found.users).is_empty() && !is_for(&found) {
+        let for_owner = found.for_owner.load(Ordering::Relaxed);
+        if !lock(&found.users).is_empty() && !is_for(&found) || for_owner && !is_owner {
             return Err(refused(Errno::EACCES, "that name space is not yours"));
         }
         Ok(found.clone())

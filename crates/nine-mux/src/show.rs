@@ -94,6 +94,28 @@ pub struct ConnectionStatus {
     pub away: Option<String>,
 }
 
+impl UpstreamStatus {
+    /// The connections that are there.
+    pub fn live(&self) -> impl Iterator<Item = &ConnectionStatus> {
+        self.connections.iter().filter(|connection| connection.dialect.is_some())
+    }
+
+    /// What is spoken.
+    pub fn dialect(&self) -> Option<&'static str> {
+        self.live().find_map(|connection| connection.dialect)
+    }
+
+    /// How long the latest attaches took, the longest; 0: not known.
+    pub fn rtt_us(&self) -> u64 {
+        self.live().map(|connection| connection.rtt_us).max().unwrap_or(0)
+    }
+
+    /// Why a connection is not back yet.
+    pub fn away(&self) -> Option<&str> {
+        self.connections.iter().find_map(|connection| connection.away.as_deref())
+    }
+}
+
 impl Mux {
     /// As it is now.
     pub fn status(&self) -> Status {

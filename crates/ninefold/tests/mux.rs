@@ -306,6 +306,16 @@ fn users_have_name_spaces_of_their_own() {
     assert!(server.fails(["ls", "--aname", "nosuch", "/"]).contains("does not let us in"));
     let theirs = server.ok(["cat", "--user", "4711", "/mux/mounts"]);
     assert!(theirs.starts_with("space guest 4711 4712\nmount disk:") && !theirs.contains("mine"), "{theirs}");
+    let figures = |words: &[&str]| {
+        let text = server.ok([&["cat", "/mux/metrics"], words].concat());
+        let of = |line: &&str| line.starts_with("ninefold_mux_server_dials_total{server=\"disk:");
+        let ends = |line: &str| line.split('"').nth(1).unwrap().rsplit('/').next().unwrap().to_owned();
+        text.lines().filter(of).map(ends).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (figures(&[]), figures(&["--user", "4711"])),
+        (vec!["a".into(), "b".into()], vec!["b".into()])
+    );
     let all = mounts(&server);
     assert!(all.contains("/mine") && all.contains("space open\nmount ram: /tmp\n"), "{all}");
     // What one leaves at its root is not the others'.

@@ -24,6 +24,11 @@ impl Word {
     pub(super) fn is_flag(&self) -> bool {
         self.sort == Sort::Flag
     }
+
+    /// An address of the web.
+    pub(super) fn is_web(&self) -> bool {
+        ["http!", "https!", "http://", "https://"].iter().any(|begin| self.text.starts_with(begin))
+    }
 }
 
 /// The words of a line.

@@ -104,6 +104,7 @@ fn a_name_space_is_for_whom_it_is_for() {
             space.mount(server, "", &owner(), "/n", Flags::REPLACE).await.unwrap();
         }
         lab.for_users(&["alice"]);
+        m.mux.space("own", Owner::default()).for_owner();
         for (user, aname, seen) in [
             ("alice", "", Ok("lab")),
             ("alice", "lab", Ok("lab")),
@@ -113,6 +114,8 @@ fn a_name_space_is_for_whom_it_is_for() {
             ("bob", "open", Ok("open")),
             ("bob", "lab", Err(Errno::EACCES)),
             ("bob", "none", Err(Errno::ENOENT)),
+            // It takes more than a name to be the owner.
+            ("alice", "own", Err(Errno::EACCES)),
         ] {
             let found = match as_user(&m, user, aname).await {
                 Ok((_client, root)) => Ok(cat(&root, "n/f").await.unwrap()),
