@@ -83,12 +83,9 @@ pub fn web(dir: &Path, addr: &OsStr, shortest: bool) -> io::Result<()> {
         }
         let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
         let service = Service { own: true, ..Service::new(Arc::new(mux), gate, core) };
-        let peer = || Peer { addr: "pipe".into(), proof: Proof::None };
-        let (near, far) = nine_net::pipe(peer(), peer());
-        env.spawn(Box::pin(service.connect(Box::new(far))));
+        let peer = Peer { addr: "pipe".into(), proof: Proof::None };
         let options = client::Options { calls: CLIENTS, budget: CLIENTS << 16, ..client::Options::default() };
-        let (client, driver) = client::Client::connect(near, options).await?;
-        env.spawn(Box::pin(async { drop(driver.await) }));
+        let client = client::Client::within(&env, &service, peer, options).await?;
         let own = client.attach("", NOUID, "own").await?;
         let net = client::Net::new(own.walk("net").await?);
         let root = client.attach("", NOUID, "").await?;
@@ -97,7 +94,7 @@ pub fn web(dir: &Path, addr: &OsStr, shortest: bool) -> io::Result<()> {
             options.schedule = http::Schedule::Shortest { age: AGE };
         }
         let at = format!("tcp!{}!{}", addr.ip(), addr.port());
-        let server = http::Server::open(&net, &at, root, options, env.clock()).await?;
+        let server = http::Server::open(&net, &at, Some(root), options, env.clock()).await?;
         child::ready();
         server.run(&env, std::future::pending(), Duration::ZERO).await;
         Ok(())

@@ -112,8 +112,9 @@ pub struct Serving {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<Listen>,
-    /// Serve browsers, too, who read and change nothing; `-srpt SECONDS` after the address sends the shortest answers
-    /// first, `-host NAME` is a name they know this server by [default: http!127.0.0.1!8080; with --listen none]
+    /// Serve browsers, too, who read and change nothing; after the address, in the same word, `-insecure` lets in who
+    /// is not on this machine, `-srpt SECONDS` sends the shortest answers first, `-host NAME` is a name they know this
+    /// server by [default: http!127.0.0.1!8080; with --listen none]
     #[arg(
         long,
         value_name = "ADDR",

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use common::{Server, ninefold};
+use common::{Server, ninefold, not_covered};
 
 /// Where a server says that browsers find it.
 fn url(server: &Server) -> &str {
@@ -39,6 +39,10 @@ fn a_directory_is_served_to_browsers_beside_9p() {
     // Nobody writes this way, and another name is another server.
     assert!(ask(&server, "PUT /a.txt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0").contains(" 405 "));
     assert!(ask(&server, "GET / HTTP/1.1\r\nHost: evil.example").contains(" 421 "));
+    // Of one directory nothing is hidden, whatever it is called.
+    std::fs::create_dir(server.files().join("net")).unwrap();
+    std::fs::write(server.files().join("net/#f#"), "of a directory").unwrap();
+    assert!(get(&server, "/net/%23f%23").ends_with("of a directory"));
     // 9P serves the same.
     assert_eq!(server.run(["cat", "/a.txt"]).stdout, b"hello");
 }
@@ -69,10 +73,31 @@ fn a_name_space_is_shown_without_what_is_not_for_browsers() {
 }
 
 #[test]
+fn metrics_are_those_of_the_process_and_on_this_machine_of_its_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = format!("unix!{}", dir.path().join("s").display());
+    let text = format!("mount ram: /\nlisten {socket}\nlisten http!127.0.0.1!0\nlisten http!*!0 -insecure\n");
+    std::fs::write(dir.path().join("w.ns"), text).unwrap();
+    let server = Server::in_dir(dir, &["serve", "w.ns"]);
+    let metrics = get(&server, "/metrics");
+    let line =
+        |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    assert_eq!(line("ninefold_mux_server_connections{server=\"ram:\"}"), Some(1.0), "{metrics}");
+    assert!(line("process_resident_memory_bytes") > Some(1e6) && line("process_open_fds") > Some(3.0));
+    let elsewhere = server.banner.lines().find(|line| line.starts_with("http://HOST")).unwrap();
+    let port: u16 = elsewhere.trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("\nprocess_open_fds ") && !answer.contains("ninefold_mux"), "{answer}");
+}
+
+#[test]
 fn answers_are_logged_and_the_file_may_be_renamed() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("access.log");
-    let server = Server::with(&["--http=http!127.0.0.1!0", "--access-log", log.to_str().unwrap()]);
+    let mut server = Server::with(&["--http=http!127.0.0.1!0", "--access-log", log.to_str().unwrap()]);
     let wait_for = |path: &std::path::Path, word: &str| {
         while !std::fs::read_to_string(path).is_ok_and(|text| text.contains(word)) {
             std::thread::yield_now();
@@ -82,11 +107,14 @@ fn answers_are_logged_and_the_file_may_be_renamed() {
     wait_for(&log, "\"GET /first HTTP/1.1\" 404 ");
     std::fs::rename(&log, dir.path().join("old")).unwrap();
     server.signal(rustix::process::Signal::HUP);
-    // Until the signal has come, lines go to the old one.
     while !log.exists() {
-        get(&server, "/second");
+        std::thread::yield_now();
     }
+    get(&server, "/second");
     wait_for(&log, "\"GET /second HTTP/1.1\" 404 ");
+    get(&server, "/last");
+    assert_eq!(server.stop().0, Some(0));
+    assert!(std::fs::read_to_string(&log).unwrap().contains("\"GET /last HTTP/1.1\" 404 "));
 }
 
 #[test]
@@ -117,10 +145,52 @@ fn over_tls_it_is_the_same() {
         .arg(format!("{}f", url(&server)))
         .output()
     else {
-        eprintln!("NOT COVERED: https (there is no curl)");
-        return;
+        return not_covered("https (there is no curl)");
     };
     assert!(out.stdout == content, "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn who_has_a_certificate_sees_what_he_would_by_9p() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        return not_covered("client certificates (there is no curl)");
+    }
+    for addr in ["localhost", "*"] {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["localhost", "alice", "bob", "mallory"] {
+            let made = rcgen::generate_simple_self_signed([name.to_string()]).unwrap();
+            std::fs::write(dir.path().join(format!("{name}.pem")), made.cert.pem()).unwrap();
+            std::fs::write(dir.path().join(format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
+        }
+        let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        std::fs::write(dir.path().join("ca.pem"), pem("alice.pem") + &pem("bob.pem")).unwrap();
+        for tree in ["main", "lab"] {
+            std::fs::create_dir(dir.path().join(tree)).unwrap();
+            std::fs::write(dir.path().join(tree).join("f"), tree).unwrap();
+        }
+        std::fs::write(dir.path().join("ns"), "mount disk:main /\nspace lab alice\nmount disk:lab /\n")
+            .unwrap();
+        let socket = format!("unix!{}", dir.path().join("s").display());
+        let http = format!("--http=https!{addr}!0");
+        let words = ["serve", "ns", "--listen", &socket, &http, "--cert", "localhost.pem", "--key"];
+        let server = Server::in_dir(dir, &[&words[..], &["localhost.key", "--client-ca", "ca.pem"]].concat());
+        let url = url(&server).replace("HOST", "localhost");
+        let get = |name: Option<&str>| {
+            let mut curl = Command::new("curl");
+            curl.current_dir(&server.dir).args(["-sS", "--cacert", "localhost.pem"]).arg(format!("{url}f"));
+            if let Some(name) = name {
+                curl.args(["--cert", &format!("{name}.pem"), "--key", &format!("{name}.key")]);
+            }
+            String::from_utf8(curl.output().unwrap().stdout).unwrap()
+        };
+        assert_eq!(get(Some("alice")), "lab");
+        assert_eq!(get(Some("bob")), "main");
+        assert_eq!(get(Some("mallory")), "", "no authority of ours knows it");
+        match addr {
+            "localhost" => assert_eq!(get(None), "main"),
+            _ => assert!(get(None).contains("show a certificate")),
+        }
+    }
 }
 
 #[test]

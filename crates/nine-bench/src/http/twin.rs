@@ -1,7 +1,8 @@
 //! The same requests by system calls: on blocking threads, as `httpd` was to `uhttpd` (seed, section 6.2.1); and by one
 //! thread that waits for all, which is what ours would be without files between it and the kernel.
 //!
-//! Both understand a request with ours' own code, keep files open as ours does, and answer with the same head.
+//! Both understand a request with ours' own code, keep files open and the answers of small ones as ours does, and
+//! answer with the same head.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,6 +29,7 @@ struct Files {
 struct Entry {
     file: File,
     size: u64,
+    /// The head, and of a small file what follows.
     head: Vec<u8>,
 }
 
@@ -52,7 +54,13 @@ impl Files {
              Content-Type: application/octet-stream\r\nETag: \"20000009940ba-faf1ca2c-6-18ea56e409f981db\"\r\n\
              Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nAccept-Ranges: bytes\r\nContent-Length: {size}\r\n\r\n"
         );
-        let entry = Arc::new(Entry { file, size, head: head.into_bytes() });
+        let mut head = head.into_bytes();
+        if size < SENDFILE {
+            let begin = head.len();
+            head.resize(begin + size as usize, 0);
+            file.read_exact_at(&mut head[begin..], 0)?;
+        }
+        let entry = Arc::new(Entry { file, size, head });
         open.insert(path.into(), entry.clone());
         Ok(entry)
     }
@@ -74,15 +82,12 @@ impl Answer {
     /// Sends some of it; whether that is all.
     fn send(&mut self, mut stream: &TcpStream) -> io::Result<bool> {
         let Entry { file, size, head } = &*self.entry;
-        let all = head.len() as u64 + size;
+        let is_small = *size < SENDFILE;
+        let all = head.len() as u64 + if is_small { 0 } else { *size };
         while self.sent < all {
             let begun = self.sent < head.len() as u64;
-            if *size < SENDFILE {
-                let mut whole = head.clone();
-                let mut body = vec![0; *size as usize];
-                file.read_exact_at(&mut body, 0)?;
-                whole.append(&mut body);
-                self.sent += stream.write(&whole[self.sent as usize..])? as u64;
+            if is_small {
+                self.sent += stream.write(&head[self.sent as usize..])? as u64;
             } else if begun {
                 let rest = &head[self.sent as usize..];
                 let flags = rustix::net::SendFlags::MORE | rustix::net::SendFlags::NOSIGNAL;

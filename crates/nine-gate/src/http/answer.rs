@@ -96,6 +96,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn any_time_can_be_said() {
+        for (seconds, said) in [
+            (i64::MIN, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (-1, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (253_402_300_799, "Fri, 31 Dec 9999 23:59:59 GMT"),
+            (253_402_300_800, "Fri, 31 Dec 9999 23:59:59 GMT"),
+            (i64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT"),
+        ] {
+            assert_eq!(httpdate::fmt_http_date(when(seconds)), said);
+        }
+    }
+
+    #[test]
     fn a_head_says_what_it_was_told() {
         let date = Date::new();
         let mut head = Vec::new();

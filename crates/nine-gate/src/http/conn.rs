@@ -18,7 +18,8 @@ use nine_proto::{Errno, GetMask};
 use super::Site;
 use super::answer::{self, After};
 use super::body::{self, Passing};
-use super::files::{Entry, Found};
+use super::count;
+use super::files::{Entry, Files, Found};
 use super::head::{self, Body, Head, Method, Parsed};
 use super::list::{self, Item};
 use super::log;
@@ -37,6 +38,8 @@ const CHUNK: u64 = 256 << 10;
 const UNKNOWN: u64 = 16 << 10;
 /// Answers to requests that came together are gathered up to so many bytes.
 const GATHER: usize = 64 << 10;
+/// Bytes of a file that is answered at once, head and all, from the second request of a second on.
+const WHOLE: u64 = 16 << 10;
 /// Text shorter than this is not worth compressing.
 const SQUEEZED: u64 = 256;
 /// Answers that are compressed at once: each needs memory of its own. The others are sent as they are.
@@ -69,6 +72,10 @@ pub(super) struct Conn {
     number: usize,
     card: Rc<Card>,
     data: File,
+    /// The directory of the conversation, of a client that may still prove who he is.
+    dir: Option<File>,
+    /// What he may see, if anything.
+    files: Option<Rc<Files>>,
     /// What has come and was not used.
     input: Vec<u8>,
     /// What is to be sent.
@@ -106,10 +113,13 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
     let Ok(Ok((dialled, remote))) = timely(&card, accepting).await else { return };
     // The conversation lives as long as one of its files is open.
     let data = dialled.data;
-    drop((dialled.ctl, dialled.dir));
+    let dir = Some(dialled.dir).filter(|_| site.options.trees.is_some());
+    let files = site.files.clone();
+    drop(dialled.ctl);
     let (input, out, after) = (Vec::new(), Vec::new(), After::Stays);
     let (status, sent) = (0, 0);
-    let mut conn = Conn { site: site.clone(), number, card, data, input, out, after, remote, status, sent };
+    let mut conn =
+        Conn { site: site.clone(), number, card, data, dir, files, input, out, after, remote, status, sent };
     let end = conn.run().await;
     site.counts.ended(&end);
     match end {
@@ -193,12 +203,13 @@ impl Conn {
         self.input = rest;
         answered?;
         self.card.left.set(0);
-        if self.after == After::Closed {
+        let closes = self.after == After::Closed;
+        if closes || self.input.is_empty() || self.has_file() || self.waits() > GATHER {
             self.flush().await?;
-            return Err(End::Closed);
         }
-        if self.input.is_empty() || self.has_file() || self.waits() > GATHER {
-            self.flush().await?;
+        self.site.counts.took(self.site.clock.now().saturating_sub(self.card.since.get()));
+        if closes {
+            return Err(End::Closed);
         }
         if !self.input.is_empty() {
             self.site.threads.pass(self.number).await;
@@ -267,9 +278,19 @@ impl Conn {
             }
             Err(path::Wrong::Nowhere) => return self.fails(head, &Error::Remote(Errno::ENOENT.into())),
         };
+        if let Some(dir) = self.dir.take()
+            && let Err(error) = self.prove(&dir).await
+        {
+            self.dir = Some(dir);
+            return self.fails(head, &error);
+        }
+        if self.files.is_none() {
+            self.say(head, Status::FORBIDDEN, "show a certificate that this server knows", &[]);
+            return Ok(());
+        }
         if &*path.names == b"metrics" && !path.is_dir {
-            let text = self.site.metrics();
-            self.page(head, Status::OK, "text/plain; version=0.0.4", text.into_bytes(), &[]);
+            let text = self.metrics().await;
+            self.page(head.is_whole(), Status::OK, "text/plain; version=0.0.4", text.into_bytes(), &[]);
             return Ok(());
         }
         let found = self.find(&path.names).await?;
@@ -291,24 +312,51 @@ impl Conn {
         }
     }
 
+    /// Of a mux that does not tell, this is said.
+    async fn metrics(&mut self) -> String {
+        let site = self.site.clone();
+        let mut text = site.metrics();
+        let Some(mux) = &site.options.mux else { return text };
+        self.due(site.options.stall);
+        let mut reading = pin!(count::of_mux(mux));
+        match timely(&self.card, reading.as_mut()).await {
+            Ok(Ok(said)) => text.push_str(&said),
+            Ok(Err(error)) => {
+                text.push_str(&format!("# the mux: {}\n", error.to_string().replace('\n', " ")))
+            }
+            Err(_) => text.push_str("# the mux does not answer\n"),
+        }
+        text
+    }
+
     /// What is there; who waits for an upstream has a time, too.
     async fn find(&mut self, names: &[u8]) -> Result<Result<Found, Error>, End> {
         let site = self.site.clone();
         self.due(site.options.stall);
-        let mut finding = pin!(site.files.find(names, site.now()));
+        let Some(files) = self.files.clone() else { return Ok(Err(Error::Remote(Errno::EACCES.into()))) };
+        let mut finding = pin!(files.find(names, site.now()));
         match timely(&self.card, finding.as_mut()).await {
             Ok(found) => Ok(found),
             Err(_) => Ok(Err(Error::Remote(Errno::ETIMEDOUT.into()))),
         }
     }
 
+    /// After the first bytes of a client it is known what he has proven.
+    async fn prove(&mut self, dir: &File) -> Result<(), Error> {
+        let site = self.site.clone();
+        let Some(trees) = site.options.trees.as_deref() else { return Ok(()) };
+        self.due(site.options.stall);
+        let mut proving = pin!(site.proven.files(dir, trees, |root| site.options.files(root)));
+        let proven = timely(&self.card, proving.as_mut()).await;
+        // Who has proven something, and is refused for it, does not see what all see.
+        let nothing = self.files.take();
+        self.files = proven.map_err(|_| Error::Remote(Errno::ETIMEDOUT.into()))??.or(nothing);
+        Ok(())
+    }
+
     async fn directory(&mut self, head: &Head, input: &[u8], names: &[u8], dir: File) -> Result<(), End> {
         for index in &self.site.options.index.clone() {
-            let mut path = names.to_vec();
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(index.as_bytes());
+            let path = path::below(names, index.as_bytes());
             if let Ok(Found::File(entry)) = self.find(&path).await? {
                 return self.file(head, input, entry).await;
             }
@@ -326,10 +374,21 @@ impl Conn {
         };
         let vary = ("Vary", &b"Accept"[..]);
         if head.json {
-            self.page(head, Status::OK, "application/json", list::json(names, &items, complete), &[vary]);
+            self.page(
+                head.is_whole(),
+                Status::OK,
+                "application/json",
+                list::json(names, &items, complete),
+                &[vary],
+            );
         } else {
-            let page = list::html(names, &items, complete, "");
-            self.page(head, Status::OK, HTML, page, &[vary, SAFE]);
+            let nonce = site.border();
+            let page = list::html(names, &items, complete, &nonce);
+            let safe = format!(
+                "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; \
+                 base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            );
+            self.page(head.is_whole(), Status::OK, HTML, page, &[vary, (SAFE.0, safe.as_bytes())]);
         }
         Ok(())
     }
@@ -345,6 +404,24 @@ impl Conn {
 
     async fn send_file(&mut self, head: &Head, input: &[u8], entry: &Entry) -> Result<(), End> {
         let is_get = head.method == Method::Get;
+        let conditions = Conditions {
+            matches: &input[head.if_match.clone()],
+            unmodified: &input[head.if_unmodified_since.clone()],
+            none_match: &input[head.if_none_match.clone()],
+            modified: &input[head.if_modified_since.clone()],
+        };
+        let coding = Coding::of(head.codings).filter(|_| {
+            let room = self.site.squeezing.get() < SQUEEZING;
+            entry.is_text && entry.size >= SQUEEZED && head.chunks && head.ranges.is_empty() && room
+        });
+        let plain = is_get && head.ranges.is_empty() && conditions.is_empty() && coding.is_none();
+        let is_small = plain && entry.size <= WHOLE && self.after == After::Stays;
+        let second = self.site.clock.wall().as_secs();
+        if is_small && let Some(answer) = entry.answer(second) {
+            self.says(Status::OK);
+            self.out.push(Payload::Bytes(answer));
+            return Ok(());
+        }
         // What a program makes has no length before it is read, and a file may have become shorter.
         let (mut first, size) = (Payload::EMPTY, entry.size);
         if is_get && head.ranges.is_empty() || size == 0 {
@@ -365,17 +442,7 @@ impl Conn {
                 return Ok(());
             }
         }
-        let coding = Coding::of(head.codings).filter(|_| {
-            let room = self.site.squeezing.get() < SQUEEZING;
-            entry.is_text && size >= SQUEEZED && head.chunks && head.ranges.is_empty() && room
-        });
         let (lines, tag) = (entry.lines(coding), entry.tag(coding));
-        let conditions = Conditions {
-            matches: &input[head.if_match.clone()],
-            unmodified: &input[head.if_unmodified_since.clone()],
-            none_match: &input[head.if_none_match.clone()],
-            modified: &input[head.if_modified_since.clone()],
-        };
         match conditions.judge(&tag, entry.changed) {
             Verdict::Go => {}
             Verdict::Known => {
@@ -405,6 +472,16 @@ impl Conn {
                     None => answer::length(&mut text, size),
                 }
                 answer::end(&mut text);
+                if is_small
+                    && let Payload::Bytes(content) = &first
+                    && entry.again(second)
+                {
+                    text.extend_from_slice(content);
+                    let answer = Bytes::from(text);
+                    entry.keep(answer.clone());
+                    self.out.push(Payload::Bytes(answer));
+                    return Ok(());
+                }
                 self.out.push(Payload::from(text));
                 match coding {
                     _ if !is_get => Ok(()),
@@ -516,6 +593,8 @@ impl Conn {
                 Piece::File(_, len) => *len,
             })
             .sum();
+        // Since others had their turn.
+        let mut begun = self.sent;
         for piece in pieces {
             match piece {
                 Piece::Text(text) => {
@@ -526,9 +605,12 @@ impl Conn {
                     let (mut at, end) = (from, from + len);
                     while at < end {
                         self.card.left.set(left);
-                        // What is ready goes, and others have their turn.
+                        // What is ready goes.
                         if self.waits() >= GATHER {
                             self.flush().await?;
+                        }
+                        if self.sent - begun >= self.site.options.schedule.turn() {
+                            begun = self.sent;
                             self.site.threads.pass(self.number).await;
                         }
                         let read = self.read_file(entry, at, (end - at).min(CHUNK)).await?;
@@ -614,10 +696,15 @@ impl Conn {
 
     fn begin(&mut self, status: Status) -> Vec<u8> {
         let mut text = Vec::with_capacity(384);
-        self.status = status.number();
-        self.site.counts.answered(status);
+        self.says(status);
         answer::begin(&mut text, status, &self.site.date, self.site.clock.wall(), self.after);
         text
+    }
+
+    /// An answer of this status begins.
+    fn says(&mut self, status: Status) {
+        self.status = status.number();
+        self.site.counts.answered(status);
     }
 
     /// A head that nothing follows.
@@ -627,8 +714,8 @@ impl Conn {
         Ok(())
     }
 
-    /// A page of our own.
-    fn page(&mut self, head: &Head, status: Status, kind: &str, page: Vec<u8>, lines: &[(&str, &[u8])]) {
+    /// A page of our own; `all` of it, or its head.
+    fn page(&mut self, all: bool, status: Status, kind: &str, page: Vec<u8>, lines: &[(&str, &[u8])]) {
         let mut text = self.begin(status);
         answer::line(&mut text, "Content-Type", kind.as_bytes());
         answer::line(&mut text, "X-Content-Type-Options", b"nosniff");
@@ -637,15 +724,20 @@ impl Conn {
         answer::length(&mut text, page.len() as u64);
         answer::end(&mut text);
         self.out.push(Payload::from(text));
-        if head.method != Method::Head {
+        if all {
             self.out.push(Payload::from(page));
         }
     }
 
-    fn say(&mut self, head: &Head, status: Status, what: &str, lines: &[(&str, &[u8])]) {
+    /// One that says one thing.
+    fn note(&mut self, all: bool, status: Status, what: &str, lines: &[(&str, &[u8])]) {
         let page = list::note(status.number(), status.text(), what);
         let lines: Vec<_> = lines.iter().copied().chain([SAFE]).collect();
-        self.page(head, status, HTML, page, &lines);
+        self.page(all, status, HTML, page, &lines);
+    }
+
+    fn say(&mut self, head: &Head, status: Status, what: &str, lines: &[(&str, &[u8])]) {
+        self.note(head.is_whole(), status, what, lines);
     }
 
     /// What went wrong with a file.
@@ -672,12 +764,7 @@ impl Conn {
     /// An answer to what is no request; nothing behind it is understood.
     async fn refuse(&mut self, status: Status, what: &str) -> Result<(), End> {
         self.after = After::Closed;
-        let mut text = self.begin(status);
-        let page = list::note(status.number(), status.text(), what);
-        answer::line(&mut text, "Content-Type", HTML.as_bytes());
-        answer::length(&mut text, page.len() as u64);
-        answer::end(&mut text);
-        self.out.extend([Payload::from(text), Payload::from(page)]);
+        self.note(true, status, what, &[]);
         self.flush().await?;
         Err(End::Closed)
     }
@@ -745,12 +832,8 @@ async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool)
     let (mut items, mut complete) = (Vec::new(), true);
     'all: while let Some(block) = entries.next_with_attrs(GetMask::BASIC).await {
         for entry in block? {
-            let mut path = names.to_vec();
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(&entry.name);
-            if matches!(&*entry.name, b"." | b"..") || site.is_hidden(&path) || entry.qid.is_event() {
+            let is_hidden = site.is_hidden(&path::below(names, &entry.name));
+            if matches!(&*entry.name, b"." | b"..") || is_hidden || entry.qid.is_event() {
                 continue;
             }
             if items.len() == list::MOST {
@@ -783,6 +866,6 @@ pub(super) fn border(bytes: [u8; 16]) -> String {
 const LATE: &str = "the request did not come in time";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 const HTML: &str = "text/html; charset=utf-8";
-/// A page of ours runs nothing, whatever the names in it.
+/// What a page of ours may do that runs nothing.
 const SAFE: (&str, &[u8]) =
     ("Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'");

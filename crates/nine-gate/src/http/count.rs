@@ -1,7 +1,11 @@
-//! What is counted, for `/metrics`.
+//! What is counted, for `/metrics`, and what a mux says there of its servers: all in Prometheus' text format, 0.0.4.
 
 use std::cell::Cell;
 use std::fmt::Write;
+use std::time::Duration;
+
+use nine_io::client::{File, Result};
+use nine_proto::OpenFlags;
 
 use super::conn::End;
 use super::status::Status;
@@ -17,7 +21,26 @@ pub(super) struct Counts {
     late: Cell<u64>,
     gone: Cell<u64>,
     cut: Cell<u64>,
+    /// Answers by their time, the last for those that took longer than any of [`TIMES`]; and nanoseconds of all.
+    times: [Cell<u64>; TIMES.len() + 1],
+    time: Cell<u64>,
 }
+
+/// Where the counts of answers by their time end, nanoseconds.
+const TIMES: [(&str, u64); 10] = [
+    ("0.0001", 100_000),
+    ("0.0005", 500_000),
+    ("0.001", 1_000_000),
+    ("0.005", 5_000_000),
+    ("0.01", 10_000_000),
+    ("0.05", 50_000_000),
+    ("0.1", 100_000_000),
+    ("0.5", 500_000_000),
+    ("1", 1_000_000_000),
+    ("10", 10_000_000_000),
+];
+/// What is read of a mux's file, at most.
+const MUX_MAX: usize = 1 << 20;
 
 fn add(count: &Cell<u64>, n: u64) {
     count.set(count.get() + n);
@@ -36,6 +59,14 @@ impl Counts {
         add(&self.sent, bytes);
     }
 
+    /// From a request's head to when its answer had left, or waited to leave with others.
+    pub(super) fn took(&self, time: Duration) {
+        let time = time.as_nanos() as u64;
+        let at = TIMES.iter().position(|(_, end)| time <= *end).unwrap_or(TIMES.len());
+        add(&self.times[at], 1);
+        add(&self.time, time);
+    }
+
     pub(super) fn ended(&self, end: &End) {
         match end {
             End::Closed => {}
@@ -45,7 +76,7 @@ impl Counts {
         }
     }
 
-    /// In the text format of Prometheus, version 0.0.4.
+    /// With conversations and files that are open.
     pub(super) fn text(&self, open: usize, files: usize) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, values: &[(&str, u64)]| {
@@ -76,6 +107,61 @@ impl Counts {
         let help = "Conversations that did not end in good order: too slow, lost, or cut in an answer.";
         family("ninefold_http_broken_total", "counter", help, &ends);
         family("ninefold_http_open_files", "gauge", "Files that are kept open.", &[("", files as u64)]);
+        self.histogram(&mut text);
         text
+    }
+
+    fn histogram(&self, text: &mut String) {
+        const NAME: &str = "ninefold_http_response_seconds";
+        const HELP: &str = "From a request's head to when its answer had left.";
+        let _ = writeln!(text, "# HELP {NAME} {HELP}\n# TYPE {NAME} histogram");
+        let mut count = 0;
+        for (end, answers) in TIMES.iter().map(|(end, _)| *end).chain(["+Inf"]).zip(&self.times) {
+            count += answers.get();
+            let _ = writeln!(text, "{NAME}_bucket{{le=\"{end}\"}} {count}");
+        }
+        let sum = Duration::from_nanos(self.time.get()).as_secs_f64();
+        let _ = writeln!(text, "{NAME}_sum {sum}\n{NAME}_count {count}");
+    }
+}
+
+/// What the file `metrics` of a mux's own says now: whole lines.
+pub(super) async fn of_mux(mux: &File) -> Result<String> {
+    let file = mux.open("metrics", OpenFlags::READ).await?;
+    let mut text = Vec::new();
+    while text.len() < MUX_MAX {
+        let part = file.read(text.len() as u64, (MUX_MAX - text.len()) as u32).await?;
+        if part.is_empty() {
+            break;
+        }
+        text.extend_from_slice(&part);
+    }
+    text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_is_in_every_count_that_ends_above_its_time() {
+        let counts = Counts::default();
+        for millis in [0, 1, 2, 700, 60_000] {
+            counts.took(Duration::from_millis(millis));
+        }
+        let text = counts.text(0, 0);
+        for line in [
+            "bucket{le=\"0.0001\"} 1",
+            "bucket{le=\"0.001\"} 2",
+            "bucket{le=\"0.5\"} 3",
+            "bucket{le=\"1\"} 4",
+            "bucket{le=\"10\"} 4",
+            "bucket{le=\"+Inf\"} 5",
+            "sum 60.703",
+            "count 5",
+        ] {
+            assert!(text.contains(&format!("\nninefold_http_response_seconds_{line}\n")), "{line} in {text}");
+        }
     }
 }

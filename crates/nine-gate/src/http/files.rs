@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use nine_io::client::{Error, File, Result};
 use nine_proto::mode::{S_IFMT, S_IFREG};
 use nine_proto::{Attr, Errno, GetMask, OpenFlags, Qid};
@@ -61,6 +62,10 @@ pub(super) struct Entry {
     looked: Cell<Option<Duration>>,
     lately: Cell<bool>,
     asked: Cell<Duration>,
+    /// The second since 1970 in which it was asked for by who wants nothing but the file.
+    sent: Cell<u64>,
+    /// What was sent then, head and content; empty: it was asked for once.
+    answer: RefCell<Bytes>,
 }
 
 /// What a path leads to.
@@ -232,6 +237,9 @@ impl Files {
     /// Closes what nobody has asked for in a while.
     pub(super) fn sweep(&self, now: Duration) {
         let kept = self.kept.borrow();
+        kept.iter().filter(|(_, entry)| entry.asked.get() + FRESH < now).for_each(|(_, entry)| {
+            entry.answer.take();
+        });
         let old: Vec<_> = kept
             .iter()
             .filter(|(_, entry)| entry.asked.get() + KEPT < now)
@@ -258,8 +266,22 @@ impl Entry {
             httpdate::fmt_http_date(changed)
         );
         let (looked, lately, asked) = (Cell::new(Some(now)), Cell::new(true), Cell::new(now));
+        let (sent, answer) = (Cell::new(0), RefCell::default());
         let (tag, kind, lines) = (tag.into(), kind.into(), lines.into_bytes().into());
-        Self { file, size: attr.size, kind, tag, changed, lines, is_text, looked, lately, asked }
+        Self {
+            file,
+            size: attr.size,
+            kind,
+            tag,
+            changed,
+            lines,
+            is_text,
+            looked,
+            lately,
+            asked,
+            sent,
+            answer,
+        }
     }
 
     fn is_still(&self, attr: &Attr) -> bool {
@@ -295,6 +317,26 @@ impl Entry {
             None => Cow::Borrowed(&self.tag),
             Some(coding) => Cow::Owned(format!("{}-{}\"", self.tag.trim_end_matches('"'), coding.name())),
         }
+    }
+
+    /// What was sent in this second to who wants nothing but the file.
+    pub(super) fn answer(&self, second: u64) -> Option<Bytes> {
+        let answer = self.answer.borrow();
+        (self.sent.get() == second && !answer.is_empty()).then(|| answer.clone())
+    }
+
+    /// It is asked for so once more: whether it has been in this second, so that the answer is worth keeping.
+    pub(super) fn again(&self, second: u64) -> bool {
+        let again = self.sent.replace(second) == second;
+        if !again {
+            self.answer.take();
+        }
+        again
+    }
+
+    /// The answer, for the rest of the second.
+    pub(super) fn keep(&self, answer: Bytes) {
+        *self.answer.borrow_mut() = answer;
     }
 
     /// What is known of it is wrong: it is looked at again by whoever asks next.

@@ -3,6 +3,7 @@
 //! In: the bytes that have come. Out: a [`Head`], that more is needed, or what is answered instead of it. Pure: no
 //! time, no connection.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::range::Ranges;
@@ -56,6 +57,13 @@ pub struct Head {
     pub agent: Range<usize>,
 }
 
+impl Head {
+    /// The answer is sent with what it is about.
+    pub(super) fn is_whole(&self) -> bool {
+        self.method != Method::Head
+    }
+}
+
 /// What is done with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -106,9 +114,9 @@ pub fn parse(bytes: &[u8]) -> Parsed {
         return Parsed::Wrong(Status::BAD_REQUEST, "empty lines");
     }
     let bytes = &bytes[blank..];
-    let mut room = [httparse::EMPTY_HEADER; HEADERS];
-    let mut request = httparse::Request::new(&mut room);
-    let len = match request.parse(bytes) {
+    let mut room = [const { MaybeUninit::uninit() }; HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let len = match request.parse_with_uninit_headers(bytes, &mut room) {
         Ok(httparse::Status::Complete(len)) => len,
         Ok(httparse::Status::Partial) if bytes.len() >= HEAD => {
             return Parsed::Wrong(Status::HEADERS_TOO_LARGE, "the head of a request has at most 16 KiB");
@@ -126,6 +134,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
         return Parsed::Wrong(Status::HEADERS_TOO_LARGE, "the head of a request has at most 16 KiB");
     }
     match judge(bytes, &request, len) {
+        Ok(head) if blank == 0 => Parsed::Whole(Box::new(head)),
         Ok(head) => Parsed::Whole(Box::new(shifted(head, blank))),
         Err((status, what)) => Parsed::Wrong(status, what),
     }

@@ -1,6 +1,8 @@
 //! Directories, for people and for programs.
 //!
 //! In: names and attributes. Out: a page of HTML that works without scripts, or JSON. Pure.
+//!
+//! Always holds: what a name says is text, and never markup.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
@@ -50,53 +52,64 @@ pub fn json(path: &[u8], items: &[Item], complete: bool) -> Vec<u8> {
     text
 }
 
-/// A page for people. `more` is put behind the table.
-pub fn html(path: &[u8], items: &[Item], complete: bool, more: &str) -> Vec<u8> {
-    let mut page = String::with_capacity(2048 + 200 * items.len());
+/// A page for people. Only what has this nonce may run on it, which is our own script (`page/live.js`).
+pub fn html(path: &[u8], items: &[Item], complete: bool, nonce: &str) -> Vec<u8> {
+    let mut page = String::with_capacity(10_000 + 250 * items.len());
     let title = escape(&shown(path));
     let _ = write!(
         page,
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{title}</title>\
-         <style>{STYLE}</style></head>\n<body><main><h1>"
+         <style nonce=\"{nonce}\">{STYLE}</style></head>\n<body><header><nav aria-label=\"Path\"><h1>"
     );
     crumbs(&mut page, path);
+    page.push_str("</h1></nav></header>\n<main><table id=\"files\"><caption>");
+    let _ = match (items.len(), complete) {
+        (0, _) => write!(page, "This directory is empty."),
+        (n, true) => write!(page, "{n} {}", if n == 1 { "entry" } else { "entries" }),
+        (n, false) => write!(page, "The first {n} entries; there are more."),
+    };
     page.push_str(
-        "</h1>\n<table><thead><tr><th scope=\"col\">Name</th><th scope=\"col\" class=\"n\">Size</th>\
-         <th scope=\"col\">Changed</th></tr></thead><tbody>\n",
+        "</caption><thead><tr><th scope=\"col\">Name</th><th scope=\"col\" class=\"n\">Size</th>\
+         <th scope=\"col\">Changed</th></tr></thead>\n<tbody>",
     );
     if !path.is_empty() {
-        page.push_str("<tr><td><a href=\"../\">..</a></td><td></td><td></td></tr>\n");
-    }
-    for item in items {
-        let slash = if item.is_dir { "/" } else { "" };
-        let size = if item.is_dir { String::new() } else { size(item.size) };
-        let changed = when(item.changed.as_secs() as i64);
-        let _ = writeln!(
-            page,
-            "<tr><td><a href=\"{}\">{}{slash}</a></td><td class=\"n\" title=\"{} bytes\">{size}</td><td>{}</td></tr>",
-            href(item),
-            escape(&String::from_utf8_lossy(&item.name)),
-            item.size,
-            day(changed),
+        page.push_str(
+            "<tr><th scope=\"row\"><a href=\"../\" aria-label=\"the directory above\">..</a></th>\
+             <td></td><td></td></tr>",
         );
     }
-    page.push_str("</tbody></table>\n");
-    let _ = match (items.len(), complete) {
-        (0, _) => writeln!(page, "<p>This directory is empty.</p>"),
-        (n, true) => writeln!(page, "<p>{n} {}</p>", if n == 1 { "entry" } else { "entries" }),
-        (n, false) => writeln!(page, "<p>The first {n} entries; there are more.</p>"),
-    };
-    page.push_str(more);
-    page.push_str("</main></body></html>\n");
+    page.push_str("</tbody><tbody>\n");
+    for item in items {
+        entry(&mut page, item);
+    }
+    let _ = write!(
+        page,
+        "</tbody></table></main>\n{LIVE}<script nonce=\"{nonce}\">{SCRIPT}</script></body></html>\n"
+    );
     page.into_bytes()
+}
+
+fn entry(page: &mut String, item: &Item) {
+    let (slash, bytes) = match item.is_dir {
+        true => ("/", "<td class=\"n\">".into()),
+        false => ("", format!("<td class=\"n\" title=\"{} bytes\">{}", item.size, size(item.size))),
+    };
+    let _ = writeln!(
+        page,
+        "<tr><th scope=\"row\"><a href=\"{}\">{}{slash}</a></th>{bytes}</td><td>{}</td></tr>",
+        href(item),
+        escape(&String::from_utf8_lossy(&item.name)),
+        day(when(item.changed.as_secs() as i64)),
+    );
 }
 
 /// A page that says one thing.
 pub fn note(number: u16, title: &str, text: &str) -> Vec<u8> {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{number} {0}</title>\
-         <style>{STYLE}</style></head>\n<body><main><h1>{number} {0}</h1><p>{1}</p></main></body></html>\n",
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><style>{NOTE}</style></head>\n\
+         <body><main><h1>{number} {0}</h1><p>{1}</p></main></body></html>\n",
         escape(title),
         escape(text)
     )
@@ -161,21 +174,25 @@ fn day(time: SystemTime) -> String {
     let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let month = months.iter().position(|name| *name == month).map_or(0, |at| at + 1);
     format!(
-        "<time datetime=\"{year}-{month:02}-{day}T{time}Z\">{year}-{month:02}-{day} {}</time>",
+        "<time datetime=\"{year}-{month:02}-{day}T{time}Z\">{year}-{month:02}-{day} <span>{}</span></time>",
         &time[..5]
     )
 }
 
-const STYLE: &str = "\
-:root{color-scheme:light dark}\
-body{font:16px/1.5 system-ui,sans-serif;margin:0}\
-main{max-width:60rem;margin:auto;padding:1.5rem}\
-h1{font-size:1.25rem;overflow-wrap:anywhere}\
-a{text-decoration:none}a:hover,a:focus{text-decoration:underline}\
-table{border-collapse:collapse;width:100%}\
-th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid color-mix(in srgb,currentColor 15%,transparent)}\
-td:first-child{overflow-wrap:anywhere}\
-.n{text-align:right;font-variant-numeric:tabular-nums}";
+const STYLE: &str = include_str!("page/style.css");
+/// Of a page that says one thing, which is sent often.
+const NOTE: &str = ":root{color-scheme:light dark}body{font:1rem/1.5 system-ui,sans-serif;margin:2rem auto;\
+    max-width:40rem;padding:0 1rem}h1{font-size:1.25rem}";
+const SCRIPT: &str = include_str!("page/live.js");
+/// How the server is, which the script asks it.
+const LIVE: &str = "\
+<footer id=\"live\" hidden><h2>This server</h2><p id=\"said\" role=\"status\"></p>
+<dl><div><dt>Sends</dt><dd id=\"rate\">–</dd></div><div><dt>Answers</dt><dd id=\"answers\">–</dd></div>
+<div><dt>Conversations</dt><dd id=\"open\">–</dd></div></dl>
+<table id=\"servers\" hidden><caption>Servers behind it</caption><thead><tr><th scope=\"col\">Server</th>
+<th scope=\"col\" class=\"n\">Round trip</th><th scope=\"col\" class=\"n\">In flight</th></tr></thead>
+<tbody></tbody></table></footer>
+";
 
 #[cfg(test)]
 mod tests {
@@ -188,8 +205,13 @@ mod tests {
     #[test]
     fn names_are_text_and_never_markup() {
         let evil = b"<script>alert('x')</script>\"&\n%";
-        let page = String::from_utf8(html(evil, &[item(evil, false, 3)], true, "")).unwrap();
-        assert!(!page.contains("<script>") && !page.contains("alert('x')\""));
+        let attribute = b"\" onmouseover=\"alert(1)";
+        let items = [item(evil, false, 3), item(attribute, true, 0)];
+        let page = String::from_utf8(html(evil, &items, true, "n0")).unwrap();
+        assert!(
+            !page.contains("<script>") && !page.contains("alert('x')") && !page.contains("\" onmouseover")
+        );
+        assert_eq!(page.matches("<script").count(), page.matches("<script nonce=\"n0\">").count());
         assert!(page.contains("./%3Cscript%3Ealert%28%27x%27%29%3C%2Fscript%3E%22%26%0A%25"));
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;\u{FFFD}%"));
     }
@@ -208,13 +230,12 @@ mod tests {
         sort(&mut items);
         let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
         assert_eq!(names, [&b"z"[..], b"a:b", b"b"]);
-        let page = String::from_utf8(html(b"x/y z", &items, false, "<p>more</p>")).unwrap();
+        let page = String::from_utf8(html(b"x/y z", &items, false, "n0")).unwrap();
         for part in [
             "href=\"./z/\">z/<",
             "href=\"./a%3Ab\">a:b<",
             "1.5 KiB",
-            "1994-11-06 08:49",
-            "<p>more</p>",
+            "1994-11-06 <span>08:49<",
             "href=\"../\"",
             "<a href=\"/x/y%20z/\">y z/</a>",
             "The first 3 entries",

@@ -23,6 +23,7 @@ pub mod list;
 pub mod log;
 mod order;
 pub mod path;
+mod proven;
 pub mod range;
 pub mod since;
 mod squeeze;
@@ -42,15 +43,19 @@ use nine_net::{Clock, Env};
 use nine_proto::Errno;
 
 pub use order::Schedule;
+pub use proven::{Holder, Trees};
 pub use status::Status;
 
 use answer::Date;
 use count::Counts;
 use files::Files;
+use proven::Proven;
 use threads::Threads;
 
 /// Takes a line about each answer; must not wait.
 pub type Log = Arc<dyn Fn(&log::Entry<'_>) + Send + Sync>;
+/// Makes lines for `/metrics`, in the same format; must not wait.
+pub type Figures = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// How files are served.
 #[derive(Clone)]
@@ -61,7 +66,7 @@ pub struct Options {
     pub connections: usize,
     /// Files that are kept open.
     pub files: usize,
-    /// Reads under way at once that wait for a disk or an upstream; the others have their turns by the schedule.
+    /// Reads under way at once that wait for a disk of this machine; the others have their turns by the schedule.
     pub reads: usize,
     /// Names of the files that stand for their directory.
     pub index: Vec<String>,
@@ -74,9 +79,15 @@ pub struct Options {
     pub hosts: Option<Vec<String>>,
     /// What is pushed on every conversation before anything is said: `tls`.
     pub push: Option<String>,
+    /// What those see who have proven who they are to what is pushed. `None`: what all see.
+    pub trees: Option<Arc<dyn Trees>>,
     /// Who is told of each answer.
     pub log: Option<Log>,
-    /// For a head, from its first byte on, and for each part of a body.
+    /// The directory of a mux's own files, whose `metrics` are a part of ours.
+    pub mux: Option<Arc<File>>,
+    /// What else `/metrics` says.
+    pub figures: Option<Figures>,
+    /// For a head, from its first byte on, and for a body.
     pub patience: Duration,
     /// For the next request.
     pub idle: Duration,
@@ -100,11 +111,21 @@ impl Default for Options {
             hidden: HIDDEN.iter().map(|&path| path.into()).collect(),
             hosts: None,
             push: None,
+            trees: None,
             log: None,
+            mux: None,
+            figures: None,
             patience: Duration::from_secs(20),
             idle: Duration::from_secs(75),
             stall: Duration::from_secs(60),
         }
+    }
+}
+
+impl Options {
+    fn files(&self, root: File) -> Files {
+        let hidden = self.hidden.clone();
+        Files::new(Rc::new(root), self.files, move |path| is_hidden(&hidden, path))
     }
 }
 
@@ -118,7 +139,9 @@ pub struct Server {
 /// What the conversations share.
 struct Site {
     options: Options,
-    files: Files,
+    /// For everybody; `None`: one must have proven who one is.
+    files: Option<Rc<Files>>,
+    proven: Proven,
     threads: Threads,
     clock: Arc<dyn Clock>,
     date: Date,
@@ -129,19 +152,20 @@ struct Site {
 }
 
 impl Server {
-    /// Announces `at` (`tcp!*!8080`) on the network `net`, to serve the tree below `root`.
+    /// Announces `at` (`tcp!*!8080`) on the network `net`, to serve the tree below `root`; without one, nothing to who
+    /// has not proven who he is ([`Options::trees`]).
     pub async fn open(
         net: &Net,
         at: &str,
-        root: File,
+        root: Option<File>,
         options: Options,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         let announced = net.announce(at).await?;
         let local = announced.local().await?;
-        let hidden = options.hidden.clone();
         let site = Site {
-            files: Files::new(Rc::new(root), options.files, move |path| is_hidden(&hidden, path)),
+            files: root.map(|root| Rc::new(options.files(root))),
+            proven: Proven::default(),
             squeezing: Cell::new(0),
             threads: Threads::new(options.schedule, options.reads.max(1)),
             options,
@@ -195,7 +219,8 @@ async fn stopping(env: &impl Env, site: &Site, stop: impl Future<Output = ()>, w
         })
         .await;
         site.threads.sweep(env.now(), site.is_stopping());
-        site.files.sweep(env.now());
+        site.files.iter().for_each(|files| files.sweep(env.now()));
+        site.proven.sweep(env.now());
         if let Some(end) = end
             && (site.threads.live() == 0 || env.now() >= end)
         {
@@ -240,8 +265,8 @@ async fn accept(site: Rc<Site>, announced: Announced) {
 
 /// Whether a path is not there for anybody.
 fn is_hidden(hidden: &[String], names: &[u8]) -> bool {
-    // Names of the mux' own.
-    names.starts_with(b"#")
+    // A name of the mux' own, which no listing shows.
+    names.starts_with(b"#hops=")
         || hidden.iter().any(|hidden| {
             names.strip_prefix(hidden.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
         })
@@ -276,7 +301,9 @@ impl Site {
     }
 
     fn metrics(&self) -> String {
-        self.counts.text(self.threads.live(), self.files.len())
+        let files = self.files.as_ref().map_or(0, |files| files.len()) + self.proven.len();
+        let figures = self.options.figures.as_ref().map_or(String::new(), |figures| figures());
+        self.counts.text(self.threads.live(), files) + &figures
     }
 
     fn border(&self) -> String {

@@ -24,6 +24,17 @@ pub enum Schedule {
     },
 }
 
+impl Schedule {
+    /// Bytes that one sends before others have their turn. Shorter turns would make everybody's answer late who has
+    /// more to send, and help nobody whose request came later; whoever has less left is to be found soon.
+    pub(super) fn turn(self) -> u64 {
+        match self {
+            Self::Fifo => 1 << 20,
+            Self::Shortest { .. } => 256 << 10,
+        }
+    }
+}
+
 /// What the order goes by: of one connection, kept by it.
 #[derive(Debug, Default)]
 pub struct Card {

@@ -68,6 +68,17 @@ fn unescape(name: &[u8], to: &mut Vec<u8>) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// The names of what is in a directory.
+pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut names = Vec::with_capacity(dir.len() + 1 + name.len());
+    names.extend_from_slice(dir);
+    if !dir.is_empty() {
+        names.push(b'/');
+    }
+    names.extend_from_slice(name);
+    names
+}
+
 /// What stands for a name in a path.
 pub fn encode(name: &[u8]) -> String {
     percent_encoding::percent_encode(name, ESCAPED).to_string()

@@ -27,6 +27,11 @@ pub struct Conditions<'h> {
 }
 
 impl Conditions<'_> {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        [self.matches, self.unmodified, self.none_match, self.modified].iter().all(|said| said.is_empty())
+    }
+
     /// In the order of RFC 9110, 13.2.2, of a file with this tag that was changed then.
     pub fn judge(&self, tag: &str, changed: SystemTime) -> Verdict {
         if !self.matches.is_empty() {

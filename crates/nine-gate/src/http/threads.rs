@@ -11,10 +11,14 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(not(nine_loom))]
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+#[cfg(nine_loom)]
+use loom::sync::atomic::AtomicBool;
 use nine_net::lock::{Mutex, lock};
 
 use super::order::{Card, Order, Schedule};
@@ -305,5 +309,44 @@ impl Inner {
         self.free.borrow_mut().push(number);
         self.live.set(self.live.get() - 1);
         self.fewer.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(all(test, nine_loom))]
+mod tests {
+    use loom::future::block_on;
+    use loom::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_woken_from_another_core_is_never_left_lying_in_any_order() {
+        loom::model(|| {
+            let threads = Threads::new(Schedule::Fifo, 1);
+            let place = Arc::new(Mutex::new((false, None::<Waker>)));
+            let waits = place.clone();
+            threads.spawn(|_, _| {
+                poll_fn(move |cx| {
+                    let mut place = lock(&waits);
+                    if place.0 {
+                        return Poll::Ready(());
+                    }
+                    place.1 = Some(cx.waker().clone());
+                    Poll::Pending
+                })
+            });
+            let other = thread::spawn(move || {
+                let mut place = lock(&place);
+                place.0 = true;
+                let waker = place.1.take();
+                drop(place);
+                waker.into_iter().for_each(Waker::wake);
+            });
+            block_on(poll_fn(|cx| {
+                let _ = threads.0.turn(cx, Duration::ZERO);
+                if threads.live() == 0 { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            other.join().unwrap();
+        });
     }
 }

@@ -152,6 +152,49 @@ fn directories_are_pages_and_json_and_redirects() {
 }
 
 #[test]
+fn on_a_page_nothing_runs_but_what_it_came_with() {
+    let (dir, site) = site();
+    fs::write(dir.path().join("<script>alert(1)<"), "").unwrap();
+    let nonce = || {
+        let page = site.get("/", "");
+        let policy = page.header("Content-Security-Policy").unwrap().to_owned();
+        let nonce = policy.split("'nonce-").nth(1).unwrap().split('\'').next().unwrap();
+        assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
+        let text = String::from_utf8(page.body).unwrap();
+        assert_eq!(text.matches("<script").count(), 1);
+        assert!(text.contains(&format!("<script nonce=\"{nonce}\">")) && nonce.len() == 32);
+        nonce.to_owned()
+    };
+    assert_ne!(nonce(), nonce());
+}
+
+#[test]
+fn metrics_are_those_of_the_whole_program() {
+    let says = |text: &'static str| {
+        let mux = synth::Dir::new().file("metrics", synth::File::text(move |_| text.into()));
+        Arc::new(synth::Tree::new(synth::Dir::new().dir("mux", mux), Duration::ZERO))
+    };
+    let figures = || Options { figures: Some(Arc::new(|| "process 1\n".into())), ..Options::default() };
+    let metrics = |site: &Site| {
+        let answer = site.get("/metrics", "");
+        assert_eq!((answer.status, answer.header("Content-Type")), (200, Some("text/plain; version=0.0.4")));
+        String::from_utf8(answer.body).unwrap()
+    };
+    let site = Site::of(says("of_mux 2\nhalf a li"), figures());
+    assert!(metrics(&site).contains("\nninefold_http_response_seconds_count 0\nprocess 1\nof_mux 2\n"));
+    assert!(metrics(&site).contains("\nninefold_http_response_seconds_count 1\n"));
+    assert!(metrics(&site).ends_with("\nof_mux 2\n"));
+    // One that says nothing is no reason to say nothing.
+    let empty = synth::Dir::new().dir("mux", synth::Dir::new());
+    let site = Site::of(Arc::new(synth::Tree::new(empty, Duration::ZERO)), figures());
+    let text = metrics(&site);
+    let last = text.lines().last().unwrap();
+    assert!(text.contains("\nprocess 1\n") && last.starts_with("# the mux: "), "{text}");
+    let (_dir, site) = self::site();
+    assert!(metrics(&site).ends_with("\nninefold_http_response_seconds_count 0\n"));
+}
+
+#[test]
 fn text_is_compressed_for_who_reads_that() {
     let (dir, site) = site();
     let text = fs::read(dir.path().join("long.txt")).unwrap();
@@ -239,17 +282,49 @@ fn each_answer_is_a_line_of_the_log() {
 #[test]
 fn files_from_any_time_are_served() {
     let (dir, site) = site();
-    for seconds in [-1, 0, 253_402_300_800i64, i64::from(u32::MAX) * 50] {
+    for (seconds, name) in
+        [(-1, "t1"), (0, "t2"), (253_402_300_800i64, "t3"), (i64::from(u32::MAX) * 50, "t4")]
+    {
         let times = rustix::fs::Timestamps {
             last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0 },
             last_modification: rustix::fs::Timespec { tv_sec: seconds, tv_nsec: 0 },
         };
-        let path = dir.path().join("a.txt");
+        let path = dir.path().join(name);
+        std::fs::write(&path, "x").unwrap();
         // Not every file system knows every time.
         let _ = rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty());
-        assert_eq!((site.get("/a.txt", "").status, site.get("/", "").status), (200, 200), "{seconds}");
-        std::fs::rename(&path, dir.path().join("b.txt")).unwrap();
-        std::fs::rename(dir.path().join("b.txt"), &path).unwrap();
+        let answer = site.get(&format!("/{name}"), "");
+        assert!(httpdate::parse_http_date(answer.header("Last-Modified").unwrap()).is_ok(), "{seconds}");
+        assert_eq!((answer.status, site.get("/", "").status), (200, 200), "{seconds}");
+    }
+}
+
+#[test]
+fn a_file_that_is_changed_is_soon_served_as_it_is_and_never_as_neither() {
+    let (dir, site) = site();
+    let path = dir.path().join("f");
+    let versions = ["one", "two", "three, longer"];
+    std::fs::write(&path, versions[0]).unwrap();
+    let mut stream = site.connect();
+    for (at, version) in versions.iter().enumerate() {
+        match at {
+            // In place, and by another file in its place.
+            1 => std::fs::write(&path, version).unwrap(),
+            _ => {
+                std::fs::write(dir.path().join("new"), version).unwrap();
+                std::fs::rename(dir.path().join("new"), &path).unwrap();
+            }
+        }
+        let begun = std::time::Instant::now();
+        loop {
+            let answer = site.ask(&mut stream, "GET", "/f", "");
+            let body = std::str::from_utf8(&answer.body).unwrap();
+            if body == *version {
+                break;
+            }
+            assert!(at > 0 && body == versions[at - 1], "{body}");
+            assert!(begun.elapsed() < LIMIT, "it stays as it was");
+        }
     }
 }
 

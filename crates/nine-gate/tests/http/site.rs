@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use futures_util::future::{AbortHandle, abortable, pending};
 use nine_gate::http::{Options, Server};
 use nine_io::client::{self, Client, Net};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
@@ -22,7 +23,7 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 
 pub struct Site {
     pub addr: SocketAddr,
-    stop: Option<mpsc::Sender<()>>,
+    stop: AbortHandle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -35,23 +36,26 @@ impl Site {
 
     pub fn of(tree: Arc<dyn FileServer>, options: Options) -> Self {
         let (told, known) = mpsc::channel();
-        let (stop, stopped) = mpsc::channel::<()>();
+        let (stopped, stop) = abortable(pending::<()>());
         let thread = thread::spawn(move || {
             rt::block_on(async |env| {
                 let server = open(env, tree, options).await;
                 let port = server.local().rsplit_once('!').unwrap().1.parse().unwrap();
                 told.send(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
-                let stop = async {
-                    while let Err(mpsc::TryRecvError::Empty) = stopped.try_recv() {
-                        env.sleep_until(env.now() + Duration::from_millis(5)).await;
-                    }
-                };
-                server.run(&env, stop, LIMIT).await;
+                server
+                    .run(
+                        &env,
+                        async {
+                            let _ = stopped.await;
+                        },
+                        LIMIT,
+                    )
+                    .await;
             })
             .unwrap();
         });
         let addr = known.recv_timeout(LIMIT).expect("it listens");
-        Self { addr, stop: Some(stop), thread: Some(thread) }
+        Self { addr, stop, thread: Some(thread) }
     }
 
     pub fn connect(&self) -> TcpStream {
@@ -85,7 +89,7 @@ impl Site {
 
     /// Ends it; what is owed is sent before.
     pub fn stop(&mut self) {
-        drop(self.stop.take());
+        self.stop.abort();
         self.thread.take().map(JoinHandle::join).transpose().expect("no panic");
     }
 }
@@ -116,15 +120,14 @@ async fn open(env: rt::Real, tree: Arc<dyn FileServer>, options: Options) -> Ser
     mux.space("own", Owner::default()).mount(net, "", &owner, "/net", Flags::REPLACE).await.unwrap();
     let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
     let service = Service { own: true, ..Service::new(Arc::new(mux), gate, core) };
-    let peer = || Peer { addr: "pipe".into(), proof: Proof::None };
-    let (near, far) = nine_net::pipe(peer(), peer());
-    env.spawn(Box::pin(service.connect(Box::new(far))));
-    let (client, driver) = Client::connect(near, client::Options::default()).await.unwrap();
-    env.spawn(Box::pin(async { drop(driver.await) }));
+    let peer = Peer { addr: "pipe".into(), proof: Proof::None };
+    let client = Client::within(&env, &service, peer, client::Options::default()).await.unwrap();
     let own = client.attach("u", NOUID, "own").await.unwrap();
     let net = Net::new(own.walk("net").await.unwrap());
     let root = client.attach("u", NOUID, "").await.unwrap();
-    Server::open(&net, "tcp!127.0.0.1!0", root, options, env.clock()).await.unwrap()
+    let mux = root.walk("mux").await.ok().map(Arc::new);
+    let options = Options { mux, ..options };
+    Server::open(&net, "tcp!127.0.0.1!0", Some(root), options, env.clock()).await.unwrap()
 }
 
 /// What a server has said.

@@ -2,15 +2,15 @@
 //!
 //! Always holds: nobody waits for the disk; if it is so slow that [`LINES`] lines wait, what comes then is left out,
 //! and the log of the program says how much. After SIGHUP the file is opened again by its name, as programs expect
-//! that rename logs.
+//! that rename logs. The program ends when all lines are written, or [`PATIENCE`] later.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nine_gate::http::Log;
@@ -19,38 +19,63 @@ use nine_gate::http::Log;
 const LINES: usize = 10_000;
 /// So long a line waits for others before it is written.
 const GATHER: Duration = Duration::from_millis(200);
+/// For a disk that takes nothing, at the end.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// See the module.
 pub struct Access {
-    lines: SyncSender<String>,
-    lost: Arc<AtomicU64>,
-    again: Arc<AtomicBool>,
+    lines: SyncSender<Line>,
+    state: Arc<State>,
+    /// Closed when the writer has ended.
+    ended: Receiver<()>,
+}
+
+/// What is to be written; `None`: look at the state.
+type Line = Option<String>;
+
+#[derive(Default)]
+struct State {
+    lost: AtomicU64,
+    again: AtomicBool,
+    over: AtomicBool,
 }
 
 impl Access {
     /// Into this file, which is made if it is not there; `-`: the standard error.
-    pub fn open(path: &Path) -> Result<Arc<Self>> {
+    pub fn open(path: &Path) -> Result<Self> {
         let file = opened(path).with_context(|| path.display().to_string())?;
         let (lines, come) = sync_channel(LINES);
-        let (lost, again) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let writer = Writer { path: path.into(), come, lost: lost.clone(), again: again.clone() };
+        let (ends, ended) = channel();
+        let state = Arc::<State>::default();
+        let writer = Writer { path: path.into(), come, state: state.clone(), _ends: ends };
         std::thread::Builder::new().name("access log".into()).spawn(move || writer.run(file))?;
-        Ok(Arc::new(Self { lines, lost, again }))
+        Ok(Self { lines, state, ended })
     }
 
     /// What takes the lines.
-    pub fn log(self: &Arc<Self>) -> Log {
-        let access = self.clone();
+    pub fn log(&self) -> Log {
+        let (lines, state) = (self.lines.clone(), self.state.clone());
         Arc::new(move |entry| {
-            if access.lines.try_send(entry.text()).is_err() {
-                access.lost.fetch_add(1, Ordering::Relaxed);
+            if lines.try_send(Some(entry.text())).is_err() {
+                state.lost.fetch_add(1, Ordering::Relaxed);
             }
         })
     }
 
     /// The file has another name by now.
     pub fn reopen(&self) {
-        self.again.store(true, Ordering::Relaxed);
+        self.state.again.store(true, Ordering::Release);
+        let _ = self.lines.try_send(None);
+    }
+
+    /// Nothing more comes: waits until what has come is written.
+    pub fn end(self) {
+        self.state.over.store(true, Ordering::Release);
+        // Where there is no room for it the writer has lines to come by.
+        let _ = self.lines.try_send(None);
+        if self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the access log's disk takes nothing: its last lines are left out");
+        }
     }
 }
 
@@ -63,33 +88,48 @@ fn opened(path: &Path) -> io::Result<Box<dyn Write + Send>> {
 
 struct Writer {
     path: PathBuf,
-    come: Receiver<String>,
-    lost: Arc<AtomicU64>,
-    again: Arc<AtomicBool>,
+    come: Receiver<Line>,
+    state: Arc<State>,
+    _ends: std::sync::mpsc::Sender<()>,
 }
 
 impl Writer {
     fn run(self, file: Box<dyn Write + Send>) {
         let mut file = BufWriter::new(file);
-        // Ends with the program.
-        while let Ok(line) = self.come.recv() {
-            if self.again.swap(false, Ordering::Relaxed) {
+        while let Some(line) = self.next() {
+            if let Err(error) = self.gather(&mut file, line) {
+                tracing::error!("{}: {error}", self.path.display());
+            }
+            if self.state.again.swap(false, Ordering::Acquire) {
                 match opened(&self.path) {
                     Ok(other) => file = BufWriter::new(other),
                     Err(error) => tracing::error!("{}: the old file stays: {error}", self.path.display()),
                 }
             }
-            let mut written = file.write_all(line.as_bytes());
-            while let Ok(line) = self.come.recv_timeout(GATHER) {
-                written = written.and_then(|()| file.write_all(line.as_bytes()));
-            }
-            if let Err(error) = written.and_then(|()| file.flush()) {
-                tracing::error!("{}: {error}", self.path.display());
-            }
-            let lost = self.lost.swap(0, Ordering::Relaxed);
+            let lost = self.state.lost.swap(0, Ordering::Relaxed);
             if lost > 0 {
                 tracing::warn!(lost, "{}: lines were left out, the disk is too slow", self.path.display());
             }
         }
+    }
+
+    /// `None`: all is written, and nothing more comes.
+    fn next(&self) -> Option<Line> {
+        match self.come.try_recv() {
+            Ok(line) => Some(line),
+            Err(_) if self.state.over.load(Ordering::Acquire) => None,
+            Err(_) => self.come.recv().ok(),
+        }
+    }
+
+    /// Writes it and what comes in the time.
+    fn gather(&self, file: &mut impl Write, line: Line) -> io::Result<()> {
+        let until = Instant::now() + GATHER;
+        let mut line = line;
+        while let Some(text) = line {
+            file.write_all(text.as_bytes())?;
+            line = self.come.recv_timeout(until.saturating_duration_since(Instant::now())).ok().flatten();
+        }
+        file.flush()
     }
 }

@@ -43,7 +43,7 @@ fn write(
         }
     }
     for web in webs {
-        writeln!(f, "\n{}\n    {}", web.url(), web.who())?;
+        writeln!(f, "\n{}\n    {}", web.url(), web.who)?;
     }
     writeln!(f, "\nready")
 }

@@ -12,6 +12,7 @@ mod access;
 mod banner;
 mod console;
 mod export;
+mod figures;
 mod kinds;
 mod listen;
 mod space;
@@ -119,14 +120,14 @@ impl Served {
             Self::One(Export::Space(_)) => unreachable!("it has been read"),
             Self::Space(space, remote) => {
                 let (mux, live) = space.open(env, serving, remote, core.clone(), seats).await?;
-                return Ok(Opened { server: Arc::new(mux.clone()), mux: Some(mux), _live: Some(live) });
+                return Ok(Opened { server: Arc::new(mux.clone()), mux: Some(mux), live: Some(live) });
             }
         };
         let mux = match serving.serves_browsers() {
             true => Some(web::mux(env, server.clone(), &Core::default()).await?),
             false => None,
         };
-        Ok(Opened { server, mux, _live: None })
+        Ok(Opened { server, mux, live: None })
     }
 }
 
@@ -134,7 +135,7 @@ impl Served {
 struct Opened {
     server: Arc<dyn FileServer>,
     mux: Option<Mux>,
-    _live: Option<Live>,
+    live: Option<Live>,
 }
 
 impl fmt::Display for Served {
@@ -169,7 +170,10 @@ async fn serve(
     let access = serving.access_log.as_deref().map(Access::open).transpose()?;
     let webs = match &opened.mux {
         Some(mux) if serving.serves_browsers() => {
-            web::open(env, mux, serving, &pushed, access.as_ref().map(Access::log)).await?
+            let (live, log) = (opened.live.as_ref(), access.as_ref().map(Access::log));
+            let figures = figures::of(core.clone());
+            let shown = web::Shown { mux, live, serving, pushed: &pushed, log, figures };
+            web::open(env, &shown).await?
         }
         _ => Vec::new(),
     };
@@ -235,6 +239,7 @@ async fn serve(
         Either::Left((Some(()), _)) => tracing::info!("all clients have their answers"),
         _ => tracing::warn!(clients = core.connected(), "ending with answers owed"),
     }
+    access.into_iter().for_each(Access::end);
     Ok(())
 }
 

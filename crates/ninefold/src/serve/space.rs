@@ -104,11 +104,7 @@ impl Space {
                     _ => {}
                 }
             }
-            Statement::Listen { addr, insecure } if Web::is_one(addr) => {
-                let mut web: Web = addr.parse()?;
-                web.insecure |= *insecure;
-                self.webs.push(web);
-            }
+            Statement::Web { listener } => self.webs.push(listener.parse()?),
             Statement::Listen { addr, insecure } => {
                 let addr = addr.parse().map_err(|error: nine_net::DialError| error.to_string())?;
                 self.listen.push(Listen { insecure: *insecure, ..Listen::at(addr) });
@@ -199,7 +195,7 @@ impl Space {
         let live = Live::new(mux.clone(), Owner { name: name.into(), uid: Some(uid) }, servers, clients);
         self.mount_files(&live, MAIN, env).await?;
         for line in &self.lines {
-            if let Statement::Listen { .. } | Statement::NoMux = line.statement {
+            if let Statement::Listen { .. } | Statement::Web { .. } | Statement::NoMux = line.statement {
                 continue;
             }
             let is_new = !live.has(&line.space);
@@ -246,7 +242,7 @@ impl fmt::Display for Space {
             }
             if !matches!(
                 line.statement,
-                Statement::Listen { .. } | Statement::NoMux | Statement::Space { .. }
+                Statement::Listen { .. } | Statement::Web { .. } | Statement::NoMux | Statement::Space { .. }
             ) {
                 write!(f, "\n    {}", hidden(line))?;
             }

@@ -8,15 +8,16 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nine_gate::http::{Log, Options, Schedule, Server};
-use nine_io::client::{self, Client};
+use nine_gate::http::{Figures, Holder, Log, Options, Schedule, Server, Trees};
+use nine_io::client::{self, Client, File};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
-use nine_mux::{As, Flags, Local, MAIN, Mux, Owner};
+use nine_mux::{As, Flags, Live, Local, MAIN, Mux, Owner};
 use nine_net::{Env, Peer, Proof, Pushed, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::Ram;
@@ -27,15 +28,19 @@ use super::token;
 use crate::config::{Serving, by_string};
 use crate::fail;
 
+/// The name space of the server's own, and the user it is for.
+const OWN: &str = "#http";
 /// Requests that wait for calls and for what clients say.
 const WAITING: usize = 64 << 10;
+/// Bytes that these may need.
+const BUDGET: usize = 1 << 30;
 /// The loopback port of a server that is told nothing.
 const PORT: u16 = 8080;
 /// How old a request may become before others, unless told otherwise.
 const AGE: Duration = Duration::from_secs(5);
 
-/// An address where HTTP is spoken, as a person gives it: `http!HOST!PORT [-srpt [SECONDS]] [-host NAME]`, and
-/// `https!...` the same over TLS.
+/// An address where HTTP is spoken, as a person gives it: `http!HOST!PORT`, then `-insecure`, `-srpt [SECONDS]`,
+/// `-host NAME`; and `https!...` the same over TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Web {
@@ -65,14 +70,14 @@ impl Default for Web {
 }
 
 impl Web {
-    /// Whether a word is such an address.
-    pub fn is_one(word: &str) -> bool {
-        ["http!", "https!", "http://", "https://"].iter().any(|begin| word.starts_with(begin))
-    }
-
     fn is_local(&self) -> bool {
         let ip = self.host.parse::<IpAddr>().map(|ip| ip.to_canonical());
         self.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+    }
+
+    /// Nobody is to come in without a proof; `insecure`: the program is told that all may.
+    fn is_closed(&self, insecure: bool) -> bool {
+        !self.is_local() && !self.insecure && !insecure
     }
 
     /// `http://localhost:8080/`, where it listens at this port.
@@ -90,7 +95,8 @@ impl FromStr for Web {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Web, String> {
-        const FORM: &str = "write http!HOST!PORT, and perhaps -srpt SECONDS or -host NAME after it";
+        const FORM: &str =
+            "write http!HOST!PORT, and perhaps -insecure, -srpt SECONDS or -host NAME after it";
         let mut words = text.split_whitespace().peekable();
         let addr = words.next().ok_or(FORM)?;
         let tls = addr.starts_with("https");
@@ -150,6 +156,8 @@ by_string! {
 pub struct Open {
     pub server: Server,
     web: Web,
+    /// Who comes in.
+    pub who: &'static str,
 }
 
 impl Open {
@@ -157,15 +165,6 @@ impl Open {
     pub fn url(&self) -> String {
         let port = self.server.local().rsplit_once('!').map_or("", |(_, port)| port);
         self.web.url(port)
-    }
-
-    /// Who comes in.
-    pub fn who(&self) -> &'static str {
-        if self.web.is_local() {
-            "browsers of this machine read"
-        } else {
-            "whoever reaches this address reads"
-        }
     }
 }
 
@@ -183,19 +182,24 @@ fn root(core: &Core) -> nine_mux::Server {
     Local::scratch("the root", Arc::new(Ram::new(1 << 20)), core.clone())
 }
 
-/// Announces all of these addresses, or none. Without any, the one that nobody has asked for, if it is free.
-pub async fn open(
-    env: rt::Real,
-    mux: &Mux,
-    serving: &Serving,
-    pushed: &Pushed,
-    log: Option<Log>,
-) -> Result<Vec<Open>> {
-    if !serving.http.is_empty() {
-        return announce(env, mux, &serving.http, pushed, serving, log).await;
+/// What browsers are to see, and how.
+pub struct Shown<'s> {
+    pub mux: &'s Mux,
+    /// It is a name space, which has files that are not for browsers.
+    pub live: Option<&'s Live>,
+    pub serving: &'s Serving,
+    pub pushed: &'s Pushed,
+    pub log: Option<Log>,
+    pub figures: Figures,
+}
+
+/// Announces all addresses that are asked for, or none; without any, the one that nobody has asked for, if that can be.
+pub async fn open(env: rt::Real, shown: &Shown<'_>) -> Result<Vec<Open>> {
+    if !shown.serving.http.is_empty() {
+        return announce(env, shown, &shown.serving.http).await;
     }
     let web = Web::default();
-    match announce(env, mux, std::slice::from_ref(&web), pushed, serving, log).await {
+    match announce(env, shown, std::slice::from_ref(&web)).await {
         Err(error) => {
             fail::note(format_args!("{web}: {error:#}; browsers are not served"));
             Ok(Vec::new())
@@ -204,14 +208,8 @@ pub async fn open(
     }
 }
 
-async fn announce(
-    env: rt::Real,
-    mux: &Mux,
-    webs: &[Web],
-    pushed: &Pushed,
-    serving: &Serving,
-    log: Option<Log>,
-) -> Result<Vec<Open>> {
+async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<Open>> {
+    let Shown { mux, live, serving, pushed, log, figures } = shown;
     if let Some(web) = webs.iter().find(|web| web.tls)
         && pushed.modules.open("tls").is_err()
     {
@@ -219,13 +217,16 @@ async fn announce(
     }
     let insecure = serving.insecure.unwrap_or(false);
     for web in webs.iter().filter(|web| !web.is_local()) {
-        if !web.insecure && !insecure {
-            bail!(
-                "{web}: whoever reaches this address could read everything. Listen on the loopback, or say that you \
-                 mean it: '{web} -insecure'"
-            );
+        match web.is_closed(insecure) {
+            false => {
+                tracing::warn!(addr = %web, "INSECURE: whoever reaches this address can read everything")
+            }
+            true if web.tls && serving.client_ca.is_some() => {}
+            true => bail!(
+                "{web}: whoever reaches this address could read everything. Listen on the loopback, ask for \
+                 certificates (https! with --client-ca), or say that you mean it: '{web} -insecure'"
+            ),
         }
-        tracing::warn!(addr = %web, "INSECURE: whoever reaches this address can read everything");
     }
     let core = Core::default();
     let lines: Vec<String> = webs.iter().map(|web| format!("allow announce tcp!*!{}", web.port)).collect();
@@ -238,40 +239,87 @@ async fn announce(
     env.spawn(Box::pin(driver));
     let mut net = Local::told("net", Arc::new(net.told_by(nine_mux::told)), core.clone());
     net.options.dialects = vec![Dialect::U];
-    (net.options.calls, net.options.budget) = (WAITING, WAITING << 16);
+    (net.options.calls, net.options.budget) = (WAITING, BUDGET);
     let token = token::fresh(&env);
-    // Nobody else can choose a name space whose name nobody else knows.
-    let name = format!("#http-{token}");
-    let own = mux.space(&name, Owner::default());
-    own.for_users(&[&name]);
+    let own = mux.space(OWN, Owner::default());
+    own.for_users(&[OWN]);
+    own.for_owner();
     own.mount(net, "", &As::Client, "/net", Flags::REPLACE).await?;
 
     let gate = Gate { anonymous: Anonymous::ReadOnly, token: Some(token.clone()), read_only: false };
-    let service = Service { own: true, ..Service::new(Arc::new(mux.clone()), gate, core) };
-    let peer = || Peer { addr: "http".into(), proof: Proof::None };
-    let (near, far) = nine_net::pipe(peer(), peer());
-    env.spawn(Box::pin(service.connect(Box::new(far))));
-    let options = client::Options { calls: WAITING, budget: WAITING << 16, ..client::Options::default() };
-    let (client, driver) = Client::connect(near, options).await?;
-    env.spawn(Box::pin(async { drop(driver.await) }));
-    let own = client.attach(&name, NOUID, &format!("token:{token}")).await?;
+    let service = Service { own: true, ..Service::new(Arc::new(Mux::clone(mux)), gate, core.clone()) };
+    let peer = Peer { addr: "http".into(), proof: Proof::None };
+    let options = client::Options { calls: WAITING, budget: BUDGET, ..client::Options::default() };
+    let client = Client::within(&env, &service, peer, options).await?;
+    let own = client.attach(OWN, NOUID, &format!("token:{token}")).await?;
     let net = client::Net::new(own.walk("net").await?);
+    let files = match live {
+        Some(live) => {
+            live.mount_files(OWN, env.wall()).await?;
+            Some(Arc::new(own.walk("mux").await?))
+        }
+        None => None,
+    };
     let mut open = Vec::new();
     for web in webs {
-        // Whoever comes this way is nobody in particular.
-        let root = client.attach("none", NOUID, "").await?;
-        let mut options = Options { connections: clients, log: log.clone(), ..Options::default() };
+        // Who proves nothing is nobody in particular.
+        let proves = web.tls && serving.client_ca.is_some();
+        let root = match proves && web.is_closed(insecure) {
+            true => None,
+            false => Some(client.attach("none", NOUID, "").await?),
+        };
+        let (log, figures) = (log.clone(), Some(figures.clone()));
+        let mut options = Options { connections: clients, log, figures, ..Options::default() };
         if let Some(age) = web.shortest {
             options.schedule = Schedule::Shortest { age };
         }
+        match live {
+            // It says where upstreams are, which is for this machine.
+            Some(_) if !web.is_local() => options.hidden.push("mux".into()),
+            Some(_) => options.mux = files.clone(),
+            // One server alone has nothing but what it serves.
+            None => options.hidden.clear(),
+        }
         options.push = web.tls.then(|| "tls".into());
+        if proves {
+            let gate = Gate { anonymous: Anonymous::Refused, token: None, read_only: true };
+            let service =
+                Service { own: true, ..Service::new(Arc::new(Mux::clone(mux)), gate, core.clone()) };
+            options.trees = Some(Arc::new(Proven { env, service }));
+        }
         options.hosts = (web.is_local() || !web.names.is_empty()).then(|| web.names.clone());
         let at = format!("tcp!{}!{}", web.host, web.port);
         let server = Server::open(&net, &at, root, options, env.clock()).await;
         let server = server.with_context(|| web.to_string())?;
-        open.push(Open { server, web: web.clone() });
+        let who = match (web.is_local(), web.is_closed(insecure), proves) {
+            (true, _, false) => "browsers of this machine read",
+            (true, _, true) => {
+                "browsers of this machine read; with a client certificate, what its holder may see"
+            }
+            (_, true, _) => "client certificates are asked for, and open; nobody else reads",
+            (_, false, _) => "whoever reaches this address reads",
+        };
+        open.push(Open { server, web: web.clone(), who });
     }
     Ok(open)
+}
+
+/// What those see who have shown a certificate: what they would see by 9P. Each has a connection of his own.
+struct Proven {
+    env: rt::Real,
+    service: Service,
+}
+
+impl Trees for Proven {
+    fn root(&self, holder: Holder) -> Pin<Box<dyn Future<Output = client::Result<File>>>> {
+        let (env, service) = (self.env, self.service.clone());
+        let proof = Proof::Certificate { name: holder.name, fingerprint: holder.fingerprint };
+        Box::pin(async move {
+            let peer = Peer { addr: "http".into(), proof };
+            let client = Client::within(&env, &service, peer, client::Options::default()).await?;
+            client.attach("", NOUID, "").await
+        })
+    }
 }
 
 #[cfg(test)]
