@@ -3,14 +3,14 @@
 //! Always holds: a length that was announced is what is sent, or the connection is cut; a connection without a request
 //! owns no buffer; who is slower than his time goes.
 
-use std::fmt::Write as _;
+mod send;
+
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::client::{Error, File, Incoming};
 use nine_proto::{Errno, GetMask};
@@ -19,33 +19,18 @@ use super::Site;
 use super::answer::{self, After};
 use super::body::{self, Passing};
 use super::count;
-use super::files::{Entry, Files, Found};
+use super::files::{Files, Found};
 use super::head::{self, Body, Head, Method, Parsed};
 use super::list::{self, Item};
 use super::log;
 use super::order::Card;
 use super::path;
-use super::range::Wanted;
-use super::since::{Conditions, Verdict, is_same};
-use super::squeeze::{Coding, Squeeze};
 use super::status::Status;
 
 /// Bytes of one read of a connection.
 const READ: u32 = 16 << 10;
-/// Bytes of a file that are read and sent at once, before others have their turn.
-const CHUNK: u64 = 256 << 10;
-/// The same of a file that says no length: it may wait for ever, and what it is asked for is room that others want.
-const UNKNOWN: u64 = 16 << 10;
 /// Answers to requests that came together are gathered up to so many bytes.
 const GATHER: usize = 64 << 10;
-/// Bytes of a file that is answered at once, head and all, from the second request of a second on.
-const WHOLE: u64 = 16 << 10;
-/// Text shorter than this is not worth compressing.
-const SQUEEZED: u64 = 256;
-/// Answers that are compressed at once: each needs memory of its own. The others are sent as they are.
-const SQUEEZING: usize = 256;
-/// Bytes that are compressed before others have their turn.
-const PRESSED: u64 = 32 << 10;
 
 /// Why a conversation is over.
 #[derive(Debug)]
@@ -87,13 +72,6 @@ pub(super) struct Conn {
     status: u16,
     /// Bytes that have been sent.
     sent: u64,
-}
-
-/// Of an answer, a part.
-enum Piece {
-    Text(Bytes),
-    /// First byte, bytes.
-    File(u64, u64),
 }
 
 /// Takes a call and serves it.
@@ -382,7 +360,7 @@ impl Conn {
                 &[vary],
             );
         } else {
-            let nonce = site.border();
+            let nonce = site.word();
             let page = list::html(names, &items, complete, &nonce);
             let safe = format!(
                 "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; \
@@ -390,292 +368,6 @@ impl Conn {
             );
             self.page(head.is_whole(), Status::OK, HTML, page, &[vary, (SAFE.0, safe.as_bytes())]);
         }
-        Ok(())
-    }
-
-    async fn file(&mut self, head: &Head, input: &[u8], entry: Rc<Entry>) -> Result<(), End> {
-        let sent = self.send_file(head, input, &entry).await;
-        if sent.is_err() {
-            // Perhaps it is not what it was.
-            entry.doubt();
-        }
-        sent
-    }
-
-    async fn send_file(&mut self, head: &Head, input: &[u8], entry: &Entry) -> Result<(), End> {
-        let is_get = head.method == Method::Get;
-        let conditions = Conditions {
-            matches: &input[head.if_match.clone()],
-            unmodified: &input[head.if_unmodified_since.clone()],
-            none_match: &input[head.if_none_match.clone()],
-            modified: &input[head.if_modified_since.clone()],
-        };
-        let coding = Coding::of(head.codings).filter(|_| {
-            let room = self.site.squeezing.get() < SQUEEZING;
-            entry.is_text && entry.size >= SQUEEZED && head.chunks && head.ranges.is_empty() && room
-        });
-        let plain = is_get && head.ranges.is_empty() && conditions.is_empty() && coding.is_none();
-        let is_small = plain && entry.size <= WHOLE && self.after == After::Stays;
-        let second = self.site.clock.wall().as_secs();
-        if is_small && let Some(answer) = entry.answer(second) {
-            self.says(Status::OK);
-            self.out.push(Payload::Bytes(answer));
-            return Ok(());
-        }
-        // What a program makes has no length before it is read, and a file may have become shorter.
-        let (mut first, size) = (Payload::EMPTY, entry.size);
-        if is_get && head.ranges.is_empty() || size == 0 {
-            let most = if size == 0 { UNKNOWN } else { size.min(CHUNK) };
-            first = self.read_file(entry, 0, most).await?;
-            let came = first.len() as u64;
-            if size == 0 && came > 0 {
-                return self.endless(head, entry, first).await;
-            }
-            if came < size.min(CHUNK) && self.read_file(entry, came, 1).await?.is_empty() {
-                // It is none of those that the client may know.
-                entry.doubt();
-                let mut text = self.begin(Status::OK);
-                answer::line(&mut text, "Content-Type", entry.kind().as_bytes());
-                answer::length(&mut text, came);
-                answer::end(&mut text);
-                self.out.extend([Payload::from(text), first]);
-                return Ok(());
-            }
-        }
-        let (lines, tag) = (entry.lines(coding), entry.tag(coding));
-        match conditions.judge(&tag, entry.changed) {
-            Verdict::Go => {}
-            Verdict::Known => {
-                let mut text = self.begin(Status::NOT_MODIFIED);
-                text.extend_from_slice(&lines);
-                return self.send_head(text);
-            }
-            Verdict::Failed => {
-                self.say(head, Status::PRECONDITION, "the file is another one by now", &[]);
-                return Ok(());
-            }
-        }
-        let if_range = &input[head.if_range.clone()];
-        let wanted = match is_get && !head.ranges.is_empty() && is_same(if_range, &tag, entry.changed) {
-            true => head.ranges.of(size),
-            false => Wanted::All,
-        };
-        match wanted {
-            Wanted::All => {
-                let mut text = self.begin(Status::OK);
-                text.extend_from_slice(&lines);
-                match coding {
-                    Some(coding) => {
-                        answer::line(&mut text, "Content-Encoding", coding.name().as_bytes());
-                        answer::line(&mut text, "Transfer-Encoding", b"chunked");
-                    }
-                    None => answer::length(&mut text, size),
-                }
-                answer::end(&mut text);
-                if is_small
-                    && let Payload::Bytes(content) = &first
-                    && entry.again(second)
-                {
-                    text.extend_from_slice(content);
-                    let answer = Bytes::from(text);
-                    entry.keep(answer.clone());
-                    self.out.push(Payload::Bytes(answer));
-                    return Ok(());
-                }
-                self.out.push(Payload::from(text));
-                match coding {
-                    _ if !is_get => Ok(()),
-                    Some(coding) => self.squeezed(entry, first, coding).await,
-                    None => {
-                        let from = first.len() as u64;
-                        self.out.push(first);
-                        self.pieces(entry, &[Piece::File(from, size - from)]).await
-                    }
-                }
-            }
-            Wanted::Nothing => {
-                let range = format!("bytes */{size}");
-                self.say(head, Status::RANGE, "the file is shorter", &[("Content-Range", range.as_bytes())]);
-                Ok(())
-            }
-            Wanted::Parts(parts) => self.parts(entry, &parts).await,
-        }
-    }
-
-    /// A file that says no length and has content, as those of programs have: as much as there is.
-    async fn endless(&mut self, head: &Head, entry: &Entry, first: Payload) -> Result<(), End> {
-        if !head.chunks {
-            // Its end is that of the connection.
-            self.after = After::Closed;
-        }
-        let mut text = self.begin(Status::OK);
-        answer::line(&mut text, "Content-Type", entry.kind().as_bytes());
-        answer::line(&mut text, "Cache-Control", b"no-store");
-        if head.chunks {
-            answer::line(&mut text, "Transfer-Encoding", b"chunked");
-        }
-        answer::end(&mut text);
-        self.out.push(Payload::from(text));
-        if head.method != Method::Get {
-            return Ok(());
-        }
-        let (mut at, mut part) = (0, first);
-        while !part.is_empty() {
-            at += part.len() as u64;
-            if head.chunks {
-                let size = format!("{:x}\r\n", part.len()).into_bytes();
-                self.out.extend([Payload::from(size), part, Payload::from(b"\r\n".to_vec())]);
-            } else {
-                self.out.push(part);
-            }
-            self.flush().await?;
-            self.site.threads.pass(self.number).await;
-            part = self.read_file(entry, at, UNKNOWN).await?;
-        }
-        if head.chunks {
-            self.out.push(Payload::from(b"0\r\n\r\n".to_vec()));
-        }
-        Ok(())
-    }
-
-    async fn parts(&mut self, entry: &Entry, parts: &[(u64, u64)]) -> Result<(), End> {
-        let size = entry.size;
-        let range = |(from, len): (u64, u64)| format!("bytes {from}-{}/{size}", from + len - 1);
-        let mut text = self.begin(Status::PARTIAL);
-        let lines = entry.lines(None);
-        if let [part] = *parts {
-            text.extend_from_slice(&lines);
-            answer::line(&mut text, "Content-Range", range(part).as_bytes());
-            answer::length(&mut text, part.1);
-            answer::end(&mut text);
-            self.out.push(Payload::Bytes(text.into()));
-            return self.pieces(entry, &[Piece::File(part.0, part.1)]).await;
-        }
-        // Nothing in the file can be known to be none of these; a client does not search, it counts.
-        let border = self.site.border();
-        let (mut pieces, mut length) = (Vec::new(), 0);
-        let mut put = |pieces: &mut Vec<Piece>, text: String| {
-            length += text.len() as u64;
-            pieces.push(Piece::Text(text.into()));
-        };
-        let (lines, kind) = (String::from_utf8_lossy(&lines), entry.kind());
-        for (at, &part) in parts.iter().enumerate() {
-            let begin = if at == 0 { "" } else { "\r\n" };
-            put(
-                &mut pieces,
-                format!(
-                    "{begin}--{border}\r\nContent-Type: {kind}\r\nContent-Range: {}\r\n\r\n",
-                    range(part)
-                ),
-            );
-            pieces.push(Piece::File(part.0, part.1));
-        }
-        put(&mut pieces, format!("\r\n--{border}--\r\n"));
-        length += parts.iter().map(|(_, len)| len).sum::<u64>();
-        for line in lines.lines().skip(1) {
-            text.extend_from_slice(line.as_bytes());
-            text.extend_from_slice(b"\r\n");
-        }
-        let kind = format!("multipart/byteranges; boundary={border}");
-        answer::line(&mut text, "Content-Type", kind.as_bytes());
-        answer::length(&mut text, length);
-        answer::end(&mut text);
-        self.out.push(Payload::Bytes(text.into()));
-        self.pieces(entry, &pieces).await
-    }
-
-    /// Sends what an announced length consists of.
-    async fn pieces(&mut self, entry: &Entry, pieces: &[Piece]) -> Result<(), End> {
-        let mut left: u64 = pieces
-            .iter()
-            .map(|piece| match piece {
-                Piece::Text(text) => text.len() as u64,
-                Piece::File(_, len) => *len,
-            })
-            .sum();
-        // Since others had their turn.
-        let mut begun = self.sent;
-        for piece in pieces {
-            match piece {
-                Piece::Text(text) => {
-                    left -= text.len() as u64;
-                    self.out.push(Payload::Bytes(text.clone()));
-                }
-                &Piece::File(from, len) => {
-                    let (mut at, end) = (from, from + len);
-                    while at < end {
-                        self.card.left.set(left);
-                        // What is ready goes.
-                        if self.waits() >= GATHER {
-                            self.flush().await?;
-                        }
-                        if self.sent - begun >= self.site.options.schedule.turn() {
-                            begun = self.sent;
-                            self.site.threads.pass(self.number).await;
-                        }
-                        let read = self.read_file(entry, at, (end - at).min(CHUNK)).await?;
-                        if read.is_empty() {
-                            entry.doubt();
-                            return Err(End::Cut("a file has become shorter while it was sent".into()));
-                        }
-                        at += read.len() as u64;
-                        left -= read.len() as u64;
-                        self.out.push(read);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What can be read now, or comes from a disk, in turn, or from an upstream.
-    async fn read_file(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Payload, End> {
-        let most = most as u32;
-        let cut = |error: Error| End::Cut(error.to_string());
-        if let Some(read) = entry.file.read_now(at, most) {
-            return read.map_err(cut);
-        }
-        if self.has_file() {
-            self.flush().await?;
-        }
-        let (site, card) = (self.site.clone(), self.card.clone());
-        self.due(site.options.stall);
-        let mut reading = pin!(async {
-            // The disks of this machine are what is scarce: who waits for an upstream is in nobody's way.
-            let _slot = match entry.file.is_called() {
-                true => Some(site.threads.slot(self.number).await),
-                false => None,
-            };
-            card.due(site.now() + site.options.stall);
-            entry.file.read(at, most).await
-        });
-        match timely(&self.card, reading.as_mut()).await {
-            Ok(read) => read.map(Payload::Bytes).map_err(cut),
-            Err(_) => Err(End::Cut("an upstream does not answer".into())),
-        }
-    }
-
-    async fn squeezed(&mut self, entry: &Entry, first: Payload, coding: Coding) -> Result<(), End> {
-        let cut = |error: std::io::Error| End::Cut(error.to_string());
-        let _one = One::more(&self.site);
-        let mut squeeze = Squeeze::new(coding, entry.size).map_err(cut)?;
-        let (mut at, mut part) = (0, first);
-        while at < entry.size {
-            self.card.left.set(entry.size - at);
-            if part.is_empty() {
-                part = self.read_file(entry, at, PRESSED.min(entry.size - at)).await?;
-            }
-            if part.is_empty() {
-                return Err(End::Cut("a file has become shorter while it was sent".into()));
-            }
-            let bytes = part.read(PRESSED as usize).map_err(cut)?;
-            part.advance(bytes.len());
-            at += bytes.len() as u64;
-            self.out.push(Payload::from(squeeze.put(&bytes).map_err(cut)?));
-            self.flush().await?;
-            self.site.threads.pass(self.number).await;
-        }
-        self.out.push(Payload::from(squeeze.end().map_err(cut)?));
         Ok(())
     }
 
@@ -809,22 +501,6 @@ impl Conn {
     }
 }
 
-/// One of the answers that are being compressed.
-struct One(Rc<Site>);
-
-impl One {
-    fn more(site: &Rc<Site>) -> Self {
-        site.squeezing.set(site.squeezing.get() + 1);
-        Self(site.clone())
-    }
-}
-
-impl Drop for One {
-    fn drop(&mut self) {
-        self.0.squeezing.set(self.0.squeezing.get() - 1);
-    }
-}
-
 /// What is in a directory and is shown; whether it is all.
 async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool), Error> {
     let dir = dir.open_here(nine_proto::OpenFlags::READ).await?;
@@ -852,15 +528,6 @@ async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool)
     }
     list::sort(&mut items);
     Ok((items, complete))
-}
-
-/// A number that nobody else has said.
-pub(super) fn border(bytes: [u8; 16]) -> String {
-    let mut text = String::with_capacity(32);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 const LATE: &str = "the request did not come in time";

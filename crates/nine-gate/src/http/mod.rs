@@ -306,9 +306,10 @@ impl Site {
         self.counts.text(self.threads.live(), files) + &figures
     }
 
-    fn border(&self) -> String {
+    /// A word that nobody else has said.
+    fn word(&self) -> String {
         let mut bytes = [0; 16];
         self.clock.entropy(&mut bytes);
-        conn::border(bytes)
+        format!("{:032x}", u128::from_ne_bytes(bytes))
     }
 }
