@@ -182,6 +182,9 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         "OPTIONS" => Method::Options,
         _ => Method::Other,
     };
+    if target == "*" && method != Method::Options {
+        return Err(bad("the target of a request is a path"));
+    }
     let mut head = Head {
         len,
         method,
@@ -203,7 +206,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         referer: 0..0,
         agent: 0..0,
     };
-    let (mut hosts, mut lengths, mut coded) = (0, 0, false);
+    let (mut hosts, mut lengths, mut coded, mut lists) = (0, 0, false, [0; 2]);
     for header in request.headers.iter() {
         let value = header.value;
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
@@ -226,7 +229,10 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
             7 if is("referer") => head.referer = place(value),
             10 if is("user-agent") => head.agent = place(value),
             8 if is("if-range") => head.if_range = place(value),
-            8 if is("if-match") => head.if_match = place(value),
+            8 if is("if-match") => {
+                lists[0] += 1;
+                head.if_match = place(value);
+            }
             10 if is("connection") => {
                 for word in words(value) {
                     if word.eq_ignore_ascii_case(b"close") {
@@ -236,7 +242,10 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
                     }
                 }
             }
-            13 if is("if-none-match") => head.if_none_match = place(value),
+            13 if is("if-none-match") => {
+                lists[1] += 1;
+                head.if_none_match = place(value);
+            }
             14 if is("content-length") => {
                 let number = number(value).ok_or(bad("the content-length is no number"))?;
                 if lengths > 0 && head.body != Body::Bytes(number) {
@@ -247,7 +256,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
                     head.body = Body::Bytes(number);
                 }
             }
-            15 if is("accept-encoding") => head.codings = Codings::of(value),
+            15 if is("accept-encoding") => head.codings.read(value),
             17 if is("transfer-encoding") => {
                 if coded || !newer || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err((Status::NOT_IMPLEMENTED, "only chunked is known as a transfer-encoding"));
@@ -263,6 +272,14 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
     if coded && lengths > 0 {
         return Err(bad("a length and chunks"));
     }
+    // A list may come in pieces, which nobody does.
+    if lists[0] > 1 {
+        return Err(bad("one line says all tags"));
+    }
+    if lists[1] > 1 {
+        head.if_none_match = 0..0;
+        head.if_modified_since = 0..0;
+    }
     if hosts > 1 || (hosts == 0 && newer) {
         return Err(bad("a request has one host"));
     }
@@ -277,8 +294,8 @@ fn split_target(target: &str) -> Option<(&str, Option<&str>)> {
     let scheme = target.get(..7).filter(|s| s.eq_ignore_ascii_case("http://")).map(|_| 7);
     let scheme = scheme.or(target.get(..8).filter(|s| s.eq_ignore_ascii_case("https://")).map(|_| 8));
     let rest = &target[scheme?..];
-    let end = rest.find('/')?;
-    Some((&rest[end..], Some(&rest[..end])))
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    Some((&rest[end..], Some(&rest[..end]))).filter(|_| end > 0)
 }
 
 fn words(list: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -302,16 +319,14 @@ fn weighed(word: &[u8]) -> (&[u8], u32) {
 }
 
 impl Codings {
-    fn of(value: &[u8]) -> Self {
-        let mut all = Self::default();
+    fn read(&mut self, value: &[u8]) {
         for (name, q) in words(value).map(weighed) {
             if name.eq_ignore_ascii_case(b"gzip") {
-                all.gzip = q > 0;
+                self.gzip = q > 0;
             } else if name.eq_ignore_ascii_case(b"zstd") {
-                all.zstd = q > 0;
+                self.zstd = q > 0;
             }
         }
-        all
     }
 }
 
@@ -368,8 +383,22 @@ mod tests {
         let text = "GET HTTP://other/x HTTP/1.1\r\nHost: x\r\n\r\n";
         let head = whole(text);
         assert_eq!((&text[head.path], &text[head.host]), ("/x", "other"));
-        assert_eq!(wrong("GET x HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
-        assert_eq!(wrong("GET http://x HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+        let text = "GET http://other?y HTTP/1.1\r\nHost: x\r\n\r\n";
+        let head = whole(text);
+        assert_eq!((&text[head.path], &text[head.query], &text[head.host]), ("", "y", "other"));
+        for target in ["x", "http:///x", "http://", "*", "x:80"] {
+            assert_eq!(wrong(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n")), 400, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_list_in_pieces_is_never_half_of_it() {
+        let twice =
+            |name: &str| format!("GET / HTTP/1.1\r\nHost: x\r\n{name}: \"a\"\r\n{name}: \"b\"\r\n\r\n");
+        assert_eq!(wrong(&twice("If-Match")), 400);
+        assert!(whole(&twice("If-None-Match")).if_none_match.is_empty());
+        let text = "GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nAccept-Encoding: zstd\r\n\r\n";
+        assert_eq!(whole(text).codings, Codings { gzip: true, zstd: true });
     }
 
     #[test]

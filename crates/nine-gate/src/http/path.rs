@@ -24,7 +24,7 @@ pub enum Wrong {
 /// Decodes a path (RFC 3986, 2.1): once, and each name by itself.
 pub fn decode(path: &[u8]) -> Result<Path, Wrong> {
     let mut names: Vec<u8> = Vec::with_capacity(path.len());
-    let mut is_dir = false;
+    let mut is_dir = true;
     for name in path.split(|byte| *byte == b'/').skip(1) {
         let begin = names.len();
         if begin > 0 {
@@ -101,6 +101,7 @@ mod tests {
     fn names_are_decoded_once() {
         for (path, expected, is_dir) in [
             ("/", "", true),
+            ("", "", true),
             ("/a/b", "a/b", false),
             ("/a/b/", "a/b", true),
             ("//a///b", "a/b", false),
