@@ -1,0 +1,78 @@
+//! Operations as futures.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::device::{Device, Done, Io, Op};
+use crate::error::Result;
+use crate::sync::{Mutex, lock};
+
+/// What an operation comes to. Dropped, the operation goes on, and nobody is told.
+pub struct Call(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    result: Option<Result<Bytes>>,
+    waker: Option<Waker>,
+}
+
+impl Call {
+    fn begin(device: &dyn Device, io: impl FnOnce(Done) -> Io) -> Self {
+        let state = Arc::<Mutex<State>>::default();
+        let told = state.clone();
+        device.submit(io(Box::new(move |result| {
+            let mut state = lock(&told);
+            state.result = Some(result);
+            let waker = state.waker.take();
+            drop(state);
+            waker.into_iter().for_each(Waker::wake);
+        })));
+        Self(state)
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Bytes>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Bytes>> {
+        let mut state = lock(&self.0);
+        match state.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl dyn Device {
+    /// Reads `count` sectors.
+    pub fn read(&self, at: u64, count: u64) -> Call {
+        Call::begin(self, |done| Io::read(at, count, done))
+    }
+
+    /// Writes whole sectors.
+    pub fn write(&self, at: u64, data: Bytes) -> Call {
+        Call::begin(self, |done| Io::write(at, data, done))
+    }
+
+    /// Makes what is written durable.
+    pub fn flush(&self) -> Call {
+        Call::begin(self, |done| Io::other(Op::Flush, 0, 0, done))
+    }
+
+    /// Says that these sectors are not wanted.
+    pub fn discard(&self, at: u64, count: u64) -> Call {
+        Call::begin(self, |done| Io::other(Op::Discard, at, count, done))
+    }
+
+    /// Looks how large it is by now.
+    pub fn look(&self) -> Call {
+        Call::begin(self, |done| Io::other(Op::Look, 0, 0, done))
+    }
+}

@@ -1,0 +1,190 @@
+//! A disk, and what is asked of it.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::error::{Error, Kind, Result};
+
+/// Bytes of a sector: the unit of all addresses and counts.
+pub const SECTOR: u64 = 512;
+
+/// Numbered sectors that are read and written.
+///
+/// Concurrency: from any thread, many operations at once, in no order: two that overlap and are under way at the same
+/// time may happen in either order, and only [`Op::Flush`] covers what was *complete* when it was submitted.
+pub trait Device: Send + Sync + 'static {
+    /// What it is like, as far as is known now.
+    fn shape(&self) -> Shape;
+
+    /// Begins an operation. It ends by [`Io::end`], on any thread, perhaps before this returns.
+    fn submit(&self, io: Io);
+
+    /// As it is in an expression, for messages.
+    fn name(&self) -> String;
+
+    /// For people: a line for itself, and lines for what it is made of, each two blanks further in.
+    fn status(&self) -> String {
+        let Shape { sectors, read_only, .. } = self.shape();
+        format!("{} {sectors} sectors{}\n", self.name(), if read_only { ", read only" } else { "" })
+    }
+
+    /// Does what these words say (`resync`, `scrub`, what the device knows); an unknown word is an error that names
+    /// those that are known.
+    fn control(&self, words: &[&str]) -> Result<()> {
+        let word = words.first().copied().unwrap_or_default();
+        Err(Error::new(Kind::Unsupported, format!("{}: knows no `{word}`, nor other words", self.name())))
+    }
+}
+
+/// What a device is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How many there are.
+    pub sectors: u64,
+    /// Sectors, aligned, that are written whole or not at all, also when the power goes.
+    pub atom: u32,
+    /// The most sectors of one operation that are worth asking for at once; more are cut by the device itself.
+    pub most: u32,
+    /// It is not written.
+    pub read_only: bool,
+    /// [`Op::Flush`] makes writes durable. Where it does not, the device says so, and nothing more can be promised.
+    pub durable: bool,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Sectors are read.
+    Read,
+    /// Sectors are written.
+    Write,
+    /// What was written and complete before this was submitted is durable.
+    Flush,
+    /// What is in these sectors is not wanted any more; they may be read as anything until they are written.
+    Discard,
+    /// It is looked how large the device is by now: [`Device::shape`] knows afterwards.
+    Look,
+}
+
+/// Whoever is told how it ended: of a read, what was read.
+///
+/// It must not wait, and must not begin what ends by calling it again: a device may end at once, and so on without an
+/// end. Who goes on with more does so in a task of his own ([`Device`]'s calls, which are futures).
+pub type Done = Box<dyn FnOnce(Result<Bytes>) + Send>;
+
+/// An operation that is under way. It ends once: by [`Io::end`], or, if it is dropped, with an error that says so.
+pub struct Io {
+    /// What is done.
+    pub op: Op,
+    /// The first sector.
+    pub at: u64,
+    /// Sectors.
+    pub count: u64,
+    /// Of a write, what is written: `count` sectors.
+    pub data: Bytes,
+    done: Option<Done>,
+}
+
+impl Io {
+    /// A read of `count` sectors.
+    pub fn read(at: u64, count: u64, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
+        Self { op: Op::Read, at, count, data: Bytes::new(), done: Some(Box::new(done)) }
+    }
+
+    /// A write of whole sectors.
+    ///
+    /// # Panics
+    /// If `data` is no number of whole sectors: a mistake of ours.
+    pub fn write(at: u64, data: Bytes, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
+        let len = data.len() as u64;
+        assert!(len.is_multiple_of(SECTOR), "a write of {len} bytes, which are no sectors");
+        Self { op: Op::Write, at, count: len / SECTOR, data, done: Some(Box::new(done)) }
+    }
+
+    /// A flush, a look, a discard of `count` sectors.
+    pub fn other(op: Op, at: u64, count: u64, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
+        debug_assert!(!matches!(op, Op::Read | Op::Write));
+        Self { op, at, count, data: Bytes::new(), done: Some(Box::new(done)) }
+    }
+
+    /// The sector behind the last.
+    pub fn end_at(&self) -> u64 {
+        self.at.saturating_add(self.count)
+    }
+
+    /// Bytes of its sectors.
+    pub fn bytes(&self) -> usize {
+        (self.count * SECTOR) as usize
+    }
+
+    /// It is over. Of a read that went well: what was read, all of it.
+    pub fn end(mut self, result: Result<Bytes>) {
+        let result = match (self.op, result) {
+            // A device that answers something else than was asked is broken, and says so here and not to its users.
+            (Op::Read, Ok(data)) if data.len() as u64 != self.count * SECTOR => {
+                let text = format!("{} bytes were read, not {} sectors", data.len(), self.count);
+                Err(Error::new(Kind::Failed, text))
+            }
+            (_, result) => result,
+        };
+        if let Some(done) = self.done.take() {
+            done(result);
+        }
+    }
+
+    /// It failed.
+    pub fn fail(self, kind: Kind, text: impl fmt::Display) {
+        self.end(Err(Error::new(kind, text)));
+    }
+
+    /// Whether a device of this shape can do it; else why not.
+    pub fn judge(&self, shape: &Shape) -> Result<()> {
+        let in_range = self.at.checked_add(self.count).is_some_and(|end| end <= shape.sectors);
+        match self.op {
+            Op::Flush | Op::Look => Ok(()),
+            _ if !in_range => Err(Error::new(
+                Kind::Range,
+                format!("sectors {}+{} are not among its {}", self.at, self.count, shape.sectors),
+            )),
+            Op::Write | Op::Discard if shape.read_only => {
+                Err(Error::new(Kind::ReadOnly, "it is not written"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A part of the same operation: `count` sectors from the `skip`-th on, at `at`; who has the whole is told by
+    /// `done`.
+    ///
+    /// # Panics
+    /// If it is no part of it: a mistake of ours.
+    pub fn part(
+        &self,
+        skip: u64,
+        count: u64,
+        at: u64,
+        done: impl FnOnce(Result<Bytes>) + Send + 'static,
+    ) -> Self {
+        assert!(skip + count <= self.count, "no part of it");
+        let data = match self.op {
+            Op::Write => self.data.slice((skip * SECTOR) as usize..((skip + count) * SECTOR) as usize),
+            _ => Bytes::new(),
+        };
+        Self { op: self.op, at, count, data, done: Some(Box::new(done)) }
+    }
+}
+
+impl Drop for Io {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(Error::new(Kind::Failed, "nobody has done it")));
+        }
+    }
+}
+
+impl fmt::Debug for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}+{}", self.op, self.at, self.count)
+    }
+}
