@@ -98,7 +98,7 @@ impl Passing {
         }
         let line = std::mem::take(&mut self.line);
         // A bare LF is no end of line where chunks are: others take it for one, or not.
-        let line = line.strip_suffix(b"\r\n").ok_or(Bad::Chunks)?;
+        let line = line.strip_suffix(b"\r\n").filter(|line| !line.contains(&b'\r')).ok_or(Bad::Chunks)?;
         self.at = match self.at {
             At::Size => match size(line)? {
                 0 => At::Trailers(0),
@@ -115,8 +115,8 @@ impl Passing {
 
 /// `SIZE[;EXTENSIONS]`, in hex.
 fn size(line: &[u8]) -> Result<u64, Bad> {
-    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
-    let digits = digits.trim_ascii_end();
+    // Blanks stand before an extension and nowhere else (RFC 9112, 7.1.1).
+    let digits = line.iter().position(|byte| *byte == b';').map_or(line, |at| line[..at].trim_ascii_end());
     let is_hex = (1..=16).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
     let text = std::str::from_utf8(digits).ok().filter(|_| is_hex).ok_or(Bad::Chunks)?;
     u64::from_str_radix(text, 16).map_err(|_| Bad::Chunks)
@@ -157,7 +157,7 @@ mod tests {
         next(Body::Bytes(5), "helloGET");
         next(Body::Chunked, "0\r\n\r\nGET");
         next(Body::Chunked, "5\r\nhello\r\n00A;x=\"y\"\r\n0123456789\r\n0\r\n\r\nGET");
-        next(Body::Chunked, "1 \r\nx\r\n0\r\nA: b\r\nC: d\r\n\r\nGET");
+        next(Body::Chunked, "1 ;y\r\nx\r\n0\r\nA: b\r\nC: d\r\n\r\nGET");
         assert_eq!(left(Body::Bytes(5), "hell"), Ok(None));
         assert_eq!(left(Body::Chunked, "5\r\nhello\r\n0\r\n"), Ok(None));
     }
@@ -177,6 +177,8 @@ mod tests {
             ";\r\n",
             "1\rx\r\n",
             " 1\r\nx\r\n",
+            "1 \r\nx\r\n",
+            "1;a\rb\r\nx\r\n",
         ] {
             assert_eq!(left(Body::Chunked, bytes), Err(Bad::Chunks), "{bytes:?}");
         }

@@ -236,8 +236,12 @@ impl Conn {
                 answer::line(&mut text, "Allow", ALLOWED);
                 return self.send_head(text);
             }
-            Method::Other => {
+            Method::Known => {
                 self.say(head, Status::NOT_ALLOWED, "files are read here", &[("Allow", ALLOWED)]);
+                return Ok(());
+            }
+            Method::Other => {
+                self.say(head, Status::NOT_IMPLEMENTED, "this method is not known", &[]);
                 return Ok(());
             }
         }

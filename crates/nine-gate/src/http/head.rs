@@ -40,9 +40,9 @@ pub struct Head {
     /// Only of the file of this tag or date: bytes of the head.
     pub if_range: Range<usize>,
     /// Not if the file is still one of these.
-    pub if_none_match: Range<usize>,
+    pub if_none_match: Vec<Range<usize>>,
     /// Only if the file is one of these.
-    pub if_match: Range<usize>,
+    pub if_match: Vec<Range<usize>>,
     /// Not if the file is no younger.
     pub if_modified_since: Range<usize>,
     /// Only if the file is no younger.
@@ -73,7 +73,9 @@ pub enum Method {
     Head,
     /// What may be asked is told.
     Options,
-    /// What a gateway that reads knows, and does not do.
+    /// What RFC 9110, 9.3 and RFC 5789 know and is not done here.
+    Known,
+    /// What nobody knows.
     Other,
 }
 
@@ -118,9 +120,7 @@ pub fn parse(bytes: &[u8]) -> Parsed {
     let mut request = httparse::Request::new(&mut []);
     let len = match request.parse_with_uninit_headers(bytes, &mut room) {
         Ok(httparse::Status::Complete(len)) => len,
-        Ok(httparse::Status::Partial) if bytes.len() >= HEAD => {
-            return Parsed::Wrong(Status::HEADERS_TOO_LARGE, "the head of a request has at most 16 KiB");
-        }
+        Ok(httparse::Status::Partial) if bytes.len() >= HEAD => return too_large(bytes),
         Ok(httparse::Status::Partial) => return Parsed::Part,
         Err(httparse::Error::TooManyHeaders) => {
             return Parsed::Wrong(Status::HEADERS_TOO_LARGE, "a request has at most 96 headers");
@@ -131,12 +131,19 @@ pub fn parse(bytes: &[u8]) -> Parsed {
         Err(_) => return Parsed::Wrong(Status::BAD_REQUEST, "this is no request"),
     };
     if len > HEAD {
-        return Parsed::Wrong(Status::HEADERS_TOO_LARGE, "the head of a request has at most 16 KiB");
+        return too_large(bytes);
     }
     match judge(bytes, &request, len) {
         Ok(head) if blank == 0 => Parsed::Whole(Box::new(head)),
         Ok(head) => Parsed::Whole(Box::new(shifted(head, blank))),
         Err((status, what)) => Parsed::Wrong(status, what),
+    }
+}
+
+fn too_large(bytes: &[u8]) -> Parsed {
+    match bytes[..HEAD].contains(&b'\n') {
+        true => Parsed::Wrong(Status::HEADERS_TOO_LARGE, "the head of a request has at most 16 KiB"),
+        false => Parsed::Wrong(Status::TARGET_TOO_LONG, "the target of a request has less than 16 KiB"),
     }
 }
 
@@ -150,12 +157,10 @@ fn shifted(mut head: Head, by: usize) -> Head {
         &mut head.referer,
         &mut head.agent,
         &mut head.if_range,
-        &mut head.if_none_match,
-        &mut head.if_match,
         &mut head.if_modified_since,
         &mut head.if_unmodified_since,
     ];
-    for place in places {
+    for place in places.into_iter().chain(&mut head.if_match).chain(&mut head.if_none_match) {
         *place = place.start + by..place.end + by;
     }
     head
@@ -172,14 +177,23 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
     let bad = |what| (Status::BAD_REQUEST, what);
     let newer = request.version == Some(1);
     let target = request.path.unwrap_or_default();
-    let (path, authority) = split_target(target).ok_or(bad("the target of a request is a path"))?;
+    let name = request.method.unwrap_or_default();
+    let (path, authority) = match name {
+        // RFC 9112, 3.2.3.
+        "CONNECT" => (&target[target.len()..], Some(target)),
+        _ => split_target(target).ok_or(bad("the target of a request is a path"))?,
+    };
+    if authority.is_some_and(|authority| !is_host(authority.as_bytes())) {
+        return Err(bad("the target's host is none"));
+    }
     let query_at = path.find('?').unwrap_or(path.len());
     let (path, query) = path.split_at(query_at);
     let query = query.strip_prefix('?').unwrap_or("");
-    let method = match request.method.unwrap_or_default() {
+    let method = match name {
         "GET" => Method::Get,
         "HEAD" => Method::Head,
         "OPTIONS" => Method::Options,
+        "POST" | "PUT" | "DELETE" | "PATCH" | "TRACE" | "CONNECT" => Method::Known,
         _ => Method::Other,
     };
     if target == "*" && method != Method::Options {
@@ -197,8 +211,8 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         expects: false,
         ranges: Ranges::default(),
         if_range: 0..0,
-        if_none_match: 0..0,
-        if_match: 0..0,
+        if_none_match: Vec::new(),
+        if_match: Vec::new(),
         if_modified_since: 0..0,
         if_unmodified_since: 0..0,
         codings: Codings::default(),
@@ -206,7 +220,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         referer: 0..0,
         agent: 0..0,
     };
-    let (mut hosts, mut lengths, mut coded, mut lists) = (0, 0, false, [0; 2]);
+    let (mut hosts, mut lengths, mut codings) = (0, 0, Vec::new());
     for header in request.headers.iter() {
         let value = header.value;
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
@@ -214,6 +228,9 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
         match header.name.len() {
             4 if is("host") => {
                 hosts += 1;
+                if !is_host(value) {
+                    return Err(bad("the host is none"));
+                }
                 if authority.is_none() {
                     head.host = place(value);
                 }
@@ -229,10 +246,7 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
             7 if is("referer") => head.referer = place(value),
             10 if is("user-agent") => head.agent = place(value),
             8 if is("if-range") => head.if_range = place(value),
-            8 if is("if-match") => {
-                lists[0] += 1;
-                head.if_match = place(value);
-            }
+            8 if is("if-match") => head.if_match.push(place(value)),
             10 if is("connection") => {
                 for word in words(value) {
                     if word.eq_ignore_ascii_case(b"close") {
@@ -242,43 +256,34 @@ fn judge(bytes: &[u8], request: &httparse::Request<'_, '_>, len: usize) -> Resul
                     }
                 }
             }
-            13 if is("if-none-match") => {
-                lists[1] += 1;
-                head.if_none_match = place(value);
-            }
+            13 if is("if-none-match") => head.if_none_match.push(place(value)),
             14 if is("content-length") => {
                 let number = number(value).ok_or(bad("the content-length is no number"))?;
                 if lengths > 0 && head.body != Body::Bytes(number) {
                     return Err(bad("two lengths"));
                 }
                 lengths += 1;
-                if !coded {
-                    head.body = Body::Bytes(number);
-                }
+                head.body = Body::Bytes(number);
             }
             15 if is("accept-encoding") => head.codings.read(value),
             17 if is("transfer-encoding") => {
-                if coded || !newer || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err((Status::NOT_IMPLEMENTED, "only chunked is known as a transfer-encoding"));
-                }
-                coded = true;
-                head.body = Body::Chunked;
+                codings.extend(words(value));
             }
             17 if is("if-modified-since") => head.if_modified_since = place(value),
             19 if is("if-unmodified-since") => head.if_unmodified_since = place(value),
             _ => {}
         }
     }
-    if coded && lengths > 0 {
-        return Err(bad("a length and chunks"));
-    }
-    // A list may come in pieces, which nobody does.
-    if lists[0] > 1 {
-        return Err(bad("one line says all tags"));
-    }
-    if lists[1] > 1 {
-        head.if_none_match = 0..0;
-        head.if_modified_since = 0..0;
+    if let Some((last, others)) = codings.split_last() {
+        // Where chunked is not the last, nobody knows where the body ends (RFC 9112, 6.3).
+        let is_chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
+        if lengths > 0 || !newer || !is_chunked(last) || others.iter().any(|other| is_chunked(other)) {
+            return Err(bad("the end of the body cannot be known"));
+        }
+        if !others.is_empty() {
+            return Err((Status::NOT_IMPLEMENTED, "only chunked is known as a transfer-encoding"));
+        }
+        head.body = Body::Chunked;
     }
     if hosts > 1 || (hosts == 0 && newer) {
         return Err(bad("a request has one host"));
@@ -298,7 +303,23 @@ fn split_target(target: &str) -> Option<(&str, Option<&str>)> {
     Some((&rest[end..], Some(&rest[..end]))).filter(|_| end > 0)
 }
 
-fn words(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// `HOST[:PORT]` (RFC 9110, 7.2; RFC 3986, 3.2.2), or nothing.
+fn is_host(host: &[u8]) -> bool {
+    let (name, port) = match host.iter().rposition(|byte| *byte == b':').filter(|_| !host.ends_with(b"]")) {
+        Some(at) => (&host[..at], &host[at + 1..]),
+        None => (host, &b""[..]),
+    };
+    let is_name = match name {
+        [b'[', address @ .., b']'] => {
+            address.contains(&b':')
+                && address.iter().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'))
+        }
+        name => name.iter().all(|b| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(b)),
+    };
+    is_name && port.iter().all(u8::is_ascii_digit)
+}
+
+fn words(list: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
@@ -392,11 +413,30 @@ mod tests {
     }
 
     #[test]
+    fn a_host_is_a_name_or_an_address_and_perhaps_a_port() {
+        let with = |host: &str| format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        for host in ["x", "X-1.y:80", "127.0.0.1:8080", "[::1]", "[::ffff:1.2.3.4]:80", "", "x:", "%41b"] {
+            whole(&with(host));
+        }
+        for host in ["no host", "a/b", "u@x", "a, b", "x:y", "::1", "[::1", "[]", "[x]", "x:80:80", "\u{e4}"]
+        {
+            assert_eq!(wrong(&with(host)), 400, "{host}");
+        }
+        let text = "CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n";
+        assert_eq!(whole(text).method, Method::Known);
+        assert_eq!(wrong("CONNECT /x HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+    }
+
+    #[test]
     fn a_list_in_pieces_is_never_half_of_it() {
         let twice =
             |name: &str| format!("GET / HTTP/1.1\r\nHost: x\r\n{name}: \"a\"\r\n{name}: \"b\"\r\n\r\n");
-        assert_eq!(wrong(&twice("If-Match")), 400);
-        assert!(whole(&twice("If-None-Match")).if_none_match.is_empty());
+        let said =
+            |lists: &[Range<usize>], text: &str| lists.iter().map(|at| text[at.clone()].into()).collect();
+        let (matches, none) = (twice("If-Match"), twice("If-None-Match"));
+        let both: [Vec<String>; 2] =
+            [said(&whole(&matches).if_match, &matches), said(&whole(&none).if_none_match, &none)];
+        assert!(both.iter().all(|said| said[..] == ["\"a\"", "\"b\""]), "{both:?}");
         let text = "GET / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nAccept-Encoding: zstd\r\n\r\n";
         assert_eq!(whole(text).codings, Codings { gzip: true, zstd: true });
     }
@@ -426,7 +466,9 @@ mod tests {
             ("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", 400),
             ("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", 400),
             ("Transfer-Encoding: gzip, chunked\r\n", 501),
-            ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 501),
+            ("Transfer-Encoding: chunked, gzip\r\n", 400),
+            ("Transfer-Encoding: gzip\r\n", 400),
+            ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 400),
             ("Expect: tea\r\n", 417),
             ("Host : x\r\n", 400),
             (" folded: x\r\n", 400),
@@ -435,7 +477,7 @@ mod tests {
         }
         assert_eq!(wrong("GET / HTTP/1.1\r\n\r\n"), 400);
         assert_eq!(wrong("GET / HTTP/2.0\r\n\r\n"), 505);
-        assert_eq!(wrong("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), 501);
+        assert_eq!(wrong("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), 400);
         let body = whole(&with("Content-Length: 3\r\nContent-Length: 3\r\n")).body;
         assert_eq!(body, Body::Bytes(3));
     }
@@ -445,6 +487,8 @@ mod tests {
         let long = format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}", "x".repeat(HEAD));
         assert_eq!(wrong(&long), 431);
         assert_eq!(wrong(&format!("{long}\r\n\r\n")), 431);
+        let path = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(HEAD));
+        assert_eq!((wrong(&path), wrong(&path[..HEAD + 3])), (414, 414));
         assert_eq!(wrong(&format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(100))), 431);
         assert_eq!(wrong("\r\n\r\n\r\n"), 400);
     }

@@ -1,6 +1,10 @@
 //! Conditions of a request (RFC 9110, chapter 13): whether a file is sent at all.
 
+use std::borrow::Cow;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
+
+use super::head::Head;
 
 /// What the conditions make of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,35 +18,54 @@ pub enum Verdict {
 }
 
 /// The conditions, as they came; empty: not there.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Conditions<'h> {
     /// `If-Match`.
-    pub matches: &'h [u8],
+    pub matches: Cow<'h, [u8]>,
     /// `If-Unmodified-Since`.
     pub unmodified: &'h [u8],
     /// `If-None-Match`.
-    pub none_match: &'h [u8],
+    pub none_match: Cow<'h, [u8]>,
     /// `If-Modified-Since`.
     pub modified: &'h [u8],
 }
 
-impl Conditions<'_> {
+impl<'h> Conditions<'h> {
+    /// Those of a head, which `bytes` begin with.
+    pub fn of(head: &Head, bytes: &'h [u8]) -> Self {
+        let list = |lines: &[Range<usize>]| match lines {
+            [] => Cow::default(),
+            [line] => Cow::Borrowed(&bytes[line.clone()]),
+            // RFC 9110, 5.3.
+            lines => {
+                let lines: Vec<_> = lines.iter().map(|line| &bytes[line.clone()]).collect();
+                Cow::Owned(lines.join(&b", "[..]))
+            }
+        };
+        Self {
+            matches: list(&head.if_match),
+            unmodified: &bytes[head.if_unmodified_since.clone()],
+            none_match: list(&head.if_none_match),
+            modified: &bytes[head.if_modified_since.clone()],
+        }
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        [self.matches, self.unmodified, self.none_match, self.modified].iter().all(|said| said.is_empty())
+        [&*self.matches, self.unmodified, &*self.none_match, self.modified].iter().all(|said| said.is_empty())
     }
 
     /// In the order of RFC 9110, 13.2.2, of a file with this tag that was changed then.
     pub fn judge(&self, tag: &str, changed: SystemTime) -> Verdict {
         if !self.matches.is_empty() {
-            if !names(self.matches, tag, false) {
+            if !names(&self.matches, tag, false) {
                 return Verdict::Failed;
             }
         } else if date(self.unmodified).is_some_and(|date| changed > date) {
             return Verdict::Failed;
         }
         if !self.none_match.is_empty() {
-            if names(self.none_match, tag, true) {
+            if names(&self.none_match, tag, true) {
                 return Verdict::Known;
             }
         } else if date(self.modified).is_some_and(|date| changed <= date) {
@@ -105,7 +128,7 @@ mod tests {
     #[test]
     fn who_has_the_file_is_told_so() {
         let judge = |list: &str| {
-            Conditions { none_match: list.as_bytes(), ..Conditions::default() }.judge("\"a\"", at(5))
+            Conditions { none_match: list.as_bytes().into(), ..Conditions::default() }.judge("\"a\"", at(5))
         };
         for known in ["\"a\"", "*", "\"b\", \"a\"", "W/\"a\"", "\"b,\",W/\"a\" , \"c\""] {
             assert_eq!(judge(known), Verdict::Known, "{known}");
@@ -118,7 +141,11 @@ mod tests {
         };
         assert_eq!(since(784_111_777), Verdict::Known);
         assert_eq!(since(784_111_778), Verdict::Go);
-        let both = Conditions { none_match: b"\"b\"", modified: DATE.as_bytes(), ..Conditions::default() };
+        let both = Conditions {
+            none_match: Cow::Borrowed(b"\"b\""),
+            modified: DATE.as_bytes(),
+            ..Conditions::default()
+        };
         assert_eq!(both.judge("\"a\"", at(0)), Verdict::Go, "the tag counts alone");
         let wrong = Conditions { modified: b"yesterday", ..Conditions::default() };
         assert_eq!(wrong.judge("\"a\"", at(0)), Verdict::Go);
@@ -127,7 +154,7 @@ mod tests {
     #[test]
     fn who_wants_another_file_than_this_one_does_not_get_it() {
         let judge = |list: &str| {
-            Conditions { matches: list.as_bytes(), ..Conditions::default() }.judge("\"a\"", at(5))
+            Conditions { matches: list.as_bytes().into(), ..Conditions::default() }.judge("\"a\"", at(5))
         };
         assert_eq!(judge("\"a\""), Verdict::Go);
         assert_eq!(judge("*"), Verdict::Go);

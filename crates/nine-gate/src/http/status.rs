@@ -27,6 +27,7 @@ known! {
     TIMEOUT = 408 "Request Timeout";
     PRECONDITION = 412 "Precondition Failed";
     TOO_LARGE = 413 "Content Too Large";
+    TARGET_TOO_LONG = 414 "URI Too Long";
     RANGE = 416 "Range Not Satisfiable";
     EXPECTATION = 417 "Expectation Failed";
     MISDIRECTED = 421 "Misdirected Request";

@@ -51,12 +51,7 @@ impl Conn {
 
     async fn send_file(&mut self, head: &Head, input: &[u8], entry: &Entry) -> Result<(), End> {
         let is_get = head.method == Method::Get;
-        let conditions = Conditions {
-            matches: &input[head.if_match.clone()],
-            unmodified: &input[head.if_unmodified_since.clone()],
-            none_match: &input[head.if_none_match.clone()],
-            modified: &input[head.if_modified_since.clone()],
-        };
+        let conditions = Conditions::of(head, input);
         let coding = Coding::of(head.codings).filter(|_| {
             let room = self.site.squeezing.get() < SQUEEZING;
             entry.is_text && entry.size >= SQUEEZED && head.chunks && head.ranges.is_empty() && room
@@ -94,7 +89,11 @@ impl Conn {
             Verdict::Go => {}
             Verdict::Known => {
                 let mut text = self.begin(Status::NOT_MODIFIED);
-                text.extend_from_slice(&lines);
+                // Of the rest the client knows the same (RFC 9110, 15.4.5).
+                answer::line(&mut text, "ETag", tag.as_bytes());
+                if entry.is_text {
+                    answer::line(&mut text, "Vary", b"Accept-Encoding");
+                }
                 return self.send_head(text);
             }
             Verdict::Failed => {
