@@ -5,10 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+mod browser;
 mod child;
 mod diod;
 mod dissector;
 mod guest;
+mod http;
 mod mux;
 mod packages;
 mod recorder;
@@ -42,6 +44,8 @@ Usage: cargo xtask VERB
                             (PART: the checks whose names hold it; mux: over a mux of foreign servers)
   diod                      diod's programs against our server
   dissector                 wireshark's dissector reads all that we say
+  http                      requests and judges of others, curl, wget, wrk and ab against our web server
+  browser                   the pages of our web server in Debian's chromium
   bless                     write golden/ anew from what the code says now; then read the difference
 ";
 
@@ -63,6 +67,10 @@ fn main() -> ExitCode {
         },
         ["diod"] => clients(&mut steps, false, diod::run),
         ["dissector"] => clients(&mut steps, false, dissector::run),
+        ["http"] => clients(&mut steps, true, http::run),
+        ["browser"] => packages::install(&mut steps, true)
+            .and_then(|()| Program::built(&mut steps, false))
+            .and_then(|program| browser::run(&mut steps, &program)),
         ["v9fs", "--all", part @ ..] if part.len() < 2 => {
             clients(&mut steps, true, |steps, program| v9fs::run(steps, program, true, &part.concat()))
         }

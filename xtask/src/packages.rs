@@ -78,6 +78,7 @@ pub fn is_root() -> bool {
 
 const GUEST: &str = "the Linux kernel as a client";
 const HTTP: &str = "nine-bench streaming beside HTTP";
+const WEB: &str = "the web server under programs of others";
 const SFTP: &str = "nine-bench streaming beside SFTP";
 
 const NEEDS: &[Need] = &[
@@ -105,5 +106,12 @@ const NEEDS: &[Need] = &[
     Need { program: "sshd", package: "openssh-server", covers: SFTP, all: false },
     Need { program: "sftp", package: "openssh-client", covers: SFTP, all: false },
     Need { program: "rsync", package: "rsync", covers: "nine-bench streaming beside rsync", all: false },
+    Need { program: "wget", package: "wget", covers: WEB, all: true },
+    Need { program: "wrk", package: "wrk", covers: WEB, all: true },
+    Need { program: "ab", package: "apache2-utils", covers: WEB, all: true },
+    Need { program: "strace", package: "strace", covers: "how often bytes are copied", all: true },
+    Need { program: "openssl", package: "openssl", covers: WEB, all: true },
+    Need { program: "pip3", package: "python3-pip", covers: WEB, all: true },
+    Need { program: "chromium", package: "chromium", covers: "pages in a browser", all: true },
     Need { program: "tshark", package: "tshark", covers: "what wireshark says of our bytes", all: false },
 ];

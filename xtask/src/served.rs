@@ -35,6 +35,12 @@ impl Served {
         }
     }
 
+    /// Where browsers find it.
+    pub fn url(&self) -> Option<String> {
+        let said = self.child.output();
+        said.lines().find(|line| line.starts_with("http")).map(String::from)
+    }
+
     /// What it has said, for a report.
     pub fn log(&mut self) -> String {
         self.child.catch_up();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::served::Program;
 use crate::steps::{Failed, Steps, cargo};
-use crate::{diod, dissector, packages, tidy, v9fs};
+use crate::{browser, diod, dissector, http, packages, tidy, v9fs};
 
 /// Runs every step; `all` adds what is too long for each change.
 pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
@@ -33,6 +33,10 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     let program = Program::built(steps, all)?;
     diod::run(steps, &program)?;
     dissector::run(steps, &program)?;
+    if all {
+        http::run(steps, &program)?;
+        browser::run(steps, &program)?;
+    }
     v9fs::run(steps, &program, all, "")
 }
 
@@ -40,6 +44,8 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
 fn wake_ups(steps: &mut Steps) -> Result<(), Failed> {
     let mut tests = cargo(&["test", "--release", "--lib"]);
     tests.args([
+        "-p",
+        "nine-gate",
         "-p",
         "nine-io",
         "-p",

@@ -1,6 +1,6 @@
 //! Clients of a web server: so many connections, each of which asks as soon as it has its answer, by one thread.
 //!
-//! Checked against wrk by [`super`]: both see the same server do the same.
+//! [`super::check`] has them and wrk ask the same server for the same file.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,10 +1,13 @@
 //! `http`: the web server over files, against nginx, against the same by system calls on threads (Figures 13 and 14 of
-//! the seed), and against the same by system calls in one thread: the price of uniformity.
+//! the seed), and against the same by system calls in one thread: the price of uniformity. How often a byte is copied
+//! (Figure 15).
 //!
 //! In: the data set of SpecWeb99 (`set`). Out: requests a second and times of answers, by the number of clients. The
 //! server has one processor and the clients the other.
 
 mod cage;
+mod check;
+mod copies;
 mod disk;
 mod load;
 mod set;
@@ -99,7 +102,7 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
         Some(version) => format!("peer: nginx {version}, one process, sendfile, open_file_cache, no log"),
         None => "peer: nginx is MISSING (Debian package nginx): its keys are na".into(),
     });
-    report.notes.push("wrk is not used: its clients ask for one file; `load.rs` does as the set says".into());
+    report.notes.push("clients are ours, for wrk's ask for one file; `check` has both ask for one".into());
     for (_, measure) in parts {
         measure(&contest, &mut report)?;
     }
@@ -109,9 +112,15 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Contest>; 3] = [("memory", memory), ("disk", disk::measure), ("idle", idle)];
+const PARTS: [Part<Contest>; 5] = [
+    ("memory", memory),
+    ("disk", disk::measure),
+    ("idle", idle),
+    ("check", check::measure),
+    ("copies", copies::measure),
+];
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 10] = [
     "mem64_vs_nginx",
     "mem512_vs_nginx",
     "p99_vs_nginx",
@@ -119,6 +128,9 @@ const KEYS: [&str; 7] = [
     "srpt_median_vs_fifo",
     "uniform_price",
     "idle_conn_bytes",
+    "load_vs_wrk",
+    "copies_4k",
+    "copies_256k",
 ];
 
 impl Contest {

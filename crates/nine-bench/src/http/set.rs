@@ -45,6 +45,8 @@ pub struct Mix {
     rng: Rng,
     /// Up to each directory, of all.
     zipf: Vec<f64>,
+    /// Nothing but this file.
+    only: Option<(usize, usize)>,
 }
 
 impl Mix {
@@ -57,15 +59,22 @@ impl Mix {
             })
             .collect();
         zipf.iter_mut().for_each(|part| *part /= sum);
-        Self { rng: Rng::new(seed), zipf }
+        Self { rng: Rng::new(seed), zipf, only: None }
+    }
+
+    /// The file that is asked for most, and nothing else: its path, and who asks.
+    pub fn one() -> (String, Self) {
+        let mut mix = Self { only: Some((1, 5)), ..Self::new(0, 1) };
+        (mix.next().0, mix)
     }
 
     /// The path of the next request, and the bytes of that file.
     pub fn next(&mut self) -> (String, usize) {
         let at = self.rng.bits() as f64 / u64::MAX as f64;
         let directory = self.zipf.partition_point(|part| *part < at).min(self.zipf.len() - 1);
-        let class = pick(&SHARES, self.rng.below(1000));
-        let file = 1 + pick(&POPULAR, self.rng.below(1000));
+        let (class, file) = self.only.unwrap_or_else(|| {
+            (pick(&SHARES, self.rng.below(1000)), 1 + pick(&POPULAR, self.rng.below(1000)))
+        });
         (format!("/dir{directory:05}/{}", name(class, file)), CLASSES[class] * file)
     }
 }
