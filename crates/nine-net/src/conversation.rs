@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nine_stream::{Block, Chain, DEEPEST, Device, Fault, Make, Modules, Pool, Stream};
+use nine_stream::{Block, Chain, DEEPEST, Device, Fault, Limit, Make, Modules, Pool, Stream};
 
 use crate::env::{Clock, Timer};
 use crate::transport::{Beside, Peer, Transport};
@@ -22,8 +22,8 @@ use crate::transport::{Beside, Peer, Transport};
 const READ: usize = 64 << 10;
 /// Bytes of a write that become a chain at once.
 const WRITE: usize = 256 << 10;
-/// Bytes that a stream may hold for itself: what comes, a queue at either end, and what is being written.
-const PIPELINE: usize = 2 << 20;
+/// Queues of this size that a stream may hold for itself: what comes, one at either end, and what is being written.
+const PIPELINE: usize = 8;
 /// Blocks of one write to the transport.
 const GATHER: usize = 16;
 /// Pieces that come and come to nothing before others have their turn.
@@ -43,6 +43,8 @@ pub struct Conversation<T> {
     end: T,
     modules: Modules,
     clock: Arc<dyn Clock>,
+    /// Of a stream's queues, bytes.
+    queue: usize,
     piped: Option<Box<Piped>>,
 }
 
@@ -70,7 +72,13 @@ struct Piped {
 impl<T: Transport> Conversation<T> {
     /// Without modules. `modules` are those that may be pushed.
     pub fn new(end: T, modules: Modules, clock: Arc<dyn Clock>) -> Self {
-        Self { end, modules, clock, piped: None }
+        Self { end, modules, clock, queue: Limit::CONVERSATION.bytes, piped: None }
+    }
+
+    /// The same with queues of so many bytes: what is below has room of its own for what is on its way.
+    #[must_use]
+    pub fn with_queue(self, queue: usize) -> Self {
+        Self { queue, ..self }
     }
 
     /// Whether nothing has been pushed.
@@ -91,6 +99,7 @@ impl<T: Transport> Conversation<T> {
                 let make = Make {
                     modules: self.modules.clone(),
                     clock: Arc::new(move || clock.now()),
+                    limit: Limit { bytes: self.queue, ..Limit::CONVERSATION },
                     ..Make::new(Pool::new(0))
                 };
                 Box::new(Piped::new(&make))
@@ -448,7 +457,7 @@ impl<T: Transport> Transport for Conversation<T> {
             ("push", module) => {
                 self.modules.fits(module, names.iter().map(|(name, _)| *name))?;
                 self.modules.open(module)?;
-                let pipeline = if self.piped.is_none() { PIPELINE } else { 0 };
+                let pipeline = if self.piped.is_none() { PIPELINE * self.queue } else { 0 };
                 Ok(self.modules.cost(module)? + pipeline)
             }
             ("pop", "") if there == 0 => Err(Fault::new("there is no module to pop")),
@@ -458,8 +467,7 @@ impl<T: Transport> Transport for Conversation<T> {
     }
 
     fn status(&self) -> String {
-        let modules = self.piped.as_ref().map(|piped| piped.stream.modules()).unwrap_or_default();
-        modules.iter().map(|(name, status)| format!("{name} {status}").trim_end().to_owned() + "\n").collect()
+        self.piped.as_ref().map(|piped| piped.stream.status()).unwrap_or_default()
     }
 
     fn peer(&self) -> &Peer {

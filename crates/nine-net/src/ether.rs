@@ -75,12 +75,42 @@ impl FromStr for Mac {
     }
 }
 
+/// Packets that are received or sent in one call, at most.
+pub(crate) const ROOMS: usize = 32;
+
+/// Room for one packet that comes.
+#[derive(Debug)]
+pub struct Room<'a> {
+    /// Where it goes; what does not fit is passed over.
+    pub bytes: &'a mut [u8],
+    /// Its length, and who has sent it; `None`: nothing of use.
+    pub came: Option<(usize, Mac)>,
+}
+
+impl<'a> Room<'a> {
+    /// Empty.
+    pub fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, came: None }
+    }
+}
+
+/// A packet that leaves, in two parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// Who is to have it.
+    pub to: Mac,
+    /// One behind the other; either may be empty.
+    pub parts: [&'a [u8]; 2],
+}
+
 /// An interface, opened for packets of one type. One task drives it, on the thread that made it.
 #[derive(Debug)]
 pub struct Ether {
     fd: AsyncFd<Socket>,
     card: sys::Card,
     kind: u16,
+    /// Packets to everybody are heard, too.
+    hears_all: bool,
 }
 
 impl Ether {
@@ -95,7 +125,13 @@ impl Ether {
     pub fn open(interface: &str, kind: u16) -> io::Result<Self> {
         let (socket, card) = open(interface, kind)
             .map_err(|error| io::Error::new(error.kind(), format!("ether {interface}: {error}")))?;
-        Ok(Self { fd: sys::register(socket)?, card, kind })
+        Ok(Self { fd: sys::register(socket)?, card, kind, hears_all: false })
+    }
+
+    /// The same, which hears packets to everybody as well as those to this card.
+    #[must_use]
+    pub fn hearing_all(self) -> Self {
+        Self { hears_all: true, ..self }
     }
 }
 
@@ -104,7 +140,9 @@ impl Link for Ether {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             match sys::recv_packet(guard.get_inner(), buf) {
-                Ok((len, from, true)) if len <= buf.len() => return Poll::Ready(Ok((len, Mac(from)))),
+                Ok((len, from, to)) if len <= buf.len() && to.is_heard(self.hears_all) => {
+                    return Poll::Ready(Ok((len, Mac(from))));
+                }
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(error) => return Poll::Ready(Err(fault(error))),
@@ -119,6 +157,29 @@ impl Link for Ether {
                 Ok(()) => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(error) if is_down(&error) => return Poll::Ready(Ok(())),
+                Err(error) => return Poll::Ready(Err(fault(error))),
+            }
+        }
+    }
+
+    fn poll_recv_many(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_read_ready(cx))?;
+            match sys::recv_packets(guard.get_inner(), rooms, self.hears_all) {
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) => return Poll::Ready(Err(fault(error))),
+            }
+        }
+    }
+
+    fn poll_send_many(&mut self, cx: &mut Context<'_>, packets: &[Packet<'_>]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.fd.poll_write_ready(cx))?;
+            match sys::send_packets(guard.get_inner(), self.card.index, self.kind, packets) {
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if is_down(&error) => return Poll::Ready(Ok(1)),
                 Err(error) => return Poll::Ready(Err(fault(error))),
             }
         }

@@ -11,7 +11,8 @@ use std::os::fd::AsRawFd;
 
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
-use crate::datagram::{Came, ROOMS, Room, wide};
+use crate::datagram::{self, Came, ROOMS, wide};
+use crate::ether::{Mac, Packet, ROOMS as PACKETS, Room};
 use crate::socket::{AsyncFd, Interest};
 
 /// Registers `socket` with the runtime of this thread, for reading and writing.
@@ -76,7 +77,7 @@ pub(crate) fn set_option(
 struct Beside([u8; 64]);
 
 /// Receives as many datagrams as have come, and as there are rooms, from a socket that does not block: how many.
-pub(crate) fn recv_many(socket: &Socket, rooms: &mut [Room<'_>]) -> io::Result<usize> {
+pub(crate) fn recv_many(socket: &Socket, rooms: &mut [datagram::Room<'_>]) -> io::Result<usize> {
     // SAFETY: a `mmsghdr` is numbers and pointers, for which zeros are values.
     let mut headers: [libc::mmsghdr; ROOMS] = unsafe { mem::zeroed() };
     let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; ROOMS];
@@ -241,9 +242,20 @@ pub(crate) fn bind_packet(socket: &Socket, index: i32, kind: u16) -> io::Result<
     if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whom a packet was sent to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct To(u8);
+
+impl To {
+    /// This card, or everybody where that is heard, too.
+    pub(crate) fn is_heard(self, hears_all: bool) -> bool {
+        self.0 == libc::PACKET_HOST || hears_all && self.0 == libc::PACKET_BROADCAST
+    }
+}
+
 /// Receives a packet from a packet socket that does not block: its length, which may be more than `buf` has, who has
-/// sent it, and whether it was sent to this card alone.
-pub(crate) fn recv_packet(socket: &Socket, buf: &mut [u8]) -> io::Result<(usize, [u8; 6], bool)> {
+/// sent it, and whom to.
+pub(crate) fn recv_packet(socket: &Socket, buf: &mut [u8]) -> io::Result<(usize, [u8; 6], To)> {
     let (mut from, mut len) = (link_address(0, 0, [0; 6]), LINK_ADDRESS);
     // SAFETY: the kernel writes at most `buf.len()` bytes to `buf` and at most `len` to `from`, which both live on; a
     // `sockaddr_ll` may have any bytes.
@@ -253,7 +265,62 @@ pub(crate) fn recv_packet(socket: &Socket, buf: &mut [u8]) -> io::Result<(usize,
     };
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
     let [a, b, c, d, e, f, ..] = from.sll_addr;
-    Ok((n, [a, b, c, d, e, f], from.sll_pkttype == libc::PACKET_HOST))
+    Ok((n, [a, b, c, d, e, f], To(from.sll_pkttype)))
+}
+
+/// Receives as many packets as have come, and as there are rooms, from a packet socket that does not block: how many
+/// rooms were used. What does not fit in its room, or was sent to others, leaves it empty.
+pub(crate) fn recv_packets(socket: &Socket, rooms: &mut [Room<'_>], hears_all: bool) -> io::Result<usize> {
+    // SAFETY: a `mmsghdr` is numbers and pointers, for which zeros are values.
+    let mut headers: [libc::mmsghdr; PACKETS] = unsafe { mem::zeroed() };
+    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PACKETS];
+    let mut names = [link_address(0, 0, [0; 6]); PACKETS];
+    let count = rooms.len().min(PACKETS);
+    for at in 0..count {
+        let bytes = &mut *rooms[at].bytes;
+        parts[at] = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let header = &mut headers[at].msg_hdr;
+        (header.msg_name, header.msg_namelen) = ((&raw mut names[at]).cast(), LINK_ADDRESS);
+        (header.msg_iov, header.msg_iovlen) = (&raw mut parts[at], 1);
+    }
+    // SAFETY: each of the first `count` headers has pointers to a name and a room of the lengths that it says; all live
+    // on until the call has returned, and no two are the same.
+    let n = unsafe {
+        let (fd, null) = (socket.as_raw_fd(), std::ptr::null_mut());
+        libc::recvmmsg(fd, headers.as_mut_ptr(), count as _, libc::MSG_TRUNC as _, null)
+    };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    for (room, (header, name)) in rooms.iter_mut().zip(headers.iter().zip(names)).take(n) {
+        let (len, [a, b, c, d, e, f, ..]) = (header.msg_len as usize, name.sll_addr);
+        let is_ours = len <= room.bytes.len() && To(name.sll_pkttype).is_heard(hears_all);
+        room.came = is_ours.then_some((len, Mac([a, b, c, d, e, f])));
+    }
+    Ok(n)
+}
+
+/// Sends packets to cards, as many as there is room for: how many.
+pub(crate) fn send_packets(
+    socket: &Socket,
+    index: i32,
+    kind: u16,
+    packets: &[Packet<'_>],
+) -> io::Result<usize> {
+    // SAFETY: a `mmsghdr` is numbers and pointers, for which zeros are values.
+    let mut headers: [libc::mmsghdr; PACKETS] = unsafe { mem::zeroed() };
+    let mut parts = [[IoSlice::new(&[]); 2]; PACKETS];
+    let mut names = [link_address(0, 0, [0; 6]); PACKETS];
+    let count = packets.len().min(PACKETS);
+    for (at, packet) in packets.iter().enumerate().take(count) {
+        names[at] = link_address(index, kind, packet.to.0);
+        parts[at] = packet.parts.map(IoSlice::new);
+        let header = &mut headers[at].msg_hdr;
+        (header.msg_name, header.msg_namelen) = ((&raw mut names[at]).cast(), LINK_ADDRESS);
+        (header.msg_iov, header.msg_iovlen) = ((&raw mut parts[at]).cast(), 2);
+    }
+    // SAFETY: each of the first `count` headers has pointers to an address and to two parts (an `IoSlice` is an
+    // `iovec`), which live on; the kernel only reads them, and writes how much was sent to the headers.
+    let n = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as _, 0) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
 /// Sends a packet to a card.

@@ -240,6 +240,15 @@ impl Stream {
         self.0.port.to.lock().names().collect()
     }
 
+    /// A line for each module, from the top on: its name, and what it says.
+    pub fn status(&self) -> String {
+        let line = |(name, says): (&str, String)| match &*says {
+            "" => format!("{name}\n"),
+            says => format!("{name} {says}\n"),
+        };
+        self.modules().into_iter().map(line).collect()
+    }
+
     /// Bytes and blocks that wait to be read here.
     pub fn waiting(&self) -> (usize, usize) {
         self.0.port.store.counts()

@@ -157,13 +157,17 @@ fn who_has_a_certificate_sees_what_he_would_by_9p() {
     }
     for addr in ["localhost", "*"] {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["localhost", "alice", "bob", "mallory"] {
+        for name in ["localhost", "alice", "bob", "mallory", "alice "] {
             let made = rcgen::generate_simple_self_signed([name.to_string()]).unwrap();
             std::fs::write(dir.path().join(format!("{name}.pem")), made.cert.pem()).unwrap();
             std::fs::write(dir.path().join(format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
         }
         let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
-        std::fs::write(dir.path().join("ca.pem"), pem("alice.pem") + &pem("bob.pem")).unwrap();
+        std::fs::write(
+            dir.path().join("ca.pem"),
+            pem("alice.pem") + &pem("bob.pem") + &pem("alice .pem"),
+        )
+        .unwrap();
         for tree in ["main", "lab"] {
             std::fs::create_dir(dir.path().join(tree)).unwrap();
             std::fs::write(dir.path().join(tree).join("f"), tree).unwrap();
@@ -175,17 +179,24 @@ fn who_has_a_certificate_sees_what_he_would_by_9p() {
         let words = ["serve", "ns", "--listen", &socket, &http, "--cert", "localhost.pem", "--key"];
         let server = Server::in_dir(dir, &[&words[..], &["localhost.key", "--client-ca", "ca.pem"]].concat());
         let url = url(&server).replace("HOST", "localhost");
-        let get = |name: Option<&str>| {
+        let run = |name: Option<&str>| {
             let mut curl = Command::new("curl");
             curl.current_dir(&server.dir).args(["-sS", "--cacert", "localhost.pem"]).arg(format!("{url}f"));
             if let Some(name) = name {
                 curl.args(["--cert", &format!("{name}.pem"), "--key", &format!("{name}.key")]);
             }
-            String::from_utf8(curl.output().unwrap().stdout).unwrap()
+            curl.output().unwrap()
         };
+        let get = |name| String::from_utf8(run(name).stdout).unwrap();
         assert_eq!(get(Some("alice")), "lab");
         assert_eq!(get(Some("bob")), "main");
-        assert_eq!(get(Some("mallory")), "", "no authority of ours knows it");
+        assert_eq!(get(Some("alice ")), "main", "it is another name");
+        // No authority of ours knows it.
+        let refused = run(Some("mallory"));
+        assert!(
+            refused.stdout.is_empty() && String::from_utf8_lossy(&refused.stderr).contains("alert"),
+            "{refused:?}"
+        );
         match addr {
             "localhost" => assert_eq!(get(None), "main"),
             _ => assert!(get(None).contains("show a certificate")),

@@ -5,8 +5,10 @@
 
 mod send;
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::ops::Range;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -31,6 +33,9 @@ use super::status::Status;
 const READ: u32 = 16 << 10;
 /// Answers to requests that came together are gathered up to so many bytes.
 const GATHER: usize = 64 << 10;
+
+/// Listings that are made and sent at once: each may need some megabytes.
+const PAGES: usize = 256;
 
 /// Why a conversation is over.
 #[derive(Debug)]
@@ -88,7 +93,11 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
         };
         Ok::<_, Error>((dialled, remote))
     });
-    let Ok(Ok((dialled, remote))) = timely(&card, accepting).await else { return };
+    let (dialled, remote) = match timely(&card, accepting).await {
+        Ok(Ok(accepted)) => accepted,
+        Ok(Err(error)) => return site.counts.ended(&End::Gone(error)),
+        Err(end) => return site.counts.ended(&end),
+    };
     // The conversation lives as long as one of its files is open.
     let data = dialled.data;
     let dir = Some(dialled.dir).filter(|_| site.options.trees.is_some());
@@ -107,13 +116,20 @@ pub(super) async fn converse(site: Rc<Site>, number: usize, card: Rc<Card>, inco
     }
 }
 
+/// An upstream does not answer.
+struct Late;
+
+fn late() -> Error {
+    Error::Remote(Errno::ETIMEDOUT.into())
+}
+
 /// Waits for it as long as the card says.
 async fn timely<F: Future + Unpin>(card: &Card, mut future: F) -> Result<F::Output, End> {
     poll_fn(|cx| {
         if card.late.get() {
             return Poll::Ready(Err(End::Late));
         }
-        std::pin::Pin::new(&mut future).poll(cx).map(Ok)
+        Pin::new(&mut future).poll(cx).map(Ok)
     })
     .await
 }
@@ -123,7 +139,13 @@ impl Conn {
         loop {
             match self.request().await {
                 Ok(()) => {}
-                Err(end) => return end,
+                Err(end) => {
+                    if let End::Cut(_) = end {
+                        // Answers before it are whole, and what there is of this one is less than it said.
+                        let _ = self.flush().await;
+                    }
+                    return end;
+                }
             }
         }
     }
@@ -150,6 +172,10 @@ impl Conn {
                 return Err(End::Closed);
             }
             match is_new {
+                // Who has to prove something or to agree on something before does so at once.
+                true if self.sent == 0 && self.site.options.push.is_some() => {
+                    self.due(self.site.options.patience)
+                }
                 true => self.due(self.site.options.idle),
                 false => self.card.due(begun + self.site.options.patience),
             }
@@ -177,7 +203,7 @@ impl Conn {
         let before = self.sent + self.waits() as u64;
         let rest = self.pass_body(&head, &input).await?;
         let answered = self.answer(&head, &input).await;
-        self.log(&head, &input, before);
+        self.log(Some(&head), &input, before);
         self.input = rest;
         answered?;
         self.card.left.set(0);
@@ -206,24 +232,29 @@ impl Conn {
             self.after = After::Closed;
             return Ok(Vec::new());
         }
-        self.due(self.site.options.patience);
+        let until = self.site.now() + self.site.options.patience;
         let mut passing = Passing::new(head.body);
         let mut came = behind.to_vec();
         loop {
             let wrong = match passing.pass(&came) {
                 Ok(n) if passing.is_over() => return Ok(came.split_off(n)),
-                Ok(_) => match self.read().await {
-                    Ok(true) => {
-                        came = std::mem::take(&mut self.input);
-                        continue;
+                Ok(_) => {
+                    self.flush().await?;
+                    self.card.due(until);
+                    match self.read().await {
+                        Ok(true) => {
+                            came = std::mem::take(&mut self.input);
+                            continue;
+                        }
+                        Ok(false) => return Err(End::Closed),
+                        Err(End::Late) => (Status::TIMEOUT, LATE),
+                        Err(end) => return Err(end),
                     }
-                    Ok(false) => return Err(End::Closed),
-                    Err(End::Late) => (Status::TIMEOUT, LATE),
-                    Err(end) => return Err(end),
-                },
+                }
                 Err(body::Bad::Chunks) => (Status::BAD_REQUEST, "the chunks of the body are malformed"),
                 Err(body::Bad::Large) => (Status::TOO_LARGE, "nobody wants so large a body"),
             };
+            self.input = input.to_vec();
             self.refuse(wrong.0, wrong.1).await?;
         }
     }
@@ -261,7 +292,7 @@ impl Conn {
             Err(path::Wrong::Nowhere) => return self.fails(head, &Error::Remote(Errno::ENOENT.into())),
         };
         if let Some(dir) = self.dir.take()
-            && let Err(error) = self.prove(&dir).await
+            && let Err(error) = self.prove(&dir).await?
         {
             self.dir = Some(dir);
             return self.fails(head, &error);
@@ -271,7 +302,7 @@ impl Conn {
             return Ok(());
         }
         if &*path.names == b"metrics" && !path.is_dir {
-            let text = self.metrics().await;
+            let text = self.metrics().await?;
             self.page(head.is_whole(), Status::OK, "text/plain; version=0.0.4", text.into_bytes(), &[]);
             return Ok(());
         }
@@ -294,50 +325,45 @@ impl Conn {
         }
     }
 
-    /// Of a mux that does not tell, this is said.
-    async fn metrics(&mut self) -> String {
-        let site = self.site.clone();
+    /// Of a mux that does not tell, this is said. Who has proven who he is sees of it what is his.
+    async fn metrics(&mut self) -> Result<String, End> {
+        let (site, files) = (self.site.clone(), self.files.clone());
         let mut text = site.metrics();
-        let Some(mux) = &site.options.mux else { return text };
-        self.due(site.options.stall);
-        let mut reading = pin!(count::of_mux(mux));
-        match timely(&self.card, reading.as_mut()).await {
+        let Some(mux) = &site.options.mux else { return Ok(text) };
+        let own = files.as_deref().filter(|_| site.options.trees.is_some()).map(Files::root);
+        match self.wait(pin!(count::of_mux(own, mux))).await? {
             Ok(Ok(said)) => text.push_str(&said),
             Ok(Err(error)) => {
                 text.push_str(&format!("# the mux: {}\n", error.to_string().replace('\n', " ")))
             }
-            Err(_) => text.push_str("# the mux does not answer\n"),
+            Err(Late) => text.push_str("# the mux does not answer\n"),
         }
-        text
+        Ok(text)
     }
 
     /// What is there; who waits for an upstream has a time, too.
     async fn find(&mut self, names: &[u8]) -> Result<Result<Found, Error>, End> {
-        let site = self.site.clone();
-        self.due(site.options.stall);
         let Some(files) = self.files.clone() else { return Ok(Err(Error::Remote(Errno::EACCES.into()))) };
-        let mut finding = pin!(files.find(names, site.now()));
-        match timely(&self.card, finding.as_mut()).await {
-            Ok(found) => Ok(found),
-            Err(_) => Ok(Err(Error::Remote(Errno::ETIMEDOUT.into()))),
-        }
+        let now = self.site.now();
+        Ok(self.wait(pin!(files.find(names, now))).await?.unwrap_or_else(|Late| Err(late())))
     }
 
     /// After the first bytes of a client it is known what he has proven.
-    async fn prove(&mut self, dir: &File) -> Result<(), Error> {
+    async fn prove(&mut self, dir: &File) -> Result<Result<(), Error>, End> {
         let site = self.site.clone();
-        let Some(trees) = site.options.trees.as_deref() else { return Ok(()) };
-        self.due(site.options.stall);
-        let mut proving = pin!(site.proven.files(dir, trees, |root| site.options.files(root)));
-        let proven = timely(&self.card, proving.as_mut()).await;
-        // Who has proven something, and is refused for it, does not see what all see.
-        let nothing = self.files.take();
-        self.files = proven.map_err(|_| Error::Remote(Errno::ETIMEDOUT.into()))??.or(nothing);
-        Ok(())
+        let Some(trees) = site.options.trees.as_deref() else { return Ok(Ok(())) };
+        let new = |root| site.options.files(root, &site.kept);
+        let proven = self.wait(pin!(site.proven.files(dir, trees, new))).await?;
+        Ok(proven.unwrap_or_else(|Late| Err(late())).map(|files| {
+            if files.is_some() {
+                self.files = files;
+            }
+        }))
     }
 
     async fn directory(&mut self, head: &Head, input: &[u8], names: &[u8], dir: File) -> Result<(), End> {
-        for index in &self.site.options.index.clone() {
+        let site = self.site.clone();
+        for index in &site.options.index {
             let path = path::below(names, index.as_bytes());
             if let Ok(Found::File(entry)) = self.find(&path).await? {
                 return self.file(head, input, entry).await;
@@ -346,13 +372,14 @@ impl Conn {
         if !self.site.options.listing {
             return self.fails(head, &Error::Remote(Errno::EACCES.into()));
         }
-        let site = self.site.clone();
-        self.due(site.options.stall);
-        let mut listing = pin!(items(&site, names, dir));
-        let (items, complete) = match timely(&self.card, listing.as_mut()).await {
+        if site.pages.get() >= PAGES {
+            return self.fails(head, &Error::Remote(Errno::EAGAIN.into()));
+        }
+        let _one = One::more(&site, |site| &site.pages);
+        let (items, complete) = match self.wait(pin!(items(&site, names, dir))).await? {
             Ok(Ok(listed)) => listed,
             Ok(Err(error)) => return self.fails(head, &error),
-            Err(_) => return self.fails(head, &Error::Remote(Errno::ETIMEDOUT.into())),
+            Err(Late) => return self.fails(head, &late()),
         };
         let vary = ("Vary", &b"Accept"[..]);
         if head.json {
@@ -372,12 +399,14 @@ impl Conn {
             );
             self.page(head.is_whole(), Status::OK, HTML, page, &[vary, (SAFE.0, safe.as_bytes())]);
         }
-        Ok(())
+        // Large ones are not many at once.
+        if self.waits() > GATHER { self.flush().await } else { Ok(()) }
     }
 
-    /// Tells of an answer before which so many bytes had been made.
-    fn log(&self, head: &Head, input: &[u8], before: u64) {
+    /// Tells of an answer before which so many bytes had been made, to what began with this.
+    fn log(&self, head: Option<&Head>, input: &[u8], before: u64) {
         let Some(log) = &self.site.options.log else { return };
+        let said = |what: fn(&Head) -> &Range<usize>| head.map_or(&[][..], |head| &input[what(head).clone()]);
         let line = input.split(|byte| matches!(byte, b'\r' | b'\n')).find(|line| !line.is_empty());
         log(&log::Entry {
             remote: &self.remote,
@@ -385,8 +414,8 @@ impl Conn {
             line: line.unwrap_or_default(),
             status: self.status,
             bytes: self.sent + self.waits() as u64 - before,
-            referer: &input[head.referer.clone()],
-            agent: &input[head.agent.clone()],
+            referer: said(|head| &head.referer),
+            agent: said(|head| &head.agent),
         });
     }
 
@@ -460,7 +489,9 @@ impl Conn {
     /// An answer to what is no request; nothing behind it is understood.
     async fn refuse(&mut self, status: Status, what: &str) -> Result<(), End> {
         self.after = After::Closed;
+        let before = self.sent + self.waits() as u64;
         self.note(true, status, what, &[]);
+        self.log(None, &self.input, before);
         self.flush().await?;
         Err(End::Closed)
     }
@@ -472,6 +503,24 @@ impl Conn {
     /// Whether a range of a file is to be sent: what of it is resident now may not be after a wait.
     fn has_file(&self) -> bool {
         self.out.iter().any(|part| matches!(part, Payload::File { .. }))
+    }
+
+    /// Waits for what may take its time, as long as one waits for an upstream; meanwhile what there is leaves.
+    async fn wait<F: Future + Unpin>(&mut self, mut future: F) -> Result<Result<F::Output, Late>, End> {
+        let mut first = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = Pin::new(&mut future).poll(cx) {
+                first = Some(done);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        if let Some(done) = first {
+            return Ok(Ok(done));
+        }
+        self.flush().await?;
+        self.due(self.site.options.stall);
+        Ok(timely(&self.card, future).await.map_err(|_| Late))
     }
 
     /// Sends what there is.
@@ -502,6 +551,23 @@ impl Conn {
             false => self.input.extend_from_slice(&bytes),
         }
         Ok(!is_end)
+    }
+}
+
+/// One of those that are counted.
+struct One(Rc<Site>, fn(&Site) -> &Cell<usize>);
+
+impl One {
+    fn more(site: &Rc<Site>, count: fn(&Site) -> &Cell<usize>) -> Self {
+        count(site).set(count(site).get() + 1);
+        Self(site.clone(), count)
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        let count = self.1(&self.0);
+        count.set(count.get() - 1);
     }
 }
 
@@ -538,5 +604,7 @@ const LATE: &str = "the request did not come in time";
 const ALLOWED: &[u8] = b"GET, HEAD, OPTIONS";
 const HTML: &str = "text/html; charset=utf-8";
 /// What a page of ours may do that runs nothing.
-const SAFE: (&str, &[u8]) =
-    ("Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'");
+const SAFE: (&str, &[u8]) = (
+    "Content-Security-Policy",
+    b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
+);

@@ -125,9 +125,12 @@ impl Counts {
     }
 }
 
-/// What the file `metrics` of a mux's own says now: whole lines.
-pub(super) async fn of_mux(mux: &File) -> Result<String> {
-    let file = mux.open("metrics", OpenFlags::READ).await?;
+/// What the file `metrics` of a mux's own says now, or that in the tree of who may see no more: whole lines.
+pub(super) async fn of_mux(own: Option<&File>, mux: &File) -> Result<String> {
+    let file = match own {
+        Some(root) => root.open("mux/metrics", OpenFlags::READ).await?,
+        None => mux.open("metrics", OpenFlags::READ).await?,
+    };
     let mut text = Vec::new();
     while text.len() < MUX_MAX {
         let part = file.read(text.len() as u64, (MUX_MAX - text.len()) as u32).await?;

@@ -4,7 +4,7 @@
 //! for [`FRESH`]; then it is looked at again by its path, so that a file that another has taken the place of is
 //! noticed.
 //!
-//! Always holds: at most [`Files::new`]'s number is kept; of those that have not been asked for lately one goes first.
+//! Always holds: at most [`Files::new`]'s number is kept by all that share it; of those that have not been asked for lately one goes first.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -29,10 +29,12 @@ const LINKS: usize = 16;
 
 /// See the module.
 pub(super) struct Files {
-    root: Rc<File>,
+    root: File,
     /// Paths that are not there for anybody.
     hidden: Hidden,
     most: usize,
+    /// Those that are kept by all who share this number.
+    all: Rc<Cell<usize>>,
     by_path: RefCell<HashMap<Box<[u8]>, usize>>,
     /// In a ring, which the hand goes round.
     kept: RefCell<Vec<Kept>>,
@@ -78,10 +80,27 @@ pub(super) enum Found {
 }
 
 impl Files {
-    /// None yet, of the tree below `root`, without what is hidden.
-    pub(super) fn new(root: Rc<File>, most: usize, hidden: impl Fn(&[u8]) -> bool + 'static) -> Self {
-        let (by_path, kept) = (RefCell::default(), RefCell::default());
-        Self { root, hidden: Box::new(hidden), most: most.max(1), by_path, kept, hand: Cell::new(0) }
+    /// None yet, of the tree below `root`, without what is hidden; at most `most` by all that have the same `all`.
+    pub(super) fn new(
+        root: File,
+        most: usize,
+        all: Rc<Cell<usize>>,
+        hidden: impl Fn(&[u8]) -> bool + 'static,
+    ) -> Self {
+        Self {
+            root,
+            hidden: Box::new(hidden),
+            most: most.max(1),
+            all,
+            by_path: RefCell::default(),
+            kept: RefCell::default(),
+            hand: Cell::new(0),
+        }
+    }
+
+    /// The root of the tree.
+    pub(super) fn root(&self) -> &File {
+        &self.root
     }
 
     /// What is there, by names with '/' between.
@@ -141,7 +160,13 @@ impl Files {
         let mut todo: Vec<Box<[u8]>> = path.split(|b| *b == b'/').rev().map(Box::from).collect();
         let mut way: Vec<Box<[u8]>> = Vec::new();
         while let Some(name) = todo.pop() {
-            way.push(name);
+            // What leads nowhere new is taken off here, so that no link leads out or to what is hidden.
+            match &*name {
+                b"" | b"." => continue,
+                b".." if way.pop().is_some() => continue,
+                b".." => return Err(Error::Remote(Errno::EACCES.into())),
+                _ => way.push(name),
+            }
             let (file, attr) = self.step(&way).await?;
             if !attr.qid.is_symlink() {
                 if todo.is_empty() {
@@ -159,22 +184,7 @@ impl Files {
                 return Err(Error::Remote(Errno::EACCES.into()));
             }
             way.pop();
-            for name in target.split(|b| *b == b'/').rev() {
-                todo.push(name.into());
-            }
-            // Names that lead nowhere new are taken off here, so that none leads out.
-            while let Some(name) = todo.last() {
-                match &**name {
-                    b"" | b"." => {}
-                    b".." => {
-                        if way.pop().is_none() {
-                            return Err(Error::Remote(Errno::EACCES.into()));
-                        }
-                    }
-                    _ => break,
-                }
-                todo.pop();
-            }
+            todo.extend(target.split(|b| *b == b'/').rev().map(Box::from));
         }
         // A link to a directory above.
         self.step(&way).await
@@ -198,9 +208,11 @@ impl Files {
 
     fn keep(&self, path: &[u8], entry: Rc<Entry>) {
         self.forget(path);
-        if self.kept.borrow().len() >= self.most {
-            self.evict();
+        if self.all.get() >= self.most && !self.evict() {
+            // The others have them all.
+            return;
         }
+        self.all.set(self.all.get() + 1);
         let mut kept = self.kept.borrow_mut();
         self.by_path.borrow_mut().insert(path.into(), kept.len());
         kept.push((path.into(), entry));
@@ -226,6 +238,7 @@ impl Files {
     fn forget(&self, path: &[u8]) {
         let Some(at) = self.by_path.borrow_mut().remove(path) else { return };
         let mut kept = self.kept.borrow_mut();
+        self.all.set(self.all.get() - 1);
         kept.swap_remove(at);
         if let Some((moved, _)) = kept.get(at)
             && let Some(place) = self.by_path.borrow_mut().get_mut(moved)
@@ -255,6 +268,12 @@ impl Files {
     }
 }
 
+impl Drop for Files {
+    fn drop(&mut self) {
+        self.all.set(self.all.get() - self.len());
+    }
+}
+
 impl Entry {
     fn new(path: &[u8], file: File, attr: &Attr, now: Duration) -> Self {
         let tag = tag(attr);
@@ -262,7 +281,8 @@ impl Entry {
         let (kind, is_text) = kind(path);
         let vary = if is_text { "Vary: Accept-Encoding\r\n" } else { "" };
         let lines = format!(
-            "Content-Type: {kind}\r\nETag: {tag}\r\nLast-Modified: {}\r\nAccept-Ranges: bytes\r\n{vary}",
+            "Content-Type: {kind}\r\nETag: {tag}\r\nLast-Modified: {}\r\nAccept-Ranges: bytes\r\n\
+             X-Content-Type-Options: nosniff\r\n{vary}",
             httpdate::fmt_http_date(changed)
         );
         let (looked, lately, asked) = (Cell::new(Some(now)), Cell::new(true), Cell::new(now));

@@ -43,10 +43,13 @@ impl Entry<'_> {
     }
 }
 
+/// Bytes of what a client has said that are written.
+const SAID: usize = 1024;
+
 /// What a client has said stays within its quotes; nothing is `-`.
 fn quoted(text: &mut String, said: &[u8]) {
     text.push('"');
-    for byte in said {
+    for byte in &said[..said.len().min(SAID)] {
         match byte {
             b'"' | b'\\' | 0..=31 | 127.. => drop(write!(text, "\\x{byte:02X}")),
             _ => text.push(char::from(*byte)),
@@ -54,6 +57,9 @@ fn quoted(text: &mut String, said: &[u8]) {
     }
     if said.is_empty() {
         text.push('-');
+    }
+    if said.len() > SAID {
+        text.push_str("...");
     }
     text.push('"');
 }

@@ -43,7 +43,7 @@ use nine_net::{Clock, Env};
 use nine_proto::Errno;
 
 pub use order::Schedule;
-pub use proven::{Holder, Trees};
+pub use proven::Trees;
 pub use status::Status;
 
 use answer::Date;
@@ -123,9 +123,10 @@ impl Default for Options {
 }
 
 impl Options {
-    fn files(&self, root: File) -> Files {
+    /// Of which all keep `all` now.
+    fn files(&self, root: File, all: &Rc<Cell<usize>>) -> Files {
         let hidden = self.hidden.clone();
-        Files::new(Rc::new(root), self.files, move |path| is_hidden(&hidden, path))
+        Files::new(root, self.files, all.clone(), move |path| is_hidden(&hidden, path))
     }
 }
 
@@ -142,6 +143,8 @@ struct Site {
     /// For everybody; `None`: one must have proven who one is.
     files: Option<Rc<Files>>,
     proven: Proven,
+    /// Files that are kept open, for whomever.
+    kept: Rc<Cell<usize>>,
     threads: Threads,
     clock: Arc<dyn Clock>,
     date: Date,
@@ -149,6 +152,8 @@ struct Site {
     stopping: Cell<bool>,
     /// Answers that are being compressed.
     squeezing: Cell<usize>,
+    /// Large pages that are being sent.
+    pages: Cell<usize>,
 }
 
 impl Server {
@@ -163,10 +168,13 @@ impl Server {
     ) -> Result<Self> {
         let announced = net.announce(at).await?;
         let local = announced.local().await?;
+        let kept = Rc::default();
         let site = Site {
-            files: root.map(|root| Rc::new(options.files(root))),
+            files: root.map(|root| Rc::new(options.files(root, &kept))),
+            kept,
             proven: Proven::default(),
             squeezing: Cell::new(0),
+            pages: Cell::new(0),
             threads: Threads::new(options.schedule, options.reads.max(1)),
             options,
             clock,
@@ -301,9 +309,8 @@ impl Site {
     }
 
     fn metrics(&self) -> String {
-        let files = self.files.as_ref().map_or(0, |files| files.len()) + self.proven.len();
         let figures = self.options.figures.as_ref().map_or(String::new(), |figures| figures());
-        self.counts.text(self.threads.live(), files) + &figures
+        self.counts.text(self.threads.live(), self.kept.get()) + &figures
     }
 
     /// A word that nobody else has said.

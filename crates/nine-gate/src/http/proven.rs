@@ -10,6 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nine_io::client::{Error, File, Result};
+use nine_net::Proof;
+use nine_net::modules::proof_in;
 use nine_proto::{Errno, OpenFlags};
 
 use super::files::Files;
@@ -21,22 +23,13 @@ const STATUS: u32 = 8 << 10;
 
 /// Whose trees there are.
 pub trait Trees: Send + Sync {
-    /// The root of what the holder of a certificate sees.
-    fn root(&self, holder: Holder) -> Pin<Box<dyn Future<Output = Result<File>>>>;
-}
-
-/// Of a certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The name in it.
-    pub name: String,
-    /// Its SHA-256.
-    pub fingerprint: [u8; 32],
+    /// The root of what is seen by who has proven this.
+    fn root(&self, proof: Proof) -> Pin<Box<dyn Future<Output = Result<File>>>>;
 }
 
 /// Those that have been asked for.
 #[derive(Default)]
-pub(super) struct Proven(RefCell<Vec<(Holder, Rc<Files>)>>);
+pub(super) struct Proven(RefCell<Vec<(Proof, Rc<Files>)>>);
 
 impl Proven {
     /// The files of the client of a conversation; `None`: it has proven nothing.
@@ -47,25 +40,28 @@ impl Proven {
         new: impl FnOnce(File) -> Files,
     ) -> Result<Option<Rc<Files>>> {
         let status = dir.open("status", OpenFlags::READ).await?.read(0, STATUS).await?;
-        let Some(holder) = holder(&String::from_utf8_lossy(&status)) else { return Ok(None) };
-        if let Some(files) = self.known(&holder) {
+        let proof = proof_in(&String::from_utf8_lossy(&status));
+        if proof == Proof::None {
+            return Ok(None);
+        }
+        if let Some(files) = self.known(&proof) {
+            return Ok(Some(files));
+        }
+        let root = trees.root(proof.clone()).await?;
+        // Perhaps another conversation of his was faster.
+        if let Some(files) = self.known(&proof) {
             return Ok(Some(files));
         }
         if self.0.borrow().len() >= TREES {
             return Err(Error::Remote(Errno::EAGAIN.into()));
         }
-        let root = trees.root(holder.clone()).await?;
-        // Perhaps another conversation of his was faster.
-        let files = self.known(&holder).unwrap_or_else(|| {
-            let files = Rc::new(new(root));
-            self.0.borrow_mut().push((holder, files.clone()));
-            files
-        });
+        let files = Rc::new(new(root));
+        self.0.borrow_mut().push((proof, files.clone()));
         Ok(Some(files))
     }
 
-    fn known(&self, holder: &Holder) -> Option<Rc<Files>> {
-        self.0.borrow().iter().find(|(of, _)| of == holder).map(|(_, files)| files.clone())
+    fn known(&self, proof: &Proof) -> Option<Rc<Files>> {
+        self.0.borrow().iter().find(|(of, _)| of == proof).map(|(_, files)| files.clone())
     }
 
     /// Closes what nobody has asked for in a while.
@@ -74,43 +70,5 @@ impl Proven {
             files.sweep(now);
             files.len() > 0 || Rc::strong_count(files) > 1
         });
-    }
-
-    /// How many files are kept.
-    pub(super) fn len(&self) -> usize {
-        self.0.borrow().iter().map(|(_, files)| files.len()).sum()
-    }
-}
-
-/// `tls VERSION FINGERPRINT NAME`, in a line of a `status`.
-fn holder(status: &str) -> Option<Holder> {
-    let shown = status.lines().find_map(|line| line.strip_prefix("tls "))?;
-    let mut words = shown.splitn(3, ' ').skip(1);
-    let (hex, name) = (words.next()?, words.next()?);
-    let mut fingerprint = [0; 32];
-    if hex.len() != 64 || !hex.is_ascii() {
-        return None;
-    }
-    for (byte, digits) in fingerprint.iter_mut().zip(hex.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(Holder { name: name.into(), fingerprint })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_holder_is_found_in_a_status() {
-        let hex = "0a".repeat(32);
-        let status = |line: &str| format!("Established qin 0 qout 0 listen 0 in 1 out 2\n{line}\ntrace\n");
-        let found = holder(&status(&format!("tls TLSv1.3 {hex} Alice of the lab")));
-        assert_eq!(found, Some(Holder { name: "Alice of the lab".into(), fingerprint: [10; 32] }));
-        for line in
-            ["tls handshake", "tls TLSv1.3", "zstd 1", &format!("tls TLSv1.3 {hex}"), "tls TLSv1.3 zz x"]
-        {
-            assert_eq!(holder(&status(line)), None, "{line}");
-        }
     }
 }

@@ -218,8 +218,10 @@ fn links_lead_to_nothing_that_is_hidden() {
     std::fs::write(dir.path().join("net/f"), "x").unwrap();
     symlink("../net", dir.path().join("d/n")).unwrap();
     symlink("net/f", dir.path().join("f")).unwrap();
+    symlink("d/../net/f", dir.path().join("sneak")).unwrap();
+    symlink("d/../net", dir.path().join("by")).unwrap();
     let site = Site::disk(dir.path(), Options::default());
-    for path in ["/d/n/", "/d/n/f", "/f"] {
+    for path in ["/d/n/", "/d/n/f", "/f", "/sneak", "/by/", "/by/f"] {
         assert_eq!(site.get(path, "").status, 404, "{path}");
     }
 }

@@ -57,6 +57,44 @@ fn files_come_as_they_are_one_after_the_other_on_one_connection() {
 }
 
 #[test]
+fn what_is_answered_is_not_held_back_by_what_is_not() {
+    let (_dir, site) = site();
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+    // Half a body is to come, and never does.
+    let mut stream = site.connect();
+    let half = format!("{}POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab", get("/a.txt"));
+    stream.write_all(half.as_bytes()).unwrap();
+    assert_eq!(Answer::read(&mut stream, false).body, b"hello\n");
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    // An upstream never answers.
+    let tree = synth::Dir::new()
+        .file("stalls", synth::File::opened(|_, _| Ok(Box::new(Says(None)))))
+        .file("bad", synth::File::opened(|_, _| Ok(Box::new(Says(Some(nine_proto::Errno::EIO))))));
+    let tree = Arc::new(synth::Tree::new(tree, Duration::ZERO));
+    let site = Site::of(tree, Options { stall: Duration::from_secs(1), ..Options::default() });
+    let mut stream = site.connect();
+    stream.write_all((get("/none") + &get("/stalls")).as_bytes()).unwrap();
+    assert_eq!(Answer::read(&mut stream, false).status, 404);
+    // Nothing was promised yet, so that it can be said what is wrong.
+    assert_eq!(Answer::read(&mut stream, false).status, 504);
+    assert_eq!(site.ask(&mut stream, "GET", "/bad", "").status, 500);
+}
+
+/// An upstream that answers no read, or each with an error.
+struct Says(Option<nine_proto::Errno>);
+
+impl synth::Handle for Says {
+    fn read(&self, ask: synth::Ask) {
+        match self.0 {
+            Some(errno) => ask.fail(errno.into()),
+            None => std::mem::forget(ask),
+        }
+    }
+}
+
+#[test]
 fn requests_that_come_together_are_answered_in_their_order() {
     let (_dir, site) = site();
     let mut stream = site.connect();
@@ -269,6 +307,7 @@ fn each_answer_is_a_line_of_the_log() {
     for path in ["/a.txt", "/none", "/large.bin"] {
         site.ask(&mut stream, "GET", path, "User-Agent: me \"x\"\r\n");
     }
+    site.say(b"GET x\r\n\r\n");
     for (path, status, least) in [("/a.txt", 200, 6), ("/none", 404, 1), ("/large.bin", 200, 3_000_000)] {
         let line: String = lines.recv_timeout(LIMIT).unwrap();
         assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
@@ -277,6 +316,8 @@ fn each_answer_is_a_line_of_the_log() {
         let bytes: u64 = line.split(' ').nth(9).unwrap().parse().unwrap();
         assert!((least..least + 2000).contains(&bytes), "{line}");
     }
+    let refused = lines.recv_timeout(LIMIT).unwrap();
+    assert!(refused.contains("] \"GET x\" 400 "), "{refused}");
 }
 
 #[test]
@@ -300,7 +341,19 @@ fn files_from_any_time_are_served() {
 }
 
 #[test]
-fn a_file_that_is_changed_is_soon_served_as_it_is_and_never_as_neither() {
+fn a_file_that_is_read_in_small_pieces_is_whole_however_often_it_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let content = bytes(12_000);
+    fs::write(dir.path().join("f"), &content).unwrap();
+    let site = Site::by_messages(dir.path(), 8216);
+    let mut stream = site.connect();
+    for _ in 0..20 {
+        assert!(site.ask(&mut stream, "GET", "/f", "").body == content);
+    }
+}
+
+#[test]
+fn a_file_that_is_changed_is_soon_served_as_it_is() {
     let (dir, site) = site();
     let path = dir.path().join("f");
     let versions = ["one", "two", "three, longer"];
@@ -338,6 +391,7 @@ fn links_lead_on_within_the_tree_and_never_out_of_it() {
     link("one", "two");
     link("/etc/passwd", "whole");
     link("../../../../../../etc/passwd", "out");
+    link("d/../../a.txt", "above");
     link("loop2", "loop1");
     link("loop1", "loop2");
     link("d/..", "here");

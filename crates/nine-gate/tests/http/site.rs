@@ -30,16 +30,28 @@ pub struct Site {
 impl Site {
     /// Serves a directory of the host.
     pub fn disk(dir: &Path, options: Options) -> Self {
-        let disk = Disk::open(dir, DiskOptions::default()).unwrap();
-        Self::of(Arc::new(disk), options)
+        Self::of(Self::tree(dir), options)
+    }
+
+    fn tree(dir: &Path) -> Arc<dyn FileServer> {
+        Arc::new(Disk::open(dir, DiskOptions::default()).unwrap())
+    }
+
+    /// The same by messages of this size.
+    pub fn by_messages(dir: &Path, msize: u32) -> Self {
+        Self::asked(Self::tree(dir), Options::default(), msize)
     }
 
     pub fn of(tree: Arc<dyn FileServer>, options: Options) -> Self {
+        Self::asked(tree, options, client::Options::default().msize)
+    }
+
+    fn asked(tree: Arc<dyn FileServer>, options: Options, msize: u32) -> Self {
         let (told, known) = mpsc::channel();
         let (stopped, stop) = abortable(pending::<()>());
         let thread = thread::spawn(move || {
             rt::block_on(async |env| {
-                let server = open(env, tree, options).await;
+                let server = open(env, tree, options, msize).await;
                 let port = server.local().rsplit_once('!').unwrap().1.parse().unwrap();
                 told.send(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
                 server
@@ -103,7 +115,7 @@ impl Drop for Site {
     }
 }
 
-async fn open(env: rt::Real, tree: Arc<dyn FileServer>, options: Options) -> Server {
+async fn open(env: rt::Real, tree: Arc<dyn FileServer>, options: Options, msize: u32) -> Server {
     let core = Core::default();
     let root = Local::scratch("root", Arc::new(Ram::new(1 << 20)), core.clone());
     let mux = Mux::new(root, nine_servers::disk::names());
@@ -121,7 +133,8 @@ async fn open(env: rt::Real, tree: Arc<dyn FileServer>, options: Options) -> Ser
     let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
     let service = Service { own: true, ..Service::new(Arc::new(mux), gate, core) };
     let peer = Peer { addr: "pipe".into(), proof: Proof::None };
-    let client = Client::within(&env, &service, peer, client::Options::default()).await.unwrap();
+    let asks = client::Options { msize, ..client::Options::default() };
+    let client = Client::within(&env, &service, peer, asks).await.unwrap();
     let own = client.attach("u", NOUID, "own").await.unwrap();
     let net = Net::new(own.walk("net").await.unwrap());
     let root = client.attach("u", NOUID, "").await.unwrap();

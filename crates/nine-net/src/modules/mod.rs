@@ -13,7 +13,7 @@ use nine_stream::{Fault, Modules};
 
 use held::Held;
 
-pub use tls::{TlsClient, TlsServer};
+pub use tls::{TlsClient, TlsServer, proof_in};
 pub use trace::{Trace, TraceLog};
 
 /// `zstd`, `throttle` and `fault`; `trace`, where somebody keeps its lines, and `tls`, which has two sides, are added

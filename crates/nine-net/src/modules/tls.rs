@@ -2,7 +2,8 @@
 //! certificate, the other as the client, who knows what to expect.
 //!
 //! Always holds: nothing leaves in plain once it is pushed; what is put before the handshake is done waits outside; an
-//! end without `close_notify` is an error. Who the peer is stays what the conversation's transport has proven.
+//! end without `close_notify` is an error. To the conversation the peer stays who its transport has proven; who it is by its
+//! certificate stands in `status`, for those who know to ask ([`proof_in`]).
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -215,6 +216,17 @@ impl Module for Down {
             }
             _ => version,
         }
+    }
+}
+
+/// What a `status` with a line of this module says of the peer; of one that has been cut off, nothing.
+pub fn proof_in(status: &str) -> Proof {
+    let lines = status.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    let shown = lines.filter_map(|line| line.strip_prefix("tls ")).next_back();
+    let mut words = shown.unwrap_or_default().splitn(3, ' ').skip(1);
+    match words.next().and_then(|hex| tls::fingerprint(hex)).zip(words.next()) {
+        Some((fingerprint, name)) => Proof::Certificate { name: name.into(), fingerprint },
+        None => Proof::None,
     }
 }
 

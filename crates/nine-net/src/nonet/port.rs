@@ -21,7 +21,7 @@ use super::machine::{Nonet, PATIENCE, WITHHELD};
 use super::module::halves;
 use super::packet::{HANGUP, Header, Medium, NEWCALL, SERVICE, circuit, reset};
 use crate::env::{Clock, Timer};
-use crate::ether::Mac;
+use crate::ether::{Mac, Packet, Room};
 use crate::lock::{Mutex, lock};
 
 /// What carries packets between cards. It may lose, repeat, change and reorder them. An error of the kind
@@ -32,6 +32,33 @@ pub trait Link: Send + Unpin + 'static {
 
     /// Sends a packet whole, or loses it.
     fn poll_send(&mut self, cx: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>>;
+
+    /// The next packets, as many as have come and as there are rooms: how many rooms are used, and one at least. What
+    /// is of no use leaves its room without a sender.
+    fn poll_recv_many(&mut self, cx: &mut Context<'_>, rooms: &mut [Room<'_>]) -> Poll<io::Result<usize>> {
+        let mut n = 0;
+        while let Some(room) = rooms.get_mut(n) {
+            match self.poll_recv(cx, room.bytes) {
+                Poll::Ready(Ok((len, from))) => (room.came, n) = (Some((len, from)), n + 1),
+                Poll::Ready(Err(error)) if n == 0 => return Poll::Ready(Err(error)),
+                _ => break,
+            }
+        }
+        if n == 0 { Poll::Pending } else { Poll::Ready(Ok(n)) }
+    }
+
+    /// Sends packets, each whole, or loses them: how many have gone, and one at least. An error is of the first.
+    fn poll_send_many(&mut self, cx: &mut Context<'_>, packets: &[Packet<'_>]) -> Poll<io::Result<usize>> {
+        let mut n = 0;
+        while let Some(Packet { to, parts }) = packets.get(n) {
+            match self.poll_send(cx, *to, &parts.concat()) {
+                Poll::Ready(Ok(())) => n += 1,
+                Poll::Ready(Err(error)) if n == 0 => return Poll::Ready(Err(error)),
+                _ => break,
+            }
+        }
+        if n == 0 { Poll::Pending } else { Poll::Ready(Ok(n)) }
+    }
 
     /// Whether it is still there, where nothing else tells.
     fn check(&self) -> io::Result<()> {

@@ -110,12 +110,7 @@ impl Carrier {
     pub(super) fn status(&self) -> String {
         match self {
             Self::Bytes(line) => line.status(),
-            Self::Messages(messages) => {
-                let modules = messages.line.stream.modules();
-                let modules =
-                    modules.iter().map(|(name, says)| format!("{name} {says}").trim_end().to_owned() + "\n");
-                modules.collect()
-            }
+            Self::Messages(messages) => messages.line.stream.status(),
         }
     }
 }

@@ -27,7 +27,7 @@ use super::driver::{Bell, Job};
 use super::policy::Want;
 use super::share::{Lack, Share, User};
 use super::stack::{Announced, Call, End, Later, Place, Setting};
-use super::{MODULES_MAX, Protocol, Shared};
+use super::{Protocol, Shared};
 use orders::Order;
 
 /// For what was written to leave through the modules when everybody has closed.
@@ -470,7 +470,8 @@ impl State {
                     End::Messages(messages) => Carrier::Messages(messages),
                     End::Bytes(line) => {
                         let (modules, clock) = (shared.pushable.clone(), shared.clock.clone());
-                        Carrier::Bytes(Conversation::new(line, modules, clock))
+                        let line = Conversation::new(line, modules, clock);
+                        Carrier::Bytes(line.with_queue(shared.limits.queue))
                     }
                 };
                 self.phase = Phase::Connected { carrier, ended: false, failed: false };
@@ -682,7 +683,7 @@ impl State {
                     shared.modules.take(user, bytes).map_err(|lack| {
                         let whose =
                             if lack == Lack::All { "all conversations" } else { "your conversations" };
-                        let most = MODULES_MAX >> if lack == Lack::All { 20 } else { 21 };
+                        let most = shared.limits.modules >> if lack == Lack::All { 20 } else { 21 };
                         let text = format!(
                             "the modules of {whose} may hold {most} MiB, and have no room for this one"
                         );

@@ -38,7 +38,7 @@ use nine_io::synth::{self, Dir, File, Opening, Tree, Visitor};
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, OpenFlags, Result};
-use nine_stream::Modules;
+use nine_stream::{Limit, Modules};
 
 use aside::aside;
 use conv::{Conv, Ctl, Opened};
@@ -54,9 +54,25 @@ pub use stack::{Announced, Asks, Call, End, Later, Messages, Network, Place, Set
 
 /// Bytes of a text for a ctl, cs or dns.
 const TEXT_MAX: usize = 1024;
-/// Bytes that the modules of all conversations of a server may hold, and one user's half of it; beyond none is pushed
-/// (ENOMEM).
-const MODULES_MAX: usize = 256 << 20;
+/// What a server of networks may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Conversations of each network at once, of which one user may have half.
+    pub conversations: usize,
+    /// Bytes of a queue of the stream that a conversation becomes with its first module; it may hold eight of them.
+    pub queue: usize,
+    /// Bytes that the modules of all conversations may hold, with their streams, and one user half of it; beyond none is
+    /// pushed (ENOMEM).
+    pub modules: usize,
+}
+
+impl From<usize> for Limits {
+    /// So many conversations, and the usual for the rest.
+    fn from(conversations: usize) -> Self {
+        Self { conversations, queue: Limit::CONVERSATION.bytes, modules: 256 << 20 }
+    }
+}
+
 /// Descriptors of this process that conversations of all networks may have, each being taken for one: three quarters
 /// of what it may open now, of which one user may have two thirds. The rest is for the doors, for files, and for what
 /// still sends when it has been closed.
@@ -93,6 +109,7 @@ pub struct Net {
 
 /// What the conversations of all networks share.
 struct Shared {
+    limits: Limits,
     policy: Watched,
     /// What may be pushed.
     pushable: Modules,
@@ -134,24 +151,34 @@ struct Entry {
 type Room = [Share; 2];
 
 impl Net {
-    /// These networks, each with at most `most` conversations at once, of which one user may have half; `pushable`
-    /// are the modules that may be pushed on them. The driver is to be spawned where sockets shall be; without it
+    /// These networks, each with at most as many conversations as `limits` say; `pushable` are the modules that may be pushed on them. The driver is to be spawned where sockets shall be; without it
     /// nothing is ever dialled.
     pub fn new(
         networks: Vec<Arc<dyn Network>>,
         policy: Policy,
         pushable: Modules,
         clock: Arc<dyn Clock>,
-        most: usize,
+        limits: impl Into<Limits>,
     ) -> (Self, Driver) {
+        let limits = limits.into();
+        let most = limits.conversations;
         let queue = Arc::<Queue>::default();
         let driver = Driver::new(&queue);
         let wall = clock.wall();
-        let (modules, lingers) = (Shares::new(MODULES_MAX), Shares::new(LINGERING));
+        let (modules, lingers) = (Shares::new(limits.modules), Shares::new(LINGERING));
         let descriptors = descriptors();
         let (policy, lingering) = (Watched::new(policy), Mutex::default());
-        let shared =
-            Arc::new(Shared { policy, pushable, clock, queue, modules, lingers, descriptors, lingering });
+        let shared = Arc::new(Shared {
+            limits,
+            policy,
+            pushable,
+            clock,
+            queue,
+            modules,
+            lingers,
+            descriptors,
+            lingering,
+        });
         let networks: Arc<[Arc<dyn Network>]> = networks.into();
         let asks = |finds: Finds| {
             let (shared, networks) = (shared.clone(), networks.clone());

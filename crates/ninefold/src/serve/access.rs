@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use nine_gate::http::Log;
 
 /// Lines that wait.
-const LINES: usize = 10_000;
+const LINES: usize = 4096;
 /// So long a line waits for others before it is written.
 const GATHER: Duration = Duration::from_millis(200);
 /// For a disk that takes nothing, at the end.
@@ -67,9 +67,11 @@ impl Access {
         self.state.again.store(true, Ordering::Release);
         let _ = self.lines.try_send(None);
     }
+}
 
+impl Drop for Access {
     /// Nothing more comes: waits until what has come is written.
-    pub fn end(self) {
+    fn drop(&mut self) {
         self.state.over.store(true, Ordering::Release);
         // Where there is no room for it the writer has lines to come by.
         let _ = self.lines.try_send(None);
@@ -96,9 +98,19 @@ struct Writer {
 impl Writer {
     fn run(self, file: Box<dyn Write + Send>) {
         let mut file = BufWriter::new(file);
+        let mut fails = false;
         while let Some(line) = self.next() {
-            if let Err(error) = self.gather(&mut file, line) {
-                tracing::error!("{}: {error}", self.path.display());
+            match self.gather(&mut file, line) {
+                Ok(()) => fails = false,
+                // Once, until it goes well again.
+                Err(error) => {
+                    self.state.lost.fetch_add(1, Ordering::Relaxed);
+                    if !std::mem::replace(&mut fails, true) {
+                        tracing::error!("{}: {error}", self.path.display());
+                    }
+                    // What it has not taken is not tried again.
+                    file = BufWriter::new(file.into_parts().0);
+                }
             }
             if self.state.again.swap(false, Ordering::Acquire) {
                 match opened(&self.path) {
@@ -106,10 +118,17 @@ impl Writer {
                     Err(error) => tracing::error!("{}: the old file stays: {error}", self.path.display()),
                 }
             }
-            let lost = self.state.lost.swap(0, Ordering::Relaxed);
-            if lost > 0 {
-                tracing::warn!(lost, "{}: lines were left out, the disk is too slow", self.path.display());
+            if !fails {
+                self.tell_lost();
             }
+        }
+        self.tell_lost();
+    }
+
+    fn tell_lost(&self) {
+        let lost = self.state.lost.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            tracing::warn!(lost, "{}: lines were left out: the disk is slow or full", self.path.display());
         }
     }
 
@@ -128,7 +147,11 @@ impl Writer {
         let mut line = line;
         while let Some(text) = line {
             file.write_all(text.as_bytes())?;
-            line = self.come.recv_timeout(until.saturating_duration_since(Instant::now())).ok().flatten();
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.state.again.load(Ordering::Acquire) {
+                break;
+            }
+            line = self.come.recv_timeout(left).ok().flatten();
         }
         file.flush()
     }

@@ -4,7 +4,7 @@
 //! In: [`Export`], [`Serving`]. Out: on the standard output what is served and how to reach it, then `ready`.
 //! SIGTERM or SIGINT: nobody new comes in, what has been asked for is answered, status 0; a second one, or
 //! [`PATIENCE`], ends the wait. SIGHUP: the configuration is read again, for the level of the log; certificates are
-//! read again by themselves.
+//! read again by themselves; the access log is opened again by its name.
 //!
 //! Always holds: signals are watched before the first socket exists, so none is left behind.
 
@@ -239,7 +239,7 @@ async fn serve(
         Either::Left((Some(()), _)) => tracing::info!("all clients have their answers"),
         _ => tracing::warn!(clients = core.connected(), "ending with answers owed"),
     }
-    access.into_iter().for_each(Access::end);
+    drop(access);
     Ok(())
 }
 

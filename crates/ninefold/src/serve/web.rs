@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nine_gate::http::{Figures, Holder, Log, Options, Schedule, Server, Trees};
+use nine_gate::http::{Figures, Log, Options, Schedule, Server, Trees};
 use nine_io::client::{self, Client, File};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
 use nine_mux::{As, Flags, Live, Local, MAIN, Mux, Owner};
 use nine_net::{Env, Peer, Proof, Pushed, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::Ram;
-use nine_servers::net::{Network, Policy, Tcp};
+use nine_servers::net::{Limits, Network, Policy, Tcp};
 use serde::{Deserialize, Serialize};
 
 use super::token;
@@ -34,6 +34,10 @@ const OWN: &str = "#http";
 const WAITING: usize = 64 << 10;
 /// Bytes that these may need.
 const BUDGET: usize = 1 << 30;
+/// Conversations over TLS at once: each may hold half a megabyte.
+const TLS: usize = 4000;
+/// Bytes of its stream's queues; the kernel has what is on its way.
+const QUEUE: usize = 32 << 10;
 /// The loopback port of a server that is told nothing.
 const PORT: u16 = 8080;
 /// How old a request may become before others, unless told otherwise.
@@ -231,11 +235,17 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
     let core = Core::default();
     let lines: Vec<String> = webs.iter().map(|web| format!("allow announce tcp!*!{}", web.port)).collect();
     let clients = serving.max_clients.unwrap_or(super::listen::CLIENTS) as usize;
-    // One user may have half of them; each listener is one, too.
-    let most = 2 * webs.len() * (clients + 1);
+    let is_tls = webs.iter().filter(|web| web.tls).count();
+    let module = pushed.modules.cost("tls").unwrap_or(0) + 8 * QUEUE;
+    // One user may have half of all; each listener is a conversation, too.
+    let limits = Limits {
+        conversations: 2 * webs.len() * (clients + 1),
+        queue: QUEUE,
+        modules: 2 * is_tls * clients.min(TLS) * module,
+    };
     let policy: Policy = lines.join("\n").parse().map_err(anyhow::Error::msg)?;
     let networks: Vec<Arc<dyn Network>> = vec![Arc::new(Tcp)];
-    let (net, driver) = nine_servers::Net::new(networks, policy, pushed.modules.clone(), env.clock(), most);
+    let (net, driver) = nine_servers::Net::new(networks, policy, pushed.modules.clone(), env.clock(), limits);
     env.spawn(Box::pin(driver));
     let mut net = Local::told("net", Arc::new(net.told_by(nine_mux::told)), core.clone());
     net.options.dialects = vec![Dialect::U];
@@ -269,7 +279,8 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
             false => Some(client.attach("none", NOUID, "").await?),
         };
         let (log, figures) = (log.clone(), Some(figures.clone()));
-        let mut options = Options { connections: clients, log, figures, ..Options::default() };
+        let connections = if web.tls { clients.min(TLS) } else { clients };
+        let mut options = Options { connections, log, figures, ..Options::default() };
         if let Some(age) = web.shortest {
             options.schedule = Schedule::Shortest { age };
         }
@@ -311,9 +322,8 @@ struct Proven {
 }
 
 impl Trees for Proven {
-    fn root(&self, holder: Holder) -> Pin<Box<dyn Future<Output = client::Result<File>>>> {
+    fn root(&self, proof: Proof) -> Pin<Box<dyn Future<Output = client::Result<File>>>> {
         let (env, service) = (self.env, self.service.clone());
-        let proof = Proof::Certificate { name: holder.name, fingerprint: holder.fingerprint };
         Box::pin(async move {
             let peer = Peer { addr: "http".into(), proof };
             let client = Client::within(&env, &service, peer, client::Options::default()).await?;

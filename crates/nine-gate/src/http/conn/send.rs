@@ -9,8 +9,7 @@ use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::client::Error;
 
-use super::{Conn, End, GATHER, timely};
-use crate::http::Site;
+use super::{Conn, End, GATHER, Late, One, late};
 use crate::http::answer::{self, After};
 use crate::http::files::Entry;
 use crate::http::head::{Head, Method};
@@ -64,28 +63,13 @@ impl Conn {
             self.out.push(Payload::Bytes(answer));
             return Ok(());
         }
-        // What a program makes has no length before it is read, and a file may have become shorter.
-        let (mut first, size) = (Payload::EMPTY, entry.size);
-        if is_get && head.ranges.is_empty() || size == 0 {
-            let most = if size == 0 { UNKNOWN } else { size.min(CHUNK) };
-            first = self.read_file(entry, 0, most).await?;
-            let came = first.len() as u64;
-            if size == 0 && came > 0 {
-                return self.endless(head, entry, first).await;
-            }
-            if came < size.min(CHUNK) && self.read_file(entry, came, 1).await?.is_empty() {
-                // It is none of those that the client may know.
-                entry.doubt();
-                let mut text = self.begin(Status::OK);
-                answer::line(&mut text, "Content-Type", entry.kind().as_bytes());
-                answer::length(&mut text, came);
-                answer::end(&mut text);
-                self.out.extend([Payload::from(text), first]);
-                return Ok(());
-            }
-        }
         let (lines, tag) = (entry.lines(coding), entry.tag(coding));
-        match conditions.judge(&tag, entry.changed) {
+        let verdict = match entry.size {
+            // What a program makes is never the same.
+            0 => Verdict::Go,
+            _ => conditions.judge(&tag, entry.changed),
+        };
+        match verdict {
             Verdict::Go => {}
             Verdict::Known => {
                 let mut text = self.begin(Status::NOT_MODIFIED);
@@ -98,6 +82,29 @@ impl Conn {
             }
             Verdict::Failed => {
                 self.say(head, Status::PRECONDITION, "the file is another one by now", &[]);
+                return Ok(());
+            }
+        }
+        // What a program makes has no length before it is read, and a file may have become shorter.
+        let (mut first, size) = (Payload::EMPTY, entry.size);
+        if is_get && head.ranges.is_empty() || size == 0 {
+            let most = if size == 0 { UNKNOWN } else { size.min(CHUNK) };
+            first = match self.read_file(entry, 0, most).await? {
+                Ok(first) => first,
+                Err(error) => return self.fails(head, &error),
+            };
+            let came = first.len() as u64;
+            if size == 0 && came > 0 {
+                return self.endless(head, entry, first).await;
+            }
+            if came < size.min(CHUNK) && self.read_more(entry, came, 1).await?.is_empty() {
+                // It is none of those that the client may know.
+                entry.doubt();
+                let mut text = self.begin(Status::OK);
+                answer::line(&mut text, "Content-Type", entry.kind().as_bytes());
+                answer::length(&mut text, came);
+                answer::end(&mut text);
+                self.out.extend([Payload::from(text), first]);
                 return Ok(());
             }
         }
@@ -119,6 +126,7 @@ impl Conn {
                 }
                 answer::end(&mut text);
                 if is_small
+                    && first.len() as u64 == size
                     && let Payload::Bytes(content) = &first
                     && entry.again(second)
                 {
@@ -176,7 +184,7 @@ impl Conn {
             }
             self.flush().await?;
             self.site.threads.pass(self.number).await;
-            part = self.read_file(entry, at, UNKNOWN).await?;
+            part = self.read_more(entry, at, UNKNOWN).await?;
         }
         if head.chunks {
             self.out.push(Payload::from(b"0\r\n\r\n".to_vec()));
@@ -259,7 +267,7 @@ impl Conn {
                             begun = self.sent;
                             self.site.threads.pass(self.number).await;
                         }
-                        let read = self.read_file(entry, at, (end - at).min(CHUNK)).await?;
+                        let read = self.read_more(entry, at, (end - at).min(CHUNK)).await?;
                         if read.is_empty() {
                             entry.doubt();
                             return Err(End::Cut("a file has become shorter while it was sent".into()));
@@ -275,41 +283,39 @@ impl Conn {
     }
 
     /// What can be read now, or comes from a disk, in turn, or from an upstream.
-    async fn read_file(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Payload, End> {
+    async fn read_file(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Result<Payload, Error>, End> {
         let most = most as u32;
-        let cut = |error: Error| End::Cut(error.to_string());
         if let Some(read) = entry.file.read_now(at, most) {
-            return read.map_err(cut);
+            return Ok(read);
         }
-        if self.has_file() {
-            self.flush().await?;
-        }
-        let (site, card) = (self.site.clone(), self.card.clone());
-        self.due(site.options.stall);
-        let mut reading = pin!(async {
+        let (site, card, number) = (self.site.clone(), self.card.clone(), self.number);
+        let reading = pin!(async {
             // The disks of this machine are what is scarce: who waits for an upstream is in nobody's way.
             let _slot = match entry.file.is_called() {
-                true => Some(site.threads.slot(self.number).await),
+                true => Some(site.threads.slot(number).await),
                 false => None,
             };
             card.due(site.now() + site.options.stall);
             entry.file.read(at, most).await
         });
-        match timely(&self.card, reading.as_mut()).await {
-            Ok(read) => read.map(Payload::Bytes).map_err(cut),
-            Err(_) => Err(End::Cut("an upstream does not answer".into())),
-        }
+        let read = self.wait(reading).await?;
+        Ok(read.unwrap_or_else(|Late| Err(late())).map(Payload::Bytes))
+    }
+
+    /// The same of what an answer has announced.
+    async fn read_more(&mut self, entry: &Entry, at: u64, most: u64) -> Result<Payload, End> {
+        self.read_file(entry, at, most).await?.map_err(|error| End::Cut(error.to_string()))
     }
 
     async fn squeezed(&mut self, entry: &Entry, first: Payload, coding: Coding) -> Result<(), End> {
         let cut = |error: std::io::Error| End::Cut(error.to_string());
-        let _one = One::more(&self.site);
+        let _one = One::more(&self.site, |site| &site.squeezing);
         let mut squeeze = Squeeze::new(coding, entry.size).map_err(cut)?;
         let (mut at, mut part) = (0, first);
         while at < entry.size {
             self.card.left.set(entry.size - at);
             if part.is_empty() {
-                part = self.read_file(entry, at, PRESSED.min(entry.size - at)).await?;
+                part = self.read_more(entry, at, PRESSED.min(entry.size - at)).await?;
             }
             if part.is_empty() {
                 return Err(End::Cut("a file has become shorter while it was sent".into()));
@@ -323,21 +329,5 @@ impl Conn {
         }
         self.out.push(Payload::from(squeeze.end().map_err(cut)?));
         Ok(())
-    }
-}
-
-/// One of the answers that are being compressed.
-struct One(Rc<Site>);
-
-impl One {
-    fn more(site: &Rc<Site>) -> Self {
-        site.squeezing.set(site.squeezing.get() + 1);
-        Self(site.clone())
-    }
-}
-
-impl Drop for One {
-    fn drop(&mut self) {
-        self.0.squeezing.set(self.0.squeezing.get() - 1);
     }
 }

@@ -92,23 +92,27 @@ function show(all, before) {
   return now
 }
 
-let before, timer
-async function look() {
+let before, turn = 0
+async function look(mine = ++turn) {
   let said = ''
   try {
     const answer = await fetch('/metrics', { cache: 'no-store', signal: AbortSignal.timeout(10000) })
     if (!answer.ok) throw answer.status
-    before = show(figures(await answer.text()), before)
+    const all = figures(await answer.text())
+    if (mine !== turn) return
+    before = show(all, before)
     at('live').hidden = false
   } catch {
     said = 'The server does not answer; these figures are old.'
   }
+  // Somebody has looked away and back meanwhile.
+  if (mine !== turn) return
   // What is read aloud is said once.
   if (at('said').textContent !== said) at('said').textContent = said
-  if (document.visibilityState === 'visible') timer = setTimeout(look, 2000)
+  setTimeout(() => mine === turn && look(mine), 2000)
 }
 document.onvisibilitychange = () => {
-  clearTimeout(timer)
+  turn++
   if (document.visibilityState === 'visible') {
     before = undefined
     look()
