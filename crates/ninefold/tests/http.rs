@@ -163,11 +163,8 @@ fn who_has_a_certificate_sees_what_he_would_by_9p() {
             std::fs::write(dir.path().join(format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
         }
         let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
-        std::fs::write(
-            dir.path().join("ca.pem"),
-            pem("alice.pem") + &pem("bob.pem") + &pem("alice .pem"),
-        )
-        .unwrap();
+        std::fs::write(dir.path().join("ca.pem"), pem("alice.pem") + &pem("bob.pem") + &pem("alice .pem"))
+            .unwrap();
         for tree in ["main", "lab"] {
             std::fs::create_dir(dir.path().join(tree)).unwrap();
             std::fs::write(dir.path().join(tree).join("f"), tree).unwrap();

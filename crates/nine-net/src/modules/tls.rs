@@ -224,7 +224,7 @@ pub fn proof_in(status: &str) -> Proof {
     let lines = status.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let shown = lines.filter_map(|line| line.strip_prefix("tls ")).next_back();
     let mut words = shown.unwrap_or_default().splitn(3, ' ').skip(1);
-    match words.next().and_then(|hex| tls::fingerprint(hex)).zip(words.next()) {
+    match words.next().and_then(tls::fingerprint).zip(words.next()) {
         Some((fingerprint, name)) => Proof::Certificate { name: name.into(), fingerprint },
         None => Proof::None,
     }
