@@ -2,8 +2,8 @@
 //! certificate, the other as the client, who knows what to expect.
 //!
 //! Always holds: nothing leaves in plain once it is pushed; what is put before the handshake is done waits outside; an
-//! end without `close_notify` is an error. To the conversation the peer stays who its transport has proven; who it is by its
-//! certificate stands in `status`, for those who know to ask ([`proof_in`]).
+//! end without `close_notify` is an error. To the conversation the peer stays who its transport has proven; who it is
+//! by its certificate stands in `status`, for those who know to ask ([`proof_in`]).
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;

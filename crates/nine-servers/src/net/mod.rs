@@ -61,8 +61,8 @@ pub struct Limits {
     pub conversations: usize,
     /// Bytes of a queue of the stream that a conversation becomes with its first module; it may hold eight of them.
     pub queue: usize,
-    /// Bytes that the modules of all conversations may hold, with their streams, and one user half of it; beyond none is
-    /// pushed (ENOMEM).
+    /// Bytes that the modules of all conversations may hold, with their streams, and one user half of it; beyond none
+    /// is pushed (ENOMEM).
     pub modules: usize,
 }
 
@@ -151,8 +151,8 @@ struct Entry {
 type Room = [Share; 2];
 
 impl Net {
-    /// These networks, each with at most as many conversations as `limits` say; `pushable` are the modules that may be pushed on them. The driver is to be spawned where sockets shall be; without it
-    /// nothing is ever dialled.
+    /// These networks, each with at most as many conversations as `limits` say; `pushable` are the modules that may be
+    /// pushed on them. The driver is to be spawned where sockets shall be; without it nothing is ever dialled.
     pub fn new(
         networks: Vec<Arc<dyn Network>>,
         policy: Policy,
