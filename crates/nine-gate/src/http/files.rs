@@ -4,7 +4,8 @@
 //! for [`FRESH`]; then it is looked at again by its path, so that a file that another has taken the place of is
 //! noticed.
 //!
-//! Always holds: at most [`Files::new`]'s number is kept by all that share it; of those that have not been asked for lately one goes first.
+//! Always holds: at most [`Files::new`]'s number is kept by all that share it; of those that have not been asked for
+//! lately one goes first.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
