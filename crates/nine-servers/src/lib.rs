@@ -1,6 +1,8 @@
 //! Resources as files: what a `FileServer` of nine-io can stand in front of.
 //!
 //! - [`Ram`]: a tree in memory, up to a limit. Small: the proof that the interface is right.
+//! - [`Blocks`]: disks, each as a file.
+//! - [`HostDisk`]: a disk that is a file of the host, for whoever wants sectors.
 //! - [`Disk`]: a directory of the host.
 //! - [`Cons`]: a keyboard, a screen, the time, and what the program has logged.
 //! - [`Net`]: the network, on the sockets of this machine.
@@ -11,15 +13,18 @@
 //! No server here knows a dialect, a transport or a name space.
 #![deny(unsafe_code)]
 
+pub mod block;
 pub mod cons;
 pub mod disk;
 mod lock;
 pub mod net;
 pub mod pipe;
+mod probe;
 mod ram;
 pub mod srv;
 mod sync;
 
+pub use block::{Blocks, HostDisk};
 pub use cons::Cons;
 pub use disk::{As, Disk, DiskOptions};
 pub use net::Net;

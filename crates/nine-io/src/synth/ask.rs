@@ -59,6 +59,11 @@ impl Ask {
         self.asks.answer(self.id, Ok(Reply::Wrote(count)));
     }
 
+    /// Answers [`Handle::sync`].
+    pub fn synced(self, result: Result<()>) {
+        self.asks.answer(self.id, result.map(|()| Reply::Done));
+    }
+
     /// Answers a read with the beginning of these bytes, as much as was asked for.
     pub fn give(self, mut bytes: Bytes) {
         bytes.truncate(self.count as usize);

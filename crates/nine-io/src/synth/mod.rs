@@ -62,6 +62,7 @@ type Numbered = Box<dyn Fn(u64, usize, &Visitor) -> Vec<(u64, Node)> + Send + Sy
 type Text = Box<dyn Fn(&Visitor) -> Vec<u8> + Send + Sync>;
 type OnWrite = Arc<dyn Fn(Ask) + Send + Sync>;
 type OnOpen = Box<dyn Fn(Opening) + Send + Sync>;
+type Size = Box<dyn Fn() -> u64 + Send + Sync>;
 type OnCancel = Box<dyn Fn(ReqId) -> bool + Send + Sync>;
 
 /// Who has attached to the tree, and how.
@@ -120,6 +121,7 @@ pub enum Node {
 pub struct File {
     mode: u32,
     event: bool,
+    size: Option<Size>,
     opens: Opens,
 }
 
@@ -139,6 +141,11 @@ pub trait Handle: Send + Sync + 'static {
     /// `ask.data` has been written at `ask.offset`.
     fn write(&self, ask: Ask) {
         ask.fail(nine_proto::Errno::EBADF.into());
+    }
+
+    /// What has been written shall be where it lasts: answered by [`Ask::synced`]. Messages last as long as they do.
+    fn sync(&self, ask: Ask) {
+        ask.synced(Ok(()));
     }
 
     /// The [`Ask`] of this name is not wanted any more. Whoever has it and says true answers it, with what has become
@@ -236,7 +243,7 @@ impl File {
     /// A file that shows this text, made at each open. Mode 0444.
     pub fn text(text: impl Fn(&Visitor) -> String + Send + Sync + 'static) -> Self {
         let text = Box::new(move |visitor: &_| text(visitor).into_bytes());
-        Self { mode: 0o444, event: false, opens: Opens::Text(text, None) }
+        Self { mode: 0o444, event: false, size: None, opens: Opens::Text(text, None) }
     }
 
     /// A file whose open makes something that answers for itself. Mode 0666.
@@ -257,12 +264,18 @@ impl File {
         open: impl Fn(Opening) + Send + Sync + 'static,
         cancel: impl Fn(ReqId) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self { mode: 0o666, event: false, opens: Opens::Handle(Box::new(open), Box::new(cancel)) }
+        let opens = Opens::Handle(Box::new(open), Box::new(cancel));
+        Self { mode: 0o666, event: false, size: None, opens }
     }
 
     /// Marked: to open or to read it makes something, takes something away, or waits for ever.
     pub fn event(self) -> Self {
         Self { event: true, ..self }
+    }
+
+    /// It has so many bytes; others say 0, as those in /proc do.
+    pub fn sized(self, size: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self { size: Some(Box::new(size)), ..self }
     }
 
     /// Of a text file: what a write does; its owner may write from now on.

@@ -41,15 +41,14 @@ impl FileServer for Tree {
             return req.now(result);
         };
         match (req.op(), &here.open, &here.at.node) {
-            (Op::Read { .. } | Op::Write { .. }, Some(Open::File(handle)), _) => {
+            (Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. }, Some(Open::File(handle)), _) => {
                 let (answer, later) = req.later();
-                let reads = matches!(later.op(), Op::Read { .. });
-                let ask = self.asks.ask(later, here.visitor.clone());
-                if reads {
-                    handle.read(ask)
-                } else {
-                    handle.write(ask)
+                let does = match later.op() {
+                    Op::Read { .. } => Handle::read,
+                    Op::Write { .. } => Handle::write,
+                    _ => Handle::sync,
                 };
+                does(&**handle, self.asks.ask(later, here.visitor.clone()));
                 answer
             }
             (Op::Open { flags }, _, Node::File(file)) if let Opens::Handle(open, _) = &file.opens => {
@@ -212,6 +211,10 @@ impl Tree {
             uid,
             gid,
             nlink: if at.qid.is_dir() { 2 } else { 1 },
+            size: match &at.node {
+                Node::File(file) => file.size.as_ref().map_or(0, |size| size()),
+                Node::Dir(_) => 0,
+            },
             blksize: 4096,
             atime: self.time,
             mtime: self.time,

@@ -5,7 +5,7 @@
 //! the pool. A read that is short for want of cache is not answered short; it is read whole by the pool.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nine_io::Payload;
@@ -17,6 +17,7 @@ use rustix::fs::OFlags;
 use super::dent::Dent;
 use super::host::{self, HostFs, Linux, Resident};
 use super::{Done, How, Inner, Kind, Node, locked};
+use crate::probe::Probe;
 
 /// A range of at least this many bytes, all of it in the page cache, is sent from there without a copy; below it a copy
 /// is cheaper.
@@ -25,10 +26,6 @@ const FROM_CACHE: u32 = 16 * 1024;
 const BEYOND: u32 = 4096;
 /// Of what a stream brings of a file of this size, the page cache keeps nothing for longer than it must, bytes.
 const LARGE: u64 = 64 << 20;
-/// After this many misses in a row the cache is asked no more...
-const MISSES: u8 = 4;
-/// ...but once in so many reads: the probe of a miss costs a tenth of the read itself.
-const PROBE_EVERY: u8 = 16;
 
 /// An open file that is no directory.
 pub(super) struct OpenFile {
@@ -43,9 +40,7 @@ pub(super) struct OpenFile {
     fd: Mutex<Option<Arc<OwnedFd>>>,
     /// Writes need not go to their offset, or must be on the disk when answered: not for the event loop.
     slow_writes: bool,
-    /// The file system does not know `RWF_NOWAIT`: of reads, of writes.
-    no_nowait: [AtomicBool; 2],
-    misses: AtomicU8,
+    probe: Probe,
 }
 
 impl OpenFile {
@@ -58,8 +53,7 @@ impl OpenFile {
             locked: AtomicBool::new(false),
             fd: Mutex::new(Some(Arc::new(fd))),
             slow_writes: flags.has(OpenFlags::APPEND) || flags.has(OpenFlags::DSYNC),
-            no_nowait: [AtomicBool::new(false), AtomicBool::new(false)],
-            misses: AtomicU8::new(0),
+            probe: Probe::default(),
         }
     }
 
@@ -71,28 +65,9 @@ impl OpenFile {
         self.dent.ty() == S_IFREG
     }
 
-    /// Whether to look into the cache for this read.
-    fn probe(&self) -> bool {
-        if self.no_nowait[0].load(Ordering::Relaxed) {
-            return false;
-        }
-        let misses = self.misses.load(Ordering::Relaxed);
-        if misses < MISSES {
-            return true;
-        }
-        let again = misses + 1 >= MISSES + PROBE_EVERY;
-        self.misses.store(if again { MISSES - 1 } else { misses + 1 }, Ordering::Relaxed);
-        again
-    }
-
     fn missed(&self) -> super::Fail {
-        let misses = self.misses.load(Ordering::Relaxed);
-        self.misses.store(misses.saturating_add(1).min(MISSES), Ordering::Relaxed);
+        self.probe.missed();
         Errno::EAGAIN.into()
-    }
-
-    fn hit(&self) {
-        self.misses.store(0, Ordering::Relaxed);
     }
 }
 
@@ -184,7 +159,7 @@ impl<H: HostFs> Inner<H> {
     fn read_file(&self, file: &OpenFile, offset: u64, count: u32, how: How) -> Done<Payload> {
         let in_memory = self.is_in_memory(file);
         let inline = how == How::Inline && !in_memory;
-        if inline && !(file.is_regular() && file.probe()) {
+        if inline && !(file.is_regular() && file.probe.looks()) {
             return Err(Errno::EAGAIN.into());
         }
         let fd = file.fd()?;
@@ -198,7 +173,7 @@ impl<H: HostFs> Inner<H> {
                 let resident = || self.host.resident(fd.as_fd(), offset, want.into());
                 match if in_memory { Resident::All } else { resident() } {
                     Resident::All => {
-                        file.hit();
+                        file.probe.hit();
                         let resident = if in_memory { always } else { still };
                         return Ok(Payload::File { file: fd, offset, len: want, resident });
                     }
@@ -215,7 +190,7 @@ impl<H: HostFs> Inner<H> {
             Ok(n) if inline && n < want as usize && offset + (n as u64) < size()? => Err(file.missed()),
             Ok(_) => {
                 if inline {
-                    file.hit();
+                    file.probe.hit();
                 }
                 // A capacity is at least what was asked for; a payload is never more.
                 buf.truncate(count as usize);
@@ -223,7 +198,7 @@ impl<H: HostFs> Inner<H> {
             }
             Err(host::Errno::AGAIN) if inline => Err(file.missed()),
             Err(host::Errno::OPNOTSUPP) if inline => {
-                file.no_nowait[0].store(true, Ordering::Relaxed);
+                file.probe.unknown(false);
                 Err(Errno::EAGAIN.into())
             }
             Err(error) => Err(error.into()),
@@ -242,7 +217,7 @@ impl<H: HostFs> Inner<H> {
             return Ok(Reply::Wrote(0));
         }
         let inline = how == How::Inline && !(self.is_in_memory(file) && file.is_regular());
-        if inline && (file.slow_writes || !file.is_regular() || file.no_nowait[1].load(Ordering::Relaxed)) {
+        if inline && (file.slow_writes || !file.is_regular() || !file.probe.writes()) {
             return Err(Errno::EAGAIN.into());
         }
         let fd = file.fd()?;
@@ -251,7 +226,7 @@ impl<H: HostFs> Inner<H> {
             Ok(n) if inline && n < data.len() => Err(Errno::EAGAIN.into()),
             Ok(n) => Ok(Reply::Wrote(n as u32)),
             Err(host::Errno::OPNOTSUPP) if inline => {
-                file.no_nowait[1].store(true, Ordering::Relaxed);
+                file.probe.unknown(true);
                 Err(Errno::EAGAIN.into())
             }
             Err(error) => Err(error.into()),

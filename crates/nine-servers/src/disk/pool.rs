@@ -15,10 +15,10 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard};
 
 /// Something to do.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
 
@@ -77,7 +77,7 @@ const QUEUE_MAX: usize = 64 * 1024;
 
 impl Pool {
     /// A pool of at most `most` threads; none runs yet.
-    pub(super) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         let shared = Shared { state: Mutex::default(), work: Condvar::new(), most: most.max(1) };
         Self { shared: Arc::new(shared) }
     }
@@ -88,7 +88,7 @@ impl Pool {
     }
 
     /// Takes a client's job in; `Err` hands a job back: the queue is full, or not even one thread can be started.
-    pub(super) fn push(&self, client: u64, job: Job) -> Result<(), Job> {
+    pub(crate) fn push(&self, client: u64, job: Job) -> Result<(), Job> {
         let mut state = self.shared.lock();
         if state.queue.len >= QUEUE_MAX {
             return Err(job);

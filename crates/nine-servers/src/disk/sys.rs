@@ -12,7 +12,7 @@ use rustix::io::{Errno, Result};
 
 /// Reads at `offset` into the free capacity of `buf`; the bytes read are appended. `nowait`: EAGAIN instead of
 /// waiting for the disk.
-pub(super) fn pread(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> Result<usize> {
+pub(crate) fn pread(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> Result<usize> {
     let free = buf.spare_capacity_mut();
     let iov = libc::iovec { iov_base: free.as_mut_ptr().cast(), iov_len: free.len() };
     let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;

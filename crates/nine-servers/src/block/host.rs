@@ -1,0 +1,309 @@
+//! A disk that is a file of the host, or a block device of it.
+//!
+//! In: a path. Out: a [`Device`]. What the page cache holds is read at once, and what it takes is written at once; the
+//! rest goes to threads, so that nobody waits here.
+//!
+//! Always holds: one program at a time has it for writing; what a flush promised is on the disk; after a flush that
+//! failed nothing is promised any more, since the kernel forgets which pages it could not write.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use nine_block::{Device, Error, Io, Kind, Op, SECTOR, Shape};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::io::Errno;
+
+use crate::disk::pool::Pool;
+use crate::disk::sys;
+use crate::probe::Probe;
+
+/// Threads for what waits for the disk: as many as a disk has use for at once.
+const THREADS: usize = 16;
+/// Sectors of one operation that are worth asking for: a megabyte.
+const MOST: u32 = 2048;
+
+/// See the module.
+pub struct HostDisk {
+    inner: Arc<Inner>,
+    pool: Pool,
+}
+
+struct Inner {
+    path: PathBuf,
+    fd: OwnedFd,
+    is_device: bool,
+    read_only: bool,
+    /// Sectors written whole or not at all.
+    atom: u32,
+    sectors: AtomicU64,
+    poisoned: AtomicBool,
+    probe: Probe,
+}
+
+impl HostDisk {
+    /// Opens a file or a block device.
+    ///
+    /// # Errors
+    /// Those of open(2), with the path; `ResourceBusy`, if another program has it open in this way; `InvalidInput`,
+    /// where it is neither.
+    pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+        let said = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let inner = Inner::open(path, read_only).map_err(said)?;
+        Ok(Self { inner: Arc::new(inner), pool: Pool::new(THREADS) })
+    }
+
+    /// Does it on a thread.
+    fn later(&self, io: Io, does: impl FnOnce(&Inner, &Io) -> nine_block::Result<Bytes> + Send + 'static) {
+        let inner = self.inner.clone();
+        let job = Box::new(move || {
+            let result = does(&inner, &io);
+            io.end(result);
+        });
+        // The pool's queue is full: the operation ends where it is dropped, with an error that says so.
+        drop(self.pool.push(0, job));
+    }
+}
+
+impl Inner {
+    fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+        let kind = std::fs::metadata(path)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is neither a file nor a block device",
+            ));
+        }
+        let is_device = kind.is_block_device();
+        // A device that is mounted, or that another has for himself, is not opened.
+        let exclusive = if is_device && !read_only { libc::O_EXCL } else { 0 };
+        let file = File::options().read(true).write(!read_only).custom_flags(exclusive).open(path)?;
+        let lock = if read_only {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        rustix::fs::flock(&file, lock).map_err(|errno| match errno {
+            Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::ResourceBusy, "another program has it"),
+            errno => errno.into(),
+        })?;
+        let atom = match is_device {
+            true => rustix::fs::ioctl_blksszget(&file)? / SECTOR as u32,
+            false => 1,
+        };
+        let inner = Self {
+            path: path.into(),
+            fd: file.into(),
+            is_device,
+            read_only,
+            atom: atom.max(1),
+            sectors: AtomicU64::new(0),
+            poisoned: AtomicBool::new(false),
+            probe: Probe::default(),
+        };
+        inner.look()?;
+        Ok(inner)
+    }
+
+    /// How large it is by now; what is behind its last whole sector does not count.
+    fn look(&self) -> io::Result<()> {
+        let bytes = match self.is_device {
+            true => rustix::fs::seek(&self.fd, SeekFrom::End(0))?,
+            false => rustix::fs::fstat(&self.fd)?.st_size as u64,
+        };
+        self.sectors.store(bytes / SECTOR, Ordering::Release);
+        Ok(())
+    }
+
+    fn shape(&self) -> Shape {
+        Shape {
+            sectors: self.sectors.load(Ordering::Acquire),
+            atom: self.atom,
+            most: MOST,
+            read_only: self.read_only,
+            durable: true,
+        }
+    }
+
+    fn wrong(&self, kind: Kind, error: impl std::fmt::Display) -> Error {
+        Error::new(kind, format!("{}: {error}", self.path.display()))
+    }
+
+    /// All of it, or nothing: `None`, not without waiting.
+    fn read(&self, io: &Io, now: bool) -> Option<nine_block::Result<Bytes>> {
+        let (mut at, mut data) = (io.at * SECTOR, Vec::with_capacity(io.bytes()));
+        while data.len() < io.bytes() {
+            match sys::pread(self.fd.as_fd(), &mut data, at, now) {
+                Ok(0) => {
+                    let text = format!("it ends before byte {at}: it has become shorter");
+                    return Some(Err(self.wrong(Kind::Range, text)));
+                }
+                Ok(n) => at += n as u64,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if now => return None,
+                Err(Errno::OPNOTSUPP) if now => {
+                    self.probe.unknown(false);
+                    return None;
+                }
+                Err(error) => return Some(Err(self.wrong(Kind::Failed, error))),
+            }
+        }
+        // A capacity is at least what was asked for.
+        data.truncate(io.bytes());
+        Some(Ok(data.into()))
+    }
+
+    fn write(&self, io: &Io, now: bool) -> Option<nine_block::Result<Bytes>> {
+        let (mut at, mut rest) = (io.at * SECTOR, &io.data[..]);
+        let flags =
+            if now { rustix::io::ReadWriteFlags::NOWAIT } else { rustix::io::ReadWriteFlags::empty() };
+        while !rest.is_empty() {
+            match rustix::io::pwritev2(&self.fd, &[io::IoSlice::new(rest)], at, flags) {
+                Ok(0) => return Some(Err(self.wrong(Kind::Failed, "it takes nothing"))),
+                Ok(n) => (at, rest) = (at + n as u64, &rest[n..]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if now => return None,
+                Err(Errno::OPNOTSUPP) if now => {
+                    self.probe.unknown(true);
+                    return None;
+                }
+                Err(error) => return Some(Err(self.wrong(Kind::Failed, error))),
+            }
+        }
+        Some(Ok(Bytes::new()))
+    }
+
+    fn flush(&self) -> nine_block::Result<Bytes> {
+        let poisoned =
+            || self.wrong(Kind::Poisoned, "a flush has failed: what was written before it may be lost");
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(poisoned());
+        }
+        rustix::fs::fdatasync(&self.fd).map(|()| Bytes::new()).map_err(|error| {
+            self.poisoned.store(true, Ordering::Release);
+            tracing::error!("{}: {error}: nothing is promised of it any more", self.path.display());
+            poisoned()
+        })
+    }
+
+    fn discard(&self, io: &Io) -> nine_block::Result<Bytes> {
+        if self.is_device {
+            return Err(
+                self.wrong(Kind::Unsupported, "a block device of the host is not told what it need not keep")
+            );
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.fd, flags, io.at * SECTOR, io.count * SECTOR) {
+            Ok(()) => Ok(Bytes::new()),
+            Err(Errno::OPNOTSUPP) => Err(self.wrong(Kind::Unsupported, "its file system knows no holes")),
+            Err(error) => Err(self.wrong(Kind::Failed, error)),
+        }
+    }
+}
+
+impl Device for HostDisk {
+    fn shape(&self) -> Shape {
+        self.inner.shape()
+    }
+
+    fn name(&self) -> String {
+        format!("w\"{}\"", self.inner.path.display())
+    }
+
+    fn submit(&self, io: Io) {
+        let inner = &*self.inner;
+        if let Err(error) = io.judge(&inner.shape()) {
+            return io.end(Err(error.of(inner.path.display())));
+        }
+        match io.op {
+            Op::Read => {
+                if inner.probe.looks() {
+                    if let Some(read) = inner.read(&io, true) {
+                        inner.probe.hit();
+                        return io.end(read);
+                    }
+                    inner.probe.missed();
+                }
+                self.later(io, |inner, io| inner.read(io, false).expect("it waits"));
+            }
+            Op::Write => {
+                if inner.probe.writes()
+                    && let Some(written) = inner.write(&io, true)
+                {
+                    return io.end(written);
+                }
+                self.later(io, |inner, io| inner.write(io, false).expect("it waits"));
+            }
+            Op::Flush => self.later(io, |inner, _| inner.flush()),
+            Op::Discard => self.later(io, Inner::discard),
+            Op::Look => self.later(io, |inner, _| {
+                inner.look().map(|()| Bytes::new()).map_err(|error| inner.wrong(Kind::Failed, error))
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait(call: impl Future<Output = nine_block::Result<Bytes>>) -> nine_block::Result<Bytes> {
+        nine_net::rt::block_on(async |_| call.await).unwrap()
+    }
+
+    fn disk(sectors: u64) -> (tempfile::TempDir, PathBuf, Arc<dyn Device>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        File::create(&path).unwrap().set_len(sectors * SECTOR + 100).unwrap();
+        let disk: Arc<dyn Device> = Arc::new(HostDisk::open(&path, false).unwrap());
+        (dir, path, disk)
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_stands_in_the_file() {
+        let (_dir, path, disk) = disk(100);
+        assert_eq!(disk.shape().sectors, 100);
+        let data = Bytes::from((0..20 * SECTOR).map(|n| (n / 7) as u8).collect::<Vec<_>>());
+        wait(disk.write(70, data.clone())).unwrap();
+        wait(disk.flush()).unwrap();
+        assert_eq!(wait(disk.read(70, 20)).unwrap(), data);
+        assert_eq!(std::fs::read(path).unwrap()[70 * 512..90 * 512], data);
+        wait(disk.discard(70, 10)).unwrap();
+        assert!(wait(disk.read(70, 10)).unwrap().iter().all(|byte| *byte == 0));
+        assert_eq!(wait(disk.read(81, 20)).unwrap_err().kind, Kind::Range);
+        assert_eq!(wait(disk.read(u64::MAX, 2)).unwrap_err().kind, Kind::Range);
+    }
+
+    #[test]
+    fn growth_and_loss_are_noticed() {
+        let (_dir, path, disk) = disk(10);
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_len(20 * SECTOR).unwrap();
+        assert_eq!(wait(disk.read(10, 1)).unwrap_err().kind, Kind::Range);
+        wait(disk.look()).unwrap();
+        assert_eq!(wait(disk.read(10, 10)).unwrap().len(), 5120);
+        file.set_len(SECTOR).unwrap();
+        let error = wait(disk.read(10, 10)).unwrap_err();
+        assert!(error.kind == Kind::Range && error.text.contains("shorter"), "{error}");
+    }
+
+    #[test]
+    fn one_program_writes_and_others_neither_read_nor_write() {
+        let (dir, path, disk) = disk(10);
+        for read_only in [false, true] {
+            let error = HostDisk::open(&path, read_only).err().expect("it is taken");
+            assert_eq!(error.kind(), io::ErrorKind::ResourceBusy, "{error}");
+        }
+        drop(disk);
+        let first: Arc<dyn Device> = Arc::new(HostDisk::open(&path, true).unwrap());
+        let _second = HostDisk::open(&path, true).unwrap();
+        let error = wait(first.write(0, Bytes::from_static(&[0; 512]))).unwrap_err();
+        assert_eq!(error.kind, Kind::ReadOnly);
+        assert!(HostDisk::open(dir.path(), false).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Disks as files, so that whatever carries files carries disks.
+//!
+//! ```text
+//! NAME/data     its bytes, from the first to the last
+//! NAME/ctl      read: what it is and how it is; written by the owner: a word that it knows, or `look`
+//! NAME/...      what else there is to say of a disk of its kind
+//! ```
+//! In: [`Device`]s with their names. Out: a tree.
+//!
+//! Always holds: a read or write need not begin or end at a sector; what is not whole is read before it is written, and
+//! other writes of this tree to the disk wait meanwhile. What waits is bounded by the requests that clients may have
+//! outstanding.
+
+mod data;
+mod host;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nine_block::{Device, Io, Op, SECTOR};
+use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Who};
+use nine_io::synth::{Ask, Dir, File, Tree};
+use nine_proto::{Errno, Error, Result};
+
+use data::{Data, Open};
+
+pub use host::HostDisk;
+
+/// What a file says of a disk: its name, and what makes its text.
+pub type More = (String, Box<dyn Fn() -> String + Send + Sync>);
+
+/// A tree of disks. Clones are the same.
+#[derive(Clone)]
+pub struct Blocks {
+    tree: Arc<Tree>,
+    disks: Disks,
+}
+
+type Disks = Arc<Mutex<Vec<(String, nine_io::synth::Node)>>>;
+
+impl Blocks {
+    /// Without any yet; its files are as old as this time since 1970.
+    pub fn new(wall: Duration) -> Self {
+        let disks = Disks::default();
+        let live = disks.clone();
+        let list = move |_: &_| live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Self { tree: Arc::new(Tree::new(Dir::new().live(list), wall)), disks }
+    }
+
+    /// What the aname tells of who attaches, as for [`Tree::set_told`]: whether he is the owner, who alone reads and
+    /// writes disks.
+    ///
+    /// # Panics
+    /// If somebody has it already.
+    pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
+        Arc::get_mut(&mut self.tree).expect("nobody has it yet").set_told(told);
+        self
+    }
+
+    /// From now on this disk is there, in the place of another one of this name. A name with a '/' is not seen.
+    pub fn add(&self, name: &str, device: Arc<dyn Device>, more: Vec<More>) {
+        let data = Arc::new(Data::new(device.clone()));
+        let (size, shape) = (device.clone(), device.shape());
+        let opened = move |_: &_, flags: nine_proto::OpenFlags| {
+            if flags.writes() && data.is_read_only() {
+                return Err(Errno::EROFS.into());
+            }
+            Ok(Box::new(Open { data: data.clone(), flags }) as Box<dyn nine_io::synth::Handle>)
+        };
+        let file = File::opened(opened).sized(move || size.shape().sectors * SECTOR);
+        let (told, asked) = (device.clone(), device);
+        let ctl = File::text(move |_| told.status()).on_write(move |ask| control(&asked, ask)).mode(0o644);
+        let mut dir =
+            Dir::new().file("data", file.mode(if shape.read_only { 0o400 } else { 0o600 })).file("ctl", ctl);
+        for (name, text) in more {
+            dir = dir.file(&name, File::text(move |_| text()));
+        }
+        let mut disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
+        disks.retain(|(other, _)| other != name);
+        disks.push((name.into(), dir.into()));
+    }
+
+    /// It is not there any more; who has it open keeps it.
+    pub fn remove(&self, name: &str) {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| other != name);
+    }
+}
+
+/// A message of lines, of which the first that is wrong ends it.
+fn control(device: &Arc<dyn Device>, ask: Ask) {
+    let said = |lines: Vec<&str>| -> Result<bool> {
+        for line in &lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if words != ["look"] {
+                device.control(&words).map_err(|error| refused(&error))?;
+            }
+        }
+        Ok(lines.iter().any(|line| line.trim() == "look"))
+    };
+    match ask.lines().and_then(said) {
+        Ok(true) => device.submit(Io::other(Op::Look, 0, 0, move |looked| {
+            ask.done(looked.map(drop).map_err(|error| refused(&error)));
+        })),
+        other => ask.done(other.map(drop)),
+    }
+}
+
+/// As 9P says it.
+fn refused(error: &nine_block::Error) -> Error {
+    use nine_block::Kind;
+    let errno = match error.kind {
+        Kind::Failed | Kind::Poisoned => Errno::EIO,
+        Kind::Down => Errno::ETIMEDOUT,
+        Kind::Reserved => Errno::EBUSY,
+        Kind::Range => Errno::ENXIO,
+        Kind::ReadOnly => Errno::EROFS,
+        Kind::Unwritten => Errno::ENODATA,
+        Kind::Unsupported => Errno::EOPNOTSUPP,
+    };
+    Error::new(errno, error.text.to_string())
+}
+
+impl FileServer for Blocks {
+    fn serve(&self, req: Req) -> Answer {
+        self.tree.serve(req)
+    }
+
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        self.tree.cancel(id, node);
+    }
+}
