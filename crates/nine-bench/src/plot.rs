@@ -122,9 +122,11 @@ struct Axis {
 }
 
 impl Axis {
+    /// Of none, one decade: there is nothing to be seen on it.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let (least, most) =
-            (values.clone().fold(f64::MAX, f64::min), values.fold(f64::MIN_POSITIVE, f64::max));
+        let values = values.filter(|value| value.is_finite() && *value > 0.0);
+        let (least, most) = (values.clone().fold(f64::MAX, f64::min), values.fold(0.0, f64::max));
+        let (least, most) = if least <= most { (least, most) } else { (1.0, 10.0) };
         Self { least, most, is_log: false }
     }
 
@@ -183,6 +185,14 @@ mod tests {
         let line = svg.lines().rfind(|line| line.starts_with("<polyline")).unwrap();
         assert!(line.contains("points=\"72.0,352.0 348.0,193.0 624.0,34.0\""), "{line}");
         assert_eq!(svg.matches("<circle").count(), 3);
+    }
+
+    #[test]
+    fn a_figure_of_nothing_has_axes_all_the_same() {
+        for points in [&[][..], &[(0.0, 0.0)], &[(f64::NAN, f64::INFINITY)], &[(1.0, 0.0), (5.0, -1.0)]] {
+            let svg = figure(points);
+            assert!(svg.len() < 4000 && svg.contains("clients"), "{points:?}: {svg}");
+        }
     }
 
     #[test]
