@@ -45,6 +45,8 @@ fn wake_ups(steps: &mut Steps) -> Result<(), Failed> {
     let mut tests = cargo(&["test", "--release", "--lib"]);
     tests.args([
         "-p",
+        "nine-block",
+        "-p",
         "nine-gate",
         "-p",
         "nine-io",

@@ -22,16 +22,23 @@ struct State {
 
 impl Call {
     fn begin(device: &dyn Device, io: impl FnOnce(Done) -> Io) -> Self {
+        let (done, call) = Self::pair();
+        device.submit(io(done));
+        call
+    }
+
+    /// One that ends when the other half is told.
+    pub(crate) fn pair() -> (Done, Self) {
         let state = Arc::<Mutex<State>>::default();
         let told = state.clone();
-        device.submit(io(Box::new(move |result| {
+        let done = move |result| {
             let mut state = lock(&told);
             state.result = Some(result);
             let waker = state.waker.take();
             drop(state);
             waker.into_iter().for_each(Waker::wake);
-        })));
-        Self(state)
+        };
+        (Box::new(done), Self(state))
     }
 }
 

@@ -13,12 +13,33 @@
 
 #![forbid(unsafe_code)]
 
+mod bits;
+mod cache;
 mod call;
 mod device;
 mod error;
+mod expr;
+mod join;
+mod locks;
+mod mirror;
+mod part;
+mod plain;
 mod ram;
 mod sync;
+mod task;
+mod whole;
+mod worm;
 
+pub use cache::{Ahead, Cache, Cached, Options, Stats};
+pub use call::Call;
 pub use device::{Device, Done, Io, Op, SECTOR, Shape};
 pub use error::{Error, Kind, Result};
+pub use expr::{
+    Arg, Built, DEPTH_MOST, DEVICES_MOST, Driver, How, Making, TEXT_MOST, Table, Tree, What, Wrong, parse,
+};
+pub use join::{Concat, Interleave};
+pub use mirror::{Bare, Event, Happening, MEMBERS_MOST, Mirror, Pause, Place, Rest, Start, Told};
+pub use part::Part;
+pub use plain::{Absent, Nothing, ReadOnly};
 pub use ram::Ram;
+pub use worm::{BLOCKS_MOST, FakeWorm};

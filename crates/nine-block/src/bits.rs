@@ -1,0 +1,170 @@
+//! Bitmaps, and how they lie on a disk: docs/block.md, "Bits on a disk".
+
+use bytes::Bytes;
+
+use crate::device::SECTOR;
+
+/// Bits of a sector of a map.
+pub(crate) const PER_SECTOR: u64 = 4032;
+
+/// Words of a sector that are bits.
+const WORDS: usize = 63;
+
+/// So many bits; none is 1 at first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bits {
+    words: Vec<u64>,
+    len: u64,
+}
+
+impl Bits {
+    pub fn new(len: u64) -> Self {
+        Self { words: vec![0; len.div_ceil(64) as usize], len }
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// With zeros behind, if it is more.
+    pub fn resize(&mut self, len: u64) {
+        self.words.resize(len.div_ceil(64) as usize, 0);
+        self.len = len;
+    }
+
+    pub fn has(&self, bit: u64) -> bool {
+        self.words[(bit / 64) as usize] & (1 << (bit % 64)) != 0
+    }
+
+    pub fn set(&mut self, bit: u64) {
+        assert!(bit < self.len, "bit {bit} of {}", self.len);
+        self.words[(bit / 64) as usize] |= 1 << (bit % 64);
+    }
+
+    pub fn unset(&mut self, bit: u64) {
+        self.words[(bit / 64) as usize] &= !(1 << (bit % 64));
+    }
+
+    pub fn fill(&mut self) {
+        (0..self.len).for_each(|bit| self.set(bit));
+    }
+
+    pub fn clear(&mut self) {
+        self.words.fill(0);
+    }
+
+    /// Those that are 1, rising.
+    pub fn ones(&self) -> impl Iterator<Item = u64> + '_ {
+        let words = self.words.iter().enumerate().filter(|(_, word)| **word != 0);
+        words.flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| at as u64 * 64 + bit)
+        })
+    }
+
+    pub fn count(&self) -> u64 {
+        self.words.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+
+    /// Only those that the other has too.
+    pub fn keep(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to &= from);
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to |= from);
+    }
+
+    /// Sectors of its map.
+    pub fn sectors(&self) -> u64 {
+        self.len.div_ceil(PER_SECTOR)
+    }
+
+    fn part(&self, sector: u64) -> &[u64] {
+        let from = sector as usize * WORDS;
+        &self.words[from..(from + WORDS).min(self.words.len())]
+    }
+
+    /// A sector of its map, as it lies on a disk.
+    pub fn sector(&self, sector: u64) -> Bytes {
+        let mut bytes = vec![0; SECTOR as usize];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(self.part(sector)) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        let sum = sum(&bytes[..504], Some(sector));
+        bytes[504..].copy_from_slice(&sum.to_le_bytes());
+        bytes.into()
+    }
+
+    /// Takes a sector of its map from a disk; where that is not right, all its bits are 1 and this is false.
+    pub fn take(&mut self, sector: u64, bytes: &[u8]) -> bool {
+        let right = sum(&bytes[..504], Some(sector)).to_le_bytes() == bytes[504..512];
+        let from = sector * PER_SECTOR;
+        for bit in from..(from + PER_SECTOR).min(self.len) {
+            let at = (bit - from) as usize;
+            match !right || bytes[at / 8] & (1 << (at % 8)) != 0 {
+                true => self.set(bit),
+                false => self.unset(bit),
+            }
+        }
+        right
+    }
+
+    /// Sectors of the map in which this has a bit that the other has not.
+    pub fn more_than(&self, other: &Self) -> Vec<u64> {
+        let more =
+            |sector: &u64| self.part(*sector).iter().zip(other.part(*sector)).any(|(a, b)| a & !b != 0);
+        (0..self.sectors()).filter(more).collect()
+    }
+
+    /// Sectors of the map that are not the same.
+    pub fn unlike(&self, other: &Self) -> Vec<u64> {
+        (0..self.sectors()).filter(|sector| self.part(*sector) != other.part(*sector)).collect()
+    }
+
+    /// Takes over a sector of the map.
+    pub fn copy(&mut self, other: &Self, sector: u64) {
+        let from = sector as usize * WORDS;
+        let part = other.part(sector);
+        self.words[from..from + part.len()].copy_from_slice(part);
+    }
+}
+
+/// FNV-1a: found by mistake, not by malice.
+pub(crate) fn sum(bytes: &[u8], number: Option<u64>) -> u64 {
+    let number = number.map(u64::to_le_bytes);
+    let bytes = bytes.iter().chain(number.iter().flatten());
+    bytes
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_is_read_as_it_was_written() {
+        for len in [1, 63, 64, 4031, 4032, 4033, 9000] {
+            let mut bits = Bits::new(len);
+            (0..len).filter(|bit| bit % 7 == 3 || bit + 1 == len).for_each(|bit| bits.set(bit));
+            let mut read = Bits::new(len);
+            for sector in 0..bits.sectors() {
+                assert!(read.take(sector, &bits.sector(sector)));
+            }
+            assert_eq!(read, bits);
+            assert_eq!(read.ones().count() as u64, read.count());
+        }
+    }
+
+    #[test]
+    fn what_is_not_right_counts_as_ones() {
+        let mut read = Bits::new(5000);
+        assert!(!read.take(1, &[0; 512]));
+        assert_eq!(read.count(), 5000 - PER_SECTOR);
+        assert!(!read.take(0, &Bits::new(5000).sector(1)), "another's place");
+        assert_eq!(read.count(), 5000);
+    }
+}

@@ -1,0 +1,193 @@
+//! Reading ahead: which blocks will be wanted next, by those that were.
+//!
+//! In: what was read and was not here, or was here because it had been read ahead; what is hit otherwise needs no
+//! reading. Out: blocks to be read now. Several streams of reads go through a device at the same time, each in its own
+//! direction of rising addresses.
+//!
+//! Always holds: nothing behind the device's end; no block twice for a stream, unless it went back.
+
+use std::ops::Range;
+
+/// Streams that are known of a device; of more, the one that was not read for longest is dropped.
+const STREAMS: usize = 16;
+/// Blocks by which reads of a stream may come out of order: those who read in parallel do.
+const SLACK: u64 = 8;
+/// Blocks of the first window.
+const FIRST: u64 = 4;
+
+/// What is read ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Ahead {
+    /// Nothing.
+    Never,
+    /// As Plan 9's file server did: at the second block of a stream the next 300 KiB are asked for, block by block, and
+    /// then one block for each that is read; 20 are under way at most.
+    Seed,
+    /// A window that is doubled up to 2 MiB each time its second half is reached, and halved where what was read ahead
+    /// was evicted before its use.
+    #[default]
+    Grow,
+}
+
+impl Ahead {
+    /// Reads ahead of a device that may be under way at a time.
+    pub(super) fn at_once(self) -> usize {
+        match self {
+            Self::Never => 0,
+            Self::Seed => 20,
+            Self::Grow => 8,
+        }
+    }
+}
+
+/// The streams of a device.
+pub(super) struct Streams {
+    rule: Ahead,
+    /// Blocks of the largest window.
+    window: u64,
+    streams: Vec<Stream>,
+    clock: u64,
+}
+
+struct Stream {
+    /// The next block of which nothing was read.
+    next: u64,
+    /// Up to this one it was read ahead.
+    to: u64,
+    window: u64,
+    used: u64,
+}
+
+impl Streams {
+    /// None yet; blocks are of so many bytes.
+    pub(super) fn new(rule: Ahead, block: u64) -> Self {
+        let window = match rule {
+            Ahead::Never => 0,
+            Ahead::Seed => (300 << 10) / block,
+            Ahead::Grow => (2 << 20) / block,
+        };
+        Self { rule, window: window.max(1), streams: Vec::new(), clock: 0 }
+    }
+
+    /// These blocks were wanted; some were `missing`. The device ends at `end`, and there is room for so many more.
+    pub(super) fn wanted(&mut self, blocks: Range<u64>, missing: bool, end: u64, room: u64) -> Range<u64> {
+        if self.rule == Ahead::Never {
+            return 0..0;
+        }
+        self.clock += 1;
+        let is_near = |stream: &&mut Stream| stream.next.abs_diff(blocks.start) <= SLACK;
+        let Some(stream) =
+            self.streams.iter_mut().filter(is_near).min_by_key(|s| s.next.abs_diff(blocks.start))
+        else {
+            self.begin(blocks.end);
+            return 0..0;
+        };
+        stream.used = self.clock;
+        if blocks.end <= stream.next {
+            return 0..0;
+        }
+        if missing && blocks.start < stream.to {
+            stream.window = FIRST.max(stream.window / 2);
+        }
+        stream.next = blocks.end;
+        stream.to = stream.to.max(stream.next);
+        let left = stream.to - stream.next;
+        let window = match self.rule {
+            Ahead::Grow if left > stream.window / 2 => return 0..0,
+            Ahead::Grow => {
+                (stream.window * 2).max(2 * (blocks.end - blocks.start)).clamp(FIRST, FIRST.max(self.window))
+            }
+            _ => self.window,
+        };
+        let from = stream.to;
+        let to = (stream.next + window).min(end).min(from + room);
+        if to <= from {
+            return 0..0;
+        }
+        (stream.window, stream.to) = (window, to);
+        from..to
+    }
+
+    fn begin(&mut self, next: u64) {
+        let stream = Stream { next, to: next, window: 0, used: self.clock };
+        if self.streams.len() < STREAMS {
+            self.streams.push(stream);
+        } else if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.used) {
+            *oldest = stream;
+        }
+    }
+}
+
+#[cfg(all(test, not(nine_loom)))]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 8 << 10;
+
+    /// What is asked for when these blocks are read one after the other.
+    fn read(streams: &mut Streams, blocks: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
+        let each = blocks.into_iter().map(|block| streams.wanted(block..block + 1, false, 1000, 1000));
+        each.filter(|ahead| !ahead.is_empty()).collect()
+    }
+
+    #[test]
+    fn the_window_grows_and_ends_with_the_device() {
+        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let asked = read(&mut streams, 0..1000);
+        assert_eq!(asked[..4], [2..6, 6..12, 12..24, 24..48]);
+        assert!(asked.iter().all(|ahead| ahead.end - ahead.start <= 256));
+        assert!(asked.windows(2).all(|two| two[0].end == two[1].start), "each block once");
+        assert_eq!(asked.last().unwrap().end, 1000);
+    }
+
+    #[test]
+    fn the_seeds_rule() {
+        let mut streams = Streams::new(Ahead::Seed, BLOCK);
+        assert_eq!(read(&mut streams, [0]), []);
+        assert_eq!(read(&mut streams, [1, 2, 3]), [2..39, 39..40, 40..41]);
+    }
+
+    #[test]
+    fn reads_here_and_there_are_no_stream() {
+        for rule in [Ahead::Never, Ahead::Seed, Ahead::Grow] {
+            let mut streams = Streams::new(rule, BLOCK);
+            assert_eq!(read(&mut streams, (0..1000).map(|n| n * 617 % 1000)), []);
+        }
+    }
+
+    #[test]
+    fn several_streams_are_told_apart() {
+        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let asked = read(&mut streams, (0..40).flat_map(|n| [n, 300 + n, 600 + n]));
+        for from in [0, 300, 600] {
+            let mut of = asked.iter().filter(|ahead| (from..from + 300).contains(&ahead.start));
+            assert_eq!(of.next(), Some(&(from + 2..from + 6)));
+            assert!(of.next_back().unwrap().end > from + 40);
+        }
+    }
+
+    #[test]
+    fn reads_that_pass_each_other_are_one_stream() {
+        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        let asked = read(&mut streams, [0, 2, 1, 4, 3, 6, 5]);
+        assert!(asked.last().unwrap().end > 6);
+        assert_eq!(streams.streams.len(), 1);
+    }
+
+    #[test]
+    fn no_room_asks_for_nothing_and_later_for_the_same() {
+        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        assert_eq!(streams.wanted(0..1, true, 100, 0), 0..0);
+        assert_eq!(streams.wanted(1..2, true, 100, 0), 0..0);
+        assert_eq!(streams.wanted(2..3, true, 100, 2), 3..5);
+    }
+
+    #[test]
+    fn what_was_evicted_before_its_use_makes_the_window_smaller() {
+        let mut streams = Streams::new(Ahead::Grow, BLOCK);
+        read(&mut streams, 0..100);
+        let before = streams.streams[0].window;
+        streams.wanted(100..101, true, 1000, 1000);
+        assert!(streams.streams[0].window < before);
+    }
+}

@@ -1,0 +1,415 @@
+//! What is not on a device yet, and in which order it goes there: a machine without locks, devices or time of its own.
+//!
+//! In: blocks that were written, barriers, how writes ended. Out: what may be written next. An epoch is what was
+//! written between two barriers. A block that is written again in a later epoch, or while it is on its way, has more
+//! than one version; they go to the device one after the other.
+//!
+//! Always holds: nothing of an epoch is on its way before all of the epochs before it is on the device; of a block one
+//! version is on its way at most; a version leaves when it has been written, or is not wanted any more.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+/// Discards of an epoch that wait. More are forgotten: the device is not told that these blocks are not wanted.
+const DISCARDS: usize = 64;
+
+/// See the module.
+pub(super) struct Order {
+    /// By block: what is not on the device, the oldest first; never none.
+    blocks: BTreeMap<u64, VecDeque<Version>>,
+    /// The oldest first. The last one is open.
+    epochs: VecDeque<Epoch>,
+    /// The number of the oldest.
+    oldest: u64,
+    versions: usize,
+    /// Blocks whose oldest version could not be written.
+    failed: BTreeSet<u64>,
+    /// Writes, or one discard, that have not ended.
+    under_way: usize,
+    discarding: bool,
+    /// Writes go on from here, so that they go through the device in one direction.
+    hand: u64,
+}
+
+struct Version {
+    epoch: u64,
+    data: Bytes,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waits,
+    UnderWay,
+    /// Under way, and discarded since: however it ends, it leaves.
+    Unwanted,
+    Failed,
+}
+
+#[derive(Default)]
+struct Epoch {
+    /// Versions of it.
+    left: usize,
+    /// Blocks whose oldest version is of it, and waits.
+    ready: BTreeSet<u64>,
+    discards: Vec<Range<u64>>,
+    /// When it was first seen to have something.
+    since: Option<Duration>,
+}
+
+/// What goes to the device.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Blocks that follow one another, from this one on.
+    Write(u64, Vec<Bytes>),
+    /// Blocks that are not wanted.
+    Discard(Range<u64>),
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Written,
+    /// Not tried again before the block is written again.
+    Failed,
+    /// It waits again.
+    Back,
+}
+
+impl Order {
+    pub(super) fn new() -> Self {
+        Self {
+            blocks: BTreeMap::new(),
+            epochs: VecDeque::from([Epoch::default()]),
+            oldest: 1,
+            versions: 0,
+            failed: BTreeSet::new(),
+            under_way: 0,
+            discarding: false,
+            hand: 0,
+        }
+    }
+
+    /// Versions of all blocks.
+    pub(super) fn len(&self) -> usize {
+        self.versions
+    }
+
+    /// Versions that are not the only ones of their blocks.
+    pub(super) fn extra(&self) -> usize {
+        self.versions - self.blocks.len()
+    }
+
+    /// Epochs before this one are on the device.
+    pub(super) fn oldest(&self) -> u64 {
+        self.oldest
+    }
+
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    pub(super) fn failed(&self) -> &BTreeSet<u64> {
+        &self.failed
+    }
+
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u64> {
+        self.blocks.keys().copied()
+    }
+
+    /// A block was written. Whether this is a version more, and not in the place of one that nobody needs any more.
+    pub(super) fn put(&mut self, block: u64, data: Bytes) -> bool {
+        let now = self.oldest + self.epochs.len() as u64 - 1;
+        let versions = self.blocks.entry(block).or_default();
+        if self.failed.remove(&block) {
+            // All of them are tried again, in their order: what failed is before what is new.
+            versions[0].state = State::Waits;
+            self.epochs[(versions[0].epoch - self.oldest) as usize].ready.insert(block);
+        }
+        if let Some(last) = versions.back_mut().filter(|last| last.epoch == now && last.state == State::Waits)
+        {
+            last.data = data;
+            return false;
+        }
+        versions.push_back(Version { epoch: now, data, state: State::Waits });
+        let epoch = &mut self.epochs[(now - self.oldest) as usize];
+        epoch.left += 1;
+        if versions.len() == 1 {
+            epoch.ready.insert(block);
+        }
+        self.versions += 1;
+        true
+    }
+
+    /// What comes from now on goes to the device after what came before. The number of the epoch that has all of this.
+    pub(super) fn seal(&mut self) -> u64 {
+        let open = self.oldest + self.epochs.len() as u64 - 1;
+        if self.open().is_empty() {
+            return open - 1;
+        }
+        self.epochs.push_back(Epoch::default());
+        self.settle();
+        open
+    }
+
+    /// Seals the open epoch, if it has had something for this time.
+    pub(super) fn seal_older(&mut self, now: Duration, age: Duration) -> Option<u64> {
+        let open = self.open();
+        if open.is_empty() {
+            return None;
+        }
+        let since = *open.since.get_or_insert(now);
+        (now.saturating_sub(since) >= age).then(|| self.seal())
+    }
+
+    fn open(&mut self) -> &mut Epoch {
+        self.epochs.back_mut().expect("the last one is open, and stays")
+    }
+
+    /// These blocks are not wanted any more: their versions leave, but for those that are on their way, and the device
+    /// is told in its turn. What the blocks were whose versions have left.
+    pub(super) fn discard(&mut self, range: Range<u64>) {
+        let blocks: Vec<u64> = self.blocks.range(range.clone()).map(|(block, _)| *block).collect();
+        for block in blocks {
+            let versions = self.blocks.get_mut(&block).expect("it has just been found");
+            let kept = usize::from(matches!(versions[0].state, State::UnderWay | State::Unwanted));
+            if kept == 1 {
+                versions[0].state = State::Unwanted;
+            }
+            for version in versions.drain(kept..) {
+                let epoch = &mut self.epochs[(version.epoch - self.oldest) as usize];
+                epoch.left -= 1;
+                epoch.ready.remove(&block);
+                self.versions -= 1;
+            }
+            if versions.is_empty() {
+                self.blocks.remove(&block);
+            }
+            self.failed.remove(&block);
+        }
+        let discards = &mut self.open().discards;
+        if let Some(last) = discards.last_mut().filter(|last| last.end == range.start) {
+            last.end = range.end;
+        } else if discards.len() < DISCARDS {
+            discards.push(range);
+        }
+        self.settle();
+    }
+
+    /// What goes to the device next: of the oldest epoch, at most so many blocks that follow one another. Of an epoch
+    /// the discards are first, each alone: what was written to their blocks since must come behind them.
+    pub(super) fn next(&mut self, most: usize) -> Option<Work> {
+        let epoch = self.epochs.front_mut().expect("the last one is open, and stays");
+        if self.discarding {
+            return None;
+        }
+        if !epoch.discards.is_empty() {
+            if self.under_way > 0 {
+                return None;
+            }
+            self.discarding = true;
+            self.under_way = 1;
+            return Some(Work::Discard(epoch.discards.remove(0)));
+        }
+        let found = *epoch.ready.range(self.hand..).next().or_else(|| epoch.ready.first())?;
+        let mut run = found..found + 1;
+        while ((run.end - run.start) as usize) < most && epoch.ready.contains(&run.end) {
+            run.end += 1;
+        }
+        while ((run.end - run.start) as usize) < most
+            && run.start > 0
+            && epoch.ready.contains(&(run.start - 1))
+        {
+            run.start -= 1;
+        }
+        self.hand = run.end;
+        self.under_way += 1;
+        let first = run.start;
+        let take = |block| {
+            epoch.ready.remove(&block);
+            let version = &mut self.blocks.get_mut(&block).expect("what is ready has a version")[0];
+            version.state = State::UnderWay;
+            version.data.clone()
+        };
+        Some(Work::Write(first, run.map(take).collect()))
+    }
+
+    /// A write of these blocks has ended. Those of which nothing is left to be written.
+    pub(super) fn ended(&mut self, run: Range<u64>, end: End) -> Vec<u64> {
+        self.under_way -= 1;
+        let mut clean = Vec::new();
+        for block in run {
+            let versions = self.blocks.get_mut(&block).expect("what is on its way stays");
+            let end = match versions[0].state {
+                State::UnderWay => end,
+                State::Unwanted => End::Written,
+                _ => panic!("a write of block {block} ended that was not under way"),
+            };
+            match end {
+                End::Written => {
+                    let written = versions.pop_front().expect("it was there above");
+                    self.epochs[(written.epoch - self.oldest) as usize].left -= 1;
+                    self.versions -= 1;
+                }
+                End::Failed => {
+                    versions[0].state = State::Failed;
+                    self.failed.insert(block);
+                    continue;
+                }
+                End::Back => versions[0].state = State::Waits,
+            }
+            match versions.front() {
+                Some(next) => drop(self.epochs[(next.epoch - self.oldest) as usize].ready.insert(block)),
+                None => {
+                    self.blocks.remove(&block);
+                    clean.push(block);
+                }
+            }
+        }
+        self.settle();
+        clean
+    }
+
+    /// The discard has ended.
+    pub(super) fn discarded(&mut self) {
+        self.under_way -= 1;
+        self.discarding = false;
+        self.settle();
+    }
+
+    /// Nothing goes on any more, because of what has failed.
+    pub(super) fn is_stuck(&self) -> bool {
+        let oldest = &self.epochs[0];
+        self.under_way == 0 && oldest.left > 0 && oldest.ready.is_empty() && oldest.discards.is_empty()
+    }
+
+    fn settle(&mut self) {
+        while self.epochs.len() > 1 && !self.discarding && self.epochs[0].is_empty() {
+            self.epochs.pop_front();
+            self.oldest += 1;
+        }
+    }
+}
+
+impl Epoch {
+    fn is_empty(&self) -> bool {
+        self.left == 0 && self.discards.is_empty()
+    }
+}
+
+#[cfg(all(test, not(nine_loom)))]
+mod tests {
+    use super::*;
+
+    fn data(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+
+    fn write(at: u64, blocks: &[&'static str]) -> Option<Work> {
+        Some(Work::Write(at, blocks.iter().copied().map(data).collect()))
+    }
+
+    #[test]
+    fn neighbours_go_together_up_to_the_most() {
+        let mut order = Order::new();
+        for block in [5, 3, 9, 4, 6] {
+            assert!(order.put(block, data("x")));
+        }
+        assert_eq!(order.next(3), write(3, &["x", "x", "x"]));
+        assert_eq!(order.next(3), write(6, &["x"]));
+        assert_eq!(order.next(3), write(9, &["x"]));
+        assert_eq!(order.next(3), None);
+        assert_eq!(order.ended(3..6, End::Written), [3, 4, 5]);
+        assert_eq!(order.len(), 2);
+    }
+
+    #[test]
+    fn a_block_written_again_before_it_goes_goes_once() {
+        let mut order = Order::new();
+        assert!(order.put(1, data("a")));
+        assert!(!order.put(1, data("b")));
+        assert_eq!(order.next(9), write(1, &["b"]));
+    }
+
+    #[test]
+    fn a_block_written_again_while_it_goes_goes_again() {
+        let mut order = Order::new();
+        order.put(1, data("a"));
+        order.next(9);
+        assert!(order.put(1, data("b")));
+        assert!(!order.put(1, data("c")));
+        assert_eq!(order.next(9), None, "one version at a time");
+        assert_eq!(order.ended(1..2, End::Written), []);
+        assert_eq!(order.next(9), write(1, &["c"]));
+        assert_eq!(order.ended(1..2, End::Written), [1]);
+    }
+
+    #[test]
+    fn nothing_passes_a_barrier() {
+        let mut order = Order::new();
+        order.put(1, data("a"));
+        order.put(2, data("b"));
+        assert_eq!(order.seal(), 1);
+        assert_eq!(order.seal(), 1, "an empty epoch is not sealed");
+        order.put(1, data("c"));
+        order.put(3, data("d"));
+        assert_eq!(order.next(1), write(1, &["a"]));
+        assert_eq!(order.ended(1..2, End::Written), []);
+        assert_eq!(order.next(9), write(2, &["b"]));
+        assert_eq!(order.next(9), None);
+        assert_eq!(order.oldest(), 1);
+        order.ended(2..3, End::Written);
+        assert_eq!(order.oldest(), 2);
+        assert_eq!(order.next(9), write(3, &["d"]));
+        assert_eq!(order.next(9), write(1, &["c"]));
+    }
+
+    #[test]
+    fn what_failed_holds_up_what_is_behind_until_it_is_written_again() {
+        let mut order = Order::new();
+        order.put(1, data("a"));
+        order.seal();
+        order.put(2, data("b"));
+        order.next(9);
+        order.ended(1..2, End::Failed);
+        assert!(order.is_stuck() && order.failed().contains(&1));
+        assert_eq!(order.next(9), None);
+        assert!(order.put(1, data("c")));
+        assert!(!order.is_stuck());
+        assert_eq!(order.next(9), write(1, &["a"]));
+        order.ended(1..2, End::Written);
+        assert_eq!(order.next(9), write(1, &["c", "b"]));
+    }
+
+    #[test]
+    fn discards_go_behind_what_is_under_way_and_before_what_is_written_since() {
+        let mut order = Order::new();
+        order.put(1, data("a"));
+        order.put(7, data("b"));
+        order.next(1);
+        order.discard(0..4);
+        order.put(1, data("c"));
+        assert_eq!(order.next(9), None);
+        order.ended(1..2, End::Written);
+        assert_eq!(order.next(9), Some(Work::Discard(0..4)));
+        assert_eq!(order.next(9), None);
+        order.discarded();
+        assert_eq!(order.next(9), write(7, &["b"]));
+        assert_eq!(order.next(9), write(1, &["c"]));
+    }
+
+    #[test]
+    fn an_epoch_is_sealed_by_its_age() {
+        let mut order = Order::new();
+        let (at, age) = (Duration::from_secs, Duration::from_secs(5));
+        assert_eq!(order.seal_older(at(1), age), None);
+        order.put(1, data("a"));
+        assert_eq!(order.seal_older(at(10), age), None);
+        assert_eq!(order.seal_older(at(14), age), None);
+        assert_eq!(order.seal_older(at(15), age), Some(1));
+        assert_eq!(order.seal_older(at(30), age), None);
+    }
+}

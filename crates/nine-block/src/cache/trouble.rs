@@ -1,0 +1,156 @@
+//! What may be lost on a device, and who is told.
+//!
+//! In: which blocks were written, how writes and flushes ended. Out: what a flush is to answer.
+//!
+//! Always holds: what a failed flush was to make durable is remembered until it was written again.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::error::{Error, Kind, Result};
+
+/// Blocks that are remembered, of each sort. Where there are more, it is only known that there are, and then nothing
+/// takes the poison from the device but to begin anew with it.
+const REMEMBERED: usize = 1 << 16;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Trouble {
+    /// Written since the last flush began.
+    written: Blocks,
+    /// Written before the flush that is under way.
+    at_flush: Blocks,
+    /// Written before a flush that failed.
+    lost: Blocks,
+    /// For the next flush.
+    untold: Option<Error>,
+    /// Another has the device; nothing is written.
+    pub(super) stopped: Option<Error>,
+}
+
+#[derive(Default)]
+struct Blocks {
+    some: BTreeSet<u64>,
+    /// And others.
+    more: bool,
+}
+
+impl Trouble {
+    /// These blocks are on the device.
+    pub(super) fn wrote(&mut self, blocks: Range<u64>) {
+        for block in blocks {
+            self.lost.some.remove(&block);
+            self.at_flush.some.remove(&block);
+            self.written.add(block);
+        }
+    }
+
+    /// A write failed.
+    pub(super) fn failed(&mut self, error: Error) {
+        match error.kind {
+            Kind::Reserved => self.stopped = Some(error),
+            _ => self.untold = self.untold.take().or(Some(error)),
+        }
+    }
+
+    /// Nobody wants these any more.
+    pub(super) fn discard(&mut self, blocks: &Range<u64>) {
+        self.lost.some.retain(|block| !blocks.contains(block));
+    }
+
+    pub(super) fn flush_begins(&mut self) {
+        self.at_flush = std::mem::take(&mut self.written);
+    }
+
+    pub(super) fn flush_ended(&mut self, result: &Result<bytes::Bytes>) {
+        let flushed = std::mem::take(&mut self.at_flush);
+        if let Err(error) = result {
+            flushed.some.into_iter().for_each(|block| self.lost.add(block));
+            self.lost.more |= flushed.more;
+            if error.kind == Kind::Reserved {
+                self.stopped = Some(error.clone());
+            }
+        }
+    }
+
+    /// What hinders a flush of a device, some of whose blocks could not be written.
+    pub(super) fn verdict(&mut self, failed: &BTreeSet<u64>, device: &str) -> Result<()> {
+        if let Some(error) = self.stopped.clone().or_else(|| self.untold.take()) {
+            return Err(error);
+        }
+        let first = failed.first().or_else(|| self.lost.some.first());
+        match (first, self.lost.more) {
+            (None, false) => Ok(()),
+            (first, _) => {
+                let which =
+                    first.map_or("nobody knows which".to_owned(), |block| format!("the first is {block}"));
+                let text = format!("blocks may be lost until they are written again ({which})");
+                Err(Error::new(Kind::Poisoned, text).of(device))
+            }
+        }
+    }
+
+    /// What is to be written again. None: nobody knows all of it.
+    pub(super) fn lost(&self, failed: &BTreeSet<u64>) -> Option<Vec<u64>> {
+        (!self.lost.more).then(|| self.lost.some.union(failed).copied().collect())
+    }
+}
+
+impl Blocks {
+    fn add(&mut self, block: u64) {
+        self.some.insert(block);
+        if self.some.len() > REMEMBERED {
+            self.some.clear();
+            self.more = true;
+        }
+    }
+}
+
+#[cfg(all(test, not(nine_loom)))]
+mod tests {
+    use super::*;
+
+    fn verdict(trouble: &mut Trouble) -> Option<Kind> {
+        trouble.verdict(&BTreeSet::new(), "x").err().map(|error| error.kind)
+    }
+
+    fn flush(trouble: &mut Trouble, ok: bool) {
+        trouble.flush_begins();
+        trouble.flush_ended(&if ok { Ok(bytes::Bytes::new()) } else { Err(Error::new(Kind::Failed, "no")) });
+    }
+
+    #[test]
+    fn what_a_failed_flush_was_to_keep_must_be_written_again() {
+        let mut trouble = Trouble::default();
+        trouble.wrote(1..3);
+        flush(&mut trouble, true);
+        trouble.wrote(7..9);
+        flush(&mut trouble, false);
+        assert_eq!(trouble.lost(&BTreeSet::new()), Some(vec![7, 8]));
+        trouble.wrote(7..8);
+        assert_eq!(verdict(&mut trouble), Some(Kind::Poisoned));
+        trouble.wrote(8..9);
+        assert_eq!(verdict(&mut trouble), None);
+        flush(&mut trouble, false);
+        assert_eq!(trouble.lost(&BTreeSet::new()), Some(vec![7, 8]));
+    }
+
+    #[test]
+    fn an_error_is_told_once() {
+        let mut trouble = Trouble::default();
+        trouble.failed(Error::new(Kind::Down, "away"));
+        trouble.failed(Error::new(Kind::Failed, "again"));
+        assert_eq!(verdict(&mut trouble), Some(Kind::Down));
+        assert_eq!(verdict(&mut trouble), None);
+    }
+
+    #[test]
+    fn more_than_can_be_remembered_is_lost_for_good() {
+        let mut trouble = Trouble::default();
+        trouble.wrote(0..REMEMBERED as u64 + 1);
+        flush(&mut trouble, false);
+        trouble.wrote(0..REMEMBERED as u64 + 1);
+        assert_eq!(verdict(&mut trouble), Some(Kind::Poisoned));
+        assert_eq!(trouble.lost(&BTreeSet::new()), None);
+    }
+}

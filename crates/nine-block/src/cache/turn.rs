@@ -1,0 +1,200 @@
+//! What a device of a cache does next, beyond the reads that somebody waits for.
+//!
+//! In: whatever has changed. Out: one thing after the other, begun by one thread at a time: whoever changes something
+//! takes the turns until there is nothing to do, or leaves them to who takes them already. So what ends at once does
+//! not grow the stack, and a device may end operations wherever it likes.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::{Bytes, BytesMut};
+
+use super::disk::{Disk, State};
+use super::order::Work;
+use super::shard::Held;
+use super::{WRITES, Write};
+use crate::device::{Done, Io, Op};
+use crate::error::{Error, Kind, Result};
+use crate::sync::lock;
+
+/// What is to be done, without a lock.
+enum Turn {
+    ReadAgain(u64, u64),
+    Apply(Write),
+    Device(Work),
+    Flush,
+    Ahead(Range<u64>),
+    Tell(Vec<(Done, Result<Bytes>)>),
+}
+
+impl Disk {
+    /// Takes the turns, if nobody does.
+    pub(super) fn run(self: &Arc<Self>) {
+        let mut state = lock(&self.state);
+        if std::mem::replace(&mut state.running, true) {
+            return;
+        }
+        loop {
+            let Some(turn) = self.next(&mut state) else {
+                // In the same step: who comes later takes them.
+                state.running = false;
+                return;
+            };
+            drop(state);
+            self.take(turn);
+            state = lock(&self.state);
+        }
+    }
+
+    /// Decides. Nothing else does.
+    fn next(&self, state: &mut State) -> Option<Turn> {
+        if let Some((block, id)) = state.again.pop_front() {
+            return Some(Turn::ReadAgain(block, id));
+        }
+        let is_stopped = state.trouble.stopped.is_some();
+        if !is_stopped
+            && !state.writers.is_empty()
+            && self.take_slot(state)
+            && let Some(write) = state.writers.pop_front()
+        {
+            return Some(Turn::Apply(write));
+        }
+        let told = self.hopeless(state);
+        if !told.is_empty() {
+            return Some(Turn::Tell(told));
+        }
+        if let Some(turn) = self.next_flush(state) {
+            return Some(turn);
+        }
+        let is_wanted = state.order.oldest() <= state.up_to || state.hurry || !state.writers.is_empty();
+        if is_wanted
+            && !is_stopped
+            && state.order.under_way() < WRITES
+            && let Some(work) = state.order.next(self.run_most())
+        {
+            return Some(Turn::Device(work));
+        }
+        if state.aheads < self.shared.options.ahead.at_once()
+            && let Some(range) = state.ahead.pop_front()
+        {
+            state.aheads += 1;
+            return Some(Turn::Ahead(range));
+        }
+        None
+    }
+
+    /// Those who wait for what does not come.
+    fn hopeless(&self, state: &mut State) -> Vec<(Done, Result<Bytes>)> {
+        let is_stopped = state.trouble.stopped.is_some() && state.order.under_way() == 0;
+        if !is_stopped && !state.order.is_stuck() || state.writers.is_empty() && state.flushes.is_empty() {
+            return Vec::new();
+        }
+        let mut told = Vec::new();
+        for (_, done) in std::mem::take(&mut state.flushes) {
+            // Something has failed, or it is stopped: that is an error.
+            told.push((done, self.verdict(state).map(|()| Bytes::new())));
+        }
+        for write in std::mem::take(&mut state.writers) {
+            let text = "there is no room for what is written, and what could not be written keeps it";
+            let poisoned = || Error::new(Kind::Poisoned, text).of(self.device.name());
+            let error = state.trouble.stopped.clone().unwrap_or_else(poisoned);
+            told.push((write.done, Err(error)));
+        }
+        told
+    }
+
+    fn verdict(&self, state: &mut State) -> Result<()> {
+        state.trouble.verdict(state.order.failed(), &self.device.name())
+    }
+
+    /// Flushes the device for all those whose writes are on it.
+    fn next_flush(&self, state: &mut State) -> Option<Turn> {
+        let oldest = state.order.oldest();
+        if !state.flushing.is_empty() || state.flushes.front()?.0 >= oldest {
+            return None;
+        }
+        if let Err(error) = self.verdict(state) {
+            let (_, done) = state.flushes.pop_front()?;
+            return Some(Turn::Tell(vec![(done, Err(error))]));
+        }
+        let ready = state.flushes.partition_point(|(epoch, _)| *epoch < oldest);
+        state.flushing = state.flushes.drain(..ready).map(|(_, done)| done).collect();
+        state.trouble.flush_begins();
+        Some(Turn::Flush)
+    }
+
+    fn take(self: &Arc<Self>, turn: Turn) {
+        match turn {
+            Turn::ReadAgain(block, id) => self.read_again(block, id),
+            Turn::Apply(write) => self.apply(write),
+            Turn::Device(Work::Write(first, blocks)) => self.write_back(first, blocks),
+            Turn::Device(Work::Discard(blocks)) => {
+                let (disk, per_block) = (self.clone(), self.per_block());
+                let at = blocks.start * per_block;
+                let count = (blocks.end * per_block).min(self.sectors()).saturating_sub(at);
+                // It was a hint: that a device can do nothing with it is nobody's error.
+                self.device.submit(Io::other(Op::Discard, at, count, move |_| {
+                    lock(&disk.state).order.discarded();
+                    disk.run();
+                }));
+            }
+            Turn::Flush => {
+                let disk = self.clone();
+                self.device.submit(Io::other(Op::Flush, 0, 0, move |result| {
+                    let mut state = lock(&disk.state);
+                    state.trouble.flush_ended(&result);
+                    let told = std::mem::take(&mut state.flushing);
+                    drop(state);
+                    told.into_iter().for_each(|done| done(result.clone()));
+                    disk.run();
+                }));
+            }
+            Turn::Ahead(range) => {
+                let rest = self.begin_ahead(range);
+                if !rest.is_empty() {
+                    lock(&self.state).ahead.push_front(rest);
+                }
+            }
+            Turn::Tell(told) => told.into_iter().for_each(|(done, result)| done(result)),
+        }
+    }
+
+    fn write_back(self: &Arc<Self>, first: u64, mut blocks: Vec<Bytes>) {
+        let run = first..first + blocks.len() as u64;
+        let data = match blocks.len() {
+            1 => blocks.remove(0),
+            _ => {
+                let mut all = BytesMut::with_capacity(blocks.iter().map(Bytes::len).sum());
+                blocks.iter().for_each(|block| all.extend_from_slice(block));
+                all.freeze()
+            }
+        };
+        self.shared.count.writes.fetch_add(1, Relaxed);
+        let disk = self.clone();
+        self.device.submit(Io::write(first * self.per_block(), data, move |result| {
+            disk.wrote(run, result);
+            disk.run();
+        }));
+    }
+
+    /// Reads a block alone, if somebody waits for it.
+    fn read_again(self: &Arc<Self>, block: u64, id: u64) {
+        let key = self.key(block);
+        let mut shard = lock(self.shared.shard(key));
+        let is_wanted = shard.get(key).filter(|entry| entry.id == id).and_then(|entry| match &entry.held {
+            Held::Reading(waiters) => Some(!waiters.is_empty()),
+            Held::Data(_) => None,
+        });
+        if is_wanted == Some(false) {
+            let gone = shard.remove(key).expect("it is there, above");
+            self.shared.held.fetch_sub(1, Relaxed);
+            self.shared.ahead.fetch_sub(usize::from(gone.ahead), Relaxed);
+        }
+        drop(shard);
+        match is_wanted {
+            Some(true) => self.read(block, vec![id], false),
+            _ => drop(self.shared.reading.fetch_sub(1, Relaxed)),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Writes of a device through the cache: from who writes into the table, and how they ended on the device.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::{Bytes, BytesMut};
+
+use super::disk::Disk;
+use super::order::End;
+use super::shard::{Entry, Held};
+use super::{Waiter, Write};
+use crate::error::{Error, Kind, Result};
+use crate::sync::lock;
+
+impl Disk {
+    /// Writes a block or a part of it; the write ends when it is in the cache.
+    pub(super) fn write(self: &Arc<Self>, write: Write) {
+        let mut state = lock(&self.state);
+        if let Some(error) = state.trouble.stopped.clone() {
+            drop(state);
+            return (write.done)(Err(error));
+        }
+        if state.order.failed().contains(&write.block) {
+            state.coming += 1;
+            self.account(&mut state);
+        } else if !state.writers.is_empty() || !self.take_slot(&mut state) {
+            state.writers.push_back(write);
+            drop(state);
+            return self.run();
+        }
+        drop(state);
+        self.apply(write);
+        self.run();
+    }
+
+    /// Does a write that has a place.
+    pub(super) fn apply(self: &Arc<Self>, write: Write) {
+        let key = self.key(write.block);
+        let mut state = lock(&self.state);
+        let mut shard = lock(self.shared.shard(key));
+        let is_whole = write.skip == 0 && write.data.len() == self.len(write.block);
+        let data = match shard.wanted(key) {
+            found if is_whole => {
+                if found.is_some_and(|(_, ahead)| ahead) {
+                    self.used_ahead();
+                }
+                write.data
+            }
+            Some((Entry { held: Held::Reading(waiters), .. }, ahead)) => {
+                waiters.push(Waiter::Write(write));
+                if ahead {
+                    self.used_ahead();
+                }
+                return;
+            }
+            Some((Entry { held: Held::Data(data), .. }, ahead)) => {
+                let result = self.patch(data, &write);
+                if ahead {
+                    self.used_ahead();
+                }
+                match result {
+                    Ok(data) => data,
+                    Err(error) => {
+                        drop(shard);
+                        state.coming -= 1;
+                        self.account(&mut state);
+                        drop(state);
+                        return (write.done)(Err(error));
+                    }
+                }
+            }
+            None => {
+                let id = shard.insert(key, Held::Reading(vec![Waiter::Write(write)]), false, false);
+                self.shared.held.fetch_add(1, Relaxed);
+                self.shared.reading.fetch_add(1, Relaxed);
+                self.shared.count.misses.fetch_add(1, Relaxed);
+                drop((shard, state));
+                self.shared.make_room(key);
+                return self.read(key.1, vec![id], false);
+            }
+        };
+        state.coming -= 1;
+        state.order.put(key.1, data.clone());
+        let mut told = vec![write.done];
+        let mut readers = Vec::new();
+        match shard.get(key) {
+            Some(entry) => {
+                entry.dirty = true;
+                if let Held::Reading(waiters) = std::mem::replace(&mut entry.held, Held::Data(data.clone())) {
+                    // They came before this write had ended: it is as if it were there already for those who read, and
+                    // as if it came after them for those who write.
+                    for waiter in waiters {
+                        match waiter {
+                            Waiter::Read(done) => readers.push(done),
+                            Waiter::Write(write) => {
+                                state.coming -= 1;
+                                told.push(write.done);
+                            }
+                        }
+                    }
+                }
+            }
+            None => {
+                shard.insert(key, Held::Data(data.clone()), true, false);
+                self.shared.held.fetch_add(1, Relaxed);
+            }
+        }
+        drop(shard);
+        self.account(&mut state);
+        drop(state);
+        self.shared.make_room(key);
+        told.into_iter().for_each(|done| done(Ok(Bytes::new())));
+        readers.into_iter().for_each(|done| done(Ok(data.clone())));
+    }
+
+    /// A block with a part of it changed.
+    pub(super) fn patch(&self, block: &Bytes, write: &Write) -> Result<Bytes> {
+        let to = write.skip + write.data.len();
+        if to > block.len() {
+            return Err(Error::new(Kind::Range, "it has become smaller").of(self.device.name()));
+        }
+        let mut new = BytesMut::from(&block[..]);
+        new[write.skip..to].copy_from_slice(&write.data);
+        Ok(new.freeze())
+    }
+
+    /// A write of these blocks to the device has ended.
+    pub(super) fn wrote(&self, blocks: Range<u64>, result: Result<Bytes>) {
+        let mut state = lock(&self.state);
+        let end = match result {
+            Ok(_) => {
+                state.trouble.wrote(blocks.clone());
+                self.shared.count.written.fetch_add(blocks.end - blocks.start, Relaxed);
+                End::Written
+            }
+            Err(error) => {
+                let end = if error.kind == Kind::Reserved { End::Back } else { End::Failed };
+                state.trouble.failed(error);
+                end
+            }
+        };
+        for block in state.order.ended(blocks, end) {
+            self.clean(block);
+        }
+        self.account(&mut state);
+    }
+}

@@ -1,0 +1,232 @@
+//! From a tree to devices, by a table of letters.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::{Arg, DEPTH_MOST, OLD, Tree, What, Wrong, parse};
+use crate::device::Device;
+use crate::error::{Error, Kind, Result};
+use crate::join::{Concat, Interleave};
+use crate::mirror::{Bare, Mirror, Rest, Start, Told};
+use crate::part::Part;
+use crate::plain::{Absent, Nothing, ReadOnly};
+use crate::ram::Ram;
+use crate::worm::FakeWorm;
+
+/// A device that is being opened.
+pub type Making = Pin<Box<dyn Future<Output = Result<Arc<dyn Device>>> + Send>>;
+
+/// Opens the device of a letter.
+type Open = Box<dyn Fn(&Arg) -> Making + Send + Sync>;
+/// Opens a device that is made of others.
+type Over = Box<dyn Fn(Vec<Arc<dyn Device>>) -> Making + Send + Sync>;
+
+/// What letters and words stand for. It knows `n` and `ram`; the rest is for the program to say.
+pub struct Table {
+    open: BTreeMap<String, Open>,
+    over: BTreeMap<String, Over>,
+}
+
+/// How an expression is made devices.
+#[derive(Clone)]
+pub struct How {
+    /// Sectors of a block: of `p`, `[ ]` and a new `f`.
+    pub block: u32,
+    /// What a mirror may start with.
+    pub start: Start,
+    /// Mirrors and fake worms are made first, and not only opened: the name of the mirrors' set. An expression of
+    /// several mirrors has several sets: the last byte counts them.
+    pub make: Option<[u8; 16]>,
+    /// What happens to members of mirrors.
+    pub told: Told,
+    /// Pauses of the work that mirrors do.
+    pub rest: Rest,
+}
+
+/// Work of a mirror beside operations ([`Mirror::keep`]), for the program to run. It does not end.
+pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What an expression came to.
+pub struct Built {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Without these nothing is ever copied to a member that returns.
+    pub drivers: Vec<Driver>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let mut table = Self { open: BTreeMap::new(), over: BTreeMap::new() };
+        table.letter("n", |_| Box::pin(async { Ok(Arc::new(Nothing) as Arc<dyn Device>) }));
+        table.letter("ram", |arg| {
+            let sectors = match arg {
+                Arg::Numbers(numbers) if numbers.len() == 1 => Some(numbers[0]),
+                _ => None,
+            };
+            Box::pin(async move {
+                let text = "a number of sectors is expected";
+                let sectors = sectors.ok_or_else(|| Error::new(Kind::Unsupported, text))?;
+                Ok(Arc::new(Ram::new(sectors)) as Arc<dyn Device>)
+            })
+        });
+        table
+    }
+}
+
+impl Table {
+    /// What a letter, or a word, stands for. It may wait for a network, for as long as it sees fit.
+    ///
+    /// # Panics
+    /// If a word begins with a letter that others can follow: a mistake of ours.
+    pub fn letter(&mut self, name: &str, open: impl Fn(&Arg) -> Making + Send + Sync + 'static) {
+        assert!(name.len() == 1 || !name.starts_with(|c| OLD.contains(c)), "`{name}` cannot be a word");
+        self.open.insert(name.into(), Box::new(open));
+    }
+
+    /// What `c`, `j` or `x` makes of the devices behind it.
+    pub fn over(
+        &mut self,
+        name: &str,
+        make: impl Fn(Vec<Arc<dyn Device>>) -> Making + Send + Sync + 'static,
+    ) {
+        self.over.insert(name.into(), Box::new(make));
+    }
+
+    /// Understands an expression with these words.
+    pub fn parse(&self, text: &str) -> std::result::Result<Tree, Wrong> {
+        let words: Vec<&str> = self.open.keys().map(String::as_str).filter(|name| name.len() > 1).collect();
+        parse(text, &words)
+    }
+
+    /// Makes devices of an expression.
+    ///
+    /// # Errors
+    /// The first device that cannot be opened, and where it stands. Not a member of a mirror that is not there: the
+    /// mirror says what it does without it.
+    pub async fn build(&self, text: &str, how: &How) -> std::result::Result<Built, Wrong> {
+        let tree = self.parse(text)?;
+        let mut build = Build { table: self, how: how.clone(), text, drivers: Vec::new() };
+        let device = build.device(&tree, DEPTH_MOST).await?;
+        Ok(Built { device, drivers: build.drivers })
+    }
+
+    fn known(&self) -> String {
+        let known: Vec<&str> = self.open.keys().map(String::as_str).collect();
+        known.join(", ")
+    }
+}
+
+struct Build<'a> {
+    table: &'a Table,
+    how: How,
+    text: &'a str,
+    drivers: Vec<Driver>,
+}
+
+/// One device of a tree.
+type Step<'a> = Pin<Box<dyn Future<Output = std::result::Result<Arc<dyn Device>, Wrong>> + Send + 'a>>;
+
+impl Build<'_> {
+    fn device<'a>(&'a mut self, tree: &'a Tree, depth: usize) -> Step<'a> {
+        assert!(depth > 0, "a tree that was not parsed");
+        Box::pin(async move {
+            let result = match &tree.what {
+                What::Leaf(name, arg) => match self.table.open.get(name) {
+                    Some(open) => open(arg).await,
+                    None => {
+                        let text =
+                            format!("no device `{name}` is known here; these are: {}", self.table.known());
+                        Err(Error::new(Kind::Unsupported, text))
+                    }
+                },
+                What::Part(of, base, size) => {
+                    let of = self.device(of, depth - 1).await?;
+                    Part::numbered(of, *base, *size, self.how.block.into()).map(arc)
+                }
+                What::Named(of, name) => {
+                    let of = self.device(of, depth - 1).await?;
+                    Part::named(of, name).await.map(arc)
+                }
+                What::Of("{", of) => {
+                    let mut members: Vec<Arc<dyn Device>> = Vec::new();
+                    for tree in of {
+                        members.push(match self.device(tree, depth - 1).await {
+                            Ok(device) => device,
+                            // What is not understood is not missing.
+                            Err(wrong) if self.how.make.is_some() || !self.understood(tree) => {
+                                return Err(wrong);
+                            }
+                            Err(wrong) => {
+                                arc(Absent::new(tree.to_string(), Error::new(Kind::Down, wrong.text)))
+                            }
+                        });
+                    }
+                    self.mirror(members).await
+                }
+                What::Of(name, of) => {
+                    let mut made = Vec::new();
+                    for tree in of {
+                        made.push(self.device(tree, depth - 1).await?);
+                    }
+                    self.over(name, made).await
+                }
+            };
+            result.map_err(|error| self.wrong(tree, error))
+        })
+    }
+
+    async fn mirror(&mut self, members: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
+        if let Some(set) = &mut self.how.make {
+            Mirror::make(&members, *set).await?;
+            set[15] = set[15].wrapping_add(1);
+        }
+        let mirror = Mirror::open(members, self.how.start, self.how.told.clone()).await?;
+        self.drivers.push(Box::pin(mirror.clone().keep(self.how.rest.clone())));
+        Ok(arc(mirror))
+    }
+
+    async fn over(&mut self, name: &str, mut of: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
+        match name {
+            "(" => Concat::new(of).map(arc),
+            "[" => Interleave::new(of, self.how.block).map(arc),
+            "bare" => Ok(arc(Bare::new(of))),
+            "ro" => Ok(arc(ReadOnly::new(of.remove(0)))),
+            "f" => {
+                let of = of.remove(0);
+                match self.how.make {
+                    Some(_) => FakeWorm::make(of, self.how.block).await.map(arc),
+                    None => FakeWorm::open(of).await.map(arc),
+                }
+            }
+            name => match (self.table.over.get(name), name) {
+                (Some(over), _) => over(of).await,
+                (None, "x") => {
+                    let text = "`x` exchanged bytes for machines of another order; our disks have one order";
+                    Err(Error::new(Kind::Unsupported, text))
+                }
+                (None, _) => {
+                    Err(Error::new(Kind::Unsupported, format!("nobody here makes `{name}` of devices")))
+                }
+            },
+        }
+    }
+
+    /// Whether all its letters are known, so that it may be there another time.
+    fn understood(&self, tree: &Tree) -> bool {
+        match &tree.what {
+            What::Leaf(name, _) => self.table.open.contains_key(name),
+            What::Part(of, ..) | What::Named(of, _) => self.understood(of),
+            What::Of(_, of) => of.iter().all(|tree| self.understood(tree)),
+        }
+    }
+
+    fn wrong(&self, tree: &Tree, error: Error) -> Wrong {
+        Wrong { expr: self.text.into(), at: tree.at, text: error.to_string() }
+    }
+}
+
+fn arc(device: impl Device) -> Arc<dyn Device> {
+    Arc::new(device)
+}

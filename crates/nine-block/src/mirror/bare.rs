@@ -1,0 +1,92 @@
+//! A mirror as Ken Thompson's: nothing of its own is on the disks, so nobody knows what a member has missed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::device::{Device, Io, Op, Shape};
+use crate::error::Result;
+use crate::join::common;
+use crate::locks::Locks;
+use crate::plain::{above, control_one};
+use crate::task::Tasks;
+
+/// Writes go to all, from the last to the first, and all have to succeed; reads go to the first that can.
+pub struct Bare(Arc<Inner>);
+
+struct Inner {
+    of: Vec<Arc<dyn Device>>,
+    /// Writes that overlap are done one after the other, else members would have them in another order.
+    ranges: Locks,
+    tasks: Tasks,
+}
+
+impl Bare {
+    /// Of at least one.
+    pub fn new(of: Vec<Arc<dyn Device>>) -> Self {
+        assert!(!of.is_empty(), "a mirror of nothing");
+        Self(Arc::new(Inner { of, ranges: Locks::default(), tasks: Tasks::default() }))
+    }
+}
+
+impl Inner {
+    async fn change(self: Arc<Self>, io: Io) {
+        let held = match io.op {
+            Op::Write | Op::Discard => Some(self.ranges.lock(io.at, io.end_at()).await),
+            _ => None,
+        };
+        let mut first = Ok(Bytes::new());
+        for member in self.of.iter().rev() {
+            let result = match io.op {
+                Op::Write => member.write(io.at, io.data.clone()).await,
+                Op::Discard => member.discard(io.at, io.count).await,
+                Op::Flush => member.flush().await,
+                _ => member.look().await,
+            };
+            first = first.and(result);
+        }
+        drop(held);
+        io.end(first);
+    }
+
+    async fn read(self: Arc<Self>, io: Io) {
+        let mut first = None;
+        for member in &self.of {
+            match member.read(io.at, io.count).await {
+                Ok(data) => return io.end(Ok(data)),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        io.end(Err(first.expect("at least one member")));
+    }
+}
+
+impl Device for Bare {
+    fn shape(&self) -> Shape {
+        let sectors = self.0.of.iter().map(|member| member.shape().sectors).min().unwrap_or(0);
+        Shape { sectors, ..common(&self.0.of).1 }
+    }
+
+    fn submit(&self, io: Io) {
+        if let Err(error) = io.judge(&self.shape()) {
+            return io.end(Err(error.of(self.name())));
+        }
+        let inner = self.0.clone();
+        match io.op {
+            Op::Read => self.0.tasks.spawn(inner.read(io)),
+            _ => self.0.tasks.spawn(inner.change(io)),
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("bare{{{}}}", common(&self.0.of).0)
+    }
+
+    fn status(&self) -> String {
+        above(self, &self.0.of.iter().collect::<Vec<_>>())
+    }
+
+    fn control(&self, words: &[&str]) -> Result<()> {
+        control_one(self, &self.0.of, words)
+    }
+}

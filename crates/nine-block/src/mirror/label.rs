@@ -1,0 +1,147 @@
+//! What is at the head of each member: docs/block.md, "Mirror".
+
+use bytes::Bytes;
+
+use crate::bits::{PER_SECTOR, sum};
+use crate::device::SECTOR;
+
+/// Members of a mirror.
+pub const MEMBERS_MOST: usize = 16;
+/// Sectors of a member before the mirrored ones.
+pub(super) const HEAD: u64 = 128;
+/// Where the bitmap of regions is.
+pub(super) const MARKS: u64 = 64;
+/// Regions, at most: what fits in the bitmap.
+pub(super) const REGIONS_MOST: u64 = (HEAD - MARKS) * PER_SECTOR;
+
+const MAGIC: &[u8; 8] = b"9mirror\x01";
+
+/// Where a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Written and read.
+    In,
+    /// Written, and brought up to date.
+    Returning,
+    /// Set aside.
+    Out,
+}
+
+/// A member's label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Label {
+    pub set: [u8; 16],
+    pub member: usize,
+    pub region: u32,
+    pub now: Now,
+}
+
+/// What a new event changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Now {
+    pub event: u64,
+    pub base: u64,
+    pub sectors: u64,
+    /// Of each member, and since which event.
+    pub places: Vec<(Place, u64)>,
+}
+
+impl Now {
+    pub fn all_in(&self) -> bool {
+        self.places.iter().all(|(place, _)| *place == Place::In)
+    }
+}
+
+impl Label {
+    /// The sector at which it lies.
+    pub fn sector(&self) -> u64 {
+        self.now.event % 2
+    }
+
+    pub fn encode(&self) -> Bytes {
+        let mut bytes = vec![0; SECTOR as usize];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..24].copy_from_slice(&self.set);
+        bytes[24..32].copy_from_slice(&self.now.event.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.now.base.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.now.sectors.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.region.to_le_bytes());
+        bytes[52] = self.member as u8;
+        bytes[53] = self.now.places.len() as u8;
+        for (at, (place, since)) in self.now.places.iter().enumerate() {
+            bytes[56 + 16 * at] = *place as u8;
+            bytes[64 + 16 * at..72 + 16 * at].copy_from_slice(&since.to_le_bytes());
+        }
+        let sum = sum(&bytes[..504], None);
+        bytes[504..].copy_from_slice(&sum.to_le_bytes());
+        bytes.into()
+    }
+
+    /// Of a sector; none if it is no label.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        if !bytes.starts_with(MAGIC) || sum(&bytes[..504], None) != number(504) {
+            return None;
+        }
+        let region = u32::from_le_bytes(bytes[48..52].try_into().expect("four bytes"));
+        let (member, members) = (usize::from(bytes[52]), usize::from(bytes[53]));
+        let place = |at: usize| match bytes[56 + 16 * at] {
+            0 => Some((Place::In, number(64 + 16 * at))),
+            1 => Some((Place::Returning, number(64 + 16 * at))),
+            2 => Some((Place::Out, number(64 + 16 * at))),
+            _ => None,
+        };
+        let sectors = number(40);
+        let sane = (1..=MEMBERS_MOST).contains(&members)
+            && member < members
+            && region.is_power_of_two()
+            && sectors.div_ceil(region.into()) <= REGIONS_MOST;
+        let places = (0..members).map(place).collect::<Option<_>>().filter(|_| sane)?;
+        let now = Now { event: number(24), base: number(32), sectors, places };
+        let set = bytes[8..24].try_into().expect("sixteen bytes");
+        Some(Self { set, member, region, now })
+    }
+
+    /// Where the member itself is, by its own label.
+    pub fn own(&self) -> (Place, u64) {
+        self.now.places[self.member]
+    }
+
+    /// Whether this is in by its own label, and out by the other's, which says so since an event that this has had too.
+    pub fn alone(&self, other: &Self) -> bool {
+        let (place, since) = other.now.places[self.member];
+        self.own().0 == Place::In && place == Place::Out && self.now.event >= since
+    }
+
+    /// Whether this does not know that the other went out when it did.
+    pub fn missed(&self, other: &Self) -> bool {
+        self.now.places[other.member].0 != Place::Out
+    }
+
+    /// The one that counts of the sectors 0 and 1.
+    pub fn newest(bytes: &[u8]) -> Option<Self> {
+        let labels = bytes.chunks_exact(SECTOR as usize).filter_map(Self::decode);
+        labels.max_by_key(|label| label.now.event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_read_as_it_was_written_or_not_at_all() {
+        let places = vec![(Place::In, 3), (Place::Returning, 9), (Place::Out, 1 << 60)];
+        let now = Now { event: 9, base: 7, sectors: 1 << 40, places };
+        let label = Label { set: *b"0123456789abcdef", member: 2, region: 1 << 23, now };
+        let bytes = label.encode();
+        assert_eq!(Label::decode(&bytes), Some(label.clone()));
+        for at in 0..bytes.len() {
+            let mut wrong = bytes.to_vec();
+            wrong[at] ^= 4;
+            assert_eq!(Label::decode(&wrong), None, "byte {at}");
+        }
+        let older = Label { now: Now { event: 8, ..label.now.clone() }, ..label.clone() };
+        assert_eq!(Label::newest(&[older.encode(), bytes].concat()), Some(label));
+    }
+}

@@ -1,0 +1,301 @@
+//! How a mirror is made, and how it starts.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::label::{HEAD, Label, MARKS, MEMBERS_MOST, Now, Place, REGIONS_MOST};
+use super::state::{Member, State};
+use super::{Happening, Inner, Mirror, Told};
+use crate::bits::Bits;
+use crate::device::{Device, SECTOR};
+use crate::error::{Error, Kind, Result};
+use crate::locks::Locks;
+use crate::sync::Mutex;
+use crate::task::Tasks;
+
+/// What a mirror may start with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With members of which none that is missing could be newer.
+    Careful,
+    /// With what is there: what was written on others alone is lost.
+    Anyway,
+    /// With this member, from 0, as the one that is right.
+    From(usize),
+}
+
+/// Regions of a new mirror, at most.
+const REGIONS_NEW: u64 = REGIONS_MOST / 4;
+/// Sectors of a region, at least.
+const REGION_LEAST: u64 = 2048;
+
+/// What was found on a member.
+struct Found {
+    label: Label,
+    marks: Bits,
+    /// Those sectors of the marks that were right.
+    right: Bits,
+}
+
+impl Mirror {
+    /// Makes disks a mirror; what is on them is lost, and all regions are to be made equal. Two sets never have one
+    /// name: whoever makes them chooses it by chance.
+    ///
+    /// # Errors
+    /// If one is a member of a mirror already, or too small.
+    pub async fn make(members: &[Arc<dyn Device>], set: [u8; 16]) -> Result<()> {
+        let smallest = members.iter().map(|member| member.shape().sectors).min().unwrap_or(0);
+        let sectors = smallest.saturating_sub(HEAD);
+        let mut region = REGION_LEAST;
+        while sectors.div_ceil(region) > REGIONS_NEW {
+            region *= 2;
+        }
+        Self::make_with(members, set, region as u32).await
+    }
+
+    /// The same, with regions of so many sectors, a power of two: for tests of small ones.
+    #[doc(hidden)]
+    pub async fn make_with(members: &[Arc<dyn Device>], set: [u8; 16], region: u32) -> Result<()> {
+        if members.is_empty() || members.len() > MEMBERS_MOST {
+            let text = format!("a mirror has 1 to {MEMBERS_MOST} members, not {}", members.len());
+            return Err(Error::new(Kind::Unsupported, text));
+        }
+        let smallest = members.iter().map(|member| member.shape().sectors).min().unwrap_or(0);
+        for member in members {
+            let refused = |text: String| Err(Error::new(Kind::Failed, text).of(member.name()));
+            if smallest <= HEAD || member.shape().read_only {
+                return refused(format!("it needs more than {HEAD} sectors, and to be written"));
+            }
+            if let Some(label) = Label::newest(&member.read(0, 2).await?) {
+                return refused(format!("it is member {} of a mirror already", label.member));
+            }
+        }
+        let sectors = smallest - HEAD;
+        let mut marks = Bits::new(sectors.div_ceil(region.into()));
+        marks.fill();
+        let bytes: Vec<Bytes> = (0..marks.sectors()).map(|sector| marks.sector(sector)).collect();
+        let bytes = Bytes::from(bytes.concat());
+        for member in members {
+            member.write(0, vec![0; (MARKS * SECTOR) as usize].into()).await?;
+            member.write(MARKS, bytes.clone()).await?;
+            member.flush().await?;
+        }
+        let now = Now { event: 1, base: 1, sectors, places: vec![(Place::In, 1); members.len()] };
+        for (number, member) in members.iter().enumerate() {
+            let label = Label { set, member: number, region, now: now.clone() };
+            member.write(label.sector(), label.encode()).await?;
+            member.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts with these members, in the order in which they were made; the first is read first.
+    ///
+    /// # Errors
+    /// If `start` does not allow what is there, or another has one of them to himself.
+    pub async fn open(members: Vec<Arc<dyn Device>>, start: Start, told: Told) -> Result<Self> {
+        let name: String = members.iter().map(|member| member.name()).collect();
+        let refused = |text: String| Error::new(Kind::Failed, text).of(format!("{{{name}}}"));
+        let mut found = Vec::new();
+        for member in &members {
+            match find(&**member).await {
+                Err(error) if error.kind == Kind::Reserved => return Err(error),
+                result => found.push(result),
+            }
+        }
+        let chosen = choose(&members, &found, start).map_err(refused)?;
+        let right = found[chosen].as_ref().expect("it was chosen because it has a label").label.clone();
+        let mut now = right.now.clone();
+        if matches!(start, Start::From(_)) {
+            now.places[chosen].0 = Place::In;
+        }
+        let regions = right.now.sectors.div_ceil(right.region.into());
+        // Marks of all that are in with the newest event: where these may differ.
+        let mut marks = Bits::new(regions);
+        let newest = |found: &Found| found.label.now.event == right.now.event;
+        for (found, (place, _)) in found.iter().zip(&now.places) {
+            if let Ok(found) = found
+                && *place == Place::In
+                && newest(found)
+            {
+                marks.add(&found.marks);
+            }
+        }
+        // Where one member was named as right, nothing of the others is believed.
+        let named = matches!(start, Start::From(_));
+        let mut told_first = Vec::new();
+        let mut kept = Vec::new();
+        let mut change = now != right.now;
+        for (number, found) in found.iter().enumerate() {
+            let mut member = Member::new(regions);
+            let place = &mut now.places[number].0;
+            match found {
+                Ok(found) if *place != Place::Out && (newest(found) || !named) => {
+                    member.disk = found.marks.clone();
+                    member.disk.keep(&found.right);
+                    let same = newest(found);
+                    match (*place, same) {
+                        (Place::In, true) if number == chosen => {}
+                        (Place::In, true) => member.todo = marks.clone(),
+                        (_, true) => member.todo = found.marks.clone(),
+                        (_, false) => {
+                            (*place, change) = (Place::Returning, true);
+                            member.todo = found.marks.clone();
+                            member.todo.add(&marks);
+                            if found.label.now.event < right.now.base {
+                                member.todo.fill();
+                            }
+                        }
+                    }
+                    member.want = if *place == Place::In { marks.clone() } else { member.todo.clone() };
+                }
+                found => {
+                    change |= std::mem::replace(place, Place::Out) != Place::Out;
+                    let text = "it was set aside before; it can be told to return";
+                    let why = found.as_ref().err().cloned();
+                    let why = why.unwrap_or_else(|| Error::new(Kind::Failed, text));
+                    told_first.push((number, Happening::Aside(why.clone())));
+                    member.why = Some(why);
+                    member.todo.fill();
+                }
+            }
+            kept.push(member);
+        }
+        // Beyond those of all that were found: nobody shall take an old label for this one.
+        let events = found.iter().flatten().map(|found| found.label.now.event);
+        now.event = events.max().unwrap_or(0).max(now.event);
+        let mut state = State {
+            region: right.region.into(),
+            members: kept,
+            hot: Default::default(),
+            touched: Bits::new(regions),
+            scrub: None,
+            unsure: false,
+            shape: members[chosen].shape(),
+            now,
+        };
+        // The first that is in is right everywhere.
+        let first = state.inside()[0];
+        state.members[first].todo.clear();
+        if first != chosen {
+            state.members[chosen].todo = marks;
+        }
+        let inner = Inner {
+            set: right.set,
+            members,
+            state: Mutex::new(state),
+            ranges: Locks::default(),
+            marks: Locks::default(),
+            labels: Locks::default(),
+            driver: Locks::default(),
+            told,
+            tasks: Tasks::default(),
+        };
+        told_first.into_iter().for_each(|(member, what)| inner.tell(member, what));
+        inner.write_marks().await?;
+        if change {
+            inner.relabel(Vec::new(), |_| ()).await?;
+        }
+        let shape = inner.shape_of(&inner.state());
+        inner.state().shape = shape;
+        Ok(Self(Arc::new(inner)))
+    }
+}
+
+/// What is on a member, or why it cannot be one now.
+async fn find(member: &dyn Device) -> Result<Found> {
+    let failed = |text: String| Error::new(Kind::Failed, text).of(member.name());
+    member.look().await?;
+    let sectors = member.shape().sectors;
+    if sectors <= HEAD || member.shape().read_only {
+        return Err(failed(format!(
+            "it has {sectors} sectors, and has to have more than {HEAD}, and to be written"
+        )));
+    }
+    let label = Label::newest(&member.read(0, 2).await?);
+    let label = label.ok_or_else(|| failed("no label of a mirror is on it: it has to be made".into()))?;
+    let needs = HEAD + label.now.sectors;
+    if sectors < needs {
+        return Err(failed(format!("it has {sectors} sectors, and {needs} are needed")));
+    }
+    let (marks, right) = read_marks(member, label.now.sectors.div_ceil(label.region.into())).await?;
+    Ok(Found { label, marks, right })
+}
+
+/// The marks on a member, and which bits of them are so, and not only counted as 1.
+pub(super) async fn read_marks(member: &dyn Device, regions: u64) -> Result<(Bits, Bits)> {
+    let (mut marks, mut right) = (Bits::new(regions), Bits::new(regions));
+    let bytes = member.read(MARKS, marks.sectors()).await?;
+    right.fill();
+    for (sector, bytes) in bytes.chunks_exact(SECTOR as usize).enumerate() {
+        if !marks.take(sector as u64, bytes) {
+            let none = Bits::new(regions);
+            right.copy(&none, sector as u64);
+        }
+    }
+    Ok((marks, right))
+}
+
+/// The member whose label counts; or, in words, why there is none.
+fn choose(
+    members: &[Arc<dyn Device>],
+    found: &[Result<Found>],
+    start: Start,
+) -> std::result::Result<usize, String> {
+    let labels: Vec<Option<&Label>> =
+        found.iter().map(|found| found.as_ref().ok().map(|found| &found.label)).collect();
+    let Some(any) = labels.iter().flatten().next() else {
+        let why: Vec<String> =
+            found.iter().filter_map(|found| found.as_ref().err()).map(ToString::to_string).collect();
+        return Err(format!("no member can be used: {}", why.join("; ")));
+    };
+    for (number, label) in labels.iter().enumerate() {
+        let Some(label) = label else { continue };
+        let name = members[number].name();
+        if label.set != any.set {
+            return Err(format!("{name} is of another mirror"));
+        }
+        let count = label.now.places.len();
+        if (label.member, count) != (number, members.len()) {
+            let (is, of) = (label.member + 1, members.len());
+            return Err(format!(
+                "{name} is member {is} of {count}, and stands here as {} of {of}",
+                number + 1
+            ));
+        }
+    }
+    if let Start::From(member) = start {
+        return match labels.get(member) {
+            Some(Some(_)) => Ok(member),
+            _ => Err(format!("there is no member {member} to start from")),
+        };
+    }
+    let is_in = |number: &usize| labels[*number].is_some_and(|label| label.own().0 == Place::In);
+    let event = |number: usize| labels[number].map_or(0, |label| label.now.event);
+    let newest =
+        (0..labels.len()).filter(is_in).max_by_key(|number| (event(*number), std::cmp::Reverse(*number)));
+    let Some(chosen) = newest else {
+        let name = members[any.member].name();
+        return Err(format!("{name} has not got yet all it missed, and no member that has is there"));
+    };
+    let right = labels[chosen].expect("it has one");
+    for (number, label) in labels.iter().enumerate() {
+        let name = members[number].name();
+        let alone =
+            label.is_some_and(|label| label.alone(right) || right.alone(label) && right.missed(label));
+        if alone && number != chosen {
+            return Err(format!("{name} has gone on alone: one member has to be named as the right one"));
+        }
+        // One that was returning may have returned, and seen all others go. A label that is newer than the right one
+        // is of a member that was returning when an event was cut off.
+        let could =
+            |label: &&Label| label.now.event >= right.now.event && label.now.places[number].0 != Place::Out;
+        let may_be_newer = labels.iter().flatten().any(could);
+        if label.is_none() && may_be_newer && start == Start::Careful {
+            let why = found[number].as_ref().err().map(ToString::to_string).unwrap_or_default();
+            return Err(format!("{name} may have what is newer, and cannot be used: {why}"));
+        }
+    }
+    Ok(chosen)
+}

@@ -1,0 +1,130 @@
+//! Work of a device that takes several steps, as futures that run where their steps end.
+//!
+//! A device has no runtime: its tasks go on in whatever thread ends the operation they wait for. One thread at a time
+//! runs those of a device, all that are ready, one after the other; so the stack does not grow with a chain of
+//! operations that end at once. The queue is as long as there are tasks, and these are what was submitted: who
+//! submits has a limit.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+
+use crate::sync::{Mutex, lock};
+
+/// The tasks of a device.
+#[derive(Clone, Default)]
+pub(crate) struct Tasks(Arc<Mutex<Ready>>);
+
+#[derive(Default)]
+struct Ready {
+    queue: VecDeque<Arc<Task>>,
+    running: bool,
+}
+
+struct Task {
+    tasks: Tasks,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Not while it is polled, or done.
+    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    queued: bool,
+}
+
+impl Tasks {
+    /// Begins it, and goes on with it until it waits.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let state = Mutex::new(State { future: Some(Box::pin(future)), queued: false });
+        Arc::new(Task { tasks: self.clone(), state }).wake();
+    }
+
+    fn run(&self) {
+        if std::mem::replace(&mut lock(&self.0).running, true) {
+            return;
+        }
+        let mut turn = Turn { tasks: self, over: false };
+        while let Some(task) = turn.next() {
+            task.poll();
+        }
+    }
+}
+
+/// Whoever runs tasks now. A task that panics leaves the others to the next one.
+struct Turn<'a> {
+    tasks: &'a Tasks,
+    over: bool,
+}
+
+impl Turn<'_> {
+    fn next(&mut self) -> Option<Arc<Task>> {
+        let mut ready = lock(&self.tasks.0);
+        let task = ready.queue.pop_front();
+        if task.is_none() {
+            // In the same step: who comes later runs.
+            ready.running = false;
+            self.over = true;
+        }
+        task
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            lock(&self.tasks.0).running = false;
+        }
+    }
+}
+
+impl Task {
+    fn poll(self: Arc<Self>) {
+        let future = {
+            let mut state = lock(&self.state);
+            state.queued = false;
+            state.future.take()
+        };
+        let Some(mut future) = future else { return };
+        let waker = Waker::from(self.clone());
+        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            lock(&self.state).future = Some(future);
+        }
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        if std::mem::replace(&mut lock(&self.state).queued, true) {
+            return;
+        }
+        let tasks = self.tasks.clone();
+        lock(&tasks.0).queue.push_back(self);
+        tasks.run();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::locks::Locks;
+
+    /// Each is ended by the one before.
+    #[test]
+    fn long_chains_take_no_stack() {
+        let (tasks, locks) = (Tasks::default(), Locks::default());
+        let count = Arc::new(Mutex::new(0));
+        let first = locks.hold(0, 1);
+        for _ in 0..20_000 {
+            let (wait, count) = (locks.lock(0, 1), count.clone());
+            tasks.spawn(async move {
+                let _held = wait.await;
+                *lock(&count) += 1;
+            });
+        }
+        assert_eq!(*lock(&count), 0);
+        drop(first);
+        assert_eq!(*lock(&count), 20_000);
+    }
+}
