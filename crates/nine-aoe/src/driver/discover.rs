@@ -1,0 +1,88 @@
+//! Who is there.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_net::Clock;
+use nine_net::ether::Mac;
+use nine_net::nonet::Link;
+
+use crate::carrier::{Carrier, all_gone};
+use crate::frame::{Address, Config, EVERYBODY, Header, Out, command};
+
+/// Targets that are listed. Others are not.
+const FOUND: usize = 4096;
+/// So often everybody is asked.
+const TIMES: u32 = 3;
+
+/// A target that has answered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    /// Where it is.
+    pub address: Address,
+    /// The interface that it was seen on, by its place among them.
+    pub port: usize,
+    /// Its card.
+    pub mac: Mac,
+    /// Frames that it queues.
+    pub buffers: u16,
+    /// Its version.
+    pub firmware: u16,
+    /// The most of one frame.
+    pub sectors: u8,
+    /// Its config string.
+    pub config: Vec<u8>,
+}
+
+/// Asks `whom` on these links, and listens for as long as `patience` lasts. `test`: what is done ([`config`] `IS` or
+/// `BEGINS`, else `READ`), and with which string.
+///
+/// # Errors
+/// Where no link is left.
+///
+/// [`config`]: crate::frame::config
+pub async fn discover<L: Link>(
+    links: Vec<L>,
+    whom: Address,
+    test: (u8, &[u8]),
+    patience: Duration,
+    clock: Arc<dyn Clock>,
+) -> io::Result<Vec<Found>> {
+    let mut carriers: Vec<_> = links.into_iter().map(Carrier::new).collect();
+    let mut chance = [0; 4];
+    clock.entropy(&mut chance);
+    let tag = u32::from_ne_bytes(chance) | 1 << 31;
+    let head = Header::ask(whom, command::CONFIG, tag).with(&Config::ask(test.0, test.1).bytes());
+    let mut found = Vec::new();
+    for _ in 0..TIMES {
+        for (port, carrier) in carriers.iter_mut().enumerate() {
+            carrier.put(Out { port, to: EVERYBODY, head: head.clone(), data: Bytes::new() });
+        }
+        let mut sleep = clock.sleep_until(clock.now() + patience / TIMES);
+        poll_fn(|cx| {
+            for (port, carrier) in carriers.iter_mut().enumerate() {
+                carrier.send(cx);
+                while carrier.receive(cx, |mac, packet| found.extend(answer(tag, port, mac, packet))) {}
+            }
+            sleep.as_mut().poll(cx).map(|()| drop(found.drain(FOUND.min(found.len())..)))
+        })
+        .await;
+        if let Some(error) = all_gone(&mut carriers) {
+            return Err(error);
+        }
+        found.sort_unstable();
+        found.dedup();
+    }
+    Ok(found)
+}
+
+fn answer(tag: u32, port: usize, mac: Mac, packet: &[u8]) -> Option<Found> {
+    let (Header { response, error, address, command, tag: of, .. }, body) = Header::parse(packet)?;
+    let is_answer = response && error.is_none() && command == command::CONFIG && of == tag;
+    let Config { buffers, firmware, sectors, string, .. } = Config::parse(body).filter(|_| is_answer)?;
+    let config = string.to_vec();
+    Some(Found { address, port, mac, buffers, firmware, sectors, config })
+}

@@ -1,0 +1,317 @@
+//! What comes: configs, identify blocks, answers to pieces.
+
+use std::time::Duration;
+
+use nine_block::{Error, Io, Kind, Op, SECTOR};
+use nine_net::ether::Mac;
+
+use super::jobs::{Job, Piece, Work};
+use super::{Event, FRAMES, Initiator, PATHS, Sent, State, What, other};
+use crate::frame::{Ata, Config, Header, ata, command, error};
+use crate::identify::Identify;
+use crate::path::Path;
+
+/// So many that were sent later have come back: it is lost.
+const OVERTAKEN: u8 = 3;
+/// What says that it has started is believed so often.
+const STARTED: Duration = Duration::from_secs(1);
+
+impl Initiator {
+    /// A frame has come.
+    pub fn receive(&mut self, now: Duration, port: usize, from: Mac, packet: &[u8]) {
+        let Some((header, body)) = Header::parse(packet) else { return self.counts.malformed += 1 };
+        if !header.response || header.address != self.setup.target {
+            return;
+        }
+        let is_ours = header.tag >> 31 == 1;
+        if header.command == command::CONFIG && self.queries.contains(&header.tag) {
+            return self.found(now, port, from, body);
+        }
+        if header.command == command::CONFIG && header.tag == 0 {
+            return self.started(now);
+        }
+        if !is_ours {
+            // Of another initiator on this machine.
+            return;
+        }
+        if !self.paths.iter().any(|path| path.mac == from) {
+            return self.counts.foreign += 1;
+        }
+        let Some(sent) = self.tags.get(&header.tag) else { return self.counts.unexpected += 1 };
+        if !self.is_answer(&sent.what, &header, body) {
+            return self.counts.foreign += 1;
+        }
+        let sent = self.tags.remove(&header.tag).expect("it was there");
+        self.answered(now, sent, header, body);
+    }
+
+    /// The target answers from here.
+    fn found(&mut self, now: Duration, port: usize, from: Mac, body: &[u8]) {
+        let Some(config) = Config::parse(body) else { return self.counts.malformed += 1 };
+        self.buffers = usize::from(config.buffers.clamp(1, FRAMES));
+        self.takes = if config.sectors == 0 { 2 } else { config.sectors };
+        let most = self.fits(port);
+        let known = self.paths.iter().position(|path| path.port == port && path.mac == from);
+        match known {
+            Some(at) => {
+                let path = &mut self.paths[at];
+                path.fits(most);
+                if !path.live && path.probe_at.is_some() {
+                    path.probe_at = Some(now);
+                }
+            }
+            None if self.paths.len() < PATHS && most > 0 => {
+                self.paths.push(Path::new(now, port, from, most));
+                // Interfaces by turns: first the first address of each.
+                let rank = |at: usize| {
+                    let path = &self.paths[at];
+                    (self.paths[..at].iter().filter(|other| other.port == path.port).count(), path.port)
+                };
+                self.turns = (0..self.paths.len()).collect();
+                self.turns.sort_by_key(|at| rank(*at));
+            }
+            None => {}
+        }
+    }
+
+    /// Somebody says that the target has started: it is not believed, but asked who it is before anything else is sent.
+    fn started(&mut self, now: Duration) {
+        if self.started_at.is_some_and(|at| now < at + STARTED) {
+            return;
+        }
+        self.started_at = Some(now);
+        self.happens(Event::Started);
+        self.query_at = now;
+        for path in self.paths.iter_mut().filter(|path| path.live) {
+            path.eject(now);
+        }
+    }
+
+    /// Whether this can be the answer to that.
+    fn is_answer(&self, what: &What, header: &Header, body: &[u8]) -> bool {
+        let piece = match what {
+            What::Piece(piece) => piece,
+            What::Probe | What::LargeProbe => return header.command == command::ATA,
+            What::Copy(..) => return true,
+        };
+        // Whose job has ended has become a copy.
+        let Some(Job { work, .. }) = self.jobs.get(&piece.job) else { return false };
+        match work {
+            Work::List { command, .. } => header.command == *command,
+            Work::Io(_) if header.command != command::ATA => false,
+            Work::Io(_) if header.error.is_some() => true,
+            Work::Io(io) => {
+                let Some((ata, data)) = Ata::parse(body) else { return false };
+                is_of(io, piece, &ata, data.len())
+            }
+        }
+    }
+
+    fn answered(&mut self, now: Duration, sent: Sent, header: Header, body: &[u8]) {
+        let (tag, sectors) = (header.tag, self.carried(&sent.what));
+        self.leaves(tag, &sent);
+        self.heard = now;
+        let buffers = self.buffers;
+        let path = &mut self.paths[sent.path];
+        match sent.what {
+            What::Copy(_, count, flush) => {
+                self.counts.late += 1;
+                self.copies.retain(|(_, other)| *other != tag);
+                let took = now.saturating_sub(sent.at);
+                match flush {
+                    None => path.rtt.measured(took),
+                    Some(id) => {
+                        self.flushes.measured(took);
+                        // A disk that syncs longer than we wait has done what was asked.
+                        self.flushed_late(now, id, &header, body);
+                    }
+                }
+                if count > 0 {
+                    self.release();
+                }
+            }
+            What::Probe => {
+                path.answered(now, sent.at, 0);
+                let disk = Ata::parse(body).filter(|(ata, _)| ata.command & ata::BAD == 0);
+                match disk.and_then(|(_, data)| Identify::parse(data)).filter(|_| header.error.is_none()) {
+                    Some(disk) => self.identified(now, Some(sent.path), disk),
+                    None => {
+                        self.counts.malformed += 1;
+                        self.paths[sent.path].probe_lost(now);
+                    }
+                }
+            }
+            What::LargeProbe => {
+                path.answered(now, sent.at, 0);
+                let most = path.most();
+                let large = Ata::parse(body).is_some_and(|(_, data)| data.len() >= usize::from(most) * 512);
+                if large { path.takes_large() } else { path.probe_lost(now) }
+            }
+            What::Piece(piece) => {
+                self.counts.answered += 1;
+                let is_flush = self.jobs.get(&piece.job).is_some_and(Job::is_syncing);
+                if is_flush {
+                    self.flushes.measured(now.saturating_sub(sent.at));
+                } else {
+                    path.answered(now, sent.at, sectors);
+                    let under_way = path.out.len() + 1;
+                    path.window.answered(buffers, under_way);
+                    self.overtakes(sent.path, sent.order, now);
+                }
+                self.takes(now, sent, piece, &header, body);
+            }
+        }
+    }
+
+    fn flushed_late(&mut self, now: Duration, id: u64, header: &Header, body: &[u8]) {
+        let well =
+            header.error.is_none() && Ata::parse(body).is_some_and(|(ata, _)| ata.command & ata::BAD == 0);
+        if well && self.jobs.get(&id).is_some_and(Job::is_syncing) {
+            // What is under way of it is a copy now.
+            let of = |what: &What| matches!(what, What::Piece(piece) if piece.job == id);
+            let tag = self.tags.iter().find(|(_, sent)| of(&sent.what)).map(|(tag, _)| *tag);
+            tag.into_iter().for_each(|tag| self.forget(now, tag, (0, 0)));
+            self.again.retain(|piece| piece.job != id);
+            self.synced(now, id);
+        }
+    }
+
+    /// What was sent before frame `order` of this path has been overtaken.
+    fn overtakes(&mut self, at: usize, order: u64, now: Duration) {
+        let path = &self.paths[at];
+        let patience = path.rtt.overtaken();
+        for (_, tag) in path.out.iter().take_while(|(earlier, _)| *earlier < order) {
+            let sent = self.tags.get_mut(tag).expect("what is on a path has a tag");
+            sent.overtaken = sent.overtaken.saturating_add(1);
+            let soon = (sent.at + patience).max(now);
+            if sent.overtaken == OVERTAKEN && soon < sent.deadline {
+                self.timers.remove(&(sent.deadline, *tag));
+                sent.deadline = soon;
+                self.timers.insert((soon, *tag));
+            }
+        }
+    }
+
+    /// The answer to a piece.
+    fn takes(&mut self, now: Duration, sent: Sent, piece: Piece, header: &Header, body: &[u8]) {
+        let Some(job) = self.jobs.get(&piece.job) else { return };
+        let io = match &job.work {
+            Work::List { .. } => return self.listed(piece.job, header.error, body),
+            Work::Io(io) => io,
+        };
+        if let Some(code) = header.error {
+            return self.fail(now, piece.job, refusal(code));
+        }
+        let Some((ata, data)) = Ata::parse(body) else { return };
+        if ata.command & ata::BAD != 0 {
+            let error = failure(&ata, io.op);
+            if error.kind == Kind::Range {
+                // It has become smaller.
+                self.probe(now, sent.path, false);
+            }
+            return self.fail(now, piece.job, error);
+        }
+        match io.op {
+            Op::Read => {
+                let len = usize::from(piece.count) * SECTOR as usize;
+                match data.get(..len) {
+                    Some(data) => self.done(now, piece, data),
+                    None => {
+                        self.counts.runts += 1;
+                        self.again.push_back(Piece { tries: piece.tries + 1, ..piece });
+                    }
+                }
+            }
+            Op::Flush if job.is_syncing() => self.synced(now, piece.job),
+            Op::Look | Op::Flush => match Identify::parse(data) {
+                Some(disk) if io.op == Op::Flush => {
+                    self.identified(now, None, disk);
+                    self.synced(now, piece.job);
+                }
+                Some(disk) => {
+                    self.identified(now, None, disk);
+                    self.done(now, piece, &[]);
+                }
+                None => self.fail(now, piece.job, Error::new(Kind::Failed, "it does not say what it is")),
+            },
+            Op::Write | Op::Discard => self.done(now, piece, &[]),
+        }
+    }
+
+    /// The target has said what it is; `at` is the path that was asked whether it may be used.
+    fn identified(&mut self, now: Duration, at: Option<usize>, disk: Identify) {
+        let known = self.known.as_ref();
+        if known.is_some_and(|known| known.serial != disk.serial) {
+            at.into_iter().for_each(|at| self.paths[at].probe_lost(now));
+            // One of two that have the same shelf and slot is not ours; else ours has been taken away.
+            let is_alone = !self.paths.iter().enumerate().any(|(n, path)| path.live && Some(n) != at);
+            if is_alone || at.is_none() {
+                self.paths.iter_mut().filter(|path| path.live).for_each(|path| path.eject(now));
+                if self.state != State::Other(disk.serial.clone()) {
+                    self.state = State::Other(disk.serial.clone());
+                    self.happens(Event::Other(disk.serial.clone()));
+                }
+                self.fail_all(now, &other(&disk.serial));
+            }
+            return self.counts.foreign += 1;
+        }
+        if let Some(before) = known.map(|known| known.sectors).filter(|before| *before != disk.sectors) {
+            self.happens(Event::Resized(before, disk.sectors));
+        }
+        let boots = self.known.as_ref().map_or(0, |known| known.boot);
+        if boots != 0 && boots != disk.boot {
+            self.booted(now);
+        }
+        self.known = Some(disk.clone());
+        if let Some(at) = at
+            && self.paths[at].returns(now)
+        {
+            let (mac, port) = (self.paths[at].mac, self.paths[at].port);
+            self.happens(Event::PathUp(mac, port));
+        }
+        if self.state != State::Up {
+            self.state = State::Up;
+            self.happens(Event::Up(disk));
+            if self.jobs.is_empty() {
+                self.waits = None;
+            }
+        }
+    }
+}
+
+/// Whether these registers, with so many bytes, can answer that piece.
+fn is_of(io: &Io, piece: &Piece, ata: &Ata, len: usize) -> bool {
+    let writes = ata.flags & ata::WRITES != 0;
+    if writes != (io.op == Op::Write) {
+        return false;
+    }
+    if ata.command & ata::BAD != 0 || !matches!(io.op, Op::Read | Op::Write) {
+        return true;
+    }
+    // Registers as they were sent, or as a disk leaves them: behind the last sector.
+    let at = io.at + piece.skip;
+    let is_there = [at, at + u64::from(piece.count)].contains(&ata.sector());
+    is_there && (writes || len <= usize::from(piece.count) * SECTOR as usize || len < 46)
+}
+
+/// What an error of a header means.
+fn refusal(code: u8) -> Error {
+    let (kind, text) = match code {
+        error::RESERVED => (Kind::Reserved, "another has reserved it"),
+        error::UNAVAILABLE => (Kind::Down, "the target has no device now"),
+        error::COMMAND | error::VERSION => (Kind::Unsupported, "the target does not know this"),
+        _ => (Kind::Failed, "the target takes no such frame"),
+    };
+    Error::new(kind, format!("{text} (AoE error {code})"))
+}
+
+/// What a status of ATA means.
+fn failure(ata: &Ata, op: Op) -> Error {
+    let (kind, text) = match ata.feature {
+        bits if bits & ata::NO_SECTOR != 0 => (Kind::Range, "it has no such sector"),
+        bits if bits & ata::UNCORRECTABLE != 0 => (Kind::Failed, "what is there cannot be read"),
+        _ if op == Op::Flush => (Kind::Poisoned, "what was written may be lost: the target cannot flush"),
+        _ => (Kind::Failed, "the target has given it up"),
+    };
+    Error::new(kind, format!("{text} (ATA status {:02x}, error {:02x})", ata.command, ata.feature))
+}

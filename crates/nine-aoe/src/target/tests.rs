@@ -1,0 +1,249 @@
+//! The target by hand: frames in, frames out, a disk of memory behind it.
+
+use super::*;
+use crate::frame::{Edit, Mask, Reserve};
+use nine_block::{Ram, Shape};
+
+const DISK: Address = Address { shelf: 1, slot: 2 };
+const ME: Interface = Interface { mac: Mac([2, 0, 0, 0, 0, 1]), mtu: 1500 };
+const A: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const B: Mac = Mac([2, 0, 0, 0, 0, 3]);
+
+fn target(setup: Setup) -> Target {
+    let mut target = Target::new(setup, Arc::new(Ram::new(1000)), vec![ME]);
+    assert_eq!(target.transmit().map(|out| out.to), Some(EVERYBODY));
+    target
+}
+
+fn setup() -> Setup {
+    Setup::new(DISK, "serial")
+}
+
+/// The header of the answer, what is behind it, and no other.
+fn ask(target: &mut Target, from: Mac, tag: u32, code: u8, body: &[u8]) -> Option<(Header, Vec<u8>)> {
+    target.receive(0, from, &Header::ask(DISK, code, tag).with(body));
+    let out = target.transmit()?;
+    assert_eq!((out.port, out.to, target.transmit()), (0, from, None));
+    let bytes = [&out.head[..], &out.data].concat();
+    let (header, body) = Header::parse(&bytes).expect("long enough");
+    assert!(header.response && header.version == 1 && header.address == DISK && header.tag == tag);
+    assert_eq!(header.command, code);
+    Some((header, body.to_vec()))
+}
+
+fn ask_ata(target: &mut Target, from: Mac, tag: u32, ata: Ata, data: &[u8]) -> (Option<u8>, Ata, Vec<u8>) {
+    let body = [&ata.bytes()[..], data].concat();
+    let (header, body) = ask(target, from, tag, command::ATA, &body).expect("an answer");
+    let (ata, data) = Ata::parse(&body).expect("long enough");
+    (header.error, ata, data.to_vec())
+}
+
+#[test]
+fn it_says_to_everybody_that_it_is_there_and_answers_those_who_ask_all() {
+    let mut target = Target::new(setup(), Arc::new(Ram::new(1000)), vec![ME]);
+    let hello = target.transmit().expect("the first words");
+    let bytes = [0x18, 0, 0, 1, 2, 1, 0, 0, 0, 0, 0, 64, 0x90, 1, 2, 0x10, 0, 0];
+    assert_eq!((hello.to, &hello.head[..]), (EVERYBODY, &bytes[..]));
+    for (address, answers) in [(Address::ALL, true), (Address { slot: 3, ..DISK }, false)] {
+        target.receive(0, A, &Header::ask(address, command::CONFIG, 7).with(&Config::ask(0, b"").bytes()));
+        assert_eq!(target.transmit().map(|out| (out.to, out.head[..5].to_vec())).is_some(), answers);
+    }
+    // Nobody answers answers.
+    target.receive(0, A, &hello.head);
+    assert_eq!(target.transmit(), None);
+}
+
+#[test]
+fn config_strings_are_read_tested_and_set_and_a_failed_test_is_not_answered() {
+    let mut target = target(setup());
+    let mut go = |what: u8, string: &[u8]| {
+        let (header, body) = ask(&mut target, A, 9, command::CONFIG, &Config::ask(what, string).bytes())?;
+        let config = Config::parse(&body).expect("long enough");
+        Some((header.error, String::from_utf8(config.string.to_vec()).expect("text")))
+    };
+    let is = |text: &str| Some((None, text.to_string()));
+    assert_eq!(go(config::READ, b""), is(""));
+    assert_eq!(go(config::SET_EMPTY, b"lun"), is("lun"));
+    assert_eq!(go(config::SET_EMPTY, b"lun"), is("lun"));
+    assert_eq!(go(config::SET_EMPTY, b"other"), Some((Some(error::PRESENT), "lun".into())));
+    assert_eq!((go(config::IS, b"lun"), go(config::IS, b"lu")), (is("lun"), None));
+    assert_eq!((go(config::BEGINS, b"lu"), go(config::BEGINS, b"un")), (is("lun"), None));
+    assert_eq!(go(config::SET, b"other"), is("other"));
+    assert_eq!(go(9, b""), Some((Some(error::ARGUMENT), "other".into())));
+}
+
+#[test]
+fn what_is_written_is_read_in_both_lengths_of_lba() {
+    let mut target = target(setup());
+    for (n, ext) in [(0, true), (1, false)] {
+        let (read, write) = if ext { (ata::READ_EXT, ata::WRITE_EXT) } else { (ata::READ, ata::WRITE) };
+        let data = vec![n as u8 + 1; 1024];
+        let put = Ata::new(write, 998, 2, ext, true);
+        let (error, answer, _) = ask_ata(&mut target, A, n, put, &data);
+        assert_eq!((error, answer), (None, Ata { count: 0, command: ata::READY, ..put }));
+        let (error, answer, came) = ask_ata(&mut target, A, n + 10, Ata::new(read, 998, 2, ext, false), &[]);
+        assert!(error.is_none() && answer.command & ata::BAD == 0 && came == data);
+        let (error, answer, came) = ask_ata(&mut target, A, n + 20, Ata::new(read, 999, 2, ext, false), &[]);
+        assert_eq!((error, answer.feature, answer.command & ata::BAD), (None, ata::NO_SECTOR, ata::ERR));
+        assert!(came.is_empty());
+    }
+    assert_eq!((target.counts().read, target.counts().written), (4, 4));
+}
+
+#[test]
+fn what_does_not_fit_or_is_unknown_is_refused_with_the_right_error() {
+    let mut target = target(setup());
+    let bad = [
+        (Ata::new(ata::READ, 0, 3, false, false), 0),
+        (Ata::new(ata::READ, 0, 0, false, false), 0),
+        (Ata::new(ata::WRITE, 0, 2, false, true), 1023),
+    ];
+    for (ata, len) in bad {
+        assert_eq!(ask_ata(&mut target, A, 1, ata, &vec![0; len]).0, Some(error::ARGUMENT), "{ata:?}");
+    }
+    let (error, answer, _) = ask_ata(&mut target, A, 1, Ata::new(0x99, 0, 0, false, false), &[]);
+    assert_eq!((error, answer.feature, answer.command & ata::BAD), (None, ata::ABORTED, ata::ERR));
+    let (_, power, _) = ask_ata(&mut target, A, 1, Ata::new(ata::CHECK_POWER, 0, 0, false, false), &[]);
+    assert_eq!((power.count, power.command & ata::BAD), (0xff, 0));
+    for (code, body, error) in [
+        (9, &b""[..], error::COMMAND),
+        (command::CONFIG, &[0; 7], error::ARGUMENT),
+        (command::CONFIG, &[0, 0, 0, 0, 0, 0, 0, 9, 1], error::ARGUMENT),
+        (command::MASK, &[0, 1, 0, 2, 0, 1, 1, 2, 3, 4, 5, 6], error::ARGUMENT),
+        (command::RESERVE, &[1, 1, 0], error::ARGUMENT),
+        (command::ATA, &[0; 11], error::ARGUMENT),
+    ] {
+        let (header, _) = ask(&mut target, A, 3, code, body).expect("an answer");
+        assert_eq!(header.error, Some(error), "{code} {body:?}");
+    }
+    target.receive(0, A, &[0x20, 0, 0, 1, 2, 1, 0, 0, 0, 0]);
+    assert_eq!(target.transmit().map(|out| out.head[1]), Some(error::VERSION));
+    target.receive(0, A, &[0x10; 9]);
+    assert_eq!((target.transmit(), target.counts().malformed), (None, 1));
+}
+
+#[test]
+fn identify_tells_the_disk_and_its_size() {
+    let mut target = target(setup());
+    let (_, _, data) = ask_ata(&mut target, A, 1, Ata::new(ata::IDENTIFY, 0, 1, false, false), &[]);
+    let disk = Identify::parse(&data).expect("long enough");
+    assert_eq!((disk.serial.as_str(), disk.sectors, disk.long), ("serial", 1000, true));
+    assert!(disk.flush && !disk.flush_ext, "memory is not durable");
+    assert_eq!(disk.model, "Ninefold ram1000");
+}
+
+#[test]
+fn a_mask_silences_others_and_is_edited_whole_or_not_at_all() {
+    let mut target = target(Setup { mask: vec![A], ..setup() });
+    let read = Config::ask(config::READ, b"").bytes();
+    assert!(ask(&mut target, B, 1, command::CONFIG, &read).is_none());
+    let mut edit = |edits: Vec<Edit>| {
+        let body = Mask { what: 1, error: 0, edits }.bytes();
+        let (_, body) = ask(&mut target, A, 1, command::MASK, &body).expect("an answer");
+        let answer = Mask::parse(&body).expect("long enough");
+        (answer.error, answer.edits.len())
+    };
+    assert_eq!(edit(vec![Edit::Add(B), Edit::Bad]), (2, 1));
+    let many = (0..255).map(|n| Edit::Add(Mac([9, 9, 9, 9, 9, n]))).collect();
+    assert_eq!(edit(many), (3, 1));
+    assert_eq!(edit(vec![Edit::Add(B), Edit::Add(B), Edit::Nothing]), (0, 2));
+    assert!(ask(&mut target, B, 1, command::CONFIG, &read).is_some());
+    assert_eq!(target.counts().masked, 1);
+}
+
+#[test]
+fn who_has_reserved_it_has_it_alone_but_for_identify_and_force() {
+    let mut target = target(setup());
+    let reserve = |target: &mut Target, from, what, macs: &[Mac]| {
+        let body = Reserve { what, macs: macs.to_vec() }.bytes();
+        let (header, body) = ask(target, from, 1, command::RESERVE, &body).expect("an answer");
+        (header.error, Reserve::parse(&body).map(|answer| answer.macs))
+    };
+    let read = Ata::new(ata::READ, 0, 1, false, false);
+    assert_eq!(reserve(&mut target, A, 1, &[A]), (None, Some(vec![A])));
+    assert_eq!(ask_ata(&mut target, B, 2, read, &[]).0, Some(error::RESERVED));
+    assert_eq!(ask_ata(&mut target, B, 3, Ata::new(ata::IDENTIFY, 0, 1, false, false), &[]).0, None);
+    assert_eq!(reserve(&mut target, B, 1, &[B]).0, Some(error::RESERVED));
+    assert_eq!(reserve(&mut target, B, 0, &[]), (None, Some(vec![A])));
+    assert_eq!(reserve(&mut target, B, 2, &[B]), (None, Some(vec![B])));
+    assert_eq!(ask_ata(&mut target, A, 4, read, &[]).0, Some(error::RESERVED));
+    assert_eq!(reserve(&mut target, B, 1, &[]), (None, Some(vec![])));
+    assert_eq!(ask_ata(&mut target, A, 5, read, &[]).0, None);
+}
+
+#[test]
+fn what_is_not_written_aborts_writes() {
+    let mut target = target(Setup { read_only: true, ..setup() });
+    let (_, answer, _) = ask_ata(&mut target, A, 1, Ata::new(ata::WRITE, 0, 1, false, true), &[1; 512]);
+    assert_eq!((answer.feature, answer.command & ata::BAD), (ata::ABORTED, ata::ERR));
+}
+
+/// A disk that ends nothing until it is told to.
+#[derive(Default)]
+struct Slow(Mutex<Vec<Io>>);
+
+impl Device for Slow {
+    fn shape(&self) -> Shape {
+        Shape { sectors: 1000, atom: 1, most: 8, read_only: false, durable: true }
+    }
+
+    fn submit(&self, io: Io) {
+        lock(&self.0).push(io);
+    }
+
+    fn name(&self) -> String {
+        "slow".into()
+    }
+}
+
+#[test]
+fn answers_leave_when_the_device_is_done_and_no_more_are_in_hand_than_is_said() {
+    let slow = Arc::new(Slow::default());
+    let mut target = Target::new(Setup { frames: 2, ..setup() }, slow.clone(), vec![ME]);
+    assert!(target.transmit().is_some());
+    let write = |n: u64, tag| {
+        let ata = Ata::new(ata::WRITE_EXT, n, 1, true, true).bytes();
+        Header::ask(DISK, command::ATA, tag).with(&[&ata[..], &[n as u8; 512]].concat())
+    };
+    target.receive(0, A, &write(1, 1));
+    target.receive(0, A, &write(1, 1));
+    assert_eq!((lock(&slow.0).len(), target.counts().repeated, target.transmit()), (1, 1, None));
+    // The same tag of another is another.
+    target.receive(0, B, &write(1, 1));
+    target.receive(0, A, &write(2, 2));
+    assert_eq!((lock(&slow.0).len(), target.counts().dropped), (2, 1));
+    let ios = std::mem::take(&mut *lock(&slow.0));
+    ios.into_iter().rev().for_each(|io| io.end(Ok(Bytes::new())));
+    assert_eq!([target.transmit(), target.transmit()].map(|out| out.map(|out| out.to)), [Some(B), Some(A)]);
+    // It has been done, and is not done again behind what may have been written since.
+    target.receive(0, A, &write(1, 1));
+    assert_eq!((lock(&slow.0).len(), target.counts().repeated), (0, 2));
+    // The tag with other data is another write.
+    target.receive(0, A, &write(3, 1));
+    assert_eq!(lock(&slow.0).len(), 1);
+    lock(&slow.0).pop().into_iter().for_each(|io| io.fail(Kind::Failed, "broken"));
+    let out = target.transmit().expect("an answer");
+    assert_eq!((out.head[11], out.head[13] & ata::BAD), (ata::ABORTED, ata::ERR));
+    target.receive(0, A, &write(3, 1));
+    assert_eq!(lock(&slow.0).len(), 1, "what failed is tried again");
+}
+
+#[test]
+fn a_flush_is_the_devices() {
+    let slow = Arc::new(Slow::default());
+    let mut target = Target::new(setup(), slow.clone(), vec![ME]);
+    assert!(target.transmit().is_some());
+    for (tag, code) in [(1, ata::FLUSH), (2, ata::FLUSH_EXT)] {
+        let ata = Ata::new(code, 0, 0, true, false);
+        target.receive(0, A, &Header::ask(DISK, command::ATA, tag).with(&ata.bytes()));
+        assert_eq!(target.transmit(), None);
+        let io = lock(&slow.0).pop().expect("submitted");
+        assert_eq!(io.op, Op::Flush);
+        match code {
+            ata::FLUSH => io.end(Ok(Bytes::new())),
+            _ => io.fail(Kind::Failed, "broken"),
+        }
+        let out = target.transmit().expect("an answer");
+        assert_eq!(out.head[13] & ata::BAD == 0, code == ata::FLUSH);
+    }
+}
