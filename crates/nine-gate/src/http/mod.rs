@@ -104,7 +104,7 @@ impl Default for Options {
         Self {
             schedule: Schedule::Fifo,
             connections: 10_000,
-            files: 1024,
+            files: 4096,
             reads: 16,
             index: vec!["index.html".into()],
             listing: true,

@@ -157,6 +157,11 @@ fn who_has_a_file_is_told_that_it_is_the_same() {
     let date = first.header("Last-Modified").unwrap();
     assert_eq!(site.get("/a.txt", &format!("If-Modified-Since: {date}\r\n")).status, 304);
     assert_eq!(site.get("/a.txt", "If-Match: \"other\"\r\n").status, 412);
+    // One without content is no less the same.
+    fs::write(dir.path().join("empty"), "").unwrap();
+    let empty = site.get("/empty", "");
+    let asks = format!("If-None-Match: {}\r\n", empty.header("ETag").unwrap());
+    assert_eq!((empty.status, site.get("/empty", &asks).status), (200, 304));
     // Another file takes its place.
     fs::write(dir.path().join("new"), "quite another\n").unwrap();
     fs::rename(dir.path().join("new"), dir.path().join("a.txt")).unwrap();

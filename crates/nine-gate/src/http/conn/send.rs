@@ -64,12 +64,18 @@ impl Conn {
             return Ok(());
         }
         let (lines, tag) = (entry.lines(coding), entry.tag(coding));
-        let verdict = match entry.size {
-            // What a program makes is never the same.
-            0 => Verdict::Go,
-            _ => conditions.judge(&tag, entry.changed),
-        };
-        match verdict {
+        let (mut first, size) = (Payload::EMPTY, entry.size);
+        if size == 0 {
+            // What a program makes has no length before it is read, and is never the same.
+            first = match self.read_file(entry, 0, UNKNOWN).await? {
+                Ok(first) => first,
+                Err(error) => return self.fails(head, &error),
+            };
+            if !first.is_empty() {
+                return self.endless(head, entry, first).await;
+            }
+        }
+        match conditions.judge(&tag, entry.changed) {
             Verdict::Go => {}
             Verdict::Known => {
                 let mut text = self.begin(Status::NOT_MODIFIED);
@@ -85,20 +91,14 @@ impl Conn {
                 return Ok(());
             }
         }
-        // What a program makes has no length before it is read, and a file may have become shorter.
-        let (mut first, size) = (Payload::EMPTY, entry.size);
-        if is_get && head.ranges.is_empty() || size == 0 {
-            let most = if size == 0 { UNKNOWN } else { size.min(CHUNK) };
-            first = match self.read_file(entry, 0, most).await? {
+        if is_get && head.ranges.is_empty() && size > 0 {
+            first = match self.read_file(entry, 0, size.min(CHUNK)).await? {
                 Ok(first) => first,
                 Err(error) => return self.fails(head, &error),
             };
             let came = first.len() as u64;
-            if size == 0 && came > 0 {
-                return self.endless(head, entry, first).await;
-            }
             if came < size.min(CHUNK) && self.read_more(entry, came, 1).await?.is_empty() {
-                // It is none of those that the client may know.
+                // It has become shorter, and is none of those that the client may know.
                 entry.doubt();
                 let mut text = self.begin(Status::OK);
                 answer::line(&mut text, "Content-Type", entry.kind().as_bytes());

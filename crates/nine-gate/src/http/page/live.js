@@ -109,7 +109,7 @@ async function look(mine = ++turn) {
   if (mine !== turn) return
   // What is read aloud is said once.
   if (at('said').textContent !== said) at('said').textContent = said
-  setTimeout(() => mine === turn && look(mine), 2000)
+  if (document.visibilityState === 'visible') setTimeout(() => mine === turn && look(mine), 2000)
 }
 document.onvisibilitychange = () => {
   turn++
