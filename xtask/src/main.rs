@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aoe;
 mod browser;
 mod child;
 mod diod;
@@ -43,6 +44,7 @@ Usage: cargo xtask VERB
   v9fs [--all] [PART]       the Linux kernel's 9P client at work on our servers, in such a machine
                             (PART: the checks whose names hold it; mux: over a mux of foreign servers)
   diod                      diod's programs against our server
+  aoe                       ATA over Ethernet against vblade, and under wireshark's eyes
   dissector                 wireshark's dissector reads all that we say
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
             Some(status) => return status,
             None => return wrong(&args),
         },
+        ["aoe"] => clients(&mut steps, false, aoe::run),
         ["diod"] => clients(&mut steps, false, diod::run),
         ["dissector"] => clients(&mut steps, false, dissector::run),
         ["http"] => clients(&mut steps, true, http::run),

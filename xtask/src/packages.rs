@@ -77,6 +77,7 @@ pub fn is_root() -> bool {
 }
 
 const GUEST: &str = "the Linux kernel as a client";
+const AOE: &str = "AoE with vblade";
 const HTTP: &str = "nine-bench streaming beside HTTP";
 const WEB: &str = "the web server under programs of others";
 const SFTP: &str = "nine-bench streaming beside SFTP";
@@ -113,5 +114,7 @@ const NEEDS: &[Need] = &[
     Need { program: "openssl", package: "openssl", covers: WEB, all: true },
     Need { program: "pip3", package: "python3-pip", covers: WEB, all: true },
     Need { program: "chromium", package: "chromium", covers: "pages in a browser", all: true },
+    Need { program: "vblade", package: "vblade", covers: AOE, all: false },
+    Need { program: "ip", package: "iproute2", covers: AOE, all: false },
     Need { program: "tshark", package: "tshark", covers: "what wireshark says of our bytes", all: false },
 ];

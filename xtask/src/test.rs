@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::served::Program;
 use crate::steps::{Failed, Steps, cargo};
-use crate::{browser, diod, dissector, http, packages, tidy, v9fs};
+use crate::{aoe, browser, diod, dissector, http, packages, tidy, v9fs};
 
 /// Runs every step; `all` adds what is too long for each change.
 pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
@@ -33,6 +33,7 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     let program = Program::built(steps, all)?;
     diod::run(steps, &program)?;
     dissector::run(steps, &program)?;
+    aoe::run(steps, &program)?;
     if all {
         http::run(steps, &program)?;
         browser::run(steps, &program)?;

@@ -93,6 +93,15 @@ impl<L: Link> Carrier<L> {
         before > self.out.len()
     }
 
+    /// Looks whether the link has gone.
+    pub(crate) fn check(&mut self) {
+        if self.gone.is_none()
+            && let Err(error) = self.link.check()
+        {
+            self.fails(error);
+        }
+    }
+
     /// A frame that leaves.
     pub(crate) fn put(&mut self, out: Out) {
         if self.gone.is_none() {

@@ -22,6 +22,7 @@ use nine_net::{Clock, Timer};
 
 use crate::carrier::{Carrier, WAITING, all_gone};
 use crate::frame::Address;
+use crate::identify::Identify;
 use crate::initiator::{Answer, Counts, Ended, Event, Initiator, Setup, State};
 
 pub use discover::{Found, discover};
@@ -87,6 +88,11 @@ impl Disk {
     /// Where it is.
     pub fn state(&self) -> State {
         lock(&self.shared.machine).state().clone()
+    }
+
+    /// What the target says of itself, once it has.
+    pub fn identify(&self) -> Option<Identify> {
+        lock(&self.shared.machine).identify().cloned()
     }
 
     /// What has happened, in frames.

@@ -185,10 +185,10 @@ impl Link for Ether {
         }
     }
 
-    /// The kernel tells no socket when an interface is taken away that was down before.
+    /// The kernel tells no socket when an interface is taken away that was down before, and each goes down first.
     fn check(&self) -> io::Result<()> {
-        match self.fd.get_ref().peek(&mut []) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(fault(error)),
+        match rustix::net::netdevice::index_to_name(self.fd.get_ref(), self.card.index as u32) {
+            Err(error @ rustix::io::Errno::NODEV) => Err(fault(error.into())),
             _ => Ok(()),
         }
     }

@@ -8,9 +8,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use nine_aoe::frame::Address;
+use nine_net::ether::Mac;
 
 use crate::config::{General, Remote, Serving};
-use crate::serve::Export;
+use crate::serve::{Export, bytes};
 
 /// File servers and their files, over 9P.
 #[derive(Debug, Parser)]
@@ -42,6 +44,7 @@ pub enum Verb {
     Write(Write),
     Tree(Tree),
     Mux(Mux),
+    Aoe(Aoe),
     CheckServer(CheckServer),
     Config(Config),
     Completions(Completions),
@@ -49,6 +52,11 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Whether it goes on until it is ended, and its log is what it says.
+    pub fn serves(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Aoe(Aoe { verb: AoeVerb::Target(_) }))
+    }
+
     /// Its word, for messages.
     pub fn name(&self) -> &'static str {
         match self {
@@ -65,6 +73,7 @@ impl Verb {
             Self::Write(_) => "write",
             Self::Tree(_) => "tree",
             Self::Mux(_) => "mux",
+            Self::Aoe(_) => "aoe",
             Self::CheckServer(_) => "check-server",
             Self::Config(_) => "config",
             Self::Completions(_) => "completions",
@@ -325,6 +334,122 @@ pub struct Words {
     /// As in a name space file
     #[arg(value_name = "WORD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
+}
+
+/// Serve, find, read and write disks on the same Ethernet (ATA over Ethernet)
+///
+/// Needs CAP_NET_RAW: be root, or `setcap cap_net_raw+ep` on this program. AoE knows no users and no secrets: whoever
+/// is on the Ethernet reads and writes what is served there. docs/aoe.md has the way from one machine to another.
+#[derive(Debug, Args)]
+pub struct Aoe {
+    #[command(subcommand)]
+    pub verb: AoeVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AoeVerb {
+    Target(AoeTarget),
+    Discover(AoeDiscover),
+    /// Show what a disk says of itself
+    Identify(AoeDisk),
+    /// Show the ways to a disk, its config string, and whom it is for
+    Stat(AoeDisk),
+    Read(AoeRead),
+    Write(AoeWrite),
+    /// Make durable what was written to a disk
+    Flush(AoeDisk),
+}
+
+/// Serve a disk to an Ethernet, until SIGTERM
+///
+/// What has been acknowledged is flushed at the end. On SIGHUP it looks how large the disk is by now. When its sockets
+/// and disks are open, it gives up all capabilities.
+#[derive(Debug, Args)]
+pub struct AoeTarget {
+    /// Where it is found: SHELF.SLOT
+    #[arg(value_name = "SHELF.SLOT")]
+    pub address: Address,
+    /// A file, a block device, or a device expression as in docs/block.md: (w"/srv/a"w"/srv/b")
+    #[arg(value_name = "DEVICE")]
+    pub device: OsString,
+    /// Interfaces that it is served on
+    #[arg(value_name = "IFACE", required = true)]
+    pub interfaces: Vec<String>,
+    /// Its config string, by which `discover --string` finds it
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub string: String,
+    /// It is not written
+    #[arg(long)]
+    pub read_only: bool,
+    /// Only these cards are answered
+    #[arg(long, value_name = "MAC", value_delimiter = ',')]
+    pub mask: Vec<Mac>,
+    /// Frames that are in hand at once
+    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..))]
+    pub buffers: u16,
+    /// What tells the disk from any other, at most 20 characters [default: SHELF.SLOT:HOSTNAME]
+    #[arg(long)]
+    pub serial: Option<String>,
+}
+
+/// Find the disks on the same Ethernet
+#[derive(Debug, Args)]
+pub struct AoeDiscover {
+    /// Interfaces; all Ethernets if not given
+    #[arg(value_name = "IFACE")]
+    pub interfaces: Vec<String>,
+    /// Only those whose config string begins so
+    #[arg(long, value_name = "PREFIX")]
+    pub string: Option<String>,
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds to listen
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub patience: u64,
+}
+
+/// A disk, and the way to it.
+#[derive(Debug, Args)]
+pub struct AoeDisk {
+    /// The disk
+    #[arg(value_name = "SHELF.SLOT")]
+    pub address: Address,
+    /// Interfaces to its Ethernet; several are used at once
+    #[arg(value_name = "IFACE", required = true)]
+    pub interfaces: Vec<String>,
+    /// Seconds without an answer after which it counts as gone
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub patience: u64,
+}
+
+/// Write a disk, or a part of it, to the standard output
+#[derive(Debug, Args)]
+pub struct AoeRead {
+    #[command(flatten)]
+    pub disk: AoeDisk,
+    /// Where it begins: bytes, or 64K, 64M, 2G
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = bytes)]
+    pub offset: u64,
+    /// How much; if not given, to the end
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub length: Option<u64>,
+    /// No progress
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// Write the standard input to a disk, and flush it
+#[derive(Debug, Args)]
+pub struct AoeWrite {
+    #[command(flatten)]
+    pub disk: AoeDisk,
+    /// Where it begins: bytes, or 64K, 64M, 2G; whole sectors of 512
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = bytes)]
+    pub offset: u64,
+    /// No progress
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// Check whether a server keeps to 9P

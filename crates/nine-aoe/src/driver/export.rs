@@ -45,6 +45,13 @@ pub struct ExportDriver<L> {
     carriers: Vec<Carrier<L>>,
 }
 
+impl<L: Link> ExportDriver<L> {
+    /// Looks whether links have gone, of which nobody tells who only listens. For now and then, before it is polled.
+    pub fn check(&mut self) {
+        self.carriers.iter_mut().for_each(Carrier::check);
+    }
+}
+
 impl<L: Link> Future for ExportDriver<L> {
     type Output = io::Result<()>;
 

@@ -28,7 +28,7 @@ use crate::fail::{self, Tally};
 use crate::operand::{Operand, Place};
 use end::{Dir, Kind, Meta};
 use engine::{Engine, Item, Target};
-use progress::Progress;
+pub use progress::Progress;
 
 pub use remote::is_cleaning;
 

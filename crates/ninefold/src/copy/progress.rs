@@ -161,7 +161,9 @@ fn is_due(last: Instant, now: Instant) -> bool {
 
 fn line(files: u64, bytes: u64, time: Duration) -> String {
     let rate = (bytes as f64 / time.as_secs_f64().max(0.001)) as u64;
-    format!("{files} files, {} so far, {}/s", HumanBytes(bytes), HumanBytes(rate))
+    // What is no file counts none.
+    let files = if files > 0 { format!("{files} files, ") } else { String::new() };
+    format!("{files}{} so far, {}/s", HumanBytes(bytes), HumanBytes(rate))
 }
 
 fn bar(size: Option<u64>) -> ProgressBar {

@@ -1,9 +1,9 @@
 //! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`,
-//! `net:` or `net:POLICY`, an address, or `/srv/NAME`, which is one that was posted.
+//! `net:` or `net:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, an address, or `/srv/NAME`, which is one that was posted.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
-//! needed. A word for a disk or an address is the same server each time, and so are `cons:`, `srv:` and `net:`; every
-//! `ram:` and every `pipe:` is one of its own.
+//! needed. A word for a disk or an address is the same server each time, and so are `cons:`, `srv:`, `net:` and `aoe:`;
+//! every `ram:` and every `pipe:` is one of its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,6 +23,7 @@ use nine_proto::{Dialect, NOUID};
 use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
 use nine_servers::{Disk, Net, Pipes, Posts, Ram};
 
+use super::aoe;
 use super::console;
 use super::export::{self, disk_options};
 use crate::config::{DialectChoice, Identity, Remote, Serving};
@@ -38,6 +39,8 @@ pub enum Kind {
     Srv,
     /// The network, by the policy in this file.
     Net(Option<PathBuf>),
+    /// Disks on these Ethernets; on all if none is named.
+    Aoe(Vec<String>),
     /// What was posted by this name.
     Posted(String),
     /// Equal servers, in the order in which they are tried. Not empty.
@@ -71,8 +74,8 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Kind, String> {
-        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], an address like \
-             unix!/PATH, tcp!HOST!PORT, 9p://HOST, or /srv/NAME for one that was posted";
+        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], aoe:[IFACE], an address \
+             like unix!/PATH, tcp!HOST!PORT, 9p://HOST, or /srv/NAME for one that was posted";
         if let Some(name) = word.strip_prefix(POSTED) {
             nine_proto::check_name(name.as_bytes())
                 .map_err(|_| format!("`{word}` is no post; write /srv/NAME"))?;
@@ -88,6 +91,8 @@ impl FromStr for Kind {
             Some(("srv", "")) => Ok(Kind::Srv),
             Some(("net", "")) => Ok(Kind::Net(None)),
             Some(("net", path)) => Ok(Kind::Net(Some(path.into()))),
+            Some(("aoe", "")) => Ok(Kind::Aoe(Vec::new())),
+            Some(("aoe", names)) => Ok(Kind::Aoe(names.split(',').map(String::from).collect())),
             Some((kind @ ("pipe" | "cons" | "srv"), rest)) => {
                 Err(format!("`{kind}:` takes nothing behind it: leave `{rest}` out"))
             }
@@ -146,6 +151,7 @@ impl fmt::Display for Kind {
             Kind::Srv => f.write_str("srv:"),
             Kind::Net(None) => f.write_str("net:"),
             Kind::Net(Some(path)) => write!(f, "net:{}", path.display()),
+            Kind::Aoe(names) => write!(f, "aoe:{}", names.join(",")),
             Kind::Posted(name) => write!(f, "{POSTED}{name}"),
             Kind::Remote(all) => f.write_str(&shown(all)),
         }
@@ -358,6 +364,10 @@ impl Kinds for Servers {
                 return Err(format!("{kind}: a path that begins with `/` is due"));
             }
             Kind::Net(policy) => self.net(&kind, policy.as_deref()).map_err(|error| format!("{error:#}"))?,
+            Kind::Aoe(names) => {
+                let disks = aoe::serve(names, self.env).map_err(|error| format!("{error:#}"))?;
+                self.owned(&kind, Arc::new(disks))
+            }
             Kind::Posted(name) => self.posted(name)?,
             Kind::Remote(all) => self.reach(all),
         };
@@ -457,6 +467,8 @@ mod tests {
             ("srv:", "srv:"),
             ("net:", "net:"),
             ("net:/etc/policy", "net:/etc/policy"),
+            ("aoe:", "aoe:"),
+            ("aoe:eth0,eth1", "aoe:eth0,eth1"),
             ("/srv/lab", "/srv/lab"),
             ("/srv/a!b", "/srv/a!b"),
             ("unix:/run/x/y", "unix!/run/x/y"),

@@ -9,6 +9,7 @@
 //! Always holds: signals are watched before the first socket exists, so none is left behind.
 
 mod access;
+mod aoe;
 mod banner;
 mod console;
 mod export;
@@ -39,7 +40,7 @@ use crate::log;
 
 use access::Access;
 
-pub use export::Export;
+pub use export::{Export, bytes};
 pub use listen::{Listen, certificate, default_socket};
 use space::Space;
 pub use web::Web;

@@ -3,6 +3,7 @@
 //! What fails for one operand is said at once and the next one is taken; what would fail for all (the server is not
 //! there, nobody reads our output) ends the verb.
 
+mod aoe;
 mod cat;
 mod check;
 mod config;
@@ -34,7 +35,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Config(_) | Verb::Completions(_) | Verb::Man(_) => Config::default(),
         _ => Config::load(&general)?,
     };
-    let usual = if matches!(verb, Verb::Serve(_)) { Level::Info } else { Level::Warn };
+    let usual = if verb.serves() { Level::Info } else { Level::Warn };
     log::start(
         general.log.or(config.log).unwrap_or(usual),
         general.log_format.or(config.log_format).unwrap_or(LogFormat::Text),
@@ -53,6 +54,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Write(args) => return write::run(args, &config),
         Verb::Tree(args) => return tree::run(args, &config),
         Verb::Mux(args) => return mux::run(args, &config),
+        Verb::Aoe(args) => aoe::run(args)?,
         Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,

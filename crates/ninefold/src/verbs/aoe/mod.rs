@@ -1,0 +1,225 @@
+//! `aoe`: disks on the same Ethernet.
+
+mod target;
+
+use std::collections::VecDeque;
+use std::io::{IsTerminal, Read, stdin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use bytes::Bytes;
+use futures_util::stream::{StreamExt, iter};
+use nine_aoe::driver::{Disk, Found, discover};
+use nine_aoe::frame::{Address, Config, Edit, Mask, Reserve, command, config};
+use nine_aoe::identify::Identify;
+use nine_block::{Call, Device, SECTOR};
+use nine_net::{Env, rt};
+use rustix::fs::{FileType, fstat};
+use serde_json::{Map, json};
+
+use crate::blocks::{Over, all_ethers, ethers};
+use crate::cli::{Aoe, AoeDiscover, AoeDisk, AoeRead, AoeVerb, AoeWrite};
+use crate::copy::Progress;
+use crate::fail;
+use crate::output::{Output, put_text};
+
+use target::size;
+
+pub fn run(args: Aoe) -> Result<()> {
+    rt::block_on(async |env| match args.verb {
+        AoeVerb::Target(args) => target::serve(args, env).await,
+        AoeVerb::Discover(args) => find(args, env).await,
+        AoeVerb::Identify(args) => identify(&args, env).await,
+        AoeVerb::Stat(args) => stat(&args, env).await,
+        AoeVerb::Read(args) => read(args, env).await,
+        AoeVerb::Write(args) => write(args, env).await,
+        AoeVerb::Flush(args) => {
+            let disk: Arc<dyn Device> = open(&args, env).await?;
+            flush(&*disk).await
+        }
+    })?
+}
+
+async fn find(args: AoeDiscover, env: rt::Real) -> Result<()> {
+    let names = if args.interfaces.is_empty() { all_ethers()? } else { args.interfaces };
+    let test = args.string.as_ref().map_or((config::READ, &[][..]), |text| (config::BEGINS, text.as_bytes()));
+    let patience = Duration::from_secs(args.patience);
+    let found = discover(ethers(&names)?, Address::ALL, test, patience, env.clock()).await?;
+    let mut out = Output::new();
+    for Found { address, port, mac, buffers, firmware, sectors, config } in found {
+        let name = &names[port];
+        if args.json {
+            let mut object = Map::new();
+            for (key, value) in [
+                ("address", json!(address.to_string())),
+                ("interface", json!(name)),
+                ("mac", json!(mac.to_string())),
+                ("buffers", json!(buffers)),
+                ("firmware", json!(firmware)),
+                ("sectors", json!(sectors)),
+            ] {
+                object.insert(key.into(), value);
+            }
+            put_text(&mut object, "config", &config);
+            out.json(&object.into())?;
+        } else {
+            let config = nine_proto::show(&config).to_string();
+            let address = address.to_string();
+            out.print(format_args!(
+                "{address:<10} {name:<12} {mac} {buffers:>5} buffers {sectors:>3} sectors  {config}\n"
+            ))?;
+        }
+    }
+    out.flush()
+}
+
+/// The disk, when it has answered.
+async fn open(args: &AoeDisk, env: rt::Real) -> Result<Arc<Disk>> {
+    let patience = Duration::from_secs(args.patience);
+    let over = Over { env, interfaces: args.interfaces.clone(), patience };
+    let disk = Arc::new(over.disk(args.address)?);
+    let device: Arc<dyn Device> = disk.clone();
+    device.look().await.map_err(|error| {
+        let on = args.interfaces.join(" ");
+        anyhow!("{error}\n  `ninefold aoe discover {on}` shows who answers there.")
+    })?;
+    Ok(disk)
+}
+
+async fn identify(args: &AoeDisk, env: rt::Real) -> Result<()> {
+    let disk = open(args, env).await?;
+    let Identify { serial, firmware, model, sectors, flush, flush_ext, .. } =
+        disk.identify().context("it has not said what it is")?;
+    let durable = match (flush_ext, flush) {
+        (true, _) => "makes durable",
+        (false, true) => "is taken, and promises nothing",
+        (false, false) => "is not known",
+    };
+    let mut out = Output::new();
+    out.print(format_args!(
+        "model     {model}\nserial    {serial}\nfirmware  {firmware}\nsize      {}\nflush     {durable}\n",
+        size(sectors)
+    ))?;
+    out.flush()
+}
+
+async fn stat(args: &AoeDisk, env: rt::Real) -> Result<()> {
+    let disk = open(args, env).await?;
+    let mut out = Output::new();
+    let answer = disk.ask(command::CONFIG, Config::ask(config::READ, b"").bytes()).await?;
+    if let Some(Config { string, .. }) = Config::parse(&answer.1) {
+        out.print(format_args!("config    {}\n", nine_proto::show(string)))?;
+    }
+    // Old targets know neither of these.
+    let mask = disk.ask(command::MASK, Mask { what: 0, error: 0, edits: Vec::new() }.bytes()).await;
+    if let Some(mask) = mask.ok().filter(|answer| answer.0.is_none()).and_then(|(_, body)| Mask::parse(&body))
+    {
+        let macs = mask.edits.iter().filter_map(|edit| match edit {
+            Edit::Add(mac) => Some(mac.to_string()),
+            _ => None,
+        });
+        out.print(format_args!("for       {}\n", list(macs, "everybody")))?;
+    }
+    let reserve = disk.ask(command::RESERVE, Reserve { what: 0, macs: Vec::new() }.bytes()).await;
+    if let Some(reserve) =
+        reserve.ok().filter(|answer| answer.0.is_none()).and_then(|(_, body)| Reserve::parse(&body))
+    {
+        out.print(format_args!(
+            "reserved  by {}\n",
+            list(reserve.macs.iter().map(ToString::to_string), "nobody")
+        ))?;
+    }
+    out.print(disk.status())?;
+    out.flush()
+}
+
+fn list(macs: impl Iterator<Item = String>, nobody: &str) -> String {
+    let macs: Vec<String> = macs.collect();
+    if macs.is_empty() { nobody.into() } else { macs.join(" ") }
+}
+
+async fn read(args: AoeRead, env: rt::Real) -> Result<()> {
+    let disk: Arc<dyn Device> = open(&args.disk, env).await?;
+    let whole = disk.shape().sectors * SECTOR;
+    let end = match args.length {
+        Some(length) => args.offset.checked_add(length).filter(|end| *end <= whole),
+        None => Some(whole),
+    };
+    let end = end.filter(|end| args.offset <= *end);
+    let end = end.with_context(|| format!("it has {whole} bytes, and that is not among them"))?;
+    let (first, behind) = (args.offset / SECTOR, end.div_ceil(SECTOR));
+    let progress = Progress::new(args.quiet || std::io::stdout().is_terminal(), Some(end - args.offset));
+    let mut out = Output::new();
+    let piece = |at: u64| {
+        let call = disk.read(at, PIECE.min(behind - at));
+        async move { (at, call.await) }
+    };
+    let mut pieces = iter((first..behind).step_by(PIECE as usize)).map(piece).buffered(AHEAD);
+    while let Some((at, data)) = pieces.next().await {
+        let data = data?;
+        // The first and the last may be cut.
+        let (from, to) =
+            (args.offset.saturating_sub(at * SECTOR), (end - at * SECTOR).min(data.len() as u64));
+        out.bytes(&data[from as usize..to as usize])?;
+        progress.bytes((to - from) as usize);
+    }
+    progress.end();
+    out.flush()
+}
+
+async fn write(args: AoeWrite, env: rt::Real) -> Result<()> {
+    ensure!(args.offset.is_multiple_of(SECTOR), "--offset: whole sectors of {SECTOR} bytes");
+    let disk: Arc<dyn Device> = open(&args.disk, env).await?;
+    let room = disk.shape().sectors;
+    let mut input = stdin().lock();
+    let file = fstat(&input).ok().filter(|st| FileType::from_raw_mode(st.st_mode).is_file());
+    // While somebody else's output is waited for, nothing else runs: then nothing shall be under way.
+    let ahead = if file.is_some() { AHEAD } else { 1 };
+    let progress = Progress::new(args.quiet, file.map(|st| st.st_size as u64));
+    let mut under_way: VecDeque<(usize, Call)> = VecDeque::new();
+    let mut at = args.offset / SECTOR;
+    loop {
+        let mut piece = Vec::new();
+        let n = input.by_ref().take(PIECE * SECTOR).read_to_end(&mut piece).context("standard input")?;
+        if n == 0 {
+            break;
+        }
+        let count = (n as u64).div_ceil(SECTOR);
+        ensure!(at + count <= room, "the disk ends at byte {}, and there is more to write", room * SECTOR);
+        if !(n as u64).is_multiple_of(SECTOR) {
+            // What is behind the end stays.
+            let last = disk.read(at + count - 1, 1).await?;
+            piece.extend(&last[n % SECTOR as usize..]);
+        }
+        under_way.push_back((n, disk.write(at, Bytes::from(piece))));
+        at += count;
+        while under_way.len() >= ahead
+            && let Some((n, call)) = under_way.pop_front()
+        {
+            call.await?;
+            progress.bytes(n);
+        }
+    }
+    for (n, call) in under_way {
+        call.await?;
+        progress.bytes(n);
+    }
+    progress.end();
+    flush(&*disk).await
+}
+
+async fn flush(disk: &dyn Device) -> Result<()> {
+    if !disk.shape().durable {
+        fail::note(format_args!("{}: it promises no durable flush", disk.name()));
+    }
+    match disk.flush().await {
+        Err(error) if error.kind == nine_block::Kind::Unsupported => Ok(()),
+        other => Ok(other.map(drop)?),
+    }
+}
+
+/// Sectors that are asked for at once: a megabyte.
+const PIECE: u64 = 2048;
+/// So many of them.
+const AHEAD: usize = 4;
