@@ -9,10 +9,11 @@
 mod lists;
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use nine_block::{Device, Error, Io, Kind, Op, Result, SECTOR};
 use nine_net::ether::Mac;
 use nine_net::lock::{Mutex, lock};
@@ -28,6 +29,9 @@ const FIRMWARE: u16 = 0x9001;
 /// Writes that are remembered, so that a frame which the network has repeated is not written again over what was
 /// written since. The oldest is forgotten beyond it.
 const REMEMBERED: usize = 256;
+
+/// Sectors that are read or written at once, of questions that come one behind the other.
+const RUN: u64 = 256;
 
 /// What a target is.
 #[derive(Clone, Debug)]
@@ -75,29 +79,58 @@ pub struct Counts {
     pub written: u64,
 }
 
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { asked, answered, dropped, repeated, masked, refused, malformed, read, written } = self;
+        write!(
+            f,
+            "asked {asked} answered {answered} dropped {dropped} repeated {repeated} masked {masked} "
+        )?;
+        write!(f, "refused {refused} malformed {malformed} sectors read {read} written {written}")
+    }
+}
+
 /// See the module.
 pub struct Target {
     setup: Setup,
     ports: Vec<Interface>,
     device: Arc<dyn Device>,
     lists: Lists,
+    /// What comes in a row is gathered, and asked of the device at once.
+    run: Option<Run>,
+    gathered: BytesMut,
+    /// Writes over sectors of others that are in hand, in the order in which they came; flushes behind the one that is
+    /// under way, which will be one.
+    waits: VecDeque<Run>,
     /// What the device does; by a number of our own.
-    busy: HashMap<u64, Busy>,
+    busy: HashMap<u64, Run>,
     next: u64,
+    /// Questions in `run`, `waits` and `busy`.
+    in_hand: usize,
     ends: Arc<Ends>,
     written: HashMap<(Mac, u32), (Ata, Bytes)>,
     written_order: VecDeque<(Mac, u32)>,
-    /// Answers; with `busy` never more than the target queues.
+    /// Answers; with what is in hand never more than the target queues.
     out: VecDeque<Out>,
     counts: Counts,
 }
 
-/// A question that the device works on.
-struct Busy {
+/// A question in hand.
+struct Asked {
     port: usize,
     from: Mac,
     header: Header,
     ata: Ata,
+}
+
+/// Questions that are one operation of the device: of reads or writes many, whose sectors lie one behind the other.
+struct Run {
+    op: Op,
+    at: u64,
+    count: u64,
+    /// What is written; while it is gathered it stands in the target's `gathered`.
+    data: Bytes,
+    asked: Vec<Asked>,
 }
 
 /// Operations that have ended, from any thread.
@@ -111,11 +144,15 @@ impl Target {
     /// Of a device, on these interfaces. The first frames that leave say to everybody that it is there.
     pub fn new(setup: Setup, device: Arc<dyn Device>, ports: Vec<Interface>) -> Self {
         let mut target = Self {
-            lists: Lists::new(&setup),
+            lists: Lists::new(&setup, ports.iter().map(|port| port.mtu).min().unwrap_or(0)),
             ports,
             device,
+            run: None,
+            gathered: BytesMut::new(),
+            waits: VecDeque::new(),
             busy: HashMap::new(),
             next: 0,
+            in_hand: 0,
             ends: Arc::default(),
             written: HashMap::new(),
             written_order: VecDeque::new(),
@@ -136,12 +173,17 @@ impl Target {
         self.counts
     }
 
+    /// An interface is another by now.
+    pub fn is_now(&mut self, port: usize, interface: Interface) {
+        self.ports[port] = interface;
+    }
+
     /// For people: the device, who has reserved it, what has happened.
     pub fn status(&self) -> String {
         let Setup { address, frames, .. } = &self.setup;
-        let in_hand = self.busy.len();
+        let in_hand = self.in_hand;
         let (device, lists) = (self.device.status(), self.lists.status());
-        format!("e{address} {in_hand} of {frames} frames\n{lists}{:?}\n{device}", self.counts)
+        format!("e{address} {in_hand} of {frames} frames\n{lists}{}\n{device}", self.counts)
     }
 
     /// Who is woken when the device has ended something.
@@ -151,6 +193,7 @@ impl Target {
 
     /// The next frame that leaves.
     pub fn transmit(&mut self) -> Option<Out> {
+        self.begin();
         self.finish();
         self.out.pop_front()
     }
@@ -166,7 +209,7 @@ impl Target {
             return self.counts.masked += 1;
         }
         self.counts.asked += 1;
-        if self.busy.len() + self.out.len() >= usize::from(self.setup.frames.max(1)) {
+        if self.in_hand + self.out.len() >= usize::from(self.setup.frames.max(1)) {
             return self.counts.dropped += 1;
         }
         if header.version != 1 {
@@ -190,6 +233,8 @@ impl Target {
                 Err(code) => self.refuse(port, from, header, code, body),
             },
             command::RESERVE => match self.lists.reserve(from, body) {
+                // What others have in hand may still be written: who asks again is told when it is not.
+                Ok(_) if self.asked().any(|asked| !self.lists.may(asked.from)) => {}
                 Ok(answer) => self.reply(port, from, header, None, answer),
                 Err(code) => self.refuse(port, from, header, code, body),
             },
@@ -226,19 +271,17 @@ impl Target {
         if ata.command != ata::IDENTIFY && !self.lists.may(from) {
             return self.refuse(port, from, header, error::RESERVED, body);
         }
-        let (count, bytes) = (u64::from(ata.count), usize::from(ata.count) * SECTOR as usize);
+        let (count, bytes) = (u64::from(ata.count), bytes_of(&ata));
         let fits = (1..=sectors_of(self.ports[port].mtu)).contains(&ata.count);
         let (op, data) = match ata.command {
-            ata::READ | ata::READ_EXT if fits => (Op::Read, Bytes::new()),
-            ata::WRITE | ata::WRITE_EXT if fits && data.len() >= bytes => {
-                (Op::Write, Bytes::copy_from_slice(&data[..bytes]))
-            }
+            ata::READ | ata::READ_EXT if fits => (Op::Read, &[][..]),
+            ata::WRITE | ata::WRITE_EXT if fits && data.len() >= bytes => (Op::Write, &data[..bytes]),
             ata::READ | ata::READ_EXT | ata::WRITE | ata::WRITE_EXT => {
                 return self.refuse(port, from, header, error::ARGUMENT, body);
             }
             // How large it is by now.
-            ata::IDENTIFY => (Op::Look, Bytes::new()),
-            ata::FLUSH | ata::FLUSH_EXT => (Op::Flush, Bytes::new()),
+            ata::IDENTIFY => (Op::Look, &[][..]),
+            ata::FLUSH | ata::FLUSH_EXT => (Op::Flush, &[][..]),
             ata::CHECK_POWER => {
                 let answer = Ata { feature: 0, count: 0xff, command: ata::READY, ..ata };
                 return self.reply(port, from, header, None, answer.bytes().to_vec());
@@ -248,20 +291,74 @@ impl Target {
                 return self.reply(port, from, header, None, answer.bytes().to_vec());
             }
         };
-        let asked = Busy { port, from, header, ata };
+        let asked = Asked { port, from, header, ata };
         if op == Op::Write && self.setup.read_only {
             return self.answer(asked, Err(Error::new(Kind::ReadOnly, "it is not written")));
         }
-        let is_same = |busy: &Busy| busy.from == from && busy.header.tag == header.tag && busy.ata == ata;
-        if self.busy.values().any(is_same)
-            || (op == Op::Write && !self.remember(from, header.tag, ata, &data))
-        {
+        let is_same = |other: &Asked| (other.from, other.header.tag, other.ata) == (from, header.tag, ata);
+        if self.asked().any(is_same) {
             return self.counts.repeated += 1;
         }
-        let number = self.next;
+        // A peer may use a tag again, for other data.
+        let done = self.written.get(&(from, header.tag));
+        if op == Op::Write && done.is_some_and(|(same, of)| *same == ata && of == data) {
+            self.counts.repeated += 1;
+            return self.answer(asked, Ok(Bytes::new()));
+        }
+        self.in_hand += 1;
+        let joins = |run: &Run| {
+            let is_behind = run.op == op && run.at + run.count == ata.sector();
+            is_behind && matches!(op, Op::Read | Op::Write) && run.count + count <= RUN
+        };
+        if !self.run.as_ref().is_some_and(joins) {
+            self.begin();
+            self.run = Some(Run { op, at: ata.sector(), count: 0, data: Bytes::new(), asked: Vec::new() });
+        }
+        let run = self.run.as_mut().expect("it is there by now");
+        run.count += count;
+        run.asked.push(asked);
+        self.gathered.extend_from_slice(data);
+    }
+
+    /// What is in hand.
+    fn asked(&self) -> impl Iterator<Item = &Asked> {
+        self.busy.values().chain(&self.waits).chain(&self.run).flat_map(|run| &run.asked)
+    }
+
+    /// Has the device begin what has been gathered.
+    fn begin(&mut self) {
+        let Some(mut run) = self.run.take() else { return };
+        run.data = self.gathered.split().freeze();
+        if run.op == Op::Write {
+            let mut rest = run.data.clone();
+            for Asked { from, header, ata, .. } in &run.asked {
+                self.remember((*from, header.tag), *ata, rest.split_to(bytes_of(ata)));
+            }
+        }
+        if !self.is_held(&run, self.waits.len()) {
+            return self.submit(run);
+        }
+        match self.waits.iter_mut().find(|other| (run.op, other.op) == (Op::Flush, Op::Flush)) {
+            Some(flush) => flush.asked.extend(run.asked),
+            None => self.waits.push_back(run),
+        }
+    }
+
+    /// Whether it has to wait for what the device does, or for the first `n` that wait. What has come first is written
+    /// first: a copy of a write may be among them, behind which its sender writes anew.
+    fn is_held(&self, run: &Run, n: usize) -> bool {
+        let holds = |other: &Run| match run.op {
+            Op::Write => {
+                other.op == Op::Write && run.at < other.at + other.count && other.at < run.at + run.count
+            }
+            op => op == Op::Flush && other.op == Op::Flush,
+        };
+        self.busy.values().chain(self.waits.iter().take(n)).any(holds)
+    }
+
+    fn submit(&mut self, run: Run) {
+        let (number, ends) = (self.next, self.ends.clone());
         self.next += 1;
-        self.busy.insert(number, asked);
-        let ends = self.ends.clone();
         let done = move |result| {
             let mut ends = lock(&ends.0);
             ends.0.push((number, result));
@@ -269,26 +366,23 @@ impl Target {
             drop(ends);
             waker.iter().for_each(Waker::wake_by_ref);
         };
-        self.device.submit(match op {
-            Op::Read => Io::read(ata.sector(), count, done),
-            Op::Write => Io::write(ata.sector(), data, done),
-            _ => Io::other(op, 0, 0, done),
-        });
-        self.finish();
+        let io = match run.op {
+            Op::Read => Io::read(run.at, run.count, done),
+            Op::Write => Io::write(run.at, run.data.clone(), done),
+            op => Io::other(op, 0, 0, done),
+        };
+        self.busy.insert(number, run);
+        self.device.submit(io);
     }
 
-    /// Whether this write has not been seen; from now on it has. A peer may use a tag again, for other data.
-    fn remember(&mut self, from: Mac, tag: u32, ata: Ata, data: &Bytes) -> bool {
-        match self.written.insert((from, tag), (ata, data.clone())) {
-            Some((same, of)) => same != ata || of != data,
-            None => {
-                self.written_order.push_back((from, tag));
-                if self.written_order.len() > REMEMBERED
-                    && let Some(oldest) = self.written_order.pop_front()
-                {
-                    self.written.remove(&oldest);
-                }
-                true
+    /// From now on this write has been seen.
+    fn remember(&mut self, key: (Mac, u32), ata: Ata, data: Bytes) {
+        if self.written.insert(key, (ata, data)).is_none() {
+            self.written_order.push_back(key);
+            if self.written_order.len() > REMEMBERED
+                && let Some(oldest) = self.written_order.pop_front()
+            {
+                self.written.remove(&oldest);
             }
         }
     }
@@ -297,13 +391,37 @@ impl Target {
     fn finish(&mut self) {
         let ended = std::mem::take(&mut lock(&self.ends.0).0);
         for (number, result) in ended {
-            let asked = self.busy.remove(&number).expect("it was submitted, and ends once");
-            self.answer(asked, result);
+            let run = self.busy.remove(&number).expect("it was submitted, and ends once");
+            let (is_one, op) = (run.asked.len() == 1, run.op);
+            let (mut read, mut wrote) = (result.clone().unwrap_or_default(), run.data);
+            for asked in run.asked {
+                let bytes = bytes_of(&asked.ata);
+                let data = if op == Op::Write { wrote.split_to(bytes) } else { Bytes::new() };
+                if result.is_err() && !is_one && op != Op::Flush {
+                    // Something is wrong with many together: each is told of itself.
+                    let (at, count) = (asked.ata.sector(), u64::from(asked.ata.count));
+                    self.submit(Run { op, at, count, data, asked: vec![asked] });
+                    continue;
+                }
+                self.in_hand -= 1;
+                let read = if op == Op::Read && result.is_ok() { read.split_to(bytes) } else { Bytes::new() };
+                self.answer(asked, result.clone().map(|_| read));
+            }
+        }
+        let mut at = 0;
+        while let Some(run) = self.waits.get(at) {
+            match self.is_held(run, at) {
+                true => at += 1,
+                false => {
+                    let run = self.waits.remove(at).expect("it is there");
+                    self.submit(run);
+                }
+            }
         }
     }
 
-    fn answer(&mut self, asked: Busy, result: Result<Bytes>) {
-        let Busy { port, from: to, header, ata } = asked;
+    fn answer(&mut self, asked: Asked, result: Result<Bytes>) {
+        let Asked { port, from: to, header, ata } = asked;
         let failed = result.is_err();
         let (answer, data) = match result {
             Ok(data) => {
@@ -355,6 +473,11 @@ impl Target {
             boot: self.setup.boot,
         }
     }
+}
+
+/// Bytes of the sectors that are read or written.
+fn bytes_of(ata: &Ata) -> usize {
+    usize::from(ata.count) * SECTOR as usize
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use nine_net::ether::Mac;
 use super::Setup;
 use crate::frame::{CONFIG_MAX, Config, Edit, Mask, Reserve, config, error};
 
-/// Addresses of a mask or a reservation: what the answer can count. More are refused.
+/// Addresses of a mask or a reservation: what the answer can count. More are refused, as is what does not fit in a frame.
 const LISTED: usize = 255;
 
 /// What becomes of a config query.
@@ -21,13 +21,19 @@ pub(super) struct Lists {
     config: Vec<u8>,
     mask: Vec<Mac>,
     reserved: Vec<Mac>,
+    most: usize,
 }
 
 impl Lists {
-    pub(super) fn new(setup: &Setup) -> Self {
+    pub(super) fn new(setup: &Setup, mtu: usize) -> Self {
         let mut config = setup.config.clone();
         config.truncate(CONFIG_MAX);
-        Self { config, mask: setup.mask.clone(), reserved: Vec::new() }
+        Self {
+            config,
+            mask: setup.mask.clone(),
+            reserved: Vec::new(),
+            most: LISTED.min(mtu.saturating_sub(14) / 8),
+        }
     }
 
     pub(super) fn config(&self) -> &[u8] {
@@ -83,14 +89,14 @@ impl Lists {
                     Edit::Bad => error = 2,
                 }
             }
-            if error == 0 && mask.len() > LISTED {
+            if error == 0 && mask.len() > self.most {
                 error = 3;
             }
             if error == 0 {
                 self.mask = mask;
             }
         }
-        let edits = self.mask.iter().map(|mac| Edit::Add(*mac)).collect();
+        let edits = self.mask.iter().take(self.most).map(|mac| Edit::Add(*mac)).collect();
         Ok(Mask { what: asked.what, error, edits }.bytes())
     }
 

@@ -207,25 +207,132 @@ fn answers_leave_when_the_device_is_done_and_no_more_are_in_hand_than_is_said() 
     };
     target.receive(0, A, &write(1, 1));
     target.receive(0, A, &write(1, 1));
-    assert_eq!((lock(&slow.0).len(), target.counts().repeated, target.transmit()), (1, 1, None));
+    assert_eq!((target.transmit(), target.counts().repeated, lock(&slow.0).len()), (None, 1, 1));
     // The same tag of another is another.
-    target.receive(0, B, &write(1, 1));
+    target.receive(0, B, &write(5, 1));
     target.receive(0, A, &write(2, 2));
-    assert_eq!((lock(&slow.0).len(), target.counts().dropped), (2, 1));
+    assert_eq!((target.transmit(), target.counts().dropped, lock(&slow.0).len()), (None, 1, 2));
     let ios = std::mem::take(&mut *lock(&slow.0));
     ios.into_iter().rev().for_each(|io| io.end(Ok(Bytes::new())));
     assert_eq!([target.transmit(), target.transmit()].map(|out| out.map(|out| out.to)), [Some(B), Some(A)]);
-    // It has been done, and is not done again behind what may have been written since.
+    // It has been done, and is not done again behind what may have been written since; its answer may have been lost.
     target.receive(0, A, &write(1, 1));
+    assert_eq!(target.transmit().map(|out| (out.to, out.head[13])), Some((A, ata::READY)));
     assert_eq!((lock(&slow.0).len(), target.counts().repeated), (0, 2));
     // The tag with other data is another write.
     target.receive(0, A, &write(3, 1));
-    assert_eq!(lock(&slow.0).len(), 1);
+    assert_eq!((target.transmit(), lock(&slow.0).len()), (None, 1));
     lock(&slow.0).pop().into_iter().for_each(|io| io.fail(Kind::Failed, "broken"));
     let out = target.transmit().expect("an answer");
     assert_eq!((out.head[11], out.head[13] & ata::BAD), (ata::ABORTED, ata::ERR));
     target.receive(0, A, &write(3, 1));
-    assert_eq!(lock(&slow.0).len(), 1, "what failed is tried again");
+    assert_eq!((target.transmit(), lock(&slow.0).len()), (None, 1), "what failed is tried again");
+}
+
+/// What the disk was given, and now ends.
+fn given(slow: &Slow) -> Vec<Io> {
+    std::mem::take(&mut *lock(&slow.0))
+}
+
+fn sectors(code: u8, at: u64, count: u8, fill: u8, tag: u32) -> Vec<u8> {
+    let writes = code == ata::WRITE_EXT;
+    let body = Ata::new(code, at, count, true, writes).bytes();
+    let data = vec![fill; if writes { usize::from(count) * 512 } else { 0 }];
+    Header::ask(DISK, command::ATA, tag).with(&[&body[..], &data].concat())
+}
+
+#[test]
+fn what_comes_in_a_row_is_one_operation_and_each_has_its_own_answer() {
+    let slow = Arc::new(Slow::default());
+    let mut target = Target::new(setup(), slow.clone(), vec![ME]);
+    assert!(target.transmit().is_some());
+    for tag in 0..4u32 {
+        target.receive(0, A, &sectors(ata::READ_EXT, 10 + 2 * u64::from(tag), 2, 0, tag));
+    }
+    target.receive(0, A, &sectors(ata::WRITE_EXT, 40, 1, 7, 8));
+    target.receive(0, A, &sectors(ata::WRITE_EXT, 41, 2, 8, 9));
+    assert_eq!(target.transmit(), None);
+    let mut ios = given(&slow);
+    assert_eq!(format!("{ios:?}"), "[Read 10+8, Write 40+3]");
+    let write = ios.pop().expect("two");
+    assert!(write.data[..512] == [7; 512] && write.data[512..] == [8; 1024]);
+    let data: Vec<u8> = (0..8u8).flat_map(|n| [n; 512]).collect();
+    ios.pop().expect("one").end(Ok(data.clone().into()));
+    for tag in 0..4usize {
+        let out = target.transmit().expect("an answer");
+        assert_eq!((usize::from(out.head[9]), &out.data[..]), (tag, &data[tag * 1024..][..1024]));
+    }
+    // Something is wrong with one of them: it alone is told so.
+    write.fail(Kind::Failed, "one is bad");
+    assert_eq!(target.transmit(), None);
+    let ios = given(&slow);
+    assert_eq!(format!("{ios:?}"), "[Write 40+1, Write 41+2]");
+    assert!(ios[1].data == vec![8; 1024]);
+    for (n, io) in ios.into_iter().enumerate() {
+        io.end(if n == 0 { Ok(Bytes::new()) } else { Err(Error::new(Kind::Failed, "bad")) });
+    }
+    let status: Vec<u8> = (0..2).filter_map(|_| Some(target.transmit()?.head[13] & ata::BAD)).collect();
+    assert_eq!((status, target.in_hand), (vec![0, ata::ERR], 0));
+}
+
+#[test]
+fn writes_over_each_other_are_done_in_the_order_in_which_they_came() {
+    let slow = Arc::new(Slow::default());
+    let mut target = Target::new(setup(), slow.clone(), vec![ME]);
+    assert!(target.transmit().is_some());
+    for (tag, at, fill) in [(1, 10, 1), (2, 10, 1), (3, 11, 2), (4, 12, 3), (5, 30, 4)] {
+        target.receive(0, A, &sectors(ata::WRITE_EXT, at, 2, fill, tag));
+    }
+    assert_eq!(target.transmit(), None);
+    let mut order = Vec::new();
+    loop {
+        let ios = given(&slow);
+        if ios.is_empty() {
+            break;
+        }
+        order.push(format!("{ios:?}"));
+        ios.into_iter().for_each(|io| io.end(Ok(Bytes::new())));
+        while target.transmit().is_some() {}
+    }
+    assert_eq!(order, ["[Write 10+2, Write 30+2]", "[Write 10+2]", "[Write 11+2]", "[Write 12+2]"]);
+    assert_eq!((target.in_hand, target.counts().answered), (0, 5));
+}
+
+#[test]
+fn flushes_behind_one_that_is_under_way_are_one() {
+    let slow = Arc::new(Slow::default());
+    let mut target = Target::new(setup(), slow.clone(), vec![ME]);
+    assert!(target.transmit().is_some());
+    for tag in 1..5 {
+        target.receive(0, A, &sectors(ata::FLUSH_EXT, 0, 0, 0, tag));
+        assert_eq!(target.transmit(), None);
+    }
+    let mut first = given(&slow);
+    assert_eq!((first.len(), target.in_hand), (1, 4));
+    first.remove(0).end(Ok(Bytes::new()));
+    assert!(target.transmit().is_some_and(|out| out.head[9] == 1) && target.transmit().is_none());
+    let mut second = given(&slow);
+    assert_eq!(second.len(), 1);
+    second.remove(0).fail(Kind::Failed, "broken");
+    let tags: Vec<u8> = std::iter::from_fn(|| target.transmit()).map(|out| out.head[9]).collect();
+    assert_eq!((tags, target.in_hand), (vec![2, 3, 4], 0));
+}
+
+#[test]
+fn a_reservation_is_said_when_nothing_of_others_is_in_hand() {
+    let slow = Arc::new(Slow::default());
+    let mut target = Target::new(setup(), slow.clone(), vec![ME]);
+    assert!(target.transmit().is_some());
+    target.receive(0, B, &sectors(ata::WRITE_EXT, 10, 1, 1, 1));
+    let force = Header::ask(DISK, command::RESERVE, 2).with(&Reserve { what: 2, macs: vec![A] }.bytes());
+    target.receive(0, A, &force);
+    assert_eq!(target.transmit(), None);
+    target.receive(0, B, &sectors(ata::WRITE_EXT, 20, 1, 1, 2));
+    assert_eq!(target.transmit().map(|out| out.head[1]), Some(error::RESERVED));
+    given(&slow).remove(0).end(Ok(Bytes::new()));
+    assert!(target.transmit().is_some_and(|out| out.to == B));
+    target.receive(0, A, &force);
+    assert!(target.transmit().is_some_and(|out| out.to == A && out.head[0] == 0x18));
 }
 
 #[test]
