@@ -11,8 +11,11 @@ use crate::frame::{Interface, Out};
 
 /// Frames that are received or sent at once.
 const BATCH: usize = 32;
-/// Frames that wait for a link. With more, a driver takes no others from its machine.
-pub(crate) const WAITING: usize = 64;
+/// Frames that wait for a link; one more is lost, as on any Ethernet. More than a window has, so that only what stands
+/// still loses any.
+const WAITING: usize = 512;
+/// What Linux says of a packet that is longer than the interface takes.
+const EMSGSIZE: i32 = 90;
 /// Errors in a row after which a link counts as gone: what it sends is lost, and nothing is received.
 const FAULTS: u32 = 64;
 
@@ -20,7 +23,8 @@ const FAULTS: u32 = 64;
 pub(crate) struct Carrier<L> {
     link: L,
     rooms: Vec<Vec<u8>>,
-    pub(crate) out: VecDeque<Out>,
+    told: Interface,
+    out: VecDeque<Out>,
     faults: u32,
     /// Why it is not used any more.
     pub(crate) gone: Option<io::Error>,
@@ -30,14 +34,19 @@ impl<L: Link> Carrier<L> {
     pub(crate) fn new(link: L) -> Self {
         // A frame is at least as long as Ethernet pads it.
         let room = vec![0; link.mtu().max(64)];
-        Self { link, rooms: vec![room; BATCH], out: VecDeque::new(), faults: 0, gone: None }
+        let told = Interface { mac: link.address(), mtu: link.mtu() };
+        Self { link, told, rooms: vec![room; BATCH], out: VecDeque::new(), faults: 0, gone: None }
     }
 
     pub(crate) fn interface(&self) -> Interface {
-        Interface { mac: self.link.address(), mtu: self.link.mtu() }
+        self.told
     }
 
     fn fails(&mut self, error: io::Error) {
+        // The interface takes less than it did.
+        if error.raw_os_error() == Some(EMSGSIZE) && self.link.check().is_ok() {
+            return;
+        }
         self.faults += 1;
         if error.kind() == io::ErrorKind::NotConnected || self.faults >= FAULTS {
             self.out.clear();
@@ -83,7 +92,10 @@ impl<L: Link> Carrier<L> {
             });
             match self.link.poll_send_many(cx, &packets[..count]) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(n)) => drop(self.out.drain(..n.clamp(1, count))),
+                Poll::Ready(Ok(n)) => {
+                    self.faults = 0;
+                    self.out.drain(..n.clamp(1, count));
+                }
                 Poll::Ready(Err(error)) => {
                     self.out.pop_front();
                     self.fails(error);
@@ -93,18 +105,23 @@ impl<L: Link> Carrier<L> {
         before > self.out.len()
     }
 
-    /// Looks whether the link has gone.
-    pub(crate) fn check(&mut self) {
-        if self.gone.is_none()
-            && let Err(error) = self.link.check()
-        {
+    /// Looks whether the link has gone, or is another by now: what it is, if it is.
+    pub(crate) fn check(&mut self) -> Option<Interface> {
+        if self.gone.is_some() {
+            return None;
+        }
+        if let Err(error) = self.link.check() {
             self.fails(error);
         }
+        let now = Interface { mac: self.link.address(), mtu: self.link.mtu() };
+        let room = now.mtu.max(64);
+        self.rooms.iter_mut().filter(|bytes| bytes.len() != room).for_each(|bytes| bytes.resize(room, 0));
+        (std::mem::replace(&mut self.told, now) != now).then_some(now)
     }
 
     /// A frame that leaves.
     pub(crate) fn put(&mut self, out: Out) {
-        if self.gone.is_none() {
+        if self.gone.is_none() && self.out.len() < WAITING {
             self.out.push_back(out);
         }
     }

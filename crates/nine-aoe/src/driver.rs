@@ -20,7 +20,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::nonet::Link;
 use nine_net::{Clock, Timer};
 
-use crate::carrier::{Carrier, WAITING, all_gone};
+use crate::carrier::{Carrier, all_gone};
 use crate::frame::Address;
 use crate::identify::Identify;
 use crate::initiator::{Answer, Counts, Ended, Event, Initiator, Setup, State};
@@ -30,6 +30,11 @@ pub use export::{Export, ExportDriver, export};
 
 /// Turns of a driver's loop before others on its core have theirs.
 const TURNS: usize = 8;
+/// Between two looks at the links, whether they have gone or take longer or shorter frames by now.
+const CHECKS: Duration = Duration::from_secs(2);
+/// A driver that comes so much later than its deadline was not run: what has come meanwhile is heard before anything is
+/// taken for lost.
+const LATE: Duration = Duration::from_millis(100);
 
 /// A target's disk. When it is dropped, its driver ends, and with it what is under way.
 pub struct Disk {
@@ -81,7 +86,10 @@ pub fn disk<L: Link>(
     let shared =
         Shared { machine, waker: Mutex::default(), told: Mutex::default(), closed: Mutex::default(), clock };
     let shared = Arc::new(shared);
-    (Disk { shared: shared.clone(), target }, DiskDriver { shared, carriers, sleep: None })
+    (
+        Disk { shared: shared.clone(), target },
+        DiskDriver { shared, carriers, sleep: None, check_at: Duration::ZERO },
+    )
 }
 
 impl Disk {
@@ -173,15 +181,16 @@ pub struct DiskDriver<L> {
     shared: Arc<Shared>,
     carriers: Vec<Carrier<L>>,
     sleep: Option<(Duration, Timer)>,
+    check_at: Duration,
 }
 
 impl<L: Link> Future for DiskDriver<L> {
     type Output = io::Result<()>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { shared, carriers, sleep } = self.get_mut();
+        let Self { shared, carriers, sleep, check_at } = self.get_mut();
         *lock(&shared.waker) = Some(cx.waker().clone());
-        for _ in 0..TURNS {
+        for turn in 1..=TURNS {
             if *lock(&shared.closed) {
                 return Poll::Ready(Ok(()));
             }
@@ -192,12 +201,19 @@ impl<L: Link> Future for DiskDriver<L> {
             let mut more = false;
             let mut machine = lock(&shared.machine);
             let mut happened = false;
+            if *check_at <= now {
+                *check_at = now + CHECKS;
+                for (port, carrier) in carriers.iter_mut().enumerate() {
+                    carrier.check().into_iter().for_each(|interface| machine.is_now(port, interface));
+                }
+            }
             for (port, carrier) in carriers.iter_mut().enumerate() {
                 more |= carrier.receive(cx, |from, packet| machine.receive(now, port, from, packet));
             }
-            while carriers.iter().all(|carrier| carrier.out.len() < WAITING)
-                && let Some(out) = machine.transmit(now)
-            {
+            if more && turn < TURNS && machine.deadline() + LATE < now {
+                continue;
+            }
+            while let Some(out) = machine.transmit(now) {
                 carriers[out.port].put(out);
             }
             let deadline = machine.deadline();
@@ -220,9 +236,8 @@ impl<L: Link> Future for DiskDriver<L> {
             if sleep.as_ref().is_none_or(|(until, _)| *until > deadline || *until <= now) {
                 *sleep = Some((deadline, shared.clock.sleep_until(deadline)));
             }
-            let is_blocked = carriers.iter().any(|carrier| carrier.out.len() >= WAITING);
             match sleep.as_mut().map(|(_, timer)| timer.as_mut().poll(cx)) {
-                Some(Poll::Ready(())) if !is_blocked => *sleep = None,
+                Some(Poll::Ready(())) => *sleep = None,
                 _ => return Poll::Pending,
             }
         }

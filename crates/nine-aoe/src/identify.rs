@@ -4,6 +4,8 @@
 pub const IDENTIFY: usize = 512;
 /// The largest count of LBAs of 28 bits.
 const SHORT_MAX: u64 = 0x0fff_ffff;
+/// Sectors of a disk of 48 bits, at most.
+const LONG_MAX: u64 = 1 << 48;
 /// Bits of words 83 and 86.
 const LONG: u16 = 1 << 10;
 const FLUSH: u16 = 1 << 12;
@@ -47,7 +49,8 @@ impl Identify {
             serial: text(&block[20..40]),
             firmware: text(&block[46..54]),
             model: text(&block[54..94]),
-            sectors: if long { number(100, 4) } else { number(60, 2) },
+            // More has no number in a frame.
+            sectors: if long { number(100, 4).min(LONG_MAX) } else { number(60, 2).min(SHORT_MAX) },
             long,
             flush: bits & FLUSH != 0,
             flush_ext: bits & FLUSH_EXT != 0,
@@ -71,7 +74,8 @@ impl Identify {
         put(93, 0x400b);
         let short = self.sectors.min(SHORT_MAX);
         (0..2).for_each(|n| put(60 + n, (short >> (16 * n)) as u16));
-        (0..4).for_each(|n| put(100 + n, bit(self.long, (self.sectors >> (16 * n)) as u16)));
+        let sectors = self.sectors.min(LONG_MAX);
+        (0..4).for_each(|n| put(100 + n, bit(self.long, (sectors >> (16 * n)) as u16)));
         if self.boot != 0 {
             (0..4).for_each(|n| put(131 + n, (self.boot >> (16 * n)) as u16));
             block[258..262].copy_from_slice(&MAGIC);

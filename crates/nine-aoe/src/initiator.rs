@@ -15,6 +15,7 @@ mod jobs;
 mod send;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,6 +55,8 @@ const LIST_PATIENCE: Duration = Duration::from_secs(2);
 const FLUSH_LEAST: Duration = Duration::from_secs(1);
 /// The least between two looks whether the path of a flush is well.
 const FLUSH_LOOK: Duration = Duration::from_millis(10);
+/// How long a flush may last at a target that is well otherwise.
+const FLUSH_MOST: Duration = Duration::from_secs(600);
 /// Questions to everybody that may be answered.
 const QUERIES: usize = 4;
 
@@ -86,6 +89,17 @@ pub enum State {
     Down,
     /// Another disk answers where this one was; so it says. Operations end at once.
     Other(String),
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Opening => write!(f, "opening"),
+            Self::Up => write!(f, "up"),
+            Self::Down => write!(f, "down"),
+            Self::Other(serial) => write!(f, "taken by another disk, serial {serial:?}"),
+        }
+    }
 }
 
 /// What has happened.
@@ -125,6 +139,14 @@ pub struct Counts {
     pub malformed: u64,
     /// Writes that have waited for copies of others.
     pub held: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sent, resent, answered, late, unexpected, foreign, runts, malformed, held } = self;
+        write!(f, "sent {sent} resent {resent} answered {answered} late {late} unexpected {unexpected} ")?;
+        write!(f, "foreign {foreign} runts {runts} malformed {malformed} held {held}")
+    }
 }
 
 /// How an answer to a question of lists looks: the error of its header, and its arguments.
@@ -193,6 +215,8 @@ pub struct Initiator {
     query_at: Duration,
     query_pause: Duration,
     started_at: Option<Duration>,
+    /// What it has said instead of who it is.
+    refused: Option<Error>,
     jobs: HashMap<u64, Job>,
     next_job: u64,
     fresh: VecDeque<u64>,
@@ -239,6 +263,7 @@ impl Initiator {
             query_at: now,
             query_pause: ASK_FIRST,
             started_at: None,
+            refused: None,
             jobs: HashMap::new(),
             next_job: 0,
             fresh: VecDeque::new(),
@@ -311,13 +336,14 @@ impl Initiator {
     /// For people: a line for the target, and one for each path.
     pub fn status(&self) -> String {
         let Setup { target, .. } = self.setup;
-        let mut text = format!("e{target} {:?} {} sectors", self.state, self.shape().sectors);
+        let mut text = format!("e{target} {} {} sectors", self.state, self.shape().sectors);
         if let Some(Identify { serial, model, .. }) = &self.known {
             let durable = if self.shape().durable { "durable" } else { "no durable flush" };
             text += &format!(" serial {serial:?} model {model:?} {durable}");
         }
         let (waiting, way) = (self.jobs.len(), self.under_way);
-        text += &format!("\n  {waiting} operations, {way} of {} frames, {:?}\n", self.buffers, self.counts);
+        text += &format!("\n  {waiting} operations, {way} of {} frames\n", self.buffers);
+        text += &format!("  frames {}\n", self.counts);
         for path in &self.paths {
             let Interface { mac, mtu } = self.ports[path.port];
             text += &format!(
@@ -346,7 +372,7 @@ impl Initiator {
     fn gives_up_at(&self) -> Option<Duration> {
         let is_waiting = matches!(self.state, State::Opening | State::Up);
         let since = self.waits.filter(|_| is_waiting)?;
-        Some(since.max(self.heard) + self.setup.patience)
+        Some(since.max(self.heard).saturating_add(self.setup.patience))
     }
 
     /// Begins an operation.
@@ -356,7 +382,7 @@ impl Initiator {
             _ if io.op == Op::Discard => {
                 Some(Error::new(Kind::Unsupported, "a disk of AoE does not discard"))
             }
-            State::Down => Some(Error::new(Kind::Down, down)),
+            State::Down => Some(self.refused.clone().unwrap_or_else(|| Error::new(Kind::Down, down))),
             State::Other(serial) => Some(other(serial)),
             State::Up => io.judge(&self.shape()).err(),
             State::Opening => None,
@@ -424,9 +450,12 @@ impl Initiator {
         }
     }
 
-    /// Sectors of a frame on this interface.
-    fn fits(&self, port: usize) -> u8 {
-        sectors_of(self.ports[port].mtu).min(self.takes)
+    /// An interface is another by now.
+    pub fn is_now(&mut self, port: usize, interface: Interface) {
+        self.ports[port] = interface;
+        for path in self.paths.iter_mut().filter(|path| path.port == port) {
+            path.fits(sectors_of(interface.mtu).min(self.takes));
+        }
     }
 }
 

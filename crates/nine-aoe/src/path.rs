@@ -49,7 +49,13 @@ pub(crate) struct Path {
     /// Sectors of its frames: what fits, and what is sent.
     most: u8,
     pub(crate) sectors: u8,
-    heard: Duration,
+    /// What the target has said on it: frames that it queues, sectors of a frame that it takes.
+    pub(crate) says: (u16, u8),
+    /// It has led to the target.
+    pub(crate) was_live: bool,
+    /// Flushes among `out`, which wait for a disk and not for the way.
+    pub(crate) syncing: usize,
+    pub(crate) heard: Duration,
     losses: u32,
     /// When the first of them was sent.
     silent_since: Duration,
@@ -73,6 +79,9 @@ impl Path {
             pause: PROBE_FIRST,
             most,
             sectors: most,
+            says: (1, most),
+            was_live: false,
+            syncing: 0,
             heard: now,
             losses: 0,
             silent_since: now,
@@ -102,7 +111,7 @@ impl Path {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.live && self.out.len() < self.window.may()
+        self.live && self.out.len() - self.syncing < self.window.may()
     }
 
     /// What has been sent at `sent` has come back; `sectors` were in it.
@@ -117,6 +126,7 @@ impl Path {
     /// A probe has come back. Whether it was not used before.
     pub(crate) fn returns(&mut self, now: Duration) -> bool {
         let was_dead = !std::mem::replace(&mut self.live, true);
+        self.was_live = true;
         if was_dead {
             (self.window, self.losses, self.pause) = (Window::new(), 0, PROBE_FIRST);
             self.large_losses = self.large_losses.min(LARGE_LOSSES / 2);
@@ -127,7 +137,10 @@ impl Path {
 
     /// A large probe has come back.
     pub(crate) fn takes_large(&mut self) {
-        (self.sectors, self.large_losses, self.probe_at) = (self.most, 0, None);
+        (self.sectors, self.large_losses) = (self.most, 0);
+        if self.live {
+            self.probe_at = None;
+        }
     }
 
     /// A frame of so many sectors is lost.

@@ -166,7 +166,13 @@ impl Link for Ether {
         loop {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             match sys::recv_packets(guard.get_inner(), rooms, self.hears_all) {
-                Ok(n) => return Poll::Ready(Ok(n)),
+                Ok(n) => {
+                    // No more has come: what comes from now on is told anew.
+                    if n < rooms.len().min(ROOMS) {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(n));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(error) => return Poll::Ready(Err(fault(error))),
             }
@@ -186,11 +192,18 @@ impl Link for Ether {
     }
 
     /// The kernel tells no socket when an interface is taken away that was down before, and each goes down first.
-    fn check(&self) -> io::Result<()> {
-        match rustix::net::netdevice::index_to_name(self.fd.get_ref(), self.card.index as u32) {
-            Err(error @ rustix::io::Errno::NODEV) => Err(fault(error.into())),
-            _ => Ok(()),
+    fn check(&mut self) -> io::Result<()> {
+        let name = match rustix::net::netdevice::index_to_name(self.fd.get_ref(), self.card.index as u32) {
+            Err(error @ rustix::io::Errno::NODEV) => return Err(fault(error.into())),
+            name => name?,
+        };
+        // Another may have its name before it is asked.
+        if let Ok(card) = sys::card(self.fd.get_ref(), &name)
+            && card.index == self.card.index
+        {
+            self.card = card;
         }
+        Ok(())
     }
 
     fn mtu(&self) -> usize {

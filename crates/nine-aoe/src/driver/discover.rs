@@ -1,5 +1,6 @@
 //! Who is there.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use nine_net::Clock;
 use nine_net::ether::Mac;
 use nine_net::nonet::Link;
 
+use super::TURNS;
 use crate::carrier::{Carrier, all_gone};
 use crate::frame::{Address, Config, EVERYBODY, Header, Out, command};
 
@@ -56,27 +58,34 @@ pub async fn discover<L: Link>(
     clock.entropy(&mut chance);
     let tag = u32::from_ne_bytes(chance) | 1 << 31;
     let head = Header::ask(whom, command::CONFIG, tag).with(&Config::ask(test.0, test.1).bytes());
-    let mut found = Vec::new();
+    let mut found = BTreeSet::new();
     for _ in 0..TIMES {
         for (port, carrier) in carriers.iter_mut().enumerate() {
             carrier.put(Out { port, to: EVERYBODY, head: head.clone(), data: Bytes::new() });
         }
         let mut sleep = clock.sleep_until(clock.now() + patience / TIMES);
         poll_fn(|cx| {
-            for (port, carrier) in carriers.iter_mut().enumerate() {
-                carrier.send(cx);
-                while carrier.receive(cx, |mac, packet| found.extend(answer(tag, port, mac, packet))) {}
+            for _ in 0..TURNS {
+                let mut more = false;
+                for (port, carrier) in carriers.iter_mut().enumerate() {
+                    carrier.send(cx);
+                    more |= carrier.receive(cx, |mac, packet| {
+                        found.extend(answer(tag, port, mac, packet).filter(|_| found.len() < FOUND));
+                    });
+                }
+                if !more {
+                    return sleep.as_mut().poll(cx);
+                }
             }
-            sleep.as_mut().poll(cx).map(|()| drop(found.drain(FOUND.min(found.len())..)))
+            cx.waker().wake_by_ref();
+            sleep.as_mut().poll(cx)
         })
         .await;
         if let Some(error) = all_gone(&mut carriers) {
             return Err(error);
         }
-        found.sort_unstable();
-        found.dedup();
     }
-    Ok(found)
+    Ok(found.into_iter().collect())
 }
 
 fn answer(tag: u32, port: usize, mac: Mac, packet: &[u8]) -> Option<Found> {

@@ -11,7 +11,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::nonet::Link;
 
 use super::TURNS;
-use crate::carrier::{Carrier, WAITING, all_gone};
+use crate::carrier::{Carrier, all_gone};
 use crate::target::{Counts, Setup, Target};
 
 /// A device that is exported. Its driver goes on without it.
@@ -46,9 +46,12 @@ pub struct ExportDriver<L> {
 }
 
 impl<L: Link> ExportDriver<L> {
-    /// Looks whether links have gone, of which nobody tells who only listens. For now and then, before it is polled.
+    /// Looks whether links have gone, of which nobody tells who only listens, or take longer or shorter frames by now.
+    /// For now and then, before it is polled.
     pub fn check(&mut self) {
-        self.carriers.iter_mut().for_each(Carrier::check);
+        for (port, carrier) in self.carriers.iter_mut().enumerate() {
+            carrier.check().into_iter().for_each(|interface| lock(&self.target).is_now(port, interface));
+        }
     }
 }
 
@@ -67,9 +70,7 @@ impl<L: Link> Future for ExportDriver<L> {
             for (port, carrier) in carriers.iter_mut().enumerate() {
                 more |= carrier.receive(cx, |from, packet| machine.receive(port, from, packet));
             }
-            while carriers.iter().all(|carrier| carrier.out.len() < WAITING)
-                && let Some(out) = machine.transmit()
-            {
+            while let Some(out) = machine.transmit() {
                 carriers[out.port].put(out);
             }
             drop(machine);

@@ -7,7 +7,7 @@ use nine_net::ether::Mac;
 
 use super::jobs::{Job, Piece, Work};
 use super::{Event, FRAMES, Initiator, PATHS, Sent, State, What, other};
-use crate::frame::{Ata, Config, Header, ata, command, error};
+use crate::frame::{Ata, Config, Header, ata, command, error, sectors_of};
 use crate::identify::Identify;
 use crate::path::Path;
 
@@ -48,20 +48,24 @@ impl Initiator {
     /// The target answers from here.
     fn found(&mut self, now: Duration, port: usize, from: Mac, body: &[u8]) {
         let Some(config) = Config::parse(body) else { return self.counts.malformed += 1 };
-        self.buffers = usize::from(config.buffers.clamp(1, FRAMES));
-        self.takes = if config.sectors == 0 { 2 } else { config.sectors };
-        let most = self.fits(port);
+        // What it says of itself counts when it has said who it is, too.
+        let says = (config.buffers.clamp(1, FRAMES), if config.sectors == 0 { 2 } else { config.sectors });
+        let most = sectors_of(self.ports[port].mtu).min(says.1);
         let known = self.paths.iter().position(|path| path.port == port && path.mac == from);
         match known {
             Some(at) => {
                 let path = &mut self.paths[at];
-                path.fits(most);
-                if !path.live && path.probe_at.is_some() {
+                let is_news = std::mem::replace(&mut path.says, says) != says;
+                if path.live && is_news {
+                    self.probe(now, at, false);
+                } else if !path.live && path.probe_at.is_some() {
                     path.probe_at = Some(now);
                 }
             }
-            None if self.paths.len() < PATHS && most > 0 => {
-                self.paths.push(Path::new(now, port, from, most));
+            None if most > 0 && (self.paths.len() < PATHS || self.forgets_a_path()) => {
+                let mut path = Path::new(now, port, from, most);
+                path.says = says;
+                self.paths.push(path);
                 // Interfaces by turns: first the first address of each.
                 let rank = |at: usize| {
                     let path = &self.paths[at];
@@ -72,6 +76,17 @@ impl Initiator {
             }
             None => {}
         }
+    }
+
+    /// Makes room for a path: the oldest that has never led to the target is taken away, if there is one.
+    fn forgets_a_path(&mut self) -> bool {
+        let is_used = |at| self.tags.values().any(|sent| sent.path == at);
+        let Some(at) = (0..self.paths.len()).find(|at| !self.paths[*at].was_live && !is_used(*at)) else {
+            return false;
+        };
+        self.paths.remove(at);
+        self.tags.values_mut().filter(|sent| sent.path > at).for_each(|sent| sent.path -= 1);
+        true
     }
 
     /// Somebody says that the target has started: it is not believed, but asked who it is before anything else is sent.
@@ -110,7 +125,10 @@ impl Initiator {
     fn answered(&mut self, now: Duration, sent: Sent, header: Header, body: &[u8]) {
         let (tag, sectors) = (header.tag, self.carried(&sent.what));
         self.leaves(tag, &sent);
-        self.heard = now;
+        // Who only says that it has no disk is not who is waited for.
+        if !matches!(sent.what, What::Probe | What::LargeProbe) {
+            self.heard = now;
+        }
         let buffers = self.buffers;
         let path = &mut self.paths[sent.path];
         match sent.what {
@@ -133,10 +151,11 @@ impl Initiator {
             What::Probe => {
                 path.answered(now, sent.at, 0);
                 let disk = Ata::parse(body).filter(|(ata, _)| ata.command & ata::BAD == 0);
-                match disk.and_then(|(_, data)| Identify::parse(data)).filter(|_| header.error.is_none()) {
-                    Some(disk) => self.identified(now, Some(sent.path), disk),
-                    None => {
-                        self.counts.malformed += 1;
+                match (header.error, disk.and_then(|(_, data)| Identify::parse(data))) {
+                    (None, Some(disk)) => self.identified(now, Some(sent.path), disk),
+                    (error, _) => {
+                        self.counts.malformed += u64::from(error.is_none());
+                        self.refused = error.map(refusal);
                         self.paths[sent.path].probe_lost(now);
                     }
                 }
@@ -258,11 +277,21 @@ impl Initiator {
         if let Some(before) = known.map(|known| known.sectors).filter(|before| *before != disk.sectors) {
             self.happens(Event::Resized(before, disk.sectors));
         }
+        self.heard = now;
+        self.refused = None;
+        self.syncing_since(now);
         let boots = self.known.as_ref().map_or(0, |known| known.boot);
         if boots != 0 && boots != disk.boot {
             self.booted(now);
         }
         self.known = Some(disk.clone());
+        if let Some(at) = at {
+            let (buffers, takes) = self.paths[at].says;
+            (self.buffers, self.takes) = (usize::from(buffers), takes);
+            for path in &mut self.paths {
+                path.fits(sectors_of(self.ports[path.port].mtu).min(takes));
+            }
+        }
         if let Some(at) = at
             && self.paths[at].returns(now)
         {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use nine_block::{Error, Io, Kind, Op, Result, SECTOR};
 
-use super::{Ended, Initiator, LIST_PATIENCE, Sent, State, Told, What};
+use super::{Ended, FLUSH_MOST, Initiator, LIST_PATIENCE, Sent, State, Told, What};
 
 /// What is asked for.
 pub(super) enum Work {
@@ -32,6 +32,7 @@ pub(super) struct Job {
     held: bool,
     /// When something came of it, or it was begun; `None`: it waits.
     progress: Option<Duration>,
+    begun: Duration,
 }
 
 /// A part of an operation that fits in a frame.
@@ -42,6 +43,8 @@ pub(super) struct Piece {
     pub(super) skip: u64,
     /// Sectors; 0 of what is no read or write.
     pub(super) count: u8,
+    /// It waits for a disk that syncs.
+    pub(super) syncs: bool,
     pub(super) tries: u32,
 }
 
@@ -101,6 +104,7 @@ impl Initiator {
             told,
             held: false,
             progress: None,
+            begun: now,
         };
         self.jobs.insert(id, job);
         self.fresh.push_back(id);
@@ -154,6 +158,7 @@ impl Initiator {
             }
             let job = self.jobs.get_mut(&id)?;
             job.progress.get_or_insert(now);
+            let syncs = job.is_syncing();
             let (skip, whole) = (job.cut, job.whole());
             let count = (whole - skip).min(u64::from(most.max(1)));
             job.cut += count;
@@ -164,6 +169,7 @@ impl Initiator {
                 job: id,
                 skip,
                 count: if job.is_cut() { count as u8 } else { 0 },
+                syncs,
                 tries: 0,
             });
         }
@@ -201,10 +207,16 @@ impl Initiator {
                 all = Bytes::copy_from_slice(data);
             } else {
                 if job.data.is_empty() {
-                    job.data = BytesMut::zeroed((whole * SECTOR) as usize);
+                    job.data.reserve((whole * SECTOR) as usize);
                 }
+                // What comes in order is not filled with zeros first.
                 let from = (piece.skip * SECTOR) as usize;
-                job.data[from..from + data.len()].copy_from_slice(data);
+                if from >= job.data.len() {
+                    job.data.resize(from, 0);
+                    job.data.extend_from_slice(data);
+                } else {
+                    job.data[from..from + data.len()].copy_from_slice(data);
+                }
             }
         }
         if job.writes().is_some() {
@@ -253,7 +265,7 @@ impl Initiator {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.progress = Some(now);
         if asks && !std::mem::replace(&mut job.flushed, true) {
-            return self.again.push_back(Piece { job: id, skip: 0, count: 0, tries: 0 });
+            return self.again.push_back(Piece { job: id, skip: 0, count: 0, syncs: false, tries: 0 });
         }
         if self.losses > job.told {
             self.says = self.losses;
@@ -317,6 +329,15 @@ impl Initiator {
         self.held.clear();
     }
 
+    /// The target is well: a disk that syncs may take its time.
+    pub(super) fn syncing_since(&mut self, now: Duration) {
+        for job in self.jobs.values_mut().filter(|job| job.is_syncing() && job.progress.is_some()) {
+            if now < job.begun + FLUSH_MOST {
+                job.progress = Some(now);
+            }
+        }
+    }
+
     /// Ends what has got nowhere for too long.
     pub(super) fn audit(&mut self, now: Duration) {
         if now < self.audit_at {
@@ -326,7 +347,7 @@ impl Initiator {
         let patience = self.setup.patience;
         let late = |job: &Job| {
             let may = if job.is_list() { patience.min(LIST_PATIENCE) } else { patience };
-            job.progress.is_some_and(|at| at + may <= now)
+            job.progress.is_some_and(|at| at.saturating_add(may) <= now)
         };
         let mut ids: Vec<u64> = self.jobs.iter().filter(|(_, job)| late(job)).map(|(id, _)| *id).collect();
         ids.sort_unstable();

@@ -28,6 +28,15 @@ impl Initiator {
         }
         while let Some(&(_, tag)) = self.copies.front().filter(|(at, _)| *at <= now) {
             self.copies.pop_front();
+            // While nothing sent later has come that way, it may still be on its way.
+            let may_come = |sent: &Sent| {
+                let path = &self.paths[sent.path];
+                path.heard <= sent.at + path.rtt.timeout() && now < sent.at + LINGER_MOST
+            };
+            if self.tags.get(&tag).is_some_and(may_come) {
+                self.copies.push_back((now + LINGER_LEAST / 10, tag));
+                continue;
+            }
             if matches!(self.tags.remove(&tag), Some(Sent { what: What::Copy(_, 1.., _), .. })) {
                 self.release();
             }
@@ -37,7 +46,11 @@ impl Initiator {
             self.waits = None;
             self.happens(Event::Down);
             self.query_pause = ASK_FIRST;
-            self.fail_all(now, &Error::new(Kind::Down, "the target does not answer"));
+            self.query_at = self.query_at.min(now + ASK_FIRST);
+            // Before it is taken for well again it has to say who it is.
+            self.paths.iter_mut().filter(|path| path.live).for_each(|path| path.eject(now));
+            let down = Error::new(Kind::Down, "the target does not answer");
+            self.fail_all(now, &self.refused.clone().unwrap_or(down));
         }
         self.audit(now);
         if self.query_at <= now {
@@ -109,6 +122,7 @@ impl Initiator {
         if carries {
             path.order += 1;
             path.out.push_back((order, tag));
+            path.syncing += usize::from(matches!(&what, What::Piece(piece) if piece.syncs));
             self.under_way += 1;
         }
         let head = Header::ask(self.setup.target, code, tag).with(body);
@@ -169,11 +183,12 @@ impl Initiator {
     /// Takes a piece off its path.
     pub(super) fn leaves(&mut self, tag: u32, sent: &Sent) {
         self.timers.remove(&(sent.deadline, tag));
-        if let What::Piece(_) = sent.what {
+        if let What::Piece(piece) = &sent.what {
             self.under_way -= 1;
-            let out = &mut self.paths[sent.path].out;
-            let place = out.iter().position(|(order, _)| *order == sent.order);
-            out.remove(place.expect("what is under way is on its path"));
+            let path = &mut self.paths[sent.path];
+            path.syncing -= usize::from(piece.syncs);
+            let place = path.out.iter().position(|(order, _)| *order == sent.order);
+            path.out.remove(place.expect("what is under way is on its path"));
         }
     }
 
@@ -224,12 +239,13 @@ impl Initiator {
     fn may_sync(&mut self, now: Duration, tag: u32) -> bool {
         let sent = self.tags.get_mut(&tag).expect("a timer has a tag");
         let What::Piece(piece) = &sent.what else { return false };
-        let ends = sent.at + self.flushes.timeout().max(FLUSH_LEAST);
+        let ends = sent.at + self.flushes.timeout().max(FLUSH_LEAST * (1 << piece.tries.min(5)));
         if now >= ends || !self.jobs.get(&piece.job).is_some_and(Job::is_syncing) {
             return false;
         }
         self.timers.remove(&(sent.deadline, tag));
-        sent.deadline = (now + (now - sent.at)).clamp(now + FLUSH_LOOK, ends.max(now + FLUSH_LOOK));
+        let often = ends.min(now + self.setup.patience / 4).max(now + FLUSH_LOOK);
+        sent.deadline = (now + (now - sent.at)).clamp(now + FLUSH_LOOK, often);
         self.timers.insert((sent.deadline, tag));
         let path = sent.path;
         self.probe(now, path, false);

@@ -251,3 +251,150 @@ fn a_question_of_lists_that_is_not_answered_ends() {
     let result = over.lock().expect("no panic").take().expect("it is over");
     assert_eq!(result.expect_err("nobody answers").kind, Kind::Down);
 }
+
+/// Time passes up to `end`; a target answers each frame of ATA with `how`. What becomes of the operation, and when.
+fn passes(
+    it: &mut Initiator,
+    over: &Over,
+    (from, end): (Duration, Duration),
+    mut how: impl FnMut(&Header, Ata) -> Option<Vec<u8>>,
+) -> Option<(Duration, std::result::Result<Bytes, Kind>)> {
+    let mut now = from;
+    while now < end {
+        while let Some(out) = it.transmit(now) {
+            let (header, body) = Header::parse(&out.head).expect("a header");
+            let answer = if out.to == EVERYBODY {
+                let config =
+                    Config { buffers: 16, firmware: 0x4019, sectors: 2, what: config::READ, string: b"" };
+                Some(header.answer(DISK, None).with(&config.bytes()))
+            } else {
+                how(&header, Ata::parse(body).expect("ata").0)
+            };
+            answer.iter().for_each(|answer| it.receive(now, 0, IT, answer));
+        }
+        if let Some(result) = ends(it, over) {
+            return Some((now, result));
+        }
+        now = it.deadline().max(now + MS / 10);
+    }
+    None
+}
+
+/// A target that is well answers like this.
+fn is_well(disk: &Identify, header: &Header, ata: Ata) -> Option<Vec<u8>> {
+    let data = if ata.command == ata::IDENTIFY { disk.bytes().to_vec() } else { vec![1; 512] };
+    Some(header.answer(DISK, None).with(&[&well(ata).bytes()[..], &data].concat()))
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[test]
+fn who_says_that_it_has_no_disk_is_believed_when_patience_ends() {
+    let setup = Setup { patience: PATIENCE, ..Setup::new(DISK, 7) };
+    let mut it = Initiator::new(Duration::ZERO, setup, vec![ME]);
+    let over = submit(&mut it, Duration::ZERO, |done| Io::other(Op::Look, 0, 0, done));
+    let ended = passes(&mut it, &over, (Duration::ZERO, 60_000 * MS), |header, ata| {
+        Some(header.answer(DISK, Some(error::UNAVAILABLE)).with(&ata.bytes()))
+    });
+    let (at, result) = ended.expect("it ends");
+    assert!(result == Err(Kind::Down) && at < 6000 * MS, "{at:?}");
+    assert!(it.refused.as_ref().is_some_and(|error| error.text.contains("no device now")));
+    it.submit(at, Io::read(0, 1, |result| assert!(result.is_err())));
+    assert!(matches!(&it.ended[0], Ended::Io(_, Err(error)) if error.text.contains("no device now")));
+    // Then it has one.
+    passes(&mut it, &Over::default(), (at, at + 2000 * MS), |header, ata| is_well(&vblade(), header, ata));
+    assert_eq!(it.state(), &State::Up);
+}
+
+#[test]
+fn what_was_down_is_up_when_the_target_answers_however_slow_it_was_before() {
+    let mut it = up(&vblade());
+    it.setup.patience = PATIENCE;
+    it.query_at = 100_000 * MS;
+    let mut now = MS;
+    for _ in 0..3 {
+        let over = submit(&mut it, now, |done| Io::read(10, 1, done));
+        let (header, ata, _) = sent(&mut it, now);
+        now += 900 * MS;
+        answers(&mut it, now, &header, well(ata), &[1; 512]);
+        assert!(ends(&mut it, &over).is_some());
+    }
+    let over = submit(&mut it, now, |done| Io::read(10, 1, done));
+    let (at, result) =
+        passes(&mut it, &over, (now, now + 60_000 * MS), |_, _| None).expect("patience has an end");
+    assert_eq!((result, it.state()), (Err(Kind::Down), &State::Down));
+    passes(&mut it, &Over::default(), (at, at + 2000 * MS), |header, ata| is_well(&vblade(), header, ata));
+    assert_eq!(it.state(), &State::Up, "{}", it.status());
+}
+
+#[test]
+fn a_large_probe_that_is_answered_when_the_target_has_just_started_is_no_end_of_probing() {
+    let mut it = up(&vblade());
+    it.ports[0].mtu = 9000;
+    let path = &mut it.paths[0];
+    path.fits(17);
+    (path.sectors, path.probe_at) = (2, Some(2 * MS));
+    let (large, ata, _) = sent(&mut it, 2 * MS);
+    assert_eq!((ata.command, ata.count), (ata::READ_EXT, 17));
+    let config = Config { buffers: 16, firmware: 0x4019, sectors: 17, what: config::READ, string: b"" };
+    let hello = Header::ask(DISK, command::CONFIG, 0).answer(DISK, None).with(&config.bytes());
+    it.receive(3 * MS, 0, IT, &hello);
+    answers(&mut it, 3 * MS, &large, well(ata), &[0; 17 * 512]);
+    let over = submit(&mut it, 3 * MS, |done| Io::read(10, 1, done));
+    let well = |header: &Header, ata| is_well(&vblade(), header, ata);
+    let (at, result) = passes(&mut it, &over, (3 * MS, 1000 * MS), well).expect("it ends");
+    assert!(result.is_ok() && at < 100 * MS && it.paths[0].live);
+}
+
+#[test]
+fn a_disk_that_syncs_longer_than_patience_at_a_target_that_is_well_is_waited_for() {
+    let disk = Identify { flush_ext: true, ..vblade() };
+    let mut it = up(&disk);
+    it.setup.patience = PATIENCE;
+    let mut flushes: Vec<Over> =
+        (0..20).map(|_| submit(&mut it, MS, |done| Io::other(Op::Flush, 0, 0, done))).collect();
+    it.buffers = 64;
+    // What others ask for is not behind it.
+    let over = submit(&mut it, MS, |done| Io::read(10, 1, done));
+    let mut asked = 0;
+    let mut syncs = |header: &Header, ata: Ata| {
+        asked += u32::from(ata.command == ata::FLUSH_EXT);
+        if ata.command == ata::FLUSH_EXT { None } else { is_well(&disk, header, ata) }
+    };
+    let read = passes(&mut it, &over, (MS, 1000 * MS), &mut syncs).expect("it ends");
+    assert!(read.1.is_ok() && read.0 < 10 * MS, "{:?}", read.0);
+    let flush = flushes.remove(0);
+    assert_eq!(passes(&mut it, &flush, (read.0, 60_000 * MS), &mut syncs), None);
+    assert!(asked <= 20 * 8, "{asked} in a minute");
+    let well = |header: &Header, ata| is_well(&disk, header, ata);
+    let ended = passes(&mut it, &flush, (60_000 * MS, 120_000 * MS), well).expect("it ends");
+    assert!(ended.1.is_ok());
+    // But who does not answer at all is given up.
+    let flush = submit(&mut it, ended.0, |done| Io::other(Op::Flush, 0, 0, done));
+    let (at, result) = passes(&mut it, &flush, (ended.0, 300_000 * MS), |_, _| None).expect("it ends");
+    assert!(result == Err(Kind::Down) && at < ended.0 + 8000 * MS, "{at:?}");
+}
+
+#[test]
+fn what_has_no_number_in_a_frame_is_not_there() {
+    assert_eq!(up(&vblade()).shape().sectors, 1000);
+    let huge = Identify::parse(&Identify { sectors: u64::MAX, ..vblade() }.bytes()).expect("long enough");
+    assert_eq!(huge.sectors, 1 << 48);
+    let mut block = Identify { long: false, ..vblade() }.bytes();
+    block[120..124].copy_from_slice(&0x2000_0000u32.to_le_bytes());
+    assert_eq!(Identify::parse(&block).map(|disk| disk.sectors), Some(0x0fff_ffff));
+}
+
+#[test]
+fn paths_that_never_led_anywhere_make_room_and_what_they_say_does_not_count() {
+    let mut it = up(&vblade());
+    it.query_at = 2 * MS;
+    let query = it.transmit(2 * MS).expect("a query");
+    let (header, _) = Header::parse(&query.head).expect("a header");
+    for n in 0..200u8 {
+        let config = Config { buffers: 1, firmware: 0, sectors: 1, what: config::READ, string: b"" };
+        let liar = Mac([6, 6, 6, 6, 6, n]);
+        it.receive(2 * MS, 0, liar, &header.answer(DISK, None).with(&config.bytes()));
+    }
+    assert_eq!((it.paths.len(), it.buffers, it.takes, it.paths[0].mac), (PATHS, 16, 2, IT));
+}

@@ -128,7 +128,7 @@ impl Link for Deaf {
         Poll::Ready(Ok(()))
     }
 
-    fn check(&self) -> io::Result<()> {
+    fn check(&mut self) -> io::Result<()> {
         if lock(&self.0).1 { Ok(()) } else { Err(io::ErrorKind::NotConnected.into()) }
     }
 
