@@ -1,141 +1,35 @@
 //! The drivers of AoE in a simulated world: who is there is found, a disk is a device, and whoever goes leaves nobody
 //! waiting.
 
-use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use nine_aoe::driver::{Disk, DiskDriver, ExportDriver, discover, disk, export};
-use nine_aoe::frame::{Address, EVERYBODY, Reserve, command, config, error};
+use nine_aoe::frame::{Address, Reserve, command, config, error};
 use nine_aoe::initiator::{Event, State};
 use nine_aoe::target::Setup;
 use nine_block::{Device, Kind, Ram};
-use nine_net::ether::Mac;
-use nine_net::nonet::Link;
-use nine_net::{Clock, Env};
-use nine_sim::{Rng, SimEnv, World, seeds};
+use nine_net::Env;
+use nine_sim::ether::{Faults, Plug, Wire, held, mac};
+use nine_sim::{SimEnv, World, seeds};
 
 const DISK: Address = Address { shelf: 1, slot: 0 };
 const SECOND: Duration = Duration::from_secs(1);
 
-/// An Ethernet that loses one in so many, where frames take 50 us and up to 100 us more.
-struct Ether {
-    rng: Rng,
-    lost: usize,
-    next: u64,
-    /// A card that says that it is gone.
-    gone: Option<Mac>,
-    cards: HashMap<Mac, Card>,
-}
-
-#[derive(Default)]
-struct Card {
-    coming: BTreeMap<(Duration, u64), (Mac, Vec<u8>)>,
-    waker: Option<Waker>,
-}
-
-type Wire = Arc<Mutex<Ether>>;
-
-fn held(wire: &Wire) -> MutexGuard<'_, Ether> {
-    wire.lock().expect("no panic while it is held")
-}
-
-struct Plug {
-    wire: Wire,
-    mac: Mac,
-    clock: Arc<dyn Clock>,
-    /// One timer for each arrival, and always the same who waits for it.
-    sleep: Option<(Duration, nine_net::Timer)>,
-    arrival: Waker,
-}
-
-struct Arrival(Wire, Mac);
-
-impl Wake for Arrival {
-    fn wake(self: Arc<Self>) {
-        let waker = held(&self.0).cards.get_mut(&self.1).and_then(|card| card.waker.take());
-        waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl Link for Plug {
-    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>> {
-        let mut wire = held(&self.wire);
-        if wire.gone == Some(self.mac) {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, "the card has gone")));
-        }
-        let card = wire.cards.get_mut(&self.mac).expect("plugged in");
-        card.waker = Some(cx.waker().clone());
-        let Some(first) = card.coming.first_entry() else { return Poll::Pending };
-        let arrives = first.key().0;
-        if arrives <= self.clock.now() {
-            let (from, packet) = first.remove();
-            buf[..packet.len()].copy_from_slice(&packet);
-            return Poll::Ready(Ok((packet.len(), from)));
-        }
-        drop(wire);
-        if self.sleep.as_ref().is_none_or(|(until, _)| *until != arrives) {
-            self.sleep = Some((arrives, self.clock.sleep_until(arrives)));
-        }
-        let (_, sleep) = self.sleep.as_mut().expect("just made");
-        if sleep.as_mut().poll(&mut Context::from_waker(&self.arrival)).is_ready() {
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-
-    fn poll_send(&mut self, _: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>> {
-        let now = self.clock.now();
-        let mut wire = held(&self.wire);
-        let Ether { rng, lost, next, cards, .. } = &mut *wire;
-        for (_, card) in
-            cards.iter_mut().filter(|(mac, _)| **mac == to || to == EVERYBODY && **mac != self.mac)
-        {
-            if *lost > 0 && rng.one_in(*lost) {
-                continue;
-            }
-            let at = now + Duration::from_micros(50 + rng.below(100) as u64);
-            card.coming.insert((at, *next), (self.mac, packet.to_vec()));
-            *next += 1;
-            card.waker.take().into_iter().for_each(Waker::wake);
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn mtu(&self) -> usize {
-        9000
-    }
-
-    fn address(&self) -> Mac {
-        self.mac
-    }
-}
-
 fn wire(world: &World, lost: usize) -> Wire {
-    Arc::new(Mutex::new(Ether { rng: world.rng(), lost, next: 0, gone: None, cards: HashMap::new() }))
-}
-
-fn mac(n: u8) -> Mac {
-    Mac([2, 0, 0, 0, 0, n])
-}
-
-fn plug(env: &SimEnv, wire: &Wire, n: u8) -> Plug {
-    held(wire).cards.insert(mac(n), Card::default());
-    let arrival = Arc::new(Arrival(wire.clone(), mac(n))).into();
-    Plug { wire: wire.clone(), mac: mac(n), clock: env.clock(), sleep: None, arrival }
+    nine_sim::ether::wire(world, Faults { lost, late: lost, ..Faults::default() }, 9000)
 }
 
 fn serves(env: &SimEnv, wire: &Wire, cards: &[u8], setup: Setup) -> ExportDriver<Plug> {
-    let links = cards.iter().map(|n| plug(env, wire, *n)).collect();
+    let links = cards.iter().map(|n| Plug::new(env, wire, *n)).collect();
     export(links, setup, Arc::new(Ram::new(10_000))).1
 }
 
 fn opens(env: &SimEnv, wire: &Wire, cards: &[u8], patience: Duration) -> (Disk, DiskDriver<Plug>) {
-    disk(cards.iter().map(|n| plug(env, wire, *n)).collect(), DISK, patience, env.clock())
+    disk(cards.iter().map(|n| Plug::new(env, wire, *n)).collect(), DISK, patience, env.clock())
 }
 
 fn setup() -> Setup {
@@ -157,7 +51,7 @@ fn who_is_there_is_found_by_address_and_by_config_string() {
             (DISK, (config::IS, b"lun"), 0),
             (Address { shelf: 2, slot: 0 }, (config::READ, b""), 0),
         ] {
-            let found = discover(vec![plug(&env, &wire, 1)], whom, test, SECOND, env.clock()).await;
+            let found = discover(vec![Plug::new(&env, &wire, 1)], whom, test, SECOND, env.clock()).await;
             let found = found.expect("the card is there");
             assert_eq!(found.len(), n, "{found:?}");
             assert!(

@@ -2,197 +2,34 @@
 //! go; and every message comes once, in order, or both ends learn that the call is over.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::pin::pin;
 use std::process::Command;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use nine_io::client::{Client, Options};
 use nine_io::server::{Anonymous, Core, Gate, Service};
-use nine_net::ether::{self, Mac};
+use nine_net::Env;
+use nine_net::ether;
 use nine_net::nonet::{Announced, Call, HELD, Limits, Link, MESSAGE_MAX, Port, port};
 use nine_net::rt::block_on;
-use nine_net::{Clock, Env, Timer};
 use nine_proto::{NOGID, NOUID, OpenFlags};
 use nine_servers::Ram;
 use nine_sim::delay::{DelayBox, Shape, Side};
+use nine_sim::ether::{FRAME, Faults, Plug, Wire, held, mac};
 use nine_sim::{Rng, SimEnv, World, seeds};
 use nine_stream::{Fault, Stream};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What happens to packets: one in so many, 0 is never.
-#[derive(Clone, Copy, Default)]
-struct Faults {
-    lost: usize,
-    twice: usize,
-    late: usize,
-    bent: usize,
-    /// As a bug would: changed data that claims to have no sum.
-    forged: usize,
-    cut: bool,
-    /// Bytes a second to each card; 0: no limit.
-    rate: u64,
-    /// Added to the 50 us that a packet takes.
-    delay: Duration,
-}
-
 const BAD: Faults =
     Faults { lost: 12, twice: 12, late: 12, bent: 12, forged: 0, cut: false, rate: 0, delay: Duration::ZERO };
-/// Packets that wait before a slow wire.
-const QUEUE: u32 = 1000;
-/// The header of a frame.
-const FRAME: usize = 14;
-
-/// The wire that all cards are on.
-struct Ether {
-    rng: Rng,
-    faults: Faults,
-    cards: HashMap<Mac, Card>,
-    /// What every card says of every packet that it is to send.
-    refuses: Option<io::ErrorKind>,
-    next: u64,
-}
-
-#[derive(Default)]
-struct Card {
-    /// Bytes that it has sent.
-    sent: usize,
-    /// When the wire to it has carried all that waits.
-    free: Duration,
-    coming: BTreeMap<(Duration, u64), (Mac, Vec<u8>)>,
-    waker: Option<Waker>,
-}
-
-type Wire = Arc<Mutex<Ether>>;
-
-fn held(wire: &Wire) -> MutexGuard<'_, Ether> {
-    wire.lock().expect("no panic while it is held")
-}
-
-impl Ether {
-    fn one_in(&mut self, n: usize) -> bool {
-        n > 0 && self.rng.one_in(n)
-    }
-
-    fn carry(&mut self, now: Duration, from: Mac, to: Mac, packet: &[u8]) {
-        let faults = self.faults;
-        self.cards.get_mut(&from).into_iter().for_each(|card| card.sent += packet.len() + FRAME);
-        if faults.cut || self.one_in(faults.lost) {
-            return;
-        }
-        for _ in 0..1 + usize::from(self.one_in(faults.twice)) {
-            let mut packet = packet.to_vec();
-            if self.one_in(faults.bent) {
-                let bit = self.rng.below(packet.len() * 8);
-                packet[bit / 8] ^= 1 << (bit % 8);
-            }
-            if packet.len() > 60 && self.one_in(faults.forged) {
-                packet[8..10].fill(0);
-                packet[40] ^= 1;
-            }
-            let late = if self.one_in(faults.late) { self.rng.below(3000) } else { 0 };
-            let Some(card) = self.cards.get_mut(&to) else { return };
-            let takes = |len: usize| {
-                Duration::from_nanos((len as u64 * 1_000_000_000).checked_div(faults.rate).unwrap_or(0))
-            };
-            let leaves = now.max(card.free) + takes(packet.len() + FRAME);
-            if leaves > now + takes(1500 + FRAME) * QUEUE && faults.rate > 0 {
-                return;
-            }
-            card.free = leaves;
-            let arrives = leaves + faults.delay + Duration::from_micros(50 + late as u64);
-            card.coming.insert((arrives, self.next), (from, packet));
-            self.next += 1;
-            card.waker.take().into_iter().for_each(Waker::wake);
-        }
-    }
-}
-
-/// A card on the wire.
-struct Plug {
-    wire: Wire,
-    address: Mac,
-    clock: Arc<dyn Clock>,
-    sleep: Option<(Duration, Timer)>,
-    /// Wakes whoever waits for the next packet.
-    arrival: Waker,
-}
-
-struct Arrival(Wire, Mac);
-
-impl Wake for Arrival {
-    fn wake(self: Arc<Self>) {
-        let waker = held(&self.0).cards.get_mut(&self.1).and_then(|card| card.waker.take());
-        waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl Link for Plug {
-    fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>> {
-        let mut wire = held(&self.wire);
-        let card = wire.cards.get_mut(&self.address).expect("plugged in");
-        let now = self.clock.now();
-        let Some(first) = card.coming.first_entry() else {
-            card.waker = Some(cx.waker().clone());
-            return Poll::Pending;
-        };
-        let arrives = first.key().0;
-        if arrives <= now {
-            let (from, packet) = first.remove();
-            buf[..packet.len()].copy_from_slice(&packet);
-            return Poll::Ready(Ok((packet.len(), from)));
-        }
-        card.waker = Some(cx.waker().clone());
-        drop(wire);
-        if self.sleep.as_ref().is_none_or(|(until, _)| *until != arrives) {
-            self.sleep = Some((arrives, self.clock.sleep_until(arrives)));
-        }
-        let (_, sleep) = self.sleep.as_mut().expect("just made");
-        if sleep.as_mut().poll(&mut Context::from_waker(&self.arrival)).is_ready() {
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
-    }
-
-    fn poll_send(&mut self, _: &mut Context<'_>, to: Mac, packet: &[u8]) -> Poll<io::Result<()>> {
-        let mut wire = held(&self.wire);
-        if let Some(kind) = wire.refuses {
-            return Poll::Ready(Err(io::Error::new(kind, "the card has melted")));
-        }
-        wire.carry(self.clock.now(), self.address, to, packet);
-        Poll::Ready(Ok(()))
-    }
-
-    fn mtu(&self) -> usize {
-        1500
-    }
-
-    fn address(&self) -> Mac {
-        self.address
-    }
-}
-
 fn wire(world: &World, faults: Faults) -> Wire {
-    Arc::new(Mutex::new(Ether { rng: world.rng(), faults, cards: HashMap::new(), refuses: None, next: 0 }))
-}
-
-fn mac(n: u8) -> Mac {
-    Mac([2, 0, 0, 0, 0, n])
-}
-
-impl Plug {
-    fn new(env: &SimEnv, wire: &Wire, n: u8) -> Self {
-        held(wire).cards.insert(mac(n), Card::default());
-        let arrival = Arc::new(Arrival(wire.clone(), mac(n))).into();
-        Self { wire: wire.clone(), address: mac(n), clock: env.clock(), sleep: None, arrival }
-    }
+    nine_sim::ether::wire(world, faults, 1500)
 }
 
 fn plug(env: &SimEnv, wire: &Wire, n: u8, limits: Limits) -> Port {
@@ -385,7 +222,7 @@ fn transfer(seed: u64, faults: Faults, len: usize) -> (Duration, usize) {
         let (call, answer) =
             futures_util::future::join(caller.dial(mac(2), "s", "u"), service.accept()).await;
         let [call, answer] = [call.expect("answered"), answer.expect("called")];
-        let (begun, before) = (env.now(), held(&wire).cards[&mac(1)].sent);
+        let (begun, before) = (env.now(), held(&wire).sent(mac(1)));
         let writes = async {
             for _ in 0..len >> 16 {
                 // As a transport writes.
@@ -399,7 +236,7 @@ fn transfer(seed: u64, faults: Faults, len: usize) -> (Duration, usize) {
             }
         };
         futures_util::future::join(writes, reads).await;
-        (env.now() - begun, held(&wire).cards[&mac(1)].sent - before)
+        (env.now() - begun, held(&wire).sent(mac(1)) - before)
     })
 }
 
