@@ -14,6 +14,8 @@ const BATCH: usize = 32;
 /// Frames that wait for a link; one more is lost, as on any Ethernet. More than a window has, so that only what stands
 /// still loses any.
 const WAITING: usize = 512;
+/// Bytes of the shortest frame, behind its header.
+const SHORTEST: usize = 46;
 /// What Linux says of a packet that is longer than the interface takes.
 const EMSGSIZE: i32 = 90;
 /// Errors in a row after which a link counts as gone: what it sends is lost, and nothing is received.
@@ -119,8 +121,11 @@ impl<L: Link> Carrier<L> {
         (std::mem::replace(&mut self.told, now) != now).then_some(now)
     }
 
-    /// A frame that leaves.
-    pub(crate) fn put(&mut self, out: Out) {
+    /// A frame that leaves: a short one as Ethernet pads it, which not every card does, and not every program does without.
+    pub(crate) fn put(&mut self, mut out: Out) {
+        if out.data.is_empty() && out.head.len() < SHORTEST {
+            out.head.resize(SHORTEST, 0);
+        }
         if self.gone.is_none() && self.out.len() < WAITING {
             self.out.push_back(out);
         }

@@ -317,6 +317,9 @@ impl Target {
         let run = self.run.as_mut().expect("it is there by now");
         run.count += count;
         run.asked.push(asked);
+        if self.gathered.capacity() < self.gathered.len() + data.len() {
+            self.gathered.reserve((RUN * SECTOR) as usize);
+        }
         self.gathered.extend_from_slice(data);
     }
 
