@@ -1,7 +1,7 @@
 //! A program that runs beside a step.
 //!
 //! Its output is kept, waiting for it has a limit, and it is killed by its id when it is dropped. Where the system
-//! has setpriv(1), the kernel kills it, too, should we be killed ourselves.
+//! has setpriv(1), the kernel kills it, too, should we be killed ourselves, or the thread end that has started it.
 
 use std::io::{PipeReader, Read, Write};
 use std::process::{Command, ExitStatus, Stdio};

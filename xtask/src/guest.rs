@@ -27,6 +27,11 @@ pub struct Guest {
     pub limit: Duration,
     /// Further words for QEMU: devices, networks.
     pub qemu: Vec<String>,
+    /// Modules that are loaded at the start, behind those that lead to the host.
+    pub modules: Vec<&'static str>,
+    /// Words that stand in front of QEMU's own, such as those that start it in a network name space: 10.0.2.2 is the
+    /// loopback of that one then.
+    pub before: Vec<String>,
     /// Whether the output is passed on while it comes.
     pub show: bool,
 }
@@ -49,7 +54,9 @@ pub struct Ended {
 impl Guest {
     pub fn new(command: &[&str]) -> Guest {
         let command = command.iter().map(|word| word.to_string()).collect();
-        Guest { command, share: None, limit: Duration::from_secs(120), qemu: Vec::new(), show: true }
+        let limit = Duration::from_secs(120);
+        let (qemu, modules, before) = Default::default();
+        Guest { command, share: None, limit, qemu, modules, before, show: true }
     }
 
     /// Starts a machine, runs the command, and waits for the machine's end.
@@ -66,10 +73,12 @@ impl Guest {
         let put = |name: &str, bytes: &[u8]| {
             fs::write(run.0.join(name), bytes).map_err(|e| format!("{}: {e}", run.0.join(name).display()))
         };
-        put("initramfs", &initramfs::make(&kernel)?)?;
+        put("initramfs", &initramfs::make(&kernel, &self.modules)?)?;
         put("main", include_bytes!("../guest/main"))?;
         put("command", self.script(&kernel).as_bytes())?;
-        let machine = Child::start("qemu-system-x86_64", &self.words(&kernel, &run.0), self.show)?;
+        let words =
+            [&self.before[..], &["qemu-system-x86_64".to_string()], &self.words(&kernel, &run.0)].concat();
+        let machine = Child::start(&words[0], &words[1..], self.show)?;
         Ok((machine, run))
     }
 

@@ -13,6 +13,7 @@ mod dissector;
 mod guest;
 mod http;
 mod mux;
+mod netns;
 mod packages;
 mod recorder;
 mod served;
@@ -44,7 +45,8 @@ Usage: cargo xtask VERB
   v9fs [--all] [PART]       the Linux kernel's 9P client at work on our servers, in such a machine
                             (PART: the checks whose names hold it; mux: over a mux of foreign servers)
   diod                      diod's programs against our server
-  aoe                       ATA over Ethernet against vblade, and under wireshark's eyes
+  aoe [--all]               ATA over Ethernet: our initiator against vblade, our targets under the Linux kernel's driver
+                            and aoetools, all of it under wireshark's eyes
   dissector                 wireshark's dissector reads all that we say
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
@@ -67,7 +69,8 @@ fn main() -> ExitCode {
             Some(status) => return status,
             None => return wrong(&args),
         },
-        ["aoe"] => clients(&mut steps, false, aoe::run),
+        ["aoe"] => clients(&mut steps, false, |steps, program| aoe::run(steps, program, false)),
+        ["aoe", "--all"] => clients(&mut steps, true, |steps, program| aoe::run(steps, program, true)),
         ["diod"] => clients(&mut steps, false, diod::run),
         ["dissector"] => clients(&mut steps, false, dissector::run),
         ["http"] => clients(&mut steps, true, http::run),

@@ -78,6 +78,7 @@ pub fn is_root() -> bool {
 
 const GUEST: &str = "the Linux kernel as a client";
 const AOE: &str = "AoE with vblade";
+const AOE_LINUX: &str = "our AoE target under the Linux kernel's driver, and under aoetools";
 const HTTP: &str = "nine-bench streaming beside HTTP";
 const WEB: &str = "the web server under programs of others";
 const SFTP: &str = "nine-bench streaming beside SFTP";
@@ -116,5 +117,7 @@ const NEEDS: &[Need] = &[
     Need { program: "chromium", package: "chromium", covers: "pages in a browser", all: true },
     Need { program: "vblade", package: "vblade", covers: AOE, all: false },
     Need { program: "ip", package: "iproute2", covers: AOE, all: false },
+    Need { program: "aoeping", package: "aoetools", covers: AOE_LINUX, all: false },
+    Need { program: "debugfs", package: "e2fsprogs", covers: AOE_LINUX, all: false },
     Need { program: "tshark", package: "tshark", covers: "what wireshark says of our bytes", all: false },
 ];

@@ -85,20 +85,28 @@ fn message(from: &mut TcpStream) -> Option<Vec<u8>> {
 
 /// The capture: each message a packet of its own, to and from the port of 9P, with just as much of a head as TCP needs.
 pub fn capture(messages: &[Message]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for field in [0xa1b2_c3d4_u32, 2 | 4 << 16, 0, 0, 65535, RAW_IPV4] {
-        out.extend(field.to_le_bytes());
-    }
     let mut sent: Vec<[u32; 2]> = Vec::new();
-    for (at, message) in messages.iter().enumerate() {
+    let packets = messages.iter().map(|message| {
         sent.resize(sent.len().max(message.connection + 1), [1, 1]);
         let sent = &mut sent[message.connection];
         let packet = packet(message, *sent);
+        sent[usize::from(message.from_client)] += message.bytes.len() as u32;
+        packet
+    });
+    pcap(RAW_IPV4, packets)
+}
+
+/// A capture of packets, one a second, on a link of a kind that libpcap has a number for.
+pub fn pcap(link: u32, packets: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for field in [0xa1b2_c3d4_u32, 2 | 4 << 16, 0, 0, 65535, link] {
+        out.extend(field.to_le_bytes());
+    }
+    for (at, packet) in packets.enumerate() {
         for field in [at as u32, 0, packet.len() as u32, packet.len() as u32] {
             out.extend(field.to_le_bytes());
         }
         out.extend(packet);
-        sent[usize::from(message.from_client)] += message.bytes.len() as u32;
     }
     out
 }

@@ -33,7 +33,7 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     let program = Program::built(steps, all)?;
     diod::run(steps, &program)?;
     dissector::run(steps, &program)?;
-    aoe::run(steps, &program)?;
+    aoe::run(steps, &program, all)?;
     if all {
         http::run(steps, &program)?;
         browser::run(steps, &program)?;

@@ -111,6 +111,7 @@ fn prepare(place: &Path) -> Result<(), String> {
         fs::create_dir(place.join(dir)).map_err(|e| format!("{dir}: {e}"))?;
     }
     for (name, text) in [
+        ("checks.sh", CHECKS),
         ("v9fs.sh", SCRIPT),
         ("mux.sh", MUX),
         ("fsx.toml", FSX),
@@ -228,6 +229,8 @@ fn tools(steps: &mut Steps) -> Result<(), Failed> {
 
 const QUICK: &str = "Linux 9P client, quick";
 const ALL: &str = "Linux 9P client";
+/// Of every script in a guest.
+pub const CHECKS: &str = include_str!("../guest/checks.sh");
 const SCRIPT: &str = include_str!("../guest/v9fs.sh");
 const MUX: &str = include_str!("../guest/mux.sh");
 const FSX: &str = include_str!("../guest/fsx.toml");

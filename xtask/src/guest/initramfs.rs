@@ -3,8 +3,8 @@
 
 use super::kernel::Kernel;
 
-/// The archive's bytes.
-pub fn make(kernel: &Kernel) -> Result<Vec<u8>, String> {
+/// The archive's bytes. `more` modules are loaded last.
+pub fn make(kernel: &Kernel, more: &[&str]) -> Result<Vec<u8>, String> {
     let busybox =
         crate::packages::program("busybox").ok_or("busybox is not there (package busybox-static)")?;
     let busybox = std::fs::read(&busybox).map_err(|e| format!("{}: {e}", busybox.display()))?;
@@ -17,7 +17,7 @@ pub fn make(kernel: &Kernel) -> Result<Vec<u8>, String> {
         archive.add(&format!("bin/{name}"), 0o120777, b"busybox");
     }
     let mut order = String::new();
-    for (name, module) in kernel.modules(MODULES)? {
+    for (name, module) in kernel.modules(&[MODULES, more].concat())? {
         archive.add(&format!("modules/{name}"), 0o100644, &module);
         order += &format!("{name}\n");
     }
