@@ -14,7 +14,7 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// Large frames that are lost in a row, while small ones come through, before only small ones are sent.
 const LARGE_LOSSES: u32 = 8;
 /// Sectors of a standard frame.
-const STANDARD: u8 = 2;
+pub(crate) const STANDARD: u8 = 2;
 /// Between probes of a path that is not used: at first, and at most.
 const PROBE_FIRST: Duration = Duration::from_millis(50);
 const PROBE_MOST: Duration = Duration::from_millis(500);
@@ -120,6 +120,16 @@ impl Path {
         (self.heard, self.losses) = (now, 0);
         if Self::is_large(sectors) {
             self.large_losses = 0;
+        }
+    }
+
+    /// What was taken for lost has come after all; `large`: there or back it was a large frame.
+    pub(crate) fn late(&mut self, now: Duration, sent: Duration, order: u64, large: bool) {
+        self.rtt.measured(now.saturating_sub(sent));
+        (self.heard, self.losses) = (now, 0);
+        self.window.late(order);
+        if large {
+            self.takes_large();
         }
     }
 

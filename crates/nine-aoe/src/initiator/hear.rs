@@ -7,9 +7,9 @@ use nine_net::ether::Mac;
 
 use super::jobs::{Job, Piece, Work};
 use super::{Event, FRAMES, Initiator, PATHS, Sent, State, What, other};
-use crate::frame::{Ata, Config, Header, ata, command, error, sectors_of};
+use crate::frame::{ATA, Ata, Config, Header, ata, command, error, sectors_of};
 use crate::identify::Identify;
-use crate::path::Path;
+use crate::path::{Path, STANDARD};
 
 /// So many that were sent later have come back: it is lost.
 const OVERTAKEN: u8 = 3;
@@ -135,11 +135,14 @@ impl Initiator {
             What::Copy(_, count, flush) => {
                 self.counts.late += 1;
                 self.copies.retain(|(_, other)| *other != tag);
-                let took = now.saturating_sub(sent.at);
                 match flush {
-                    None => path.rtt.measured(took),
+                    None => {
+                        let large =
+                            Path::is_large(count as u8) || body.len() > ATA + usize::from(STANDARD) * 512;
+                        path.late(now, sent.at, sent.order, large);
+                    }
                     Some(id) => {
-                        self.flushes.measured(took);
+                        self.flushes.measured(now.saturating_sub(sent.at));
                         // A disk that syncs longer than we wait has done what was asked.
                         self.flushed_late(now, id, &header, body);
                     }

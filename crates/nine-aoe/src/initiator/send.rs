@@ -137,8 +137,11 @@ impl Initiator {
             return None;
         }
         let turns = self.turns.len();
+        // By turns, but not onto one where more waits than elsewhere: turns alone would leave it so.
         let places = (0..turns).map(|n| (self.turn + n) % turns);
-        let place = places.into_iter().find(|place| self.paths[self.turns[*place]].has_room())?;
+        let path = |place: &usize| &self.paths[self.turns[*place]];
+        let place =
+            places.filter(|place| path(place).has_room()).min_by_key(|place| path(place).out.len())?;
         let at = self.turns[place];
         let piece = self.cut(now, self.paths[at].sectors)?;
         self.turn = place + 1;
