@@ -82,6 +82,7 @@ const AOE_LINUX: &str = "our AoE target under the Linux kernel's driver, and und
 const HTTP: &str = "nine-bench streaming beside HTTP";
 const WEB: &str = "the web server under programs of others";
 const SFTP: &str = "nine-bench streaming beside SFTP";
+const NBD: &str = "nine-bench aoe beside NBD";
 
 const NEEDS: &[Need] = &[
     Need { program: "qemu-system-x86_64", package: "qemu-system-x86", covers: GUEST, all: false },
@@ -119,5 +120,7 @@ const NEEDS: &[Need] = &[
     Need { program: "ip", package: "iproute2", covers: AOE, all: false },
     Need { program: "aoeping", package: "aoetools", covers: AOE_LINUX, all: false },
     Need { program: "debugfs", package: "e2fsprogs", covers: AOE_LINUX, all: false },
+    Need { program: "nbdkit", package: "nbdkit", covers: NBD, all: false },
+    Need { program: "ethtool", package: "ethtool", covers: NBD, all: false },
     Need { program: "tshark", package: "tshark", covers: "what wireshark says of our bytes", all: false },
 ];

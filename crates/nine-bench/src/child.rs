@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use crate::{each, http, limit, ours};
+use crate::{aoe, each, http, limit, ours};
 
 /// The first word of a child's command line; the second is its parent.
 pub const ROLE: &str = "__child";
@@ -134,6 +134,7 @@ pub fn main(words: &[OsString]) -> io::Result<()> {
         (Some("echo"), [socket]) => limit::echo(Path::new(socket)),
         (Some("relay"), [socket, to]) => limit::relay(Path::new(socket), Path::new(to)),
         (Some("gate"), [socket]) => limit::gate(Path::new(socket)),
+        (Some("frames"), [interface]) => aoe::answer(interface),
         (Some("bulk"), [socket, file]) => limit::bulk(Path::new(socket), Path::new(file)),
         (Some("each"), [address, program @ ..]) => each::serve(address, program),
         (Some("exec"), [program, args @ ..]) => Err(Command::new(program).args(args).exec()),

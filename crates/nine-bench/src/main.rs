@@ -8,8 +8,10 @@
 //! files go (`scratch`); a peer that is missing is said to be, and its keys are `na`.
 #![forbid(unsafe_code)]
 
+mod aoe;
 mod args;
 mod child;
+mod command;
 mod each;
 mod far;
 mod files;
@@ -47,8 +49,14 @@ struct Experiment {
     run: fn(Pace, Option<&str>) -> io::Result<Report>,
 }
 
-const EXPERIMENTS: &[Experiment] =
-    &[rpc::EXPERIMENT, mux::EXPERIMENT, streaming::EXPERIMENT, streams::EXPERIMENT, http::EXPERIMENT];
+const EXPERIMENTS: &[Experiment] = &[
+    rpc::EXPERIMENT,
+    mux::EXPERIMENT,
+    streaming::EXPERIMENT,
+    streams::EXPERIMENT,
+    http::EXPERIMENT,
+    aoe::EXPERIMENT,
+];
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();

@@ -121,6 +121,12 @@ impl Report {
         &self.rows[self.rows.len() - 1]
     }
 
+    pub fn extend(&mut self, rows: Vec<Row>) {
+        for row in rows {
+            self.push(row);
+        }
+    }
+
     /// A key of the result line; `None` is `na`.
     pub fn key(&mut self, name: &'static str, value: Option<f64>) {
         self.keys.push((name, value.map_or("na".into(), figure)));

@@ -2,9 +2,11 @@
 
 pub mod curl;
 pub mod diod;
+pub mod nbdkit;
 pub mod nginx;
 pub mod rsync;
 pub mod sftp;
+pub mod vblade;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -17,7 +17,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nine_io::client::Options;
@@ -32,7 +31,7 @@ use crate::peers::{self, Peer, diod, nginx, rsync, sftp};
 use crate::report::Report;
 use crate::scratch::Scratch;
 use crate::server::SILENCE;
-use crate::{Experiment, place};
+use crate::{Experiment, command, place};
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "streaming",
@@ -134,7 +133,7 @@ impl Contest {
     fn new(pace: Pace) -> io::Result<Self> {
         // The time that the rest needs at most.
         let enough = Instant::now() + Duration::from_secs(pace.of(34 * 60, 4 * 60, 3600));
-        let program = program()?;
+        let program = command::program()?;
         let (served, local, run) = (Scratch::new()?, Scratch::new()?, Scratch::for_sockets()?);
         std::fs::create_dir(served.path().join("in"))?;
         let far = Far::new()?;
@@ -254,25 +253,6 @@ fn serve(far: &Far, program: &Path, dir: &Path, run: &Path) -> io::Result<Peer> 
     let mut child = far.start(Side::There, &words, &log)?;
     far.wait_for(&mut child, Side::There, port, &log)?;
     Ok(Peer { child, port })
-}
-
-/// The command that is built beside this program, built anew where cargo has started us.
-fn program() -> io::Result<PathBuf> {
-    let this = std::env::current_exe()?;
-    // Tests are one folder further down.
-    let beside = this.ancestors().skip(1).take(2).map(|dir| dir.join("ninefold"));
-    if let Some(cargo) = std::env::var_os("CARGO") {
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--package", "ninefold"]).stdin(Stdio::null());
-        build.args((!cfg!(debug_assertions)).then_some("--release"));
-        if !build.current_dir(env!("CARGO_MANIFEST_DIR")).status()?.success() {
-            return Err(io::Error::other("the command ninefold cannot be built"));
-        }
-    }
-    let found = beside.clone().find(|path| path.is_file());
-    found.ok_or_else(|| {
-        io::Error::other("no `ninefold` beside this program: cargo build --release -p ninefold")
-    })
 }
 
 /// Makes a file of so many bytes that no two of its blocks share.

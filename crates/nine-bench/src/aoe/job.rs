@@ -1,0 +1,221 @@
+//! What every contestant is asked to do: operations of one size, so many under way, in an order; and the file that they
+//! are done to.
+//!
+//! Always holds: each of the file's sectors says which one it is, so that whoever reads knows what must have come; what
+//! is written goes to its upper half, what is read comes from the lower one.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nine_sim::Rng;
+
+/// Bytes of a sector.
+pub const SECTOR: u64 = 512;
+/// Operations from one to the next, in the order of columns.
+const ROWS: u64 = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Read,
+    Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Sequential,
+    Random,
+    /// Each row is so many operations long, and one of each row is done before the second of any.
+    Columns,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    pub op: Op,
+    pub order: Order,
+    /// Bytes of each operation.
+    pub size: u64,
+    /// Operations under way.
+    pub depth: usize,
+    /// Bytes of the file.
+    pub file: u64,
+    /// How long it is done without being measured, and measured.
+    pub warm: Duration,
+    pub time: Duration,
+}
+
+impl Job {
+    /// What a figure of it is called.
+    pub fn unit(&self) -> &'static str {
+        if self.depth == 1 { "us" } else { "MB/s" }
+    }
+
+    pub fn name(&self) -> String {
+        let size = if self.size >= 1 << 20 {
+            format!("{} MiB", self.size >> 20)
+        } else {
+            format!("{} KiB", self.size >> 10)
+        };
+        let order = match self.order {
+            Order::Sequential => "seq",
+            Order::Random => "random",
+            Order::Columns => "column",
+        };
+        let op = if self.op == Op::Read { "reads" } else { "writes" };
+        format!("{size} {order} {op}, depth {}", self.depth)
+    }
+
+    pub fn places(&self) -> Places {
+        let from = if self.op == Op::Read { 0 } else { self.file / 2 };
+        Places { job: *self, from, count: (self.file / 2 / self.size).max(1), next: 0, rng: Rng::new(9) }
+    }
+}
+
+/// Where operations are done, one after the other, without an end.
+pub struct Places {
+    job: Job,
+    from: u64,
+    count: u64,
+    next: u64,
+    rng: Rng,
+}
+
+impl Iterator for Places {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let n = self.next;
+        self.next = (n + 1) % self.count;
+        let at = match self.job.order {
+            Order::Sequential => n,
+            Order::Random => self.rng.bits() % self.count,
+            Order::Columns => {
+                let rows = self.count.div_ceil(ROWS);
+                (n % rows * ROWS + n / rows) % self.count
+            }
+        };
+        Some(self.from + at * self.job.size)
+    }
+}
+
+/// Counts what is done, from when it is warm until the time is over.
+pub struct Meter {
+    job: Job,
+    begun: Instant,
+    warm: Option<Instant>,
+    done: u64,
+    last: Instant,
+}
+
+impl Meter {
+    pub fn new(job: &Job) -> Self {
+        let now = Instant::now();
+        Self { job: *job, begun: now, warm: None, done: 0, last: now }
+    }
+
+    /// Takes note of an operation's end. Whether to go on.
+    pub fn done(&mut self) -> bool {
+        let now = Instant::now();
+        let Some(warm) = self.warm else {
+            if now - self.begun >= self.job.warm {
+                self.warm = Some(now);
+            }
+            return true;
+        };
+        self.done += 1;
+        self.last = now;
+        now - warm < self.job.time
+    }
+
+    /// Microseconds of an operation where one is under way at a time, else MB/s.
+    pub fn figure(&self) -> io::Result<f64> {
+        let took = self.warm.map(|warm| (self.last - warm).as_secs_f64()).filter(|took| *took > 0.0);
+        let took = took.ok_or_else(|| io::Error::other("nothing was done in time"))?;
+        let done = self.done as f64;
+        Ok(if self.job.depth == 1 { took * 1e6 / done } else { done * self.job.size as f64 / took / 1e6 })
+    }
+}
+
+/// Makes the file.
+pub fn fill(path: &Path, size: u64) -> io::Result<()> {
+    let (mut file, mut piece) = (File::create(path)?, vec![0; 1 << 20]);
+    for at in (0..size).step_by(1 << 20) {
+        for (n, sector) in piece.chunks_exact_mut(SECTOR as usize).enumerate() {
+            let number = at / SECTOR + n as u64;
+            sector.as_chunks_mut::<8>().0.fill(number.to_le_bytes());
+        }
+        file.write_all(&piece)?;
+    }
+    // What is not on the disk yet would be written while something is measured.
+    file.sync_all()
+}
+
+/// Whether what was read at a place begins as it must.
+pub fn check(at: u64, data: &[u8]) -> io::Result<()> {
+    match data.first_chunk::<8>() {
+        Some(number) if u64::from_le_bytes(*number) == at / SECTOR => Ok(()),
+        _ => Err(io::Error::other(format!("what was read at byte {at} is something else"))),
+    }
+}
+
+/// The file itself, by system calls of one thread.
+pub fn directly(path: &Path, job: &Job) -> io::Result<f64> {
+    let file = File::options().read(true).write(true).open(path)?;
+    let (mut meter, mut data) = (Meter::new(job), vec![0x5a; job.size as usize]);
+    for at in job.places() {
+        match job.op {
+            Op::Read => {
+                file.read_exact_at(&mut data, at)?;
+                check(at, &data)?;
+            }
+            Op::Write => file.write_all_at(&data, at)?,
+        }
+        if !meter.done() {
+            break;
+        }
+    }
+    meter.figure()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(op: Op, order: Order, size: u64) -> Job {
+        let none = Duration::ZERO;
+        Job { op, order, size, depth: 4, file: 1 << 20, warm: none, time: none }
+    }
+
+    #[test]
+    fn reads_are_below_writes_and_both_within_the_file() {
+        for order in [Order::Sequential, Order::Random, Order::Columns] {
+            assert!(job(Op::Read, order, 4096).places().take(500).all(|at| at + 4096 <= 1 << 19));
+            let within = |at| (1 << 19..=(1 << 20) - 4096).contains(&at);
+            assert!(job(Op::Write, order, 4096).places().take(500).all(within));
+        }
+        assert_eq!(job(Op::Read, Order::Sequential, 1 << 20).places().nth(5), Some(0));
+    }
+
+    #[test]
+    fn columns_come_one_after_the_other_and_leave_nothing_out() {
+        let mut all: Vec<u64> = job(Op::Read, Order::Columns, 512).places().take(1024).collect();
+        assert_eq!(all[..3], [0, 64 * 512, 128 * 512]);
+        all.sort_unstable();
+        assert!(all.iter().enumerate().all(|(n, at)| n as u64 * 512 == *at));
+    }
+
+    #[test]
+    fn the_file_says_where_each_sector_is() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fill(file.path(), 2 << 20).unwrap();
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert_eq!(bytes.len(), 2 << 20);
+        for at in [0, 512, (1 << 20) + 4096, (2 << 20) - 512] {
+            check(at, &bytes[at as usize..]).unwrap();
+            assert!(check(at + 512, &bytes[at as usize..]).is_err());
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A link of a rate, with loss, between two Ethernets: the delay box for frames of any kind.
+//!
+//! In: two interfaces in a name space of their own, each with the address of the card at the other one's far end; what
+//! each way is like. Out: frames, carried from each to the other. A thread is the link.
+//!
+//! Always holds: no bits leave faster than the rate, a frame comes out once or not at all, and in order.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nine_net::ether::{Ether, Mac, Packet, Room};
+use nine_net::nonet::Link;
+use nine_net::rt;
+use nine_sim::Rng;
+use nine_sim::delay::{Side, Way};
+
+use crate::far::Far;
+use crate::place::Place;
+
+/// Frames that are carried: of AoE, IP and ARP.
+const KINDS: [u16; 3] = [nine_aoe::frame::ETHER_TYPE, 0x0800, 0x0806];
+/// Bytes of a frame before its packet.
+const HEADER: usize = 14;
+/// Frames that are received or sent in one call.
+const BATCH: usize = 32;
+/// How long its thread may sleep before it looks whether it is over.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two times that it is woken to deliver: what is due meanwhile goes together, as a card's interrupts do.
+const APART: Duration = Duration::from_micros(50);
+
+/// See the module. When it is dropped, the link is cut.
+pub struct Lane {
+    shared: Arc<Shared>,
+    pump: Option<JoinHandle<()>>,
+    bell: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    way: Mutex<(Way, u64)>,
+    /// A new way has been set.
+    turned: AtomicBool,
+    over: AtomicBool,
+    /// When the pump is to be woken, and by whom.
+    alarm: Mutex<Option<(Instant, Waker)>>,
+    set: Condvar,
+}
+
+impl Lane {
+    /// Joins two interfaces of the near side of `far`, whose far ends have these addresses.
+    pub fn new(far: Arc<Far>, ends: [String; 2], macs: [Mac; 2]) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            way: Mutex::new((Way::default(), 0)),
+            turned: AtomicBool::new(true),
+            over: AtomicBool::new(false),
+            alarm: Mutex::new(None),
+            set: Condvar::new(),
+        });
+        let (ours, (tell, told)) = (shared.clone(), std::sync::mpsc::channel());
+        let pump = std::thread::Builder::new().name("lane".into()).spawn(move || {
+            let carry = || {
+                Place::Free.arrange(&[])?;
+                run_first();
+                rt::block_on(async |_| {
+                    let lines = Carried::open(&ends, macs);
+                    // Who made it has gone if nobody hears this.
+                    let _ = tell.send(lines.as_ref().map(drop).map_err(|error| error.to_string()));
+                    if let Ok(mut lines) = lines {
+                        poll_fn(|cx| lines.turn(cx, &ours)).await;
+                    }
+                })
+            };
+            if let Err(error) = far.run(Side::Here, carry).and_then(|ended| ended) {
+                eprintln!("  a lane has ended: {error}");
+            }
+        })?;
+        let ours = shared.clone();
+        let bell = std::thread::Builder::new().name("bell".into()).spawn(move || ours.ring())?;
+        let lane = Self { shared, pump: Some(pump), bell: Some(bell) };
+        told.recv().map_err(io::Error::other)?.map_err(io::Error::other)?;
+        Ok(lane)
+    }
+
+    /// What both ways are like from now on. Chance begins anew from the seed.
+    pub fn set(&self, way: Way, seed: u64) {
+        *locked(&self.shared.way) = (way, seed);
+        self.shared.turned.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Release);
+        // They look every now and then, and panic for broken invariants alone.
+        for thread in [&mut self.pump, &mut self.bell] {
+            thread.take().map(JoinHandle::join);
+        }
+    }
+}
+
+impl Shared {
+    /// Wakes the pump when it is time: the runtime's own timers count in milliseconds.
+    fn ring(&self) {
+        // Without it the link is as punctual as the machine is.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let _ = Place::Free.arrange(&[]);
+        run_first();
+        let (mut alarm, mut rung) = (locked(&self.alarm), Instant::now());
+        loop {
+            let now = Instant::now();
+            let at = alarm.as_ref().map_or(now + LOOK, |(at, _)| (*at).max(rung + APART));
+            let left = at.saturating_duration_since(now);
+            let over = self.over.load(Ordering::Acquire);
+            if (over || left.is_zero())
+                && let Some((_, waker)) = alarm.take()
+            {
+                drop(alarm);
+                rung = now;
+                waker.wake();
+                alarm = locked(&self.alarm);
+            } else if over {
+                return;
+            } else {
+                let waited = self.set.wait_timeout(alarm, left.min(LOOK));
+                alarm = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+/// Both directions, each with the interface that it leads to.
+struct Carried {
+    lines: [Line; 2],
+    rooms: Vec<Vec<u8>>,
+    /// By the interface, then the kind.
+    ends: [Vec<Ether>; 2],
+    macs: [Mac; 2],
+}
+
+impl Carried {
+    fn open(ends: &[String; 2], macs: [Mac; 2]) -> io::Result<Self> {
+        let open = |end: &String| -> io::Result<Vec<Ether>> {
+            KINDS.iter().map(|kind| Ok(Ether::open(end, *kind)?.hearing_all())).collect()
+        };
+        let ends = [open(&ends[0])?, open(&ends[1])?];
+        let rooms = vec![vec![0; ends[0][0].mtu()]; BATCH];
+        Ok(Self { lines: [Line::new(), Line::new()], rooms, ends, macs })
+    }
+
+    /// Carries what there is to carry; ready when it is over.
+    fn turn(&mut self, cx: &mut Context<'_>, shared: &Shared) -> Poll<()> {
+        if shared.over.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        if shared.turned.swap(false, Ordering::Acquire) {
+            let (way, seed) = *locked(&shared.way);
+            let mut rng = Rng::new(seed);
+            self.lines.iter_mut().for_each(|line| (line.way, line.rng) = (way, rng.fork()));
+        }
+        loop {
+            let mut more = false;
+            for from in [0, 1] {
+                for kind in 0..KINDS.len() {
+                    more |= self.collect(cx, from, kind);
+                }
+                more |= self.deliver(cx, from);
+            }
+            if !more {
+                break;
+            }
+        }
+        let next = self.lines.iter().filter_map(Line::next).min();
+        // It is woken at least so often to look whether it is over.
+        let at = next.unwrap_or_else(|| Instant::now() + LOOK);
+        let mut alarm = locked(&shared.alarm);
+        let is_sooner = alarm.as_ref().is_none_or(|(other, _)| at < *other);
+        *alarm = Some((at, cx.waker().clone()));
+        drop(alarm);
+        if is_sooner {
+            shared.set.notify_one();
+        }
+        Poll::Pending
+    }
+
+    fn collect(&mut self, cx: &mut Context<'_>, from: usize, kind: usize) -> bool {
+        let mut rooms: Vec<Room<'_>> = self.rooms.iter_mut().map(|room| Room::new(room)).collect();
+        let Poll::Ready(Ok(n)) = self.ends[from][kind].poll_recv_many(cx, &mut rooms) else { return false };
+        let now = Instant::now();
+        for room in &rooms[..n] {
+            if let Some((len, _)) = room.came {
+                self.lines[from].put(now, kind, &room.bytes[..len]);
+            }
+        }
+        true
+    }
+
+    fn deliver(&mut self, cx: &mut Context<'_>, from: usize) -> bool {
+        let (line, to) = (&mut self.lines[from], 1 - from);
+        let now = Instant::now();
+        // All of one kind in one call.
+        let Some(kind) = line.on_the_way.front().map(|frame| frame.kind) else { return false };
+        let due = line.on_the_way.iter().take(BATCH).take_while(|f| f.at <= now && f.kind == kind).count();
+        if due == 0 {
+            return false;
+        }
+        let frames = line.on_the_way.iter().take(due);
+        let packets: Vec<Packet<'_>> =
+            frames.map(|frame| Packet { to: self.macs[to], parts: [&frame.bytes, &[]] }).collect();
+        let sent = match self.ends[to][kind].poll_send_many(cx, &packets) {
+            Poll::Ready(Ok(sent)) => sent.clamp(1, due),
+            // What it refuses was no frame for it, as on any link.
+            Poll::Ready(Err(_)) => 1,
+            Poll::Pending => return false,
+        };
+        line.on_the_way.drain(..sent);
+        true
+    }
+}
+
+/// One direction.
+struct Line {
+    way: Way,
+    rng: Rng,
+    /// When the last bit of what was admitted will have left.
+    free: Instant,
+    on_the_way: VecDeque<Frame>,
+}
+
+struct Frame {
+    /// When it arrives.
+    at: Instant,
+    kind: usize,
+    bytes: Vec<u8>,
+}
+
+impl Line {
+    fn new() -> Self {
+        Self { way: Way::default(), rng: Rng::new(0), free: Instant::now(), on_the_way: VecDeque::new() }
+    }
+
+    /// A frame comes: it is lost, or arrives.
+    fn put(&mut self, now: Instant, kind: usize, bytes: &[u8]) {
+        // As many steps as a float tells apart.
+        const STEPS: u64 = 1 << 53;
+        let lost = ((self.rng.bits() % STEPS) as f64) < self.way.loss * STEPS as f64;
+        if lost || self.on_the_way.len() >= self.way.queue {
+            return;
+        }
+        let bits = (8 * (bytes.len() + HEADER)) as u64;
+        let takes = self.way.rate.map_or(0, |rate| (bits * 1_000_000_000).div_ceil(rate.max(1)));
+        self.free = self.free.max(now) + Duration::from_nanos(takes);
+        // A way that has become shorter changes no order.
+        let last = self.on_the_way.back().map_or(now, |frame| frame.at);
+        let at = (self.free + self.way.delay).max(last);
+        self.on_the_way.push_back(Frame { at, kind, bytes: bytes.to_vec() });
+    }
+
+    fn next(&self) -> Option<Instant> {
+        Some(self.on_the_way.front()?.at)
+    }
+}
+
+/// Lets the calling thread run before others, where it may: without it the link is what the machine allows.
+fn run_first() {
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20);
+}
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// What arrives of so many frames of 1250 bytes with their header, in microseconds.
+    fn arrivals(way: Way, frames: usize) -> Vec<u128> {
+        let (mut line, now) = (Line { way, ..Line::new() }, Instant::now());
+        line.free = now;
+        (0..frames).for_each(|_| line.put(now, 0, &[0; 1250 - HEADER]));
+        line.on_the_way.iter().map(|frame| (frame.at - now).as_micros()).collect()
+    }
+
+    #[test]
+    fn bits_leave_one_after_the_other_at_the_rate() {
+        let way = Way { delay: MS, rate: Some(100_000_000), ..Way::default() };
+        assert_eq!(arrivals(way, 3), [1_100, 1_200, 1_300]);
+        assert_eq!(arrivals(Way { queue: 2, ..way }, 3), [1_100, 1_200]);
+        assert_eq!(arrivals(Way { rate: None, ..way }, 2), [1_000, 1_000]);
+    }
+
+    #[test]
+    fn chance_loses_its_share_and_the_same_frames_each_time() {
+        let way = Way { loss: 0.25, queue: usize::MAX, rate: Some(1_000_000_000), ..Way::default() };
+        let came = arrivals(way, 10_000);
+        assert!((7_200..7_800).contains(&came.len()), "{}", came.len());
+        assert_eq!(came, arrivals(way, 10_000));
+        assert!(arrivals(Way { loss: 1.0, ..way }, 100).is_empty());
+    }
+}

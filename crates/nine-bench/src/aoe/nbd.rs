@@ -1,0 +1,47 @@
+//! A job done over NBD, on this thread.
+
+use std::io;
+use std::net::SocketAddr;
+
+use nine_sim::delay::Side;
+
+use super::cables::{Cable, Ground};
+use super::job::{Job, Meter, Op, check};
+use crate::peers::nbdkit::{Client, READ, WRITE};
+
+/// Does a job at the server that listens at a port of the far side, over one connection on this cable.
+pub fn turn(ground: &Ground, cable: &Cable, port: u16, job: &Job) -> io::Result<f64> {
+    let at = SocketAddr::from((cable.address(Side::There), port));
+    ground.far.run(Side::Here, || {
+        let kind = if job.op == Op::Read { READ } else { WRITE };
+        let mut client = Client::dial(at, kind, job.size as usize)?;
+        let (mut places, mut data) = (job.places(), vec![0; job.size as usize]);
+        let mut asked: Vec<u64> = places.by_ref().take(job.depth).collect();
+        for (slot, at) in asked.iter().enumerate() {
+            client.ask(slot as u64, *at)?;
+        }
+        let (mut meter, mut under_way, mut goes_on) = (Meter::new(job), job.depth, true);
+        while under_way > 0 {
+            client.send()?;
+            while under_way > 0 {
+                let slot = client.reply(&mut data)?;
+                let place = asked.get_mut(slot as usize).ok_or(io::ErrorKind::InvalidData)?;
+                if job.op == Op::Read {
+                    check(*place, &data)?;
+                }
+                goes_on = goes_on && meter.done();
+                if goes_on {
+                    *place = places.next().unwrap_or_default();
+                    client.ask(slot, *place)?;
+                } else {
+                    under_way -= 1;
+                }
+                if !client.has_more() {
+                    break;
+                }
+            }
+        }
+        client.end()?;
+        meter.figure()
+    })?
+}

@@ -1,0 +1,135 @@
+//! Our initiator on this thread, and our target, which is the command.
+//!
+//! In: interfaces, a job. Out: a figure, or the error that an operation has ended with.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use nine_aoe::driver::{Disk, disk};
+use nine_aoe::frame::{Address, ETHER_TYPE};
+use nine_aoe::initiator::Event;
+use nine_block::Device;
+use nine_net::ether::Ether;
+use nine_net::{Env, rt};
+use nine_sim::delay::Side;
+
+use super::cables::{Cable, Ground};
+use super::job::{Job, Meter, Op, SECTOR, check};
+use crate::child::Child;
+use crate::server::SILENCE;
+
+/// Where our targets are, and those of others.
+pub const OURS: &str = "1.0";
+pub const THEIRS: &str = "2.0";
+/// A disk that says nothing for so long is an error.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// `ninefold aoe target` on all of these cables.
+pub fn target(
+    ground: &Ground,
+    program: &Path,
+    file: &Path,
+    cables: &[&Cable],
+    run: &Path,
+) -> io::Result<Child> {
+    let mut words: Vec<OsString> = vec![program.into()];
+    words.extend(["--config", "/dev/null", "aoe", "target", OURS].map(OsString::from));
+    words.push(file.into());
+    words.extend(cables.iter().map(|cable| OsString::from(&cable.name)));
+    let log = run.join(format!("target-{}.log", cables[0].name));
+    let mut child = ground.far.start(Side::There, &words, &log)?;
+    said(&mut child, &log, "ready\n")?;
+    Ok(child)
+}
+
+/// Waits until a program has said that it is ready.
+pub fn said(child: &mut Child, log: &Path, what: &str) -> io::Result<()> {
+    let begun = Instant::now();
+    while !std::fs::read_to_string(log)?.contains(what) {
+        if child.has_ended()? || begun.elapsed() > SILENCE {
+            let said = std::fs::read_to_string(log)?;
+            return Err(io::Error::other(format!("{}: it did not start: {}", log.display(), said.trim())));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Does a job with our initiator to a target that is reached on all of these cables.
+pub fn turn(ground: &Ground, cables: &[&Cable], target: &str, job: &Job) -> io::Result<f64> {
+    let mut meter = None;
+    work(ground, cables, target, job, |_| meter.get_or_insert_with(|| Meter::new(job)).done())?;
+    meter.ok_or_else(|| io::Error::other("nothing was done"))?.figure()
+}
+
+/// The same until `go_on`, which hears of the end of each operation, says that it is enough.
+pub fn work(
+    ground: &Ground,
+    cables: &[&Cable],
+    target: &str,
+    job: &Job,
+    mut go_on: impl FnMut(Instant) -> bool + Send,
+) -> io::Result<()> {
+    let target: Address = target.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let main = async |env: rt::Real| {
+        let open = |cable: &&Cable| Ok(Ether::open(&cable.name, ETHER_TYPE)?.hearing_all());
+        let links = cables.iter().map(open).collect::<io::Result<Vec<_>>>()?;
+        let (disk, driver) = disk(links, target, PATIENCE, env.clock());
+        // What it ends with, who waits is told.
+        env.spawn(Box::pin(async move { drop(driver.await) }));
+        let disk = Arc::new(disk);
+        let device: Arc<dyn Device> = disk.clone();
+        device.look().await.map_err(io::Error::other)?;
+        found_everywhere(&disk, cables.len(), env).await?;
+        run(&*device, job, &mut go_on).await
+    };
+    ground.far.run(Side::Here, || rt::block_on(main)?)?
+}
+
+/// Waits until there is a way over each of so many interfaces.
+async fn found_everywhere(disk: &Disk, cables: usize, env: rt::Real) -> io::Result<()> {
+    let all = async {
+        let mut ports = BTreeSet::new();
+        while ports.len() < cables {
+            if let Event::PathUp(_, port) = disk.event().await {
+                ports.insert(port);
+            }
+        }
+    };
+    match select(pin!(all), env.sleep_until(env.now() + PATIENCE)).await {
+        Either::Left(_) => Ok(()),
+        Either::Right(_) => Err(io::Error::other(format!("not all paths were found:\n{}", disk.status()))),
+    }
+}
+
+async fn run(disk: &dyn Device, job: &Job, go_on: &mut impl FnMut(Instant) -> bool) -> io::Result<()> {
+    let data = Bytes::from(vec![0x5a; job.size as usize]);
+    let begin = |at: u64| {
+        let call = match job.op {
+            Op::Read => disk.read(at / SECTOR, job.size / SECTOR),
+            Op::Write => disk.write(at / SECTOR, data.clone()),
+        };
+        async move { (at, call.await) }
+    };
+    let mut places = job.places();
+    let mut under_way: FuturesUnordered<_> = places.by_ref().take(job.depth).map(begin).collect();
+    while let Some((at, ended)) = under_way.next().await {
+        let data = ended.map_err(io::Error::other)?;
+        if job.op == Op::Read {
+            check(at, &data)?;
+        }
+        if !go_on(Instant::now()) {
+            break;
+        }
+        under_way.extend(places.next().map(begin));
+    }
+    Ok(())
+}

@@ -1,0 +1,24 @@
+//! The command `ninefold`, as users have it.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The command that is built beside this program, built anew where cargo has started us.
+pub fn program() -> io::Result<PathBuf> {
+    let this = std::env::current_exe()?;
+    // Tests are one folder further down.
+    let beside = this.ancestors().skip(1).take(2).map(|dir| dir.join("ninefold"));
+    if let Some(cargo) = std::env::var_os("CARGO") {
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--package", "ninefold"]).stdin(Stdio::null());
+        build.args((!cfg!(debug_assertions)).then_some("--release"));
+        if !build.current_dir(env!("CARGO_MANIFEST_DIR")).status()?.success() {
+            return Err(io::Error::other("the command ninefold cannot be built"));
+        }
+    }
+    let found = beside.clone().find(|path| path.is_file());
+    found.ok_or_else(|| {
+        io::Error::other("no `ninefold` beside this program: cargo build --release -p ninefold")
+    })
+}
