@@ -74,6 +74,11 @@ impl Bits {
         self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to &= from);
     }
 
+    /// Only those that the other has not.
+    pub fn without(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to &= !from);
+    }
+
     pub fn add(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to |= from);
     }

@@ -22,6 +22,8 @@ pub enum Kind {
     Failed,
     /// It has not answered for as long as it may take; it may come again.
     Down,
+    /// Too much waits for it: nothing was done, and the same may be asked again. Never a reason to set a member aside.
+    Busy,
     /// Another has it to himself (AoE error 6). Never a reason to set a member aside: whoever writes here is not the
     /// one who may.
     Reserved,

@@ -5,6 +5,8 @@
 //!
 //! Always holds: a tree shows itself as text that is parsed to an equal one.
 
+mod absent;
+mod buffer;
 mod build;
 mod parse;
 
@@ -41,6 +43,8 @@ pub enum What {
     Part(Box<Tree>, u64, u64),
     /// A partition, by name.
     Named(Box<Tree>, String),
+    /// With a cache of so many bytes before it.
+    Buffer(u64, Box<Tree>),
 }
 
 /// Which of the devices of a letter.
@@ -72,6 +76,12 @@ const PREFIXES: [(&str, usize); 5] = [("ro", 1), ("f", 1), ("x", 1), ("c", 2), (
 const LISTS: [(&str, char, char); 4] =
     [("(", '(', ')'), ("[", '[', ']'), ("{", '{', '}'), ("bare", '{', '}')];
 
+/// What stands for a cache: the word, a number of bytes and a device.
+const BUFFER: &str = "buffer";
+
+/// What may stand behind the number, and powers of two.
+const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+
 /// Letters that other devices can follow: no word begins with one.
 const OLD: &str = "cfjnopx";
 
@@ -92,6 +102,13 @@ impl fmt::Display for Tree {
             }
             What::Part(of, base, size) => write!(f, "p({of}){base}.{size}"),
             What::Named(of, name) => write!(f, "p({of})\"{name}\""),
+            What::Buffer(bytes, of) => {
+                let fits = |(_, power): &&(char, u32)| *bytes > 0 && bytes.trailing_zeros() >= *power;
+                match UNITS.iter().rev().find(fits) {
+                    Some((unit, power)) => write!(f, "{BUFFER} {}{unit} {of}", bytes >> power),
+                    None => write!(f, "{BUFFER} {bytes} {of}"),
+                }
+            }
         }
     }
 }

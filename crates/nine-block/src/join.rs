@@ -29,33 +29,29 @@ impl Concat {
         }
         Ok(Self { of, starts })
     }
-
-    /// Where a member ends, and the next begins.
-    fn end_of(&self, index: usize) -> u64 {
-        match self.starts.get(index + 1) {
-            Some(next) => *next,
-            None => self.starts[index].saturating_add(self.of[index].shape().sectors),
-        }
-    }
 }
 
 impl Device for Concat {
     fn shape(&self) -> Shape {
         // What is aligned is so in each of them where all begin aligned.
         let zeros = self.starts.iter().map(|start| start.trailing_zeros()).min().unwrap_or(0);
-        let shape = shape_of(&self.of, zeros);
-        Shape { sectors: self.end_of(self.of.len() - 1), ..shape }
+        let last = self.of.len() - 1;
+        let sectors = self.starts[last].saturating_add(self.of[last].shape().sectors);
+        Shape { sectors, ..shape_of(&self.of, zeros) }
     }
 
     fn submit(&self, mut io: Io) {
-        if let Err(error) = io.judge(&self.shape()) {
+        // Taken once: the last one may become another size at any time.
+        let shape = self.shape();
+        if let Err(error) = io.judge(&shape) {
             return io.end(Err(error.of(self.name())));
         }
         if matches!(io.op, Op::Flush | Op::Look) {
             return to_all(&self.of, io);
         }
         let (from, to) = (io.at, io.end_at());
-        let touches = |index: &usize| self.starts[*index] < to && from < self.end_of(*index);
+        let end_of = |index: usize| self.starts.get(index + 1).map_or(shape.sectors, |next| *next);
+        let touches = |index: &usize| self.starts[*index] < to && from < end_of(*index);
         let touched: Vec<usize> = (0..self.of.len()).filter(touches).collect();
         match touched.as_slice() {
             [] => io.end(Ok(Bytes::new())),
@@ -67,7 +63,6 @@ impl Device for Concat {
                 let part = |io: &Io, part: usize, done| {
                     let start = self.starts[several[part]];
                     let begin = from.max(start);
-                    // The first of them ends where the next begins, whatever the last has become by now.
                     let end = several.get(part + 1).map_or(to, |next| self.starts[*next]);
                     io.part(begin - from, end - begin, begin - start, done)
                 };

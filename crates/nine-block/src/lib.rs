@@ -22,6 +22,7 @@ mod expr;
 mod join;
 mod locks;
 mod mirror;
+mod moving;
 mod part;
 mod plain;
 mod ram;
@@ -39,7 +40,8 @@ pub use expr::{
 };
 pub use join::{Concat, Interleave};
 pub use mirror::{Bare, Event, Happening, MEMBERS_MOST, Mirror, Pause, Place, Rest, Start, Told};
+pub use moving::Moving;
 pub use part::Part;
-pub use plain::{Absent, Nothing, ReadOnly};
+pub use plain::{Nothing, ReadOnly};
 pub use ram::Ram;
 pub use worm::{BLOCKS_MOST, FakeWorm};

@@ -78,3 +78,60 @@ impl Drop for Held {
         gone.behind.into_values().for_each(Waker::wake);
     }
 }
+
+#[cfg(all(test, nine_loom))]
+mod any_order {
+    use loom::future::block_on;
+    use loom::thread::spawn;
+
+    use super::*;
+
+    fn check(test: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(test);
+    }
+
+    /// Holds it alone: how many have done so.
+    fn hold(locks: &Locks, from: u64, to: u64, inside: &Mutex<(bool, usize)>) {
+        let held = block_on(locks.lock(from, to));
+        assert!(!std::mem::replace(&mut lock(inside).0, true), "another has it");
+        let mut inside = lock(inside);
+        *inside = (false, inside.1 + 1);
+        drop(inside);
+        drop(held);
+    }
+
+    #[test]
+    fn who_waits_for_a_range_gets_it_in_any_order() {
+        check(|| {
+            let (locks, inside) = (Locks::default(), Arc::new(Mutex::new((false, 0))));
+            let others = [(0, 2), (1, 3)].map(|(from, to)| {
+                let (locks, inside) = (locks.clone(), inside.clone());
+                spawn(move || hold(&locks, from, to, &inside))
+            });
+            hold(&locks, 1, 2, &inside);
+            others.into_iter().for_each(|other| other.join().expect("it has not failed"));
+            assert_eq!(lock(&inside).1, 3);
+            assert!(lock(&locks.0).ranges.is_empty());
+        });
+    }
+
+    /// Who gives up his place lets those behind him pass, and only those.
+    #[test]
+    fn who_gives_up_is_not_waited_for_in_any_order() {
+        check(|| {
+            let locks = Locks::default();
+            let first = locks.hold(0, 1);
+            let (given_up, behind) = (locks.lock(0, 3), locks.lock(2, 3));
+            let apart = locks.lock(3, 4);
+            let gives_up = spawn(move || drop(given_up));
+            let waits = spawn(move || drop(block_on(behind)));
+            drop(block_on(apart));
+            drop(first);
+            gives_up.join().expect("it has not failed");
+            waits.join().expect("it has not failed");
+            assert!(lock(&locks.0).ranges.is_empty());
+        });
+    }
+}

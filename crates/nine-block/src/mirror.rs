@@ -13,7 +13,9 @@
 mod bare;
 mod keep;
 mod label;
+mod lost;
 mod open;
+mod scrub;
 mod state;
 mod sure;
 
@@ -28,9 +30,9 @@ pub use self::label::{MEMBERS_MOST, Place};
 pub use self::open::Start;
 
 use self::label::{HEAD, Now, REGIONS_MOST};
-use self::state::{Scrub, State};
+use self::state::{Counts, Heal, State};
 use crate::call::Call;
-use crate::device::{Device, Io, Op, Shape};
+use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
 use crate::plain::within;
@@ -70,6 +72,18 @@ pub enum Happening {
     Differs(u64, u64, bool),
     /// What it should get cannot be read anywhere.
     Unreadable(Error),
+    /// It has everything but so many sectors, which nobody can read.
+    Lacking(u64),
+    /// It was not set aside, as it was told to be.
+    Stays(Error),
+    /// It could not flush, and no other can: what was not flushed may be lost.
+    Unflushed(Error),
+    /// Of the mirror: all was compared; so many sectors differed.
+    Compared(u64),
+    /// Everything was copied to it.
+    Copied,
+    /// What was begun, of the mirror or for a member, is not gone on with.
+    Stopped(Error),
 }
 
 impl fmt::Display for Event {
@@ -86,6 +100,20 @@ impl fmt::Display for Event {
                 write!(f, "{name}: sectors {at}+{count} differ{healed}")
             }
             Happening::Unreadable(why) => write!(f, "{name} lacks what cannot be read: {why}"),
+            Happening::Lacking(count) => {
+                write!(
+                    f,
+                    "{name} has everything but {count} sectors that cannot be read: it is in when they are "
+                )?;
+                f.write_str("written, or no other is")
+            }
+            Happening::Stays(why) => write!(f, "{name} is not set aside: {why}"),
+            Happening::Unflushed(why) => {
+                write!(f, "{name} could not flush, nor could others; what was not flushed may be lost: {why}")
+            }
+            Happening::Compared(count) => write!(f, "{name} is compared: {count} sectors differ"),
+            Happening::Copied => write!(f, "{name} has got everything"),
+            Happening::Stopped(why) => write!(f, "{name} is not gone on with: {why}"),
         }
     }
 }
@@ -93,7 +121,7 @@ impl fmt::Display for Event {
 struct Inner {
     set: [u8; 16],
     members: Vec<Arc<dyn Device>>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     /// Sectors that are written or copied. Writes wait here for those before them that overlap.
     ranges: Locks,
     /// Held by who writes marks. Whoever holds two has taken them in this order: ranges, marks, labels.
@@ -102,8 +130,18 @@ struct Inner {
     labels: Locks,
     /// Held by who drives it.
     driver: Locks,
+    /// By member: held by who brings it back.
+    returns: Locks,
+    looks: Mutex<Looks>,
     told: Told,
     tasks: Tasks,
+}
+
+/// Who looks. One does it at a time, and who comes meanwhile shares the next time.
+#[derive(Default)]
+struct Looks {
+    waiting: Vec<Io>,
+    running: bool,
 }
 
 impl Inner {
@@ -113,6 +151,15 @@ impl Inner {
 
     fn tell(&self, member: usize, what: Happening) {
         (self.told)(&Event { member: self.members[member].name(), what });
+    }
+
+    /// Of all of it.
+    fn tell_of_all(&self, what: Happening) {
+        (self.told)(&Event { member: self.name(), what });
+    }
+
+    fn name(&self) -> String {
+        format!("{{{}}}", self.members.iter().map(|member| member.name()).collect::<String>())
     }
 
     /// The same of several members; whose failed, in their order.
@@ -130,11 +177,11 @@ impl Inner {
 
     async fn write(self: Arc<Self>, io: Io) {
         let held = self.ranges.lock(io.at, io.end_at()).await;
-        let regions = {
+        let (regions, began) = {
             let mut state = self.state();
             let regions = state.regions(io.at, io.end_at());
             state.begin(regions.clone());
-            regions
+            (regions, state.written.begins())
         };
         let mut result = self.sure().await;
         if result.is_ok() {
@@ -143,9 +190,18 @@ impl Inner {
         if result.is_ok() {
             let active = self.state().active();
             let failed = self.each(&active, |member| member.write(HEAD + io.at, io.data.clone())).await;
+            self.failed(&failed);
             result = self.settle(failed).await;
-            if result.is_err() {
-                self.state().doubt(regions.clone());
+            let mut state = self.state();
+            for member in active {
+                state.members[member].counts.writes += 1;
+                if result.is_ok() {
+                    state.members[member].has(io.at, io.end_at());
+                }
+            }
+            match result {
+                Ok(()) => state.written.wrote(io.at, io.end_at(), began),
+                Err(_) => state.doubt(regions.clone()),
             }
         }
         self.state().end(regions);
@@ -164,6 +220,7 @@ impl Inner {
             if stops(&failed[failed.len() - 1].1) {
                 break;
             }
+            self.state().members[member].counts.reads += 1;
             match self.members[member].read(HEAD + io.at, io.count).await {
                 Ok(data) => {
                     let (at, count) = (io.at, io.count);
@@ -182,25 +239,38 @@ impl Inner {
 
     /// Sectors of a member could not be read: they are written again from another, or it is set aside.
     async fn mend(&self, member: usize, at: u64, count: u64, error: Error) {
-        self.state().members[member].errors += 1;
+        self.state().members[member].counts.errors += 1;
         if error.kind != Kind::Failed {
-            let _ = self.settle(vec![(member, error)]).await;
-            return;
+            // Nobody waits for it: who is the last stays in.
+            return drop(self.settle(vec![(member, error)]).await);
         }
         let _held = self.ranges.lock(at, at + count).await;
         let others: Vec<usize> =
             self.state().readable(at, at + count).into_iter().filter(|other| *other != member).collect();
         for other in others {
-            let Ok(data) = self.members[other].read(HEAD + at, count).await else { continue };
+            self.state().written.copies(Some(other), at, at + count);
+            let data = match self.members[other].read(HEAD + at, count).await {
+                Ok(data) => data,
+                Err(error) if stops(&error) => return self.tell(other, Happening::Stopped(error)),
+                Err(_) => continue,
+            };
             match self.members[member].write(HEAD + at, data).await {
                 Ok(_) => {
-                    self.state().members[member].mended += 1;
+                    self.state().members[member].counts.mended += 1;
                     self.tell(member, Happening::Mended(at, count));
                 }
-                // Nobody waits for it: who is the last stays in.
-                Err(error) => drop(self.settle(vec![(member, error)]).await),
+                Err(error) => self.not_written(member, error).await,
             }
             return;
+        }
+    }
+
+    /// A write that nobody waits for has failed. If the member is not set aside, that is told.
+    async fn not_written(&self, member: usize, error: Error) {
+        let failed = vec![(member, error)];
+        self.failed(&failed);
+        if let Err(error) = self.settle(failed).await {
+            self.tell(member, Happening::Stopped(error));
         }
     }
 
@@ -209,42 +279,119 @@ impl Inner {
         let mut first = None;
         let readable = self.state().readable(at, at + count);
         for member in readable {
+            self.state().written.copies(Some(member), at, at + count);
             match self.members[member].read(HEAD + at, count).await {
                 Ok(data) => return Ok(data),
+                Err(error) if stops(&error) => return Err(error),
+                // That one did not answer says nothing of its sectors.
+                Err(error) if error.kind != Kind::Failed => first = Some(error),
                 Err(error) => first = first.or(Some(error)),
             }
         }
-        Err(first.unwrap_or_else(|| Error::new(Kind::Failed, "no member is in")))
+        Err(first.unwrap_or_else(|| Error::new(Kind::Failed, "nobody has it for sure")))
+    }
+
+    /// Reads from a member, or what is right, sector by sector where it must be; those that cannot be read are none.
+    async fn read_parts(&self, of: Option<usize>, at: u64, count: u64) -> Result<Vec<Option<Bytes>>> {
+        let mut sectors = vec![None; count as usize];
+        let mut left = vec![(at, count)];
+        while let Some((from, count)) = left.pop() {
+            let result = match of {
+                Some(member) => self.members[member].read(HEAD + from, count).await,
+                None => self.read_right(from, count).await,
+            };
+            let half = count / 2;
+            match result {
+                Ok(data) => {
+                    for sector in 0..count {
+                        let bytes = data.slice((sector * SECTOR) as usize..((sector + 1) * SECTOR) as usize);
+                        sectors[(from - at + sector) as usize] = Some(bytes);
+                    }
+                }
+                Err(error) if error.kind != Kind::Failed => return Err(error),
+                Err(_) if count == 1 => {}
+                Err(_) => left.extend([(from + half, count - half), (from, half)]),
+            }
+        }
+        Ok(sectors)
     }
 
     async fn flush(self: Arc<Self>, io: Io) {
-        let active = self.state().active();
-        let failed = self.each(&active, |member| member.flush()).await;
-        io.end(self.settle(failed).await.map(|()| Bytes::new()));
+        let (active, number, lost) = {
+            let mut state = self.state();
+            (state.active(), state.written.flush_begins(), state.written.lost())
+        };
+        let failed = self.flush_of(&active).await;
+        let mut result = Ok(());
+        if !failed.is_empty() || self.state().unflushed() {
+            let _held = self.marks.lock(0, 1).await;
+            result = self.settle_marked(failed).await;
+        }
+        let result = {
+            let mut state = self.state();
+            match result {
+                Err(error) if passes(&error) => Err(error),
+                // What is written again while it is under way is not covered by it.
+                result if lost || state.written.lost() => {
+                    let why = result.err().map(|error| format!(": {error}")).unwrap_or_default();
+                    let text =
+                        format!("a flush has failed, and what was written before is not written again{why}");
+                    Err(Error::new(Kind::Poisoned, text).of(self.name()))
+                }
+                Ok(()) => {
+                    state.written.flushed(number);
+                    Ok(Bytes::new())
+                }
+                Err(error) => Err(error),
+            }
+        };
+        io.end(result);
     }
 
-    /// Looks at all members; when all have become larger, so has the mirror.
-    async fn look(self: Arc<Self>, io: Io) {
-        let _held = self.ranges.lock(0, u64::MAX).await;
-        io.end(self.grow().await.map(|()| Bytes::new()));
+    /// Looks at all members, as often as somebody wants it; when all have become larger, so has the mirror.
+    async fn look(self: Arc<Self>) {
+        loop {
+            let told = {
+                let mut looks = lock(&self.looks);
+                looks.running = !looks.waiting.is_empty();
+                std::mem::take(&mut looks.waiting)
+            };
+            if told.is_empty() {
+                return;
+            }
+            let result = self.grow().await;
+            told.into_iter().for_each(|io| io.end(result.clone().map(|()| Bytes::new())));
+        }
     }
 
     async fn grow(&self) -> Result<()> {
         let active = self.state().active();
         let mut failed = self.each(&active, |member| member.look()).await;
-        let old = self.state().now.sectors;
+        let needs = HEAD + self.state().now.sectors;
         for member in &active {
             let sectors = self.members[*member].shape().sectors;
-            if sectors < HEAD + old && failed.iter().all(|(failed, _)| failed != member) {
-                let text = format!("it has {sectors} sectors, and {} are needed", HEAD + old);
+            if sectors < needs && failed.iter().all(|(failed, _)| failed != member) {
+                let text = format!("it has {sectors} sectors, and {needs} are needed");
                 failed.push((*member, Error::new(Kind::Range, text)));
             }
         }
         self.settle(failed).await?;
+        // One that is out shall be able to return: it counts with what is known of it.
+        let sectors = |region: u64| {
+            let sizes = self.members.iter().map(|member| member.shape().sectors.saturating_sub(HEAD));
+            sizes.min().unwrap_or(0).min(region.saturating_mul(REGIONS_MOST))
+        };
+        let larger = {
+            let state = self.state();
+            sectors(state.region) > state.now.sectors
+        };
+        if !larger {
+            return Ok(());
+        }
+        let _held = self.ranges.lock(0, u64::MAX).await;
         let (regions, sectors) = {
             let mut state = self.state();
-            let sizes = state.active().into_iter().map(|member| self.members[member].shape().sectors - HEAD);
-            let sectors = sizes.min().unwrap_or(0).min(state.region.saturating_mul(REGIONS_MOST));
+            let (old, sectors) = (state.now.sectors, sectors(state.region));
             if sectors <= old {
                 return Ok(());
             }
@@ -255,7 +402,8 @@ impl Inner {
         };
         let mut result = self.mark(regions.clone()).await;
         if result.is_ok() {
-            let _held = self.labels.lock(0, 1).await;
+            let _marks = self.marks.lock(0, 1).await;
+            let _labels = self.labels.lock(0, 1).await;
             result = self.relabel(Vec::new(), |next| next.sectors = sectors).await;
         }
         let mut state = self.state();
@@ -271,6 +419,11 @@ fn stops(error: &Error) -> bool {
     matches!(error.kind, Kind::Reserved | Kind::Unwritten)
 }
 
+/// An error that is never a reason to set a member aside: it has done nothing, and may be asked again.
+fn passes(error: &Error) -> bool {
+    matches!(error.kind, Kind::Reserved | Kind::Busy)
+}
+
 impl Device for Mirror {
     fn shape(&self) -> Shape {
         self.0.state().shape
@@ -283,7 +436,12 @@ impl Device for Mirror {
         }
         match io.op {
             Op::Read => {
-                let first = inner.state().readable(io.at, io.end_at())[0];
+                let first = {
+                    let mut state = inner.state();
+                    let first = state.inside()[0];
+                    state.members[first].counts.reads += 1;
+                    first
+                };
                 let (at, count) = (HEAD + io.at, io.count);
                 let member = inner.members[first].clone();
                 member.submit(Io::read(at, count, move |result| match result {
@@ -298,12 +456,20 @@ impl Device for Mirror {
             // Discarded sectors may be read as anything, and members would differ.
             Op::Write | Op::Discard => io.end(Ok(Bytes::new())),
             Op::Flush => self.0.tasks.spawn(inner.flush(io)),
-            Op::Look => self.0.tasks.spawn(inner.look(io)),
+            Op::Look => {
+                let mut looks = lock(&inner.looks);
+                looks.waiting.push(io);
+                let running = std::mem::replace(&mut looks.running, true);
+                drop(looks);
+                if !running {
+                    self.0.tasks.spawn(inner.look());
+                }
+            }
         }
     }
 
     fn name(&self) -> String {
-        format!("{{{}}}", self.0.members.iter().map(|member| member.name()).collect::<String>())
+        self.0.name()
     }
 
     fn status(&self) -> String {
@@ -315,25 +481,42 @@ impl Device for Mirror {
                 Place::In if member.left() == 0 => "in".into(),
                 Place::In => format!("in, {} regions to make equal", member.left()),
                 Place::Returning => {
-                    format!("returning, {} regions of {} left", member.left(), member.todo.len())
+                    let lacks = match member.lacks.len() {
+                        0 => String::new(),
+                        lacks => format!(", lacks {lacks} sectors that cannot be read"),
+                    };
+                    format!("returning, {} regions of {} left{lacks}", member.left(), member.todo.len())
                 }
                 Place::Out => match &member.why {
                     Some(why) => format!("out: {why}"),
                     None => "out".into(),
                 },
             };
-            text +=
-                &format!("  {number} {place}; {} reads failed, {} mended\n", member.errors, member.mended);
+            let Counts { reads, writes, errors, mended, writes_failed, flushes_failed, copied } =
+                &member.counts;
+            text += &format!("  {number} {place}; {errors} reads failed, {mended} mended; ");
+            text += &format!("{reads} reads, {writes} writes, {writes_failed} failed, ");
+            text += &format!("{flushes_failed} flushes failed, {copied} sectors copied\n");
             text += &within(&within(&device.status()));
         }
+        if state.written.lost() {
+            text += "  a flush has failed, and what was written before is not written again\n";
+        }
         if let Some(scrub) = &state.scrub {
-            text += &format!("  scrub at sector {}, {} pieces differ\n", scrub.at, scrub.differ);
+            text += &format!("  scrub at sector {}, {} sectors differ\n", scrub.at, scrub.differ);
+        }
+        if let Some(resync) = &state.resync {
+            text += &format!("  resync full of {:?} at region {}\n", resync.members, resync.next);
+        }
+        if let Some(speed) = state.speed {
+            text += &format!("  speed {speed}\n");
         }
         text
     }
 
     fn control(&self, words: &[&str]) -> Result<()> {
-        let known = "return N, return N new, aside N, resync full, resync full N, scrub, scrub heal, N WORDS";
+        let known = "return N, return N new, aside N, resync full, resync full N, scrub, scrub heal, scrub heal first, \
+                     stop, speed N, N WORDS";
         let wrong = || {
             let text = format!("{}: no `{}`; it knows {known}", self.name(), words.join(" "));
             Error::new(Kind::Unsupported, text)
@@ -343,6 +526,7 @@ impl Device for Mirror {
             number.filter(|number| *number < self.0.members.len()).ok_or_else(wrong)
         };
         let (this, tasks) = (self.clone(), &self.0.tasks);
+        // Who fails to do these tells it.
         match *words {
             ["return", one] => {
                 let one = member(one)?;
@@ -356,13 +540,25 @@ impl Device for Mirror {
                 let one = member(one)?;
                 tasks.spawn(async move { drop(this.set_aside(one).await) });
             }
-            ["resync", "full"] => tasks.spawn(async move { drop(this.resync_full(None).await) }),
+            ["resync", "full"] => {
+                self.0.nothing_runs()?;
+                tasks.spawn(async move { drop(this.resync_full(None).await) });
+            }
             ["resync", "full", one] => {
                 let one = member(one)?;
+                self.0.nothing_runs()?;
                 tasks.spawn(async move { drop(this.resync_full(Some(one)).await) });
             }
-            ["scrub"] => self.0.state().scrub = Some(Scrub { heal: false, at: 0, differ: 0 }),
-            ["scrub", "heal"] => self.0.state().scrub = Some(Scrub { heal: true, at: 0, differ: 0 }),
+            ["scrub"] => self.0.begin_scrub(Heal::No)?,
+            ["scrub", "heal"] => self.0.begin_scrub(Heal::Most)?,
+            ["scrub", "heal", "first"] => self.0.begin_scrub(Heal::First)?,
+            ["stop"] => {
+                let mut state = self.0.state();
+                if state.scrub.take().is_none() & state.resync.take().is_none() {
+                    return Err(Error::new(Kind::Unsupported, "nothing runs").of(self.0.name()));
+                }
+            }
+            ["speed", speed] => self.0.state().speed = Some(speed.parse().map_err(|_| wrong())?),
             [one, ref rest @ ..] => return self.0.members[member(one)?].control(rest),
             [] => return Err(wrong()),
         }

@@ -31,7 +31,12 @@ impl Part {
     /// As `p D base.size` says it, with blocks of so many sectors.
     pub fn numbered(of: Arc<dyn Device>, base: u64, size: u64, block: u64) -> Result<Self> {
         let name = format!("p({}){base}.{size}", of.name());
-        let unit = if size > 100 { block } else { of.shape().sectors / 100 };
+        let unit = if size > 100 { block } else { of.shape().sectors / block / 100 * block };
+        if unit == 0 {
+            let text =
+                format!("{} has not a hundred blocks, which could be cut in as many pieces", of.name());
+            return Err(Error::new(Kind::Range, text));
+        }
         match (base.checked_mul(unit), size.checked_mul(unit)) {
             (Some(start), Some(sectors)) => Self::new(of, name, start, sectors),
             _ => Err(Error::new(Kind::Range, format!("no device has {base} and {size} blocks"))),

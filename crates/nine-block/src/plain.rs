@@ -25,37 +25,6 @@ impl Device for Nothing {
     }
 }
 
-/// A device that is not there now: everything fails with what was wrong when it was opened.
-pub struct Absent {
-    name: String,
-    why: Error,
-}
-
-impl Absent {
-    /// Of this name, for this reason.
-    pub fn new(name: String, why: Error) -> Self {
-        Self { name, why }
-    }
-}
-
-impl Device for Absent {
-    fn shape(&self) -> Shape {
-        Nothing.shape()
-    }
-
-    fn submit(&self, io: Io) {
-        io.end(Err(Error { kind: Kind::Down, ..self.why.clone() }));
-    }
-
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    fn status(&self) -> String {
-        format!("{} is not there: {}\n", self.name, self.why)
-    }
-}
-
 /// Another device, which is not written.
 pub struct ReadOnly(Arc<dyn Device>);
 

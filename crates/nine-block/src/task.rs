@@ -128,3 +128,60 @@ mod tests {
         assert_eq!(*lock(&count), 20_000);
     }
 }
+
+#[cfg(all(test, nine_loom))]
+mod any_order {
+    use bytes::Bytes;
+    use loom::thread::spawn;
+
+    use super::*;
+    use crate::call::Call;
+    use crate::locks::Locks;
+
+    fn check(test: impl Fn() + Send + Sync + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(test);
+    }
+
+    /// What it waits for ends before it is asked for, while it is asked for, or afterwards.
+    #[test]
+    fn a_task_is_woken_in_any_order() {
+        check(|| {
+            let (tasks, ended) = (Tasks::default(), Arc::new(Mutex::new(0)));
+            let (pairs, told) = ([Call::pair(), Call::pair()], ended.clone());
+            let [(first, one), (second, two)] = pairs;
+            let others = [first, second].map(|done| spawn(move || done(Ok(Bytes::new()))));
+            tasks.spawn(async move {
+                for call in [one, two] {
+                    assert!(call.await.is_ok());
+                    *lock(&told) += 1;
+                }
+            });
+            others.into_iter().for_each(|other| other.join().expect("it has not failed"));
+            assert_eq!(*lock(&ended), 2);
+        });
+    }
+
+    /// Each thread takes the turns, or leaves its task to who takes them.
+    #[test]
+    fn no_task_stays_behind_in_any_order() {
+        check(|| {
+            let (tasks, locks, count) = (Tasks::default(), Locks::default(), Arc::new(Mutex::new(0)));
+            let spawns = {
+                let (tasks, count) = (tasks.clone(), count.clone());
+                move || {
+                    let (wait, count) = (locks.lock(0, 1), count.clone());
+                    tasks.spawn(async move {
+                        let _held = wait.await;
+                        *lock(&count) += 1;
+                    });
+                }
+            };
+            let others = [spawn(spawns.clone()), spawn(spawns.clone())];
+            spawns();
+            others.into_iter().for_each(|other| other.join().expect("it has not failed"));
+            assert_eq!(*lock(&count), 3);
+        });
+    }
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use crate::bits::{Bits, sum};
+use crate::bits::{Bits, PER_SECTOR, sum};
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
@@ -76,10 +76,11 @@ impl FakeWorm {
         let Some((blocks, map, block)) = label(&of).await? else {
             return Err(failed("no label of a fake worm: it has to be made".into()));
         };
-        let (mut written, whole) = (Bits::new(blocks), of.shape().sectors);
-        if map + written.sectors() > whole {
+        let whole = of.shape().sectors;
+        if map + blocks.div_ceil(PER_SECTOR) > whole {
             return Err(failed(format!("it has {whole} sectors, and its map lies at {map}")));
         }
+        let mut written = Bits::new(blocks);
         let mut at = 0;
         while at < written.sectors() {
             let count = AT_ONCE.min(written.sectors() - at);
@@ -151,8 +152,8 @@ impl Worm {
     }
 
     async fn write(self: Arc<Self>, mut io: Io) {
-        let first = io.at / self.block / crate::bits::PER_SECTOR;
-        let last = (io.end_at() / self.block).div_ceil(crate::bits::PER_SECTOR);
+        let first = io.at / self.block / PER_SECTOR;
+        let last = (io.end_at() / self.block).div_ceil(PER_SECTOR);
         let held = self.writing.lock(first, last).await;
         let mut map = BytesMut::new();
         {

@@ -3,11 +3,12 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use bytes::Bytes;
 use common::*;
 use nine_block::{
-    Bare, Concat, Device, FakeWorm, Interleave, Kind, Nothing, Op, Part, Ram, ReadOnly, SECTOR,
+    Bare, Concat, Device, FakeWorm, Interleave, Io, Kind, Nothing, Op, Part, Ram, ReadOnly, SECTOR, Shape,
 };
 
 fn ram(sectors: u64) -> Arc<dyn Device> {
@@ -113,9 +114,12 @@ fn partitions_by_numbers_and_names() {
         (at as u64, part.shape().sectors)
     };
     let disk = ram(1000);
-    assert_eq!(place(Part::numbered(disk.clone(), 25, 50, 4).unwrap(), &disk), (250, 500));
+    // Pieces of whole blocks.
+    assert_eq!(place(Part::numbered(disk.clone(), 25, 50, 4).unwrap(), &disk), (200, 400));
+    assert_eq!(place(Part::numbered(disk.clone(), 0, 100, 1).unwrap(), &disk), (0, 1000));
+    assert_eq!(kind(Part::numbered(disk.clone(), 0, 50, 16).map(drop)), Kind::Range);
     assert_eq!(place(Part::numbered(disk.clone(), 25, 120, 4).unwrap(), &disk), (100, 480));
-    assert_eq!(kind(Part::numbered(disk.clone(), 60, 50, 4).map(drop)), Kind::Range);
+    assert_eq!(kind(Part::numbered(disk.clone(), 80, 50, 4).map(drop)), Kind::Range);
     assert_eq!(kind(Part::numbered(disk.clone(), 0, u64::MAX, 4).map(drop)), Kind::Range);
     let named = |text: &str, name: &str| {
         let mut table = text.as_bytes().to_vec();
@@ -130,6 +134,70 @@ fn partitions_by_numbers_and_names() {
     assert_eq!(kind(named("part x 9 3\n", "x").map(drop)), Kind::Range);
     assert_eq!(kind(named("part x 9 3000\n", "x").map(drop)), Kind::Range);
     assert!(named("", "x").map(drop).unwrap_err().text.starts_with("no table of partitions"));
+}
+
+/// What a disk writes whole or not at all is so in each hundredth of it.
+#[test]
+fn pieces_of_a_disk_are_aligned() {
+    let disk = Arc::new(Atoms(Ram::new(1_953_525_168)));
+    let part = Part::numbered(disk, 50, 50, 16).unwrap();
+    assert_eq!((part.shape().atom, part.shape().sectors), (8, 976_762_400));
+}
+
+/// A disk of 4096 bytes.
+struct Atoms(Ram);
+
+impl Device for Atoms {
+    fn shape(&self) -> Shape {
+        Shape { atom: 8, ..self.0.shape() }
+    }
+
+    fn submit(&self, io: Io) {
+        self.0.submit(io);
+    }
+
+    fn name(&self) -> String {
+        "atoms".into()
+    }
+}
+
+/// A disk that has become smaller when it was looked at so often.
+struct Shrinks(Arc<dyn Device>, AtomicU64);
+
+impl Device for Shrinks {
+    fn shape(&self) -> Shape {
+        let looks = self.1.fetch_update(SeqCst, SeqCst, |left| Some(left.saturating_sub(1))).unwrap();
+        Shape { sectors: if looks == 0 { 0 } else { 4 }, ..self.0.shape() }
+    }
+
+    fn submit(&self, io: Io) {
+        match self.1.load(SeqCst) {
+            0 => io.fail(Kind::Range, "it has become smaller"),
+            _ => self.0.submit(io),
+        }
+    }
+
+    fn name(&self) -> String {
+        "shrinks".into()
+    }
+}
+
+#[test]
+fn what_a_concatenation_has_acknowledged_it_has_done() {
+    for looks in 0..20 {
+        for (at, count) in [(6, 2), (2, 4)] {
+            let (first, last) = (Disk::new("w0", 4), ram(4));
+            let mut world = World::new(looks, vec![first.clone()]);
+            let shrinks = Arc::new(Shrinks(last.clone(), AtomicU64::new(u64::MAX)));
+            let device: Arc<dyn Device> =
+                Arc::new(Concat::new(vec![world.devices().remove(0), shrinks.clone()]).unwrap());
+            shrinks.1.store(looks, SeqCst);
+            match world.run(device.write(at, tagged(1, at, count))).unwrap() {
+                Ok(_) => assert_eq!(tag(&now(last.read((at + count) - 5, 1)).unwrap(), at + count - 1), 1),
+                Err(error) => assert_eq!(error.kind, Kind::Range),
+            }
+        }
+    }
 }
 
 #[test]

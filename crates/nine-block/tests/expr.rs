@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use common::*;
-use nine_block::{Arg, Built, Error, How, Kind, Start, Table, Tree, What, Wrong, parse};
+use nine_block::{Arg, Built, Device, Error, How, Kind, Making, Op, Start, Table, Tree, What, Wrong, parse};
 
 const WORDS: [&str; 2] = ["ram", "store"];
 
@@ -32,6 +32,8 @@ fn no_text_is_too_strange() {
         "ram",
         "bare",
         "store",
+        "buffer",
+        "64M",
         "<",
         ">",
         "-",
@@ -75,7 +77,7 @@ fn tree(rng: &mut Rng, depth: u64) -> Tree {
     let some = |least: u64, most: u64, rng: &mut Rng| -> Vec<Tree> {
         (0..least + rng.below(most - least + 1)).map(|_| tree(rng, depth - 1)).collect()
     };
-    let what = match if depth == 0 { rng.below(4) } else { rng.below(14) } {
+    let what = match if depth == 0 { rng.below(4) } else { rng.below(15) } {
         0 => What::Leaf("n".into(), Arg::None),
         1 => What::Leaf("o".into(), Arg::None),
         2 => {
@@ -92,6 +94,7 @@ fn tree(rng: &mut Rng, depth: u64) -> Tree {
         9 => What::Of(["f", "x"][rng.below(2) as usize], some(1, 1, rng)),
         10 => What::Of(["c", "j"][rng.below(2) as usize], some(2, 2, rng)),
         11 => What::Named(Box::new(some(1, 1, rng).remove(0)), "other part".into()),
+        12 => What::Buffer(rng.bits() >> rng.below(64) << rng.below(45), Box::new(some(1, 1, rng).remove(0))),
         _ => What::Part(Box::new(some(1, 1, rng).remove(0)), rng.below(200), rng.bits()),
     };
     Tree { at: 0, what }
@@ -145,11 +148,13 @@ fn expressions_are_built() {
         ("roram5", 5, "roram5"),
         ("{w0w1}", 272, "{w0w1}"),
         ("f{w2w3}", 268, "f{w2w3}"),
+        ("(buffer 1M w0 w1)", 800, "(buffer 1M w0w1)"),
     ] {
         let mut world = disks();
         let built = build(&mut world, text, &how(true)).unwrap_or_else(|wrong| panic!("{wrong}"));
         assert_eq!((built.device.shape().sectors, built.device.name().as_str()), (sectors, name));
-        assert_eq!(built.drivers.len(), text.contains("{w") as usize - text.contains("bare") as usize);
+        let is_driven = (text.contains("{w") || text.contains("buffer")) && !text.contains("bare");
+        assert_eq!(built.drivers.len(), usize::from(is_driven));
         let again = build(&mut world, text, &how(false)).unwrap_or_else(|wrong| panic!("{wrong}"));
         assert_eq!(again.device.shape().sectors, sectors);
         assert!(again.device.status().lines().count() > 0);
@@ -185,4 +190,96 @@ fn a_mirror_starts_without_a_member_that_does_not_answer_when_told() {
     let built = build(&mut world, "{w0e1.0}", &anyway).unwrap_or_else(|wrong| panic!("{wrong}"));
     world.run(built.device.write(0, tagged(1, 0, 1))).unwrap().unwrap();
     assert!(built.device.status().contains("1 out: no answer"), "{}", built.device.status());
+}
+
+/// Whoever writes there now, it is not us; and what is asked for in vain does not come later.
+#[test]
+fn no_mirror_starts_without_a_member_that_another_has() {
+    for (kind, starts) in [(Kind::Reserved, false), (Kind::Unsupported, false), (Kind::Failed, true)] {
+        let mut world = disks();
+        drop(build(&mut world, "{w0w1}", &how(true)).map(drop));
+        let anyway = How { start: Start::Anyway, ..how(false) };
+        let mut table = Table::default();
+        let disk = world.devices().remove(0);
+        table.letter("w", move |_| std::future::ready(Ok(disk.clone())).boxed());
+        table.letter("e", move |_| std::future::ready(Err(Error::new(kind, "no"))).boxed());
+        let built = world.run(table.build("{w0p(e1.0)0.50}", &anyway)).unwrap();
+        assert_eq!(built.is_ok(), starts, "{kind:?}");
+    }
+}
+
+/// Futures as a table has them.
+trait Boxed: Future<Output = nine_block::Result<Arc<dyn Device>>> + Send + Sized + 'static {
+    fn boxed(self) -> Making {
+        Box::pin(self)
+    }
+}
+
+impl<F: Future<Output = nine_block::Result<Arc<dyn Device>>> + Send + 'static> Boxed for F {}
+
+#[test]
+fn a_member_that_was_missing_at_the_start_comes_back_without_a_restart() {
+    let mut world = disks();
+    let wait = |world: &mut World| (0..2000).for_each(|_| assert!(world.turn()));
+    let built = build(&mut world, "{w0w1}", &how(true)).unwrap_or_else(|wrong| panic!("{wrong}"));
+    world.beside.extend(built.drivers);
+    wait(&mut world);
+    built.device.control(&["aside", "1"]).unwrap();
+    wait(&mut world);
+    world.cut(Keep::Nothing);
+    let (there, tries) =
+        (Arc::new(Mutex::new(Err(Error::new(Kind::Down, "no answer")))), Arc::new(Mutex::new(0)));
+    let mut table = Table::default();
+    let (disks, opens, tried) = (world.devices(), there.clone(), tries.clone());
+    table.letter("w", move |_| std::future::ready(Ok(disks[0].clone())).boxed());
+    table.letter("e", move |_| {
+        *tried.lock().unwrap() += 1;
+        std::future::ready(opens.lock().unwrap().clone()).boxed()
+    });
+    let built = world.run(table.build("{w0(e1.0)}", &how(false))).unwrap();
+    let Built { device, drivers } = built.unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert_eq!(*tries.lock().unwrap(), 1, "who waited once for it does not wait again");
+    world.beside.extend(drivers);
+    world.run(device.write(0, tagged(1, 0, 1))).unwrap().unwrap();
+    device.control(&["return", "1"]).unwrap();
+    wait(&mut world);
+    assert_eq!(*tries.lock().unwrap(), 2);
+    assert!(device.status().contains("1 out: no answer"), "{}", device.status());
+    *there.lock().unwrap() = Ok(world.devices().remove(1));
+    device.control(&["return", "1"]).unwrap();
+    wait(&mut world);
+    assert!(device.status().contains("1 in"), "{}", device.status());
+    assert_eq!(tag(&world.disks[1].peek(128), 0), 1);
+    assert_eq!(*tries.lock().unwrap(), 3);
+}
+
+#[test]
+fn a_buffer_has_what_is_written_until_some_time_has_passed() {
+    let mut world = disks();
+    let built = build(&mut world, "buffer 1M w0", &how(false));
+    let Built { device, drivers } = built.unwrap_or_else(|wrong| panic!("{wrong}"));
+    let mut call = device.write(0, tagged(1, 0, 2));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(std::pin::Pin::new(&mut call).poll(&mut cx).is_ready());
+    assert!(
+        device.status().starts_with("buffer 1M w0 400 sectors\n  blocks 1 of 1024, of 1024 bytes, 1 dirty\n")
+    );
+    world.beside.extend(drivers);
+    (0..5).for_each(|_| assert!(world.turn()));
+    assert_eq!(tag(&world.disks[0].peek(1), 1), 1);
+    assert!(device.status().contains("w0 cached, 0 blocks dirty\n"), "{}", device.status());
+
+    // Another has it.
+    world.disks[0].fail(Op::Write, Kind::Reserved);
+    world.run(device.write(4, tagged(2, 4, 2))).unwrap().unwrap();
+    assert_eq!(world.run(device.flush()).unwrap().unwrap_err().kind, Kind::Reserved);
+    assert!(device.status().contains("reserved by another"), "{}", device.status());
+    device.control(&["resume"]).unwrap();
+    world.run(device.flush()).unwrap().unwrap();
+    world.disks[0].fail(Op::Write, Kind::Failed);
+    world.run(device.write(6, tagged(3, 6, 2))).unwrap().unwrap();
+    assert_eq!(world.run(device.flush()).unwrap().unwrap_err().kind, Kind::Failed);
+    assert!(device.status().contains("1 blocks may be lost: 3\n"), "{}", device.status());
+    let error = device.control(&["restart"]).unwrap_err();
+    assert!(error.text.ends_with("; buffer 1M w0 knows `resume`"), "{error}");
 }

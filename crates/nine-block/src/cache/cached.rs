@@ -40,7 +40,8 @@ use crate::sync::lock;
 /// has.
 ///
 /// [`Kind::Reserved`], when the device says it to a write or flush, stops writing: all writes and flushes have this
-/// error from then on, and nothing that is dirty is forgotten, until [`Cached::resume`].
+/// error from then on, and nothing that is dirty is forgotten, until [`Cached::resume`]. [`Kind::Busy`] does the same
+/// until somebody asks again: for a write, a flush or a tick.
 ///
 /// Discarded blocks leave the cache at once. The device is told behind what lies before a barrier, and before what is
 /// written to them since. It is a hint: of blocks discarded in part nothing is, of many at a time some are not told.
@@ -131,6 +132,7 @@ impl Cached {
 
     pub(super) fn flush_to(&self, done: Done) {
         let mut state = lock(&self.0.state);
+        state.trouble.asked();
         let epoch = state.order.seal();
         state.up_to = state.up_to.max(epoch);
         state.flushes.push_back((epoch, done));
@@ -142,11 +144,12 @@ impl Cached {
     /// was written up to now. A block that is written to all the time is so written once in this time.
     pub fn tick(&self, now: Duration, age: Duration) {
         let mut state = lock(&self.0.state);
+        state.trouble.asked();
         if let Some(epoch) = state.order.seal_older(now, age) {
             state.up_to = epoch;
-            drop(state);
-            self.0.run();
         }
+        drop(state);
+        self.0.run();
     }
 
     /// Blocks that must be written again before a flush can go well. None: there were too many to remember them, and

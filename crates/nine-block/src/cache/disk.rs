@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use super::ahead::Streams;
 use super::order::Order;
-use super::shard::{Held, Key};
+use super::shard::{Entry, Held, Key};
 use super::trouble::Trouble;
 use super::{OWN, Shared, Write};
-use crate::device::{Device, Done, SECTOR};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::device::{Device, Done, Io, SECTOR};
+use crate::sync::{Mutex, lock};
 
 /// See the module.
 pub(super) struct Disk {
@@ -41,6 +41,8 @@ pub(super) struct State {
     pub(super) hurry: bool,
     /// Those who wait for all up to an epoch, rising.
     pub(super) flushes: VecDeque<(u64, Done)>,
+    /// Those who have looked at it, and wait until it can be seen to have grown.
+    pub(super) looks: Vec<Io>,
     /// Those for whom the device is flushed now; none: it is not.
     pub(super) flushing: Vec<Done>,
     /// Blocks that were read together with others, in vain, and are read alone now. At most what is read at a time.
@@ -51,6 +53,13 @@ pub(super) struct State {
     pub(super) aheads: usize,
     /// Somebody takes the device's turns.
     pub(super) running: bool,
+}
+
+/// Whether a device can be seen as it is now; if not, what its last block is.
+pub(super) enum Sight {
+    Clear,
+    Read,
+    Dirty,
 }
 
 impl Disk {
@@ -66,6 +75,7 @@ impl Disk {
             up_to: 0,
             hurry: false,
             flushes: VecDeque::new(),
+            looks: Vec::new(),
             flushing: Vec::new(),
             again: VecDeque::new(),
             ahead: VecDeque::new(),
@@ -163,17 +173,21 @@ impl Disk {
         self.run();
     }
 
-    /// The device was looked at: it may have become larger. What is here of its last block is shorter than it should be
-    /// then; as long as that is dirty or read just now, the device stays as it was seen.
-    pub(super) fn looked(&self) {
-        let now = self.device.shape().sectors;
-        let _order: MutexGuard<'_, State> = lock(&self.state);
-        let before = self.sectors();
+    /// The device was looked at: it is seen as it is now, if it can be. What is here of its last block is shorter than
+    /// it should be where it has become larger: as long as that is dirty or read just now, it cannot.
+    pub(super) fn sees(&self, state: &mut State) -> Sight {
+        let (now, before) = (self.device.shape().sectors, self.sectors());
         let key = self.key(before / self.per_block());
         let mut shard = lock(self.shared.shard(key));
         if now > before && !before.is_multiple_of(self.per_block()) {
             match shard.get(key) {
-                Some(entry) if entry.dirty || matches!(entry.held, Held::Reading(_)) => return,
+                Some(Entry { held: Held::Reading(_), .. }) => return Sight::Read,
+                Some(entry) if entry.dirty => {
+                    if state.order.oldest() > state.up_to {
+                        state.up_to = state.order.seal();
+                    }
+                    return Sight::Dirty;
+                }
                 Some(_) => {
                     let gone = shard.remove(key).expect("it is there, above");
                     self.shared.held.fetch_sub(1, Relaxed);
@@ -183,6 +197,7 @@ impl Disk {
             }
         }
         self.sectors.store(now, Relaxed);
+        Sight::Clear
     }
 }
 

@@ -3,6 +3,7 @@
 //! In: blocks that are wanted. Out: reads of those that are not here, neighbours together; what they bring, to all who
 //! wait for it.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +20,7 @@ use crate::sync::lock;
 
 impl Disk {
     /// A block that is here.
-    pub(super) fn hit(&self, block: u64) -> Option<Bytes> {
+    pub(super) fn hit(self: &Arc<Self>, block: u64) -> Option<Bytes> {
         let mut shard = lock(self.shared.shard(self.key(block)));
         let (entry, ahead) = shard.wanted(self.key(block))?;
         let Held::Data(data) = &entry.held else {
@@ -32,6 +33,7 @@ impl Disk {
         if ahead {
             self.used_ahead();
             self.read_ahead(block..block + 1, false);
+            self.run();
         }
         Some(data)
     }
@@ -98,6 +100,9 @@ impl Disk {
 
     /// Says what will be wanted after these; whoever takes the next turn begins it.
     fn read_ahead(&self, blocks: Range<u64>, missing: bool) {
+        // What has not been begun is missing for another reason than that it was evicted.
+        let waits = |ahead: &VecDeque<Range<u64>>| ahead.iter().any(|range| range.contains(&blocks.start));
+        let missing = missing && !waits(&lock(&self.state).ahead);
         let end = self.sectors().div_ceil(self.per_block());
         let mut more = lock(&self.streams).wanted(blocks, missing, end, self.shared.ahead_room());
         let piece = match self.shared.options.ahead {

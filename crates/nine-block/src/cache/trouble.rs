@@ -24,7 +24,7 @@ pub(super) struct Trouble {
     lost: Blocks,
     /// For the next flush.
     untold: Option<Error>,
-    /// Another has the device; nothing is written.
+    /// Another has the device, or it is busy; nothing is written.
     pub(super) stopped: Option<Error>,
 }
 
@@ -36,21 +36,37 @@ struct Blocks {
 }
 
 impl Trouble {
-    /// These blocks are on the device.
+    /// These blocks are on the device. A flush that is under way may have begun before: it says nothing of them, and if
+    /// it fails what it has not written of them is lost, too.
     pub(super) fn wrote(&mut self, blocks: Range<u64>) {
         for block in blocks {
             self.lost.some.remove(&block);
-            self.at_flush.some.remove(&block);
             self.written.add(block);
         }
     }
 
-    /// A write failed.
-    pub(super) fn failed(&mut self, error: Error) {
-        match error.kind {
-            Kind::Reserved => self.stopped = Some(error),
-            _ => self.untold = self.untold.take().or(Some(error)),
+    /// A write failed. Whether it is to be tried again, when somebody wants that.
+    pub(super) fn failed(&mut self, error: &Error) -> bool {
+        let stops = self.stops(error);
+        if !stops {
+            self.untold.get_or_insert_with(|| error.clone());
         }
+        stops
+    }
+
+    /// Whether the device has done nothing, and is to be left alone for now.
+    fn stops(&mut self, error: &Error) -> bool {
+        match error.kind {
+            Kind::Reserved => self.stopped = Some(error.clone()),
+            Kind::Busy => drop(self.stopped.get_or_insert_with(|| error.clone())),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Somebody asks for something anew: a device that was busy need not be so now.
+    pub(super) fn asked(&mut self) {
+        self.stopped.take_if(|error| error.kind == Kind::Busy);
     }
 
     /// Nobody wants these any more.
@@ -63,12 +79,13 @@ impl Trouble {
     }
 
     pub(super) fn flush_ended(&mut self, result: &Result<bytes::Bytes>) {
-        let flushed = std::mem::take(&mut self.at_flush);
-        if let Err(error) = result {
-            flushed.some.into_iter().for_each(|block| self.lost.add(block));
-            self.lost.more |= flushed.more;
-            if error.kind == Kind::Reserved {
-                self.stopped = Some(error.clone());
+        let at_flush = std::mem::take(&mut self.at_flush);
+        match result {
+            Ok(_) => {}
+            Err(error) if self.stops(error) => self.written.add_all(at_flush),
+            Err(_) => {
+                self.lost.add_all(at_flush);
+                self.lost.add_all(std::mem::take(&mut self.written));
             }
         }
     }
@@ -97,6 +114,11 @@ impl Trouble {
 }
 
 impl Blocks {
+    fn add_all(&mut self, other: Self) {
+        self.more |= other.more;
+        other.some.into_iter().for_each(|block| self.add(block));
+    }
+
     fn add(&mut self, block: u64) {
         self.some.insert(block);
         if self.some.len() > REMEMBERED {
@@ -136,10 +158,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_while_a_flush_fails_is_lost_with_the_rest() {
+        let mut trouble = Trouble::default();
+        trouble.wrote(1..3);
+        trouble.flush_begins();
+        trouble.wrote(2..5);
+        trouble.flush_ended(&Err(Error::new(Kind::Failed, "no")));
+        assert_eq!(trouble.lost(&BTreeSet::new()), Some(vec![1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn a_flush_that_was_not_done_is_no_loss_and_no_promise() {
+        for kind in [Kind::Reserved, Kind::Busy] {
+            let mut trouble = Trouble::default();
+            trouble.wrote(1..3);
+            trouble.flush_begins();
+            trouble.flush_ended(&Err(Error::new(kind, "later")));
+            assert_eq!(trouble.lost(&BTreeSet::new()), Some(Vec::new()));
+            trouble.asked();
+            assert_eq!(verdict(&mut trouble), (kind == Kind::Reserved).then_some(kind));
+            trouble.stopped = None;
+            flush(&mut trouble, false);
+            assert_eq!(trouble.lost(&BTreeSet::new()), Some(vec![1, 2]));
+        }
+    }
+
+    #[test]
     fn an_error_is_told_once() {
         let mut trouble = Trouble::default();
-        trouble.failed(Error::new(Kind::Down, "away"));
-        trouble.failed(Error::new(Kind::Failed, "again"));
+        trouble.failed(&Error::new(Kind::Down, "away"));
+        trouble.failed(&Error::new(Kind::Failed, "again"));
         assert_eq!(verdict(&mut trouble), Some(Kind::Down));
         assert_eq!(verdict(&mut trouble), None);
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::{Bytes, BytesMut};
 
-use super::disk::{Disk, State};
+use super::disk::{Disk, Sight, State};
 use super::order::Work;
 use super::shard::Held;
 use super::{WRITES, Write};
@@ -26,6 +26,7 @@ enum Turn {
     Flush,
     Ahead(Range<u64>),
     Tell(Vec<(Done, Result<Bytes>)>),
+    Seen(Vec<(Io, Result<Bytes>)>),
 }
 
 impl Disk {
@@ -60,9 +61,14 @@ impl Disk {
         {
             return Some(Turn::Apply(write));
         }
-        let told = self.hopeless(state);
-        if !told.is_empty() {
-            return Some(Turn::Tell(told));
+        let is_hopeless = self.is_hopeless(state);
+        if !state.looks.is_empty()
+            && let Some(turn) = self.seen(state, is_hopeless)
+        {
+            return Some(turn);
+        }
+        if is_hopeless && (!state.writers.is_empty() || !state.flushes.is_empty()) {
+            return Some(Turn::Tell(self.hopeless(state)));
         }
         if let Some(turn) = self.next_flush(state) {
             return Some(turn);
@@ -84,12 +90,31 @@ impl Disk {
         None
     }
 
+    /// Nothing is written any more.
+    fn is_hopeless(&self, state: &State) -> bool {
+        state.trouble.stopped.is_some() && state.order.under_way() == 0 || state.order.is_stuck()
+    }
+
+    /// Those who have looked, if the device can be seen as it is, or never will.
+    fn seen(&self, state: &mut State, is_hopeless: bool) -> Option<Turn> {
+        let result = match self.sees(state) {
+            Sight::Clear => Ok(Bytes::new()),
+            Sight::Dirty if is_hopeless => {
+                let text = "its last block could not be written: it is seen as large as it was";
+                Err(state.trouble.stopped.clone().unwrap_or_else(|| self.poisoned(text)))
+            }
+            _ => return None,
+        };
+        let looks = std::mem::take(&mut state.looks).into_iter();
+        Some(Turn::Seen(looks.map(|io| (io, result.clone())).collect()))
+    }
+
+    fn poisoned(&self, text: &str) -> Error {
+        Error::new(Kind::Poisoned, text).of(self.device.name())
+    }
+
     /// Those who wait for what does not come.
     fn hopeless(&self, state: &mut State) -> Vec<(Done, Result<Bytes>)> {
-        let is_stopped = state.trouble.stopped.is_some() && state.order.under_way() == 0;
-        if !is_stopped && !state.order.is_stuck() || state.writers.is_empty() && state.flushes.is_empty() {
-            return Vec::new();
-        }
         let mut told = Vec::new();
         for (_, done) in std::mem::take(&mut state.flushes) {
             // Something has failed, or it is stopped: that is an error.
@@ -97,8 +122,7 @@ impl Disk {
         }
         for write in std::mem::take(&mut state.writers) {
             let text = "there is no room for what is written, and what could not be written keeps it";
-            let poisoned = || Error::new(Kind::Poisoned, text).of(self.device.name());
-            let error = state.trouble.stopped.clone().unwrap_or_else(poisoned);
+            let error = state.trouble.stopped.clone().unwrap_or_else(|| self.poisoned(text));
             told.push((write.done, Err(error)));
         }
         told
@@ -157,6 +181,7 @@ impl Disk {
                 }
             }
             Turn::Tell(told) => told.into_iter().for_each(|(done, result)| done(result)),
+            Turn::Seen(told) => told.into_iter().for_each(|(io, result)| io.end(result)),
         }
     }
 

@@ -55,9 +55,12 @@ impl Device for Cached {
             Op::Flush => self.flush_to(Box::new(move |result| io.end(result))),
             Op::Look => {
                 let disk = self.0.clone();
-                self.0.device.submit(Io::other(Op::Look, 0, 0, move |result| {
-                    disk.looked();
-                    io.end(result);
+                self.0.device.submit(Io::other(Op::Look, 0, 0, move |result| match result {
+                    Ok(_) => {
+                        lock(&disk.state).looks.push(io);
+                        disk.run();
+                    }
+                    Err(error) => io.end(Err(error)),
                 }));
             }
         }

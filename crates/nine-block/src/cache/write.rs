@@ -17,6 +17,7 @@ impl Disk {
     /// Writes a block or a part of it; the write ends when it is in the cache.
     pub(super) fn write(self: &Arc<Self>, write: Write) {
         let mut state = lock(&self.state);
+        state.trouble.asked();
         if let Some(error) = state.trouble.stopped.clone() {
             drop(state);
             return (write.done)(Err(error));
@@ -134,11 +135,8 @@ impl Disk {
                 self.shared.count.written.fetch_add(blocks.end - blocks.start, Relaxed);
                 End::Written
             }
-            Err(error) => {
-                let end = if error.kind == Kind::Reserved { End::Back } else { End::Failed };
-                state.trouble.failed(error);
-                end
-            }
+            Err(error) if state.trouble.failed(&error) => End::Back,
+            Err(_) => End::Failed,
         };
         for block in state.order.ended(blocks, end) {
             self.clean(block);

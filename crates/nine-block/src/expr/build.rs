@@ -5,13 +5,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use super::absent::{Absent, Opening};
+use super::buffer::Buffer;
 use super::{Arg, DEPTH_MOST, OLD, Tree, What, Wrong, parse};
 use crate::device::Device;
 use crate::error::{Error, Kind, Result};
 use crate::join::{Concat, Interleave};
 use crate::mirror::{Bare, Mirror, Rest, Start, Told};
 use crate::part::Part;
-use crate::plain::{Absent, Nothing, ReadOnly};
+use crate::plain::{Nothing, ReadOnly};
 use crate::ram::Ram;
 use crate::worm::FakeWorm;
 
@@ -19,11 +21,12 @@ use crate::worm::FakeWorm;
 pub type Making = Pin<Box<dyn Future<Output = Result<Arc<dyn Device>>> + Send>>;
 
 /// Opens the device of a letter.
-type Open = Box<dyn Fn(&Arg) -> Making + Send + Sync>;
+type Open = Arc<dyn Fn(&Arg) -> Making + Send + Sync>;
 /// Opens a device that is made of others.
-type Over = Box<dyn Fn(Vec<Arc<dyn Device>>) -> Making + Send + Sync>;
+type Over = Arc<dyn Fn(Vec<Arc<dyn Device>>) -> Making + Send + Sync>;
 
 /// What letters and words stand for. It knows `n` and `ram`; the rest is for the program to say.
+#[derive(Clone)]
 pub struct Table {
     open: BTreeMap<String, Open>,
     over: BTreeMap<String, Over>,
@@ -32,7 +35,7 @@ pub struct Table {
 /// How an expression is made devices.
 #[derive(Clone)]
 pub struct How {
-    /// Sectors of a block: of `p`, `[ ]` and a new `f`.
+    /// Sectors of a block: of `p`, `[ ]`, `buffer` and a new `f`.
     pub block: u32,
     /// What a mirror may start with.
     pub start: Start,
@@ -41,18 +44,19 @@ pub struct How {
     pub make: Option<[u8; 16]>,
     /// What happens to members of mirrors.
     pub told: Told,
-    /// Pauses of the work that mirrors do.
+    /// Pauses of the work that mirrors and buffers do.
     pub rest: Rest,
 }
 
-/// Work of a mirror beside operations ([`Mirror::keep`]), for the program to run. It does not end.
+/// Work of a device beside operations, for the program to run. It does not end.
 pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What an expression came to.
 pub struct Built {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Without these nothing is ever copied to a member that returns.
+    /// Without these nothing is ever copied to a member that returns ([`Mirror::keep`]), no member that was missing is
+    /// opened again, and what a buffer has stays there until it is flushed or wants room.
     pub drivers: Vec<Driver>,
 }
 
@@ -82,7 +86,7 @@ impl Table {
     /// If a word begins with a letter that others can follow: a mistake of ours.
     pub fn letter(&mut self, name: &str, open: impl Fn(&Arg) -> Making + Send + Sync + 'static) {
         assert!(name.len() == 1 || !name.starts_with(|c| OLD.contains(c)), "`{name}` cannot be a word");
-        self.open.insert(name.into(), Box::new(open));
+        self.open.insert(name.into(), Arc::new(open));
     }
 
     /// What `c`, `j` or `x` makes of the devices behind it.
@@ -91,7 +95,7 @@ impl Table {
         name: &str,
         make: impl Fn(Vec<Arc<dyn Device>>) -> Making + Send + Sync + 'static,
     ) {
-        self.over.insert(name.into(), Box::new(make));
+        self.over.insert(name.into(), Arc::new(make));
     }
 
     /// Understands an expression with these words.
@@ -104,11 +108,15 @@ impl Table {
     ///
     /// # Errors
     /// The first device that cannot be opened, and where it stands. Not a member of a mirror that is not there: the
-    /// mirror says what it does without it.
+    /// mirror says what it does without it, and it is opened again when the mirror looks at it.
     pub async fn build(&self, text: &str, how: &How) -> std::result::Result<Built, Wrong> {
         let tree = self.parse(text)?;
+        self.make(&tree, &text.into(), how).await.map_err(|failed| failed.wrong)
+    }
+
+    async fn make(&self, tree: &Tree, text: &Arc<str>, how: &How) -> std::result::Result<Built, Failed> {
         let mut build = Build { table: self, how: how.clone(), text, drivers: Vec::new() };
-        let device = build.device(&tree, DEPTH_MOST).await?;
+        let device = build.device(tree, DEPTH_MOST).await?;
         Ok(Built { device, drivers: build.drivers })
     }
 
@@ -121,12 +129,18 @@ impl Table {
 struct Build<'a> {
     table: &'a Table,
     how: How,
-    text: &'a str,
+    text: &'a Arc<str>,
     drivers: Vec<Driver>,
 }
 
+/// A device that could not be opened.
+struct Failed {
+    wrong: Wrong,
+    kind: Kind,
+}
+
 /// One device of a tree.
-type Step<'a> = Pin<Box<dyn Future<Output = std::result::Result<Arc<dyn Device>, Wrong>> + Send + 'a>>;
+type Step<'a> = Pin<Box<dyn Future<Output = std::result::Result<Arc<dyn Device>, Failed>> + Send + 'a>>;
 
 impl Build<'_> {
     fn device<'a>(&'a mut self, tree: &'a Tree, depth: usize) -> Step<'a> {
@@ -154,16 +168,19 @@ impl Build<'_> {
                     for tree in of {
                         members.push(match self.device(tree, depth - 1).await {
                             Ok(device) => device,
-                            // What is not understood is not missing.
-                            Err(wrong) if self.how.make.is_some() || !self.understood(tree) => {
-                                return Err(wrong);
-                            }
-                            Err(wrong) => {
-                                arc(Absent::new(tree.to_string(), Error::new(Kind::Down, wrong.text)))
-                            }
+                            Err(failed) if self.may_lack(tree, &failed) => self.absent(tree, failed),
+                            Err(failed) => return Err(failed),
                         });
                     }
                     self.mirror(members).await
+                }
+                What::Buffer(bytes, of) => {
+                    let of = self.device(of, depth - 1).await?;
+                    let (name, rest) = (tree.to_string(), self.how.rest.clone());
+                    Buffer::new(of, name, *bytes, self.how.block, rest).map(|(buffer, driver)| {
+                        self.drivers.push(driver);
+                        arc(buffer)
+                    })
                 }
                 What::Of(name, of) => {
                     let mut made = Vec::new();
@@ -173,7 +190,10 @@ impl Build<'_> {
                     self.over(name, made).await
                 }
             };
-            result.map_err(|error| self.wrong(tree, error))
+            result.map_err(|error| {
+                let (kind, text) = (error.kind, error.to_string());
+                Failed { wrong: Wrong { expr: self.text.clone(), at: tree.at, text }, kind }
+            })
         })
     }
 
@@ -213,17 +233,37 @@ impl Build<'_> {
         }
     }
 
+    /// Whether a mirror may begin without this member: not where it is made, nor where another writes to the member,
+    /// and what is not understood is not missing.
+    fn may_lack(&self, tree: &Tree, failed: &Failed) -> bool {
+        self.how.make.is_none()
+            && !matches!(failed.kind, Kind::Reserved | Kind::Unsupported)
+            && self.is_understood(tree)
+    }
+
     /// Whether all its letters are known, so that it may be there another time.
-    fn understood(&self, tree: &Tree) -> bool {
+    fn is_understood(&self, tree: &Tree) -> bool {
         match &tree.what {
             What::Leaf(name, _) => self.table.open.contains_key(name),
-            What::Part(of, ..) | What::Named(of, _) => self.understood(of),
-            What::Of(_, of) => of.iter().all(|tree| self.understood(tree)),
+            What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => self.is_understood(of),
+            What::Of(_, of) => of.iter().all(|tree| self.is_understood(tree)),
         }
     }
 
-    fn wrong(&self, tree: &Tree, error: Error) -> Wrong {
-        Wrong { expr: self.text.into(), at: tree.at, text: error.to_string() }
+    /// In the place of a member that is not there now.
+    fn absent(&mut self, tree: &Tree, failed: Failed) -> Arc<dyn Device> {
+        let opened = (self.table.clone(), self.how.clone(), self.text.clone(), tree.clone());
+        let open = move || -> Opening {
+            let (table, how, text, tree) = opened.clone();
+            Box::pin(async move {
+                let made = table.make(&tree, &text, &how).await;
+                made.map_err(|Failed { wrong, kind }| Error::new(kind, wrong.text))
+            })
+        };
+        let why = Error::new(failed.kind, failed.wrong.text);
+        let (absent, driver) = Absent::new(tree.to_string(), why, open);
+        self.drivers.push(driver);
+        arc(absent)
     }
 }
 

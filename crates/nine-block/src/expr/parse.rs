@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{ALONE, Arg, DEPTH_MOST, DEVICES_MOST, LISTS, OLD, PREFIXES, TEXT_MOST, Tree, What, Wrong};
+use super::{ALONE, Arg, BUFFER, DEPTH_MOST, DEVICES_MOST, LISTS, OLD, PREFIXES, TEXT_MOST};
+use super::{Tree, UNITS, What, Wrong};
 
 /// Understands an expression. `words` are the devices that are words, `ram` among them or not.
 ///
@@ -98,6 +99,16 @@ impl Parser<'_> {
             self.expect('.')?;
             return Ok(What::Part(of, base, self.number("a number")?));
         }
+        if word == BUFFER {
+            self.blanks();
+            let at = self.at;
+            let number = self.number("a number of bytes, as 64M")?;
+            let unit = UNITS.iter().find(|(unit, _)| self.peek() == Some(*unit));
+            self.at += usize::from(unit.is_some());
+            let bytes = number.checked_mul(1 << unit.map_or(0, |(_, power)| *power));
+            let bytes = bytes.ok_or_else(|| self.wrong(at, "more bytes than can be counted".into()))?;
+            return Ok(What::Buffer(bytes, Box::new(self.device()?)));
+        }
         if word.is_empty() || !word.starts_with(|c: char| c.is_ascii_lowercase()) {
             self.at = at;
             let text =
@@ -122,7 +133,8 @@ impl Parser<'_> {
     /// The longest word that is known, or a character.
     fn word(&mut self) -> String {
         let rest = &self.text[self.at..];
-        let words = self.words.iter().copied().chain(["bare", "ro"]).filter(|word| rest.starts_with(word));
+        let words =
+            self.words.iter().copied().chain(["bare", "ro", BUFFER]).filter(|word| rest.starts_with(word));
         let known = words.max_by_key(|word| word.len());
         let word = known.or_else(|| rest.chars().next().map(|c| &rest[..c.len_utf8()])).unwrap_or_default();
         self.at += word.len();
@@ -279,6 +291,9 @@ mod tests {
             ("bare{w1}", "bare{w1}"),
             ("[(w<0-1>)(w<2-3>)]", "[(w0w1)(w2w3)]"),
             ("b5", "b5"),
+            ("buffer 64M{w1 w2}", "buffer 64M {w1w2}"),
+            ("bare{buffer1048576e1.0 buffer 3000 n}", "bare{buffer 1M e1.0buffer 3000 n}"),
+            ("(buffer <1-2>K w0)", "(buffer 1K w0buffer 2K w0)"),
         ] {
             if text != "cpw00.25j(w5w3w4)(r<0-3>)" {
                 assert_eq!(shown(text), wanted, "{text}");
@@ -311,6 +326,9 @@ mod tests {
             ("w\"x", 2, "no `\"` ends this"),
             ("w99999999999999999999", 2, "`99999999999999999999` is too large"),
             ("(w<0-9999>)", 2, "more than 256 devices"),
+            ("buffer", 7, "expected a number of bytes, as 64M, not the end"),
+            ("buffer 1M", 10, "expected a device (a letter, a word, or one of `( [ {`), not the end"),
+            ("buffer 99999999T w1", 8, "more bytes than can be counted"),
             ("pw1.2.30", 9, "expected a number or \"name\" of a partition, not the end"),
         ] {
             let wrong = parse(text, &["ram"]).expect_err(text);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::stops;
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::Result;
 use crate::join::common;
@@ -54,6 +55,7 @@ impl Inner {
         for member in &self.of {
             match member.read(io.at, io.count).await {
                 Ok(data) => return io.end(Ok(data)),
+                Err(error) if stops(&error) => return io.end(Err(error)),
                 Err(error) => first = first.or(Some(error)),
             }
         }

@@ -1,4 +1,4 @@
-//! What is done beside operations: members return, regions are copied and compared, marks are cleared.
+//! What is done beside operations: members return, regions are copied, marks are cleared.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,24 +6,30 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::label::{HEAD, Label, MARKS, Place};
-use super::open::read_marks;
-use super::state::Scrub;
+use super::label::{HEAD, Label, MARKS, Place, beyond};
+use super::open::{read_label, read_marks};
+use super::state::Resync;
 use super::{Happening, Inner, Mirror};
 use crate::bits::Bits;
 use crate::call::Call;
+use crate::device::SECTOR;
 use crate::error::{Error, Kind, Result};
 
 /// Sectors that are copied, or compared, at once: they are held against writes as long as it takes.
-const PIECE: u64 = 1024;
-/// Regions that are copied before marks are cleared, which is how far a resync is set back by a stop.
-const COPIES: u32 = 64;
+pub(super) const PIECE: u64 = 1024;
+/// Regions that are copied, or pieces compared, before marks are cleared: that is how far a resync is set back by a
+/// stop.
+const PIECES: u32 = 64;
+/// Regions that one member gets again before others get something, when it gets everything.
+const BATCH: u64 = 64;
 
 /// When the work of a mirror pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// So many sectors were copied or compared. How long it pauses is how fast it is.
     Moved(u64),
+    /// The same, and somebody has said how many megabytes a second that shall be at most: 0 for as fast as can be.
+    Paced(u64, u64),
     /// There is nothing to do. Marks that were not needed from one such pause to the next are cleared.
     Idle,
 }
@@ -38,41 +44,38 @@ impl Mirror {
         let inner = &self.0;
         let _held = inner.driver.lock(0, 1).await;
         inner.state().members.iter_mut().for_each(|member| member.stop_copying());
-        // Where to go on; and how many copies there were since marks were cleared.
-        let (mut from, mut copies) = ((0, 0), 0);
+        // Where to go on; and how many pieces of work there were since marks were cleared.
+        let (mut from, mut pieces) = ((0, 0), 0);
         loop {
             let next = inner.state().next_copy(from);
-            if let Some((member, region)) = next {
-                from = (member, region + 1);
-                inner.copy(member, region, &rest).await;
-                copies += 1;
-                if copies < COPIES {
-                    continue;
+            let mut idle = false;
+            match next {
+                Some((member, region)) => {
+                    from = (member, region + 1);
+                    inner.copy(member, region, &rest).await;
                 }
-            } else if inner.finish_returns().await || inner.scrub(&rest).await {
-                continue;
-            } else {
-                from = (0, 0);
+                // What could not be copied is tried again after the next piece of other work.
+                None => {
+                    from = (0, 0);
+                    idle = !(inner.finish_returns().await || inner.resync() || inner.scrub(&rest).await);
+                }
             }
-            copies = 0;
-            inner.clear().await;
-            if next.is_none() {
+            pieces += 1;
+            if idle || pieces >= PIECES {
+                pieces = 0;
+                inner.clear().await;
+            }
+            if idle {
                 rest(Pause::Idle).await;
             }
         }
     }
 
-    /// A member that is out comes back, and gets what it missed while [`Mirror::keep`] runs. Writes wait until its
-    /// label is written. `new`: whatever is on it, it gets everything.
+    /// A member that is out comes back, and gets what it missed while [`Mirror::keep`] runs. Writes wait while its
+    /// marks and labels are written. `new`: whatever is on it, it gets everything.
     pub async fn bring_back(&self, member: usize, new: bool) -> Result<()> {
-        let inner = &self.0;
-        let _ranges = inner.ranges.lock(0, u64::MAX).await;
-        let _marks = inner.marks.lock(0, 1).await;
-        let result = inner.bring_back(member, new).await;
-        if let Err(error) = &result {
-            inner.tell(member, Happening::Refused(error.clone()));
-        }
-        result
+        let gets = if new { Gets::New } else { Gets::Missed };
+        self.0.bring_back(member, gets).await
     }
 
     /// Sets a member aside that has not failed.
@@ -80,23 +83,34 @@ impl Mirror {
     /// # Errors
     /// If no other is in.
     pub async fn set_aside(&self, member: usize) -> Result<()> {
-        self.0.settle(vec![(member, Error::new(Kind::Down, "as it was told to"))]).await
+        let result = self.0.settle(vec![(member, Error::new(Kind::Down, "as it was told to"))]).await;
+        if let Err(error) = &result {
+            self.0.tell(member, Happening::Stays(error.clone()));
+        }
+        result
     }
 
-    /// Everything is copied to a member again; or to all but the first that is in. It is out for a moment.
+    /// Begins to copy everything to a member again; or to all but the first that is in, one after the other. They stay
+    /// in; but the first that is in, if it is named, is set aside and returns.
+    ///
+    /// # Errors
+    /// If a member is out and cannot return, or is the only one; or such work is under way.
     pub async fn resync_full(&self, member: Option<usize>) -> Result<()> {
-        let mut of = {
-            let state = self.0.state();
-            let first = state.inside()[0];
-            state.active().into_iter().filter(|one| *one != first).collect()
-        };
+        let inner = &self.0;
+        inner.nothing_runs()?;
+        let first = inner.state().inside()[0];
         if let Some(member) = member {
-            of = vec![member];
+            if member == first {
+                self.set_aside(member).await?;
+            }
+            if inner.state().place(member) == Place::Out {
+                return inner.bring_back(member, Gets::Everything).await;
+            }
         }
-        for member in of {
-            self.set_aside(member).await?;
-            self.bring_back(member, true).await?;
-        }
+        let mut state = inner.state();
+        let mut members = state.active();
+        members.retain(|one| *one != first && member.is_none_or(|member| *one == member));
+        state.resync = Some(Resync { members, next: 0 });
         Ok(())
     }
 
@@ -106,41 +120,83 @@ impl Mirror {
     }
 }
 
+/// What a member gets that comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gets {
+    /// What it has missed.
+    Missed,
+    /// Everything.
+    Everything,
+    /// Everything, and it need not have been a member before.
+    New,
+}
+
 impl Inner {
-    async fn bring_back(&self, number: usize, new: bool) -> Result<()> {
+    async fn bring_back(&self, number: usize, gets: Gets) -> Result<()> {
+        let _one = self.returns.lock(number as u64, number as u64 + 1).await;
+        let result = self.bring_back_one(number, gets).await;
+        if let Err(error) = &result {
+            self.tell(number, Happening::Refused(error.clone()));
+        }
+        result
+    }
+
+    async fn bring_back_one(&self, number: usize, gets: Gets) -> Result<()> {
         let device = &self.members[number];
         let refused = |text: String| Err(Error::new(Kind::Failed, text));
         if self.state().place(number) != Place::Out {
             return refused("it is not out".into());
         }
+        // It is asked before anything is held: it may take its time.
         device.look().await?;
-        let (needs, has) = (HEAD + self.state().now.sectors, device.shape().sectors);
-        if has < needs || device.shape().read_only {
-            return refused(format!("it has {has} sectors, and {needs} are needed, to be written"));
-        }
-        let label = Label::newest(&device.read(0, 2).await?);
-        let label = label.filter(|label| label.set == self.set && label.member == number);
-        let (base, since, regions) = {
-            let state = self.state();
-            let (member, now) = (&state.members[number], &state.now);
-            (now.base, now.places[number].1, member.todo.len())
+        let large = || {
+            let (needs, has) = (HEAD + self.state().now.sectors, device.shape().sectors);
+            if has < needs || device.shape().read_only {
+                return refused(format!("it has {has} sectors, and {needs} are needed, to be written"));
+            }
+            Ok(())
         };
+        large()?;
+        let found = match read_label(&**device).await {
+            Err(error) if gets == Gets::New && error.kind == Kind::Failed => None,
+            found => {
+                let (label, newer) = found?;
+                label.filter(|label| label.set == self.set && label.member == number).zip(Some(newer))
+            }
+        };
+        let regions = self.state().touched.len();
         let mut missed = Bits::new(regions);
-        let alone =
-            label.as_ref().is_some_and(|label| label.own().0 == Place::In && label.now.event >= since);
-        match label.map(|label| label.now.event) {
-            _ if new => missed.fill(),
-            None => return refused("no label of this mirror is on it; `new` makes it a member".into()),
-            Some(_) if alone => {
+        if gets == Gets::New {
+            // What was there before shall not be found again by anybody.
+            device.write(0, vec![0; (MARKS * SECTOR) as usize].into()).await?;
+            device.flush().await?;
+        } else {
+            let since = self.state().now.places[number].1;
+            let alone = |(label, newer): &(Label, bool)| {
+                label.own().0 == Place::In && label.now.event + u64::from(*newer) >= since
+            };
+            if found.is_none() {
+                return refused("no label of this mirror is on it; `new` makes it a member".into());
+            }
+            if found.as_ref().is_some_and(alone) {
                 return refused("it has gone on alone; `new` gives it everything that is here".into());
             }
-            // What it lacked then, and what is marked since.
-            Some(event) if event >= base => {
-                missed = read_marks(&**device, regions).await?.0;
-                let state = self.state();
-                missed.add(&state.members[state.inside()[0]].want);
+            missed = read_marks(&**device, regions).await?.0;
+        }
+        let (event, newer) = found.map_or((0, false), |(label, newer)| (label.now.event, newer));
+        let _ranges = self.ranges.lock(0, u64::MAX).await;
+        let _marks = self.marks.lock(0, 1).await;
+        large()?;
+        {
+            // What it lacked then, and what is marked since; unless marks were cleared since.
+            let state = self.state();
+            missed.resize(state.touched.len());
+            match gets {
+                Gets::Missed if event >= state.now.base => {
+                    missed.add(&state.members[state.inside()[0]].want);
+                }
+                _ => missed.fill(),
             }
-            Some(_) => missed.fill(),
         }
         let bytes: Vec<Bytes> = (0..missed.sectors()).map(|sector| missed.sector(sector)).collect();
         device.write(MARKS, bytes.concat().into()).await?;
@@ -148,9 +204,78 @@ impl Inner {
         {
             let member = &mut self.state().members[number];
             (member.want, member.disk, member.todo) = (missed.clone(), missed.clone(), missed);
+            member.again.clear();
+            member.lacking = false;
         }
         let _labels = self.labels.lock(0, 1).await;
-        self.relabel(Vec::new(), |next| next.places[number].0 = Place::Returning).await
+        {
+            let mut state = self.state();
+            state.now.event = beyond(state.now.event, event + u64::from(newer));
+        }
+        self.relabel(Vec::new(), |next| next.places[number].0 = Place::Returning).await?;
+        match self.state().place(number) {
+            Place::Out => refused("its label could not be written".into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether such work may begin.
+    pub(super) fn nothing_runs(&self) -> Result<()> {
+        let state = self.state();
+        let what = match (&state.scrub, &state.resync) {
+            (Some(_), _) => "a scrub",
+            (_, Some(_)) => "a full resync",
+            _ => return Ok(()),
+        };
+        Err(Error::new(Kind::Unsupported, format!("{what} runs; `stop` stops it")).of(self.name()))
+    }
+
+    /// Puts the next regions among those that are copied, if a member shall get everything. Whether there was something
+    /// to do.
+    fn resync(&self) -> bool {
+        let mut state = self.state();
+        let (regions, first) = (state.touched.len(), state.inside()[0]);
+        let Some(Resync { members, next }) = &state.resync else { return false };
+        let (next, Some(&number)) = (*next, members.first()) else {
+            state.resync = None;
+            return true;
+        };
+        let gone = state.place(number) == Place::Out || number == first;
+        if !gone && state.members[number].left() > 0 {
+            return false;
+        }
+        let end = (next + BATCH).min(regions);
+        if !gone && next < end {
+            let is_in = state.place(number) == Place::In;
+            let member = &mut state.members[number];
+            for region in next..end {
+                member.todo.set(region);
+                if is_in {
+                    member.again.set(region);
+                }
+            }
+        }
+        let over = gone || next >= regions;
+        if let Some(resync) = &mut state.resync {
+            resync.next = if over { 0 } else { end };
+            if over {
+                resync.members.remove(0);
+            }
+        }
+        drop(state);
+        if gone {
+            let why = Error::new(Kind::Failed, "the full resync ends: it is out, or decides what is right");
+            self.tell(number, Happening::Stopped(why));
+        } else if over {
+            self.tell(number, Happening::Copied);
+        }
+        true
+    }
+
+    /// After so many sectors.
+    pub(super) async fn rest(&self, rest: &Rest, count: u64) {
+        let speed = self.state().speed;
+        rest(speed.map_or(Pause::Moved(count), |speed| Pause::Paced(count, speed))).await;
     }
 
     /// Copies a region to a member. What goes wrong is told, and it stays to be copied.
@@ -172,31 +297,73 @@ impl Inner {
             if self.state().members[number].copying != Some(region) {
                 return;
             }
-            let result = match self.read_right(at, count).await {
-                Ok(data) => self.members[number].write(HEAD + at, data).await.map_err(|error| (true, error)),
-                Err(error) => Err((false, error)),
-            };
+            let result = self.copy_piece(number, region, at, count).await;
+            drop(held);
             if let Err((its_own, error)) = result {
-                drop(held);
                 self.state().members[number].stop_copying();
-                if its_own {
-                    // If it is reserved, it is told, and tried again.
-                    if let Err(error) = self.settle(vec![(number, error)]).await {
-                        self.tell(number, Happening::Unreadable(error));
-                    }
-                } else {
-                    self.tell(number, Happening::Unreadable(error));
+                match its_own {
+                    true => self.not_written(number, error).await,
+                    false => self.tell(number, Happening::Unreadable(error)),
                 }
                 return;
             }
-            drop(held);
             at += count;
-            rest(Pause::Moved(count)).await;
+            self.rest(rest, count).await;
         }
         let member = &mut self.state().members[number];
         if member.copying == Some(region) {
             member.copying = None;
+            if !member.todo.has(region) {
+                member.again.unset(region);
+            }
         }
+    }
+
+    /// Copies sectors that are held. Those that nobody can read are remembered, and it goes on without them. What went
+    /// wrong, and whether on the member itself.
+    async fn copy_piece(
+        &self,
+        number: usize,
+        region: u64,
+        at: u64,
+        count: u64,
+    ) -> std::result::Result<(), (bool, Error)> {
+        let error = match self.read_right(at, count).await {
+            Ok(data) => return self.put(number, at, data).await.map_err(|error| (true, error)),
+            Err(error) if error.kind == Kind::Failed => error,
+            Err(error) => return Err((false, error)),
+        };
+        let sectors = self.read_parts(None, at, count).await.map_err(|error| (false, error))?;
+        let (mut lacks, mut fits) = (false, true);
+        for (at, sector) in (at..).zip(sectors) {
+            match sector {
+                Some(data) => self.put(number, at, data).await.map_err(|error| (true, error))?,
+                None => {
+                    let mut state = self.state();
+                    lacks |= !state.members[number].lacks.contains(&at);
+                    fits &= state.members[number].lack(at);
+                }
+            }
+        }
+        if !fits {
+            return Err((false, error));
+        }
+        if lacks {
+            self.tell(number, Happening::Unreadable(error));
+            // For the next start.
+            self.state().want(region..region + 1);
+            self.mark(region..region + 1).await.map_err(|error| (false, error))?;
+        }
+        Ok(())
+    }
+
+    async fn put(&self, number: usize, at: u64, data: Bytes) -> Result<()> {
+        let count = data.len() as u64 / SECTOR;
+        self.members[number].write(HEAD + at, data).await?;
+        let member = &mut self.state().members[number];
+        member.counts.copied += count;
+        member.has(at, at + count);
+        Ok(())
     }
 
     /// Members that have got all they missed are in. Whether there was one.
@@ -206,9 +373,10 @@ impl Inner {
             let ready = || {
                 let state = self.state();
                 let member = &state.members[number];
-                state.place(number) == Place::Returning && member.todo.is_empty() && member.copying.is_none()
+                state.place(number) == Place::Returning && member.left() == 0 && member.lacks.is_empty()
             };
             if !ready() {
+                self.lacking(number);
                 continue;
             }
             // From here on its marks have to say what others that are out lack.
@@ -222,9 +390,9 @@ impl Inner {
             if self.write_marks().await.is_err() {
                 return false;
             }
-            let failed: Vec<_> = self.each(&[number], |member| member.flush()).await;
+            let failed = self.flush_of(&[number]).await;
             let good = failed.is_empty();
-            if self.settle(failed).await.is_err() || !good || !ready() {
+            if self.settle_marked(failed).await.is_err() || !good || !ready() {
                 continue;
             }
             let _labels = self.labels.lock(0, 1).await;
@@ -235,27 +403,52 @@ impl Inner {
         done
     }
 
+    /// Tells, once, that a member is not in only because of sectors that nobody can read.
+    fn lacking(&self, number: usize) {
+        let mut state = self.state();
+        let returning = state.place(number) == Place::Returning;
+        let member = &mut state.members[number];
+        let lacks = member.lacks.len() as u64;
+        if returning && member.left() == 0 && lacks > 0 && !std::mem::replace(&mut member.lacking, true) {
+            drop(state);
+            self.tell(number, Happening::Lacking(lacks));
+        }
+    }
+
     /// Clears the marks of regions that were not written since the last pass.
     async fn clear(&self) {
         let _marks = self.marks.lock(0, 1).await;
         let active = self.state().active();
-        let cold: Vec<_> = {
+        let (cold, number): (Vec<_>, _) = {
             let mut state = self.state();
             let cold = active.iter().map(|member| (*member, state.cold(*member))).collect();
             state.touched.clear();
-            cold
+            (cold, state.written.flush_begins())
         };
         if cold.iter().all(|(_, bits)| bits.is_empty()) {
             return;
         }
-        let failed = self.each(&active, |member| member.flush()).await;
-        if !failed.is_empty() {
-            drop(self.settle(failed).await);
+        let failed = self.flush_of(&active).await;
+        if !failed.is_empty() || self.state().unflushed() {
+            // Marks are needed still.
+            drop(self.settle_marked(failed).await);
             return;
+        }
+        // What is cleared is known to nobody after this, so it is an event: an old image of a member, with marks from
+        // before, is known by its label.
+        if self.state().now.all_in() {
+            let _labels = self.labels.lock(0, 1).await;
+            if self.relabel(Vec::new(), |_| ()).await.is_err() {
+                return;
+            }
         }
         let mut calls: Vec<(usize, Call)> = Vec::new();
         {
             let mut state = self.state();
+            if state.unflushed() {
+                return;
+            }
+            state.written.flushed(number);
             for (number, bits) in &cold {
                 // Those that were written meanwhile are not flushed.
                 let still = state.cold(*number);
@@ -279,56 +472,7 @@ impl Inner {
                 failed.push((member, error));
             }
         }
-        drop(self.settle(failed).await);
-    }
-
-    /// Compares a piece, if it shall. Whether there was one.
-    async fn scrub(&self, rest: &Rest) -> bool {
-        let (heal, at, count) = {
-            let mut state = self.state();
-            let sectors = state.now.sectors;
-            let Some(scrub) = &mut state.scrub else { return false };
-            if scrub.at >= sectors {
-                state.scrub = None;
-                return false;
-            }
-            let (heal, at) = (scrub.heal, scrub.at);
-            let count = PIECE.min(sectors - at);
-            scrub.at += count;
-            (heal, at, count)
-        };
-        let held = self.ranges.lock(at, at + count).await;
-        let readable = self.state().readable(at, at + count);
-        let calls: Vec<Call> =
-            readable.iter().map(|member| self.members[*member].read(HEAD + at, count)).collect();
-        let mut read: Vec<(usize, Option<Bytes>)> = Vec::new();
-        for (member, call) in readable.iter().zip(calls) {
-            read.push((*member, call.await.ok()));
-        }
-        // What most have; of several, what the first has.
-        let votes = |data: &Bytes| read.iter().filter(|(_, other)| other.as_ref() == Some(data)).count();
-        let right =
-            read.iter().filter_map(|(_, data)| data.as_ref()).rev().max_by_key(|data| votes(data)).cloned();
-        let mut failed = Vec::new();
-        if let Some(right) = right {
-            for (member, data) in read.into_iter().filter(|(_, data)| data.as_ref() != Some(&right)) {
-                let mut healed = false;
-                // What cannot be read is written again in any case.
-                if heal || data.is_none() {
-                    match self.members[member].write(HEAD + at, right.clone()).await {
-                        Ok(_) => healed = true,
-                        Err(error) => failed.push((member, error)),
-                    }
-                }
-                if let Some(Scrub { differ, .. }) = &mut self.state().scrub {
-                    *differ += 1;
-                }
-                self.tell(member, Happening::Differs(at, count, healed));
-            }
-        }
-        drop(held);
-        drop(self.settle(failed).await);
-        rest(Pause::Moved(count)).await;
-        true
+        self.failed(&failed);
+        drop(self.settle_marked(failed).await);
     }
 }

@@ -9,6 +9,8 @@ use crate::device::SECTOR;
 pub const MEMBERS_MOST: usize = 16;
 /// Sectors of a member before the mirrored ones.
 pub(super) const HEAD: u64 = 128;
+/// Sectors at which labels lie: no disk has them in one physical sector.
+pub(super) const SLOTS: [u64; 2] = [0, 8];
 /// Where the bitmap of regions is.
 pub(super) const MARKS: u64 = 64;
 /// Regions, at most: what fits in the bitmap.
@@ -50,12 +52,16 @@ impl Now {
     pub fn all_in(&self) -> bool {
         self.places.iter().all(|(place, _)| *place == Place::In)
     }
+
+    pub fn none_in(&self) -> bool {
+        self.places.iter().all(|(place, _)| *place != Place::In)
+    }
 }
 
 impl Label {
     /// The sector at which it lies.
     pub fn sector(&self) -> u64 {
-        self.now.event % 2
+        SLOTS[(self.now.event % 2) as usize]
     }
 
     pub fn encode(&self) -> Bytes {
@@ -93,10 +99,14 @@ impl Label {
         };
         let sectors = number(40);
         let sane = (1..=MEMBERS_MOST).contains(&members)
+            && number(24) < u64::MAX / 2
             && member < members
             && region.is_power_of_two()
             && sectors.div_ceil(region.into()) <= REGIONS_MOST;
-        let places = (0..members).map(place).collect::<Option<_>>().filter(|_| sane)?;
+        if !sane {
+            return None;
+        }
+        let places = (0..members).map(place).collect::<Option<_>>()?;
         let now = Now { event: number(24), base: number(32), sectors, places };
         let set = bytes[8..24].try_into().expect("sixteen bytes");
         Some(Self { set, member, region, now })
@@ -117,11 +127,14 @@ impl Label {
     pub fn missed(&self, other: &Self) -> bool {
         self.now.places[other.member].0 != Place::Out
     }
+}
 
-    /// The one that counts of the sectors 0 and 1.
-    pub fn newest(bytes: &[u8]) -> Option<Self> {
-        let labels = bytes.chunks_exact(SECTOR as usize).filter_map(Self::decode);
-        labels.max_by_key(|label| label.now.event)
+/// The event to go on from, where a label with another event lies somewhere: not before either, and such that the next
+/// label is not written over the one with the event that counts now.
+pub(super) fn beyond(now: u64, other: u64) -> u64 {
+    match other > now {
+        true => other + (other - now) % 2,
+        false => now,
     }
 }
 
@@ -141,7 +154,13 @@ mod tests {
             wrong[at] ^= 4;
             assert_eq!(Label::decode(&wrong), None, "byte {at}");
         }
-        let older = Label { now: Now { event: 8, ..label.now.clone() }, ..label.clone() };
-        assert_eq!(Label::newest(&[older.encode(), bytes].concat()), Some(label));
+    }
+
+    #[test]
+    fn a_label_is_never_written_over_the_one_that_counts() {
+        for (now, other) in [(5, 3), (5, 5), (5, 6), (5, 7), (8, 9)] {
+            let event = beyond(now, other);
+            assert!(event >= now.max(other) && event % 2 == now % 2);
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::label::{HEAD, Label, MARKS, MEMBERS_MOST, Now, Place, REGIONS_MOST};
+use super::label::{HEAD, Label, MARKS, MEMBERS_MOST, Now, Place, REGIONS_MOST, SLOTS, beyond};
 use super::state::{Member, State};
 use super::{Happening, Inner, Mirror, Told};
 use crate::bits::Bits;
@@ -27,12 +27,15 @@ pub enum Start {
 
 /// Regions of a new mirror, at most.
 const REGIONS_NEW: u64 = REGIONS_MOST / 4;
-/// Sectors of a region, at least.
+/// Sectors of a region.
 const REGION_LEAST: u64 = 2048;
+const REGION_MOST: u64 = 1 << 31;
 
 /// What was found on a member.
 struct Found {
     label: Label,
+    /// One of its labels cannot be read: it may have been newer by one event.
+    newer: bool,
     marks: Bits,
     /// Those sectors of the marks that were right.
     right: Bits,
@@ -48,7 +51,7 @@ impl Mirror {
         let smallest = members.iter().map(|member| member.shape().sectors).min().unwrap_or(0);
         let sectors = smallest.saturating_sub(HEAD);
         let mut region = REGION_LEAST;
-        while sectors.div_ceil(region) > REGIONS_NEW {
+        while sectors.div_ceil(region) > REGIONS_NEW && region < REGION_MOST {
             region *= 2;
         }
         Self::make_with(members, set, region as u32).await
@@ -67,11 +70,18 @@ impl Mirror {
             if smallest <= HEAD || member.shape().read_only {
                 return refused(format!("it needs more than {HEAD} sectors, and to be written"));
             }
-            if let Some(label) = Label::newest(&member.read(0, 2).await?) {
+            if let Some(label) = read_label(&**member).await?.0 {
                 return refused(format!("it is member {} of a mirror already", label.member));
             }
         }
         let sectors = smallest - HEAD;
+        if sectors.div_ceil(region.into()) > REGIONS_MOST {
+            let text = format!(
+                "{sectors} sectors are too many: a mirror has {} at most",
+                REGION_MOST * REGIONS_MOST
+            );
+            return Err(Error::new(Kind::Unsupported, text));
+        }
         let mut marks = Bits::new(sectors.div_ceil(region.into()));
         marks.fill();
         let bytes: Vec<Bytes> = (0..marks.sectors()).map(|sector| marks.sector(sector)).collect();
@@ -106,41 +116,59 @@ impl Mirror {
         }
         let chosen = choose(&members, &found, start).map_err(refused)?;
         let right = found[chosen].as_ref().expect("it was chosen because it has a label").label.clone();
+        let doubt = found[chosen].as_ref().is_ok_and(|found| found.newer);
+        // Where one member was named as right, nothing of the others is believed.
+        let named = matches!(start, Start::From(_));
         let mut now = right.now.clone();
-        if matches!(start, Start::From(_)) {
+        if named {
             now.places[chosen].0 = Place::In;
         }
         let regions = right.now.sectors.div_ceil(right.region.into());
+        for found in &mut found {
+            let is_other = |found: &Found| {
+                found.label.region != right.region || found.label.now.sectors > right.now.sectors
+            };
+            match found {
+                Ok(other) if is_other(other) => {
+                    let text = "its label has other regions, or a larger size, than one that is newer";
+                    *found = Err(Error::new(Kind::Failed, text));
+                }
+                // From before the mirror has grown.
+                Ok(found) => {
+                    [&mut found.marks, &mut found.right].into_iter().for_each(|bits| bits.resize(regions))
+                }
+                Err(_) => {}
+            }
+        }
+        let newest = |number: usize, found: &Found| {
+            let same = found.label.now.event == right.now.event && !found.newer && !doubt;
+            number == chosen || same && !named
+        };
         // Marks of all that are in with the newest event: where these may differ.
         let mut marks = Bits::new(regions);
-        let newest = |found: &Found| found.label.now.event == right.now.event;
-        for (found, (place, _)) in found.iter().zip(&now.places) {
+        for (number, found) in found.iter().enumerate() {
             if let Ok(found) = found
-                && *place == Place::In
-                && newest(found)
+                && now.places[number].0 == Place::In
+                && newest(number, found)
             {
                 marks.add(&found.marks);
             }
         }
-        // Where one member was named as right, nothing of the others is believed.
-        let named = matches!(start, Start::From(_));
         let mut told_first = Vec::new();
         let mut kept = Vec::new();
-        let mut change = now != right.now;
         for (number, found) in found.iter().enumerate() {
             let mut member = Member::new(regions);
             let place = &mut now.places[number].0;
             match found {
-                Ok(found) if *place != Place::Out && (newest(found) || !named) => {
+                Ok(found) if *place != Place::Out && (number == chosen || !named) => {
                     member.disk = found.marks.clone();
                     member.disk.keep(&found.right);
-                    let same = newest(found);
-                    match (*place, same) {
+                    match (*place, newest(number, found)) {
                         (Place::In, true) if number == chosen => {}
                         (Place::In, true) => member.todo = marks.clone(),
                         (_, true) => member.todo = found.marks.clone(),
                         (_, false) => {
-                            (*place, change) = (Place::Returning, true);
+                            *place = Place::Returning;
                             member.todo = found.marks.clone();
                             member.todo.add(&marks);
                             if found.label.now.event < right.now.base {
@@ -151,8 +179,11 @@ impl Mirror {
                     member.want = if *place == Place::In { marks.clone() } else { member.todo.clone() };
                 }
                 found => {
-                    change |= std::mem::replace(place, Place::Out) != Place::Out;
-                    let text = "it was set aside before; it can be told to return";
+                    let text = match named {
+                        true => "another was named as the right one; it can be told to return",
+                        false => "it was set aside before; it can be told to return",
+                    };
+                    *place = Place::Out;
                     let why = found.as_ref().err().cloned();
                     let why = why.unwrap_or_else(|| Error::new(Kind::Failed, text));
                     told_first.push((number, Happening::Aside(why.clone())));
@@ -162,20 +193,27 @@ impl Mirror {
             }
             kept.push(member);
         }
+        let both = now.places.iter().zip(&right.now.places).enumerate();
+        let changed: Vec<usize> =
+            both.filter(|(_, (new, old))| new.0 != old.0).map(|(number, _)| number).collect();
         // Beyond those of all that were found: nobody shall take an old label for this one.
-        let events = found.iter().flatten().map(|found| found.label.now.event);
-        now.event = events.max().unwrap_or(0).max(now.event);
+        let events = found.iter().flatten().map(|found| found.label.now.event + u64::from(found.newer));
+        now.event = beyond(now.event, events.max().unwrap_or(0));
+        let change = doubt || now != right.now;
         let mut state = State {
             region: right.region.into(),
             members: kept,
             hot: Default::default(),
             touched: Bits::new(regions),
+            written: Default::default(),
             scrub: None,
+            resync: None,
+            speed: None,
             unsure: false,
             shape: members[chosen].shape(),
             now,
         };
-        // The first that is in is right everywhere.
+        // The first that is in is right everywhere. The one that was chosen is, and all that are in with it.
         let first = state.inside()[0];
         state.members[first].todo.clear();
         if first != chosen {
@@ -184,18 +222,28 @@ impl Mirror {
         let inner = Inner {
             set: right.set,
             members,
-            state: Mutex::new(state),
+            state: Arc::new(Mutex::new(state)),
             ranges: Locks::default(),
             marks: Locks::default(),
             labels: Locks::default(),
             driver: Locks::default(),
+            returns: Locks::default(),
+            looks: Mutex::default(),
             told,
             tasks: Tasks::default(),
         };
         told_first.into_iter().for_each(|(member, what)| inner.tell(member, what));
         inner.write_marks().await?;
         if change {
-            inner.relabel(Vec::new(), |_| ()).await?;
+            let since = |next: &mut Now| {
+                let event = next.event + 1;
+                changed.iter().for_each(|number| next.places[*number].1 = event);
+                if named {
+                    // Others get everything.
+                    next.base = event;
+                }
+            };
+            inner.relabel(Vec::new(), since).await?;
         }
         let shape = inner.shape_of(&inner.state());
         inner.state().shape = shape;
@@ -213,25 +261,54 @@ async fn find(member: &dyn Device) -> Result<Found> {
             "it has {sectors} sectors, and has to have more than {HEAD}, and to be written"
         )));
     }
-    let label = Label::newest(&member.read(0, 2).await?);
+    let (label, newer) = read_label(member).await?;
     let label = label.ok_or_else(|| failed("no label of a mirror is on it: it has to be made".into()))?;
     let needs = HEAD + label.now.sectors;
     if sectors < needs {
         return Err(failed(format!("it has {sectors} sectors, and {needs} are needed")));
     }
     let (marks, right) = read_marks(member, label.now.sectors.div_ceil(label.region.into())).await?;
-    Ok(Found { label, marks, right })
+    Ok(Found { label, newer, marks, right })
 }
 
-/// The marks on a member, and which bits of them are so, and not only counted as 1.
+/// The label of a member, if it has one; and whether there may be a newer one, in a sector that cannot be read.
+pub(super) async fn read_label(member: &dyn Device) -> Result<(Option<Label>, bool)> {
+    let (mut label, mut unread): (Option<Label>, _) = (None, None);
+    for slot in SLOTS {
+        match member.read(slot, 1).await {
+            Ok(bytes) => {
+                let other = Label::decode(&bytes);
+                label = label.into_iter().chain(other).max_by_key(|label| label.now.event);
+            }
+            Err(error) if error.kind == Kind::Failed => unread = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    match (label, unread) {
+        (None, Some(error)) => Err(error),
+        (label, unread) => Ok((label, unread.is_some())),
+    }
+}
+
+/// The marks on a member, and which bits of them are so, and not only counted as 1: where they cannot be read, or are
+/// not right.
 pub(super) async fn read_marks(member: &dyn Device, regions: u64) -> Result<(Bits, Bits)> {
     let (mut marks, mut right) = (Bits::new(regions), Bits::new(regions));
-    let bytes = member.read(MARKS, marks.sectors()).await?;
     right.fill();
-    for (sector, bytes) in bytes.chunks_exact(SECTOR as usize).enumerate() {
-        if !marks.take(sector as u64, bytes) {
+    let whole = member.read(MARKS, marks.sectors()).await;
+    for sector in 0..marks.sectors() {
+        let bytes = match &whole {
+            Ok(bytes) => Ok(bytes.slice((sector * SECTOR) as usize..((sector + 1) * SECTOR) as usize)),
+            Err(error) if error.kind == Kind::Failed => member.read(MARKS + sector, 1).await,
+            Err(error) => Err(error.clone()),
+        };
+        let bytes = match bytes {
+            Err(error) if error.kind == Kind::Failed => Bytes::from_static(&[0; SECTOR as usize]),
+            bytes => bytes?,
+        };
+        if !marks.take(sector, &bytes) {
             let none = Bits::new(regions);
-            right.copy(&none, sector as u64);
+            right.copy(&none, sector);
         }
     }
     Ok((marks, right))
@@ -273,8 +350,10 @@ fn choose(
     }
     let is_in = |number: &usize| labels[*number].is_some_and(|label| label.own().0 == Place::In);
     let event = |number: usize| labels[number].map_or(0, |label| label.now.event);
-    let newest =
-        (0..labels.len()).filter(is_in).max_by_key(|number| (event(*number), std::cmp::Reverse(*number)));
+    let newer = |number: usize| found[number].as_ref().is_ok_and(|found| found.newer);
+    let newest = (0..labels.len())
+        .filter(is_in)
+        .max_by_key(|number| (event(*number), newer(*number), std::cmp::Reverse(*number)));
     let Some(chosen) = newest else {
         let name = members[any.member].name();
         return Err(format!("{name} has not got yet all it missed, and no member that has is there"));
@@ -292,6 +371,9 @@ fn choose(
         let could =
             |label: &&Label| label.now.event >= right.now.event && label.now.places[number].0 != Place::Out;
         let may_be_newer = labels.iter().flatten().any(could);
+        if newer(number) && number != chosen && event(number) >= right.now.event && start == Start::Careful {
+            return Err(format!("{name} may have what is newer: one of its labels cannot be read"));
+        }
         if label.is_none() && may_be_newer && start == Start::Careful {
             let why = found[number].as_ref().err().map(ToString::to_string).unwrap_or_default();
             return Err(format!("{name} may have what is newer, and cannot be used: {why}"));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nine_block::{Ahead, Cache, Cached, Kind, Op, Options, Stats};
+use nine_block::{Ahead, Cache, Cached, Device, Kind, Op, Options, Stats};
 
 use crate::device::{Slow, data};
 use crate::{Random, now, poll};
@@ -48,6 +48,50 @@ fn reading_ahead_saves_waits_and_reads() {
     assert_eq!((rounds, reads, stats.ahead_used), (54, 2000, 1998));
     let (rounds, reads, stats) = sequential(Ahead::Grow);
     assert_eq!((rounds, reads, stats.ahead_used), (15, 23, 1998));
+}
+
+/// The same by a device's reads, of which each finds its block here or waits.
+#[test]
+fn a_hit_that_asks_for_more_begins_it() {
+    for (ahead, rounds, reads) in [(Ahead::Seed, 54, 2000), (Ahead::Grow, 15, 23)] {
+        let (cache, slow, cached) = over_slow(ahead, 4000);
+        let device: &dyn Device = &cached;
+        let mut waited = 0;
+        for block in 0..BLOCKS {
+            let mut call = device.read(block * 16, 16);
+            if poll(&mut call).is_none() {
+                waited += 1;
+                slow.end_all();
+                now(call).unwrap();
+            }
+        }
+        assert_eq!((waited, slow.inner().counts[0], cache.stats().misses), (rounds, reads, 2));
+    }
+}
+
+/// Reads ahead that had to wait for others were not evicted: the window stays as large as it was.
+#[test]
+fn what_was_not_begun_yet_makes_no_window_smaller() {
+    let slow = Arc::new(Slow::new(BLOCKS * 16));
+    // Block by block, so that most of a window waits.
+    let cache = Cache::new(Options { memory: 4000 * 8192, largest: 8192, ..Options::default() });
+    let cached = cache.over(slow.clone()).unwrap();
+    read(&slow, &cached, (0..100).flat_map(|n| [n, 1000 + n]));
+    // The one has all reads ahead that may be under way, and the other's wait behind them.
+    (100..300).find(|block| cached.hit(*block).is_none()).unwrap();
+    let under_way = slow.inner().under_way.len();
+    let misses = cache.stats().misses;
+    for block in 1100..1400 {
+        let mut call = cached.get(block);
+        if poll(&mut call).is_none() {
+            slow.end(under_way, None, &mut Random::new(0));
+            now(call).unwrap();
+        }
+    }
+    assert!(cache.stats().misses > misses + 50);
+    slow.end_all();
+    let rounds = read(&slow, &cached, 1400..1900);
+    assert!(rounds <= 3, "{rounds}");
 }
 
 #[test]

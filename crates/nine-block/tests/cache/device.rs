@@ -107,9 +107,12 @@ impl Inner {
                     .iter_mut()
                     .for_each(|other| other.before = other.before.saturating_sub(before));
             }
-            // As Linux does it: what could not be written counts as clean, and is gone at the next cut.
+            // Another's device is not flushed.
+            (Op::Flush, Some(Kind::Reserved)) => {}
+            // As Linux does it: what could not be written counts as clean, and is gone at the next cut; also what was
+            // written while the flush was under way.
             (Op::Flush, Some(_)) => {
-                let lost = before - before / 3;
+                let lost = self.loose.len() - self.loose.len() / 3;
                 self.loose.drain(..lost);
                 self.under_way.iter_mut().for_each(|other| other.before = other.before.saturating_sub(lost));
             }

@@ -213,14 +213,46 @@ fn a_cached_device_is_as_large_as_it_is_seen_to_be() {
         inner.complete.resize(1000, 0);
     }
     assert_eq!(now(device.read(800, 4)).unwrap_err().kind, Kind::Range);
-    assert_eq!(look(), 803, "its last block is dirty, and short");
-    let flush = device.flush();
-    slow.end_all();
-    now(flush).unwrap();
+    // Its last block is dirty, and short: it goes to the device first.
     assert_eq!(look(), 1000);
+    assert_eq!(slow.inner().counts[1], 1);
     let read = device.read(800, 8);
     slow.end_all();
     assert_eq!(crate::device::numbers(800, &now(read).unwrap()), [1, 1, 1, 9, 9, 9, 9, 9]);
+}
+
+/// The last block is read, or cannot be written, while the device is looked at.
+#[test]
+fn who_looks_at_a_device_that_grows_waits_or_is_told_why_not() {
+    let grown = |slow: &Slow| {
+        let mut inner = slow.inner();
+        inner.shape.sectors = 1000;
+        inner.content.resize(1000, 0);
+        inner.complete.resize(1000, 0);
+    };
+    let (_, slow, cached) = over_slow(128, 803);
+    let device: &dyn Device = &cached;
+    let (read, mut look) = (cached.get(100), device.look());
+    grown(&slow);
+    slow.end(1, None, &mut Random::new(0));
+    assert!(poll(&mut look).is_none(), "the block is read as it was before");
+    slow.end_all();
+    now(look).unwrap();
+    assert_eq!((now(read).unwrap().len(), device.shape().sectors), (1536, 1000));
+
+    for kind in [Kind::Failed, Kind::Reserved] {
+        let (_, slow, cached) = over_slow(128, 803);
+        let device: &dyn Device = &cached;
+        now(cached.put(100, data(800, 3, 1))).unwrap();
+        grown(&slow);
+        let look = device.look();
+        slow.end(0, None, &mut Random::new(0));
+        slow.end(0, Some(kind), &mut Random::new(0));
+        let wanted = if kind == Kind::Failed { Kind::Poisoned } else { kind };
+        assert_eq!((now(look).unwrap_err().kind, device.shape().sectors), (wanted, 803));
+        let flush = device.flush();
+        assert_eq!(now(flush).unwrap_err().kind, kind, "that is still told");
+    }
 }
 
 #[test]

@@ -68,6 +68,58 @@ fn a_flush_that_failed_is_not_tried_as_if_it_worked() {
 }
 
 #[test]
+fn what_is_written_while_a_flush_fails_may_be_lost_too() {
+    let (slow, cached) = over_slow();
+    put(&cached, 1, 1);
+    let first = cached.flush();
+    assert!(slow.end(0, None, &mut Random::new(0)));
+    put(&cached, 1, 2);
+    put(&cached, 2, 2);
+    let second = cached.flush();
+    // Both are written now, behind the flush of the device that began before.
+    assert!(slow.end(1, None, &mut Random::new(0)));
+    fail(&slow, Kind::Failed);
+    assert_eq!(now(first).unwrap_err().kind, Kind::Failed);
+    assert_eq!(cached.lost(), Some(vec![1, 2]));
+    slow.end_all();
+    assert_eq!(now(second).unwrap_err().kind, Kind::Poisoned);
+    (1..3).for_each(|block| put(&cached, block, 3));
+    assert_eq!(flush(&slow, &cached), Ok(()));
+}
+
+#[test]
+fn a_flush_of_a_reserved_device_loses_nothing() {
+    for kind in [Kind::Reserved, Kind::Busy] {
+        let (slow, cached) = over_slow();
+        put(&cached, 1, 1);
+        let first = cached.flush();
+        assert!(slow.end(0, None, &mut Random::new(0)));
+        fail(&slow, kind);
+        assert_eq!(now(first).unwrap_err().kind, kind);
+        if kind == Kind::Reserved {
+            assert_eq!(flush(&slow, &cached), Err(kind));
+            cached.resume();
+        }
+        assert_eq!(cached.lost(), Some(Vec::new()));
+        assert_eq!(flush(&slow, &cached), Ok(()));
+        assert_eq!(slow.inner().counts, [0, 1, 2]);
+    }
+}
+
+#[test]
+fn who_asks_a_busy_device_again_is_not_held_to_what_it_said() {
+    let (slow, cached) = over_slow();
+    put(&cached, 1, 1);
+    let first = cached.flush();
+    fail(&slow, Kind::Busy);
+    assert_eq!(now(first).unwrap_err().kind, Kind::Busy);
+    assert_eq!(slow.inner().counts, [0, 1, 0], "it is not tried at once");
+    put(&cached, 2, 1);
+    assert_eq!(flush(&slow, &cached), Ok(()));
+    assert_eq!(slow.inner().content[8], 1);
+}
+
+#[test]
 fn what_is_not_wanted_any_more_is_not_lost() {
     let (slow, cached) = over_slow();
     put(&cached, 1, 1);

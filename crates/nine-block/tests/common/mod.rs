@@ -53,6 +53,7 @@ struct Inner {
     flushed: usize,
     fail: Vec<(Op, Kind)>,
     always: Option<Kind>,
+    loses: bool,
     cut: bool,
     pub reads: u64,
 }
@@ -76,6 +77,11 @@ impl Disk {
         let mut inner = self.inner();
         inner.always = kind;
         inner.fail.clear();
+    }
+
+    /// The next flush fails, and what was not flushed is gone.
+    pub fn lose(&self) {
+        self.inner().loses = true;
     }
 
     pub fn resize(&self, sectors: u64) {
@@ -113,6 +119,13 @@ impl Disk {
         if inner.cut {
             drop(inner);
             return io.fail(Kind::Failed, "the power is gone");
+        }
+        if io.op == Op::Flush && std::mem::take(&mut inner.loses) {
+            inner.flushed += inner.cached.len();
+            inner.cached.clear();
+            inner.now = inner.durable.clone();
+            drop(inner);
+            return io.fail(Kind::Poisoned, "it has lost what was not flushed");
         }
         if let Some(kind) = failure {
             // It died in the middle.

@@ -1,0 +1,82 @@
+//! A device of an expression with a cache of its own before it.
+
+use std::time::Duration;
+
+use super::Driver;
+use crate::cache::{Cache, Cached, Options};
+use crate::device::{Device, Io, SECTOR, Shape};
+use crate::error::{Error, Kind, Result};
+use crate::mirror::{Pause, Rest};
+use crate::plain::within;
+
+/// See the module.
+pub(super) struct Buffer {
+    name: String,
+    cache: Cache,
+    cached: Cached,
+}
+
+/// Lost blocks that a status names.
+const NAMED: usize = 20;
+
+impl Buffer {
+    /// With so many bytes for blocks of so many sectors. Its driver has written what is dirty between one and two
+    /// pauses later.
+    pub(super) fn new(
+        of: std::sync::Arc<dyn Device>,
+        name: String,
+        memory: u64,
+        block: u32,
+        rest: Rest,
+    ) -> Result<(Self, Driver)> {
+        let cache = Cache::new(Options { block: u64::from(block) * SECTOR, memory, ..Options::default() });
+        let cached = cache.over(of)?;
+        let ticked = cached.clone();
+        let driver = async move {
+            for pauses in 0.. {
+                ticked.tick(Duration::from_secs(pauses), Duration::from_secs(1));
+                rest(Pause::Idle).await;
+            }
+        };
+        Ok((Self { name, cache, cached }, Box::pin(driver)))
+    }
+}
+
+impl Device for Buffer {
+    fn shape(&self) -> Shape {
+        self.cached.shape()
+    }
+
+    fn submit(&self, io: Io) {
+        self.cached.submit(io);
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn status(&self) -> String {
+        let lost = match self.cached.lost() {
+            None => "blocks may be lost, too many to name them\n".into(),
+            Some(lost) if lost.is_empty() => String::new(),
+            Some(lost) => {
+                let named: Vec<String> = lost.iter().take(NAMED).map(u64::to_string).collect();
+                let more = if lost.len() > NAMED { " and more" } else { "" };
+                format!("{} blocks may be lost: {}{more}\n", lost.len(), named.join(" "))
+            }
+        };
+        let head = format!("{} {} sectors\n", self.name, self.shape().sectors);
+        head + &within(&format!("{}{lost}{}", self.cache.stats(), self.cached.status()))
+    }
+
+    fn control(&self, words: &[&str]) -> Result<()> {
+        if words == ["resume"] {
+            self.cached.resume();
+            return Ok(());
+        }
+        self.cached.control(words).map_err(|error| match error.kind {
+            Kind::Unsupported => Error::new(error.kind, format!("{error}; {} knows `resume`", self.name)),
+            _ => error,
+        })
+    }
+}

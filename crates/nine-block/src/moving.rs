@@ -1,0 +1,314 @@
+//! A device that moves to another one while it is used.
+//!
+//! In: operations; another device, to which everything is copied ([`Moving::move_to`]). Out: operations of the one that
+//! it is, and, while it moves, also of the one that it will be.
+//!
+//! Always holds: what is acknowledged is on the new one when the old one is left; if either fails, the old one goes on;
+//! the first sectors are copied last, so a new one that lacks something still does not begin like a disk that is whole.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::call::Call;
+use crate::device::{Device, Io, Op, SECTOR, Shape};
+use crate::error::{Error, Kind, Result};
+use crate::locks::Locks;
+use crate::mirror::{Pause, Rest};
+use crate::plain::within;
+use crate::sync::{Mutex, lock};
+use crate::task::Tasks;
+
+/// Sectors that are copied at once: they are held against writes as long as it takes. So many, the first, are copied
+/// last.
+const PIECE: u64 = 1024;
+
+/// See the module. Clones are the same.
+#[derive(Clone)]
+pub struct Moving(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    /// Sectors that are written or copied while it moves.
+    ranges: Locks,
+    tasks: Tasks,
+}
+
+struct State {
+    now: Arc<dyn Device>,
+    /// What changes it and was begun while it did not move.
+    plain: usize,
+    /// Who waits for their end.
+    waits: Option<Waker>,
+    to: Option<To>,
+}
+
+/// Where it moves.
+struct To {
+    device: Arc<dyn Device>,
+    /// It has the sectors from [`PIECE`] up to this one.
+    at: u64,
+    failed: Option<Error>,
+}
+
+impl To {
+    fn has(&self, from: u64, end: u64) -> bool {
+        from < self.at && end > PIECE
+    }
+}
+
+/// It moves no more when this is dropped.
+struct Under<'a>(&'a Inner);
+
+impl Drop for Under<'_> {
+    fn drop(&mut self) {
+        let to = lock(&self.0.state).to.take();
+        drop(to);
+    }
+}
+
+impl Moving {
+    /// Which is this one until it moves.
+    pub fn new(of: Arc<dyn Device>) -> Self {
+        let state = Mutex::new(State { now: of, plain: 0, waits: None, to: None });
+        Self(Arc::new(Inner { state, ranges: Locks::default(), tasks: Tasks::default() }))
+    }
+
+    /// Copies all to another device, of at least as many sectors, and is that one from then on. Reads go to the old one
+    /// until the end, writes and flushes to both. Given back is the old one, which nobody uses any more. It pauses with
+    /// `rest` behind each piece, and while others end what they have begun on the old one. Dropped before its end, the
+    /// old one goes on.
+    ///
+    /// # Errors
+    /// Where the new one is none that it can be, or either fails meanwhile: the old one goes on.
+    pub async fn move_to(&self, new: Arc<dyn Device>, rest: Rest) -> Result<Arc<dyn Device>> {
+        let inner = &*self.0;
+        new.look().await?;
+        let under = inner.begin(&new)?;
+        inner.quiet().await;
+        let carried = inner.carry(&*new, &rest).await;
+        drop(under);
+        let (left, result) = match carried {
+            Ok(old) => (old.clone(), Ok(old)),
+            Err(error) => (new, Err(error)),
+        };
+        // Whoever has it in hand gives it back: it ends here, and in no thread of its own.
+        let ours = 1 + usize::from(result.is_ok());
+        while Arc::strong_count(&left) > ours {
+            rest(Pause::Idle).await;
+        }
+        result
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Arc<dyn Device> {
+        lock(&self.state).now.clone()
+    }
+
+    fn begin(&self, new: &Arc<dyn Device>) -> Result<Under<'_>> {
+        let mut state = lock(&self.state);
+        if state.to.is_some() {
+            return Err(Error::new(Kind::Failed, "it moves already").of(state.now.name()));
+        }
+        fits(&state.now.shape(), &new.shape())?;
+        state.to = Some(To { device: new.clone(), at: 0, failed: None });
+        Ok(Under(self))
+    }
+
+    /// Waits for what changes the old one alone.
+    async fn quiet(&self) {
+        poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            state.waits = Some(cx.waker().clone());
+            if state.plain == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Copies everything; the old one.
+    async fn carry(&self, new: &dyn Device, rest: &Rest) -> Result<Arc<dyn Device>> {
+        let old = self.now();
+        let first = PIECE.min(old.shape().sectors);
+        new.write(0, vec![0; (first * SECTOR) as usize].into()).await?;
+        let mut at = first;
+        loop {
+            while at < old.shape().sectors {
+                let count = PIECE.min(old.shape().sectors - at);
+                let held = self.ranges.lock(at, at + count).await;
+                self.well()?;
+                new.write(at, old.read(at, count).await?).await?;
+                at += count;
+                self.state_of(|to| to.at = at);
+                drop(held);
+                rest(Pause::Moved(count)).await;
+            }
+            // Most of it, while writes go on.
+            old.flush().await?;
+            new.flush().await?;
+            let _held = self.ranges.lock(0, u64::MAX).await;
+            if at < old.shape().sectors {
+                continue;
+            }
+            new.write(0, old.read(0, first).await?).await?;
+            old.flush().await?;
+            new.flush().await?;
+            self.well()?;
+            let mut state = lock(&self.state);
+            fits(&old.shape(), &new.shape())?;
+            let to = state.to.take().expect("it moves until here");
+            state.now = to.device;
+            return Ok(old);
+        }
+    }
+
+    fn state_of(&self, does: impl FnOnce(&mut To)) {
+        if let Some(to) = &mut lock(&self.state).to {
+            does(to);
+        }
+    }
+
+    fn well(&self) -> Result<()> {
+        let state = lock(&self.state);
+        state.to.as_ref().and_then(|to| to.failed.clone()).map_or(Ok(()), Err)
+    }
+
+    /// Begins an operation on the one that it is, and, if it has these sectors, on the one that it will be.
+    fn both(&self, io: &Io) -> (Call, Option<Call>) {
+        let (now, to) = {
+            let state = lock(&self.state);
+            let touches = |to: &&To| {
+                to.failed.is_none()
+                    && match io.op {
+                        Op::Write => to.has(io.at, io.end_at()),
+                        _ => true,
+                    }
+            };
+            (state.now.clone(), state.to.as_ref().filter(touches).map(|to| to.device.clone()))
+        };
+        let begin = |device: &dyn Device| match io.op {
+            Op::Write => device.write(io.at, io.data.clone()),
+            Op::Flush => device.flush(),
+            _ => device.look(),
+        };
+        (begin(&*now), to.map(|to| begin(&*to)))
+    }
+
+    async fn change(self: Arc<Self>, io: Io) {
+        let held = match io.op {
+            Op::Write | Op::Discard => self.ranges.lock(io.at, io.end_at()).await,
+            // One after the other; none is under way where the old one is left.
+            _ => self.ranges.lock(u64::MAX - 1, u64::MAX).await,
+        };
+        let result = match io.op {
+            Op::Discard => self.discard(io.at, io.count).await,
+            _ => {
+                let (now, to) = self.both(&io);
+                let result = now.await;
+                if let Some(to) = to {
+                    let other = to.await;
+                    if let Some(error) = result.as_ref().err().or(other.as_ref().err()) {
+                        self.state_of(|to| to.failed = to.failed.take().or(Some(error.clone())));
+                    }
+                }
+                result
+            }
+        };
+        drop(held);
+        io.end(result);
+    }
+
+    /// What is discarded may be read as anything: the new one need not do it.
+    async fn discard(&self, at: u64, count: u64) -> Result<Bytes> {
+        let call = self.now().discard(at, count);
+        let done = call.await?;
+        let to =
+            lock(&self.state).to.as_ref().filter(|to| to.has(at, at + count)).map(|to| to.device.clone());
+        let call = to.map(|to| to.discard(at, count));
+        if let Some(call) = call {
+            drop(call.await);
+        }
+        Ok(done)
+    }
+
+    /// One of those that it does alone has ended.
+    fn left(&self) {
+        let mut state = lock(&self.state);
+        state.plain -= 1;
+        let waker = if state.plain == 0 { state.waits.take() } else { None };
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Whether the new one can stand for the old one.
+fn fits(old: &Shape, new: &Shape) -> Result<()> {
+    let why = if new.sectors < old.sectors {
+        format!("it has {} sectors, and {} are needed", new.sectors, old.sectors)
+    } else if new.read_only {
+        "it is not written".into()
+    } else if new.atom > old.atom {
+        format!("it writes {} sectors at once, and {} are needed", new.atom, old.atom)
+    } else if old.durable && !new.durable {
+        "its flush makes nothing durable".into()
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(Kind::Failed, why))
+}
+
+impl Device for Moving {
+    fn shape(&self) -> Shape {
+        self.0.now().shape()
+    }
+
+    fn submit(&self, io: Io) {
+        let (inner, mut state) = (&self.0, lock(&self.0.state));
+        let now = state.now.clone();
+        if io.op == Op::Read || io.judge(&now.shape()).is_err() {
+            drop(state);
+            return now.submit(io);
+        }
+        if state.to.is_some() {
+            drop((state, now));
+            return inner.tasks.spawn(inner.clone().change(io));
+        }
+        state.plain += 1;
+        drop(state);
+        let (op, at, count, data) = (io.op, io.at, io.count, io.data.clone());
+        let inner = inner.clone();
+        let done = move |result| {
+            inner.left();
+            io.end(result);
+        };
+        now.submit(match op {
+            Op::Write => Io::write(at, data, done),
+            op => Io::other(op, at, count, done),
+        });
+    }
+
+    fn name(&self) -> String {
+        self.0.now().name()
+    }
+
+    fn status(&self) -> String {
+        let (now, at) = {
+            let state = lock(&self.0.state);
+            (state.now.clone(), state.to.as_ref().map(|to| (to.device.name(), to.at)))
+        };
+        let status = now.status();
+        match at {
+            Some((to, at)) => {
+                let of = now.shape().sectors;
+                format!("{} moves to {to}: {at} of {of} sectors\n{}", now.name(), within(&status))
+            }
+            None => status,
+        }
+    }
+
+    fn control(&self, words: &[&str]) -> Result<()> {
+        self.0.now().control(words)
+    }
+}
