@@ -12,13 +12,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use nine_block::{Device, Error, Io, Kind, Op, SECTOR, Shape};
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::Errno;
 
+use super::flush::Flushes;
 use crate::disk::pool::Pool;
 use crate::disk::sys;
 use crate::probe::Probe;
@@ -42,7 +43,7 @@ struct Inner {
     /// Sectors written whole or not at all.
     atom: u32,
     sectors: AtomicU64,
-    poisoned: AtomicBool,
+    flushes: Flushes,
     probe: Probe,
 }
 
@@ -60,13 +61,39 @@ impl HostDisk {
 
     /// Does it on a thread.
     fn later(&self, io: Io, does: impl FnOnce(&Inner, &Io) -> nine_block::Result<Bytes> + Send + 'static) {
-        let inner = self.inner.clone();
+        let (inner, mut waits) = (self.inner.clone(), Waits(Some(io)));
         let job = Box::new(move || {
+            let io = waits.0.take().expect("it waits until now");
             let result = does(&inner, &io);
             io.end(result);
         });
-        // The pool's queue is full: the operation ends where it is dropped, with an error that says so.
+        // The pool's queue is full: the operation ends where it is dropped.
         drop(self.pool.push(0, job));
+    }
+
+    fn flush(&self, io: Io) {
+        if !self.inner.flushes.push(io) {
+            return;
+        }
+        let inner = self.inner.clone();
+        let sync = move || {
+            let wrong = |text: &str| inner.wrong(Kind::Poisoned, text);
+            inner.flushes.run(|| Ok(rustix::fs::fdatasync(&inner.fd)?), wrong);
+        };
+        if self.pool.push(0, Box::new(sync)).is_err() {
+            self.inner.flushes.give_up();
+        }
+    }
+}
+
+/// An operation that waits for a thread.
+struct Waits(Option<Io>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        if let Some(io) = self.0.take() {
+            io.fail(Kind::Busy, "too much waits for the disk");
+        }
     }
 }
 
@@ -103,7 +130,7 @@ impl Inner {
             read_only,
             atom: atom.max(1),
             sectors: AtomicU64::new(0),
-            poisoned: AtomicBool::new(false),
+            flushes: Flushes::default(),
             probe: Probe::default(),
         };
         inner.look()?;
@@ -178,19 +205,6 @@ impl Inner {
         Some(Ok(Bytes::new()))
     }
 
-    fn flush(&self) -> nine_block::Result<Bytes> {
-        let poisoned =
-            || self.wrong(Kind::Poisoned, "a flush has failed: what was written before it may be lost");
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(poisoned());
-        }
-        rustix::fs::fdatasync(&self.fd).map(|()| Bytes::new()).map_err(|error| {
-            self.poisoned.store(true, Ordering::Release);
-            tracing::error!("{}: {error}: nothing is promised of it any more", self.path.display());
-            poisoned()
-        })
-    }
-
     fn discard(&self, io: &Io) -> nine_block::Result<Bytes> {
         if self.is_device {
             return Err(
@@ -239,7 +253,7 @@ impl Device for HostDisk {
                 }
                 self.later(io, |inner, io| inner.write(io, false).expect("it waits"));
             }
-            Op::Flush => self.later(io, |inner, _| inner.flush()),
+            Op::Flush => self.flush(io),
             Op::Discard => self.later(io, Inner::discard),
             Op::Look => self.later(io, |inner, _| {
                 inner.look().map(|()| Bytes::new()).map_err(|error| inner.wrong(Kind::Failed, error))

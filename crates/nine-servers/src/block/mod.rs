@@ -12,6 +12,7 @@
 //! outstanding.
 
 mod data;
+mod flush;
 mod host;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,6 +112,7 @@ fn refused(error: &nine_block::Error) -> Error {
     let errno = match error.kind {
         Kind::Failed | Kind::Poisoned => Errno::EIO,
         Kind::Down => Errno::ETIMEDOUT,
+        Kind::Busy => Errno::EAGAIN,
         Kind::Reserved => Errno::EBUSY,
         Kind::Range => Errno::ENXIO,
         Kind::ReadOnly => Errno::EROFS,

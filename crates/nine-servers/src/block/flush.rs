@@ -1,0 +1,170 @@
+//! Flushes of a file of the host, one at a time.
+//!
+//! In: flushes as they come. Out: calls of fdatasync, each for all that waited when it began. The kernel tells an error
+//! of writing back once for each open file: of two calls at the same time one would hear of it, and the other would
+//! promise what is lost.
+//!
+//! Always holds: one thread at a time calls; who waits was submitted before the call began that answers him; after a
+//! call that failed there is none any more, and every flush fails.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use nine_block::{Error, Io, Kind};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Flushes(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<Io>,
+    /// Somebody calls, or is about to.
+    running: bool,
+    /// What the call said that failed.
+    failed: Option<String>,
+}
+
+/// Of whoever calls. If it is dropped, he has died, and what waits must not wait for him.
+struct Turn<'a>(&'a Flushes);
+
+impl Flushes {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A flush has come. True: a thread is to [`run`](Self::run) or to [`give_up`](Self::give_up); else one does.
+    #[must_use]
+    pub(super) fn push(&self, io: Io) -> bool {
+        let mut state = self.state();
+        state.waiting.push(io);
+        !std::mem::replace(&mut state.running, true)
+    }
+
+    /// No thread can: what waits ends.
+    pub(super) fn give_up(&self) {
+        let mut state = self.state();
+        state.running = false;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(|io| io.fail(Kind::Busy, "too much waits for the disk"));
+    }
+
+    /// Calls until nobody waits. `wrong` makes an error of words.
+    pub(super) fn run(&self, sync: impl Fn() -> std::io::Result<()>, wrong: impl Fn(&str) -> Error) {
+        let turn = Turn(self);
+        loop {
+            let mut state = self.state();
+            if state.waiting.is_empty() {
+                // In the same step: who comes later finds another thread.
+                state.running = false;
+                std::mem::forget(turn);
+                return;
+            }
+            let told = std::mem::take(&mut state.waiting);
+            let mut failed = state.failed.clone();
+            drop(state);
+            if failed.is_none()
+                && let Err(error) = sync()
+            {
+                failed = Some(error.to_string());
+                self.state().failed.clone_from(&failed);
+                tracing::error!("{}", wrong(&format!("{error}: nothing is promised of it any more")));
+            }
+            let result = match failed {
+                None => Ok(Bytes::new()),
+                Some(why) => {
+                    Err(wrong(&format!("a flush has failed ({why}): what was written before it may be lost")))
+                }
+            };
+            told.into_iter().for_each(|io| io.end(result.clone()));
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use nine_block::Op;
+
+    /// What flushes have come to, in the order of their ends.
+    type Told = Arc<Mutex<Vec<(u32, Option<Kind>)>>>;
+
+    fn flush(flushes: &Flushes, told: &Told, number: u32) -> bool {
+        let told = told.clone();
+        flushes.push(Io::other(Op::Flush, 0, 0, move |result| {
+            told.lock().unwrap().push((number, result.err().map(|error| error.kind)));
+        }))
+    }
+
+    fn wrong(text: &str) -> Error {
+        Error::new(Kind::Poisoned, text)
+    }
+
+    #[test]
+    fn an_error_that_the_kernel_tells_once_is_told_to_all() {
+        let (flushes, told, calls) = (Flushes::default(), Told::default(), Cell::new(0));
+        assert!(flush(&flushes, &told, 1));
+        let sync = || {
+            calls.set(calls.get() + 1);
+            // While the first is under way: nobody else may call, and hear that all is well.
+            assert!(!flush(&flushes, &told, 2));
+            if calls.get() == 1 { Err(std::io::Error::from_raw_os_error(5)) } else { Ok(()) }
+        };
+        flushes.run(sync, wrong);
+        assert!(flush(&flushes, &told, 3));
+        flushes.run(sync, wrong);
+        let poisoned = Some(Kind::Poisoned);
+        assert_eq!(*told.lock().unwrap(), [(1, poisoned), (2, poisoned), (3, poisoned)]);
+        assert_eq!(calls.get(), 1);
+    }
+
+    #[test]
+    fn who_waits_shares_a_call_that_began_after_he_came() {
+        let (flushes, told, calls) = (Flushes::default(), Told::default(), Cell::new(0));
+        assert!(flush(&flushes, &told, 1));
+        assert!(!flush(&flushes, &told, 2));
+        let sync = || {
+            calls.set(calls.get() + 1);
+            if calls.get() == 1 {
+                (3..6).for_each(|number| assert!(!flush(&flushes, &told, number)));
+                assert!(told.lock().unwrap().is_empty());
+            } else {
+                assert_eq!(told.lock().unwrap().len(), 2, "the call before was not theirs");
+            }
+            Ok(())
+        };
+        flushes.run(sync, wrong);
+        assert_eq!((calls.get(), told.lock().unwrap().len()), (2, 5));
+        assert!(told.lock().unwrap().iter().all(|(_, error)| error.is_none()));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_cannot_be_had_or_has_died() {
+        let (flushes, told) = (Flushes::default(), Told::default());
+        assert!(flush(&flushes, &told, 1));
+        flushes.give_up();
+        assert!(flush(&flushes, &told, 2));
+        let dies = || -> std::io::Result<()> {
+            assert!(!flush(&flushes, &told, 3));
+            panic!("on purpose")
+        };
+        let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| flushes.run(dies, wrong)));
+        assert!(died.is_err());
+        assert_eq!(
+            *told.lock().unwrap(),
+            [(1, Some(Kind::Busy)), (2, Some(Kind::Failed)), (3, Some(Kind::Busy))]
+        );
+        assert!(flush(&flushes, &told, 4));
+    }
+}
