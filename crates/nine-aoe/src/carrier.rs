@@ -121,7 +121,7 @@ impl<L: Link> Carrier<L> {
         (std::mem::replace(&mut self.told, now) != now).then_some(now)
     }
 
-    /// A frame that leaves: a short one as Ethernet pads it, which not every card does, and not every program does without.
+    /// A frame that leaves: a short one as Ethernet pads it, which not every card does, nor every program does without.
     pub(crate) fn put(&mut self, mut out: Out) {
         if out.data.is_empty() && out.head.len() < SHORTEST {
             out.head.resize(SHORTEST, 0);

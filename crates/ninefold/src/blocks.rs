@@ -58,19 +58,13 @@ impl Over {
             start: Start::Careful,
             make: None,
             told: Arc::new(|event| tracing::warn!("{event}")),
-            rest: Arc::new(move |pause| {
-                let time = match pause {
-                    Pause::Moved(sectors) => Duration::from_nanos(sectors * SECTOR * 1_000_000_000 / RESYNC),
-                    Pause::Idle => IDLE,
-                };
-                env.sleep_until(env.now() + time)
-            }),
+            rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
         };
         let built = table
             .build(text, &how)
             .await
             .with_context(|| format!("there is no file {text}, and as a device expression it is wrong"))?;
-        let stays = table.parse(text).is_ok_and(|tree| !has_ram(&tree));
+        let stays = table.parse(text).is_ok_and(|tree| !is_lost(&tree));
         built.drivers.into_iter().for_each(|driver| env.spawn(driver));
         Ok(Opened { device: built.device, stays })
     }
@@ -82,7 +76,7 @@ impl Over {
             let opened = match arg {
                 Arg::Text(path) => HostDisk::open(Path::new(path), read_only)
                     .map(|disk| Arc::new(disk) as Arc<dyn Device>)
-                    .map_err(|error| Error::new(Kind::Failed, error)),
+                    .map_err(|error| cannot(&error)),
                 _ => Err(Error::new(Kind::Unsupported, "the path of a file is expected: w\"/srv/disk\"")),
             };
             Box::pin(async { opened })
@@ -108,12 +102,31 @@ impl Over {
     }
 }
 
-/// Whether a part of it is gone with this program.
-fn has_ram(tree: &Tree) -> bool {
+/// How long a device pauses from work of its own.
+pub fn time_of(pause: Pause) -> Duration {
+    match pause {
+        Pause::Moved(sectors) => time_of(Pause::Paced(sectors, RESYNC)),
+        Pause::Paced(_, 0) => Duration::ZERO,
+        Pause::Paced(sectors, megabytes) => {
+            Duration::from_nanos((sectors * SECTOR).saturating_mul(1000) / megabytes)
+        }
+        Pause::Idle => IDLE,
+    }
+}
+
+/// What another has is not missing: he writes to it.
+fn cannot(error: &std::io::Error) -> Error {
+    let kind = if error.kind() == std::io::ErrorKind::ResourceBusy { Kind::Reserved } else { Kind::Failed };
+    Error::new(kind, error)
+}
+
+/// Whether something that was written to it may be gone with this program.
+fn is_lost(tree: &Tree) -> bool {
     match &tree.what {
         What::Leaf(name, _) => name == "ram",
-        What::Of(_, of) => of.iter().any(has_ram),
-        What::Part(of, ..) | What::Named(of, _) => has_ram(of),
+        What::Buffer(..) => true,
+        What::Of(_, of) => of.iter().any(is_lost),
+        What::Part(of, ..) | What::Named(of, _) => is_lost(of),
     }
 }
 
@@ -154,7 +167,40 @@ fn names() -> Vec<String> {
 
 /// Sectors of a block, for partitions and joins.
 const BLOCK: u32 = 16;
-/// Bytes a second that a mirror copies to a member that returns.
-const RESYNC: u64 = 100_000_000;
+/// Megabytes a second that a mirror copies to a member that returns, where nobody says otherwise.
+const RESYNC: u64 = 100;
 /// Between two looks of a mirror for something to do.
 const IDLE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_another_has_is_reserved_and_one_that_is_not_there_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        std::fs::write(&path, [0; 512]).unwrap();
+        let first = HostDisk::open(&path, false).unwrap();
+        let kind = || HostDisk::open(&path, false).err().map(|error| cannot(&error).kind);
+        assert_eq!(kind(), Some(Kind::Reserved));
+        drop(first);
+        assert_eq!(kind(), None);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(kind(), Some(Kind::Failed));
+    }
+
+    #[test]
+    fn a_pause_is_as_long_as_makes_the_pace() {
+        assert_eq!(time_of(Pause::Moved(2000)), Duration::from_micros(10_240));
+        assert_eq!(time_of(Pause::Paced(2000, 10)), Duration::from_micros(102_400));
+        assert_eq!(time_of(Pause::Paced(2000, 0)), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_in_memory_alone_may_be_lost() {
+        for (text, lost) in [("{w1w2}", false), ("{w1p(ram9)0.50}", true), ("(w1 buffer 1M w2)", true)] {
+            assert_eq!(is_lost(&Table::default().parse(text).unwrap()), lost, "{text}");
+        }
+    }
+}

@@ -45,6 +45,7 @@ pub enum Verb {
     Tree(Tree),
     Mux(Mux),
     Aoe(Aoe),
+    Block(Block),
     CheckServer(CheckServer),
     Config(Config),
     Completions(Completions),
@@ -74,6 +75,7 @@ impl Verb {
             Self::Tree(_) => "tree",
             Self::Mux(_) => "mux",
             Self::Aoe(_) => "aoe",
+            Self::Block(_) => "block",
             Self::CheckServer(_) => "check-server",
             Self::Config(_) => "config",
             Self::Completions(_) => "completions",
@@ -354,6 +356,9 @@ pub enum AoeVerb {
     Identify(AoeDisk),
     /// Show the ways to a disk, its config string, and whom it is for
     Stat(AoeDisk),
+    Config(AoeConfig),
+    Mask(AoeMask),
+    Reserve(AoeReserve),
     Read(AoeRead),
     Write(AoeWrite),
     /// Make durable what was written to a disk
@@ -362,8 +367,9 @@ pub enum AoeVerb {
 
 /// Serve a disk to an Ethernet, until SIGTERM
 ///
-/// What has been acknowledged is flushed at the end. On SIGHUP it looks how large the disk is by now. When its sockets
-/// and disks are open, it gives up all capabilities.
+/// What has been acknowledged is flushed at the end. On SIGHUP it looks how large the disk is by now, and where another
+/// file has its path, copies everything to that one and goes on with it. When its sockets and disks are open, it gives
+/// up all capabilities. It does not start where another disk answers at its address.
 #[derive(Debug, Args)]
 pub struct AoeTarget {
     /// Where it is found: SHELF.SLOT
@@ -387,9 +393,51 @@ pub struct AoeTarget {
     /// Frames that are in hand at once
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..))]
     pub buffers: u16,
-    /// What tells the disk from any other, at most 20 characters [default: SHELF.SLOT:HOSTNAME]
+    /// A socket for its owner: `ninefold cat --server unix!PATH :SHELF.SLOT/ctl` shows how the device is, and words
+    /// that are written there (`return 1` for a mirror) are done
+    #[arg(long, value_name = "PATH")]
+    pub ctl: Option<PathBuf>,
+    /// What tells the disk from any other, at most 20 characters; if not given, made of this machine and the file or
+    /// device. It is to stay the same where a disk is copied or moved
     #[arg(long)]
     pub serial: Option<String>,
+}
+
+/// Make mirrors and fake worms, and show how they are
+///
+/// Devices are written as docs/block.md says: {w"/srv/a"w"/srv/b"}
+#[derive(Debug, Args)]
+pub struct Block {
+    #[command(subcommand)]
+    pub verb: BlockVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BlockVerb {
+    /// Make the mirrors and fake worms of an expression: what is on their disks is lost
+    Make(BlockMake),
+    /// Open a device, and show how it is and what it is made of
+    Status(BlockDevice),
+}
+
+/// A device, and the way to its disks.
+#[derive(Debug, Args)]
+pub struct BlockDevice {
+    /// A file, a block device, or a device expression
+    #[arg(value_name = "DEVICE")]
+    pub device: OsString,
+    /// Interfaces to the Ethernet of its disks there: e1.0
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub over: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct BlockMake {
+    #[command(flatten)]
+    pub device: BlockDevice,
+    /// Also on disks that do not begin with zeros
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Find the disks on the same Ethernet
@@ -398,9 +446,12 @@ pub struct AoeDiscover {
     /// Interfaces; all Ethernets if not given
     #[arg(value_name = "IFACE")]
     pub interfaces: Vec<String>,
-    /// Only those whose config string begins so
-    #[arg(long, value_name = "PREFIX")]
+    /// Only those with this config string
+    #[arg(long, value_name = "TEXT", conflicts_with = "prefix")]
     pub string: Option<String>,
+    /// Only those whose config string begins so
+    #[arg(long, value_name = "TEXT")]
+    pub prefix: Option<String>,
     /// One JSON object per line
     #[arg(long)]
     pub json: bool,
@@ -421,6 +472,59 @@ pub struct AoeDisk {
     /// Seconds without an answer after which it counts as gone
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub patience: u64,
+}
+
+/// Show or set the config string of a disk
+#[derive(Debug, Args)]
+pub struct AoeConfig {
+    #[command(flatten)]
+    pub disk: AoeDisk,
+    /// From now on it is this
+    #[arg(long, value_name = "TEXT", group = "what")]
+    pub set: Option<String>,
+    /// The same, unless it has another one
+    #[arg(long, value_name = "TEXT", group = "what")]
+    pub set_if_empty: Option<String>,
+    /// Fail unless it is this
+    #[arg(long, value_name = "TEXT", group = "what")]
+    pub is: Option<String>,
+    /// Fail unless it begins so
+    #[arg(long, value_name = "TEXT", group = "what")]
+    pub begins: Option<String>,
+}
+
+/// Show or change which cards a disk answers
+///
+/// A disk whose list is empty answers everybody. The target keeps the list until it ends; `aoe target --mask` is where
+/// it begins.
+#[derive(Debug, Args)]
+pub struct AoeMask {
+    #[command(flatten)]
+    pub disk: AoeDisk,
+    /// These are answered, too
+    #[arg(long, value_name = "MAC", value_delimiter = ',')]
+    pub add: Vec<Mac>,
+    /// These are not any more
+    #[arg(long, value_name = "MAC", value_delimiter = ',')]
+    pub delete: Vec<Mac>,
+}
+
+/// Show or change which cards may use a disk
+///
+/// A disk that nobody has reserved is everybody's. The target keeps the list until it ends.
+#[derive(Debug, Args)]
+pub struct AoeReserve {
+    #[command(flatten)]
+    pub disk: AoeDisk,
+    /// Only these may, if nobody else has it; without a MAC: the cards of these interfaces
+    #[arg(long, value_name = "MAC", value_delimiter = ',', num_args = 0..=1, group = "what")]
+    pub set: Option<Vec<Mac>>,
+    /// The same, whoever has it
+    #[arg(long, value_name = "MAC", value_delimiter = ',', num_args = 0..=1, group = "what")]
+    pub force: Option<Vec<Mac>>,
+    /// Everybody may, if nobody else has it
+    #[arg(long, group = "what")]
+    pub release: bool,
 }
 
 /// Write a disk, or a part of it, to the standard output

@@ -1,69 +1,214 @@
 //! Disks of AoE as files: whoever answers on these Ethernets is there, as `SHELF.SLOT/data` and what is said of it.
 //!
-//! Always holds: a disk that was there once stays, also while it does not answer; at most [`DISKS`] are there.
+//! Always holds: a disk that was there once stays, also while it does not answer; at most [`DISKS`] are there. One
+//! whose interfaces have gone is looked for again.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
-use nine_aoe::driver::{Found, discover};
+use anyhow::{Context as _, Result, ensure};
+use futures_util::future::{Either, select};
+use nine_aoe::driver::{Disk, Found, discover, disk};
 use nine_aoe::frame::{Address, config};
 use nine_aoe::identify::Identify;
+use nine_aoe::initiator::Event;
+use nine_block::{Device, Error, Io, Kind, Shape};
 use nine_mux::told;
 use nine_net::{Env, rt};
 use nine_servers::Blocks;
 use nine_servers::block::More;
 
-use crate::blocks::{Over, all_ethers, ethers};
+use crate::blocks::{all_ethers, ethers};
 
-/// The disks on these interfaces, or on all Ethernets. They are looked for from now on.
-pub fn serve(names: &[String], env: rt::Real) -> Result<Blocks> {
-    let interfaces = if names.is_empty() { all_ethers()? } else { names.to_vec() };
+/// Where disks are looked for, and those that are there.
+struct Disks {
+    env: rt::Real,
+    /// All Ethernets if it is empty.
+    interfaces: Vec<String>,
+    /// How long a disk may be silent before its reads and writes fail.
+    patience: Duration,
+    blocks: Blocks,
+    known: RefCell<BTreeSet<Address>>,
+}
+
+/// The disks on these interfaces, or on all Ethernets, which are looked for from now on. One of the words may be
+/// `patience=SECONDS`.
+pub fn serve(words: &[String], env: rt::Real) -> Result<Blocks> {
+    let (mut interfaces, mut patience) = (Vec::new(), PATIENCE);
+    for word in words {
+        match word.strip_prefix("patience=") {
+            Some(seconds) => {
+                let seconds: u64 =
+                    seconds.parse().with_context(|| format!("`{word}`: no number of seconds"))?;
+                ensure!((1..=3600).contains(&seconds), "`{word}`: 1 to 3600 seconds");
+                patience = Duration::from_secs(seconds);
+            }
+            None => interfaces.push(word.clone()),
+        }
+    }
     // What cannot be had is said now.
-    drop(ethers(&interfaces)?);
+    drop(ethers(&if interfaces.is_empty() { all_ethers()? } else { interfaces.clone() })?);
     let blocks = Blocks::new(env.wall()).told_by(told);
-    let over = Over { env, interfaces, patience: PATIENCE };
-    env.spawn(Box::pin(watch(over, blocks.clone())));
+    let disks = Disks { env, interfaces, patience, blocks: blocks.clone(), known: RefCell::default() };
+    env.spawn(Box::pin(Rc::new(disks).watch()));
     Ok(blocks)
 }
 
-async fn watch(over: Over, blocks: Blocks) {
-    let mut known = BTreeSet::new();
-    loop {
-        if let Err(error) = look(&over, &blocks, &mut known).await {
-            tracing::warn!("aoe: {error:#}");
+impl Disks {
+    async fn watch(self: Rc<Self>) {
+        // What has been said is not said again.
+        let (mut said, mut full) = (String::new(), false);
+        loop {
+            let wrong = match self.look().await {
+                Err(error) => format!("{error:#}"),
+                Ok(more) => {
+                    if more && !full {
+                        tracing::warn!("aoe: there are more than {DISKS} disks; the others are not shown");
+                    }
+                    full = more;
+                    String::new()
+                }
+            };
+            if !wrong.is_empty() && wrong != said {
+                tracing::warn!("aoe: {wrong}");
+            }
+            said = wrong;
+            self.env.sleep_until(self.env.now() + EVERY).await;
         }
-        over.env.sleep_until(over.env.now() + EVERY).await;
     }
-}
 
-/// Adds those that are new.
-async fn look(over: &Over, blocks: &Blocks, known: &mut BTreeSet<Address>) -> Result<()> {
-    let links = ethers(&over.interfaces)?;
-    let read = (config::READ, &[][..]);
-    for Found { address, config, .. } in discover(links, Address::ALL, read, LISTEN, over.env.clock()).await?
-    {
-        if known.contains(&address) || known.len() >= DISKS {
-            continue;
+    /// Begins with those that are new; whether there are too many.
+    async fn look(self: &Rc<Self>) -> Result<bool> {
+        // Of several, one may have gone, and come again.
+        let named =
+            |name: &&String| self.interfaces.len() == 1 || ethers(std::slice::from_ref(*name)).is_ok();
+        let names: Vec<String> = match self.interfaces.is_empty() {
+            true => all_ethers()?,
+            false => self.interfaces.iter().filter(named).cloned().collect(),
+        };
+        ensure!(!names.is_empty(), "no interface is there: {}", self.interfaces.join(", "));
+        let read = (config::READ, &[][..]);
+        let found = discover(ethers(&names)?, Address::ALL, read, LISTEN, self.env.clock()).await?;
+        for Found { address, config, .. } in found {
+            if self.known.borrow().contains(&address) {
+                continue;
+            }
+            if self.known.borrow().len() >= DISKS {
+                return Ok(true);
+            }
+            let links = ethers(&names)?;
+            self.known.borrow_mut().insert(address);
+            let this = self.clone();
+            let config = nine_proto::show(&config).to_string() + "\n";
+            let (disk, driver) = disk(links, address, self.patience, self.env.clock());
+            let (disk, names) = (Arc::new(disk), names.clone());
+            self.env.spawn(Box::pin(async move {
+                let watched = std::pin::pin!(this.follow(disk.clone(), config, &names));
+                if let Either::Left((Err(error), _)) = select(driver, watched).await {
+                    tracing::warn!("{}: {error}", disk.name());
+                }
+                this.known.borrow_mut().remove(&address);
+            }));
         }
-        let disk = Arc::new(over.disk(address)?);
-        known.insert(address);
+        Ok(false)
+    }
+
+    /// Shows a disk when it is up, and says what happens to it; until it has turned out that it is none.
+    async fn follow(&self, disk: Arc<Disk>, config: String, names: &[String]) {
+        let mut shown = false;
+        loop {
+            let event = disk.event().await;
+            say(&disk.name(), &event, names);
+            match event {
+                Event::Up(_) if !shown => {
+                    self.show(disk.clone(), config.clone());
+                    shown = true;
+                }
+                Event::Down if !shown => return,
+                _ => {}
+            }
+        }
+    }
+
+    fn show(&self, disk: Arc<Disk>, config: String) {
         let (ident, stat) = (disk.clone(), disk.clone());
-        let config = nine_proto::show(&config).to_string() + "\n";
         let more: Vec<More> = vec![
             ("config".into(), Box::new(move || config.clone())),
             ("ident".into(), Box::new(move || ident.identify().map(text).unwrap_or_default())),
-            ("stat".into(), Box::new(move || format!("{:?}\n{:?}\n", stat.state(), stat.counts()))),
+            ("stat".into(), Box::new(move || lines(&stat))),
         ];
-        blocks.add(&address.to_string(), disk, more);
+        let name = disk.name();
+        self.blocks.add(name.trim_start_matches('e'), Arc::new(Shown(disk)), more);
     }
-    Ok(())
+}
+
+/// A disk, whose words are known.
+struct Shown(Arc<Disk>);
+
+impl Device for Shown {
+    fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    fn submit(&self, io: Io) {
+        self.0.submit(io);
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn status(&self) -> String {
+        self.0.status()
+    }
+
+    fn control(&self, words: &[&str]) -> nine_block::Result<()> {
+        let text = format!("no `{}`; it knows: look", words.join(" "));
+        Err(Error::new(Kind::Unsupported, text).of(self.name()))
+    }
+}
+
+/// Tells the log what happens to a disk, for ever.
+pub async fn tell(disk: Arc<Disk>, names: Vec<String>) {
+    loop {
+        say(&disk.name(), &disk.event().await, &names);
+    }
+}
+
+fn say(disk: &str, event: &Event, names: &[String]) {
+    let name = |port: &usize| names.get(*port).map_or("?", |name| name.as_str());
+    match event {
+        Event::Up(Identify { serial, sectors, .. }) => {
+            tracing::info!("{disk}: up, serial {serial}, {sectors} sectors");
+        }
+        Event::Down => tracing::warn!("{disk}: down: it does not answer"),
+        Event::Other(serial) => {
+            tracing::warn!("{disk}: another disk is there, serial {serial}: nothing is sent to it");
+        }
+        Event::Resized(from, to) => tracing::info!("{disk}: {to} sectors by now, and not {from}"),
+        Event::Started => tracing::info!("{disk}: the target has started anew"),
+        Event::PathUp(mac, port) => tracing::info!("{disk}: path {} {mac} up", name(port)),
+        Event::PathDown(mac, port) => tracing::warn!("{disk}: path {} {mac} down", name(port)),
+        Event::PathSmall(mac, port) => {
+            tracing::warn!("{disk}: path {} {mac}: only standard frames come through", name(port));
+        }
+    }
 }
 
 fn text(ident: Identify) -> String {
     let Identify { serial, firmware, model, sectors, .. } = ident;
     format!("model {model}\nserial {serial}\nfirmware {firmware}\nsectors {sectors}\n")
+}
+
+/// How it is, and its frames: a name and a value on each line.
+fn lines(disk: &Disk) -> String {
+    let counts = disk.counts().to_string();
+    let words: Vec<&str> = counts.split(' ').collect();
+    let pairs: String = words.chunks(2).map(|pair| pair.join(" ") + "\n").collect();
+    format!("state {}\n{pairs}", disk.state())
 }
 
 /// Disks of one server.
@@ -72,5 +217,5 @@ const DISKS: usize = 256;
 const LISTEN: Duration = Duration::from_secs(1);
 /// Between two looks for new ones.
 const EVERY: Duration = Duration::from_secs(10);
-/// How long a disk may be silent before its reads and writes fail.
+/// Unless told otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);

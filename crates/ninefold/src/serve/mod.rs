@@ -9,7 +9,7 @@
 //! Always holds: signals are watched before the first socket exists, so none is left behind.
 
 mod access;
-mod aoe;
+pub mod aoe;
 mod banner;
 mod console;
 mod export;

@@ -4,6 +4,7 @@
 //! there, nobody reads our output) ends the verb.
 
 mod aoe;
+mod block;
 mod cat;
 mod check;
 mod config;
@@ -55,6 +56,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Tree(args) => return tree::run(args, &config),
         Verb::Mux(args) => return mux::run(args, &config),
         Verb::Aoe(args) => aoe::run(args)?,
+        Verb::Block(args) => block::run(args)?,
         Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,

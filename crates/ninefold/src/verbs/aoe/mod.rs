@@ -1,5 +1,7 @@
 //! `aoe`: disks on the same Ethernet.
 
+pub mod disks;
+mod lists;
 mod target;
 
 use std::collections::VecDeque;
@@ -11,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use bytes::Bytes;
 use futures_util::stream::{StreamExt, iter};
 use nine_aoe::driver::{Disk, Found, discover};
-use nine_aoe::frame::{Address, Config, Edit, Mask, Reserve, command, config};
+use nine_aoe::frame::{Address, config};
 use nine_aoe::identify::Identify;
 use nine_block::{Call, Device, SECTOR};
 use nine_net::{Env, rt};
@@ -23,8 +25,7 @@ use crate::cli::{Aoe, AoeDiscover, AoeDisk, AoeRead, AoeVerb, AoeWrite};
 use crate::copy::Progress;
 use crate::fail;
 use crate::output::{Output, put_text};
-
-use target::size;
+use crate::serve::aoe::tell;
 
 pub fn run(args: Aoe) -> Result<()> {
     rt::block_on(async |env| match args.verb {
@@ -32,6 +33,9 @@ pub fn run(args: Aoe) -> Result<()> {
         AoeVerb::Discover(args) => find(args, env).await,
         AoeVerb::Identify(args) => identify(&args, env).await,
         AoeVerb::Stat(args) => stat(&args, env).await,
+        AoeVerb::Config(args) => lists::config(args, env).await,
+        AoeVerb::Mask(args) => lists::mask(args, env).await,
+        AoeVerb::Reserve(args) => lists::reserve(args, env).await,
         AoeVerb::Read(args) => read(args, env).await,
         AoeVerb::Write(args) => write(args, env).await,
         AoeVerb::Flush(args) => {
@@ -43,7 +47,11 @@ pub fn run(args: Aoe) -> Result<()> {
 
 async fn find(args: AoeDiscover, env: rt::Real) -> Result<()> {
     let names = if args.interfaces.is_empty() { all_ethers()? } else { args.interfaces };
-    let test = args.string.as_ref().map_or((config::READ, &[][..]), |text| (config::BEGINS, text.as_bytes()));
+    let test = match (&args.string, &args.prefix) {
+        (Some(text), _) => (config::IS, text.as_bytes()),
+        (_, Some(text)) => (config::BEGINS, text.as_bytes()),
+        _ => (config::READ, &[][..]),
+    };
     let patience = Duration::from_secs(args.patience);
     let found = discover(ethers(&names)?, Address::ALL, test, patience, env.clock()).await?;
     let mut out = Output::new();
@@ -79,6 +87,7 @@ async fn open(args: &AoeDisk, env: rt::Real) -> Result<Arc<Disk>> {
     let patience = Duration::from_secs(args.patience);
     let over = Over { env, interfaces: args.interfaces.clone(), patience };
     let disk = Arc::new(over.disk(args.address)?);
+    env.spawn(Box::pin(tell(disk.clone(), args.interfaces.clone())));
     let device: Arc<dyn Device> = disk.clone();
     device.look().await.map_err(|error| {
         let on = args.interfaces.join(" ");
@@ -107,36 +116,14 @@ async fn identify(args: &AoeDisk, env: rt::Real) -> Result<()> {
 async fn stat(args: &AoeDisk, env: rt::Real) -> Result<()> {
     let disk = open(args, env).await?;
     let mut out = Output::new();
-    let answer = disk.ask(command::CONFIG, Config::ask(config::READ, b"").bytes()).await?;
-    if let Some(Config { string, .. }) = Config::parse(&answer.1) {
-        out.print(format_args!("config    {}\n", nine_proto::show(string)))?;
-    }
-    // Old targets know neither of these.
-    let mask = disk.ask(command::MASK, Mask { what: 0, error: 0, edits: Vec::new() }.bytes()).await;
-    if let Some(mask) = mask.ok().filter(|answer| answer.0.is_none()).and_then(|(_, body)| Mask::parse(&body))
-    {
-        let macs = mask.edits.iter().filter_map(|edit| match edit {
-            Edit::Add(mac) => Some(mac.to_string()),
-            _ => None,
-        });
-        out.print(format_args!("for       {}\n", list(macs, "everybody")))?;
-    }
-    let reserve = disk.ask(command::RESERVE, Reserve { what: 0, macs: Vec::new() }.bytes()).await;
-    if let Some(reserve) =
-        reserve.ok().filter(|answer| answer.0.is_none()).and_then(|(_, body)| Reserve::parse(&body))
-    {
-        out.print(format_args!(
-            "reserved  by {}\n",
-            list(reserve.macs.iter().map(ToString::to_string), "nobody")
-        ))?;
-    }
+    lists::show(&disk, &mut out).await?;
     out.print(disk.status())?;
     out.flush()
 }
 
-fn list(macs: impl Iterator<Item = String>, nobody: &str) -> String {
-    let macs: Vec<String> = macs.collect();
-    if macs.is_empty() { nobody.into() } else { macs.join(" ") }
+/// For people.
+pub fn size(sectors: u64) -> String {
+    format!("{sectors} sectors ({})", indicatif::HumanBytes(sectors * SECTOR))
 }
 
 async fn read(args: AoeRead, env: rt::Real) -> Result<()> {

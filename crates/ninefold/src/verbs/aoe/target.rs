@@ -3,51 +3,71 @@
 //! Always holds: sockets and disks are opened first, then all capabilities are given up; what was acknowledged is
 //! flushed before it ends.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use futures_util::future::{Either, select};
-use nine_aoe::driver::export;
-use nine_aoe::frame::CONFIG_MAX;
+use nine_aoe::driver::{Found, discover, export};
+use nine_aoe::frame::{Address, CONFIG_MAX, config};
 use nine_aoe::target::Setup;
-use nine_block::{Device, SECTOR};
+use nine_block::Device;
+use nine_io::server::{Anonymous, Core, Door, Entrance, Gate, Service, listen};
+use nine_net::ether::Ether;
 use nine_net::nonet::Link;
-use nine_net::{Env, rt};
+use nine_net::{Addr, Env, rt};
+use nine_servers::Blocks;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
-use crate::blocks::{Opened, Over, ethers};
+use super::disks::{File, Files, Parts, Whole};
+use super::size;
+use crate::blocks::{Over, ethers};
 use crate::cli::AoeTarget;
 use crate::dial::within;
 
 /// See the module.
 pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let serial = args.serial.unwrap_or_else(|| format!("{}:{host}", args.address).chars().take(20).collect());
-    ensure!(serial.len() <= 20 && !serial.is_empty(), "--serial: 1 to 20 bytes");
+    if let Some(serial) = &args.serial {
+        ensure!((1..=20).contains(&serial.len()), "--serial: 1 to 20 bytes");
+    }
     ensure!(args.string.len() <= CONFIG_MAX, "--string: at most {CONFIG_MAX} bytes");
     let mut signals = rt::signals()?;
-    let links = ethers(&args.interfaces)?;
+    let _taken = take(args.address, &args.interfaces)?;
+    let (links, asks) = (ethers(&args.interfaces)?, ethers(&args.interfaces)?);
     let over = Over { env, interfaces: args.interfaces.clone(), patience: PATIENCE };
-    let mut opening = std::pin::pin!(over.open(&args.device, args.read_only));
-    let Opened { device, stays } = loop {
-        match select(&mut opening, std::pin::pin!(signals.next())).await {
+    let parts = Parts::open(&args.device, args.read_only, &over)?;
+    give_up_rights().context("capabilities cannot be given up")?;
+    let mut opening = pin!(async {
+        is_free(args.address, asks, &over).await?;
+        parts.build(env, None).await
+    });
+    let Whole { device, stays, files, serial } = loop {
+        match select(&mut opening, pin!(signals.next())).await {
             Either::Left((opened, _)) => break opened?,
             Either::Right((rt::Signal::Hangup, _)) => {}
             Either::Right(_) => return Ok(()),
         }
     };
-    give_up_rights().context("capabilities cannot be given up")?;
+    let is_named = args.serial.is_some();
     let shape = device.shape();
     let setup = Setup {
         address: args.address,
         frames: args.buffers,
-        serial,
+        serial: args.serial.unwrap_or(serial),
         config: args.string.into_bytes(),
         mask: args.mask,
         read_only: args.read_only || shape.read_only,
         boot: if stays { boot_of_machine() } else { boot_of_program(env) },
+    };
+    let keep = if is_named {
+        String::new()
+    } else {
+        format!("; from now on start it with --serial {}", setup.serial)
     };
     let mut said = format!("e{} {}, {}", args.address, device.name(), size(shape.sectors));
     said += if setup.read_only { ", read only\n" } else { "\n" };
@@ -55,35 +75,109 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
         said += &format!("    {name} {} mtu {}\n", link.address(), link.mtu());
     }
     let (export, mut driver) = export(links, setup, device.clone());
+    if let Some(path) = args.ctl {
+        let export = export.clone();
+        control(path, &args.address.to_string(), device.clone(), move || export.status(), env)?;
+    }
     // A terminal that has gone is no reason not to serve.
     let _ =
         std::io::stdout().write_all((said + "ready\n").as_bytes()).and_then(|()| std::io::stdout().flush());
     let ended = loop {
-        let signal = std::pin::pin!(signals.next());
+        let signal = pin!(signals.next());
         match within(&env, CHECK, select(&mut driver, signal)).await {
             None => driver.check(),
             Some(Either::Left((ended, _))) => break ended,
-            Some(Either::Right((rt::Signal::Hangup, _))) => env.spawn(Box::pin(look(device.clone()))),
+            Some(Either::Right((rt::Signal::Hangup, _))) => {
+                let (device, others) = (device.clone(), others(&files));
+                env.spawn(Box::pin(look(device, others, keep.clone(), env)));
+            }
             Some(Either::Right(_)) => break Ok(()),
         }
     };
     drop(driver);
-    tracing::info!("ends: {:?}", export.counts());
+    tracing::info!("ends: {}", export.counts());
     let flushed = within(&env, PATIENCE, device.flush()).await.context("it does not answer");
     flushed.and_then(|flushed| Ok(flushed?)).context("what was written last may not be on the disk")?;
+    if let Some(file) = files.all().iter().find(|file| file.moves()) {
+        let path = file.path().display();
+        bail!("{path} has not got all yet: put the file that was there before into its place again");
+    }
     ended.context("no interface is left")
 }
 
-/// How large it is by now.
-async fn look(device: Arc<dyn Device>) {
+/// No other target of this machine serves this address there: what one sends the other does not hear.
+fn take(address: Address, interfaces: &[String]) -> Result<Vec<UnixDatagram>> {
+    let take = |interface: &String| {
+        // Names like this are those of a network name space, as interfaces are, and are gone with the program.
+        let name = SocketAddr::from_abstract_name(format!("ninefold aoe {address} {interface}"))?;
+        UnixDatagram::bind_addr(&name).map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => {
+                anyhow!("{address} is taken: another target of this machine serves it on {interface}")
+            }
+            _ => error.into(),
+        })
+    };
+    interfaces.iter().map(take).collect()
+}
+
+/// Nobody else answers at this address.
+async fn is_free(address: Address, links: Vec<Ether>, over: &Over) -> Result<()> {
+    let found = discover(links, address, (config::READ, b""), LISTEN, over.env.clock()).await?;
+    match found.first() {
+        None => Ok(()),
+        Some(Found { port, mac, config, .. }) => bail!(
+            "{address} is taken: {mac} answers on {}, its config string is \"{}\"",
+            over.interfaces[*port],
+            nine_proto::show(config)
+        ),
+    }
+}
+
+/// Shows the device as files on a socket, for its owner.
+fn control(
+    path: PathBuf,
+    name: &str,
+    device: Arc<dyn Device>,
+    status: impl Fn() -> String + Send + Sync + 'static,
+    env: rt::Real,
+) -> Result<()> {
+    let blocks = Blocks::new(env.wall());
+    blocks.add(name, device, vec![("stat".into(), Box::new(status))]);
+    let listener = Entrance::bind(&Addr::Unix { path }, &env)?;
+    let gate = Gate { anonymous: Anonymous::Refused, token: None, read_only: false };
+    let service = Service::new(Arc::new(blocks), gate, Core::default());
+    let door = Door { listener, tls: None, clients: CLIENTS };
+    env.spawn(Box::pin(async move {
+        if let Err(error) = listen(env, door, service, &[]).await {
+            tracing::error!("--ctl: {error}");
+        }
+    }));
+    Ok(())
+}
+
+/// Those files that have another one in their place.
+fn others(files: &Files) -> Vec<Arc<File>> {
+    files.all().into_iter().filter(|file| !file.moves() && file.is_another()).collect()
+}
+
+/// Moves to the files that are there now; then, how large it is by now.
+async fn look(device: Arc<dyn Device>, others: Vec<Arc<File>>, keep: String, env: rt::Real) {
+    for file in others {
+        if file.follow(env).await {
+            tracing::info!(
+                "{}: the file that was there before is not used any more{keep}",
+                file.path().display()
+            );
+        }
+    }
     match device.look().await {
         Ok(_) => tracing::info!("{}: {}", device.name(), size(device.shape().sectors)),
         Err(error) => tracing::error!("{error}"),
     }
 }
 
-/// Nothing that this program starts or becomes has rights that it has not. Threads that were begun while disks were
-/// opened keep theirs.
+/// Nothing that this program starts or becomes has rights that it has not. There is no other thread yet, which would
+/// keep its own.
 fn give_up_rights() -> std::io::Result<()> {
     let none = CapabilitySet::empty();
     set_no_new_privs(true)?;
@@ -103,12 +197,11 @@ fn boot_of_program(env: rt::Real) -> u64 {
     u64::from_ne_bytes(chance)
 }
 
-/// For people.
-pub fn size(sectors: u64) -> String {
-    format!("{sectors} sectors ({})", indicatif::HumanBytes(sectors * SECTOR))
-}
-
 /// Between two looks whether interfaces have gone.
 const CHECK: Duration = Duration::from_secs(1);
 /// For disks below this one.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long another disk of the same address may take to answer.
+const LISTEN: Duration = Duration::from_millis(600);
+/// Programs that have its files open at once.
+const CLIENTS: usize = 16;

@@ -1,0 +1,491 @@
+//! The disks that a target is made of.
+//!
+//! In: a path or an expression. Out: files and sockets that are open, and then, when the program has given up its
+//! rights, one device of them; what tells it from any other; files that have another one in their place by now.
+//!
+//! Always holds: until the device is made nothing is read, and no thread is started.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nine_aoe::driver::Disk;
+use nine_block::{
+    Arg, Device, Error, How, Io, Kind, Moving, Pause, Rest, SECTOR, Shape, Start, Table, Tree, What,
+};
+use nine_net::{Env, rt};
+use nine_servers::HostDisk;
+use ring::digest::{SHA256, digest};
+
+use super::size;
+use crate::blocks::{Over, time_of};
+use crate::serve::aoe::tell;
+
+/// Opened, and not asked for anything yet.
+pub struct Parts {
+    word: String,
+    /// It is no expression but the path of a file.
+    path: Option<PathBuf>,
+    tree: Tree,
+    table: Table,
+    given: Given,
+}
+
+/// One device of them.
+pub struct Whole {
+    pub device: Arc<dyn Device>,
+    /// What was written to it is there when this program has ended.
+    pub stays: bool,
+    pub files: Files,
+    /// What tells it from any other, in 20 characters.
+    pub serial: String,
+}
+
+/// Those that are open.
+#[derive(Clone, Default)]
+pub struct Files(Arc<Mutex<Vec<Weak<File>>>>);
+
+/// A file, or a block device, that is a part of it.
+pub struct File {
+    path: PathBuf,
+    moving: Moving,
+    is: Mutex<Is>,
+    moves: AtomicBool,
+}
+
+/// Which file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Is {
+    File { dev: u64, ino: u64 },
+    Device(u64),
+}
+
+/// What was opened, for the letters of a table.
+#[derive(Clone, Default)]
+struct Given {
+    files: Files,
+    /// Files that nobody has taken yet, by their paths; one that was not there is opened when it is asked for again.
+    waiting: Shared<PathBuf, Vec<Opened<File>>>,
+    /// Disks, by their places: each is one, however often it is asked for.
+    disks: Shared<Vec<u64>, Opened<Disk>>,
+}
+
+type Opened<D> = nine_block::Result<Arc<D>>;
+type Shared<K, V> = Arc<Mutex<HashMap<K, V>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Files {
+    pub fn all(&self) -> Vec<Arc<File>> {
+        lock(&self.0).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn open(&self, path: &Path, read_only: bool) -> Opened<File> {
+        let file = File::open(path, read_only).map_err(|error| match error.kind() {
+            // What another has is not missing: he writes to it.
+            io::ErrorKind::ResourceBusy => Error::new(Kind::Reserved, error),
+            _ => Error::new(Kind::Failed, error),
+        })?;
+        let file = Arc::new(file);
+        let mut all = lock(&self.0);
+        all.retain(|file| file.strong_count() > 0);
+        all.push(Arc::downgrade(&file));
+        Ok(file)
+    }
+}
+
+impl Given {
+    fn file(&self, path: &Path, read_only: bool) -> Opened<File> {
+        let waiting = lock(&self.waiting).get_mut(path).and_then(Vec::pop);
+        waiting.unwrap_or_else(|| self.files.open(path, read_only))
+    }
+
+    fn table(&self, read_only: bool) -> Table {
+        let mut table = Table::default();
+        let given = self.clone();
+        table.letter("w", move |arg| {
+            let file = match arg {
+                Arg::Text(path) => given.file(Path::new(path), read_only),
+                _ => Err(Error::new(Kind::Unsupported, "the path of a file is expected: w\"/srv/disk\"")),
+            };
+            Box::pin(async move { Ok(file? as Arc<dyn Device>) })
+        });
+        let disks = self.disks.clone();
+        table.letter("e", move |arg| {
+            let of = if let Arg::Numbers(of) = arg { lock(&disks).get(of).cloned() } else { None };
+            Box::pin(async move {
+                let disk: Arc<dyn Device> = of.unwrap_or_else(no_place)?;
+                disk.look().await?;
+                Ok(disk)
+            })
+        });
+        table
+    }
+}
+
+fn no_place<T>() -> nine_block::Result<T> {
+    Err(Error::new(Kind::Unsupported, "the place of a disk on the Ethernet is expected: e1.0"))
+}
+
+/// A disk on these Ethernets, what happens to which is logged.
+fn disk(of: &[u64], over: &Over) -> Opened<Disk> {
+    let address = match of {
+        [shelf, slot] => format!("{shelf}.{slot}").parse().ok(),
+        _ => None,
+    };
+    let Some(address) = address else { return no_place() };
+    let disk = over.disk(address).map_err(|error| Error::new(Kind::Failed, format!("{error:#}")))?;
+    let disk = Arc::new(disk);
+    over.env.spawn(Box::pin(tell(disk.clone(), over.interfaces.clone())));
+    Ok(disk)
+}
+
+impl Parts {
+    /// The file of this path, or those of an expression.
+    pub fn open(word: &OsStr, read_only: bool, over: &Over) -> Result<Self> {
+        let path = Path::new(word);
+        let is_path = path.exists() || word.as_bytes().starts_with(b"/") || word.as_bytes().starts_with(b".");
+        let given = Given::default();
+        let table = given.table(read_only);
+        if is_path {
+            lock(&given.waiting).insert(path.into(), vec![Ok(given.files.open(path, read_only)?)]);
+            let word = word.to_string_lossy().into_owned();
+            let tree = Tree { at: 0, what: What::Leaf("w".into(), Arg::Text(word.clone())) };
+            return Ok(Self { word, path: Some(path.into()), tree, table, given });
+        }
+        let word = word.to_str().context("a device expression is UTF-8")?.to_owned();
+        let tree = table.parse(&word).with_context(|| wrong(&word))?;
+        for (letter, arg) in leaves(&tree) {
+            match (letter, arg) {
+                ("w", Arg::Text(name)) => {
+                    let (path, file) = (Path::new(name), given.files.open(Path::new(name), read_only));
+                    // Taken from the end.
+                    lock(&given.waiting).entry(path.into()).or_default().insert(0, file);
+                }
+                ("e", Arg::Numbers(of)) => {
+                    lock(&given.disks).entry(of.clone()).or_insert_with(|| disk(of, over));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { word, path: None, tree, table, given })
+    }
+
+    /// Whether a part of it has to be made before it can be opened.
+    pub fn has_made(&self) -> bool {
+        fn is(tree: &Tree) -> bool {
+            match &tree.what {
+                What::Of("{" | "f", _) => true,
+                What::Of(_, of) => of.iter().any(is),
+                What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => is(of),
+                What::Leaf(..) => false,
+            }
+        }
+        is(&self.tree)
+    }
+
+    /// Nothing is on them.
+    ///
+    /// # Errors
+    /// The first on which something is.
+    pub async fn are_blank(&self) -> Result<()> {
+        let mut all: Vec<Arc<dyn Device>> = Vec::new();
+        all.extend(self.given.files.all().into_iter().map(|file| file as Arc<dyn Device>));
+        all.extend(lock(&self.given.disks).values().flatten().map(|disk| disk.clone() as Arc<dyn Device>));
+        for device in all {
+            device.look().await?;
+            ensure!(
+                is_blank(&*device).await?,
+                "{}: something is on it, and would be lost; --force",
+                device.name()
+            );
+        }
+        Ok(())
+    }
+
+    /// Makes one device of them; of the set of this name, if it is new.
+    pub async fn build(self, env: rt::Real, make: Option<[u8; 16]>) -> Result<Whole> {
+        let device = if let Some(path) = &self.path {
+            self.given.file(path, false)? as Arc<dyn Device>
+        } else {
+            let how = How {
+                block: BLOCK,
+                start: Start::Careful,
+                make,
+                told: Arc::new(|event| tracing::warn!("{event}")),
+                rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
+            };
+            let built = self.table.build(&self.word, &how).await.with_context(|| wrong(&self.word))?;
+            built.drivers.into_iter().for_each(|driver| env.spawn(driver));
+            built.device
+        };
+        let has_ram = leaves(&self.tree).iter().any(|(letter, _)| *letter == "ram");
+        let mut text = self.identity(&self.tree).await;
+        if has_ram {
+            // Another disk each time.
+            let mut chance = [0; 16];
+            env.entropy(&mut chance);
+            text += &format!("{chance:?}");
+        }
+        let digits = digest(&SHA256, text.as_bytes());
+        let serial = digits.as_ref()[..10].iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Whole { device, stays: !has_ram && !has_buffer(&self.tree), files: self.given.files, serial })
+    }
+
+    /// What it is, however its files are called.
+    async fn identity(&self, tree: &Tree) -> String {
+        match &tree.what {
+            What::Leaf(..) => self.identity_of_leaf(tree),
+            // Members come and go.
+            What::Of("{", members) => match self.set(members).await {
+                Some(set) => format!("mirror {set:?}"),
+                None => self.identities("{", members).await,
+            },
+            What::Of(name, of) => self.identities(name, of).await,
+            What::Buffer(_, of) => Box::pin(self.identity(of)).await,
+            What::Part(of, base, size) => format!("p({}){base}.{size}", Box::pin(self.identity(of)).await),
+            What::Named(of, name) => format!("p({})\"{name}\"", Box::pin(self.identity(of)).await),
+        }
+    }
+
+    async fn identities(&self, name: &str, of: &[Tree]) -> String {
+        let mut text = name.to_owned();
+        for tree in of {
+            text = text + "(" + &Box::pin(self.identity(tree)).await + ")";
+        }
+        text
+    }
+
+    fn identity_of_leaf(&self, tree: &Tree) -> String {
+        match (self.file_of(tree), self.disk_of(tree).and_then(|disk| disk.identify())) {
+            (Some(file), _) => lock(&file.is).identity(&file.path),
+            (_, Some(identify)) => format!("e {} {}", identify.model, identify.serial),
+            _ => tree.to_string(),
+        }
+    }
+
+    fn file_of(&self, leaf: &Tree) -> Option<Arc<File>> {
+        let path = match &leaf.what {
+            What::Leaf(letter, Arg::Text(name)) if letter == "w" => Path::new(name),
+            _ => return None,
+        };
+        let path = self.path.as_deref().unwrap_or(path);
+        self.given.files.all().into_iter().find(|file| file.path == path)
+    }
+
+    fn disk_of(&self, leaf: &Tree) -> Option<Arc<Disk>> {
+        match &leaf.what {
+            What::Leaf(letter, Arg::Numbers(of)) if letter == "e" => {
+                lock(&self.given.disks).get(of).and_then(|disk| disk.clone().ok())
+            }
+            _ => None,
+        }
+    }
+
+    /// The name of a mirror's set, from the first label that can be read (docs/block.md).
+    async fn set(&self, members: &[Tree]) -> Option<Vec<u8>> {
+        for member in members {
+            let Some(leaf) = first_leaf(member) else { continue };
+            let file = self.file_of(leaf).map(|file| file as Arc<dyn Device>);
+            let device = file.or_else(|| Some(self.disk_of(leaf)? as Arc<dyn Device>));
+            let Some(device) = device else { continue };
+            let Ok(labels) = device.read(0, LABELS).await else { continue };
+            let label = labels.chunks(SECTOR as usize).find(|label| label.starts_with(b"9mirror"));
+            if let Some(label) = label {
+                return Some(label[8..24].to_vec());
+            }
+        }
+        None
+    }
+}
+
+/// The one with its first sector.
+fn first_leaf(tree: &Tree) -> Option<&Tree> {
+    match &tree.what {
+        What::Leaf(..) => Some(tree),
+        What::Of("(" | "[" | "ro" | "bare", of) => first_leaf(of.first()?),
+        What::Buffer(_, of) => first_leaf(of),
+        _ => None,
+    }
+}
+
+fn wrong(word: &str) -> String {
+    format!("there is no file {word}, and as a device expression it is wrong")
+}
+
+/// Whether what was written waits in this program.
+fn has_buffer(tree: &Tree) -> bool {
+    match &tree.what {
+        What::Buffer(..) => true,
+        What::Of(_, of) => of.iter().any(has_buffer),
+        What::Part(of, ..) | What::Named(of, _) => has_buffer(of),
+        What::Leaf(..) => false,
+    }
+}
+
+/// Its letters, in their order.
+fn leaves(tree: &Tree) -> Vec<(&str, &Arg)> {
+    match &tree.what {
+        What::Leaf(name, arg) => vec![(name, arg)],
+        What::Of(_, of) => of.iter().flat_map(leaves).collect(),
+        What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => leaves(of),
+    }
+}
+
+impl Is {
+    fn of(path: &Path) -> io::Result<Self> {
+        let meta = fs::metadata(path)?;
+        Ok(if meta.file_type().is_block_device() {
+            Self::Device(meta.rdev())
+        } else {
+            Self::File { dev: meta.dev(), ino: meta.ino() }
+        })
+    }
+
+    /// What stays the same when machine and program have started anew, as far as anybody knows.
+    fn identity(self, path: &Path) -> String {
+        let said = |file: &str| fs::read_to_string(file).ok().map(|text| text.trim().to_owned());
+        let said = |file: &str| said(file).filter(|text| !text.is_empty());
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let machine = said("/etc/machine-id").unwrap_or_else(host);
+        match self {
+            Self::File { dev, ino } => {
+                let system = rustix::fs::statvfs(path).map(|system| system.f_fsid);
+                let system = system.ok().filter(|id| *id != 0).unwrap_or(dev);
+                format!("{machine} file {system} {ino}")
+            }
+            Self::Device(number) => {
+                let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+                let dir = format!("/sys/dev/block/{number}");
+                let part = said(&format!("{dir}/partition"));
+                // That of a partition is in that of the disk.
+                let disk = if part.is_some() { format!("{dir}/..") } else { dir };
+                let names = ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"];
+                let name = names.iter().find_map(|name| said(&format!("{disk}/{name}")));
+                let backing = said(&format!("{disk}/loop/backing_file"));
+                let name = name.unwrap_or_else(|| format!("{machine} {}", backing.unwrap_or(number)));
+                format!("device {name} {}", part.unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl File {
+    fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+        let disk = HostDisk::open(path, read_only)?;
+        let (is, moves) = (Mutex::new(Is::of(path)?), AtomicBool::new(false));
+        Ok(Self { path: path.into(), moving: Moving::new(Arc::new(disk)), is, moves })
+    }
+
+    /// It has not got yet all that its predecessor has.
+    pub fn moves(&self) -> bool {
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether another file has its path by now.
+    pub fn is_another(&self) -> bool {
+        match Is::of(&self.path) {
+            Ok(is) => is != *lock(&self.is),
+            Err(error) => {
+                tracing::error!("{}: {error}; what is open is served on", self.path.display());
+                false
+            }
+        }
+    }
+
+    /// Moves to the file that has its path now. Whether it has.
+    pub async fn follow(&self, env: rt::Real) -> bool {
+        if self.moves.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        let moved = self.move_over(env).await;
+        self.moves.store(false, Ordering::Relaxed);
+        if let Err(error) = &moved {
+            let path = self.path.display();
+            tracing::error!("{path}: {error:#}; the file that was there before is served on");
+        }
+        moved.is_ok()
+    }
+
+    async fn move_over(&self, env: rt::Real) -> Result<()> {
+        ensure!(!self.moving.shape().read_only, "it is only read: start the target again");
+        // What the program may still open: its capabilities are gone.
+        let new = HostDisk::open(&self.path, false)
+            .context("it cannot be opened, by this user and without capabilities")?;
+        let (is, new) = (Is::of(&self.path)?, Arc::new(new) as Arc<dyn Device>);
+        let begin = new.read(0, BLANK.min(new.shape().sectors)).await?;
+        let text =
+            "it is not empty: all of it would be written over, so it has to begin with 64 KiB of zeros";
+        ensure!(begin.iter().all(|byte| *byte == 0), text);
+        let (name, whole) = (self.moving.name(), self.moving.shape().sectors);
+        tracing::info!("{name}: copies {} to the file that is there now", size(whole));
+        self.moving.move_to(new, progress(env, name, whole)).await.map(drop)?;
+        *lock(&self.is) = is;
+        Ok(())
+    }
+}
+
+impl Device for File {
+    fn shape(&self) -> Shape {
+        self.moving.shape()
+    }
+
+    fn submit(&self, io: Io) {
+        self.moving.submit(io);
+    }
+
+    fn name(&self) -> String {
+        self.moving.name()
+    }
+
+    fn status(&self) -> String {
+        self.moving.status()
+    }
+
+    fn control(&self, words: &[&str]) -> nine_block::Result<()> {
+        self.moving.control(words)
+    }
+}
+
+/// Whether nothing is on it.
+async fn is_blank(device: &dyn Device) -> Result<bool> {
+    let begin = device.read(0, BLANK.min(device.shape().sectors)).await?;
+    Ok(begin.iter().all(|byte| *byte == 0))
+}
+
+/// Pauses, and says how far it is.
+fn progress(env: rt::Real, name: String, whole: u64) -> Rest {
+    let moved = AtomicU64::new(0);
+    Arc::new(move |pause| {
+        let Pause::Moved(count) = pause else { return env.sleep_until(env.now() + BETWEEN) };
+        let before = moved.fetch_add(count, Ordering::Relaxed);
+        let tenths = |sectors: u64| sectors.saturating_mul(10) / whole.max(1);
+        if tenths(before + count) > tenths(before) {
+            tracing::info!("{name}: {} of {}", size(before + count), size(whole));
+        }
+        env.sleep_until(env.now() + BETWEEN)
+    })
+}
+
+/// Sectors of a block, for partitions and joins.
+const BLOCK: u32 = 16;
+/// Sectors among which the labels of a mirror are.
+const LABELS: u64 = 9;
+/// Sectors that are zeros on a disk with nothing on it: tables and file systems begin there.
+const BLANK: u64 = 128;
+/// Between two pieces that a file which moves copies.
+const BETWEEN: Duration = Duration::from_millis(1);

@@ -1,0 +1,52 @@
+//! `block`: devices of an expression, made and looked at while nobody serves them.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use nine_net::{Env, rt};
+
+use super::aoe::disks::Parts;
+use crate::blocks::{Opened, Over};
+use crate::cli::{Block, BlockDevice, BlockMake, BlockVerb};
+use crate::fail;
+use crate::output::Output;
+
+pub fn run(args: Block) -> Result<()> {
+    rt::block_on(async |env| match args.verb {
+        BlockVerb::Make(args) => make(args, env).await,
+        BlockVerb::Status(args) => status(args, env).await,
+    })?
+}
+
+fn over(of: &BlockDevice, env: rt::Real) -> Over {
+    Over { env, interfaces: of.over.clone(), patience: PATIENCE }
+}
+
+async fn make(args: BlockMake, env: rt::Real) -> Result<()> {
+    let parts = Parts::open(&args.device.device, false, &over(&args.device, env))?;
+    ensure!(parts.has_made(), "there is no mirror and no fake worm in it: nothing has to be made");
+    if !args.force {
+        parts.are_blank().await?;
+    }
+    let mut set = [0; 16];
+    env.entropy(&mut set);
+    let device = parts.build(env, Some(set)).await?.device;
+    show(&device.status())
+}
+
+async fn status(args: BlockDevice, env: rt::Real) -> Result<()> {
+    let Opened { device, stays } = over(&args, env).open(&args.device, false).await?;
+    if !stays {
+        fail::note("what is in memory is gone with this program");
+    }
+    show(&device.status())
+}
+
+fn show(status: &str) -> Result<()> {
+    let mut out = Output::new();
+    out.print(status)?;
+    out.flush()
+}
+
+/// For disks on an Ethernet.
+const PATIENCE: Duration = Duration::from_secs(10);
