@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod aoe;
+mod block;
 mod client;
 mod control;
 mod http;
@@ -39,8 +41,15 @@ pub const TARGETS: &[Target] = &[
     ("il", il, 4),
     ("nonet", nonet, 4),
     ("http", http, 1),
+    ("expr", expr, 1),
+    ("labels", labels, 20),
+    ("aoe-frame", aoe_frame, 1),
+    ("aoe-target", aoe_target, 1),
+    ("aoe-initiator", aoe_initiator, 4),
 ];
 
+pub use aoe::{aoe_frame, aoe_initiator, aoe_target};
+pub use block::{expr, labels};
 pub use client::client;
 pub use control::control;
 pub use http::http;

@@ -108,7 +108,7 @@ impl Cable {
         ours("write 2.1 v0", Some(&input))?;
         same(&ours(&format!("read 2.1 v0 --length {DATA}"), None)?, &data)?;
         ours("stat 2.1 v0", None)?;
-        has(&ours("discover --string la", None)?, "lab")?;
+        has(&ours("discover --prefix la", None)?, "lab")?;
         println!("mtu {}: our own target, too", self.mtu);
         if let Some(shark) = shark {
             // To and from two targets, questions and answers, in the largest frames.
