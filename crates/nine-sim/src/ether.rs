@@ -55,6 +55,8 @@ pub struct Ether {
     pub refuses: Option<io::ErrorKind>,
     /// A card that says that it has gone.
     pub gone: Option<Mac>,
+    /// Cards whose cables are out.
+    pub out: Vec<Mac>,
     next: u64,
 }
 
@@ -98,7 +100,7 @@ impl Ether {
 
     fn reaches(&mut self, now: Duration, from: Mac, to: Mac, packet: &[u8]) {
         let faults = self.faults;
-        if faults.cut || self.one_in(faults.lost) {
+        if faults.cut || self.out.contains(&from) || self.out.contains(&to) || self.one_in(faults.lost) {
             return;
         }
         for _ in 0..1 + usize::from(self.one_in(faults.twice)) {
@@ -199,7 +201,16 @@ impl Link for Plug {
 /// A wire of packets up to `mtu` bytes.
 pub fn wire(world: &World, faults: Faults, mtu: usize) -> Wire {
     let cards = BTreeMap::new();
-    Arc::new(Mutex::new(Ether { rng: world.rng(), faults, cards, mtu, refuses: None, gone: None, next: 0 }))
+    Arc::new(Mutex::new(Ether {
+        rng: world.rng(),
+        faults,
+        cards,
+        mtu,
+        refuses: None,
+        gone: None,
+        out: Vec::new(),
+        next: 0,
+    }))
 }
 
 /// The address of card `n`.
