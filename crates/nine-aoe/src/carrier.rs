@@ -107,13 +107,15 @@ impl<L: Link> Carrier<L> {
         before > self.out.len()
     }
 
-    /// Looks whether the link has gone, or is another by now: what it is, if it is.
+    /// Looks whether the link has gone, has come back, or is another by now: what it is, if it is.
     pub(crate) fn check(&mut self) -> Option<Interface> {
-        if self.gone.is_some() {
-            return None;
-        }
-        if let Err(error) = self.link.check() {
-            self.fails(error);
+        match self.link.check() {
+            Ok(()) => {
+                // So many faults may have been of what has passed.
+                (self.gone, self.faults) = (None, 0);
+            }
+            Err(error) if self.gone.is_none() => self.fails(error),
+            Err(_) => return None,
         }
         let now = Interface { mac: self.link.address(), mtu: self.link.mtu() };
         let room = now.mtu.max(64);

@@ -205,6 +205,7 @@ impl<L: Link> Future for DiskDriver<L> {
                 *check_at = now + CHECKS;
                 for (port, carrier) in carriers.iter_mut().enumerate() {
                     carrier.check().into_iter().for_each(|interface| machine.is_now(port, interface));
+                    more |= carrier.gone.is_some();
                 }
             }
             for (port, carrier) in carriers.iter_mut().enumerate() {

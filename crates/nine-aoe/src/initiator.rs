@@ -28,7 +28,7 @@ use crate::path::Path;
 use crate::rtt::Rtt;
 use jobs::{Job, Piece, Work};
 
-/// Operations that wait. One more ends at once, with [`Kind::Down`]: nobody has that many under way but where nothing
+/// Operations that wait. One more ends at once, with [`Kind::Busy`]: nobody has that many under way but where nothing
 /// is answered.
 const WAITING: usize = 1 << 16;
 /// Frames under way to one target, whatever it says that it queues.
@@ -389,7 +389,7 @@ impl Initiator {
         };
         let refused = refused.or_else(|| {
             let text = format!("{WAITING} operations wait already");
-            (self.jobs.len() >= WAITING).then(|| Error::new(Kind::Down, text))
+            (self.jobs.len() >= WAITING).then(|| Error::new(Kind::Busy, text))
         });
         match refused {
             Some(error) => self.ended.push_back(Ended::Io(io, Err(error.of(self.name())))),
@@ -408,8 +408,13 @@ impl Initiator {
     /// Asks about the lists of the target: `command` is mask, reserve or config, `body` its arguments. What is not
     /// answered within 2 s, as a config test that fails, ends with [`Kind::Down`].
     pub fn ask(&mut self, now: Duration, command: u8, body: Vec<u8>, told: Told) {
-        if self.jobs.len() >= WAITING || !matches!(self.state, State::Opening | State::Up) {
-            let error = Error::new(Kind::Down, "the target does not answer").of(self.name());
+        let is_busy = self.jobs.len() >= WAITING;
+        if is_busy || !matches!(self.state, State::Opening | State::Up) {
+            let (kind, text) = match is_busy {
+                true => (Kind::Busy, "too many operations wait already"),
+                false => (Kind::Down, "the target does not answer"),
+            };
+            let error = Error::new(kind, text).of(self.name());
             return self.ended.push_back(Ended::List(told, Err(error)));
         }
         self.enter(now, Work::List { command, body, told });

@@ -396,6 +396,13 @@ impl Target {
         for (number, result) in ended {
             let run = self.busy.remove(&number).expect("it was submitted, and ends once");
             let (is_one, op) = (run.asked.len() == 1, run.op);
+            if result.as_ref().is_err_and(|error| error.kind == Kind::Busy) {
+                // Who asks again may find room.
+                self.in_hand -= run.asked.len();
+                self.counts.dropped += run.asked.len() as u64;
+                run.asked.iter().for_each(|asked| self.forget(asked.from, asked.header.tag));
+                continue;
+            }
             let (mut read, mut wrote) = (result.clone().unwrap_or_default(), run.data);
             for asked in run.asked {
                 let bytes = bytes_of(&asked.ata);
@@ -456,11 +463,17 @@ impl Target {
         };
         // Who failed to write may write the same again.
         if failed {
-            self.written.remove(&(to, header.tag));
-            self.written_order.retain(|key| *key != (to, header.tag));
+            self.forget(to, header.tag);
         }
         let head = header.answer(self.setup.address, None).with(&answer.bytes());
         self.send(Out { port, to, head, data });
+    }
+
+    /// A write has not been done.
+    fn forget(&mut self, from: Mac, tag: u32) {
+        if self.written.remove(&(from, tag)).is_some() {
+            self.written_order.retain(|key| *key != (from, tag));
+        }
     }
 
     fn identify(&self) -> Identify {

@@ -108,6 +108,7 @@ pub struct Packet<'a> {
 pub struct Ether {
     fd: AsyncFd<Socket>,
     card: sys::Card,
+    name: String,
     kind: u16,
     /// Packets to everybody are heard, too.
     hears_all: bool,
@@ -125,7 +126,7 @@ impl Ether {
     pub fn open(interface: &str, kind: u16) -> io::Result<Self> {
         let (socket, card) = open(interface, kind)
             .map_err(|error| io::Error::new(error.kind(), format!("ether {interface}: {error}")))?;
-        Ok(Self { fd: sys::register(socket)?, card, kind, hears_all: false })
+        Ok(Self { fd: sys::register(socket)?, card, name: interface.into(), kind, hears_all: false })
     }
 
     /// The same, which hears packets to everybody as well as those to this card.
@@ -191,10 +192,15 @@ impl Link for Ether {
         }
     }
 
-    /// The kernel tells no socket when an interface is taken away that was down before, and each goes down first.
+    /// The kernel tells no socket when an interface is taken away that was down before, and each goes down first. One
+    /// that has come back under the name by which it was opened is opened again, where we may.
     fn check(&mut self) -> io::Result<()> {
         let name = match rustix::net::netdevice::index_to_name(self.fd.get_ref(), self.card.index as u32) {
-            Err(error @ rustix::io::Errno::NODEV) => return Err(fault(error.into())),
+            Err(error @ rustix::io::Errno::NODEV) => {
+                let (socket, card) = open(&self.name, self.kind).map_err(|_| fault(error.into()))?;
+                (self.fd, self.card) = (sys::register(socket)?, card);
+                return Ok(());
+            }
             name => name?,
         };
         // Another may have its name before it is asked.

@@ -150,11 +150,15 @@ impl Wake for Arrival {
     }
 }
 
+fn has_gone() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the card has gone")
+}
+
 impl Link for Plug {
     fn poll_recv(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, Mac)>> {
         let mut wire = held(&self.wire);
         if wire.gone == Some(self.address) {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, "the card has gone")));
+            return Poll::Ready(Err(has_gone()));
         }
         let card = wire.cards.get_mut(&self.address).expect("plugged in");
         let now = self.clock.now();
@@ -187,6 +191,10 @@ impl Link for Plug {
         }
         wire.carry(self.clock.now(), self.address, to, packet);
         Poll::Ready(Ok(()))
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        if held(&self.wire).gone == Some(self.address) { Err(has_gone()) } else { Ok(()) }
     }
 
     fn mtu(&self) -> usize {

@@ -123,3 +123,35 @@ fn whoever_goes_leaves_nobody_waiting() {
         assert_eq!(write.await.expect_err("over").kind, Kind::Down);
     });
 }
+
+#[test]
+fn a_card_that_goes_and_comes_back_carries_its_part_again() {
+    let world = World::new(3);
+    let (env, wire) = (world.env(), wire(&world, 0));
+    world.run(async move {
+        let driver = serves(&env, &wire, &[10], setup());
+        env.spawn(Box::pin(async move { drop(driver.await) }));
+        let (far, driver) = opens(&env, &wire, &[1, 2], 10 * SECOND);
+        env.spawn(Box::pin(async move { driver.await.expect("it ends when nobody needs it") }));
+        let device: &dyn Device = &far;
+        let up = || device.status().lines().filter(|line| line.contains(" up sectors 17 ")).count();
+        // Reads for so long, each of which goes well.
+        let reads = async |time: Duration| {
+            let end = env.now() + time;
+            while env.now() < end {
+                device.read(0, 40).await.expect("one way is there");
+                env.sleep_until(env.now() + SECOND / 50).await;
+            }
+        };
+        reads(SECOND).await;
+        assert_eq!(up(), 2, "{}", device.status());
+        held(&wire).gone = Some(mac(1));
+        held(&wire).out.push(mac(1));
+        reads(3 * SECOND).await;
+        assert_eq!(up(), 1, "{}", device.status());
+        held(&wire).gone = None;
+        held(&wire).out.clear();
+        reads(5 * SECOND).await;
+        assert_eq!(up(), 2, "{}", device.status());
+    });
+}

@@ -299,6 +299,21 @@ fn writes_over_each_other_are_done_in_the_order_in_which_they_came() {
 }
 
 #[test]
+fn what_a_busy_disk_has_no_room_for_is_not_answered_and_may_come_again() {
+    let slow = Arc::new(Slow::default());
+    let mut target = Target::new(setup(), slow.clone(), vec![ME]);
+    assert!(target.transmit().is_some());
+    for _ in 0..2 {
+        target.receive(0, A, &sectors(ata::WRITE_EXT, 10, 2, 1, 1));
+        target.receive(0, A, &sectors(ata::WRITE_EXT, 12, 2, 1, 2));
+        assert_eq!(target.transmit(), None);
+        given(&slow).remove(0).fail(Kind::Busy, "no room");
+        assert_eq!((target.transmit(), target.in_hand), (None, 0));
+    }
+    assert_eq!((target.counts().dropped, target.counts().repeated), (4, 0));
+}
+
+#[test]
 fn flushes_behind_one_that_is_under_way_are_one() {
     let slow = Arc::new(Slow::default());
     let mut target = Target::new(setup(), slow.clone(), vec![ME]);

@@ -60,7 +60,8 @@ pub trait Link: Send + Unpin + 'static {
         if n == 0 { Poll::Pending } else { Poll::Ready(Ok(n)) }
     }
 
-    /// Whether it is still there, where nothing else tells; and what its [`mtu`](Link::mtu) and address are by now.
+    /// Whether it is still there, or there again, where nothing else tells; and what its [`mtu`](Link::mtu) and address
+    /// are by now.
     fn check(&mut self) -> io::Result<()> {
         Ok(())
     }
