@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use nine_net::{Env, rt};
 
 use super::aoe::disks::Parts;
-use crate::blocks::{Opened, Over};
+use crate::blocks::Over;
 use crate::cli::{Block, BlockDevice, BlockMake, BlockVerb};
 use crate::fail;
 use crate::output::Output;
@@ -35,11 +35,12 @@ async fn make(args: BlockMake, env: rt::Real) -> Result<()> {
 }
 
 async fn status(args: BlockDevice, env: rt::Real) -> Result<()> {
-    let Opened { device, stays } = over(&args, env).open(&args.device, false).await?;
-    if !stays {
+    let parts = Parts::open(&args.device, false, &over(&args, env))?;
+    let whole = parts.build(env, None).await?;
+    if !whole.stays {
         fail::note("what is in memory is gone with this program");
     }
-    show(&device.status())
+    show(&whole.device.status())
 }
 
 fn show(status: &str) -> Result<()> {

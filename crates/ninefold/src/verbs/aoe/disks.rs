@@ -239,7 +239,7 @@ impl Parts {
         }
         let digits = digest(&SHA256, text.as_bytes());
         let serial = digits.as_ref()[..10].iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Whole { device, stays: !has_ram && !has_buffer(&self.tree), files: self.given.files, serial })
+        Ok(Whole { device, stays: !is_lost(&self.tree), files: self.given.files, serial })
     }
 
     /// What it is, however its files are called.
@@ -323,13 +323,13 @@ fn wrong(word: &str) -> String {
     format!("there is no file {word}, and as a device expression it is wrong")
 }
 
-/// Whether what was written waits in this program.
-fn has_buffer(tree: &Tree) -> bool {
+/// Whether something that was written to it may be gone with this program.
+fn is_lost(tree: &Tree) -> bool {
     match &tree.what {
+        What::Leaf(name, _) => name == "ram",
         What::Buffer(..) => true,
-        What::Of(_, of) => of.iter().any(has_buffer),
-        What::Part(of, ..) | What::Named(of, _) => has_buffer(of),
-        What::Leaf(..) => false,
+        What::Of(_, of) => of.iter().any(is_lost),
+        What::Part(of, ..) | What::Named(of, _) => is_lost(of),
     }
 }
 
@@ -489,3 +489,30 @@ const LABELS: u64 = 9;
 const BLANK: u64 = 128;
 /// Between two pieces that a file which moves copies.
 const BETWEEN: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_another_has_is_reserved_and_one_that_is_not_there_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        fs::write(&path, [0; 512]).unwrap();
+        let files = Files::default();
+        let kind = || files.open(&path, false).err().map(|error| error.kind);
+        let first = HostDisk::open(&path, false).unwrap();
+        assert_eq!(kind(), Some(Kind::Reserved));
+        drop(first);
+        assert_eq!(kind(), None);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(kind(), Some(Kind::Failed));
+    }
+
+    #[test]
+    fn what_is_in_memory_alone_may_be_lost() {
+        for (text, lost) in [("{w1w2}", false), ("{w1p(ram9)0.50}", true), ("(w1 buffer 1M w2)", true)] {
+            assert_eq!(is_lost(&Table::default().parse(text).unwrap()), lost, "{text}");
+        }
+    }
+}
