@@ -64,6 +64,12 @@ impl Address {
     /// All targets.
     pub const ALL: Self = Self { shelf: 0xffff, slot: 0xff };
 
+    /// What a frame to or from it has: each of these bytes behind the header of Ethernet is one of two.
+    pub fn bytes(self) -> [(u8, [u8; 2]); 3] {
+        let [high, low] = self.shelf.to_be_bytes();
+        [(2, [high, 0xff]), (3, [low, 0xff]), (4, [self.slot, 0xff])]
+    }
+
     /// Whether a frame to `self` is for the target `of`.
     pub fn means(self, of: Self) -> bool {
         (self.shelf == of.shelf || self.shelf == Self::ALL.shelf)

@@ -112,6 +112,7 @@ pub struct Ether {
     kind: u16,
     /// Packets to everybody are heard, too.
     hears_all: bool,
+    only: Vec<(u8, [u8; 2])>,
 }
 
 impl Ether {
@@ -126,7 +127,24 @@ impl Ether {
     pub fn open(interface: &str, kind: u16) -> io::Result<Self> {
         let (socket, card) = open(interface, kind)
             .map_err(|error| io::Error::new(error.kind(), format!("ether {interface}: {error}")))?;
-        Ok(Self { fd: sys::register(socket)?, card, name: interface.into(), kind, hears_all: false })
+        Ok(Self {
+            fd: sys::register(socket)?,
+            card,
+            name: interface.into(),
+            kind,
+            hears_all: false,
+            only: Vec::new(),
+        })
+    }
+
+    /// The same, which hears only packets that have, at each of these places (0 is the first byte behind the header of
+    /// the frame), one of two bytes. The kernel drops others before they cost anything.
+    ///
+    /// # Errors
+    /// Of more than 85 places, and those of the kernel.
+    pub fn only(self, bytes: &[(u8, [u8; 2])]) -> io::Result<Self> {
+        sys::filter_packets(self.fd.get_ref(), bytes)?;
+        Ok(Self { only: bytes.into(), ..self })
     }
 
     /// The same, which hears packets to everybody as well as those to this card.
@@ -198,6 +216,9 @@ impl Link for Ether {
         let name = match rustix::net::netdevice::index_to_name(self.fd.get_ref(), self.card.index as u32) {
             Err(error @ rustix::io::Errno::NODEV) => {
                 let (socket, card) = open(&self.name, self.kind).map_err(|_| fault(error.into()))?;
+                if !self.only.is_empty() {
+                    sys::filter_packets(&socket, &self.only)?;
+                }
                 (self.fd, self.card) = (sys::register(socket)?, card);
                 return Ok(());
             }

@@ -242,6 +242,34 @@ pub(crate) fn bind_packet(socket: &Socket, index: i32, kind: u16) -> io::Result<
     if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Has the kernel drop all packets for a socket but those that have, at each of these places, one of two bytes.
+pub(crate) fn filter_packets(socket: &Socket, bytes: &[(u8, [u8; 2])]) -> io::Result<()> {
+    let step = |code, jt, jf, k: u8| libc::sock_filter { code, jt, jf, k: u32::from(k) };
+    let (load, is, ends) = (
+        (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16,
+        (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        (libc::BPF_RET | libc::BPF_K) as u16,
+    );
+    let mut program = Vec::new();
+    for (n, (at, [one, other])) in bytes.iter().enumerate() {
+        // To the last instruction, which drops it.
+        let drops = 3 * (bytes.len() - n) - 2;
+        let drops = u8::try_from(drops).map_err(|_| io::ErrorKind::InvalidInput)?;
+        program.extend([step(load, 0, 0, *at), step(is, 1, 0, *one), step(is, 0, drops, *other)]);
+    }
+    program.push(libc::sock_filter { k: u32::MAX, ..step(ends, 0, 0, 0) });
+    program.push(step(ends, 0, 0, 0));
+    let program = libc::sock_fprog { len: program.len() as _, filter: program.as_mut_ptr() };
+    let len = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of a program that points to as many instructions as it says, all of which
+    // live on; it copies them.
+    let done = unsafe {
+        let program = std::ptr::from_ref(&program).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, len)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Whom a packet was sent to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct To(u8);

@@ -23,7 +23,8 @@ pub struct Over {
 impl Over {
     /// A disk on these Ethernets. Its driver runs until it is dropped.
     pub fn disk(&self, address: Address) -> Result<Disk> {
-        let (disk, driver) = disk(ethers(&self.interfaces)?, address, self.patience, self.env.clock());
+        let (disk, driver) =
+            disk(ethers_of(&self.interfaces, address)?, address, self.patience, self.env.clock());
         self.env.spawn(Box::pin(async move {
             if let Err(error) = driver.await {
                 tracing::error!("e{address}: {error}");
@@ -54,6 +55,12 @@ pub fn ethers(interfaces: &[String]) -> Result<Vec<Ether>> {
         })
     };
     interfaces.iter().map(open).collect()
+}
+
+/// The same, for frames of one target: the kernel drops those of others.
+pub fn ethers_of(interfaces: &[String], address: Address) -> Result<Vec<Ether>> {
+    let all = ethers(interfaces)?.into_iter();
+    Ok(all.map(|ether| ether.only(&address.bytes())).collect::<Result<_, _>>()?)
 }
 
 /// All interfaces that are Ethernets.

@@ -1,17 +1,20 @@
 //! A target's file is replaced by a larger one while the disk is in use; and what tells disks apart.
 
 use std::fs::{self, File};
+use std::future::poll_fn;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use nine_aoe::driver;
-use nine_aoe::frame::ETHER_TYPE;
+use nine_aoe::frame::{Address, ETHER_TYPE, Header};
 use nine_block::Device;
 use nine_net::ether::Ether;
+use nine_net::nonet::Link;
 use nine_net::{Env, rt};
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
@@ -43,9 +46,7 @@ impl Users {
 
     /// Each has a part of the disk; what is written there in the end.
     fn run(&self, space: u32, interface: &str) -> Vec<Vec<u64>> {
-        let space = File::open(format!("/proc/{space}/ns/net")).unwrap();
-        use std::os::fd::AsFd;
-        move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        enter(space);
         rt::block_on(async |env| {
             let link = Ether::open(interface, ETHER_TYPE).unwrap().hearing_all();
             let patience = Duration::from_secs(5);
@@ -93,6 +94,53 @@ impl Users {
         disk.flush().await.unwrap();
         tags
     }
+}
+
+/// This thread is in the network name space of that process from here on.
+fn enter(space: u32) {
+    let space = File::open(format!("/proc/{space}/ns/net")).unwrap();
+    move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+}
+
+/// What an interface is given of frames, until one to everybody has come: shelf and slot of each.
+async fn hears(mut link: Ether) -> Vec<Address> {
+    let (mut all, mut bytes) = (Vec::new(), vec![0; 1500]);
+    loop {
+        let (len, _) = poll_fn(|cx| link.poll_recv(cx, &mut bytes)).await.unwrap();
+        let address = Header::parse(&bytes[..len]).unwrap().0.address;
+        all.push(address);
+        if address == Address::ALL {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn a_socket_is_given_only_what_is_for_its_target() {
+    let Some(site) = Site::new(&[1500]) else { return };
+    let ready = Arc::new(Barrier::new(2));
+    let (there, opened) = (site.there.0.id(), ready.clone());
+    let hearing = std::thread::spawn(move || {
+        enter(there);
+        rt::block_on(async |_| {
+            let open = || Ether::open("v0", ETHER_TYPE).unwrap().hearing_all();
+            let mine: Address = "1.0".parse().unwrap();
+            let (all, one) = (open(), open().only(&mine.bytes()).unwrap());
+            opened.wait();
+            (hears(all).await, hears(one).await)
+        })
+        .unwrap()
+    });
+    ready.wait();
+    for other in ["1.1", "2.0", "258.0"] {
+        site.fails(&format!("aoe identify {other} v0 --patience 1"));
+    }
+    site.fails("aoe identify 1.0 v0 --patience 1");
+    site.ok("aoe discover v0");
+    let (all, one) = hearing.join().unwrap();
+    let count = |of: &[Address], text: &str| of.iter().filter(|address| address.to_string() == text).count();
+    assert!(["1.1", "2.0", "258.0", "1.0"].iter().all(|other| count(&all, other) > 0), "{all:?}");
+    assert!(count(&one, "1.0") > 0 && one.len() == count(&one, "1.0") + 1, "{one:?}");
 }
 
 /// An empty file of this size, in the place of the disk, whose file goes on as `old`.

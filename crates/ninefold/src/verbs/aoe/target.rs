@@ -26,7 +26,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new
 
 use super::disks::{File, Files, Parts, Whole};
 use super::size;
-use crate::blocks::{Over, ethers};
+use crate::blocks::{Over, ethers_of};
 use crate::cli::AoeTarget;
 use crate::dial::within;
 
@@ -38,7 +38,8 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
     ensure!(args.string.len() <= CONFIG_MAX, "--string: at most {CONFIG_MAX} bytes");
     let mut signals = rt::signals()?;
     let _taken = take(args.address, &args.interfaces)?;
-    let (links, asks) = (ethers(&args.interfaces)?, ethers(&args.interfaces)?);
+    let opens = || ethers_of(&args.interfaces, args.address);
+    let (links, asks) = (opens()?, opens()?);
     let over = Over { env, interfaces: args.interfaces.clone(), patience: PATIENCE };
     let parts = Parts::open(&args.device, args.read_only, &over)?;
     give_up_rights().context("capabilities cannot be given up")?;
