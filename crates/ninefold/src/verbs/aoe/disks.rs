@@ -19,7 +19,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nine_aoe::driver::Disk;
 use nine_block::{
-    Arg, Device, Error, How, Io, Kind, Moving, Pause, Rest, SECTOR, Shape, Start, Table, Tree, What,
+    Arg, Device, Error, Happening, How, Io, Kind, Moving, Pause, Rest, SECTOR, Shape, Start, Table, Tree,
+    What,
 };
 use nine_net::{Env, rt};
 use nine_servers::HostDisk;
@@ -222,7 +223,12 @@ impl Parts {
                 block: BLOCK,
                 start: Start::Careful,
                 make,
-                told: Arc::new(|event| tracing::warn!("{event}")),
+                told: Arc::new(|event| match event.what {
+                    Happening::Back | Happening::Returning | Happening::Copied | Happening::Compared(0) => {
+                        tracing::info!("{event}");
+                    }
+                    _ => tracing::warn!("{event}"),
+                }),
                 rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
             };
             let built = self.table.build(&self.word, &how).await.with_context(|| wrong(&self.word))?;
