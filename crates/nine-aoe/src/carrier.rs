@@ -16,8 +16,6 @@ const BATCH: usize = 32;
 const WAITING: usize = 512;
 /// Bytes of the shortest frame, behind its header.
 const SHORTEST: usize = 46;
-/// What Linux says of a packet that is longer than the interface takes.
-const EMSGSIZE: i32 = 90;
 /// Errors in a row after which a link counts as gone: what it sends is lost, and nothing is received.
 const FAULTS: u32 = 64;
 
@@ -45,10 +43,6 @@ impl<L: Link> Carrier<L> {
     }
 
     fn fails(&mut self, error: io::Error) {
-        // The interface takes less than it did.
-        if error.raw_os_error() == Some(EMSGSIZE) && self.link.check().is_ok() {
-            return;
-        }
         self.faults += 1;
         if error.kind() == io::ErrorKind::NotConnected || self.faults >= FAULTS {
             self.out.clear();

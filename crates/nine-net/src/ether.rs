@@ -242,9 +242,9 @@ impl Link for Ether {
     }
 }
 
-/// It may come up again; conversations have their own patience.
+/// It may come up again, or takes shorter frames by now ([`Link::check`] tells); conversations have their own patience.
 fn is_down(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENOBUFS))
+    matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENOBUFS | libc::EMSGSIZE))
 }
 
 /// An error of the kernel, as a [`Link`] has it.
