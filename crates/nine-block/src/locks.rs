@@ -85,12 +85,7 @@ mod any_order {
     use loom::thread::spawn;
 
     use super::*;
-
-    fn check(test: impl Fn() + Send + Sync + 'static) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(test);
-    }
+    use crate::sync::check;
 
     /// Holds it alone: how many have done so.
     fn hold(locks: &Locks, from: u64, to: u64, inside: &Mutex<(bool, usize)>) {

@@ -137,12 +137,7 @@ mod any_order {
     use super::*;
     use crate::call::Call;
     use crate::locks::Locks;
-
-    fn check(test: impl Fn() + Send + Sync + 'static) {
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(3);
-        model.check(test);
-    }
+    use crate::sync::check;
 
     /// What it waits for ends before it is asked for, while it is asked for, or afterwards.
     #[test]

@@ -9,14 +9,7 @@ use loom::thread::spawn;
 
 use super::{Ahead, Cache, Cached, Options};
 use crate::device::{Device, Io, Op, SECTOR, Shape};
-use crate::sync::{Mutex, lock};
-
-fn check(test: impl Fn() + Send + Sync + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.max_branches = 10_000;
-    model.check(test);
-}
+use crate::sync::{Mutex, check, lock};
 
 /// Its operations are ended by whoever comes by.
 #[derive(Default)]
