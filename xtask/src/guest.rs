@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::child::{Child, last_lines};
 use crate::packages;
+use crate::steps::{Failed, Steps};
 use kernel::Kernel;
 
 /// What to run in a guest.
@@ -43,6 +44,32 @@ pub enum Trouble {
     NotStarted(String),
     /// It was running and did not come to an end.
     NotEnded(String),
+}
+
+/// A step that is done in a guest. Where none can be started, `what` is not covered; with `must` that is a failure.
+pub fn call(
+    steps: &mut Steps,
+    (name, again): (&str, &str),
+    what: &str,
+    must: bool,
+    work: impl FnOnce() -> Result<(), Trouble>,
+) -> Result<(), Failed> {
+    let mut never = None;
+    steps.call(name, again, || match work() {
+        Ok(()) => true,
+        Err(Trouble::NotStarted(why)) if !must => {
+            never = Some(why);
+            true
+        }
+        Err(Trouble::NotStarted(why) | Trouble::NotEnded(why)) => {
+            eprintln!("{why}");
+            false
+        }
+    })?;
+    if let Some(why) = never {
+        steps.not_covered(format!("{what}: no guest could be started: {why}"));
+    }
+    Ok(())
 }
 
 /// What a command in a guest came to.

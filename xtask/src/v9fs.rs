@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::guest::{Guest, Trouble, folder, lacking, quoted, scratch};
+use crate::guest::{self, Guest, Trouble, folder, lacking, quoted, scratch};
 use crate::mux::Mux;
 use crate::packages;
 use crate::served::{Program, Served};
@@ -28,23 +28,8 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool, only: &str) -> Resul
             steps.not_covered(what.to_string());
         }
     }
-    let mut never = None;
-    let (name, again) = if all { (ALL, "cargo xtask v9fs --all") } else { (QUICK, "cargo xtask v9fs") };
-    steps.call(name, again, || match work(program, all, only) {
-        Ok(()) => true,
-        Err(Trouble::NotStarted(why)) if !all => {
-            never = Some(why);
-            true
-        }
-        Err(Trouble::NotStarted(why) | Trouble::NotEnded(why)) => {
-            eprintln!("{why}");
-            false
-        }
-    })?;
-    if let Some(why) = never {
-        steps.not_covered(format!("the Linux kernel as a client: no guest could be started: {why}"));
-    }
-    Ok(())
+    let step = if all { (ALL, "cargo xtask v9fs --all") } else { (QUICK, "cargo xtask v9fs") };
+    guest::call(steps, step, "the Linux kernel as a client", all, || work(program, all, only))
 }
 
 fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {

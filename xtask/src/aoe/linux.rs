@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::shark::Shark;
 use crate::child::{Child, last_lines};
-use crate::guest::{Guest, Scratch, Trouble, lacking, scratch};
+use crate::guest::{self, Guest, Scratch, Trouble, lacking, scratch};
 use crate::netns::{Netns, said};
 use crate::packages;
 use crate::served::Program;
@@ -28,23 +28,8 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed
             return Ok(());
         }
     };
-    let mut never = None;
     let again = if all { "cargo xtask aoe --all" } else { "cargo xtask aoe" };
-    steps.call("AoE with Linux", again, || match work(program, space, all) {
-        Ok(()) => true,
-        Err(Trouble::NotStarted(why)) if !all => {
-            never = Some(why);
-            true
-        }
-        Err(Trouble::NotStarted(why) | Trouble::NotEnded(why)) => {
-            eprintln!("{why}");
-            false
-        }
-    })?;
-    if let Some(why) = never {
-        steps.not_covered(format!("{WHAT}: no guest could be started: {why}"));
-    }
-    Ok(())
+    guest::call(steps, ("AoE with Linux", again), WHAT, all, || work(program, space, all))
 }
 
 /// Ethernets that end at QEMU.
