@@ -12,16 +12,18 @@ const WORDS: usize = 63;
 
 /// So many bits; none is 1 at first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bits {
+pub struct Bits {
     words: Vec<u64>,
     len: u64,
 }
 
 impl Bits {
+    /// So many, all 0.
     pub fn new(len: u64) -> Self {
         Self { words: vec![0; len.div_ceil(64) as usize], len }
     }
 
+    /// How many there are.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -32,23 +34,31 @@ impl Bits {
         self.len = len;
     }
 
+    /// Whether it is 1.
     pub fn has(&self, bit: u64) -> bool {
         self.words[(bit / 64) as usize] & (1 << (bit % 64)) != 0
     }
 
+    /// It is 1 from now on.
+    ///
+    /// # Panics
+    /// If there is no such bit: a mistake of ours.
     pub fn set(&mut self, bit: u64) {
         assert!(bit < self.len, "bit {bit} of {}", self.len);
         self.words[(bit / 64) as usize] |= 1 << (bit % 64);
     }
 
+    /// It is 0 from now on.
     pub fn unset(&mut self, bit: u64) {
         self.words[(bit / 64) as usize] &= !(1 << (bit % 64));
     }
 
+    /// All are 1.
     pub fn fill(&mut self) {
         (0..self.len).for_each(|bit| self.set(bit));
     }
 
+    /// All are 0.
     pub fn clear(&mut self) {
         self.words.fill(0);
     }
@@ -61,10 +71,12 @@ impl Bits {
         })
     }
 
+    /// How many are 1.
     pub fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
+    /// Whether all are 0.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
@@ -79,6 +91,7 @@ impl Bits {
         self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to &= !from);
     }
 
+    /// Those of the other too.
     pub fn add(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(to, from)| *to |= from);
     }

@@ -31,6 +31,7 @@ mod task;
 mod whole;
 mod worm;
 
+pub use bits::Bits;
 pub use cache::{Ahead, Cache, Cached, Options, Stats};
 pub use call::Call;
 pub use device::{Device, Done, Io, Op, SECTOR, Shape};
@@ -44,4 +45,5 @@ pub use moving::Moving;
 pub use part::Part;
 pub use plain::{Nothing, ReadOnly};
 pub use ram::Ram;
+pub use task::Tasks;
 pub use worm::{BLOCKS_MOST, FakeWorm};

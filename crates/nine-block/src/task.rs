@@ -13,9 +13,9 @@ use std::task::{Context, Wake, Waker};
 
 use crate::sync::{Mutex, lock};
 
-/// The tasks of a device.
+/// The tasks of a device, or of what stands on devices.
 #[derive(Clone, Default)]
-pub(crate) struct Tasks(Arc<Mutex<Ready>>);
+pub struct Tasks(Arc<Mutex<Ready>>);
 
 #[derive(Default)]
 struct Ready {

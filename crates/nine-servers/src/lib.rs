@@ -16,7 +16,6 @@
 pub mod block;
 pub mod cons;
 pub mod disk;
-mod lock;
 pub mod net;
 pub mod pipe;
 mod probe;

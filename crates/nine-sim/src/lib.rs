@@ -7,6 +7,7 @@
 
 mod datagrams;
 pub mod delay;
+pub mod disk;
 pub mod ether;
 mod host;
 mod link;

@@ -90,6 +90,14 @@ impl Cached {
         call
     }
 
+    /// This is what the device has in this block: whoever wrote it there past the cache says so. It is kept as
+    /// if it had been read just now, and given to those who wait for it.
+    pub fn keep(&self, block: u64, data: Bytes) {
+        if self.judge(block).is_ok_and(|len| len == data.len()) {
+            self.0.keep(block, data);
+        }
+    }
+
     /// Writes a block, whole. The data is kept as it is: where it is a part of something larger, so is that.
     pub fn put(&self, block: u64, data: Bytes) -> Call {
         let (done, call) = Call::pair();

@@ -84,6 +84,35 @@ impl Disk {
         }
     }
 
+    /// The device has this now.
+    pub(super) fn keep(&self, block: u64, data: Bytes) {
+        let key = self.key(block);
+        let mut shard = lock(self.shared.shard(key));
+        let mut readers = Vec::new();
+        match shard.get(key) {
+            // Somebody writes here through the cache too: he has his own.
+            Some(entry) if entry.dirty => {}
+            Some(Entry { held: Held::Reading(waiters), .. })
+                if waiters.iter().any(|waiter| matches!(waiter, Waiter::Write(_))) => {}
+            Some(entry) => {
+                if let Held::Reading(waiters) = std::mem::replace(&mut entry.held, Held::Data(data.clone())) {
+                    readers = waiters;
+                }
+            }
+            None => {
+                shard.insert(key, Held::Data(data.clone()), false, false);
+                self.shared.held.fetch_add(1, Relaxed);
+            }
+        }
+        drop(shard);
+        self.shared.make_room(key);
+        for waiter in readers {
+            if let Waiter::Read(done) = waiter {
+                done(Ok(data.clone()));
+            }
+        }
+    }
+
     /// Whether a block more may be read and kept; it counts from now on.
     fn may_read(&self) -> bool {
         let most = self.shared.reading_most();

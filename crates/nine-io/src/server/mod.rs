@@ -10,6 +10,7 @@ mod conn;
 mod desk;
 mod gate;
 mod listen;
+pub mod locks;
 mod memory;
 mod req;
 mod rx;

@@ -1,6 +1,7 @@
 //! Record locks towards the host.
 //!
-//! In: a lock request on an open file. Out: whether its owner has it. The table of `crate::lock` decides among clients;
+//! In: a lock request on an open file. Out: whether its owner has it. The table of [`nine_io::server::locks`]
+//! decides among clients;
 //! towards other programs on the host each locked file has one open file description of the server's own, which
 //! holds, byte by byte, the strongest lock that any client holds (fcntl(2), OFD locks). So two fids of one owner never
 //! stand in each other's way, and two owners always do.
@@ -19,7 +20,7 @@ use rustix::fs::OFlags;
 use super::file::OpenFile;
 use super::host::{self, HostFs, HostLock};
 use super::{Done, Fail, How, Inner, Kind, Node, locked};
-use crate::lock::{Ranges, Wanted, length};
+use nine_io::server::locks::{Ranges, Wanted, length};
 
 /// Every file that is locked; as many as open files at most. One lock for all: everything under it is short and in
 /// memory.
@@ -68,7 +69,7 @@ impl<H: HostFs> Inner<H> {
         let result = locks.set(&self.host, want);
         self.locks.ranges.fetch_add(locks.held.len(), Ordering::Relaxed);
         self.locks.ranges.fetch_sub(before, Ordering::Relaxed);
-        if locks.held.len() == 0 {
+        if locks.held.is_empty() {
             files.remove(&key);
         }
         result.map(Reply::Lock)
@@ -135,7 +136,7 @@ impl Locks {
             // To give up bytes cannot be refused; a host that errs here frees them when the description closes.
             let _ = locks.mirror(host, start, last);
         }
-        if locks.held.len() == 0 {
+        if locks.held.is_empty() {
             files.remove(&key);
         }
     }
@@ -187,8 +188,13 @@ fn host_lock(ty: LockType, start: u64, last: u64) -> HostLock {
 mod tests {
     use super::super::host::Linux;
     use super::*;
-    use crate::lock::tests::want;
     use LockType::{Unlock, Write};
+
+    fn want(who: u32, ty: LockType, start: u64, last: u64) -> Wanted {
+        let length = length(start, last);
+        let asked = LockRequest { ty, flags: 0, start, length, proc_id: who, client_id: b"here" };
+        Wanted::new(1, who.into(), &asked).unwrap()
+    }
 
     #[test]
     fn the_host_sees_our_locks_and_we_see_its() {

@@ -15,11 +15,9 @@ use bytes::Bytes;
 use nine_io::Payload;
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use nine_proto::{
-    Errno, Error, LockRequest, LockStatus, LockType, Make, NOGID, Op, OpenFlags, Result, Walked,
-};
+use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Result, Walked};
 
-use crate::lock::{Ranges, Wanted};
+use nine_io::server::locks::Wanted;
 use tree::{Inode, Place, Space, now, part};
 
 /// The largest attribute, as in Linux, bytes.
@@ -175,7 +173,7 @@ impl Ram {
             }
             Op::Getlock(asked) => {
                 let want = Wanted::new(req.id().conn, open.ok_or(Errno::EBADF)?.0, &asked)?;
-                Ok(getlock(&inode.lock().locks, &asked, &want))
+                Ok(inode.lock().locks.getlock(&asked, &want))
             }
             Op::XattrWalk { name } => {
                 let xattrs = &inode.lock().xattrs;
@@ -312,25 +310,6 @@ impl Node {
         inode.space.release(old.unwrap_or(0));
         state.attr.ctime = now();
         Ok(Reply::Done)
-    }
-}
-
-fn getlock(locks: &Ranges, asked: &LockRequest<'_>, want: &Wanted) -> Reply {
-    match locks.conflict(want) {
-        Some(held) => Reply::Getlock {
-            ty: held.ty,
-            start: held.start,
-            length: held.length(),
-            proc_id: held.owner.proc_id,
-            client_id: held.owner.client_id.clone(),
-        },
-        None => Reply::Getlock {
-            ty: LockType::Unlock,
-            start: asked.start,
-            length: asked.length,
-            proc_id: asked.proc_id,
-            client_id: asked.client_id.into(),
-        },
     }
 }
 

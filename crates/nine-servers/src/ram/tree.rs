@@ -21,7 +21,7 @@ use nine_proto::{
 };
 
 use super::lock;
-use crate::lock::Ranges;
+use nine_io::server::locks::Ranges;
 
 /// Files and directories at most; one more is refused with ENOSPC.
 const FILES: u64 = 1 << 20;

@@ -9,53 +9,66 @@ use std::collections::BTreeMap;
 
 use nine_proto::{Errno, LockRequest, LockType, Result};
 
+use super::req::Reply;
+
 /// Ranges held on one file; one more is refused with ENOLCK.
-pub(crate) const PER_FILE: usize = 4096;
+const PER_FILE: usize = 4096;
 
 /// The longest name of a client, which every range of its keeps, bytes; Linux' own has at most 64. More is refused
 /// with EINVAL.
 const CLIENT_ID: usize = 255;
 
+/// Who holds a lock: a process of a client on one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub struct Owner {
     conn: u64,
-    pub(crate) proc_id: u32,
-    pub(crate) client_id: Box<[u8]>,
+    /// As the client calls it.
+    pub proc_id: u32,
+    /// As the client calls itself.
+    pub client_id: Box<[u8]>,
 }
 
+/// A lock that somebody has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) owner: Owner,
+pub struct Held {
+    /// Who.
+    pub owner: Owner,
     /// The open file it was set through; the lock goes with it.
     file: u64,
     /// Never `Unlock`.
-    pub(crate) ty: LockType,
-    pub(crate) start: u64,
+    pub ty: LockType,
+    /// The first byte.
+    pub start: u64,
     /// The last byte; `u64::MAX`: to the end of the file, however it grows.
     last: u64,
 }
 
 impl Held {
     /// As a Tlock says it: 0 reaches to the end.
-    pub(crate) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         length(self.start, self.last)
     }
 }
 
 /// What an owner asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     owner: Owner,
     file: u64,
     /// `None`: to be released.
     ty: Option<LockType>,
-    pub(crate) start: u64,
-    pub(crate) last: u64,
+    /// The first byte.
+    pub start: u64,
+    /// The last.
+    pub last: u64,
 }
 
 impl Wanted {
     /// From a request on this connection, through the open file of this number.
-    pub(crate) fn new(conn: u64, file: u64, asked: &LockRequest<'_>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// EINVAL and EOVERFLOW: a range or a name that cannot be.
+    pub fn new(conn: u64, file: u64, asked: &LockRequest<'_>) -> Result<Self> {
         let last = match asked.length {
             0 => u64::MAX,
             n => asked.start.checked_add(n - 1).ok_or(Errno::EOVERFLOW)?,
@@ -71,15 +84,41 @@ impl Wanted {
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ranges(Vec<Held>);
+pub struct Ranges(Vec<Held>);
 
 impl Ranges {
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The answer to a Tgetlock.
+    pub fn getlock(&self, asked: &LockRequest<'_>, want: &Wanted) -> Reply {
+        match self.conflict(want) {
+            Some(held) => Reply::Getlock {
+                ty: held.ty,
+                start: held.start,
+                length: held.length(),
+                proc_id: held.owner.proc_id,
+                client_id: held.owner.client_id.clone(),
+            },
+            None => Reply::Getlock {
+                ty: LockType::Unlock,
+                start: asked.start,
+                length: asked.length,
+                proc_id: asked.proc_id,
+                client_id: asked.client_id.into(),
+            },
+        }
+    }
+
     /// A lock of another owner in the way.
-    pub(crate) fn conflict(&self, want: &Wanted) -> Option<&Held> {
+    pub fn conflict(&self, want: &Wanted) -> Option<&Held> {
         want.ty?;
         self.0.iter().find(|held| {
             held.owner != want.owner
@@ -91,7 +130,10 @@ impl Ranges {
 
     /// The owner's range becomes what is wanted; what it held there before is cut. `Err`: too many ranges.
     /// The caller has seen that nobody is in the way.
-    pub(crate) fn replace(&mut self, want: Wanted) -> Result<()> {
+    ///
+    /// # Errors
+    /// ENOLCK.
+    pub fn replace(&mut self, want: Wanted) -> Result<()> {
         if self.0.len() + 2 > PER_FILE {
             return Err(Errno::ENOLCK.into());
         }
@@ -117,13 +159,13 @@ impl Ranges {
     }
 
     /// Gives up what was set through an open file; the ranges (first and last byte) that it was.
-    pub(crate) fn release(&mut self, file: u64) -> Vec<(u64, u64)> {
+    pub fn release(&mut self, file: u64) -> Vec<(u64, u64)> {
         let gone = self.0.extract_if(.., |held| held.file == file);
         gone.map(|held| (held.start, held.last)).collect()
     }
 
     /// A range in pieces (first byte, last byte), each with the strongest lock that anybody holds on it.
-    pub(crate) fn strongest(&self, start: u64, last: u64) -> Vec<(u64, u64, LockType)> {
+    pub fn strongest(&self, start: u64, last: u64) -> Vec<(u64, u64, LockType)> {
         // Where readers and writers become more or fewer.
         let mut edges = BTreeMap::from([(start, [0, 0])]);
         for held in self.0.iter().filter(|held| held.start <= last && start <= held.last) {
@@ -153,16 +195,16 @@ impl Ranges {
 }
 
 /// Bytes from the first to the last; 0: to the end.
-pub(crate) fn length(start: u64, last: u64) -> u64 {
+pub fn length(start: u64, last: u64) -> u64 {
     if last == u64::MAX { 0 } else { last - start + 1 }
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use LockType::{Read, Unlock, Write};
 
-    pub(crate) fn want(who: u32, ty: LockType, start: u64, last: u64) -> Wanted {
+    fn want(who: u32, ty: LockType, start: u64, last: u64) -> Wanted {
         let length = length(start, last);
         let asked = LockRequest { ty, flags: 0, start, length, proc_id: who, client_id: b"here" };
         Wanted::new(1, who.into(), &asked).unwrap()

@@ -1,0 +1,655 @@
+//! An archive at work: operations on its tree, the commits that make them durable, its dumps.
+//!
+//! In: operations, the time, devices. Out: results; the work behind them is done by the [`Driver`].
+//!
+//! ```text
+//! 9P (serve) -> attempt (again, until all it needs is in memory) -> fs -> memory
+//!                                                        commit <---------|
+//!                                            dump: copy, sweep --> cw --> c, w
+//! ```
+//! Always holds: the state's lock is never held over an operation of a device; one commit at a time; what was answered
+//! as durable is.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_block::{Ahead, Cache, Cached, Device, Error as Wrong, Kind, Options};
+use nine_proto::{Errno, Error, Result, Time};
+
+use crate::cw::{Cw, Fields, Label, Making, Waiting};
+use crate::date::Zone;
+use crate::dump::{self, Dump};
+use crate::fs::{Fs, Op, Stop};
+use crate::item::{DumpRecord, Key, What};
+use crate::jobs::{Driver, Jobs, Waiters};
+use crate::live::Lives;
+use crate::memory::Memory;
+use crate::ptr::Ptr;
+use crate::tree;
+use crate::users::Users;
+
+/// The most bytes of /adm/users.
+const USERS_MOST: u32 = 4 << 20;
+/// Changes are not older than this before they are committed.
+const AGE: Duration = Duration::from_secs(5);
+
+/// Seconds and nanoseconds since 1970.
+pub type Wall = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// How an archive works.
+#[derive(Clone)]
+pub struct Settings {
+    /// Bytes of the block cache.
+    pub memory: u64,
+    /// Bytes of changes in memory before clients wait for the commit.
+    pub dirty: u64,
+    /// What is read ahead.
+    pub ahead: Ahead,
+    /// By which dumps are dated and scheduled: the IANA name of a zone; none: the system's.
+    pub zone: Option<String>,
+    /// Where the time of files comes from.
+    pub wall: Wall,
+}
+
+/// How a new one is made.
+#[derive(Clone, Debug)]
+pub struct Ream {
+    /// What it is called; 64 bytes at most.
+    pub name: String,
+    /// Bytes of a block: 8, 16, 32 or 64 KiB.
+    pub block: u32,
+    /// What is read from w is not copied to c: right where both are as fast.
+    pub fastworm: bool,
+    /// Slots lie in the seed's old order: for measurements.
+    pub row_order: bool,
+    /// Random; which archive it is.
+    pub identity: [u8; 16],
+    /// Owner and group of its root directory.
+    pub owner: (u32, u32),
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct Archive(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) cw: Cw,
+    cache: Cache,
+    pub(crate) cached: Cached,
+    state: Mutex<State>,
+    jobs: Jobs,
+    pub(crate) wall: Wall,
+    pub(crate) zone: Zone,
+    pub(crate) label: Label,
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub(crate) fs: Fs,
+    pub(crate) lives: Lives,
+    pub(crate) users: Arc<Users>,
+    /// All dumps by generation, also those that are not on w yet.
+    pub(crate) dumps: BTreeMap<u32, Dump>,
+    /// Those, oldest first.
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) newest: (u64, u32),
+    pub(crate) next_worm: u64,
+    /// Of the next commit.
+    pub(crate) forward: Vec<crate::cw::Come>,
+    pub(crate) swept: Vec<u64>,
+    /// What the next commit says of dumps has changed.
+    pub(crate) noted: bool,
+    /// The commit that takes what changes now.
+    epoch: u64,
+    /// The last one that is durable.
+    durable: u64,
+    committing: bool,
+    /// Somebody waits for the next commit.
+    wanted: bool,
+    /// When what has changed was first seen to have.
+    dirty_since: Option<Duration>,
+    /// Who waits for a commit, or for room.
+    pub(crate) waiters: Waiters,
+    /// Why nothing changes any more.
+    pub(crate) stopped: Option<Wrong>,
+    /// Operations that fetch blocks; and the addresses that were given up meanwhile.
+    fetching: usize,
+    pub(crate) dumper: dump::State,
+    pub(crate) now: Duration,
+    /// Open files there have been.
+    opened: u64,
+    /// The file of users, if there is one; and whether it has changed since it was read.
+    users_file: Option<u64>,
+    users_changed: bool,
+}
+
+/// What stands in the way of an operation that is asked again.
+enum Way {
+    /// These have come.
+    Have(Vec<(u64, Bytes)>),
+    Again,
+}
+
+/// An error of a device, for clients.
+pub(crate) fn errno(error: &Wrong) -> Error {
+    let errno = match error.kind {
+        Kind::ReadOnly | Kind::Reserved => Errno::EROFS,
+        Kind::Range => Errno::ENOSPC,
+        _ => Errno::EIO,
+    };
+    Error::new(errno, error.text.to_string())
+}
+
+impl Archive {
+    /// Makes a new one. What was on the devices is lost.
+    ///
+    /// # Errors
+    /// What the devices say; that they are too small.
+    pub async fn ream(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        ream: &Ream,
+        settings: &Settings,
+    ) -> nine_block::Result<()> {
+        let time = (settings.wall)();
+        let making = Making {
+            block: ream.block,
+            fastworm: ream.fastworm,
+            row_order: ream.row_order,
+            identity: ream.identity,
+            time,
+            name: ream.name.clone(),
+        };
+        let cw = Cw::ream(c, w, making).await?;
+        let memory = Memory::new(cw.clone(), Cache::new(options(&cw, settings)).over(Arc::new(cw.clone()))?);
+        let mut fs = Fs::new(memory, settings.dirty);
+        fs.begin(ream.owner.0, ream.owner.1, time);
+        let users = Users::default().to_string();
+        fs.put_users(&users, time).expect("everything is new, and in memory");
+        fs.settle().expect("everything is new, and in memory");
+        let (blocks, freed) = fs.mem.close();
+        let fields = Fields { root: fs.mem.root, next_inode: fs.next_inode, ..cw.fields() };
+        cw.commit(&crate::cw::Changes { blocks, freed, fields, ..Default::default() }).await?;
+        cw.tidy(true).await
+    }
+
+    /// What is said of the archive on this worm: its name, bytes of a block, when it was made.
+    ///
+    /// # Errors
+    /// That there is none.
+    pub async fn label(w: &dyn Device) -> nine_block::Result<(String, u32, Time)> {
+        let Label { name, block, made, .. } = Cw::label(w).await?;
+        Ok((name, block, made))
+    }
+
+    /// The one that is on these devices, as it was at its last commit; and what does its work, which must be polled.
+    ///
+    /// # Errors
+    /// In words for people.
+    pub async fn open(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        settings: &Settings,
+    ) -> nine_block::Result<(Self, Driver)> {
+        let bad = |text: String| Wrong::new(Kind::Unsupported, text);
+        let zone = match &settings.zone {
+            Some(name) => Zone::new(name).map_err(bad)?,
+            None => Zone::local(),
+        };
+        let label = Cw::label(&*w).await?;
+        let cw = Cw::open(c, w).await?;
+        let cache = Cache::new(options(&cw, settings));
+        let cached = cache.over(Arc::new(cw.clone()))?;
+        let fields = cw.fields();
+        let memory = Memory::new(cw.clone(), cached.clone());
+        let state = State {
+            fs: Fs::new(memory, settings.dirty.min(cw.entries_most() as u64 / 4 * cw.block() as u64)),
+            lives: Lives::default(),
+            users: Arc::default(),
+            dumps: BTreeMap::new(),
+            waiting: fields.waiting,
+            newest: fields.newest,
+            next_worm: fields.next_worm,
+            forward: Vec::new(),
+            swept: Vec::new(),
+            noted: false,
+            epoch: 1,
+            durable: 0,
+            committing: false,
+            wanted: false,
+            dirty_since: None,
+            waiters: Waiters::default(),
+            stopped: None,
+            fetching: 0,
+            dumper: dump::State::default(),
+            now: Duration::ZERO,
+            opened: 0,
+            users_file: None,
+            users_changed: false,
+        };
+        let (jobs, wall) = (Jobs::default(), settings.wall.clone());
+        let driver = jobs.driver();
+        let inner = Inner { cw, cache, cached, state: Mutex::new(state), jobs, wall, zone, label };
+        let archive = Self(Arc::new(inner));
+        archive.load().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
+        Ok((archive, driver))
+    }
+
+    /// What is kept in memory of the tree; and what a former life has left undone is begun.
+    async fn load(&self) -> Result<()> {
+        self.attempt(|state| state.fs.load_usage()).await?;
+        let dumps = self.attempt(|state| state.find_dumps()).await?;
+        self.state().dumps = dumps;
+        if let Err(error) = self.load_users().await {
+            tracing::warn!("/adm/users is not taken, the users are the five that there always are: {error}");
+        }
+        let orphans = self.attempt(|state| state.fs.orphans()).await?;
+        orphans.into_iter().for_each(|ino| self.reap(ino));
+        self.begin_copies();
+        let archive = self.clone();
+        self.0.jobs.begin(async move {
+            if let Err(error) = archive.0.cw.find_copies().await {
+                tracing::warn!("copies of a former life are not used: {error}");
+            }
+        });
+        Ok(())
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.0.jobs.begin(work);
+    }
+
+    pub(crate) fn time(&self) -> Time {
+        (self.0.wall)()
+    }
+
+    /// What the block cache has done.
+    pub fn cache_stats(&self) -> nine_block::Stats {
+        self.0.cache.stats()
+    }
+
+    /// Tries an operation once, with what is in memory.
+    pub(crate) fn once<T>(&self, op: &mut impl FnMut(&mut State) -> Op<T>) -> Op<T> {
+        let state = &mut *self.state();
+        let result = op(state);
+        state.fs.mem.unpin([]);
+        self.after(state);
+        result
+    }
+
+    /// Begins a commit if so much has changed.
+    fn after(&self, state: &mut State) {
+        let half = state.fs.most() / 2;
+        let (open, freed) = state.fs.mem.changed();
+        if open >= half || freed >= half {
+            self.want_commit(state);
+        }
+    }
+
+    /// Does an operation, however often it has to be asked.
+    pub(crate) async fn attempt<T>(&self, mut op: impl FnMut(&mut State) -> Op<T>) -> Result<T> {
+        match self.once(&mut op) {
+            Ok(done) => Ok(done),
+            Err(Stop::Error(error)) => Err(error),
+            Err(stop) => self.again(stop, op).await,
+        }
+    }
+
+    /// The same, after it was stopped once.
+    pub(crate) async fn again<T>(
+        &self,
+        mut stop: Stop,
+        mut op: impl FnMut(&mut State) -> Op<T>,
+    ) -> Result<T> {
+        let fetching = Fetching::new(self);
+        let mut have: HashMap<u64, Bytes> = HashMap::new();
+        loop {
+            match self.clear(stop).await? {
+                Way::Have(blocks) => have.extend(blocks),
+                Way::Again => {}
+            }
+            let result = {
+                let state = &mut *self.state();
+                have.retain(|at, _| !state.fs.mem.was_given_up(*at));
+                state.fs.mem.unpin(have.iter().map(|(at, block)| (*at, block.clone())));
+                let result = op(state);
+                state.fs.mem.unpin([]);
+                self.after(state);
+                result
+            };
+            stop = match result {
+                Ok(done) => break Ok(done),
+                Err(Stop::Error(error)) => break Err(error),
+                Err(stop) => stop,
+            };
+        }
+        .inspect(|_| drop(fetching))
+    }
+
+    /// Waits until what has stopped an operation is out of the way.
+    async fn clear(&self, stop: Stop) -> Result<Way> {
+        match stop {
+            Stop::Miss(blocks) => {
+                let calls: Vec<_> = blocks.into_iter().map(|at| (at, self.0.cached.get(at.at))).collect();
+                let mut have = Vec::with_capacity(calls.len());
+                for (at, call) in calls {
+                    let block = call.await.map_err(|error| self.unreadable(at, &error))?;
+                    have.push((at.at, block));
+                }
+                Ok(Way::Have(have))
+            }
+            Stop::Page(row) => {
+                self.0.cw.load_row(row).await.map_err(|error| errno(&error))?;
+                Ok(Way::Again)
+            }
+            Stop::Again => {
+                let mut turn = false;
+                poll_fn(|cx| {
+                    cx.waker().wake_by_ref();
+                    if std::mem::replace(&mut turn, true) { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+                Ok(Way::Again)
+            }
+            Stop::Wait => {
+                self.sync().await?;
+                Ok(Way::Again)
+            }
+            Stop::Full => Box::pin(self.find_room()).await.map(|()| Way::Again),
+            Stop::Error(error) => Err(error),
+        }
+    }
+
+    /// A block could not be read. Whose it is, is said in the log.
+    fn unreadable(&self, at: Ptr, error: &Wrong) -> Error {
+        tracing::error!("{error} (generation {})", at.made);
+        errno(error)
+    }
+
+    /// All that has changed up to now is durable when this ends well.
+    ///
+    /// # Errors
+    /// It is not, and nothing can be made durable any more.
+    pub async fn sync(&self) -> Result<()> {
+        let epoch = {
+            let state = &mut *self.state();
+            let epoch = if state.has_changes() { state.epoch } else { state.epoch - 1 };
+            if epoch > state.durable {
+                self.want_commit(state);
+            }
+            epoch
+        };
+        poll_fn(|cx| {
+            let state = &mut *self.state();
+            if state.durable >= epoch {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(error) = &state.stopped {
+                return Poll::Ready(Err(errno(error)));
+            }
+            state.waiters.add(cx.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    pub(crate) fn want_commit(&self, state: &mut State) {
+        state.wanted = true;
+        if !state.committing && state.stopped.is_none() {
+            state.committing = true;
+            let archive = self.clone();
+            self.begin(async move { archive.commits().await });
+        }
+    }
+
+    /// Commits as long as somebody wants one.
+    async fn commits(&self) {
+        loop {
+            if let Err(error) = self.commit().await {
+                let state = &mut *self.state();
+                tracing::error!(
+                    "{error}: nothing is changed any more, and what was answered is safe: mend the devices and start again"
+                );
+                (state.stopped, state.committing) = (Some(error), false);
+                state.waiters.wake();
+                return;
+            }
+            let state = &mut *self.state();
+            state.waiters.wake();
+            if !std::mem::take(&mut state.wanted) {
+                state.committing = false;
+                return;
+            }
+        }
+    }
+
+    async fn commit(&self) -> nine_block::Result<()> {
+        // What this takes is wanted no more.
+        self.state().wanted = false;
+        let settled = self.attempt(|state| state.fs.settle()).await;
+        settled.map_err(|error| Wrong::new(Kind::Failed, error))?;
+        let (changes, epoch) = {
+            let state = &mut *self.state();
+            let most = self.0.cw.entries_most() / 4;
+            let (blocks, freed) = state.fs.mem.close();
+            let forward: Vec<_> = state.forward.drain(..state.forward.len().min(most)).collect();
+            let swept: Vec<u64> = state.swept.drain(..state.swept.len().min(most)).collect();
+            state.wanted |= !state.forward.is_empty() || !state.swept.is_empty();
+            let changes = crate::cw::Changes { blocks, freed, forward, swept, fields: state.fields() };
+            (state.dirty_since, state.noted) = (None, false);
+            state.epoch += 1;
+            (changes, state.epoch - 1)
+        };
+        let mut tries = 0;
+        loop {
+            match self.0.cw.commit(&changes).await {
+                Ok(()) => break,
+                Err(error) if error.kind == Kind::Poisoned || tries == 3 => return Err(error),
+                Err(error) => {
+                    tries += 1;
+                    tracing::warn!("{error}: the commit is tried again");
+                }
+            }
+        }
+        {
+            let state = &mut *self.state();
+            state.fs.mem.closed();
+            state.durable = epoch;
+            state.waiters.wake();
+        }
+        self.0.cw.tidy(false).await
+    }
+
+    /// It is so late, since an arbitrary start: what is old is committed, what is due begins. To be called every
+    /// [`pause`](Self::pause).
+    pub fn tick(&self, now: Duration) {
+        {
+            let state = &mut *self.state();
+            state.now = now;
+            if state.has_changes() {
+                let since = *state.dirty_since.get_or_insert(now);
+                if now.saturating_sub(since) >= AGE {
+                    self.want_commit(state);
+                }
+            }
+        }
+        self.tick_dumps(now);
+        self.reap_dropped();
+        if std::mem::take(&mut self.state().users_changed) {
+            let archive = self.clone();
+            self.begin(async move {
+                if let Err(error) = archive.load_users().await {
+                    tracing::warn!("/adm/users is not taken: {error}");
+                }
+            });
+        }
+    }
+
+    /// How long until the next tick, at most.
+    pub fn pause(&self) -> Duration {
+        let state = &*self.state();
+        if state.waiting.is_empty() { Duration::from_millis(500) } else { Duration::from_millis(20) }
+    }
+
+    /// The end: everything is durable and in its place, and the [`Driver`] ends. Dumps that are not on w yet
+    /// go on when it is opened again.
+    ///
+    /// # Errors
+    /// What could not be made durable.
+    pub async fn close(&self) -> Result<()> {
+        self.stop_copies();
+        let result = self.sync().await;
+        if result.is_ok() {
+            poll_fn(|cx| {
+                let state = &mut *self.state();
+                if !state.committing && !state.dumper.is_busy() {
+                    return Poll::Ready(());
+                }
+                state.waiters.add(cx.waker());
+                Poll::Pending
+            })
+            .await;
+        }
+        let tidied = self.0.cw.tidy(true).await.map_err(|error| errno(&error));
+        self.0.jobs.close();
+        result.and(tidied)
+    }
+
+    /// A file that nobody has any more is removed, if it has no name.
+    pub(crate) fn reap(&self, ino: u64) {
+        let archive = self.clone();
+        self.begin(async move {
+            let step = |state: &mut State| match state.lives.has(ino) {
+                true => Ok(()),
+                false => {
+                    if state.fs.reap(ino)? {
+                        Ok(())
+                    } else {
+                        Err(Stop::Again)
+                    }
+                }
+            };
+            if let Err(error) = archive.attempt(step).await {
+                tracing::warn!("inode {ino}, which has no name any more, is not removed yet: {error}");
+            }
+        });
+    }
+
+    /// A file has been written.
+    pub(crate) fn written(&self, state: &mut State, ino: u64) {
+        state.users_changed |= state.users_file == Some(ino);
+    }
+
+    /// Reads /adm/users, if there is one.
+    async fn load_users(&self) -> Result<()> {
+        let find = |state: &mut State| {
+            let root = state.fs.mem.root;
+            let mut at = crate::fs::ROOT;
+            for name in [&b"adm"[..], b"users"] {
+                match state.fs.lookup(root, at, name)? {
+                    Some(entry) => at = entry.ino,
+                    None => return Ok(None),
+                }
+            }
+            Ok(Some((at, state.fs.read(root, at, 0, USERS_MOST)?)))
+        };
+        let Some((ino, text)) = self.attempt(find).await? else { return Ok(()) };
+        let text = String::from_utf8_lossy(&text);
+        let users = Users::parse(&text).map_err(|why| Error::new(Errno::EINVAL, why));
+        let state = &mut *self.state();
+        state.users_file = Some(ino);
+        state.users = Arc::new(users?);
+        Ok(())
+    }
+
+    fn reap_dropped(&self) {
+        let dropped = self.state().lives.dropped();
+        dropped.into_iter().for_each(|ino| self.reap(ino));
+    }
+}
+
+impl State {
+    /// Whether there is something to commit.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.noted
+            || !self.fs.mem.is_clean()
+            || self.fs.is_unsettled()
+            || !self.forward.is_empty()
+            || !self.swept.is_empty()
+    }
+
+    /// Whatever changes, changes this.
+    pub(crate) fn moment(&self) -> (u64, usize, bool) {
+        (self.epoch, self.fs.mem.changed().0, self.has_changes())
+    }
+
+    fn fields(&self) -> Fields {
+        Fields {
+            generation: self.fs.mem.generation,
+            root: self.fs.mem.root,
+            next_inode: self.fs.next_inode,
+            next_worm: self.next_worm,
+            newest: self.newest,
+            blocks: self.fs.blocks,
+            waiting: self.waiting.clone(),
+        }
+    }
+
+    /// This inode is /adm/users.
+    pub(crate) fn is_users_file(&mut self, ino: u64) {
+        self.users_file = Some(ino);
+    }
+
+    /// A number for an open file.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.opened += 1;
+        self.opened
+    }
+
+    fn find_dumps(&self) -> Op<BTreeMap<u32, Dump>> {
+        let mut found = BTreeMap::new();
+        tree::range(&self.fs.mem, self.fs.mem.root, &Key::dump(1), |key, value| {
+            let Some(What::Dump(generation)) = Key::parse(key) else { return false };
+            if let Some(record) = DumpRecord::decode(value) {
+                found.insert(generation, Dump { record });
+            }
+            true
+        })?;
+        Ok(found)
+    }
+}
+
+/// Somebody fetches blocks: what is given up meanwhile is remembered.
+struct Fetching<'a>(&'a Archive);
+
+impl<'a> Fetching<'a> {
+    fn new(archive: &'a Archive) -> Self {
+        let state = &mut *archive.state();
+        state.fetching += 1;
+        state.fs.mem.remember_given_up(true);
+        Self(archive)
+    }
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        let state = &mut *self.0.state();
+        state.fetching -= 1;
+        if state.fetching == 0 {
+            state.fs.mem.remember_given_up(false);
+        }
+    }
+}
+
+fn options(cw: &Cw, settings: &Settings) -> Options {
+    let block = cw.block() as u64;
+    Options { block, memory: settings.memory, ahead: settings.ahead, ..Options::default() }
+}

@@ -1,0 +1,470 @@
+//! Commits: changes become durable, all of them at one moment or none; and checkpoints (docs/disk.md, "The journal").
+//!
+//! In: blocks that have changed, rows that are free, what has come to w. Out: slots, a record, a flush.
+//!
+//! Always holds: one commit at a time (who commits sees to it); a slot that a durable record names is not written; what
+//! is in memory says what is durable, and changes when that does.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use nine_block::{Call, Device, Error, Kind as Wrong, SECTOR};
+
+use super::copies::Copy;
+use super::layout::{Entry, Fields, HEADER, Place, ROWS, Record, Row, seal_sector};
+use super::rows;
+use super::step::{Op, Step, step};
+use super::tag::{Kind, TAG, Tag};
+use super::{Cw, Is, Result, State};
+use crate::ptr::Ptr;
+
+/// Bytes of the largest write.
+const RUN: usize = 1 << 20;
+/// Writes that are under way at a time.
+const WRITES: usize = 8;
+
+/// A block that has changed.
+#[derive(Clone)]
+pub(crate) struct Changed {
+    pub(crate) at: Ptr,
+    pub(crate) kind: Kind,
+    pub(crate) owner: u64,
+    pub(crate) index: u64,
+    /// A block, without its tag.
+    pub(crate) block: Bytes,
+}
+
+/// A block that has come to w.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Come {
+    pub(crate) row: u64,
+    pub(crate) worm: u64,
+    /// What is in its slot is a copy of it. Of a node it is not: there it points to rows, and on w to w.
+    pub(crate) same: bool,
+}
+
+/// What is made durable together.
+#[derive(Default)]
+pub(crate) struct Changes {
+    /// In the order in which they are to lie on c.
+    pub(crate) blocks: Vec<Changed>,
+    /// Blocks of the current generation, known to commits before, that nothing points to any more.
+    pub(crate) freed: Vec<u64>,
+    /// Rows whose blocks have come to w, durable there.
+    pub(crate) forward: Vec<Come>,
+    /// Forwarded rows that nothing points to any more.
+    pub(crate) swept: Vec<u64>,
+    pub(crate) fields: Fields,
+}
+
+impl Changes {
+    fn rows(&self) -> impl Iterator<Item = u64> + '_ {
+        let blocks = self.blocks.iter().filter_map(|changed| changed.at.row());
+        let freed = self.freed.iter().filter_map(|at| Ptr { at: *at, made: 0 }.row());
+        blocks.chain(freed).chain(self.forward.iter().map(|come| come.row)).chain(self.swept.iter().copied())
+    }
+}
+
+/// Writes that are under way, a few at a time. When it has ended none is: who tries again may use the same slots.
+#[derive(Default)]
+pub(super) struct Writes {
+    calls: VecDeque<Call>,
+    failed: Option<Error>,
+}
+
+impl Writes {
+    /// Begins one, unless one has failed.
+    pub(super) async fn begin(&mut self, device: &dyn Device, at: u64, data: Bytes) {
+        if self.calls.len() == WRITES {
+            self.wait().await;
+        }
+        if self.failed.is_none() {
+            self.calls.push_back(device.write(at, data));
+        }
+    }
+
+    async fn wait(&mut self) {
+        if let Some(call) = self.calls.pop_front()
+            && let Err(error) = call.await
+        {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    pub(super) async fn end(mut self) -> Result<()> {
+        while !self.calls.is_empty() {
+            self.wait().await;
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Cw {
+    /// Entries that a commit may have.
+    pub(crate) fn entries_most(&self) -> usize {
+        (self.0.layout.journal_sectors() as usize * SECTOR as usize / 4 - super::layout::FIELDS_MOST)
+            / super::layout::ENTRY
+    }
+
+    /// Makes it durable. It is when this ends well; if not, nothing has changed, and the same may be tried again.
+    ///
+    /// # Errors
+    /// [`Wrong::Poisoned`]: nothing can be made durable any more.
+    pub(crate) async fn commit(&self, changes: &Changes) -> Result<()> {
+        self.is_well()?;
+        let mut pages: Vec<u64> = changes.rows().map(rows::page_of).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        for page in pages {
+            self.load(page).await?;
+        }
+        let sectors = Record::sectors(changes.fields.waiting.len(), changes.rows().count());
+        assert!(sectors <= self.0.layout.journal_sectors() / 2, "a commit of {sectors} sectors");
+        let must_make_room = {
+            let journal = &self.state().journal;
+            journal.doubtful || journal.room(sectors, self.0.layout.journal_sectors()).is_none()
+        };
+        if must_make_room {
+            self.checkpoint(None).await?;
+        }
+        let slots = self.take(changes)?;
+        let result = self.write(changes, &slots).await;
+        let state = &mut *self.state();
+        match result {
+            Ok(record) => {
+                state.journal.at = record.1 + sectors;
+                state.journal.number += 1;
+                state.journal.used += sectors + record.2;
+                let same = changes.forward.iter().filter(|come| come.same && !self.0.fastworm);
+                state.apply(&record.0, &same.map(|come| come.row).collect());
+                Ok(())
+            }
+            Err(error) => {
+                slots.into_iter().flatten().for_each(|slot| state.slots.give(slot));
+                state.journal.doubtful = true;
+                if error.kind == Wrong::Poisoned {
+                    state.stopped = Some(error.clone());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn is_well(&self) -> Result<()> {
+        match &self.state().stopped {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Slots for the blocks, in their order.
+    fn take(&self, changes: &Changes) -> Result<Vec<Range<u64>>> {
+        let state = &mut *self.state();
+        let mut left = changes.blocks.len() as u64;
+        let mut slots: Vec<Range<u64>> = Vec::new();
+        while left > 0 {
+            let Some(run) = state.take_slots(left) else {
+                slots.into_iter().flatten().for_each(|slot| state.slots.give(slot));
+                return Err(Error::new(Wrong::Busy, "the cache device has no room").of(self.0.c.name()));
+            };
+            left -= run.end - run.start;
+            slots.push(run);
+        }
+        Ok(slots)
+    }
+
+    /// Writes all of it and flushes. The entries, where the record lies, and how much of the journal's end is left.
+    async fn write(&self, changes: &Changes, slots: &[Range<u64>]) -> Result<(Record, u64, u64)> {
+        let mut entries = Vec::with_capacity(changes.rows().count());
+        let (mut writes, mut run, mut run_at, mut next) = (Writes::default(), BytesMut::new(), 0, 0);
+        for (changed, slot) in changes.blocks.iter().zip(slots.iter().cloned().flatten()) {
+            let at = self.slot_at(slot);
+            if !run.is_empty() && (at != next || run.len() >= RUN) {
+                writes.begin(&*self.0.c, run_at, run.split().freeze()).await;
+            }
+            if run.is_empty() {
+                run_at = at;
+                run.reserve(RUN.min(self.block() * changes.blocks.len()));
+            }
+            next = at + self.0.layout.per_block();
+            let sum = self.put_block(&mut run, changed);
+            let number = changed.at.row().expect("what is committed is new");
+            let row = Row { place: Place::Here(slot), made: changed.at.made, sum };
+            entries.push(Entry { number, row, left: self.left(number, changed.at.at, Some(Op::Write)) });
+        }
+        if !run.is_empty() {
+            writes.begin(&*self.0.c, run_at, run.freeze()).await;
+        }
+        for at in &changes.freed {
+            let number = Ptr { at: *at, made: 0 }.row().expect("what is freed is new");
+            let left = self.left(number, *at, Some(Op::Free));
+            entries.push(Entry { number, row: Row::default(), left });
+        }
+        for Come { row: number, worm, .. } in &changes.forward {
+            let at = crate::ptr::NEW + number;
+            let old = self.state().of(at).expect("its page is loaded").1;
+            // A copy that was begun anew, after some of it had come to w, comes a second time.
+            let op = matches!(old.place, Place::Here(_)).then_some(Op::Copy);
+            let left = self.left(*number, at, op);
+            entries.push(Entry { number: *number, row: Row { place: Place::OnWorm(*worm), ..old }, left });
+        }
+        for number in &changes.swept {
+            let left = self.left(*number, crate::ptr::NEW + number, None);
+            entries.push(Entry { number: *number, row: Row::default(), left });
+        }
+        let (record, at, over) = {
+            let state = &*self.state();
+            let (journal, fields) = (&state.journal, changes.fields.clone());
+            let record =
+                Record { incarnation: state.header.incarnation, number: journal.number, fields, entries };
+            let sectors = Record::sectors(record.fields.waiting.len(), record.entries.len());
+            let (at, over) =
+                journal.room(sectors, self.0.layout.journal_sectors()).expect("a checkpoint has made room");
+            (record, at, over)
+        };
+        let first = self.0.layout.journal.0 * self.0.layout.per_block();
+        let bytes = Bytes::from(record.encode(&self.0.identity));
+        let mut from = 0;
+        while from < bytes.len() {
+            let to = bytes.len().min(from + RUN);
+            writes.begin(&*self.0.c, first + at + from as u64 / SECTOR, bytes.slice(from..to)).await;
+            from = to;
+        }
+        writes.end().await?;
+        self.0.c.flush().await?;
+        Ok((record, at, over))
+    }
+
+    /// The slot that a row has by now and leaves, if the table of states allows the operation.
+    fn left(&self, number: u64, at: u64, op: Option<Op>) -> Option<u64> {
+        let state = &mut *self.state();
+        let (is, row) = state.of(at).expect("its page is loaded");
+        if let Some(op) = op {
+            let op = if op == Op::Write && row.place == Place::Free { Op::Grow } else { op };
+            let plan = step(is, op, self.0.fastworm)
+                .unwrap_or_else(|| panic!("{op:?} of row {number}, which is {is:?}"));
+            let writes = plan
+                .steps
+                .iter()
+                .any(|step| matches!(step, Step::WriteCache | Step::Release | Step::Forward));
+            assert!(writes, "{op:?} of row {number}, which is {is:?}, changes no row");
+        }
+        match row.place {
+            Place::Here(slot) => Some(slot),
+            Place::Free | Place::OnWorm(_) => None,
+        }
+    }
+
+    /// A block as it lies on c, behind what is there. Its sum.
+    fn put_block(&self, run: &mut BytesMut, changed: &Changed) -> u32 {
+        let Changed { at, kind, owner, index, block } = changed;
+        let start = run.len();
+        run.extend_from_slice(&block[..block.len() - TAG]);
+        run.resize(start + block.len(), 0);
+        let tag = Tag { kind: *kind, made: at.made, at: at.at, owner: *owner, index: *index };
+        tag.seal(&mut run[start..], &self.0.identity)
+    }
+
+    /// Puts in place what has changed since the last one, and lets go of the journal. The header says so, and with
+    /// `incarnation` another one of these.
+    ///
+    /// # Errors
+    /// As of a commit; what is there counts on.
+    pub(super) async fn checkpoint(&self, incarnation: Option<u64>) -> Result<()> {
+        let layout = &self.0.layout;
+        let per = layout.per_block();
+        let (sectors, header) = {
+            let state = &mut *self.state();
+            let mut sectors: Vec<(u64, [u8; 512])> = Vec::new();
+            sectors
+                .extend(state.rows.changed().into_iter().map(|(n, bytes)| (layout.rows.0 * per + n, bytes)));
+            let marks = [
+                (&mut state.used_slots, layout.used_slots),
+                (&mut state.used_rows, layout.used_rows),
+                (&mut state.forwarded, layout.forwarded),
+            ];
+            for (marks, block) in marks {
+                let changed = std::mem::take(&mut marks.changed);
+                let bytes = |n| marks.bits.sector(n)[..].try_into().expect("a sector");
+                sectors.extend(changed.into_iter().map(|n| (block * per + n, bytes(n))));
+            }
+            for number in std::mem::take(&mut state.copies.changed).into_iter().map(|slot| slot / ROWS) {
+                let at = layout.copies * per + number;
+                if sectors.last().is_none_or(|(last, _)| *last != at) {
+                    sectors.push((at, state.copies_sector(number)));
+                }
+            }
+            let journal = &mut state.journal;
+            if journal.doubtful {
+                // Whatever lies there now is not of what follows.
+                journal.number += 1;
+            }
+            let mut header = state.header.clone();
+            header.number += 1;
+            header.replay = (journal.at, journal.number);
+            header.incarnation = incarnation.unwrap_or(header.incarnation);
+            (sectors, header)
+        };
+        let result = self.write_checkpoint(&sectors, &header).await;
+        let state = &mut *self.state();
+        match result {
+            Ok(()) => {
+                state.header = header;
+                (state.journal.used, state.journal.doubtful) = (0, false);
+                state.rows.shrink();
+                state.shrunk += 1;
+                Ok(())
+            }
+            Err(error) => {
+                // All of it once more, the next time.
+                state.again(&sectors, layout);
+                if error.kind == Wrong::Poisoned {
+                    state.stopped = Some(error.clone());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_checkpoint(&self, sectors: &[(u64, [u8; 512])], header: &super::Header) -> Result<()> {
+        let mut writes = Writes::default();
+        for run in sectors.chunk_by(|a, b| a.0 + 1 == b.0) {
+            for piece in run.chunks(RUN / 512) {
+                let bytes: Vec<u8> = piece.iter().flat_map(|(_, bytes)| bytes).copied().collect();
+                writes.begin(&*self.0.c, piece[0].0, bytes.into()).await;
+            }
+        }
+        writes.end().await?;
+        self.0.c.flush().await?;
+        let (bytes, letter) = (Bytes::from(header.encode()), header.number % 2 * HEADER);
+        for at in [letter, self.last_block() + letter] {
+            self.0.c.write(at, bytes.clone()).await?;
+        }
+        self.0.c.flush().await.map(drop)
+    }
+
+    /// The sector of the block that has the second copies of the headers.
+    pub(super) fn last_block(&self) -> u64 {
+        let per = self.0.layout.per_block();
+        (self.0.c.shape().sectors / per - 1) * per
+    }
+
+    /// A checkpoint, if half of the journal is used, or whenever something has changed.
+    pub(crate) async fn tidy(&self, always: bool) -> Result<()> {
+        let due = {
+            let state = &*self.state();
+            state.journal.used * 2 > self.0.layout.journal_sectors() || (always && state.journal.used > 0)
+        };
+        if due { self.checkpoint(None).await } else { Ok(()) }
+    }
+
+    /// The copying of these rows has failed: a word for people, and for the table.
+    pub(crate) fn copying_failed(&self, rows: impl Iterator<Item = u64>) {
+        self.state().failed.extend(rows);
+    }
+
+    /// Content of blocks whose slots the caller knows to be durable; for the replay of the last record.
+    pub(super) async fn are_there(&self, record: &Record) -> bool {
+        let last: HashMap<u64, Row> = record.entries.iter().map(|entry| (entry.number, entry.row)).collect();
+        let mut calls = VecDeque::new();
+        for row in last.values() {
+            let Place::Here(slot) = row.place else { continue };
+            calls.push_back((self.0.c.read(self.slot_at(slot), self.0.layout.per_block()), row.sum));
+            if calls.len() == 4 * WRITES && !Self::is_there(calls.pop_front()).await {
+                return false;
+            }
+        }
+        while !calls.is_empty() {
+            if !Self::is_there(calls.pop_front()).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn is_there(call: Option<(Call, u32)>) -> bool {
+        let Some((call, sum)) = call else { return true };
+        let Ok(block) = call.await else { return false };
+        let end = block.len() - 4;
+        super::tag::sum(&block[..end]) == sum && block[end..] == sum.to_le_bytes()
+    }
+}
+
+impl super::Journal {
+    /// Where a record of so many sectors goes, and how much of the end it leaves over.
+    fn room(&self, sectors: u64, most: u64) -> Option<(u64, u64)> {
+        let (at, over) = if self.at + sectors <= most { (self.at, 0) } else { (0, most - self.at) };
+        (self.used + over + sectors <= most).then_some((at, over))
+    }
+}
+
+impl State {
+    /// A record is durable. The slots of these rows have copies from now on.
+    fn apply(&mut self, record: &Record, same: &HashSet<u64>) {
+        for Entry { number, row, left } in &record.entries {
+            let before = self.rows.get(*number).expect("its page is loaded");
+            self.rows.set(*number, *row);
+            if let Some(slot) = *left {
+                self.used_slots.mark(slot, false);
+                let copy = Copy { slot, sum: before.sum };
+                let stays = match row.place {
+                    Place::OnWorm(worm) => same.contains(number) && self.copies.add(worm, copy),
+                    _ => false,
+                };
+                if !stays {
+                    self.slots.give(slot);
+                }
+            }
+            if let Place::Here(slot) = row.place {
+                self.used_slots.mark(slot, true);
+            }
+            if row.place == Place::Free {
+                self.free_rows.give(*number);
+            }
+            self.used_rows.mark(*number, row.place != Place::Free);
+            self.forwarded.mark(*number, matches!(row.place, Place::OnWorm(_)));
+            if !matches!(row.place, Place::Here(_)) {
+                self.failed.remove(number);
+            }
+        }
+        if record.fields.generation != self.header.fields.generation {
+            // What was dirty is to be dumped from here on: that is all there is to it.
+            debug_assert!(step(Is::Dirty, Op::Dump, true).is_some_and(|plan| plan.steps.is_empty()));
+        }
+        self.header.fields = record.fields.clone();
+    }
+
+    /// A sector of the table of copies.
+    fn copies_sector(&self, number: u64) -> [u8; 512] {
+        let mut bytes = [0; 512];
+        for (slot, bytes) in (number * ROWS..).zip(bytes[16..].chunks_exact_mut(16)) {
+            if let Some((worm, sum)) = self.copies.in_slot(slot) {
+                super::put64(bytes, 0, worm);
+                super::put32(bytes, 8, sum);
+            }
+        }
+        seal_sector(&mut bytes, number);
+        bytes
+    }
+
+    /// These sectors have changed still.
+    fn again(&mut self, sectors: &[(u64, [u8; 512])], layout: &super::Layout) {
+        let per = layout.per_block();
+        for (at, _) in sectors {
+            let block = at / per;
+            let number = |first: u64| at - first * per;
+            if block >= layout.copies {
+                self.copies.changed.insert(number(layout.copies) * ROWS);
+            } else if block >= layout.forwarded {
+                self.forwarded.changed.insert(number(layout.forwarded));
+            } else if block >= layout.used_rows {
+                self.used_rows.changed.insert(number(layout.used_rows));
+            } else if block >= layout.used_slots {
+                self.used_slots.changed.insert(number(layout.used_slots));
+            } else {
+                self.rows.again(number(layout.rows.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,640 @@
+//! What lies on c and w beside blocks: headers, fields, records, rows, labels, superblocks (docs/disk.md).
+//!
+//! In: bytes of a disk, or what they are to say. Out: the other. No panic, whatever the bytes are; what is wrong is
+//! said in words.
+
+use nine_proto::Time;
+
+use super::bytes::{get16, get32, get64, put16, put32, put64};
+use super::tag::{Identity, sum};
+use crate::ptr::Ptr;
+
+/// The version of the format that this program writes.
+pub(crate) const VERSION: u32 = 1;
+/// Sectors of a header.
+pub(crate) const HEADER: u64 = 8;
+/// Bytes of a header.
+const HEADER_BYTES: usize = 4096;
+/// Rows of a sector, and entries of the table of copies.
+pub(crate) const ROWS: u64 = 31;
+/// Bytes of a record before its fields.
+const RECORD: usize = 56;
+/// Bytes of an entry of a record.
+pub(crate) const ENTRY: usize = 32;
+/// Dumps that may wait.
+pub(crate) const WAITING_MOST: usize = 64;
+/// Bytes of fields at most.
+pub(crate) const FIELDS_MOST: usize = 64 + 48 * WAITING_MOST;
+
+const CACHE: &[u8; 8] = b"9foldC\0\0";
+const WORM: &[u8; 8] = b"9foldW\0\0";
+const SUPER: &[u8; 8] = b"9foldS\0\0";
+const JOURNAL: &[u8; 8] = b"9foldJ\0\0";
+
+/// Which dump: its date, and which of that date.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Date {
+    pub(crate) year: u16,
+    pub(crate) month: u8,
+    pub(crate) day: u8,
+    /// 0 for the first.
+    pub(crate) number: u32,
+}
+
+/// A dump that is not on w yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) generation: u32,
+    pub(crate) root: Ptr,
+    pub(crate) time: Time,
+    pub(crate) date: Date,
+    /// Where its segment begins; 0: that has not begun.
+    pub(crate) segment: u64,
+}
+
+/// What is true of the whole at the moment of a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fields {
+    pub(crate) generation: u32,
+    pub(crate) root: Ptr,
+    pub(crate) next_inode: u64,
+    pub(crate) next_worm: u64,
+    /// The newest superblock: its place on w (0: none), its generation.
+    pub(crate) newest: (u64, u32),
+    pub(crate) blocks: u64,
+    pub(crate) waiting: Vec<Waiting>,
+}
+
+fn put_ptr(bytes: &mut [u8], at: usize, ptr: Ptr) {
+    put64(bytes, at, ptr.at);
+    put32(bytes, at + 8, ptr.made);
+}
+
+fn get_ptr(bytes: &[u8], at: usize) -> Ptr {
+    Ptr { at: get64(bytes, at), made: get32(bytes, at + 8) }
+}
+
+fn put_time(bytes: &mut [u8], at: usize, time: Time) {
+    put64(bytes, at, time.sec as u64);
+    put32(bytes, at + 8, time.nsec);
+}
+
+fn get_time(bytes: &[u8], at: usize) -> Time {
+    Time { sec: get64(bytes, at) as i64, nsec: get32(bytes, at + 8).min(999_999_999) }
+}
+
+/// Eight bytes.
+fn put_date(bytes: &mut [u8], at: usize, date: Date) {
+    put16(bytes, at, date.year);
+    (bytes[at + 2], bytes[at + 3]) = (date.month, date.day);
+    put32(bytes, at + 4, date.number);
+}
+
+fn get_date(bytes: &[u8], at: usize) -> Date {
+    let (month, day) = (bytes[at + 2], bytes[at + 3]);
+    Date { year: get16(bytes, at), month, day, number: get32(bytes, at + 4) }
+}
+
+impl Fields {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 64 + 48 * self.waiting.len()];
+        put32(&mut bytes, 0, self.generation);
+        put32(&mut bytes, 4, self.waiting.len() as u32);
+        put_ptr(&mut bytes, 8, self.root);
+        put64(&mut bytes, 24, self.next_inode);
+        put64(&mut bytes, 32, self.next_worm);
+        put64(&mut bytes, 40, self.newest.0);
+        put32(&mut bytes, 48, self.newest.1);
+        put64(&mut bytes, 56, self.blocks);
+        for (dump, bytes) in self.waiting.iter().zip(bytes[64..].chunks_exact_mut(48)) {
+            put32(bytes, 0, dump.generation);
+            put32(bytes, 4, dump.root.made);
+            put64(bytes, 8, dump.root.at);
+            put_time(bytes, 16, dump.time);
+            put_date(bytes, 28, dump.date);
+            put64(bytes, 36, dump.segment);
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.len().checked_sub(64)?;
+        let count = get32(bytes, 4) as usize;
+        if count > WAITING_MOST || rest != count * 48 {
+            return None;
+        }
+        let waiting = bytes[64..].chunks_exact(48).map(|bytes| Waiting {
+            generation: get32(bytes, 0),
+            root: Ptr { made: get32(bytes, 4), at: get64(bytes, 8) },
+            time: get_time(bytes, 16),
+            date: get_date(bytes, 28),
+            segment: get64(bytes, 36),
+        });
+        Some(Self {
+            generation: get32(bytes, 0),
+            root: get_ptr(bytes, 8),
+            next_inode: get64(bytes, 24),
+            next_worm: get64(bytes, 32),
+            newest: (get64(bytes, 40), get32(bytes, 48)),
+            blocks: get64(bytes, 56),
+            waiting: waiting.collect(),
+        })
+    }
+}
+
+/// Where everything is on c, in blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Bytes of a block.
+    pub(crate) block: u32,
+    pub(crate) journal: (u64, u64),
+    /// The first block, and how many rows.
+    pub(crate) rows: (u64, u64),
+    pub(crate) used_slots: u64,
+    pub(crate) used_rows: u64,
+    pub(crate) forwarded: u64,
+    pub(crate) copies: u64,
+    /// The first block, and how many.
+    pub(crate) slots: (u64, u64),
+}
+
+/// Sectors of a bitmap (docs/block.md).
+fn sectors_of_bits(bits: u64) -> u64 {
+    bits.div_ceil(4032)
+}
+
+impl Layout {
+    /// For a device of so many sectors. None: it is too small.
+    pub(crate) fn of(sectors: u64, block: u32) -> Option<Self> {
+        let per_block = u64::from(block) / 512;
+        let blocks = sectors / per_block;
+        let in_blocks = |sectors: u64| sectors.div_ceil(per_block);
+        let journal = (blocks / 16).clamp((1 << 20) / u64::from(block), (64 << 20) / u64::from(block));
+        // What is before the slots grows with their number: a little too much is left out at first.
+        let mut slots = blocks.checked_sub(journal + 3)?;
+        loop {
+            let rows = 2 * slots;
+            let at_rows = 1 + journal;
+            let at_used_slots = at_rows + in_blocks(rows.div_ceil(ROWS));
+            let at_used_rows = at_used_slots + in_blocks(sectors_of_bits(slots));
+            let at_forwarded = at_used_rows + in_blocks(sectors_of_bits(rows));
+            let at_copies = at_forwarded + in_blocks(sectors_of_bits(rows));
+            let at_slots = at_copies + in_blocks(slots.div_ceil(ROWS));
+            if at_slots + slots < blocks {
+                return (slots >= 128).then_some(Self {
+                    block,
+                    journal: (1, journal),
+                    rows: (at_rows, rows),
+                    used_slots: at_used_slots,
+                    used_rows: at_used_rows,
+                    forwarded: at_forwarded,
+                    copies: at_copies,
+                    slots: (at_slots, slots),
+                });
+            }
+            slots = slots.checked_sub((at_slots + slots - blocks).div_ceil(2).max(1))?;
+        }
+    }
+
+    /// Sectors of a block.
+    pub(crate) fn per_block(&self) -> u64 {
+        u64::from(self.block) / 512
+    }
+
+    /// Sectors of the journal.
+    pub(crate) fn journal_sectors(&self) -> u64 {
+        self.journal.1 * self.per_block()
+    }
+}
+
+/// What c says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) layout: Layout,
+    pub(crate) identity: Identity,
+    pub(crate) number: u64,
+    pub(crate) incarnation: u64,
+    /// The sector of the journal where replay begins, and the number of the record there.
+    pub(crate) replay: (u64, u64),
+    pub(crate) fastworm: bool,
+    pub(crate) row_order: bool,
+    pub(crate) fields: Fields,
+}
+
+/// Whether it has this mark, and a version that this program knows.
+fn known(bytes: &[u8], mark: &[u8; 8], what: &str) -> Result<(), String> {
+    if bytes[..8] != *mark {
+        return Err(format!("there is no {what}"));
+    }
+    let (version, features) = (get32(bytes, 8), get32(bytes, 12));
+    if version > VERSION || features != 0 {
+        return Err(format!(
+            "its format is newer (version {version}, features {features:#x}): it needs a newer ninefold"
+        ));
+    }
+    Ok(())
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES];
+        let layout = &self.layout;
+        bytes[..8].copy_from_slice(CACHE);
+        put32(&mut bytes, 8, VERSION);
+        put32(&mut bytes, 20, layout.block);
+        bytes[24..40].copy_from_slice(&self.identity);
+        let words = [
+            self.number,
+            self.incarnation,
+            layout.journal.0,
+            layout.journal.1,
+            layout.rows.0,
+            layout.rows.1,
+            layout.used_slots,
+            layout.used_rows,
+            layout.forwarded,
+            layout.copies,
+            layout.slots.0,
+            layout.slots.1,
+            self.replay.0,
+            self.replay.1,
+        ];
+        words.into_iter().enumerate().for_each(|(n, word)| put64(&mut bytes, 40 + 8 * n, word));
+        put32(&mut bytes, 152, u32::from(self.fastworm) | u32::from(self.row_order) << 1);
+        let fields = self.fields.encode();
+        put32(&mut bytes, 156, fields.len() as u32);
+        bytes[160..160 + fields.len()].copy_from_slice(&fields);
+        let sum = sum(&bytes[..HEADER_BYTES - 4]);
+        put32(&mut bytes, HEADER_BYTES - 4, sum);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        known(bytes, CACHE, "cache device's header")?;
+        if sum(&bytes[..HEADER_BYTES - 4]) != get32(bytes, HEADER_BYTES - 4) {
+            return Err("the header's sum is wrong".into());
+        }
+        let word = |n: usize| get64(bytes, 40 + 8 * n);
+        let layout = Layout {
+            block: get32(bytes, 20),
+            journal: (word(2), word(3)),
+            rows: (word(4), word(5)),
+            used_slots: word(6),
+            used_rows: word(7),
+            forwarded: word(8),
+            copies: word(9),
+            slots: (word(10), word(11)),
+        };
+        let length = get32(bytes, 156) as usize;
+        let fields = (length <= FIELDS_MOST).then(|| Fields::decode(&bytes[160..160 + length])).flatten();
+        let sane = matches!(layout.block, 8192 | 16384 | 32768 | 65536) && layout.slots.1 < 1 << 40;
+        match fields {
+            Some(fields) if sane => Ok(Self {
+                layout,
+                identity: bytes[24..40].try_into().expect("16 bytes"),
+                number: word(0),
+                incarnation: word(1),
+                replay: (word(12), word(13)),
+                fastworm: get32(bytes, 152) & 1 != 0,
+                row_order: get32(bytes, 152) & 2 != 0,
+                fields,
+            }),
+            _ => Err("the header says what cannot be".into()),
+        }
+    }
+}
+
+/// Where a row's block is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Place {
+    #[default]
+    Free,
+    /// In this slot.
+    Here(u64),
+    /// At this w-address.
+    OnWorm(u64),
+}
+
+/// Of a new block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) place: Place,
+    pub(crate) made: u32,
+    /// Of the block in its slot.
+    pub(crate) sum: u32,
+}
+
+const LOW: u64 = (1 << 56) - 1;
+
+impl Row {
+    pub(crate) fn put(self, bytes: &mut [u8]) {
+        let place = match self.place {
+            Place::Free => 0,
+            Place::Here(slot) => 1 << 56 | slot,
+            Place::OnWorm(at) => 2 << 56 | at,
+        };
+        put64(bytes, 0, place);
+        put32(bytes, 8, self.made);
+        put32(bytes, 12, self.sum);
+    }
+
+    pub(crate) fn get(bytes: &[u8]) -> Option<Self> {
+        let place = get64(bytes, 0);
+        let place = match place >> 56 {
+            0 => Place::Free,
+            1 => Place::Here(place & LOW),
+            2 => Place::OnWorm(place & LOW),
+            _ => return None,
+        };
+        Some(Self { place, made: get32(bytes, 8), sum: get32(bytes, 12) })
+    }
+}
+
+/// A sector of a table of rows or copies: its sum.
+pub(crate) fn seal_sector(bytes: &mut [u8], number: u64) {
+    put32(bytes, 0, 0);
+    put64(bytes, 4, number);
+    let sum = sum(&bytes[4..512]);
+    put32(bytes, 0, sum);
+    put64(bytes, 4, 0);
+}
+
+/// Whether a sector of a table is right.
+pub(crate) fn is_sector(bytes: &[u8], number: u64) -> bool {
+    let mut copy: [u8; 512] = bytes[..512].try_into().expect("a sector");
+    seal_sector(&mut copy, number);
+    copy[..4] == bytes[..4]
+}
+
+/// A change of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) number: u64,
+    pub(crate) row: Row,
+    /// The slot that became free.
+    pub(crate) left: Option<u64>,
+}
+
+/// What a commit says in the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) incarnation: u64,
+    pub(crate) number: u64,
+    pub(crate) fields: Fields,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Record {
+    /// Sectors of a record with so many waiting dumps and entries.
+    pub(crate) fn sectors(waiting: usize, entries: usize) -> u64 {
+        (RECORD + 64 + 48 * waiting + ENTRY * entries).div_ceil(512) as u64
+    }
+
+    pub(crate) fn encode(&self, identity: &Identity) -> Vec<u8> {
+        let fields = self.fields.encode();
+        let sectors = Self::sectors(self.fields.waiting.len(), self.entries.len());
+        let mut bytes = vec![0; sectors as usize * 512];
+        bytes[..8].copy_from_slice(JOURNAL);
+        let length = bytes.len() as u32;
+        put32(&mut bytes, 12, length);
+        bytes[16..32].copy_from_slice(identity);
+        put64(&mut bytes, 32, self.incarnation);
+        put64(&mut bytes, 40, self.number);
+        put32(&mut bytes, 48, fields.len() as u32);
+        put32(&mut bytes, 52, self.entries.len() as u32);
+        bytes[RECORD..RECORD + fields.len()].copy_from_slice(&fields);
+        let behind = &mut bytes[RECORD + fields.len()..];
+        for (entry, bytes) in self.entries.iter().zip(behind.chunks_exact_mut(ENTRY)) {
+            put64(bytes, 0, entry.number);
+            entry.row.put(&mut bytes[8..24]);
+            put64(bytes, 24, entry.left.unwrap_or(u64::MAX));
+        }
+        let sum = sum(&bytes[12..]);
+        put32(&mut bytes, 8, sum);
+        bytes
+    }
+
+    /// Bytes of the record that begins with this sector, if one does.
+    pub(crate) fn length(sector: &[u8], identity: &Identity, incarnation: u64, number: u64) -> Option<u64> {
+        let length = u64::from(get32(sector, 12));
+        let right = sector[..8] == *JOURNAL
+            && sector[16..32] == *identity
+            && get64(sector, 32) == incarnation
+            && get64(sector, 40) == number;
+        (right && length >= 512 && length.is_multiple_of(512)).then_some(length)
+    }
+
+    /// Of a whole record, of which [`length`](Self::length) was asked.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        if sum(&bytes[12..]) != get32(bytes, 8) {
+            return None;
+        }
+        let (fields, count) = (get32(bytes, 48) as usize, get32(bytes, 52) as usize);
+        let behind = RECORD.checked_add(fields)?;
+        let end = count.checked_mul(ENTRY)?.checked_add(behind)?;
+        let fields = Fields::decode(bytes.get(RECORD..behind)?)?;
+        let entries = bytes.get(behind..end)?.chunks_exact(ENTRY).map(|bytes| {
+            let left = get64(bytes, 24);
+            let left = (left != u64::MAX).then_some(left);
+            Some(Entry { number: get64(bytes, 0), row: Row::get(&bytes[8..24])?, left })
+        });
+        let entries = entries.collect::<Option<_>>()?;
+        Some(Self { incarnation: get64(bytes, 32), number: get64(bytes, 40), fields, entries })
+    }
+}
+
+/// What w says of itself, in its first two blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) block: u32,
+    pub(crate) identity: Identity,
+    pub(crate) made: Time,
+    pub(crate) name: String,
+}
+
+/// Bytes of a name in a label.
+pub(crate) const NAME_MOST: usize = 64;
+
+impl Label {
+    /// Into the content of a block.
+    pub(crate) fn encode(&self, bytes: &mut [u8]) {
+        bytes[..8].copy_from_slice(WORM);
+        put32(bytes, 8, VERSION);
+        put32(bytes, 20, self.block);
+        bytes[24..40].copy_from_slice(&self.identity);
+        put_time(bytes, 40, self.made);
+        bytes[52..52 + self.name.len()].copy_from_slice(self.name.as_bytes());
+    }
+
+    /// From the first bytes of a block: the size of a block is not known before.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        known(bytes, WORM, "worm's label")?;
+        let block = get32(bytes, 20);
+        if !matches!(block, 8192 | 16384 | 32768 | 65536) {
+            return Err(format!("its label says blocks of {block} bytes"));
+        }
+        let name = bytes[52..52 + NAME_MOST].split(|byte| *byte == 0).next().unwrap_or_default();
+        Ok(Self {
+            block,
+            identity: bytes[24..40].try_into().expect("16 bytes"),
+            made: get_time(bytes, 40),
+            name: String::from_utf8_lossy(name).into(),
+        })
+    }
+}
+
+/// What w says of a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Super {
+    pub(crate) generation: u32,
+    pub(crate) root: Ptr,
+    pub(crate) time: Time,
+    pub(crate) date: Date,
+    /// The superblock before, or 0.
+    pub(crate) before: u64,
+    /// Where the next segment begins.
+    pub(crate) next: u64,
+    pub(crate) next_inode: u64,
+    /// Blocks of the segment.
+    pub(crate) blocks: u64,
+}
+
+impl Super {
+    /// Into the content of a block.
+    pub(crate) fn encode(&self, bytes: &mut [u8]) {
+        bytes[..8].copy_from_slice(SUPER);
+        put32(bytes, 8, VERSION);
+        put32(bytes, 12, self.generation);
+        put_ptr(bytes, 16, self.root);
+        put_time(bytes, 32, self.time);
+        put_date(bytes, 44, self.date);
+        let words = [self.before, self.next, self.next_inode, self.blocks];
+        words.into_iter().enumerate().for_each(|(n, word)| put64(bytes, 56 + 8 * n, word));
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        if bytes[..8] != *SUPER {
+            return Err("there is no superblock".into());
+        }
+        if get32(bytes, 8) > VERSION {
+            return Err("the superblock is of a newer version: it needs a newer ninefold".into());
+        }
+        Ok(Self {
+            generation: get32(bytes, 12),
+            root: get_ptr(bytes, 16),
+            time: get_time(bytes, 32),
+            date: get_date(bytes, 44),
+            before: get64(bytes, 56),
+            next: get64(bytes, 64),
+            next_inode: get64(bytes, 72),
+            blocks: get64(bytes, 80),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Fields {
+        let date = Date { year: 2026, month: 11, day: 21, number: 1 };
+        let time = Time { sec: -5, nsec: 7 };
+        let root = Ptr { at: 1 << 47 | 9, made: 4 };
+        let waiting = vec![Waiting { generation: 4, root, time, date, segment: 12 }; 3];
+        Fields { generation: 5, root, next_inode: 77, next_worm: 99, newest: (2, 3), blocks: 1000, waiting }
+    }
+
+    #[test]
+    fn everything_fits_and_nothing_overlaps() {
+        for block in [8192, 16384, 32768, 65536] {
+            for sectors in (20_000..400_000).step_by(7919).chain([1 << 24, 1 << 31, 1 << 36]) {
+                let Some(layout) = Layout::of(sectors, block) else {
+                    assert!(sectors < 40_000, "{sectors} sectors of blocks of {block}");
+                    continue;
+                };
+                let per = layout.per_block();
+                let (slots, rows) = (layout.slots.1, layout.rows.1);
+                assert_eq!(rows, 2 * slots);
+                let ends = [
+                    (1, layout.journal.0),
+                    (layout.journal.0 + layout.journal.1, layout.rows.0),
+                    (layout.rows.0 + rows.div_ceil(31).div_ceil(per), layout.used_slots),
+                    (layout.used_slots + slots.div_ceil(4032).div_ceil(per), layout.used_rows),
+                    (layout.used_rows + rows.div_ceil(4032).div_ceil(per), layout.forwarded),
+                    (layout.forwarded + rows.div_ceil(4032).div_ceil(per), layout.copies),
+                    (layout.copies + slots.div_ceil(31).div_ceil(per), layout.slots.0),
+                    (layout.slots.0 + slots, sectors / per),
+                ];
+                assert!(ends.iter().all(|(end, next)| end <= next), "{ends:?}");
+                let left = sectors / per - layout.slots.0 - slots;
+                assert!(left <= 4 + slots / 100, "{left} blocks of {sectors} sectors are left over");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let layout = Layout::of(1 << 20, 16384).unwrap();
+        let header = Header {
+            layout,
+            identity: [3; 16],
+            number: 8,
+            incarnation: 2,
+            replay: (40, 17),
+            fastworm: true,
+            row_order: false,
+            fields: fields(),
+        };
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+        let rows = [Place::Free, Place::Here(7), Place::OnWorm(1 << 46)].map(|place| Row {
+            place,
+            made: 4,
+            sum: 0xdead_beef,
+        });
+        let entry = |(number, row)| Entry { number: number as u64, row, left: (number > 0).then_some(9) };
+        let entries = rows.into_iter().enumerate().map(entry).collect();
+        let record = Record { incarnation: 2, number: 17, fields: fields(), entries };
+        let bytes = record.encode(&[3; 16]);
+        assert_eq!(Record::length(&bytes, &[3; 16], 2, 17), Some(bytes.len() as u64));
+        assert_eq!(Record::length(&bytes, &[3; 16], 1, 17), None);
+        assert_eq!(Record::decode(&bytes), Some(record));
+    }
+
+    #[test]
+    fn a_header_or_record_with_another_bit_is_none() {
+        let layout = Layout::of(1 << 20, 16384).unwrap();
+        let header = Header {
+            layout,
+            identity: [3; 16],
+            number: 8,
+            incarnation: 2,
+            replay: (40, 17),
+            fastworm: true,
+            row_order: false,
+            fields: fields(),
+        };
+        let mut bytes = header.encode();
+        for bit in (0..bytes.len() * 8).step_by(13) {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bytes).is_err());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        let record = Record { incarnation: 2, number: 17, fields: fields(), entries: Vec::new() };
+        let mut bytes = record.encode(&[3; 16]);
+        for bit in 8 * 8..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Record::decode(&bytes).is_none(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_sector_of_rows_knows_its_place() {
+        let mut sector = [0; 512];
+        Row { place: Place::Here(3), made: 1, sum: 2 }.put(&mut sector[16..32]);
+        seal_sector(&mut sector, 5);
+        assert!(is_sector(&sector, 5) && !is_sector(&sector, 6));
+        sector[20] ^= 1;
+        assert!(!is_sector(&sector, 5));
+    }
+}

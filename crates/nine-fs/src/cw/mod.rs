@@ -1,0 +1,314 @@
+//! The cw device: a worm with a cache before it (docs/disk.md).
+//!
+//! In: reads of blocks by address (it is a [`Device`], so that the block cache stands on it); commits; what a dump
+//! copies. Out: operations on c and w.
+//!
+//! ```text
+//! the tree -> blocks in memory -> cw -> step (what is done in which state)
+//!                                  |---> rows, room (which slot a new block is in, which are free)
+//!                                  |---> commit (slots, journal, checkpoint) --> c
+//!                                  |---> segment (a dump on its way)         --> w
+//! ```
+//! Always holds: what the last durable commit says is on c and w, whatever happens; a slot that it names is not
+//! written; a place of w is written once.
+
+mod bytes;
+mod commit;
+mod copies;
+mod layout;
+mod read;
+mod room;
+mod rows;
+mod segment;
+mod start;
+mod step;
+mod tag;
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nine_block::{Bits, Device, Error, Io, Kind as Wrong, Op as Asked, SECTOR, Shape, Tasks};
+
+use crate::ptr::NEW;
+use bytes::{get32, get64, put32, put64};
+pub(crate) use commit::{Changed, Changes, Come};
+use copies::Copies;
+pub(crate) use layout::{Date, Fields, Header, Label, Layout, Super, WAITING_MOST, Waiting};
+use layout::{Place, Row};
+use room::Room;
+use rows::Rows;
+pub(crate) use segment::Segment;
+pub(crate) use start::Making;
+use step::State as Is;
+pub(crate) use tag::{Identity, Kind, TAG};
+
+/// Of blocks, commits and starts.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// A cached worm. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Cw(Arc<Inner>);
+
+struct Inner {
+    c: Arc<dyn Device>,
+    w: Arc<dyn Device>,
+    layout: Layout,
+    identity: Identity,
+    fastworm: bool,
+    row_order: bool,
+    state: Mutex<State>,
+    tasks: Tasks,
+}
+
+/// What is durable, but where it says otherwise.
+struct State {
+    header: Header,
+    rows: Rows,
+    used_slots: Marks,
+    used_rows: Marks,
+    forwarded: Marks,
+    /// Slots that nobody has: neither what is durable, nor a commit under way, nor a copy.
+    slots: Room,
+    /// Rows that nobody has: neither what is durable, nor what is in memory only.
+    free_rows: Room,
+    copies: Copies,
+    /// Rows whose copying has failed.
+    failed: HashSet<u64>,
+    journal: Journal,
+    /// Pages that are read while this changes are read again.
+    shrunk: u64,
+    /// Why nothing can be committed any more.
+    stopped: Option<Error>,
+}
+
+/// Bits, and which sectors of them have changed since the last checkpoint.
+struct Marks {
+    bits: Bits,
+    changed: BTreeSet<u64>,
+}
+
+/// Where the next record goes.
+struct Journal {
+    /// A sector of the journal.
+    at: u64,
+    /// Its number.
+    number: u64,
+    /// Sectors that replay may need, with those left over at the end.
+    used: u64,
+    /// A commit has failed: its record may be there, and the next begins behind it.
+    doubtful: bool,
+}
+
+impl Marks {
+    fn mark(&mut self, bit: u64, to: bool) {
+        if self.bits.has(bit) != to {
+            if to {
+                self.bits.set(bit)
+            } else {
+                self.bits.unset(bit)
+            }
+            self.changed.insert(bit / 4032);
+        }
+    }
+}
+
+impl Cw {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of a block.
+    pub(crate) fn block(&self) -> usize {
+        self.0.layout.block as usize
+    }
+
+    /// Which file system.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.0.identity
+    }
+
+    /// What the last durable commit said.
+    pub(crate) fn fields(&self) -> Fields {
+        self.state().header.fields.clone()
+    }
+
+    /// A new address for a block, next to another one if that can be: `near` is the address before.
+    pub(crate) fn grow(&self, near: Option<u64>) -> Option<u64> {
+        let mut state = self.state();
+        let beside = near.and_then(|near| near.checked_sub(NEW)).map(|row| row + 1);
+        if let Some(row) = beside
+            && state.free_rows.take_at(row)
+        {
+            return Some(NEW + row);
+        }
+        let row = state.free_rows.take(1)?.start;
+        if near.is_none() {
+            // Whoever begins here may go on here.
+            state.free_rows.skip(63);
+        }
+        Some(NEW + row)
+    }
+
+    /// A row that no commit has heard of is not wanted.
+    pub(crate) fn forget(&self, at: u64) {
+        self.state().free_rows.give(at - NEW);
+    }
+
+    /// Slots that can be had, rows that can be had.
+    pub(crate) fn room(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.slots.free() + state.copies.len() as u64, state.free_rows.free())
+    }
+
+    /// How many slots there are, and how many hold what is not on w.
+    pub(crate) fn slots(&self) -> (u64, u64) {
+        (self.0.layout.slots.1, self.state().used_slots.bits.count())
+    }
+
+    /// Blocks of w, as far as it is known.
+    pub(crate) fn worm_blocks(&self) -> u64 {
+        self.0.w.shape().sectors / self.0.layout.per_block()
+    }
+
+    /// Rows that say where on w their block is.
+    pub(crate) fn forwarded(&self) -> Vec<u64> {
+        self.state().forwarded.bits.ones().collect()
+    }
+
+    /// Where on w the block of a row is, if it has come there. None: the page of the row is not in memory.
+    pub(crate) fn worm_of_now(&self, row: u64) -> Option<Option<u64>> {
+        let state = &mut *self.state();
+        if !state.forwarded.bits.has(row) {
+            return Some(None);
+        }
+        match state.rows.get(row)?.place {
+            Place::OnWorm(at) => Some(Some(at)),
+            Place::Free | Place::Here(_) => Some(None),
+        }
+    }
+
+    /// The same, with the page fetched.
+    pub(crate) async fn worm_of(&self, row: u64) -> Result<Option<u64>> {
+        loop {
+            if let Some(found) = self.worm_of_now(row) {
+                return Ok(found);
+            }
+            self.load_row(row).await?;
+        }
+    }
+
+    /// Has the page of a row in memory.
+    pub(crate) async fn load_row(&self, row: u64) -> Result<()> {
+        self.load(rows::page_of(row)).await
+    }
+
+    /// Rows that are used.
+    pub(crate) fn used_rows(&self) -> Vec<u64> {
+        self.state().used_rows.bits.ones().collect()
+    }
+
+    /// The slot of a row, if it has one.
+    pub(crate) async fn place_of(&self, row: u64) -> Result<Option<u64>> {
+        self.load_row(row).await?;
+        match self.state().rows.get(row).map(|row| row.place) {
+            Some(Place::Here(slot)) => Ok(Some(slot)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Blocks by address, one behind the other, for who copies them.
+    pub(crate) async fn blocks(&self, at: u64, count: u64) -> Result<::bytes::Bytes> {
+        self.read(at, count).await
+    }
+
+    /// The sector of c at which a slot begins.
+    fn slot_at(&self, slot: u64) -> u64 {
+        let layout = &self.0.layout;
+        let (first, slots) = layout.slots;
+        let column = slots / COLUMNS;
+        let block = if self.0.row_order && slot < column * COLUMNS {
+            slot % column * COLUMNS + slot / column
+        } else {
+            slot
+        };
+        (first + block) * layout.per_block()
+    }
+
+    fn wrong(&self, at: u64, text: impl std::fmt::Display) -> Error {
+        Error::new(Wrong::Failed, format!("block {at:#x}: {text}"))
+    }
+}
+
+/// Slots of a row in the seed's old order.
+const COLUMNS: u64 = 67;
+
+impl State {
+    /// Of a block by its address; its row, where it has one. None: the page of the row is not here.
+    fn of(&mut self, at: u64) -> Option<(Is, Row)> {
+        let Some(row) = at.checked_sub(NEW) else {
+            let is = if self.copies.has(at) { Is::Read } else { Is::None };
+            return Some((is, Row::default()));
+        };
+        let it = self.rows.get(row)?;
+        let is = match it.place {
+            Place::Free => Is::None,
+            Place::OnWorm(worm) if self.copies.has(worm) => Is::Read,
+            Place::OnWorm(_) => Is::None,
+            Place::Here(_) if self.failed.contains(&row) => Is::Dump1,
+            Place::Here(_) if it.made == self.header.fields.generation => Is::Dirty,
+            Place::Here(_) => Is::Dump,
+        };
+        Some((is, it))
+    }
+
+    /// Takes slots for new blocks, neighbours if possible; copies make room.
+    fn take_slots(&mut self, most: u64) -> Option<std::ops::Range<u64>> {
+        if self.slots.free() == 0 {
+            let slot = self.copies.evict()?;
+            self.slots.give(slot);
+        }
+        self.slots.take(most)
+    }
+}
+
+/// Reads of blocks by their addresses; nothing else.
+impl Device for Cw {
+    fn shape(&self) -> Shape {
+        let sectors = (NEW + self.0.layout.rows.1) * self.0.layout.per_block();
+        Shape { sectors, atom: 1, most: 2048, read_only: true, durable: true }
+    }
+
+    fn name(&self) -> String {
+        format!("c {} {}", self.0.c.name(), self.0.w.name())
+    }
+
+    fn submit(&self, io: Io) {
+        if let Err(error) = io.judge(&self.shape()) {
+            return io.end(Err(error));
+        }
+        match io.op {
+            Asked::Read => {
+                let cw = self.clone();
+                self.0.tasks.spawn(async move {
+                    let per = cw.0.layout.per_block();
+                    let result = cw.read(io.at / per, io.count / per).await;
+                    io.end(result);
+                });
+            }
+            Asked::Flush | Asked::Look => io.end(Ok(::bytes::Bytes::new())),
+            Asked::Write | Asked::Discard => io.fail(Wrong::ReadOnly, "it changes by commits"),
+        }
+    }
+}
+
+/// Reads what is at these sectors, in pieces that a device likes.
+async fn read_all(device: &dyn Device, at: u64, count: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity((count * SECTOR) as usize);
+    let mut next = at;
+    while next < at + count {
+        let piece = (at + count - next).min(2048);
+        bytes.extend_from_slice(&device.read(next, piece).await?);
+        next += piece;
+    }
+    Ok(bytes)
+}

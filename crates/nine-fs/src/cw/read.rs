@@ -1,0 +1,261 @@
+//! Reads: where a block is, and whether what is read there is it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use bytes::Bytes;
+use nine_block::{Error, Kind as Wrong};
+
+use super::copies::Copy;
+use super::layout::{Place, Row};
+use super::rows::{self, Rows};
+use super::step::{Op, Step, step};
+use super::tag::{Kind, TAG, Tag};
+use super::{Cw, Result, read_all};
+use crate::ptr::NEW;
+use crate::tree;
+
+/// From where a block is read, and what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    /// Its slot, and the sum of what is there; of a copy, the w-address.
+    Slot(u64, u32, Option<u64>),
+    Worm(u64),
+}
+
+impl Cw {
+    /// The page of these rows is in memory.
+    pub(super) async fn load(&self, page: u64) -> Result<()> {
+        self.load_with(page, &HashMap::new()).await
+    }
+
+    /// The same, with what is known otherwise of rows than the table says.
+    pub(super) async fn load_with(&self, page: u64, known: &HashMap<u64, Row>) -> Result<()> {
+        loop {
+            let shrunk = {
+                let state = &mut *self.state();
+                if state.rows.has(page) {
+                    return Ok(());
+                }
+                if !Rows::is_used(page, &state.used_rows.bits) {
+                    let loaded = state.rows.load(page, &[], &state.used_rows.bits, known);
+                    return loaded.map_err(|text| Error::new(Wrong::Failed, text));
+                }
+                state.shrunk
+            };
+            let layout = &self.0.layout;
+            let from = page * rows::SECTORS;
+            let count = layout.rows.1.div_ceil(super::layout::ROWS).min(from + rows::SECTORS) - from;
+            let at = layout.rows.0 * layout.per_block() + from;
+            let bytes = read_all(&*self.0.c, at, count).await?;
+            let state = &mut *self.state();
+            if state.shrunk == shrunk {
+                let loaded = state.rows.load(page, &bytes, &state.used_rows.bits, known);
+                return loaded.map_err(|text| Error::new(Wrong::Failed, text).of(self.0.c.name()));
+            }
+        }
+    }
+
+    /// Where the block is; with `worm` only where on w.
+    async fn find(&self, at: u64) -> Result<From> {
+        loop {
+            let page = {
+                let state = &mut *self.state();
+                if let Some((is, row)) = state.of(at) {
+                    let plan = step(is, Op::Read, self.0.fastworm).expect("everything is read");
+                    let worm = match row.place {
+                        Place::OnWorm(worm) => Some(worm),
+                        _ if at < NEW => Some(at),
+                        _ => None,
+                    };
+                    return match (plan.steps[0], row.place, worm) {
+                        (Step::ReadCache, Place::Here(slot), _) => Ok(From::Slot(slot, row.sum, None)),
+                        (Step::ReadCache, _, Some(worm)) => {
+                            let Copy { slot, sum } = state.copies.get(worm).expect("its state says so");
+                            Ok(From::Slot(slot, sum, Some(worm)))
+                        }
+                        (_, _, Some(worm)) => self.on_worm(worm, state.header.fields.next_worm),
+                        _ => Err(Error::new(Wrong::Range, format!("there is no block {at:#x}"))),
+                    };
+                }
+                rows::page_of(at - NEW)
+            };
+            self.load(page).await?;
+        }
+    }
+
+    fn on_worm(&self, at: u64, next: u64) -> Result<From> {
+        // What is behind has never been written; a segment that is on its way is read through its rows.
+        match at < next {
+            true => Ok(From::Worm(at)),
+            false => Err(Error::new(Wrong::Range, format!("w is not written at {at}"))),
+        }
+    }
+
+    /// Blocks by their addresses, one behind the other, all right.
+    pub(super) async fn read(&self, at: u64, count: u64) -> Result<Bytes> {
+        let mut sources = self.find_all(at, count).await?;
+        loop {
+            let result = self.read_from(at, &sources).await;
+            if result.is_ok() {
+                return result;
+            }
+            // A slot may have become another's meanwhile.
+            let now = self.find_all(at, count).await?;
+            if now == sources {
+                return result;
+            }
+            sources = now;
+        }
+    }
+
+    async fn find_all(&self, at: u64, count: u64) -> Result<Vec<From>> {
+        let mut sources = Vec::with_capacity(count as usize);
+        for at in at..at + count {
+            sources.push(self.find(at).await?);
+        }
+        Ok(sources)
+    }
+
+    async fn read_from(&self, at: u64, sources: &[From]) -> Result<Bytes> {
+        // Neighbours are read together, all at the same time.
+        let runs = neighbours(sources, |from| self.sector(from), self.0.layout.per_block());
+        let calls: Vec<_> = runs
+            .into_iter()
+            .map(|run| {
+                let sectors = (run.end - run.start) as u64 * self.0.layout.per_block();
+                let device = match sources[run.start] {
+                    From::Slot(..) => &self.0.c,
+                    From::Worm(_) => &self.0.w,
+                };
+                let call = device.read(self.sector(sources[run.start]), sectors);
+                (run, call)
+            })
+            .collect();
+        let alone = calls.len() == 1;
+        let mut all = Vec::new();
+        for (run, call) in calls {
+            let bytes = call.await;
+            let is_right = |bytes: &Bytes| {
+                let blocks = sources[run.clone()].iter().zip(bytes.chunks_exact(self.block()));
+                blocks
+                    .zip(at + run.start as u64..)
+                    .try_for_each(|((from, block), at)| self.judge(at, *from, block))
+            };
+            let bytes = match bytes.and_then(|bytes| is_right(&bytes).map(|()| bytes)) {
+                Ok(bytes) => bytes,
+                Err(_) if sources[run.clone()].iter().any(|from| matches!(from, From::Slot(.., Some(_)))) => {
+                    self.without_copies(at + run.start as u64, &sources[run]).await?
+                }
+                Err(error) => return Err(error),
+            };
+            if alone {
+                self.keep(sources, &bytes);
+                return Ok(bytes);
+            }
+            all.extend_from_slice(&bytes);
+        }
+        let all = Bytes::from(all);
+        self.keep(sources, &all);
+        Ok(all)
+    }
+
+    /// The next way to blocks of which copies could not be read: they are given up.
+    async fn without_copies(&self, first: u64, sources: &[From]) -> Result<Bytes> {
+        let mut all = Vec::new();
+        for (from, at) in sources.iter().zip(first..) {
+            let from = match *from {
+                From::Slot(_, _, Some(worm)) => {
+                    let state = &mut *self.state();
+                    if let Some(slot) = state.copies.remove(worm) {
+                        state.slots.give(slot);
+                    }
+                    From::Worm(worm)
+                }
+                from => from,
+            };
+            let device = if let From::Worm(_) = from { &self.0.w } else { &self.0.c };
+            let bytes = device.read(self.sector(from), self.0.layout.per_block()).await?;
+            self.judge(at, from, &bytes)?;
+            all.extend_from_slice(&bytes);
+        }
+        Ok(all.into())
+    }
+
+    /// The sector at which it is read.
+    fn sector(&self, from: From) -> u64 {
+        match from {
+            From::Slot(slot, ..) => self.slot_at(slot),
+            From::Worm(at) => at * self.0.layout.per_block(),
+        }
+    }
+
+    /// Whether this is the block.
+    fn judge(&self, at: u64, from: From, block: &[u8]) -> Result<()> {
+        let end = block.len() - TAG;
+        let tag = Tag::open(block, &self.0.identity).map_err(|text| self.wrong(at, text))?;
+        let is_it = match from {
+            From::Slot(_, sum, _) => super::get32(block, block.len() - 4) == sum,
+            From::Worm(worm) => tag.at == worm,
+        };
+        if !is_it {
+            return Err(self.wrong(at, "another block is in its place"));
+        }
+        match tag.kind {
+            Kind::Leaf | Kind::Branch => tree::node::check(&block[..end], tag.kind == Kind::Leaf)
+                .map_err(|text| self.wrong(at, format!("a node that cannot be: {text}"))),
+            Kind::File | Kind::Super | Kind::Label => Ok(()),
+        }
+    }
+
+    /// What was read from w is put into slots, in its own time, where that is wanted and there is room.
+    fn keep(&self, sources: &[From], bytes: &Bytes) {
+        if self.0.fastworm || !sources.iter().any(|from| matches!(from, From::Worm(_))) {
+            return;
+        }
+        for (from, block) in sources.iter().zip(bytes.chunks_exact(self.block())) {
+            let From::Worm(worm) = *from else { continue };
+            let slot = {
+                let state = &mut *self.state();
+                if state.copies.has(worm) {
+                    continue;
+                }
+                // A sixteenth stays free for what clients write.
+                let is_room = state.slots.free() > self.0.layout.slots.1 / 16;
+                let slot = match is_room {
+                    true => state.slots.take(1).map(|slots| slots.start),
+                    false => state.copies.evict(),
+                };
+                let Some(slot) = slot else { continue };
+                slot
+            };
+            let cw = self.clone();
+            let copy = Copy { slot, sum: super::get32(block, block.len() - 4) };
+            let write = self.0.c.write(self.slot_at(slot), Bytes::copy_from_slice(block));
+            self.0.tasks.spawn(async move {
+                let written = write.await.is_ok();
+                let state = &mut *cw.state();
+                if !written || !state.copies.add(worm, copy) {
+                    state.slots.give(slot);
+                }
+            });
+        }
+    }
+}
+
+/// Runs of sources that lie behind each other on the same device, by their numbers.
+fn neighbours(sources: &[From], sector: impl Fn(From) -> u64, per_block: u64) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (n, from) in sources.iter().enumerate() {
+        let goes_on = n > 0 && {
+            let before = sources[n - 1];
+            let same = matches!(before, From::Worm(_)) == matches!(from, From::Worm(_));
+            same && sector(before) + per_block == sector(*from)
+        };
+        match runs.last_mut() {
+            Some(run) if goes_on => run.end = n + 1,
+            _ => runs.push(n..n + 1),
+        }
+    }
+    runs
+}

@@ -1,0 +1,110 @@
+//! Which slots or rows can be had.
+//!
+//! In: what is taken and given back. Out: numbers that nobody has, neighbours where possible.
+
+use std::ops::Range;
+
+/// So many numbers, each free or taken.
+pub(crate) struct Room {
+    /// A bit is 1 where the number is taken.
+    words: Vec<u64>,
+    len: u64,
+    free: u64,
+    /// Where to look first.
+    hand: u64,
+}
+
+impl Room {
+    /// All are free but those.
+    pub(crate) fn new(len: u64, taken: impl Iterator<Item = u64>) -> Self {
+        let mut room = Self { words: vec![0; len.div_ceil(64) as usize], len, free: len, hand: 0 };
+        for number in taken {
+            assert!(room.take_at(number), "{number} is taken twice");
+        }
+        room
+    }
+
+    /// How many are free.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    fn is_free(&self, number: u64) -> bool {
+        self.words[(number / 64) as usize] & (1 << (number % 64)) == 0
+    }
+
+    /// Takes this one, if it is free.
+    pub(crate) fn take_at(&mut self, number: u64) -> bool {
+        let is_free = number < self.len && self.is_free(number);
+        if is_free {
+            self.words[(number / 64) as usize] |= 1 << (number % 64);
+            self.free -= 1;
+        }
+        is_free
+    }
+
+    /// Takes neighbours, at most so many: the first free ones behind those that were taken last.
+    pub(crate) fn take(&mut self, most: u64) -> Option<Range<u64>> {
+        let first = self.next_free(self.hand, self.len).or_else(|| self.next_free(0, self.hand))?;
+        let mut end = first;
+        while end - first < most && self.take_at(end) {
+            end += 1;
+        }
+        self.hand = if end == self.len { 0 } else { end };
+        Some(first..end)
+    }
+
+    /// The next ones are looked for so many further on: who has the last ones may get neighbours.
+    pub(crate) fn skip(&mut self, count: u64) {
+        self.hand = (self.hand + count) % self.len;
+    }
+
+    fn next_free(&self, from: u64, to: u64) -> Option<u64> {
+        let mut at = from;
+        while at < to {
+            let rest = !self.words[(at / 64) as usize] >> (at % 64);
+            if rest != 0 {
+                let found = at + u64::from(rest.trailing_zeros());
+                return (found < to).then_some(found);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
+    }
+
+    /// It is free again.
+    pub(crate) fn give(&mut self, number: u64) {
+        assert!(!self.is_free(number), "{number} was free");
+        self.words[(number / 64) as usize] &= !(1 << (number % 64));
+        self.free += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_had_once_and_neighbours_come_together() {
+        let mut room = Room::new(1000, [3, 64, 999].into_iter());
+        let mut had = vec![false; 1000];
+        let runs: Vec<Range<u64>> = std::iter::from_fn(|| room.take(200)).collect();
+        for number in runs.iter().cloned().flatten() {
+            assert!(!std::mem::replace(&mut had[number as usize], true), "{number}");
+        }
+        assert_eq!(runs, [0..3, 4..64, 65..265, 265..465, 465..665, 665..865, 865..999]);
+        assert_eq!((room.free(), room.take(1)), (0, None));
+        room.give(500);
+        assert_eq!(room.take(9), Some(500..501));
+    }
+
+    #[test]
+    fn what_was_given_back_comes_last() {
+        let mut room = Room::new(128, std::iter::empty());
+        assert_eq!(room.take(4), Some(0..4));
+        room.give(1);
+        assert_eq!(room.take(4), Some(4..8));
+        room.skip(112);
+        assert_eq!((room.take(64), room.take(64)), (Some(120..128), Some(1..2)));
+    }
+}

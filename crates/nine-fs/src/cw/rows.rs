@@ -1,0 +1,177 @@
+//! The table of rows, as far as it is in memory.
+//!
+//! In: pages of the table, when somebody needs one. Out: rows, and the sectors that have changed. A page that is here
+//! is right: it has all that commits have said up to now.
+//!
+//! Always holds: what has changed and is not on the device stays; of the rest there are [`PAGES`] pages at most,
+//! after each checkpoint.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use nine_block::Bits;
+
+use super::layout::{ROWS, Row, is_sector, seal_sector};
+
+/// Sectors of a page.
+pub(crate) const SECTORS: u64 = 64;
+/// Rows of a page.
+const PER_PAGE: u64 = SECTORS * ROWS;
+/// Pages that stay: 1.4 million rows, 48 MB.
+const PAGES: usize = 1024;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Rows {
+    pages: BTreeMap<u64, Page>,
+    changed: BTreeSet<u64>,
+    clock: u64,
+}
+
+struct Page {
+    rows: Box<[Row]>,
+    used: u64,
+}
+
+/// The page of a row.
+pub(crate) fn page_of(row: u64) -> u64 {
+    row / PER_PAGE
+}
+
+impl Rows {
+    /// Whether the page is here.
+    pub(crate) fn has(&self, page: u64) -> bool {
+        self.pages.contains_key(&page)
+    }
+
+    /// Whether any row of it is used: if none is, it need not be read.
+    pub(crate) fn is_used(page: u64, used: &Bits) -> bool {
+        let from = page * PER_PAGE;
+        (from..(from + PER_PAGE).min(used.len())).any(|row| used.has(row))
+    }
+
+    /// Takes a page as it is on the device; no bytes: no row of it is used. What is wrong is said. Rows that are known
+    /// otherwise have changed, whatever the device says of them.
+    pub(crate) fn load(
+        &mut self,
+        page: u64,
+        bytes: &[u8],
+        used: &Bits,
+        known: &HashMap<u64, Row>,
+    ) -> Result<(), String> {
+        if self.has(page) {
+            return Ok(());
+        }
+        let mut rows = vec![Row::default(); PER_PAGE as usize].into_boxed_slice();
+        for (n, row) in rows.iter_mut().enumerate() {
+            let number = page * PER_PAGE + n as u64;
+            if known.contains_key(&number) {
+                self.changed.insert(number / ROWS);
+            }
+            if number >= used.len() || !used.has(number) {
+                continue;
+            }
+            let sector = page * SECTORS + n as u64 / ROWS;
+            if let Some(known) = known.get(&number) {
+                *row = *known;
+                continue;
+            }
+            let at = n / ROWS as usize * 512;
+            let bytes = bytes.get(at..at + 512).unwrap_or_default();
+            let place = 16 + n % ROWS as usize * 16;
+            let right = !bytes.is_empty() && is_sector(bytes, sector);
+            *row = right
+                .then(|| Row::get(&bytes[place..place + 16]))
+                .flatten()
+                .ok_or_else(|| format!("sector {sector} of the table of rows is wrong"))?;
+        }
+        self.clock += 1;
+        self.pages.insert(page, Page { rows, used: self.clock });
+        Ok(())
+    }
+
+    /// A row, if its page is here.
+    pub(crate) fn get(&mut self, row: u64) -> Option<Row> {
+        let page = self.pages.get_mut(&page_of(row))?;
+        page.used = self.clock;
+        Some(page.rows[(row % PER_PAGE) as usize])
+    }
+
+    /// Changes a row, whose page is here.
+    pub(crate) fn set(&mut self, row: u64, to: Row) {
+        let page = self.pages.get_mut(&page_of(row)).expect("who changes a row has its page loaded before");
+        page.rows[(row % PER_PAGE) as usize] = to;
+        self.changed.insert(row / ROWS);
+    }
+
+    /// The sectors that have changed since the last time, with their bytes.
+    pub(crate) fn changed(&mut self) -> Vec<(u64, [u8; 512])> {
+        let sectors = std::mem::take(&mut self.changed);
+        sectors.into_iter().map(|sector| (sector, self.sector(sector))).collect()
+    }
+
+    /// This sector has changed still.
+    pub(crate) fn again(&mut self, sector: u64) {
+        self.changed.insert(sector);
+    }
+
+    fn sector(&self, number: u64) -> [u8; 512] {
+        let page = &self.pages[&(number / SECTORS)];
+        let from = (number % SECTORS * ROWS) as usize;
+        let mut bytes = [0; 512];
+        for (row, bytes) in page.rows[from..].iter().zip(bytes[16..].chunks_exact_mut(16)) {
+            row.put(bytes);
+        }
+        seal_sector(&mut bytes, number);
+        bytes
+    }
+
+    /// Lets go of what was not used for long, and is on the device.
+    pub(crate) fn shrink(&mut self) {
+        self.clock += 1;
+        let over = self.pages.len().saturating_sub(PAGES);
+        if over == 0 || !self.changed.is_empty() {
+            return;
+        }
+        let mut by_use: Vec<(u64, u64)> = self.pages.iter().map(|(page, it)| (it.used, *page)).collect();
+        by_use.sort_unstable();
+        by_use[..over].iter().for_each(|(_, page)| drop(self.pages.remove(page)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cw::layout::Place;
+
+    fn bits(len: u64, ones: impl Iterator<Item = u64>) -> Bits {
+        let mut bits = Bits::new(len);
+        ones.for_each(|bit| bits.set(bit));
+        bits
+    }
+
+    #[test]
+    fn what_was_changed_is_loaded_again() {
+        let used = bits(5000, (1990..2100).chain([4999]));
+        let mut rows = Rows::default();
+        assert!(!Rows::is_used(0, &used) && Rows::is_used(1, &used) && Rows::is_used(2, &used));
+        for page in 0..3 {
+            rows.load(page, &[], &Bits::new(5000), &HashMap::new()).unwrap();
+        }
+        let row = |n: u64| Row { place: Place::Here(n * 3), made: n as u32, sum: !n as u32 };
+        used.ones().for_each(|n| rows.set(n, row(n)));
+        let mut disk = vec![0; 3 * 64 * 512];
+        for (sector, bytes) in rows.changed() {
+            disk[sector as usize * 512..][..512].copy_from_slice(&bytes);
+        }
+        assert!(rows.changed().is_empty());
+        let mut again = Rows::default();
+        for page in 0..3 {
+            again.load(page, &disk[page as usize * 64 * 512..][..64 * 512], &used, &HashMap::new()).unwrap();
+        }
+        for n in 0..5000 {
+            assert_eq!(again.get(n), Some(if used.has(n) { row(n) } else { Row::default() }));
+        }
+        disk[4999 / 31 * 512 + 100] ^= 1;
+        assert!(Rows::default().load(2, &disk[2 * 64 * 512..], &used, &HashMap::new()).is_err());
+    }
+}

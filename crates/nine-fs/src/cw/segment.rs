@@ -1,0 +1,143 @@
+//! A dump on its way to w: blocks in the order in which they come, one behind the other (docs/disk.md, "Addresses,
+//! generations, dumps").
+//!
+//! In: contents of blocks. Out: their w-addresses, at once; which of them are durable, when asked; at the end a
+//! superblock.
+//!
+//! Always holds: what w has is not written again, unless it is the same.
+
+use bytes::{Bytes, BytesMut};
+use nine_block::{Error, Kind as Wrong};
+
+use super::commit::Come;
+use super::layout::Super;
+use super::tag::{Kind, Tag};
+use super::{Cw, Result};
+use crate::ptr::NEW;
+
+/// Bytes of the largest write.
+const RUN: usize = 1 << 20;
+
+/// See the module.
+pub(crate) struct Segment {
+    cw: Cw,
+    /// Where its superblock goes.
+    first: u64,
+    /// Where the next block goes.
+    next: u64,
+    run: BytesMut,
+    run_at: u64,
+    /// Rows and where they are on w, since the last time that it was asked what is durable.
+    come: Vec<Come>,
+}
+
+impl Segment {
+    /// Goes on with the segment whose superblock belongs at `first`, from `next` on.
+    pub(crate) fn new(cw: &Cw, first: u64, next: u64) -> Self {
+        Self { cw: cw.clone(), first, next, run: BytesMut::new(), run_at: next, come: Vec::new() }
+    }
+
+    /// Where the next block goes.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Blocks that have come since [`durable`](Self::durable).
+    pub(crate) fn come(&self) -> usize {
+        self.come.len()
+    }
+
+    /// The rows of these.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = u64> + '_ {
+        self.come.iter().map(|come| come.row)
+    }
+
+    /// A new block has its turn. Where on w it is; not durable yet. What could not be written is behind
+    /// [`next`](Self::next), if this fails.
+    ///
+    /// # Errors
+    /// [`Wrong::Range`]: w is full. What w says.
+    pub(crate) async fn put(
+        &mut self,
+        kind: Kind,
+        (at, made): (u64, u32),
+        (owner, index): (u64, u64),
+        content: &[u8],
+    ) -> Result<u64> {
+        // The last block of a segment is its second superblock.
+        if self.next + 1 >= self.cw.worm_blocks() {
+            return Err(Error::new(Wrong::Range, "w is full: make it larger").of(self.cw.0.w.name()));
+        }
+        let (block, start) = (self.cw.block(), self.run.len());
+        if start == 0 {
+            self.run.reserve(RUN);
+            self.run_at = self.next;
+        }
+        self.run.extend_from_slice(content);
+        self.run.resize(start + block, 0);
+        let tag = Tag { kind, made, at: self.next, owner, index };
+        tag.seal(&mut self.run[start..], &self.cw.0.identity);
+        self.come.push(Come { row: at - NEW, worm: self.next, same: kind == Kind::File });
+        self.next += 1;
+        if self.run.len() + block > RUN {
+            self.write().await?;
+        }
+        Ok(self.next - 1)
+    }
+
+    async fn write(&mut self) -> Result<()> {
+        if self.run.is_empty() {
+            return Ok(());
+        }
+        let (at, bytes) = (self.run_at, self.run.split().freeze());
+        self.cw.write_worm(at, bytes).await
+    }
+
+    /// All that has come is durable: their rows, and where they are.
+    pub(crate) async fn durable(&mut self) -> Result<Vec<Come>> {
+        self.write().await?;
+        self.cw.0.w.flush().await?;
+        Ok(std::mem::take(&mut self.come))
+    }
+
+    /// The end: the superblock, in the last and the first block; one of them must come there. Where the next segment
+    /// begins, it says.
+    pub(crate) async fn seal(mut self, it: Super) -> Result<Super> {
+        self.write().await?;
+        self.cw.0.w.flush().await?;
+        let it = Super { next: self.next + 1, blocks: self.next + 1 - self.first, ..it };
+        let mut written = Err(Error::new(Wrong::Failed, "there was no superblock to write"));
+        for at in [self.next, self.first] {
+            let mut block = vec![0; self.cw.block()];
+            it.encode(&mut block);
+            let tag = Tag { kind: Kind::Super, made: it.generation, at, owner: 0, index: 0 };
+            tag.seal(&mut block, &self.cw.0.identity);
+            let one = self.cw.write_worm(at, block.into()).await;
+            if let Err(error) = &one {
+                tracing::warn!(
+                    "{error}: a copy of the superblock of generation {} is missing",
+                    it.generation
+                );
+            }
+            written = written.or(one);
+        }
+        written?;
+        self.cw.0.w.flush().await?;
+        Ok(it)
+    }
+}
+
+impl Cw {
+    /// Writes blocks to w. If it is a worm indeed, and has them already, that is as good.
+    async fn write_worm(&self, at: u64, bytes: Bytes) -> Result<()> {
+        let sector = at * self.0.layout.per_block();
+        match self.0.w.write(sector, bytes.clone()).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind == Wrong::ReadOnly => {
+                let there = self.0.w.read(sector, bytes.len() as u64 / 512).await;
+                if there.is_ok_and(|there| there == bytes) { Ok(()) } else { Err(error) }
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The beginning: a new file system on two devices, or the one that is there, as it was at its last commit.
+//!
+//! In: devices. Out: a [`Cw`], or in words why there is none, and what to do.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use nine_block::{Bits, Device, Error, Kind as Wrong, SECTOR, Tasks};
+use nine_proto::Time;
+
+use super::commit::Writes;
+use super::copies::{Copies, Copy};
+use super::layout::{Fields, HEADER, Header, Label, Layout, Place, ROWS, Record, Row, Super, is_sector};
+use super::room::Room;
+use super::rows::{self, Rows};
+use super::tag::{Identity, Kind, Tag};
+use super::{Cw, Inner, Journal, Marks, Result, State, read_all};
+
+/// Sizes that blocks may have, bytes.
+const BLOCKS: [u32; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
+
+/// How a file system is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Making {
+    /// Bytes of a block.
+    pub(crate) block: u32,
+    pub(crate) fastworm: bool,
+    pub(crate) row_order: bool,
+    pub(crate) identity: Identity,
+    pub(crate) time: Time,
+    pub(crate) name: String,
+}
+
+fn bad(text: impl std::fmt::Display) -> Error {
+    Error::new(Wrong::Failed, text)
+}
+
+impl Cw {
+    fn new(c: Arc<dyn Device>, w: Arc<dyn Device>, header: Header) -> Self {
+        let layout = header.layout.clone();
+        let marks = |len| Marks { bits: Bits::new(len), changed: Default::default() };
+        let journal = Journal { at: header.replay.0, number: header.replay.1, used: 0, doubtful: false };
+        let state = State {
+            used_slots: marks(layout.slots.1),
+            used_rows: marks(layout.rows.1),
+            forwarded: marks(layout.rows.1),
+            slots: Room::new(0, std::iter::empty()),
+            free_rows: Room::new(0, std::iter::empty()),
+            rows: Rows::default(),
+            copies: Copies::default(),
+            failed: HashSet::new(),
+            journal,
+            shrunk: 0,
+            stopped: None,
+            header: header.clone(),
+        };
+        Self(Arc::new(Inner {
+            c,
+            w,
+            layout,
+            identity: header.identity,
+            fastworm: header.fastworm,
+            row_order: header.row_order,
+            state: Mutex::new(state),
+            tasks: Tasks::default(),
+        }))
+    }
+
+    /// Makes a new, empty one; whatever was on the devices is lost. The tree has no root yet: the first commit says it.
+    ///
+    /// # Errors
+    /// [`Wrong::Unsupported`] if a device is too small; what the devices say.
+    pub(crate) async fn ream(c: Arc<dyn Device>, w: Arc<dyn Device>, making: Making) -> Result<Self> {
+        let sectors = c.shape().sectors;
+        let layout = Layout::of(sectors, making.block).ok_or_else(|| {
+            let least = (1..).map(|mib| mib << 11).find(|least| Layout::of(*least, making.block).is_some());
+            let text =
+                format!("{sectors} sectors are too few for a cache: {} at least", least.unwrap_or_default());
+            Error::new(Wrong::Unsupported, text).of(c.name())
+        })?;
+        let per = layout.per_block();
+        if w.shape().sectors < 64 * per {
+            let text = format!("{} sectors are too few for a worm: {} at least", w.shape().sectors, 64 * per);
+            return Err(Error::new(Wrong::Unsupported, text).of(w.name()));
+        }
+        let identity = making.identity;
+        for at in [0, 1] {
+            let label = Label { block: making.block, identity, made: making.time, name: making.name.clone() };
+            let mut block = vec![0; making.block as usize];
+            label.encode(&mut block);
+            Tag { kind: Kind::Label, made: 0, at, owner: 0, index: 0 }.seal(&mut block, &identity);
+            w.write(at * per, block.into()).await?;
+        }
+        w.flush().await?;
+        let fields = Fields { generation: 1, next_inode: 1, next_worm: 2, ..Fields::default() };
+        let header = Header {
+            layout: layout.clone(),
+            identity,
+            number: 1,
+            incarnation: 1,
+            replay: (0, 1),
+            fastworm: making.fastworm,
+            row_order: making.row_order,
+            fields,
+        };
+        let cw = Self::new(c, w, header.clone());
+        let maps = [
+            (layout.used_slots, layout.slots.1),
+            (layout.used_rows, layout.rows.1),
+            (layout.forwarded, layout.rows.1),
+        ];
+        let mut writes = Writes::default();
+        for (block, len) in maps {
+            let bits = Bits::new(len);
+            let mut from = 0;
+            while from < bits.sectors() {
+                let to = bits.sectors().min(from + 2048);
+                let bytes: Vec<u8> = (from..to).flat_map(|n| bits.sector(n)).collect();
+                writes.begin(&*cw.0.c, block * per + from, bytes.into()).await;
+                from = to;
+            }
+        }
+        writes.end().await?;
+        cw.0.c.flush().await?;
+        // Both letters: what was here before may have larger numbers.
+        for number in [1, 2] {
+            let bytes = Bytes::from(Header { number, ..header.clone() }.encode());
+            for at in [number % 2 * HEADER, cw.last_block() + number % 2 * HEADER] {
+                cw.0.c.write(at, bytes.clone()).await?;
+            }
+        }
+        cw.0.c.flush().await?;
+        let (c, w) = (cw.0.c.clone(), cw.0.w.clone());
+        Self::open(c, w).await
+    }
+
+    /// The one that is there.
+    ///
+    /// # Errors
+    /// In words for people: what does not fit together, and what to do.
+    pub(crate) async fn open(c: Arc<dyn Device>, w: Arc<dyn Device>) -> Result<Self> {
+        let label = Self::label(&*w).await?;
+        let header = best_header(&*c, &label).await.map_err(|error| error.of(c.name()))?;
+        let blocks = c.shape().sectors / header.layout.per_block();
+        if header.layout.slots.0 + header.layout.slots.1 >= blocks {
+            let text = format!("the cache device has become smaller: it has {blocks} blocks now");
+            return Err(bad(text).of(c.name()));
+        }
+        let cw = Self::new(c, w, header);
+        cw.read_marks().await?;
+        cw.replay().await?;
+        {
+            let state = &mut *cw.state();
+            state.slots = Room::new(cw.0.layout.slots.1, state.used_slots.bits.ones());
+            state.free_rows = Room::new(cw.0.layout.rows.1, state.used_rows.bits.ones());
+        }
+        cw.fits().await?;
+        let incarnation = cw.state().header.incarnation + 1;
+        cw.checkpoint(Some(incarnation)).await?;
+        Ok(cw)
+    }
+
+    /// What w says of itself.
+    pub(crate) async fn label(w: &dyn Device) -> Result<Label> {
+        let mut first = None;
+        // The first copy says how large blocks are; the second lies where it would be for each size.
+        for at in std::iter::once(0).chain(BLOCKS.map(|block| u64::from(block) / SECTOR)) {
+            let label = label_at(w, at).await;
+            match label {
+                Ok(label) => return Ok(label),
+                Err(error) => drop(first.get_or_insert(error)),
+            }
+        }
+        Err(first.expect("there was one").of(w.name()))
+    }
+
+    async fn read_marks(&self) -> Result<()> {
+        let layout = &self.0.layout;
+        for (block, which) in [(layout.used_slots, 0), (layout.used_rows, 1), (layout.forwarded, 2)] {
+            let sectors = {
+                let state = &mut *self.state();
+                state.marks(which).bits.sectors()
+            };
+            let bytes = read_all(&*self.0.c, block * layout.per_block(), sectors).await?;
+            let state = &mut *self.state();
+            for (n, sector) in bytes.chunks_exact(512).enumerate() {
+                if !state.marks(which).bits.take(n as u64, sector) {
+                    let text =
+                        format!("sector {n} of the bits in block {block} is wrong: recover from the dumps");
+                    return Err(bad(text).of(self.0.c.name()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the journal says beyond the last checkpoint.
+    async fn replay(&self) -> Result<()> {
+        let mut known: HashMap<u64, Row> = HashMap::new();
+        let mut held: Option<(Record, u64, u64)> = None;
+        loop {
+            let (at, next) = match &held {
+                None => self.state().header.replay,
+                Some((record, end, _)) => (*end, record.number + 1),
+            };
+            let found = match self.record(at, next).await? {
+                None => self.record(0, next).await?.map(|(record, end)| (record, end, at)),
+                Some((record, end)) => Some((record, end, end)),
+            };
+            // The flush of those before had ended before the next was written; of the last one that is not known.
+            let Some((record, end, _)) = found else { break };
+            if let Some((before, ..)) = held.take() {
+                self.take_over(before, &mut known);
+            }
+            held = Some((record, end, 0));
+        }
+        if let Some((last, end, _)) = held {
+            if self.are_there(&last).await {
+                self.state().journal = Journal { at: end, number: last.number + 1, used: 0, doubtful: false };
+                self.take_over(last, &mut known);
+            } else {
+                self.state().journal = Journal { at: end, number: last.number + 1, used: 0, doubtful: false };
+                tracing::info!("{}: the last commit was cut, and had not been answered", self.0.c.name());
+            }
+        }
+        let mut pages: Vec<u64> = known.keys().map(|row| rows::page_of(*row)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        for page in pages {
+            self.load_with(page, &known).await?;
+        }
+        Ok(())
+    }
+
+    /// The record at this sector of the journal, if it has this number, and where it ends.
+    async fn record(&self, at: u64, number: u64) -> Result<Option<(Record, u64)>> {
+        let layout = &self.0.layout;
+        if at >= layout.journal_sectors() {
+            return Ok(None);
+        }
+        let first = layout.journal.0 * layout.per_block();
+        let incarnation = self.state().header.incarnation;
+        let sector = self.0.c.read(first + at, 1).await?;
+        let Some(length) = Record::length(&sector, &self.0.identity, incarnation, number) else {
+            return Ok(None);
+        };
+        let end = at + length / SECTOR;
+        if end > layout.journal_sectors() {
+            return Ok(None);
+        }
+        let bytes = read_all(&*self.0.c, first + at, end - at).await?;
+        Ok(Record::decode(&bytes).map(|record| (record, end)))
+    }
+
+    fn take_over(&self, record: Record, known: &mut HashMap<u64, Row>) {
+        let state = &mut *self.state();
+        for entry in &record.entries {
+            known.insert(entry.number, entry.row);
+            if let Some(slot) = entry.left {
+                state.used_slots.mark(slot, false);
+            }
+            if let Place::Here(slot) = entry.row.place {
+                state.used_slots.mark(slot, true);
+            }
+            state.used_rows.mark(entry.number, entry.row.place != Place::Free);
+            state.forwarded.mark(entry.number, matches!(entry.row.place, Place::OnWorm(_)));
+        }
+        state.header.fields = record.fields;
+    }
+
+    /// Whether c and w belong together, and neither is older than the other.
+    async fn fits(&self) -> Result<()> {
+        let fields = self.fields();
+        let (at, generation) = fields.newest;
+        let next = match at {
+            0 => 2,
+            at => match self.superblock(at).await {
+                Ok(it) if it.generation == generation => it.next,
+                Ok(it) => {
+                    let text = format!(
+                        "w has the dump of generation {} where the cache knows {generation}: they are not of one archive",
+                        it.generation
+                    );
+                    return Err(bad(text));
+                }
+                Err(error) => {
+                    let text = format!(
+                        "{error}: w lacks the newest dump that the cache knows (superblock {at}); if it is the right w, recover from its dumps"
+                    );
+                    return Err(bad(text));
+                }
+            },
+        };
+        if let Ok(it) = self.superblock(next).await
+            && it.generation > generation
+            && fields.waiting.first().is_none_or(|waiting| waiting.generation != it.generation)
+        {
+            let Date { year, month, day, .. } = it.date;
+            let text = format!(
+                "w has a dump of {year:04}-{month:02}-{day:02} that the cache does not know: the cache is older than w; recover from the dumps"
+            );
+            return Err(bad(text));
+        }
+        Ok(())
+    }
+
+    /// The superblock at this place of w.
+    pub(crate) async fn superblock(&self, at: u64) -> Result<Super> {
+        let per = self.0.layout.per_block();
+        let block = self.0.w.read(at * per, per).await?;
+        let tag = Tag::open(&block, &self.0.identity).map_err(|text| self.wrong(at, text))?;
+        if tag.kind != Kind::Super || tag.at != at {
+            return Err(self.wrong(at, "it is no superblock"));
+        }
+        Super::decode(&block).map_err(|text| self.wrong(at, text))
+    }
+
+    /// Copies that a former life has left: as they come, while everything else goes on.
+    pub(crate) async fn find_copies(&self) -> Result<()> {
+        let layout = &self.0.layout;
+        if self.0.fastworm {
+            return Ok(());
+        }
+        let sectors = layout.slots.1.div_ceil(ROWS);
+        let mut from = 0;
+        while from < sectors {
+            let count = (sectors - from).min(2048);
+            let bytes = self.0.c.read(layout.copies * layout.per_block() + from, count).await?;
+            let state = &mut *self.state();
+            for (n, sector) in (from..).zip(bytes.chunks_exact(512)) {
+                if !is_sector(sector, n) {
+                    continue;
+                }
+                for (slot, bytes) in (n * ROWS..).zip(sector[16..].chunks_exact(16)) {
+                    let worm = super::get64(bytes, 0);
+                    if worm == 0 || slot >= layout.slots.1 || !state.slots.take_at(slot) {
+                        continue;
+                    }
+                    if !state.copies.add(worm, Copy { slot, sum: super::get32(bytes, 8) }) {
+                        state.slots.give(slot);
+                    }
+                }
+            }
+            from += count;
+        }
+        Ok(())
+    }
+}
+
+use super::Date;
+
+impl State {
+    fn marks(&mut self, which: usize) -> &mut Marks {
+        match which {
+            0 => &mut self.used_slots,
+            1 => &mut self.used_rows,
+            _ => &mut self.forwarded,
+        }
+    }
+}
+
+async fn label_at(w: &dyn Device, at: u64) -> Result<Label> {
+    let sector = w.read(at, 1).await?;
+    let label = Label::decode(&sector).map_err(bad)?;
+    let block = w.read(at, u64::from(label.block) / SECTOR).await?;
+    let tag = Tag::open(&block, &label.identity).map_err(|text| bad(format!("its label: {text}")))?;
+    match tag.kind {
+        Kind::Label if tag.at * u64::from(label.block) / SECTOR == at => Ok(label),
+        _ => Err(bad("its label is another block")),
+    }
+}
+
+/// The newest right header of c.
+async fn best_header(c: &dyn Device, label: &Label) -> Result<Header> {
+    let per = u64::from(label.block) / SECTOR;
+    let end = (c.shape().sectors / per).saturating_sub(1) * per;
+    let (mut best, mut first): (Option<Header>, Option<Error>) = (None, None);
+    for at in [0, HEADER, end, end + HEADER] {
+        let header = match c.read(at, HEADER).await {
+            Ok(bytes) => Header::decode(&bytes).map_err(bad),
+            Err(error) => Err(error),
+        };
+        match header {
+            Ok(header) if best.as_ref().is_none_or(|best| best.number < header.number) => best = Some(header),
+            Ok(_) => {}
+            Err(error) => drop(first.get_or_insert(error)),
+        }
+    }
+    let Some(header) = best else { return Err(first.expect("none was right")) };
+    if header.identity != label.identity || header.layout.block != label.block {
+        let text = format!(
+            "the cache is not of this worm, which is \"{}\": name the devices that belong together, or recover from the worm's dumps",
+            label.name
+        );
+        return Err(bad(text));
+    }
+    Ok(header)
+}

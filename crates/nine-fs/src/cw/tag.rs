@@ -1,0 +1,110 @@
+//! The last 64 bytes of a block: what it is, whose, where it belongs (docs/disk.md, "Blocks").
+//!
+//! In: bytes of a block. Out: whether it is the one that is wanted. No panic, whatever the bytes are.
+
+use crc_fast::CrcAlgorithm::Crc32Iscsi;
+
+/// Bytes of a tag.
+pub(crate) const TAG: usize = 64;
+
+/// Which file system: random, given when it was made.
+pub(crate) type Identity = [u8; 16];
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    File = 1,
+    Leaf = 2,
+    Branch = 3,
+    Super = 4,
+    Label = 5,
+}
+
+/// What is in a tag, but for the identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag {
+    pub(crate) kind: Kind,
+    /// Its generation.
+    pub(crate) made: u32,
+    /// Its address.
+    pub(crate) at: u64,
+    /// The inode.
+    pub(crate) owner: u64,
+    /// The block of the file, the level of the node.
+    pub(crate) index: u64,
+}
+
+/// CRC-32C.
+pub(crate) fn sum(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(Crc32Iscsi, bytes) as u32
+}
+
+impl Tag {
+    /// Writes the tag into the end of a block, whose content is there already. The block's sum.
+    pub(crate) fn seal(self, block: &mut [u8], identity: &Identity) -> u32 {
+        let end = block.len();
+        let tag = &mut block[end - TAG..];
+        tag.fill(0);
+        (tag[0], tag[1]) = (self.kind as u8, 1);
+        tag[4..8].copy_from_slice(&self.made.to_le_bytes());
+        tag[8..16].copy_from_slice(&self.at.to_le_bytes());
+        tag[16..24].copy_from_slice(&self.owner.to_le_bytes());
+        tag[24..32].copy_from_slice(&self.index.to_le_bytes());
+        tag[32..48].copy_from_slice(identity);
+        let sum = sum(&block[..end - 4]);
+        block[end - 4..].copy_from_slice(&sum.to_le_bytes());
+        sum
+    }
+
+    /// The tag of a block, if its sum and identity are right; else what is not.
+    pub(crate) fn open(block: &[u8], identity: &Identity) -> Result<Self, &'static str> {
+        let end = block.len();
+        if sum(&block[..end - 4]).to_le_bytes() != block[end - 4..] {
+            return Err("its sum is wrong");
+        }
+        let tag = &block[end - TAG..];
+        if tag[32..48] != *identity {
+            return Err("it is another file system's");
+        }
+        let kind = match tag[0] {
+            1 => Kind::File,
+            2 => Kind::Leaf,
+            3 => Kind::Branch,
+            4 => Kind::Super,
+            5 => Kind::Label,
+            _ => return Err("it is of no known kind"),
+        };
+        if tag[1] != 1 {
+            return Err("it is of a newer version");
+        }
+        let word = |at: usize| u64::from_le_bytes(tag[at..at + 8].try_into().expect("eight bytes"));
+        let made = u32::from_le_bytes(tag[4..8].try_into().expect("four bytes"));
+        Ok(Self { kind, made, at: word(8), owner: word(16), index: word(24) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_known_again_and_no_bit_of_it_may_differ() {
+        let tag = Tag { kind: Kind::Leaf, made: 7, at: 1 << 47, owner: 3, index: 2 };
+        let mut block: Vec<u8> = (0..8192).map(|n| (n * 7) as u8).collect();
+        let sum = tag.seal(&mut block, &[9; 16]);
+        assert_eq!(block[8188..], sum.to_le_bytes());
+        assert_eq!(Tag::open(&block, &[9; 16]), Ok(tag));
+        assert_eq!(Tag::open(&block, &[8; 16]), Err("it is another file system's"));
+        for bit in (0..8192 * 8).step_by(61) {
+            block[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Tag::open(&block, &[9; 16]), Err("its sum is wrong"));
+            block[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn the_sum_is_the_castagnoli_one() {
+        assert_eq!(sum(b"123456789"), 0xe306_9283);
+    }
+}

@@ -1,0 +1,630 @@
+//! Dumps: the moment, the copy to w, and the sweep behind it (docs/disk.md, "Addresses, generations, dumps").
+//!
+//! In: a word or the schedule. Out: trees that never change again, by date; segments on w.
+//!
+//! Always holds: the moment takes no longer than a small change of the tree, whatever its size; one dump is copied at a
+//! time, the oldest first; while clients are at work a copy gets [`SHARE`] for each tick, else all it can use.
+
+use std::time::Duration;
+
+use nine_block::{Error as Wrong, Kind};
+use nine_proto::{Errno, Error, Result, Time};
+
+use crate::archive::{Archive, State as Whole, errno};
+use crate::cw::{self, Date, Segment, Super, WAITING_MOST, Waiting};
+use crate::date::{Day, Due, Schedule};
+use crate::fs::{Op, Stop};
+use crate::item::{DumpRecord, Extent, Key, What};
+use crate::ptr::Ptr;
+use crate::tree::node::{Node, NodeMut};
+use std::future::poll_fn;
+use std::task::Poll;
+
+/// Bytes that are copied for each tick while clients are at work.
+const SHARE: i64 = 1 << 20;
+/// Clients are at work if one has asked for something in this time.
+const IDLE: Duration = Duration::from_millis(100);
+/// A copy that has failed is tried again after this.
+const RETRY: Duration = Duration::from_secs(10);
+/// Blocks that are copied between two commits, bytes.
+const BATCH: usize = 64 << 20;
+/// Blocks of an extent that are read at a time, bytes.
+const READ: usize = 1 << 20;
+/// Dumps of all time.
+const DUMPS_MOST: u32 = 1 << 20;
+
+/// A dump, as it is known in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dump {
+    pub(crate) record: DumpRecord,
+}
+
+/// A dump, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dumped {
+    /// "2026/1121", as its directory is called.
+    pub name: String,
+    /// When.
+    pub time: Time,
+    /// Its number among all.
+    pub generation: u32,
+    /// It is on w, all of it.
+    pub copied: bool,
+    /// Blocks on w; 0 as long as it is not there.
+    pub blocks: u64,
+}
+
+/// What copies and sweeps have in hand.
+#[derive(Default)]
+pub(crate) struct State {
+    busy: bool,
+    stop: bool,
+    /// Why the last copy has ended, and when it is tried again.
+    trouble: Option<(String, Duration)>,
+    /// Places of w that are passed over after the next failure.
+    skip: u64,
+    credit: i64,
+    /// When a client has asked for something last.
+    pub(crate) active: Duration,
+    /// A sweep is to be done.
+    dirty: bool,
+    due: Option<Due>,
+}
+
+impl State {
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// Why the last copy has ended.
+    pub(crate) fn why_not(&self) -> Option<&str> {
+        self.trouble.as_ref().map(|(why, _)| &**why)
+    }
+
+    /// When the next dump is made by itself, in seconds since 1970.
+    pub(crate) fn next_due(&self, now: i64) -> Option<i64> {
+        self.due.as_ref()?.next(now)
+    }
+
+    /// Whether nothing stands in the way of copies.
+    pub(crate) fn can_copy(&self) -> bool {
+        self.trouble.is_none()
+    }
+}
+
+impl Whole {
+    /// The moment of a dump.
+    fn mark(&mut self, time: Time, day: Day) -> Op<Waiting> {
+        if self.waiting.len() >= WAITING_MOST {
+            let text = format!("{WAITING_MOST} dumps wait to be copied: no more until one is on the worm");
+            return Err(Error::new(Errno::EBUSY, text).into());
+        }
+        let generation = self.fs.mem.generation;
+        if generation >= DUMPS_MOST {
+            return Err(Error::new(Errno::ENOSPC, format!("there are {DUMPS_MOST} dumps: no more")).into());
+        }
+        let key = Key::dump(generation);
+        self.fs.settle()?;
+        self.fs.touch(&[&key])?;
+        self.fs.room(8)?;
+        let same = self.dumps.values().filter(|dump| dump.record.day == day);
+        let number = same.map(|dump| dump.record.number + 1).max().unwrap_or(0);
+        let root = self.fs.mem.root;
+        let record = DumpRecord { root, time, day, number, segment: 0, blocks: 0 };
+        // From here on whatever changes becomes another block.
+        self.fs.mem.generation += 1;
+        self.fs.put(&key, &record.encode());
+        self.dumps.insert(generation, Dump { record });
+        let Day { year, month, day } = day;
+        let waiting = Waiting { generation, root, time, date: Date { year, month, day, number }, segment: 0 };
+        self.waiting.push(waiting);
+        self.dumper.dirty = true;
+        Ok(waiting)
+    }
+
+    /// Replaces pointers to forwarded rows on the way to the leaf of this key, and in it. The first key behind
+    /// it; none: that was the last.
+    fn sweep(&mut self, from: &[u8]) -> Op<Option<Vec<u8>>> {
+        let worm = |cw: &cw::Cw, at: Ptr| match at.row() {
+            None => Ok(None),
+            Some(row) => match cw.worm_of_now(row) {
+                Some(found) => Ok(found.map(|worm| Ptr { at: worm, ..at })),
+                None => Err(Stop::Page(row)),
+            },
+        };
+        let mem = &mut self.fs.mem;
+        let cw = mem.cw.clone();
+        if let Some(root) = worm(&cw, mem.root)? {
+            mem.root = root;
+        }
+        let (mut at, mut end): (Ptr, Option<Vec<u8>>) = (mem.root, None);
+        loop {
+            if at.row().is_none() {
+                // What w has points to w.
+                return Ok(end);
+            }
+            let block = mem.get(at)?;
+            let node = Node(&block);
+            let mut changes: Vec<(usize, Vec<u8>)> = Vec::new();
+            let is_leaf = node.level() == 0;
+            for i in 0..node.len() {
+                let (key, value) = node.cell(i);
+                let old = match (is_leaf, Key::parse(key)) {
+                    (false, _) => node.child(i),
+                    (true, Some(What::Extent(..))) => match Extent::decode(value) {
+                        Some(extent) => extent.at,
+                        None => continue,
+                    },
+                    (true, Some(What::Dump(_))) => match DumpRecord::decode(value) {
+                        Some(record) => record.root,
+                        None => continue,
+                    },
+                    _ => continue,
+                };
+                let Some(new) = worm(&cw, old)? else { continue };
+                let value = match is_leaf {
+                    false => crate::tree::node::pointer(new).to_vec(),
+                    true => match Extent::decode(value) {
+                        Some(extent) => Extent { at: new, ..extent }.encode().to_vec(),
+                        // Of a dump more is known by now than when it was made.
+                        None => match (Key::parse(key), DumpRecord::decode(value)) {
+                            (Some(What::Dump(generation)), Some(record)) => {
+                                let known = self.dumps.get(&generation).map_or(record, |dump| dump.record);
+                                DumpRecord { root: new, ..known }.encode().to_vec()
+                            }
+                            _ => continue,
+                        },
+                    },
+                };
+                changes.push((i, value));
+            }
+            // The child that has the key, and the first key that it cannot have.
+            let next = (!is_leaf).then(|| {
+                let i = node.search(from).unwrap_or_else(|after| after.saturating_sub(1));
+                (i, (i + 1 < node.len()).then(|| node.key(i + 1).to_vec()))
+            });
+            drop(block);
+            if !changes.is_empty() {
+                // With no dump waiting, what is not on w is of this generation, and changed where it is.
+                let (there, content) = crate::tree::Nodes::node_mut(mem, at)?;
+                assert_eq!(there, at, "a node that no dump has is changed where it is");
+                changes.into_iter().for_each(|(i, value)| NodeMut(&mut *content).overwrite(i, &value));
+            }
+            let Some((i, key)) = next else { return Ok(end) };
+            end = key.or(end);
+            at = Node(&mem.get(at)?).child(i);
+        }
+    }
+}
+
+impl Archive {
+    /// A dump of all there is now. It is kept for ever when this ends well; its way to w is gone in the background.
+    ///
+    /// # Errors
+    /// EBUSY if 64 dumps wait to be copied; that it could not be made durable.
+    pub async fn dump(&self) -> Result<Dumped> {
+        let time = self.time();
+        let day = self.0.zone.day_of(time.sec);
+        let waiting = self.attempt(|state| state.mark(time, day)).await?;
+        self.sync().await?;
+        self.begin_copies();
+        let found = self.dumps().into_iter().find(|dump| dump.generation == waiting.generation);
+        found.ok_or_else(|| Errno::EIO.into())
+    }
+
+    /// All dumps, oldest first.
+    pub fn dumps(&self) -> Vec<Dumped> {
+        let state = &*self.state();
+        let waits = |generation| state.waiting.iter().any(|waiting| waiting.generation == generation);
+        let dumps = state.dumps.iter().map(|(generation, Dump { record })| Dumped {
+            name: format!("{}/{}", record.day.year_name(), record.day.dump_name(record.number)),
+            time: record.time,
+            generation: *generation,
+            copied: !waits(*generation),
+            blocks: record.blocks,
+        });
+        dumps.collect()
+    }
+
+    /// Dumps are made by themselves from now on: "05:00", "05:00,17:30", "every 2h", "off".
+    ///
+    /// # Errors
+    /// What is wrong with the words.
+    pub fn schedule(&self, words: &str) -> std::result::Result<(), String> {
+        let schedule = Schedule::parse(words)?;
+        let last = self.state().dumps.values().map(|dump| dump.record.time.sec).max();
+        let last = last.unwrap_or(self.0.label.made.sec);
+        let due = Due::new(schedule, self.0.zone.clone(), self.time().sec, Some(last));
+        self.state().dumper.due = Some(due);
+        Ok(())
+    }
+
+    /// Waits until all dumps that there are now are on w.
+    ///
+    /// # Errors
+    /// Why they do not come there.
+    pub async fn copied(&self) -> Result<()> {
+        let up_to = self.state().waiting.last().map(|waiting| waiting.generation);
+        poll_fn(|cx| {
+            let state = &mut *self.state();
+            if state.waiting.first().is_none_or(|first| Some(first.generation) > up_to) {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(error) = &state.stopped {
+                return Poll::Ready(Err(errno(error)));
+            }
+            if let Some((why, _)) = &state.dumper.trouble {
+                return Poll::Ready(Err(Error::new(Errno::EIO, why.clone())));
+            }
+            state.waiters.add(cx.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    pub(crate) fn tick_dumps(&self, now: Duration) {
+        let wall = self.time().sec;
+        let (slots, used) = self.0.cw.slots();
+        let due = {
+            let state = &mut *self.state();
+            let dumper = &mut state.dumper;
+            dumper.credit = SHARE;
+            if dumper.trouble.as_ref().is_some_and(|(_, at)| now >= *at) {
+                dumper.trouble = None;
+            }
+            let is_due = dumper.due.as_mut().is_some_and(|due| due.tick(wall));
+            // What fills the cache goes to w, so that clients need not wait for it later.
+            let is_full = used * 4 > slots * 3 && state.waiting.is_empty() && !dumper.busy;
+            state.waiters.wake();
+            is_due || (is_full && state.stopped.is_none())
+        };
+        if due {
+            let archive = self.clone();
+            self.begin(async move {
+                match archive.dump().await {
+                    Ok(dump) => tracing::info!("dump {}", dump.name),
+                    Err(error) => tracing::error!("the dump that was due has failed: {error}"),
+                }
+            });
+        }
+        self.begin_copies();
+    }
+
+    /// The cache device has no room: waits until it may have some.
+    pub(crate) async fn find_room(&self) -> Result<()> {
+        let (changes, hope) = {
+            let state = &*self.state();
+            let copying = !state.waiting.is_empty() || state.dumper.busy;
+            (state.has_changes(), copying && state.dumper.trouble.is_none())
+        };
+        if changes {
+            // What it leaves is free afterwards.
+            self.sync().await?;
+            let state = &*self.state();
+            if state.fs.room(64).is_ok() {
+                return Ok(());
+            }
+        }
+        if hope {
+            let mut first = true;
+            poll_fn(|cx| {
+                if std::mem::replace(&mut first, false) {
+                    self.state().waiters.add(cx.waker());
+                    return Poll::Pending;
+                }
+                Poll::Ready(())
+            })
+            .await;
+            return Ok(());
+        }
+        let (slots, used) = self.0.cw.slots();
+        let (trouble, room_on_worm) = {
+            let state = &*self.state();
+            let left = self.0.cw.worm_blocks().saturating_sub(state.next_worm);
+            (state.dumper.trouble.clone(), left > used)
+        };
+        if trouble.is_none() && room_on_worm && used * 8 > slots {
+            tracing::info!("the cache is full: it is dumped");
+            return self.dump().await.map(drop);
+        }
+        let why = trouble.map_or_else(|| "and so is the worm".into(), |(why, _)| why);
+        Err(Error::new(Errno::ENOSPC, format!("the cache device is full: {why}")))
+    }
+
+    /// Copies what waits, and sweeps behind it, unless somebody does.
+    pub(crate) fn begin_copies(&self) {
+        let state = &mut *self.state();
+        let has_work = !state.waiting.is_empty() || state.dumper.dirty;
+        let dumper = &mut state.dumper;
+        if dumper.busy || dumper.stop || dumper.trouble.is_some() || !has_work || state.stopped.is_some() {
+            return;
+        }
+        dumper.busy = true;
+        let archive = self.clone();
+        self.begin(async move {
+            let result = archive.copies().await;
+            let state = &mut *archive.state();
+            state.dumper.busy = false;
+            if let Err(error) = result {
+                tracing::error!("{error}: the dump waits on the cache device, and is copied again later");
+                state.dumper.trouble = Some((error.text.to_string(), state.now + RETRY));
+            }
+            state.waiters.wake();
+        });
+    }
+
+    pub(crate) fn stop_copies(&self) {
+        let state = &mut *self.state();
+        state.dumper.stop = true;
+        state.waiters.wake();
+    }
+
+    async fn copies(&self) -> nine_block::Result<()> {
+        loop {
+            let first = {
+                let state = &*self.state();
+                if state.dumper.stop {
+                    return Ok(());
+                }
+                state.waiting.first().copied()
+            };
+            match first {
+                Some(waiting) => self.copy(waiting).await?,
+                None => return self.sweep().await,
+            }
+        }
+    }
+
+    /// Brings the oldest dump to w.
+    async fn copy(&self, waiting: Waiting) -> nine_block::Result<()> {
+        let cw = &self.0.cw;
+        // Its blocks are on c before they are read there.
+        self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
+        let (first, next, newest, next_inode) = {
+            let state = &mut *self.state();
+            if state.waiting[0].segment == 0 {
+                state.waiting[0].segment = state.next_worm;
+                state.next_worm += 1;
+            }
+            (state.waiting[0].segment, state.next_worm, state.newest, state.fs.next_inode)
+        };
+        let there = cw.superblock(first).await.ok();
+        let it = match there.filter(|it| it.generation == waiting.generation) {
+            // A cut came between the superblock and the commit behind it.
+            Some(it) => it,
+            None => {
+                let mut segment = Segment::new(cw, first, next);
+                let result = self.copy_tree(waiting.root, &mut segment).await;
+                let root = match result {
+                    Ok(Some(root)) => root,
+                    Ok(None) => return Ok(()),
+                    Err(error) => {
+                        self.copy_failed(&segment, &error);
+                        return Err(error);
+                    }
+                };
+                let Waiting { generation, time, date, .. } = waiting;
+                let before = newest.0;
+                let it = Super { generation, root, time, date, before, next: 0, next_inode, blocks: 0 };
+                self.forward(&mut segment).await?;
+                segment.seal(it).await?
+            }
+        };
+        {
+            let state = &mut *self.state();
+            state.waiting.remove(0);
+            state.newest = (first, it.generation);
+            state.next_worm = state.next_worm.max(it.next);
+            state.dumper.skip = 0;
+            if let Some(dump) = state.dumps.get_mut(&it.generation) {
+                dump.record = DumpRecord { root: it.root, segment: first, blocks: it.blocks, ..dump.record };
+            }
+            state.noted = true;
+        }
+        self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))
+    }
+
+    fn copy_failed(&self, segment: &Segment, error: &Wrong) {
+        self.0.cw.copying_failed(segment.rows());
+        let state = &mut *self.state();
+        if error.kind == Kind::Range {
+            // It is full: what is behind its end is not passed over.
+            return;
+        }
+        // What could not be written there is not tried there again.
+        state.dumper.skip = (state.dumper.skip * 2).clamp(1, 1 << 16);
+        state.next_worm = state.next_worm.max(segment.next()) + state.dumper.skip;
+    }
+
+    /// Blocks that have come to w are forwarded, durably.
+    async fn forward(&self, segment: &mut Segment) -> nine_block::Result<()> {
+        let come = match segment.durable().await {
+            Ok(come) => come,
+            Err(error) => {
+                self.copy_failed(segment, &error);
+                return Err(error);
+            }
+        };
+        {
+            let state = &mut *self.state();
+            state.forward.extend(come);
+            state.next_worm = state.next_worm.max(segment.next());
+        }
+        loop {
+            self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
+            if self.state().forward.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Where a block is on w, if it is.
+    async fn on_worm(&self, at: Ptr) -> nine_block::Result<Option<Ptr>> {
+        match at.row() {
+            None => Ok(Some(at)),
+            Some(row) => Ok(self.0.cw.worm_of(row).await?.map(|worm| Ptr { at: worm, ..at })),
+        }
+    }
+
+    /// Copies what is new of a tree, children before parents. Where its root is on w; none: it is to stop.
+    async fn copy_tree(&self, root: Ptr, segment: &mut Segment) -> nine_block::Result<Option<Ptr>> {
+        if let Some(root) = self.on_worm(root).await? {
+            return Ok(Some(root));
+        }
+        let mut stack = vec![self.frame(root).await?];
+        loop {
+            if self.state().dumper.stop {
+                self.forward(segment).await?;
+                return Ok(None);
+            }
+            let top = stack.last_mut().expect("it is not empty before the root is done");
+            if top.next == Node(&top.content).len() {
+                let Frame { at, content, owner, .. } = stack.pop().expect("there is a top");
+                let level = Node(&content).level();
+                let kind = if level == 0 { cw::Kind::Leaf } else { cw::Kind::Branch };
+                let worm = segment.put(kind, (at.at, at.made), (owner, level.into()), &content).await?;
+                let come = Ptr { at: worm, ..at };
+                let Some(parent) = stack.last_mut() else { return Ok(Some(come)) };
+                let i = parent.next - 1;
+                NodeMut(&mut parent.content).set_ptr(i, come);
+                continue;
+            }
+            let i = top.next;
+            top.next += 1;
+            let (key, value) = Node(&top.content).cell(i);
+            if Node(&top.content).level() > 0 {
+                let child = Node(&top.content).child(i);
+                match self.on_worm(child).await? {
+                    Some(there) => NodeMut(&mut top.content).set_ptr(i, there),
+                    None => {
+                        let frame = self.frame(child).await?;
+                        stack.push(frame);
+                    }
+                }
+                continue;
+            }
+            match Key::parse(key) {
+                Some(What::Extent(ino, block)) => {
+                    let Some(extent) = Extent::decode(value).filter(|extent| extent.at.row().is_some())
+                    else {
+                        continue;
+                    };
+                    let at = self.copy_extent(ino, block, extent, segment).await?;
+                    NodeMut(&mut top.content).overwrite(i, &Extent { at, ..extent }.encode());
+                }
+                Some(What::Dump(generation)) => {
+                    let Some(record) = DumpRecord::decode(value) else { continue };
+                    // Older ones have come before; of these more is known by now.
+                    let known = self.state().dumps.get(&generation).map(|dump| dump.record);
+                    let root = self.on_worm(record.root).await?.unwrap_or(record.root);
+                    let record = DumpRecord { root, ..known.unwrap_or(record) };
+                    NodeMut(&mut top.content).overwrite(i, &record.encode());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn frame(&self, at: Ptr) -> nine_block::Result<Frame> {
+        let block = self.0.cached.get(at.at).await?;
+        let content = block[..block.len() - cw::TAG].to_vec();
+        let owner = crate::memory::owner(&content);
+        Ok(Frame { at, content, owner, next: 0 })
+    }
+
+    async fn copy_extent(
+        &self,
+        ino: u64,
+        block: u64,
+        extent: Extent,
+        segment: &mut Segment,
+    ) -> nine_block::Result<Ptr> {
+        let cw = &self.0.cw;
+        let last = extent.split(extent.count - 1, 1).at;
+        if let (Some(first), Some(end)) = (self.on_worm(extent.at).await?, self.on_worm(last).await?)
+            && end.at - first.at == u64::from(extent.count) - 1
+        {
+            return Ok(first);
+        }
+        if segment.come() + extent.count as usize > BATCH / cw.block() {
+            self.forward(segment).await?;
+        }
+        let (mut done, mut first) = (0, None);
+        while done < extent.count {
+            let count = (extent.count - done).min((READ / cw.block()) as u32);
+            self.pace(i64::from(count) * cw.block() as i64).await;
+            let bytes = cw.blocks(extent.at.at + u64::from(done), count.into()).await?;
+            for (n, content) in (done..).zip(bytes.chunks_exact(cw.block())) {
+                let at = extent.split(n, 1).at;
+                let content = &content[..content.len() - cw::TAG];
+                let whose = (ino, block + u64::from(n));
+                let worm = segment.put(cw::Kind::File, (at.at, at.made), whose, content).await?;
+                first.get_or_insert(worm);
+            }
+            done += count;
+        }
+        let at = first.expect("an extent has a block");
+        Ok(Ptr { at, ..extent.at })
+    }
+
+    /// Waits until so many bytes more may be copied.
+    async fn pace(&self, bytes: i64) {
+        poll_fn(|cx| {
+            let state = &mut *self.state();
+            let idle = state.now.saturating_sub(state.dumper.active) > IDLE;
+            // A cache that is nearly full is a reason to hurry.
+            let (slots, used) = self.0.cw.slots();
+            if idle || state.dumper.credit > 0 || state.dumper.stop || used * 8 > slots * 7 {
+                state.dumper.credit -= bytes;
+                return Poll::Ready(());
+            }
+            state.waiters.add(cx.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Nothing points to forwarded rows any more when this ends well, and they are free; unless another dump was made
+    /// meanwhile.
+    async fn sweep(&self) -> nine_block::Result<()> {
+        let failed = |error| Wrong::new(Kind::Failed, format!("the sweep behind a dump: {error}"));
+        let rows = self.0.cw.forwarded();
+        let mut from: Option<Vec<u8>> = Some(Vec::new());
+        while let Some(key) = from {
+            let step = |state: &mut Whole| {
+                if !state.waiting.is_empty() || state.dumper.stop {
+                    return Ok(None);
+                }
+                // Its place is in the tree as it is now.
+                state.sweep(&key).map(Some)
+            };
+            match self.attempt(step).await.map_err(failed)? {
+                None => return Ok(()),
+                Some(next) => from = next,
+            }
+        }
+        {
+            let state = &mut *self.state();
+            if !state.waiting.is_empty() {
+                return Ok(());
+            }
+            for row in &rows {
+                state.fs.mem.give_up(crate::ptr::NEW + row);
+            }
+            state.dumper.dirty = false;
+            state.swept.extend(rows);
+        }
+        while !self.state().swept.is_empty() {
+            self.sync().await.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// A node on its way to w.
+struct Frame {
+    at: Ptr,
+    content: Vec<u8>,
+    owner: u64,
+    next: usize,
+}

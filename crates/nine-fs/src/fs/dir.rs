@@ -1,0 +1,251 @@
+//! Directories: names in them, by themselves and by cookies in the order in which they were entered.
+
+use nine_proto::{Errno, Time, mode};
+
+use super::{Fs, OWN, Op, Stop, broken};
+use crate::item::{Attributes, Entry, Key, Named, What};
+use crate::ptr::Ptr;
+use crate::tree;
+
+/// The most links of a file, as in Linux' file systems that have no other limit.
+const LINKS_MOST: u32 = 1 << 24;
+
+/// How deep directories may be when one is moved.
+const DEEP: usize = 1 << 16;
+
+impl Fs {
+    /// What a name in a directory leads to. Not `..`.
+    pub(crate) fn lookup(&self, root: Ptr, dir: u64, name: &[u8]) -> Op<Option<Entry>> {
+        match tree::get(&self.mem, root, &Key::name(dir, name), Entry::decode)? {
+            None => Ok(None),
+            Some(Some(entry)) => Ok(Some(entry)),
+            Some(None) => Err(broken(dir, "an entry makes no sense")),
+        }
+    }
+
+    fn directory(&self, ino: u64) -> Op<Attributes> {
+        let it = self.own(ino)?;
+        match (it.is_dir(), it.links) {
+            (false, _) => Err(Errno::ENOTDIR.into()),
+            (true, 0) => Err(Errno::ENOENT.into()),
+            _ => Ok(it),
+        }
+    }
+
+    /// Entries behind a cookie, in order, as long as `each` is true: cookie, and what is there.
+    pub(crate) fn entries(
+        &self,
+        root: Ptr,
+        dir: u64,
+        cookie: u64,
+        mut each: impl FnMut(u64, Named<'_>) -> bool,
+    ) -> Op<()> {
+        let Some(from) = cookie.checked_add(1) else { return Ok(()) };
+        let mut wrong = false;
+        tree::range(&self.mem, root, &Key::cookie(dir, from), |key, value| {
+            let Some(What::Cookie(of, cookie)) = Key::parse(key) else { return false };
+            if of != dir {
+                return false;
+            }
+            let Some(named) = Named::decode(value) else {
+                wrong = true;
+                return false;
+            };
+            each(cookie, named)
+        })?;
+        if wrong { Err(broken(dir, "an entry makes no sense")) } else { Ok(()) }
+    }
+
+    /// Makes a file and enters it. Its number. `content`: what a symbolic link says.
+    pub(crate) fn make(&mut self, dir: u64, name: &[u8], it: Attributes, content: &[u8]) -> Op<u64> {
+        let mut parent = self.directory(dir)?;
+        if self.lookup(self.mem.root, dir, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if it.is_dir() && parent.links >= LINKS_MOST {
+            return Err(Errno::EMLINK.into());
+        }
+        self.quota(it.uid, OWN)?;
+        let ino = self.next_inode;
+        if ino >> 44 != 0 {
+            return Err(Errno::ENOSPC.into());
+        }
+        let (own, inline) = (Key::attributes(ino), Key::inline(ino));
+        self.touch(&[&own, &inline, &Key::name(dir, name), &Key::cookie(dir, parent.cookies + 1)])?;
+        self.room(8)?;
+
+        self.next_inode += 1;
+        let (links, cookies) = if it.is_dir() { (2, 2) } else { (1, 0) };
+        let it = Attributes { links, cookies, parent: dir, size: content.len() as u64, version: 1, ..it };
+        self.set(ino, &it);
+        if !content.is_empty() {
+            self.put(&inline, content);
+        }
+        self.charge(it.uid, OWN, 0);
+        self.enter(dir, &mut parent, name, ino, it.kind(), it.btime);
+        Ok(ino)
+    }
+
+    /// Enters a name, for which there is room and whose way is in memory.
+    fn enter(&mut self, dir: u64, parent: &mut Attributes, name: &[u8], ino: u64, kind: u8, now: Time) {
+        parent.cookies += 1;
+        parent.size += 1;
+        parent.links += u32::from(u32::from(kind) << 12 == mode::S_IFDIR);
+        let cookie = parent.cookies;
+        self.put(&Key::name(dir, name), &Entry { ino, cookie, kind }.encode());
+        self.put(&Key::cookie(dir, cookie), &Named { ino, kind, name }.encode());
+        self.touched(dir, parent, now);
+    }
+
+    fn leave(&mut self, dir: u64, parent: &mut Attributes, name: &[u8], entry: Entry, now: Time) {
+        parent.size = parent.size.saturating_sub(1);
+        parent.links -= u32::from(u32::from(entry.kind) << 12 == mode::S_IFDIR);
+        self.delete(&Key::name(dir, name));
+        self.delete(&Key::cookie(dir, entry.cookie));
+        self.touched(dir, parent, now);
+    }
+
+    /// A directory's content has changed.
+    fn touched(&mut self, dir: u64, parent: &mut Attributes, now: Time) {
+        (parent.mtime, parent.ctime) = (now, now);
+        parent.version += 1;
+        self.set(dir, parent);
+    }
+
+    /// Enters another name of a file.
+    pub(crate) fn link(&mut self, dir: u64, name: &[u8], ino: u64, now: Time) -> Op<()> {
+        let mut parent = self.directory(dir)?;
+        let mut it = self.own(ino)?;
+        match () {
+            () if it.is_dir() => return Err(Errno::EPERM.into()),
+            () if it.links == 0 => return Err(Errno::ENOENT.into()),
+            () if it.links >= LINKS_MOST => return Err(Errno::EMLINK.into()),
+            () if self.lookup(self.mem.root, dir, name)?.is_some() => return Err(Errno::EEXIST.into()),
+            () => {}
+        }
+        self.touch(&[&Key::name(dir, name), &Key::cookie(dir, parent.cookies + 1)])?;
+        self.room(8)?;
+        it.links += 1;
+        (it.parent, it.ctime) = (dir, now);
+        self.set(ino, &it);
+        self.enter(dir, &mut parent, name, ino, it.kind(), now);
+        Ok(())
+    }
+
+    /// Removes a name. `dir_only`: it must be that of a directory, or must not; none: whatever it is. `live`: whether
+    /// somebody has the file at hand. What was removed.
+    pub(crate) fn unlink(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        dir_only: Option<bool>,
+        live: impl Fn(u64) -> bool,
+        now: Time,
+    ) -> Op<u64> {
+        let mut parent = self.directory(dir)?;
+        let entry = self.lookup(self.mem.root, dir, name)?.ok_or(Errno::ENOENT)?;
+        let it = self.own(entry.ino)?;
+        match (it.is_dir(), dir_only) {
+            (true, Some(false)) => return Err(Errno::EISDIR.into()),
+            (false, Some(true)) => return Err(Errno::ENOTDIR.into()),
+            (true, _) if it.size > 0 => return Err(Errno::ENOTEMPTY.into()),
+            _ => {}
+        }
+        self.touch(&[&Key::cookie(dir, entry.cookie)])?;
+        let gone = self.before_drop(entry.ino, &it, live(entry.ino))?;
+        self.room_to_remove()?;
+        self.leave(dir, &mut parent, name, entry, now);
+        self.drop_link(entry.ino, it, gone, now);
+        Ok(entry.ino)
+    }
+
+    /// Moves a name; what the new one led to goes. The inode that was moved, and the one that went.
+    pub(crate) fn rename(
+        &mut self,
+        (from, old): (u64, &[u8]),
+        (to, new): (u64, &[u8]),
+        live: impl Fn(u64) -> bool,
+        now: Time,
+    ) -> Op<(u64, Option<u64>)> {
+        let mut source = self.directory(from)?;
+        let mut target = self.directory(to)?;
+        let entry = self.lookup(self.mem.root, from, old)?.ok_or(Errno::ENOENT)?;
+        let mut it = self.own(entry.ino)?;
+        if it.is_dir() {
+            self.not_below(entry.ino, to)?;
+        }
+        let there = self.lookup(self.mem.root, to, new)?;
+        let mut gone = None;
+        if let Some(there) = there {
+            if there.ino == entry.ino {
+                return Ok((entry.ino, None));
+            }
+            let other = self.own(there.ino)?;
+            match (other.is_dir(), it.is_dir()) {
+                (true, false) => return Err(Errno::EISDIR.into()),
+                (false, true) => return Err(Errno::ENOTDIR.into()),
+                (true, true) if other.size > 0 => return Err(Errno::ENOTEMPTY.into()),
+                _ => {}
+            }
+            self.touch(&[&Key::cookie(to, there.cookie)])?;
+            gone = Some((there, other, self.before_drop(there.ino, &other, live(there.ino))?));
+        }
+        self.touch(&[
+            &Key::cookie(from, entry.cookie),
+            &Key::name(to, new),
+            &Key::cookie(to, target.cookies + 1),
+        ])?;
+        self.room(16)?;
+
+        let went = there.map(|there| there.ino);
+        if let Some((there, other, how)) = gone {
+            self.leave(to, &mut target, new, there, now);
+            self.drop_link(there.ino, other, how, now);
+            if from == to {
+                source = target;
+            }
+        }
+        self.leave(from, &mut source, old, entry, now);
+        if from == to {
+            target = source;
+        }
+        self.enter(to, &mut target, new, entry.ino, entry.kind, now);
+        (it.parent, it.ctime) = (to, now);
+        self.set(entry.ino, &it);
+        Ok((entry.ino, went))
+    }
+
+    /// A directory is not moved into itself, or below.
+    fn not_below(&self, moved: u64, to: u64) -> Op<()> {
+        let mut at = to;
+        for _ in 0..DEEP {
+            if at == moved {
+                return Err(Errno::EINVAL.into());
+            }
+            if at == super::ROOT {
+                return Ok(());
+            }
+            at = self.own(at)?.parent;
+        }
+        Err(Stop::Error(Errno::ELOOP.into()))
+    }
+
+    /// The path of an inode, as far as it can be found in memory: for messages.
+    pub(crate) fn path(&self, root: Ptr, ino: u64) -> Op<String> {
+        let (mut path, mut at) = (String::new(), ino);
+        while at != super::ROOT && path.len() < 4096 {
+            let parent = self.attributes(root, at)?.parent;
+            let mut name = format!("#{at}");
+            self.entries(root, parent, 0, |_, named| {
+                let is_it = named.ino == at;
+                if is_it {
+                    name = String::from_utf8_lossy(named.name).into();
+                }
+                !is_it
+            })?;
+            path = format!("/{name}{path}");
+            at = parent;
+        }
+        Ok(if path.is_empty() { "/".into() } else { path })
+    }
+}

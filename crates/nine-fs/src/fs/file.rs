@@ -1,0 +1,434 @@
+//! The content of files: inline while it is short, then blocks.
+//!
+//! A file without blocks whose size is not beyond what fits has its content in one item; bytes of it that are not
+//! there are zeros, and so is every block that no extent names.
+
+use bytes::{Bytes, BytesMut};
+use nine_proto::{Errno, Time};
+
+use super::{Fs, Op, Stop, broken};
+use crate::cw::Kind;
+use crate::item::{Attributes, EXTENT_MOST, Extent, Key, What};
+use crate::memory::Block;
+use crate::ptr::Ptr;
+use crate::tree;
+
+/// The largest file, bytes.
+pub(crate) const SIZE_MOST: u64 = (1 << 63) - 1;
+/// Extents that one step of a truncation removes, and blocks of them.
+const STEP: (usize, u64) = (64, 8192);
+
+/// An extent and the block of the file with which it begins.
+type At = (u64, Extent);
+
+impl Fs {
+    /// The longest content that is an item.
+    fn inline_most(&self) -> u64 {
+        self.block() / 4 - 128
+    }
+
+    /// The longest target of a symbolic link.
+    pub(crate) fn target_most(&self) -> usize {
+        self.inline_most() as usize
+    }
+
+    fn is_inline(&self, it: &Attributes) -> bool {
+        it.blocks == 0 && it.size <= self.inline_most()
+    }
+
+    /// The content of a file that is inline, or a link's target.
+    pub(crate) fn inline(&self, root: Ptr, ino: u64) -> Op<Vec<u8>> {
+        Ok(tree::get(&self.mem, root, &Key::inline(ino), <[u8]>::to_vec)?.unwrap_or_default())
+    }
+
+    /// Extents that have blocks from `from` to before `to`.
+    fn extents(&self, root: Ptr, ino: u64, from: u64, to: u64) -> Op<Vec<At>> {
+        let mut found = Vec::new();
+        let mut wrong = false;
+        let mut see = |key: &[u8], value: &[u8]| {
+            let Some(What::Extent(of, block)) = Key::parse(key) else { return false };
+            let Some(extent) = Extent::decode(value) else {
+                wrong = true;
+                return false;
+            };
+            let is_it = of == ino && block < to;
+            if is_it && block + u64::from(extent.count) > from {
+                found.push((block, extent));
+            }
+            is_it
+        };
+        let first = tree::floor(&self.mem, root, &Key::extent(ino, from), |key, _| match Key::parse(key) {
+            Some(What::Extent(of, block)) if of == ino => block,
+            _ => from,
+        })?;
+        tree::range(&self.mem, root, &Key::extent(ino, first.unwrap_or(from)), &mut see)?;
+        if wrong { Err(broken(ino, "an extent makes no sense")) } else { Ok(found) }
+    }
+
+    /// Bytes of a file, fewer at its end.
+    pub(crate) fn read(&self, root: Ptr, ino: u64, offset: u64, count: u32) -> Op<Bytes> {
+        let it = self.attributes(root, ino)?;
+        let end = it.size.min(offset.saturating_add(count.into()));
+        if offset >= end {
+            return Ok(Bytes::new());
+        }
+        if self.is_inline(&it) {
+            let mut content = self.inline(root, ino)?;
+            content.resize(it.size as usize, 0);
+            return Ok(Bytes::from(content).slice(offset as usize..end as usize));
+        }
+        let content = self.mem.content() as u64;
+        let (first, last) = (offset / content, (end - 1) / content);
+        let extents = self.extents(root, ino, first, last + 1)?;
+        let mut missing = Vec::new();
+        let mut blocks: Vec<Option<Block>> = Vec::with_capacity((last - first + 1) as usize);
+        for block in first..=last {
+            match find(&extents, block).map(|at| self.mem.get(at)) {
+                None => blocks.push(None),
+                Some(Ok(block)) => blocks.push(Some(block)),
+                Some(Err(tree::Miss(at))) => missing.push(at),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(Stop::Miss(missing));
+        }
+        let piece = |block: u64| {
+            let from = offset.max(block * content) - block * content;
+            let to = end.min((block + 1) * content) - block * content;
+            (from as usize, to as usize)
+        };
+        if let [Some(block)] = &blocks[..] {
+            let (from, to) = piece(first);
+            return Ok(block.slice(from, to));
+        }
+        let mut bytes = BytesMut::with_capacity((end - offset) as usize);
+        for (number, block) in (first..).zip(&blocks) {
+            let (from, to) = piece(number);
+            match block {
+                Some(block) => bytes.extend_from_slice(&block[from..to]),
+                None => bytes.resize(bytes.len() + to - from, 0),
+            }
+        }
+        Ok(bytes.freeze())
+    }
+
+    /// Writes bytes; at the end if there is no offset. Where they have been written.
+    pub(crate) fn write(
+        &mut self,
+        ino: u64,
+        offset: Option<u64>,
+        data: &[u8],
+        muid: u32,
+        now: Time,
+    ) -> Op<u64> {
+        let mut it = self.own(ino)?;
+        let offset = offset.unwrap_or(it.size);
+        if data.is_empty() {
+            return Ok(offset);
+        }
+        let end =
+            offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MOST).ok_or(Errno::EFBIG)?;
+        if self.is_inline(&it) && end <= self.inline_most() {
+            let mut content = self.inline(self.mem.root, ino)?;
+            self.touch(&[&Key::inline(ino)])?;
+            self.room(2)?;
+            content.resize(content.len().max(end as usize), 0);
+            content[offset as usize..end as usize].copy_from_slice(data);
+            self.put(&Key::inline(ino), &content);
+        } else {
+            self.write_blocks(ino, &mut it, offset, data)?;
+        }
+        it.size = it.size.max(end);
+        it.version += 1;
+        (it.mtime, it.ctime, it.muid) = (now, now, muid);
+        self.set(ino, &it);
+        Ok(offset)
+    }
+
+    /// What of the content is an item becomes a block, if it is to be more; and the bytes are written.
+    fn write_blocks(&mut self, ino: u64, it: &mut Attributes, offset: u64, data: &[u8]) -> Op<()> {
+        let content = self.mem.content() as u64;
+        let end = offset + data.len() as u64;
+        let (first, last) = (offset / content, (end - 1) / content);
+        let inline = if it.blocks == 0 { self.inline(self.mem.root, ino)? } else { Vec::new() };
+        let around = self.extents(self.mem.root, ino, first.saturating_sub(1), last + 1)?;
+        let mut missing = Vec::new();
+        let mut old: Vec<Option<(Ptr, Option<Block>)>> = Vec::with_capacity((last - first + 1) as usize);
+        for number in first..=last {
+            let at = find(&around, number);
+            let whole = offset <= number * content && end >= (number + 1) * content;
+            old.push(match at {
+                None => None,
+                Some(at) if whole => Some((at, None)),
+                Some(at) => match self.mem.get(at) {
+                    Ok(block) => Some((at, (!self.mem.is_current(at)).then_some(block))),
+                    Err(tree::Miss(at)) => {
+                        missing.push(at);
+                        None
+                    }
+                },
+            });
+        }
+        if !missing.is_empty() {
+            return Err(Stop::Miss(missing));
+        }
+        for key in
+            [Key::inline(ino), Key::extent(ino, 0), Key::extent(ino, first), Key::extent(ino, last + 1)]
+        {
+            self.touch(&[&key])?;
+        }
+        let new = old.iter().filter(|old| old.is_none()).count() as u64 + u64::from(!inline.is_empty());
+        self.quota(it.uid, new * self.block())?;
+        self.room(2 * (last - first + 1) + 8)?;
+
+        if !inline.is_empty() {
+            self.delete(&Key::inline(ino));
+            if first > 0 {
+                let (at, block) = self.mem.grow(None, Kind::File, ino, 0);
+                block[..inline.len()].copy_from_slice(&inline);
+                self.put(&Key::extent(ino, 0), &Extent { at, count: 1 }.encode());
+                self.more(it, 1);
+            }
+        }
+        let mut run = Run::before(&around, first);
+        for (number, old) in (first..).zip(old) {
+            let start = number * content;
+            let from = offset.max(start) - start;
+            let to = end.min(start + content) - start;
+            let part = &data[(start + from - offset) as usize..(start + to - offset) as usize];
+            let (from, to) = (from as usize, to as usize);
+            let what = (Kind::File, ino, number);
+            match old {
+                Some((at, old)) if self.mem.is_current(at) => {
+                    let whole = to - from == content as usize;
+                    let block = self.mem.change(at, what, whole).expect("it is in memory");
+                    block[from..to].copy_from_slice(part);
+                    drop(old);
+                    self.flush_run(ino, &mut run);
+                }
+                old => {
+                    let (at, block) = self.mem.grow(run.last(number), Kind::File, ino, number);
+                    match &old {
+                        Some((_, Some(old))) => block.copy_from_slice(old),
+                        _ if number == 0 => block[..inline.len()].copy_from_slice(&inline),
+                        _ => {}
+                    }
+                    block[from..to].copy_from_slice(part);
+                    match old {
+                        Some(_) => {
+                            self.flush_run(ino, &mut run);
+                            self.cut_out(ino, &around, number);
+                        }
+                        None => self.more(it, 1),
+                    }
+                    if !run.add(number, at) {
+                        self.flush_run(ino, &mut run);
+                        run = Run { first: number, extent: Some(Extent { at, count: 1 }), changed: true };
+                    }
+                }
+            }
+        }
+        self.flush_run(ino, &mut run);
+        Ok(())
+    }
+
+    fn more(&mut self, it: &mut Attributes, blocks: u64) {
+        it.blocks += blocks;
+        self.blocks += blocks;
+        self.charge(it.uid, blocks * self.block(), 0);
+    }
+
+    fn flush_run(&mut self, ino: u64, run: &mut Run) {
+        if let Some(extent) = run.extent.filter(|_| std::mem::take(&mut run.changed)) {
+            self.put(&Key::extent(ino, run.first), &extent.encode());
+        }
+    }
+
+    /// A block is none of the extent any more that had it: what is before and behind stays. What was there before this
+    /// operation is in `around`; blocks are cut out in rising order.
+    fn cut_out(&mut self, ino: u64, around: &[At], number: u64) {
+        let (first, extent) = *around
+            .iter()
+            .find(|(first, extent)| (*first..first + u64::from(extent.count)).contains(&number))
+            .expect("it was found in it before");
+        let skip = (number - first) as u32;
+        // What is before it was put there by the last cut, or is there from the beginning.
+        let before = Key::extent(ino, first);
+        if skip > 0 {
+            let is_whole = tree::get(&self.mem, self.mem.root, &before, |value| {
+                Extent::decode(value).is_some_and(|there| there.at == extent.at && there.count > skip)
+            });
+            if is_whole.expect("its way was touched before") == Some(true) {
+                self.put(&before, &extent.split(0, skip).encode());
+            }
+        }
+        // The part that begins with this block, if the last cut has made one.
+        self.delete(&Key::extent(ino, number));
+        let rest = extent.count - skip - 1;
+        if rest > 0 {
+            self.put(&Key::extent(ino, number + 1), &extent.split(skip + 1, rest).encode());
+        }
+    }
+
+    /// Makes a file so long, or a step towards it: true when it is.
+    pub(crate) fn resize(&mut self, ino: u64, size: u64, muid: u32, now: Time) -> Op<bool> {
+        if size > SIZE_MOST {
+            return Err(Errno::EFBIG.into());
+        }
+        let mut it = self.own(ino)?;
+        let content = self.mem.content() as u64;
+        let inline = if it.blocks == 0 { self.inline(self.mem.root, ino)? } else { Vec::new() };
+        self.touch(&[&Key::inline(ino)])?;
+        let (mut done, mut left_blocks) = (true, 0);
+        if !inline.is_empty() && size > self.inline_most() {
+            // A hole behind what is there: it must be a block.
+            self.touch(&[&Key::extent(ino, 0)])?;
+            self.quota(it.uid, self.block())?;
+            self.room(8)?;
+            self.delete(&Key::inline(ino));
+            let (at, block) = self.mem.grow(None, Kind::File, ino, 0);
+            block[..inline.len()].copy_from_slice(&inline);
+            self.put(&Key::extent(ino, 0), &Extent { at, count: 1 }.encode());
+            self.more(&mut it, 1);
+        } else if !inline.is_empty() && (inline.len() as u64) > size {
+            self.room_to_remove()?;
+            match size {
+                0 => drop(self.delete(&Key::inline(ino))),
+                _ => self.put(&Key::inline(ino), &inline[..size as usize]),
+            }
+        } else if it.blocks > 0 && size < it.size {
+            let left = self.shorten(ino, &mut it, size)?;
+            done = left.is_none();
+            left_blocks = left.unwrap_or(0);
+        } else {
+            self.room_to_remove()?;
+        }
+        it.size = if done { size } else { it.size.min(left_blocks * content) };
+        it.version += 1;
+        (it.mtime, it.ctime, it.muid) = (now, now, muid);
+        self.set(ino, &it);
+        Ok(done)
+    }
+
+    /// Removes blocks behind a size, from the last on, a step at a time; and clears what is behind it in the last block
+    /// that stays. None: all is done; else how many blocks are left.
+    fn shorten(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<Option<u64>> {
+        let content = self.mem.content() as u64;
+        let keep = size.div_ceil(content);
+        let (mut gone, mut blocks, mut all) = (Vec::new(), 0, true);
+        tree::back(&self.mem, self.mem.root, &Key::extent(ino, u64::MAX), |key, value| {
+            let (Some(What::Extent(of, block)), Some(extent)) = (Key::parse(key), Extent::decode(value))
+            else {
+                return false;
+            };
+            if of != ino || block + u64::from(extent.count) <= keep {
+                return false;
+            }
+            if gone.len() >= STEP.0 || blocks >= STEP.1 {
+                all = false;
+                return false;
+            }
+            blocks += u64::from(extent.count);
+            gone.push((block, extent));
+            true
+        })?;
+        let tail = size % content;
+        let last = if tail > 0 && all {
+            let last = keep - 1;
+            let around = self.extents(self.mem.root, ino, last.saturating_sub(1), last + 1)?;
+            match find(&around, last) {
+                Some(at) => Some((at, self.mem.get(at)?, around)),
+                None => None,
+            }
+        } else {
+            None
+        };
+        self.touch(&[&Key::extent(ino, keep), &Key::extent(ino, keep.saturating_sub(1))])?;
+        self.room_to_remove()?;
+        let left = gone.last().map_or(0, |(block, _)| *block);
+        for (block, extent) in gone {
+            let stay = keep.saturating_sub(block).min(extent.count.into()) as u32;
+            match stay {
+                0 => drop(self.delete(&Key::extent(ino, block))),
+                stay => self.put(&Key::extent(ino, block), &extent.split(0, stay).encode()),
+            }
+            let freed = self.free(extent.split(stay, extent.count - stay));
+            it.blocks = it.blocks.saturating_sub(freed);
+            self.charge(it.uid, 0, freed * self.block());
+        }
+        if let Some((at, old, around)) = last {
+            let (number, tail) = (keep - 1, tail as usize);
+            if self.mem.is_current(at) {
+                drop(old);
+                let block = self.mem.change(at, (Kind::File, ino, number), false).expect("it is in memory");
+                block[tail..].fill(0);
+            } else {
+                // What is behind the size has been cut off already, so what is left of its extent ends here.
+                let (at, block) = self.mem.grow(None, Kind::File, ino, number);
+                block[..tail].copy_from_slice(&old[..tail]);
+                self.cut_out_last(ino, &around, number);
+                self.put(&Key::extent(ino, number), &Extent { at, count: 1 }.encode());
+            }
+        }
+        Ok((!all).then_some(left))
+    }
+
+    /// As [`cut_out`](Self::cut_out), for the last block that is left of its extent.
+    fn cut_out_last(&mut self, ino: u64, around: &[At], number: u64) {
+        let found =
+            around.iter().find(|(first, extent)| (*first..first + u64::from(extent.count)).contains(&number));
+        if let Some((first, extent)) = found.filter(|(first, _)| *first < number) {
+            self.put(&Key::extent(ino, *first), &extent.split(0, (number - first) as u32).encode());
+        }
+    }
+}
+
+/// Where a block is, among extents.
+fn find(extents: &[At], block: u64) -> Option<Ptr> {
+    let after = extents.partition_point(|(first, _)| *first <= block);
+    let (first, extent) = extents.get(after.checked_sub(1)?)?;
+    let skip = block - first;
+    (skip < u64::from(extent.count)).then(|| extent.split(skip as u32, 1).at)
+}
+
+/// An extent that becomes longer while blocks are written.
+struct Run {
+    first: u64,
+    extent: Option<Extent>,
+    changed: bool,
+}
+
+impl Run {
+    /// The one that ends before this block, if there is one.
+    fn before(extents: &[At], block: u64) -> Self {
+        let ends = |(first, extent): &&At| first + u64::from(extent.count) == block;
+        match extents.iter().find(ends) {
+            Some((first, extent)) => Self { first: *first, extent: Some(*extent), changed: false },
+            None => Self { first: block, extent: None, changed: false },
+        }
+    }
+
+    /// The address of the block before this one.
+    fn last(&self, block: u64) -> Option<u64> {
+        let extent = self.extent.filter(|extent| self.first + u64::from(extent.count) == block)?;
+        Some(extent.at.at + u64::from(extent.count) - 1)
+    }
+
+    /// A block that comes next. False: it does not belong to it.
+    fn add(&mut self, block: u64, at: Ptr) -> bool {
+        let follows = |extent: &&mut Extent| {
+            self.first + u64::from(extent.count) == block
+                && extent.at.at + u64::from(extent.count) == at.at
+                && extent.at.made == at.made
+                && extent.count < EXTENT_MOST
+        };
+        match self.extent.as_mut().filter(follows) {
+            Some(extent) => {
+                extent.count += 1;
+                self.changed = true;
+                true
+            }
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Files that go: with their last name, or when nobody has them open any more, a part at a time.
+
+use nine_proto::Time;
+
+use super::{Fs, OWN, Op};
+use crate::item::{Attributes, Extent, Key, What};
+use crate::tree;
+
+/// Items of a file that one step removes.
+const ITEMS: usize = 64;
+/// Blocks of it.
+const BLOCKS: usize = 8192;
+
+/// How a file goes.
+pub(super) enum How {
+    /// It has other names.
+    Stays,
+    /// At once: these are all its items.
+    Now(Vec<Item>),
+    /// Later: somebody has it, or it is too large for one step.
+    Later,
+}
+
+/// A key of the file's, and the blocks that it names.
+pub(super) type Item = (Vec<u8>, Option<Extent>);
+
+impl Fs {
+    /// Items of a file but its attributes, as many as one step removes; and whether these are all.
+    fn items(&self, ino: u64) -> Op<(Vec<Item>, bool)> {
+        let (mut items, mut blocks, mut all) = (Vec::new(), 0, true);
+        tree::range(&self.mem, self.mem.root, &Key::inline(ino), |key, value| {
+            if key >= &Key::end(ino)[..] {
+                return false;
+            }
+            if items.len() >= ITEMS || blocks >= BLOCKS {
+                all = false;
+                return false;
+            }
+            let is_extent = matches!(Key::parse(key), Some(What::Extent(..)));
+            let extent = Extent::decode(value).filter(|_| is_extent);
+            blocks += extent.map_or(0, |extent| extent.count as usize);
+            items.push((key.to_vec(), extent));
+            true
+        })?;
+        Ok((items, all))
+    }
+
+    /// Looks how a file goes that loses a name: everything that is needed for it is in memory then.
+    pub(super) fn before_drop(&self, ino: u64, it: &Attributes, live: bool) -> Op<How> {
+        self.touch(&[&Key::attributes(ino), &Key::orphan(ino)])?;
+        if !it.is_dir() && it.links > 1 {
+            return Ok(How::Stays);
+        }
+        if live {
+            return Ok(How::Later);
+        }
+        let (items, all) = self.items(ino)?;
+        Ok(if all { How::Now(items) } else { How::Later })
+    }
+
+    /// A file has lost a name.
+    pub(super) fn drop_link(&mut self, ino: u64, mut it: Attributes, how: How, now: Time) {
+        it.links = if it.is_dir() { 0 } else { it.links - 1 };
+        it.ctime = now;
+        match how {
+            How::Stays => self.set(ino, &it),
+            How::Later => {
+                self.set(ino, &it);
+                self.put(&Key::orphan(ino), &[]);
+            }
+            How::Now(items) => self.remove(ino, &mut it, &items, true),
+        }
+    }
+
+    fn remove(&mut self, ino: u64, it: &mut Attributes, items: &[Item], all: bool) {
+        let mut blocks = 0;
+        for (key, extent) in items {
+            self.delete(key);
+            if let Some(extent) = extent {
+                blocks += self.free(*extent);
+            }
+        }
+        it.blocks = it.blocks.saturating_sub(blocks);
+        self.charge(it.uid, 0, blocks * self.block());
+        if all {
+            self.delete(&Key::attributes(ino));
+            self.charge(it.uid, 0, OWN);
+        } else {
+            self.set(ino, it);
+        }
+    }
+
+    /// Nothing points to these blocks any more. How many they are.
+    pub(super) fn free(&mut self, extent: Extent) -> u64 {
+        if self.mem.is_current(extent.at) {
+            (0..extent.count).for_each(|n| self.mem.free(extent.split(n, 1).at));
+        }
+        self.blocks = self.blocks.saturating_sub(extent.count.into());
+        extent.count.into()
+    }
+
+    /// Removes a part of a file that has no name any more. Whether it is gone.
+    pub(crate) fn reap(&mut self, ino: u64) -> Op<bool> {
+        let mut it = match self.own(ino) {
+            Err(super::Stop::Error(_)) => {
+                self.touch(&[&Key::orphan(ino)])?;
+                self.room_to_remove()?;
+                self.delete(&Key::orphan(ino));
+                return Ok(true);
+            }
+            it => it?,
+        };
+        let (items, all) = self.items(ino)?;
+        self.touch(&[&Key::orphan(ino), &Key::attributes(ino)])?;
+        self.room_to_remove()?;
+        self.remove(ino, &mut it, &items, all);
+        if all {
+            self.delete(&Key::orphan(ino));
+        }
+        Ok(all)
+    }
+
+    /// Files without a name, of a former life or of this one.
+    pub(crate) fn orphans(&self) -> Op<Vec<u64>> {
+        let mut found = Vec::new();
+        tree::range(&self.mem, self.mem.root, &Key::orphan(0), |key, _| {
+            let Some(What::Orphan(ino)) = Key::parse(key) else { return false };
+            found.push(ino);
+            true
+        })?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,303 @@
+//! Files and directories: what a request changes, as one change of the tree.
+//!
+//! In: inodes, names, offsets, bytes, the time. Out: what is there; or which blocks are to be fetched first, or that
+//! there is no room: then nothing was changed, and the same may be asked again.
+//!
+//! Always holds: an operation is done or not done, and a commit has all of it or nothing; everything it needs is in
+//! memory and all it takes has room before its first change.
+
+mod dir;
+mod file;
+mod gone;
+mod xattr;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nine_proto::{Errno, Error, SetAttr, Time, TimeSet, mode};
+
+use crate::item::{Attributes, Key, Usage, What};
+use crate::memory::Memory;
+use crate::ptr::Ptr;
+use crate::tree::{self, Miss};
+use crate::users::ADM;
+
+pub(crate) use file::SIZE_MOST;
+pub(crate) use xattr::VALUE_MOST as XATTR_MOST;
+
+/// The root directory.
+pub(crate) const ROOT: u64 = 1;
+
+/// What a file is charged for itself, beside its blocks, bytes.
+pub(crate) const OWN: u64 = 512;
+
+/// Why an operation has not been done.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// These blocks are not in memory.
+    Miss(Vec<Ptr>),
+    /// The page of this row's table is not in memory.
+    Page(u64),
+    /// A step of it is done: others may have their turn.
+    Again,
+    /// So much has changed that the commit comes first.
+    Wait,
+    /// The cache device has no room.
+    Full,
+    Error(Error),
+}
+
+/// Of an operation.
+pub(crate) type Op<T> = Result<T, Stop>;
+
+impl From<Miss> for Stop {
+    fn from(Miss(at): Miss) -> Self {
+        Self::Miss(vec![at])
+    }
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Error(errno.into())
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// The tree as files, and who uses how much of it.
+pub(crate) struct Fs {
+    pub(crate) mem: Memory,
+    /// The next inode number.
+    pub(crate) next_inode: u64,
+    /// Blocks of files.
+    pub(crate) blocks: u64,
+    usage: BTreeMap<u32, Usage>,
+    /// Users whose numbers have changed since the last commit.
+    used: BTreeSet<u32>,
+    /// Blocks that may have changed before operations wait.
+    most: usize,
+}
+
+/// What was found wrong in a tree that all checks have let pass.
+fn broken(ino: u64, text: &str) -> Stop {
+    tracing::error!("inode {ino}: {text}");
+    Stop::Error(Error::new(Errno::EIO, format!("inode {ino}: {text}: see `ninefold fs check`")))
+}
+
+impl Fs {
+    pub(crate) fn new(mem: Memory, dirty_most: u64) -> Self {
+        let fields = mem.cw.fields();
+        let most = (dirty_most / mem.cw.block() as u64) as usize;
+        Self {
+            next_inode: fields.next_inode,
+            blocks: fields.blocks,
+            mem,
+            usage: BTreeMap::new(),
+            used: BTreeSet::new(),
+            most,
+        }
+    }
+
+    /// Blocks that may have changed before operations wait.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Whether [`settle`](Self::settle) has something to do.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        !self.used.is_empty()
+    }
+
+    /// The first tree: its root directory.
+    pub(crate) fn begin(&mut self, uid: u32, gid: u32, now: Time) {
+        self.mem.root = tree::create(&mut self.mem);
+        let root = Attributes {
+            mode: mode::S_IFDIR | 0o755,
+            uid,
+            gid,
+            muid: uid,
+            links: 2,
+            version: 1,
+            parent: ROOT,
+            cookies: 2,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            ..Attributes::default()
+        };
+        self.next_inode = ROOT + 1;
+        self.set(ROOT, &root);
+    }
+
+    /// Makes or replaces /adm/users: its inode.
+    pub(crate) fn put_users(&mut self, text: &str, now: Time) -> Op<u64> {
+        let (uid, gid) = (ADM, ADM);
+        let new =
+            Attributes { uid, gid, atime: now, mtime: now, ctime: now, btime: now, ..Attributes::default() };
+        let mut at = ROOT;
+        for (name, mode) in [(&b"adm"[..], mode::S_IFDIR | 0o775), (b"users", mode::S_IFREG | 0o664)] {
+            at = match self.lookup(self.mem.root, at, name)? {
+                Some(entry) => entry.ino,
+                None => self.make(at, name, Attributes { mode, ..new }, b"")?,
+            };
+        }
+        if !self.resize(at, 0, uid, now)? {
+            return Err(Stop::Again);
+        }
+        self.write(at, Some(0), text.as_bytes(), uid, now)?;
+        Ok(at)
+    }
+
+    /// Reads who uses how much.
+    pub(crate) fn load_usage(&mut self) -> Op<()> {
+        let mut usage = BTreeMap::new();
+        tree::range(&self.mem, self.mem.root, &Key::usage(0), |key, value| {
+            let Some(What::Usage(uid)) = Key::parse(key) else { return false };
+            if let Some(it) = Usage::decode(value) {
+                usage.insert(uid, it);
+            }
+            true
+        })?;
+        self.usage = usage;
+        Ok(())
+    }
+
+    /// An inode's attributes, in the tree of this root.
+    pub(crate) fn attributes(&self, root: Ptr, ino: u64) -> Op<Attributes> {
+        let found = tree::get(&self.mem, root, &Key::attributes(ino), Attributes::decode)?;
+        match found {
+            Some(Some(attributes)) => Ok(attributes),
+            Some(None) => Err(broken(ino, "its attributes make no sense")),
+            None => Err(Errno::ESTALE.into()),
+        }
+    }
+
+    /// Of the current tree.
+    fn own(&self, ino: u64) -> Op<Attributes> {
+        self.attributes(self.mem.root, ino)
+    }
+
+    fn set(&mut self, ino: u64, to: &Attributes) {
+        self.put(&Key::attributes(ino), &to.encode());
+    }
+
+    /// Everything on the way to these keys is in memory.
+    pub(crate) fn touch(&self, keys: &[&[u8]]) -> Op<()> {
+        keys.iter().try_for_each(|key| Ok(tree::touch(&self.mem, self.mem.root, key)?))
+    }
+
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
+        let mut root = self.mem.root;
+        tree::put(&mut self.mem, &mut root, key, value).expect("its way was touched before");
+        self.mem.root = root;
+    }
+
+    fn delete(&mut self, key: &[u8]) -> bool {
+        let mut root = self.mem.root;
+        let was = tree::delete(&mut self.mem, &mut root, key).expect("its way was touched before");
+        self.mem.root = root;
+        was
+    }
+
+    /// Whether so many blocks may change more, with what is kept back for removals.
+    pub(crate) fn room(&self, blocks: u64) -> Op<()> {
+        let kept_back = (self.mem.cw.slots().0 / 64).max(64);
+        self.room_behind(blocks, kept_back)
+    }
+
+    /// The same for what gives room back.
+    fn room_to_remove(&self) -> Op<()> {
+        self.room_behind(16, 0)
+    }
+
+    fn room_behind(&self, blocks: u64, kept_back: u64) -> Op<()> {
+        let (open, freed) = self.mem.changed();
+        if open >= self.most || freed >= self.most {
+            return Err(Stop::Wait);
+        }
+        // Each change of a node may split those above it, once.
+        let (need, (slots, rows)) = (blocks + 16, self.mem.cw.room());
+        match slots >= open as u64 + need + kept_back && rows >= need + kept_back {
+            true => Ok(()),
+            false => Err(Stop::Full),
+        }
+    }
+
+    /// Whether this user's files may take so many bytes more.
+    fn quota(&self, uid: u32, more: u64) -> Op<()> {
+        let over = |usage: &Usage| usage.most != 0 && usage.bytes.saturating_add(more) > usage.most;
+        match self.usage.get(&uid).is_some_and(over) {
+            true => Err(Errno::EDQUOT.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn charge(&mut self, uid: u32, more: u64, less: u64) {
+        if more != less {
+            let usage = self.usage.entry(uid).or_insert(Usage { bytes: 0, most: 0 });
+            usage.bytes = (usage.bytes + more).saturating_sub(less);
+            self.used.insert(uid);
+        }
+    }
+
+    /// How many bytes a user's files take, and the most that they may.
+    pub(crate) fn usage(&self) -> impl Iterator<Item = (u32, Usage)> + '_ {
+        self.usage.iter().map(|(uid, usage)| (*uid, *usage))
+    }
+
+    /// The most that a user's files may take; 0: any.
+    pub(crate) fn set_quota(&mut self, uid: u32, most: u64) {
+        self.usage.entry(uid).or_insert(Usage { bytes: 0, most: 0 }).most = most;
+        self.used.insert(uid);
+    }
+
+    /// What is kept beside the tree goes into it, before a commit.
+    pub(crate) fn settle(&mut self) -> Op<()> {
+        for uid in self.used.clone() {
+            let key = Key::usage(uid);
+            self.touch(&[&key])?;
+            let usage = self.usage[&uid];
+            match usage {
+                Usage { bytes: 0, most: 0 } => drop(self.delete(&key)),
+                usage => self.put(&key, &usage.encode()),
+            }
+            self.used.remove(&uid);
+        }
+        Ok(())
+    }
+
+    /// Bytes of a block as clients see it in blocks of 512.
+    pub(crate) fn block(&self) -> u64 {
+        self.mem.cw.block() as u64
+    }
+
+    /// Changes attributes; not the name, and not the size.
+    pub(crate) fn set_attributes(&mut self, ino: u64, set: &SetAttr<'_>, muid: u32, now: Time) -> Op<()> {
+        let mut it = self.own(ino)?;
+        self.room(1)?;
+        let bytes = OWN + it.blocks * self.block();
+        if let Some(uid) = set.uid.filter(|uid| *uid != it.uid) {
+            self.quota(uid, bytes)?;
+            self.touch(&[&Key::attributes(ino)])?;
+            self.charge(it.uid, 0, bytes);
+            self.charge(uid, bytes, 0);
+            it.uid = uid;
+        }
+        it.mode = set.mode.map_or(it.mode, |bits| it.mode & mode::S_IFMT | bits & 0o7777);
+        it.gid = set.gid.unwrap_or(it.gid);
+        for (field, set) in [(&mut it.atime, set.atime), (&mut it.mtime, set.mtime)] {
+            match set {
+                Some(TimeSet::Now) => *field = now,
+                Some(TimeSet::To(time)) => *field = time,
+                None => {}
+            }
+        }
+        (it.ctime, it.muid) = (now, muid);
+        self.set(ino, &it);
+        Ok(())
+    }
+}

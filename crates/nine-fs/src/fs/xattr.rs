@@ -1,0 +1,98 @@
+//! Extended attributes: values in pieces.
+
+use nine_proto::{Errno, Time};
+
+use super::{Fs, Op, broken};
+use crate::item::{Key, PIECE, PIECES_MOST, What};
+use crate::ptr::Ptr;
+use crate::tree;
+
+/// The largest value, as in Linux, bytes.
+pub(crate) const VALUE_MOST: usize = PIECE * PIECES_MOST as usize;
+/// The most bytes of all names of a file, as in Linux.
+const NAMES_MOST: usize = 64 << 10;
+
+/// XATTR_CREATE
+const CREATE: u32 = 1;
+/// XATTR_REPLACE
+const REPLACE: u32 = 2;
+
+impl Fs {
+    /// The value of an attribute, if there is one.
+    pub(crate) fn xattr(&self, root: Ptr, ino: u64, name: &[u8]) -> Op<Option<Vec<u8>>> {
+        let mut value: Option<Vec<u8>> = None;
+        let mut next = 0;
+        tree::range(&self.mem, root, &Key::xattr(ino, name, 0), |key, piece| {
+            let is_it = matches!(Key::parse(key), Some(What::Xattr(of, its, n))
+                if of == ino && its == name && n == next);
+            if is_it {
+                value.get_or_insert_default().extend_from_slice(piece);
+                next += 1;
+            }
+            is_it
+        })?;
+        Ok(value)
+    }
+
+    /// The names of all, each with a zero behind it.
+    pub(crate) fn xattrs(&self, root: Ptr, ino: u64) -> Op<Vec<u8>> {
+        let mut names = Vec::new();
+        tree::range(
+            &self.mem,
+            root,
+            &Key::start_of(ino, crate::item::Kind::Xattr),
+            |key, _| match Key::parse(key) {
+                Some(What::Xattr(of, name, piece)) if of == ino => {
+                    if piece == 0 {
+                        names.extend_from_slice(name);
+                        names.push(0);
+                    }
+                    true
+                }
+                _ => false,
+            },
+        )?;
+        Ok(names)
+    }
+
+    /// Sets, replaces or (no value, and it must be there: as Linux says it) removes one.
+    pub(crate) fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], flags: u32, now: Time) -> Op<()> {
+        if value.len() > VALUE_MOST {
+            return Err(Errno::E2BIG.into());
+        }
+        let mut it = self.own(ino)?;
+        let old = self.xattr(self.mem.root, ino, name)?;
+        match (&old, flags) {
+            (None, REPLACE) => return Err(Errno::ENODATA.into()),
+            (Some(_), CREATE) => return Err(Errno::EEXIST.into()),
+            (None, _) if self.xattrs(self.mem.root, ino)?.len() + name.len() >= NAMES_MOST => {
+                return Err(Errno::ENOSPC.into());
+            }
+            _ => {}
+        }
+        let pieces = |len: usize| len.div_ceil(PIECE).max(1) as u16;
+        let before = old.as_ref().map_or(0, |old| pieces(old.len()));
+        let removed = value.is_empty() && flags == REPLACE;
+        let after = if removed { 0 } else { pieces(value.len()) };
+        for piece in 0..before.max(after) {
+            self.touch(&[&Key::xattr(ino, name, piece)])?;
+        }
+        if removed {
+            self.room_to_remove()?
+        } else {
+            self.room(u64::from(after) + 8)?
+        }
+        for piece in 0..before.max(after) {
+            let key = Key::xattr(ino, name, piece);
+            if piece < after {
+                let from = usize::from(piece) * PIECE;
+                self.put(&key, &value[from..value.len().min(from + PIECE)]);
+            } else if !self.delete(&key) {
+                return Err(broken(ino, "a piece of an attribute is missing"));
+            }
+        }
+        it.ctime = now;
+        self.set(ino, &it);
+        Ok(())
+    }
+}

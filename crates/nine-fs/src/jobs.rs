@@ -1,0 +1,175 @@
+//! Work that takes several steps: futures that one driver polls.
+//!
+//! In: [`Jobs::begin`], from anywhere. Out: nothing; a job tells its end itself. Whoever runs the program polls the
+//! [`Driver`], on whatever thread or runtime he likes: there the work is done. So waking a job never runs it,
+//! and it may be woken with locks held.
+//!
+//! Bounded by who begins: a request is one job at most, and there is one commit, one copy, one sweep.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Jobs that are polled before others of the thread have a turn.
+const TURN: usize = 64;
+
+/// See the module.
+#[derive(Clone, Default)]
+pub(crate) struct Jobs(Arc<Mutex<Queue>>);
+
+#[derive(Default)]
+struct Queue {
+    ready: VecDeque<Arc<Job>>,
+    /// Begun and not ended.
+    running: usize,
+    driver: Option<Waker>,
+    closed: bool,
+}
+
+struct Job {
+    jobs: Jobs,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Not while it is polled, or done.
+    work: Option<Work>,
+    queued: bool,
+}
+
+/// Polls the jobs; ends when they are [closed](Jobs::close) and none is left.
+pub struct Driver(Jobs);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Jobs {
+    /// Whoever polls them.
+    pub(crate) fn driver(&self) -> Driver {
+        Driver(self.clone())
+    }
+
+    /// Begins one.
+    pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        lock(&self.0).running += 1;
+        let state = Mutex::new(State { work: Some(Box::pin(work)), queued: false });
+        Arc::new(Job { jobs: self.clone(), state }).wake();
+    }
+
+    /// The driver ends when the last job has.
+    pub(crate) fn close(&self) {
+        let mut queue = lock(&self.0);
+        queue.closed = true;
+        wake(queue);
+    }
+}
+
+fn wake(mut queue: MutexGuard<'_, Queue>) {
+    let driver = queue.driver.take();
+    drop(queue);
+    driver.into_iter().for_each(Waker::wake);
+}
+
+impl Wake for Job {
+    fn wake(self: Arc<Self>) {
+        if std::mem::replace(&mut lock(&self.state).queued, true) {
+            return;
+        }
+        let jobs = self.jobs.clone();
+        let mut queue = lock(&jobs.0);
+        queue.ready.push_back(self);
+        wake(queue);
+    }
+}
+
+impl Job {
+    fn poll(self: Arc<Self>) {
+        let work = {
+            let mut state = lock(&self.state);
+            state.queued = false;
+            state.work.take()
+        };
+        let Some(mut work) = work else { return };
+        let waker = Waker::from(self.clone());
+        match work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => lock(&self.state).work = Some(work),
+            Poll::Ready(()) => lock(&self.jobs.0).running -= 1,
+        }
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..TURN {
+            let mut queue = lock(&self.0.0);
+            let Some(job) = queue.ready.pop_front() else {
+                if queue.closed && queue.running == 0 {
+                    return Poll::Ready(());
+                }
+                queue.driver = Some(cx.waker().clone());
+                return Poll::Pending;
+            };
+            drop(queue);
+            job.poll();
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Who waits for something to be so; woken all together, each looks again.
+#[derive(Default)]
+pub(crate) struct Waiters(Vec<Waker>);
+
+impl Waiters {
+    pub(crate) fn add(&mut self, waker: &Waker) {
+        self.0.push(waker.clone());
+    }
+
+    pub(crate) fn wake(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count(Mutex<usize>);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.0) += 1;
+        }
+    }
+
+    #[test]
+    fn jobs_run_where_the_driver_is_polled_and_it_ends_behind_the_last() {
+        let (jobs, count) = (Jobs::default(), Arc::new(Count(Mutex::new(0))));
+        let waker = Waker::from(count.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut driver = jobs.driver();
+        let kept = Arc::new(Mutex::new(None::<Waker>));
+        assert!(Pin::new(&mut driver).poll(&mut cx).is_pending());
+        let store = kept.clone();
+        jobs.begin(std::future::poll_fn(move |cx| {
+            let mut kept = lock(&store);
+            let again = kept.is_some();
+            *kept = Some(cx.waker().clone());
+            if again { Poll::Ready(()) } else { Poll::Pending }
+        }));
+        assert_eq!(*lock(&count.0), 1);
+        assert!(Pin::new(&mut driver).poll(&mut cx).is_pending());
+        jobs.close();
+        assert!(Pin::new(&mut driver).poll(&mut cx).is_pending(), "one is left");
+        lock(&kept).clone().unwrap().wake();
+        assert!(Pin::new(&mut driver).poll(&mut cx).is_ready());
+    }
+}

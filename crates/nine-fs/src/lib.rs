@@ -1,0 +1,29 @@
+//! The archive: Ken Thompson's cached-WORM file server, that survives a cut of the power at any instant
+//! (docs/disk.md).
+//!
+//! In: a cache device and a worm, requests of 9P, the time. Out: files, and by date all that they ever were.
+
+#![forbid(unsafe_code)]
+
+mod archive;
+mod check;
+mod console;
+mod cw;
+mod date;
+mod dump;
+mod fs;
+mod item;
+mod jobs;
+mod live;
+mod memory;
+mod ptr;
+mod serve;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod users;
+
+pub use archive::{Archive, Ream, Settings, Wall};
+pub use check::{Checked, Depth};
+pub use dump::Dumped;
+pub use jobs::Driver;

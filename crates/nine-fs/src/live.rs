@@ -1,0 +1,96 @@
+//! Files that somebody has at hand: where each was met, who holds locks on it; and which are to be removed when the
+//! last one lets go.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nine_io::server::locks::Ranges;
+
+/// A file at hand; shared by all fids that have it.
+pub(crate) struct Live {
+    pub(crate) ino: u64,
+    /// The directory and the name by which it was met or moved last.
+    place: Mutex<(u64, Box<[u8]>)>,
+    locks: Mutex<Ranges>,
+    /// It has lost its last name.
+    gone: AtomicBool,
+    dropped: Arc<Mutex<Vec<(u64, bool)>>>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Lives {
+    files: HashMap<u64, Weak<Live>>,
+    /// Those that nobody has any more, and whether they are to be removed.
+    dropped: Arc<Mutex<Vec<(u64, bool)>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Live {
+    /// Where it was met last.
+    pub(crate) fn place(&self) -> (u64, Box<[u8]>) {
+        lock(&self.place).clone()
+    }
+
+    pub(crate) fn locks(&self) -> MutexGuard<'_, Ranges> {
+        lock(&self.locks)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        lock(&self.dropped).push((self.ino, *self.gone.get_mut()));
+    }
+}
+
+impl Lives {
+    /// A file, met under this name.
+    pub(crate) fn get(&mut self, ino: u64, dir: u64, name: &[u8]) -> Arc<Live> {
+        if let Some(live) = self.files.get(&ino).and_then(Weak::upgrade) {
+            return live;
+        }
+        let live = Arc::new(Live {
+            ino,
+            place: Mutex::new((dir, name.into())),
+            locks: Mutex::default(),
+            gone: AtomicBool::new(false),
+            dropped: self.dropped.clone(),
+        });
+        self.files.insert(ino, Arc::downgrade(&live));
+        live
+    }
+
+    /// Whether somebody has it.
+    pub(crate) fn has(&self, ino: u64) -> bool {
+        self.files.get(&ino).is_some_and(|live| live.strong_count() > 0)
+    }
+
+    /// It is here now.
+    pub(crate) fn moved(&self, ino: u64, dir: u64, name: &[u8]) {
+        if let Some(live) = self.files.get(&ino).and_then(Weak::upgrade) {
+            *lock(&live.place) = (dir, name.into());
+        }
+    }
+
+    /// It has lost a name; if that was the last, it goes with whoever has it.
+    pub(crate) fn lost(&self, ino: u64) {
+        if let Some(live) = self.files.get(&ino).and_then(Weak::upgrade) {
+            live.gone.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Files that nobody has any more, and that may have no name.
+    pub(crate) fn dropped(&mut self) -> Vec<u64> {
+        let dropped = std::mem::take(&mut *lock(&self.dropped));
+        for (ino, _) in &dropped {
+            if !self.has(*ino) {
+                self.files.remove(ino);
+            }
+        }
+        dropped.into_iter().filter_map(|(ino, gone)| gone.then_some(ino)).collect()
+    }
+}

@@ -1,0 +1,275 @@
+//! Blocks in memory: what has changed and no commit has taken yet, what a commit has in hand, and what the block cache
+//! has of the rest.
+//!
+//! In: blocks that are wanted or changed. Out: them, or which are not here; at a commit all that has changed.
+//!
+//! Always holds: a block of an older generation is never changed, it gets a successor; all changes between two commits
+//! are in one of them.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nine_block::Cached;
+
+use crate::cw::{Changed, Cw, Kind, TAG};
+use crate::ptr::{NEW, Ptr};
+use crate::tree::node::Node;
+use crate::tree::{Miss, Nodes};
+
+/// See the module.
+pub(crate) struct Memory {
+    pub(crate) cw: Cw,
+    pub(crate) cached: Cached,
+    /// The current one.
+    pub(crate) generation: u32,
+    /// The root of the tree.
+    pub(crate) root: Ptr,
+    /// Changed since the last commit began.
+    open: HashMap<u64, Open>,
+    /// What the commit under way has.
+    closing: HashMap<u64, Bytes>,
+    /// Known to commits, and not wanted any more.
+    freed: Vec<u64>,
+    /// What the operation that is at work has seen: it stays until that ends.
+    pins: RefCell<HashMap<u64, Bytes>>,
+    /// Addresses that were given up, and may be another block's by now, while somebody fetches blocks.
+    given_up: Option<HashSet<u64>>,
+}
+
+struct Open {
+    block: Arc<Vec<u8>>,
+    kind: Kind,
+    made: u32,
+    owner: u64,
+    index: u64,
+    /// A commit has it already, in an older version.
+    known: bool,
+}
+
+/// A block's content, without its tag.
+pub(crate) enum Block {
+    Open(Arc<Vec<u8>>),
+    Kept(Bytes),
+}
+
+impl Deref for Block {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let block: &[u8] = match self {
+            Self::Open(block) => block,
+            Self::Kept(block) => block,
+        };
+        &block[..block.len() - TAG]
+    }
+}
+
+impl Block {
+    /// These bytes of it: without a copy, if nobody will change them.
+    pub(crate) fn slice(&self, from: usize, to: usize) -> Bytes {
+        match self {
+            Self::Open(block) => Bytes::copy_from_slice(&block[from..to]),
+            Self::Kept(block) => block.slice(from..to),
+        }
+    }
+}
+
+impl Memory {
+    pub(crate) fn new(cw: Cw, cached: Cached) -> Self {
+        let fields = cw.fields();
+        Self {
+            cw,
+            cached,
+            generation: fields.generation,
+            root: fields.root,
+            open: HashMap::new(),
+            closing: HashMap::new(),
+            freed: Vec::new(),
+            pins: RefCell::default(),
+            given_up: None,
+        }
+    }
+
+    /// Somebody fetches blocks from now on, or nobody does.
+    pub(crate) fn remember_given_up(&mut self, yes: bool) {
+        match yes {
+            true => drop(self.given_up.get_or_insert_default()),
+            false => self.given_up = None,
+        }
+    }
+
+    /// Whether what was fetched from there may be another block.
+    pub(crate) fn was_given_up(&self, at: u64) -> bool {
+        self.given_up.as_ref().is_some_and(|addresses| addresses.contains(&at))
+    }
+
+    /// These addresses may become other blocks'.
+    pub(crate) fn give_up(&mut self, at: u64) {
+        if let Some(addresses) = &mut self.given_up {
+            addresses.insert(at);
+        }
+    }
+
+    /// Bytes of a block's content.
+    pub(crate) fn content(&self) -> usize {
+        self.cw.block() - TAG
+    }
+
+    /// Blocks that have changed since the last commit began, and blocks that are to be freed with them.
+    pub(crate) fn changed(&self) -> (usize, usize) {
+        (self.open.len(), self.freed.len())
+    }
+
+    /// Whether there is nothing to commit.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.open.is_empty() && self.freed.is_empty()
+    }
+
+    /// The operation at work has ended, or begins anew with these at hand.
+    pub(crate) fn unpin(&mut self, have: impl IntoIterator<Item = (u64, Bytes)>) {
+        let pins = self.pins.get_mut();
+        pins.clear();
+        pins.extend(have);
+    }
+
+    /// A block, if it is in memory.
+    pub(crate) fn get(&self, at: Ptr) -> Result<Block, Miss> {
+        if let Some(open) = self.open.get(&at.at) {
+            return Ok(Block::Open(open.block.clone()));
+        }
+        let kept = self.closing.get(&at.at).cloned().or_else(|| self.pins.borrow().get(&at.at).cloned());
+        if let Some(block) = kept {
+            return Ok(Block::Kept(block));
+        }
+        let block = self.cached.hit(at.at).ok_or(Miss(at))?;
+        self.pins.borrow_mut().insert(at.at, block.clone());
+        Ok(Block::Kept(block))
+    }
+
+    /// Whether it may be changed where it is.
+    pub(crate) fn is_current(&self, at: Ptr) -> bool {
+        at.at >= NEW && at.made == self.generation
+    }
+
+    /// A new block, all zeros, beside another one if possible.
+    ///
+    /// # Panics
+    /// If there are no rows: who makes blocks has asked for room before.
+    pub(crate) fn grow(&mut self, near: Option<u64>, kind: Kind, owner: u64, index: u64) -> (Ptr, &mut [u8]) {
+        let at = self.cw.grow(near).expect("there was room before this began");
+        let at = Ptr { at, made: self.generation };
+        let block = vec![0; self.cw.block()];
+        let content = self.content();
+        let open = self.insert(at, block, (kind, owner, index), false);
+        (at, &mut Arc::get_mut(&mut open.block).expect("it is new")[..content])
+    }
+
+    fn insert(
+        &mut self,
+        at: Ptr,
+        block: Vec<u8>,
+        (kind, owner, index): (Kind, u64, u64),
+        known: bool,
+    ) -> &mut Open {
+        let open = Open { block: Arc::new(block), kind, made: at.made, owner, index, known };
+        self.pins.get_mut().remove(&at.at);
+        self.open.insert(at.at, open);
+        self.open.get_mut(&at.at).expect("it was put there")
+    }
+
+    /// A block of the current generation, to be changed where it is; `whole`: what it has now does not matter.
+    pub(crate) fn change(&mut self, at: Ptr, what: (Kind, u64, u64), whole: bool) -> Result<&mut [u8], Miss> {
+        debug_assert!(self.is_current(at), "what is older is never changed");
+        let content = self.content();
+        if !self.open.contains_key(&at.at) {
+            let mut block = vec![0; self.cw.block()];
+            if !whole {
+                let old = self.get(at)?;
+                block[..content].copy_from_slice(&old);
+            }
+            self.insert(at, block, what, true);
+        }
+        let open = self.open.get_mut(&at.at).expect("it is there by now");
+        Ok(&mut Arc::make_mut(&mut open.block)[..content])
+    }
+
+    /// Nothing points to this block any more.
+    pub(crate) fn free(&mut self, at: Ptr) {
+        if !self.is_current(at) {
+            return;
+        }
+        self.give_up(at.at);
+        match self.open.remove(&at.at) {
+            Some(open) if !open.known => self.cw.forget(at.at),
+            _ => self.freed.push(at.at),
+        }
+    }
+
+    /// All that has changed, for a commit: data in the order of files, then nodes. It can be read until
+    /// [`closed`](Self::closed).
+    pub(crate) fn close(&mut self) -> (Vec<Changed>, Vec<u64>) {
+        assert!(self.closing.is_empty(), "one commit at a time");
+        let mut blocks: Vec<Changed> = Vec::with_capacity(self.open.len());
+        for (at, open) in self.open.drain() {
+            let block = Arc::try_unwrap(open.block).unwrap_or_else(|shared| shared.to_vec());
+            let at = Ptr { at, made: open.made };
+            let Open { kind, owner, index, .. } = open;
+            blocks.push(Changed { at, kind, owner, index, block: block.into() });
+        }
+        blocks.sort_unstable_by_key(|it| (it.kind != Kind::File, it.owner, it.index));
+        self.closing = blocks.iter().map(|it| (it.at.at, it.block.clone())).collect();
+        (blocks, std::mem::take(&mut self.freed))
+    }
+
+    /// The commit is durable.
+    pub(crate) fn closed(&mut self) {
+        for (at, block) in self.closing.drain() {
+            self.cached.keep(at, block);
+        }
+    }
+}
+
+/// The inode of a node's first key.
+pub(crate) fn owner(content: &[u8]) -> u64 {
+    let node = Node(content);
+    let first = usize::from(node.level() > 0);
+    let key = if first < node.len() { node.key(first) } else { &[] };
+    key.first_chunk().map_or(0, |ino| u64::from_be_bytes(*ino))
+}
+
+/// The kind of a node of this level.
+fn kind_of(level: u8) -> Kind {
+    if level == 0 { Kind::Leaf } else { Kind::Branch }
+}
+
+impl Nodes for Memory {
+    type Block = Block;
+
+    fn node(&self, at: Ptr) -> Result<Block, Miss> {
+        self.get(at)
+    }
+
+    fn node_mut(&mut self, at: Ptr) -> Result<(Ptr, &mut [u8]), Miss> {
+        let old = self.get(at)?;
+        let level = Node(&old).level();
+        let what = (kind_of(level), owner(&old), u64::from(level));
+        if self.is_current(at) {
+            drop(old);
+            return Ok((at, self.change(at, what, false)?));
+        }
+        let (to, content) = self.grow(None, what.0, what.1, what.2);
+        content.copy_from_slice(&old);
+        Ok((to, content))
+    }
+
+    fn new_node(&mut self, level: u8, owner: u64) -> (Ptr, &mut [u8]) {
+        self.grow(None, kind_of(level), owner, u64::from(level))
+    }
+
+    fn free_node(&mut self, at: Ptr) {
+        self.free(at);
+    }
+}

@@ -1,0 +1,295 @@
+//! Requests that change `main`.
+
+use std::sync::Arc;
+
+use nine_io::server::{Reply, Request};
+use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, SetAttr, TimeSet, mode};
+
+use super::node::{File, NewXattr, Node, Opened, View};
+use crate::archive::{Archive, State, errno};
+use crate::fs::{Op, ROOT, Stop};
+use crate::item::Attributes;
+use crate::users::{EXECUTE, WRITE};
+
+/// The longest target of a symbolic link, as in Linux, bytes.
+const TARGET_MOST: usize = 4095;
+/// The sticky bit of a directory.
+const STICKY: u32 = 0o1000;
+
+impl Archive {
+    /// Whether anything may change.
+    pub(super) fn is_well(&self, state: &State) -> Op<()> {
+        match &state.stopped {
+            Some(error) => Err(errno(error).into()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn change(
+        &self,
+        req: &Request,
+        state: &mut State,
+        node: &Arc<Node>,
+        file: &File,
+    ) -> Op<Reply> {
+        self.is_well(state)?;
+        let (op, now) = (req.op(), self.time());
+        let person = self.person(req, state);
+        let by = person.number();
+        match op {
+            Asked::Write { offset, data } => {
+                let offset = if file.open()?.append { None } else { Some(offset) };
+                state.fs.write(file.ino, offset, data, by, now)?;
+                self.written(state, file.ino);
+                Ok(Reply::Wrote(data.len() as u32))
+            }
+            Asked::Create { name, make, flags, perm, gid } => {
+                let reuse = make == Make::File && flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL);
+                let there = state.fs.lookup(state.fs.mem.root, file.ino, name)?;
+                if let Some(old) = there.filter(|_| reuse) {
+                    let Node::File(old) = &*state.meet(View::Main, old.ino, file.ino, name)? else {
+                        unreachable!("what is met is a file")
+                    };
+                    return self.open_file(req, state, old, flags);
+                }
+                let ino = self.make(req, state, file.ino, name, make, perm, gid)?;
+                let node = state.meet(View::Main, ino, file.ino, name)?;
+                let node = match (&*node, make) {
+                    (Node::File(made), Make::File | Make::Dir) => {
+                        // Whatever its permissions are: who has made it has it open.
+                        let open = Opened { number: state.number(), append: flags.has(OpenFlags::APPEND) };
+                        Arc::new(Node::File(File { open: Some(open), ..made.clone() }))
+                    }
+                    // Of the others there is nothing to read: the fid only moves there.
+                    _ => node,
+                };
+                let qid = self.qid(state, &node)?;
+                Ok(Reply::Open { qid, iounit: 0, node })
+            }
+            Asked::Make { name, make, perm, gid } => {
+                let ino = self.make(req, state, file.ino, name, make, perm, gid)?;
+                let made = state.meet(View::Main, ino, file.ino, name)?;
+                Ok(Reply::Made(self.qid(state, &made)?))
+            }
+            Asked::Rename { name } => {
+                let (dir, old) = file.place(state)?;
+                let to = self.second(req)?;
+                self.rename(req, state, (dir, &old), (to, name))
+            }
+            Asked::RenameAt { old, new } => {
+                let to = self.second(req)?;
+                self.rename(req, state, (file.ino, old), (to, new))
+            }
+            Asked::Unlink { name, dir } => self.unlink(req, state, file.ino, name, Some(dir)),
+            Asked::Remove => {
+                file.release_locks();
+                let (dir, name) = file.place(state)?;
+                self.unlink(req, state, dir, &name, None)
+            }
+            Asked::Setattr { set } => self.setattr(req, state, file, &set),
+            Asked::XattrCreate { size, .. } if size > crate::fs::XATTR_MOST as u64 => {
+                Err(Errno::E2BIG.into())
+            }
+            Asked::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 || name.contains(&0) => {
+                Err(Errno::ERANGE.into())
+            }
+            Asked::XattrCreate { flags, .. } if flags > 2 => Err(Errno::EINVAL.into()),
+            Asked::XattrCreate { name, size, flags } => {
+                person.may(&state.fs.attributes(state.fs.mem.root, file.ino)?, WRITE)?;
+                let new = NewXattr::new(file, name, size, flags);
+                Ok(Reply::Moved(Arc::new(Node::NewXattr(new))))
+            }
+            _ => {
+                let _ = node;
+                Err(Errno::EBADF.into())
+            }
+        }
+    }
+
+    /// The directory behind the second fid.
+    fn second(&self, req: &Request) -> Op<u64> {
+        match &*req.node2::<Node>()? {
+            Node::File(File { view: View::Main, ino, .. }) => Ok(*ino),
+            Node::File(_) | Node::Dumps | Node::Year(_) => Err(Errno::EXDEV.into()),
+            _ => Err(Errno::EBADF.into()),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn make(
+        &self,
+        req: &Request,
+        state: &mut State,
+        dir: u64,
+        name: &[u8],
+        make: Make<'_>,
+        perm: Perm,
+        gid: u32,
+    ) -> Op<u64> {
+        let (person, now) = (self.person(req, state), self.time());
+        let parent = state.fs.attributes(state.fs.mem.root, dir)?;
+        person.may(&parent, WRITE | EXECUTE)?;
+        let ty = match make {
+            Make::Link => {
+                let linked = self.second(req)?;
+                state.fs.link(dir, name, linked, now)?;
+                state.lives.moved(linked, dir, name);
+                return Ok(linked);
+            }
+            Make::Dir => mode::S_IFDIR,
+            Make::Symlink(b"") => return Err(Errno::ENOENT.into()),
+            Make::Symlink(target) if target.len() > TARGET_MOST.min(state.fs.target_most()) => {
+                return Err(Errno::ENAMETOOLONG.into());
+            }
+            Make::Symlink(_) => mode::S_IFLNK,
+            Make::Node { ty, .. } => ty,
+            Make::File => mode::S_IFREG,
+        };
+        let bits = perm.in_dir(parent.mode, make == Make::Dir) & 0o7777;
+        let bits = if let Make::Symlink(_) = make { 0o777 } else { bits };
+        // The rule of Linux: a directory with this bit gives its group to what is made in it.
+        let set_gid = parent.mode & 0o2000 != 0;
+        let bits = if set_gid && make == Make::Dir { bits | 0o2000 } else { bits };
+        let gid = if gid == NOGID || set_gid { parent.gid } else { gid };
+        let (major, minor) = if let Make::Node { major, minor, .. } = make { (major, minor) } else { (0, 0) };
+        let by = person.number();
+        let it = Attributes {
+            mode: ty | bits,
+            uid: by,
+            gid,
+            muid: by,
+            major,
+            minor,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            ..Attributes::default()
+        };
+        let content = if let Make::Symlink(target) = make { target } else { b"" };
+        state.fs.make(dir, name, it, content)
+    }
+
+    /// Whether he may take a name out of a directory: a sticky one gives it only to the owners of either.
+    fn may_take(&self, req: &Request, state: &State, dir: u64, name: &[u8]) -> Op<()> {
+        let person = self.person(req, state);
+        let parent = state.fs.attributes(state.fs.mem.root, dir)?;
+        person.may(&parent, WRITE | EXECUTE)?;
+        if parent.mode & STICKY == 0 || person.owns(&parent) {
+            return Ok(());
+        }
+        let there = state.fs.lookup(state.fs.mem.root, dir, name)?.ok_or(Errno::ENOENT)?;
+        let it = state.fs.attributes(state.fs.mem.root, there.ino)?;
+        if person.owns(&it) { Ok(()) } else { Err(Errno::EPERM.into()) }
+    }
+
+    fn unlink(
+        &self,
+        req: &Request,
+        state: &mut State,
+        dir: u64,
+        name: &[u8],
+        only: Option<bool>,
+    ) -> Op<Reply> {
+        self.may_take(req, state, dir, name)?;
+        let State { fs, lives, .. } = state;
+        let ino = fs.unlink(dir, name, only, |ino| lives.has(ino), self.time())?;
+        lives.lost(ino);
+        Ok(Reply::Done)
+    }
+
+    fn rename(&self, req: &Request, state: &mut State, from: (u64, &[u8]), to: (u64, &[u8])) -> Op<Reply> {
+        self.may_take(req, state, from.0, from.1)?;
+        match self.may_take(req, state, to.0, to.1) {
+            // There is nothing yet that could belong to another.
+            Err(Stop::Error(error)) if error.errno == Errno::ENOENT => {}
+            may => may?,
+        }
+        let State { fs, lives, .. } = state;
+        let (ino, gone) = fs.rename(from, to, |ino| lives.has(ino), self.time())?;
+        lives.moved(ino, to.0, to.1);
+        gone.into_iter().for_each(|gone| lives.lost(gone));
+        Ok(Reply::Done)
+    }
+
+    fn setattr(&self, req: &Request, state: &mut State, file: &File, set: &SetAttr<'_>) -> Op<Reply> {
+        let (person, now, root) = (self.person(req, state), self.time(), state.fs.mem.root);
+        let it = state.fs.attributes(root, file.ino)?;
+        let by = person.number();
+        if let Some(size) = set.size {
+            match it.mode & mode::S_IFMT {
+                mode::S_IFREG => {}
+                mode::S_IFDIR => return Err(Errno::EISDIR.into()),
+                _ => return Err(Errno::EINVAL.into()),
+            }
+            if size > crate::fs::SIZE_MOST {
+                return Err(Errno::EFBIG.into());
+            }
+            // Who has it open for writing may have lost the right since; ftruncate(2) asks only the former.
+            if file.open.is_none() {
+                person.may(&it, WRITE)?;
+            }
+        }
+        let explicit = |set: Option<TimeSet>| matches!(set, Some(TimeSet::To(_)));
+        if set.mode.is_some() && !person.leads(&it) {
+            return Err(Errno::EPERM.into());
+        }
+        if set.uid.is_some_and(|uid| uid != it.uid) && !person.has_power() {
+            return Err(Errno::EPERM.into());
+        }
+        if set.gid.is_some_and(|gid| gid != it.gid && !(person.owns(&it) && person.is_member(gid))) {
+            return Err(Errno::EPERM.into());
+        }
+        if (explicit(set.atime) || explicit(set.mtime)) && !person.leads(&it) {
+            return Err(Errno::EPERM.into());
+        }
+        if (set.atime.is_some() || set.mtime.is_some()) && !person.leads(&it) {
+            person.may(&it, WRITE)?;
+        }
+        let mut place = None;
+        if let Some(new) = set.name {
+            let (dir, old) = file.place(state)?;
+            match state.fs.lookup(root, dir, new)? {
+                Some(there) if there.ino != file.ino => return Err(Errno::EEXIST.into()),
+                _ => {}
+            }
+            self.may_take(req, state, dir, &old)?;
+            place = Some((dir, old, new));
+        }
+        // Each of these is done once, whoever asks again: a size takes many steps, and comes first.
+        if let Some(size) = set.size.filter(|size| *size != it.size)
+            && !state.fs.resize(file.ino, size, by, now)?
+        {
+            return Err(Stop::Again);
+        }
+        if let Some((dir, old, new)) = place
+            && *old != *new
+        {
+            let State { fs, lives, .. } = state;
+            fs.rename((dir, &old), (dir, new), |ino| lives.has(ino), now)?;
+            lives.moved(file.ino, dir, new);
+        }
+        let mtime = set.mtime.or(set.size.map(|_| TimeSet::Now));
+        if set.mode.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || set.atime.is_some()
+            || mtime.is_some()
+        {
+            state.fs.set_attributes(file.ino, &SetAttr { mtime, ..*set }, by, now)?;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// What the clunk of a new attribute does: a value that is not whole changes nothing.
+    pub(super) fn store_xattr(&self, state: &mut State, new: &NewXattr) -> Op<Reply> {
+        self.is_well(state)?;
+        let value = new.value();
+        if value.len() as u64 != new.size {
+            return Err(nine_proto::Error::new(Errno::EINVAL, "the attribute was not written whole").into());
+        }
+        state.fs.set_xattr(new.ino, &new.name, &value, new.flags, self.time())?;
+        debug_assert!(new.live.is_some() || new.ino == ROOT);
+        Ok(Reply::Done)
+    }
+}

@@ -1,0 +1,136 @@
+//! The directories of `dump` above the dumps: they are made of what is known of these.
+
+use std::sync::Arc;
+
+use nine_io::server::Reply;
+use nine_proto::{Attr, Errno, GetMask, Op as Asked, Qid, Texts, Time, mode};
+
+use super::node::{Node, View};
+use crate::archive::{Archive, State};
+use crate::date::parse_dump_name;
+use crate::dump::Dump;
+use crate::fs::{Op, ROOT};
+
+/// The number by which clients know the root of `dump`; years are behind it. No inode has these.
+const PATH: u64 = 1 << 63;
+
+impl Archive {
+    fn year_of(state: &State, generation: u32) -> Option<u16> {
+        state.dumps.get(&generation).map(|dump| dump.record.day.year)
+    }
+
+    /// The directory that a dump is in.
+    pub(super) fn above_dump(&self, state: &State, generation: u32) -> Arc<Node> {
+        Arc::new(Self::year_of(state, generation).map_or(Node::Dumps, Node::Year))
+    }
+
+    /// The name of a tree's root.
+    pub(super) fn root_name(&self, state: &State, view: View) -> Box<[u8]> {
+        match view {
+            View::Main => b"/"[..].into(),
+            View::Dump(generation) => match state.dumps.get(&generation) {
+                Some(Dump { record }) => record.day.dump_name(record.number).into_bytes().into(),
+                None => b"/"[..].into(),
+            },
+        }
+    }
+
+    pub(super) fn step_in_dumps(&self, state: &mut State, node: &Node, name: &[u8]) -> Op<Arc<Node>> {
+        if name == b".." {
+            return Ok(Arc::new(Node::Dumps));
+        }
+        if let Node::Year(year) = node {
+            let found =
+                std::str::from_utf8(name).ok().and_then(parse_dump_name).and_then(|(month, day, number)| {
+                    let is_it = |dump: &Dump| {
+                        let Dump { record } = dump;
+                        (record.day.year, record.day.month, record.day.day, record.number)
+                            == (*year, month, day, number)
+                    };
+                    state.dumps.iter().find(|(_, dump)| is_it(dump)).map(|(generation, _)| *generation)
+                });
+            return state.meet(View::Dump(found.ok_or(Errno::ENOENT)?), ROOT, ROOT, name);
+        }
+        let found = self.list_dumps(state, node).into_iter().find(|(its, _)| its.as_bytes() == name);
+        Ok(found.ok_or(Errno::ENOENT)?.1)
+    }
+
+    /// What is in such a directory.
+    pub(super) fn list_dumps(&self, state: &mut State, node: &Node) -> Vec<(String, Arc<Node>)> {
+        match node {
+            Node::Dumps => {
+                let mut years: Vec<u16> = state.dumps.values().map(|dump| dump.record.day.year).collect();
+                years.sort_unstable();
+                years.dedup();
+                years.into_iter().map(|year| (format!("{year:04}"), Arc::new(Node::Year(year)))).collect()
+            }
+            Node::Year(year) => {
+                let dumps = state.dumps.iter().filter(|(_, dump)| dump.record.day.year == *year);
+                let dumps: Vec<(u32, String)> = dumps
+                    .map(|(generation, Dump { record })| (*generation, record.day.dump_name(record.number)))
+                    .collect();
+                let of = |(generation, name): (u32, String)| {
+                    let file = state.meet(View::Dump(generation), ROOT, ROOT, name.as_bytes());
+                    (name, file.expect("it is met in memory"))
+                };
+                dumps.into_iter().map(of).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn qid_of_dumps(&self, state: &State, node: &Node) -> Qid {
+        let path = match node {
+            Node::Year(year) => PATH + 1 + u64::from(*year),
+            _ => PATH,
+        };
+        Qid { ty: Qid::DIR, vers: state.dumps.len() as u32, path }
+    }
+
+    pub(super) fn attr_of_dumps(&self, state: &State, node: &Node) -> Attr {
+        let (name, year) = match node {
+            Node::Year(year) => (format!("{year:04}"), Some(*year)),
+            _ => ("/".into(), None),
+        };
+        let is_in = |dump: &&Dump| year.is_none_or(|year| dump.record.day.year == year);
+        let times: Vec<Time> = state.dumps.values().filter(is_in).map(|dump| dump.record.time).collect();
+        let made = times.first().copied().unwrap_or(self.0.label.made);
+        let changed = times.last().copied().unwrap_or(made);
+        let texts = Texts { name: name.into_bytes().into(), ..Texts::default() };
+        Attr {
+            valid: GetMask::ALL | GetMask::TEXTS,
+            qid: self.qid_of_dumps(state, node),
+            mode: mode::S_IFDIR | 0o555,
+            nlink: 2,
+            blksize: state.fs.block(),
+            atime: changed,
+            mtime: changed,
+            ctime: changed,
+            btime: made,
+            texts: Some(Box::new(texts)),
+            ..Attr::default()
+        }
+    }
+
+    /// What is asked of these directories beside walking, looking and listing.
+    pub(super) fn at_dumps(&self, state: &State, node: &Arc<Node>, op: &Asked<'_>) -> Op<Reply> {
+        match op {
+            Asked::Open { flags } if flags.changes() => Err(Errno::EISDIR.into()),
+            Asked::Open { .. } => {
+                let qid = self.qid_of_dumps(state, node);
+                Ok(Reply::Open { qid, iounit: 0, node: node.clone() })
+            }
+            Asked::Clunk => Ok(Reply::Done),
+            Asked::XattrWalk { name: b"" } => {
+                Ok(Reply::Xattr { size: 0, node: Arc::new(Node::Xattr(bytes::Bytes::new())) })
+            }
+            Asked::XattrWalk { .. } => Err(Errno::ENODATA.into()),
+            Asked::Readlink => Err(Errno::EINVAL.into()),
+            Asked::Read { .. } => Err(Errno::EISDIR.into()),
+            Asked::Lock(_) | Asked::Getlock(_) | Asked::Stream { .. } | Asked::Sclose { .. } => {
+                Err(Errno::EOPNOTSUPP.into())
+            }
+            _ => Err(Errno::EROFS.into()),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The archive over 9P: `main`, which changes, and `dump`, which is all that it ever was.
+//!
+//! In: requests. Out: answers, at once where everything needed is in memory, else by a job.
+//!
+//! The tree of `dump` has a directory for each year, and in it one for each dump: /2026/1121. They can be read while
+//! they are copied. Nothing in them changes, for nobody.
+
+mod change;
+mod dumps;
+mod node;
+mod who;
+
+use std::sync::Arc;
+
+use nine_io::Payload;
+use nine_io::server::locks::Wanted;
+use nine_io::server::{Answer, FileServer, Reply, Req, Request};
+use nine_proto::{
+    Dirent, Errno, Error, LockStatus, Names, Op as Asked, OpenFlags, Qid, Statfs, Walked, mode,
+};
+
+use crate::archive::{Archive, State};
+use crate::fs::{Op, Stop};
+use crate::users::{EXECUTE, READ, WRITE};
+use node::{File, Node, Opened, View};
+
+impl FileServer for Archive {
+    fn serve(&self, req: Req) -> Answer {
+        let is_fsync = matches!(req.op(), Asked::Fsync { .. });
+        if is_fsync {
+            let (answer, later) = req.later();
+            let archive = self.clone();
+            self.begin(async move {
+                let result = match later.node::<Node>() {
+                    Ok(_) => archive.sync().await.map(|()| Reply::Done),
+                    Err(error) => Err(error),
+                };
+                later.respond(result);
+            });
+            return answer;
+        }
+        let stop = match self.once(&mut |state| self.perform(&req, state)) {
+            Ok(reply) => return req.now(Ok(reply)),
+            Err(Stop::Error(error)) => return req.now(Err(error)),
+            Err(stop) => stop,
+        };
+        let (answer, later) = req.later();
+        let archive = self.clone();
+        self.begin(async move {
+            let result = archive.again(stop, |state| archive.perform(&later, state)).await;
+            later.respond(result);
+        });
+        answer
+    }
+
+    fn names(&self) -> Arc<dyn Names> {
+        self.state().users.clone()
+    }
+}
+
+impl Archive {
+    fn perform(&self, req: &Request, state: &mut State) -> Op<Reply> {
+        state.dumper.active = state.now;
+        let op = req.op();
+        match op {
+            Asked::Auth { .. } => {
+                return Err(Error::new(Errno::ENOENT, "authentication not required").into());
+            }
+            Asked::Attach { aname, .. } => return self.attach(req, state, aname),
+            _ => {}
+        }
+        let node = req.node::<Node>()?;
+        match (&*node, &op) {
+            (Node::Xattr(value), &Asked::Read { offset, count }) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
+                let to = from.saturating_add(count as usize).min(value.len());
+                return Ok(Reply::Read(Payload::Bytes(value.slice(from..to))));
+            }
+            (Node::NewXattr(new), Asked::Write { offset, data }) => return new.write(*offset, data),
+            (Node::NewXattr(new), Asked::Clunk) => return self.store_xattr(state, new),
+            (Node::Xattr(_) | Node::NewXattr(_), Asked::Clunk | Asked::Remove) => return Ok(Reply::Done),
+            (Node::Xattr(_) | Node::NewXattr(_), _) => return Err(Errno::EBADF.into()),
+            _ => {}
+        }
+        match op {
+            Asked::Walk { names } => return self.walk(req, state, &node, names.iter()),
+            Asked::Getattr { .. } => return Ok(Reply::Attr(Box::new(self.attr(state, &node)?))),
+            Asked::Statfs => return Ok(Reply::Statfs(self.statfs(state))),
+            Asked::Readdir { cookie } => return self.readdir(req, state, &node, cookie),
+            _ => {}
+        }
+        let Node::File(file) = &*node else { return self.at_dumps(state, &node, &op) };
+        let root = state.root(file.view)?;
+        match op {
+            Asked::Open { flags } => self.open_file(req, state, file, flags),
+            Asked::Read { offset, count } => {
+                Ok(Reply::Read(Payload::Bytes(state.fs.read(root, file.ino, offset, count)?)))
+            }
+            Asked::Readlink => match state.fs.attributes(root, file.ino)?.mode & mode::S_IFMT {
+                mode::S_IFLNK => Ok(Reply::Target(state.fs.inline(root, file.ino)?.into())),
+                _ => Err(Errno::EINVAL.into()),
+            },
+            Asked::XattrWalk { name } => {
+                let value = match name {
+                    b"" => state.fs.xattrs(root, file.ino)?,
+                    name => {
+                        self.may(req, state, file, READ)?;
+                        state.fs.xattr(root, file.ino, name)?.ok_or(Errno::ENODATA)?
+                    }
+                };
+                Ok(Reply::Xattr { size: value.len() as u64, node: Arc::new(Node::Xattr(value.into())) })
+            }
+            Asked::Lock(asked) => {
+                let want = Wanted::new(req.id().conn, file.open()?.number, &asked)?;
+                let Some(live) = &file.live else { return Ok(Reply::Lock(LockStatus::Success)) };
+                let mut locks = live.locks();
+                if locks.conflict(&want).is_some() {
+                    return Ok(Reply::Lock(LockStatus::Blocked));
+                }
+                locks.replace(want)?;
+                Ok(Reply::Lock(LockStatus::Success))
+            }
+            Asked::Getlock(asked) => {
+                let want = Wanted::new(req.id().conn, file.open()?.number, &asked)?;
+                Ok(match &file.live {
+                    Some(live) => live.locks().getlock(&asked, &want),
+                    None => nine_io::server::locks::Ranges::default().getlock(&asked, &want),
+                })
+            }
+            Asked::Clunk => {
+                file.release_locks();
+                Ok(Reply::Done)
+            }
+            Asked::Stream { .. } | Asked::Sclose { .. } => Err(Errno::EOPNOTSUPP.into()),
+            _ if file.view != View::Main => {
+                if let Asked::Remove = op {
+                    file.release_locks();
+                }
+                Err(Errno::EROFS.into())
+            }
+            _ => self.change(req, state, &node, file),
+        }
+    }
+
+    fn attach(&self, req: &Request, state: &mut State, aname: &[u8]) -> Op<Reply> {
+        self.person(req, state).attach()?;
+        let mut names = aname.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let mut node = match names.next() {
+            None | Some(b"main") => Node::main(state),
+            Some(b"dump") => Arc::new(Node::Dumps),
+            Some(_) => {
+                return Err(
+                    Error::new(Errno::ENOENT, "it has the trees `main` and `dump`, and no other").into()
+                );
+            }
+        };
+        for name in names {
+            node = self.step(req, state, &node, name)?;
+        }
+        let qid = self.qid(state, &node)?;
+        Ok(Reply::Attach { qid, node })
+    }
+
+    fn walk(
+        &self,
+        req: &Request,
+        state: &mut State,
+        from: &Arc<Node>,
+        names: impl Iterator<Item = impl AsRef<[u8]>>,
+    ) -> Op<Reply> {
+        let (mut node, mut qids) = (from.walked(), Walked::new());
+        for name in names {
+            match self.step(req, state, &node, name.as_ref()) {
+                Ok(next) => node = next,
+                Err(Stop::Error(error)) if qids.is_empty() => return Err(error.into()),
+                Err(Stop::Error(_)) => return Ok(Reply::Walk { qids, node: None }),
+                Err(stop) => return Err(stop),
+            }
+            qids.push(self.qid(state, &node)?);
+        }
+        Ok(Reply::Walk { qids, node: Some(node) })
+    }
+
+    /// One name on.
+    fn step(&self, req: &Request, state: &mut State, node: &Arc<Node>, name: &[u8]) -> Op<Arc<Node>> {
+        let Node::File(file) = &**node else { return self.step_in_dumps(state, node, name) };
+        let root = state.root(file.view)?;
+        let it = state.fs.attributes(root, file.ino)?;
+        if !it.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        self.person(req, state).may(&it, EXECUTE)?;
+        if name == b".." {
+            return match (file.view, file.ino) {
+                (View::Dump(generation), crate::fs::ROOT) => Ok(self.above_dump(state, generation)),
+                (view, _) => state.meet(view, it.parent, it.parent, b".."),
+            };
+        }
+        let entry = state.fs.lookup(root, file.ino, name)?.ok_or(Errno::ENOENT)?;
+        state.meet(file.view, entry.ino, file.ino, name)
+    }
+
+    fn open_file(&self, req: &Request, state: &mut State, file: &File, flags: OpenFlags) -> Op<Reply> {
+        let root = state.root(file.view)?;
+        let it = state.fs.attributes(root, file.ino)?;
+        let changes = flags.changes();
+        match it.mode & mode::S_IFMT {
+            mode::S_IFDIR if changes => return Err(Errno::EISDIR.into()),
+            mode::S_IFDIR => {}
+            _ if flags.has(OpenFlags::DIRECTORY) => return Err(Errno::ENOTDIR.into()),
+            mode::S_IFREG => {}
+            mode::S_IFLNK => return Err(Errno::ELOOP.into()),
+            _ => return Err(Errno::ENXIO.into()),
+        }
+        if changes && file.view != View::Main {
+            return Err(Errno::EROFS.into());
+        }
+        let want = match flags.0 & 3 {
+            0 => READ,
+            1 => WRITE,
+            2 => READ | WRITE,
+            _ => EXECUTE,
+        };
+        let want = if flags.has(OpenFlags::TRUNC) { want | WRITE } else { want };
+        self.person(req, state).may(&it, want)?;
+        if flags.has(OpenFlags::TRUNC) && it.size > 0 && it.mode & mode::S_IFMT == mode::S_IFREG {
+            self.is_well(state)?;
+            let by = self.person(req, state).number();
+            if !state.fs.resize(file.ino, 0, by, self.time())? {
+                return Err(Stop::Again);
+            }
+        }
+        let opened = Opened { number: state.number(), append: flags.has(OpenFlags::APPEND) };
+        let node = Arc::new(Node::File(File { open: Some(opened), ..file.clone() }));
+        let qid = self.qid(state, &node)?;
+        Ok(Reply::Open { qid, iounit: 0, node })
+    }
+
+    fn readdir(&self, req: &Request, state: &mut State, node: &Node, cookie: u64) -> Op<Reply> {
+        let mut buf = req.dir_buf(state.users.clone());
+        let stats = buf.wants_attrs();
+        let own = self.qid(state, node)?;
+        let up = self.qid_above(state, node)?;
+        for (name, at, qid) in [(&b"."[..], 1, own), (b"..", 2, up)] {
+            if !stats && cookie < at && !buf.push(&Dirent { qid, cookie: at, ty: 4, name }, None) {
+                return Ok(Reply::Dir(buf));
+            }
+        }
+        let Node::File(file) = node else {
+            for (at, (name, node)) in (3..).zip(self.list_dumps(state, node)) {
+                if at <= cookie {
+                    continue;
+                }
+                let attr = self.attr(state, &node)?;
+                let entry = Dirent { qid: attr.qid, cookie: at, ty: 4, name: name.as_bytes() };
+                if !buf.push(&entry, Some(&attr)) {
+                    break;
+                }
+            }
+            return Ok(Reply::Dir(buf));
+        };
+        let root = state.root(file.view)?;
+        let (fs, view, mut stop) = (&state.fs, file.view, None);
+        fs.entries(root, file.ino, cookie.max(2), |cookie, named| {
+            let mut qid =
+                Qid { ty: node::qid_type(u32::from(named.kind) << 12), vers: 0, path: view.path(named.ino) };
+            let mut attr = None;
+            if stats {
+                match node::attr_of(fs, view, root, named.ino, named.name) {
+                    Ok(it) => {
+                        qid = it.qid;
+                        attr = Some(it);
+                    }
+                    Err(error) => {
+                        stop = Some(error);
+                        return false;
+                    }
+                }
+            }
+            buf.push(&Dirent { qid, cookie, ty: named.kind, name: named.name }, attr.as_ref())
+        })?;
+        match stop {
+            Some(stop) => Err(stop),
+            None => Ok(Reply::Dir(buf)),
+        }
+    }
+
+    fn statfs(&self, state: &State) -> Statfs {
+        let block = state.fs.block();
+        let worm = self.0.cw.worm_blocks();
+        let (slots, used) = self.0.cw.slots();
+        // What can be written is what has room on both: on w in the end, on c now.
+        let waiting = used;
+        let left = worm.saturating_sub(state.next_worm).saturating_sub(waiting);
+        let kept_back = (slots / 64).max(64);
+        let free = left.min(if state.dumper.can_copy() {
+            u64::MAX
+        } else {
+            (slots - used).saturating_sub(kept_back)
+        });
+        Statfs {
+            ty: Statfs::V9FS,
+            bsize: block as u32,
+            blocks: worm,
+            bfree: free,
+            bavail: free,
+            files: 1 << 44,
+            ffree: (1 << 44) - state.fs.next_inode,
+            fsid: u64::from_le_bytes(self.0.cw.identity()[..8].try_into().expect("eight bytes")),
+            namelen: 255,
+        }
+    }
+}

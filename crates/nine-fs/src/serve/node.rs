@@ -1,0 +1,265 @@
+//! What stands behind a fid, and how it looks.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use nine_io::server::Reply;
+use nine_proto::{Attr, Errno, GetMask, Qid, Texts, mode};
+
+use crate::archive::{Archive, State};
+use crate::fs::{Fs, Op, ROOT};
+use crate::item::Attributes;
+use crate::live::Live;
+use crate::ptr::Ptr;
+
+/// Which tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// The one that changes.
+    Main,
+    /// A dump, by its generation.
+    Dump(u32),
+}
+
+impl View {
+    /// The number by which clients know a file: no two files of the archive have the same.
+    pub(super) fn path(self, ino: u64) -> u64 {
+        match self {
+            Self::Main => ino,
+            Self::Dump(generation) => u64::from(generation) << 44 | ino,
+        }
+    }
+}
+
+/// See the module.
+pub(super) enum Node {
+    File(File),
+    /// The root of `dump`.
+    Dumps,
+    /// A year in it.
+    Year(u16),
+    /// The value of an attribute, or the names of all.
+    Xattr(Bytes),
+    NewXattr(NewXattr),
+}
+
+/// A file of a tree.
+#[derive(Clone)]
+pub(super) struct File {
+    pub(super) view: View,
+    pub(super) ino: u64,
+    /// Of `main`: it stays as long as somebody has it.
+    pub(super) live: Option<Arc<Live>>,
+    /// The directory and the name by which this fid came.
+    pub(super) at: (u64, Arc<[u8]>),
+    pub(super) open: Option<Opened>,
+}
+
+/// An open file.
+#[derive(Clone, Copy)]
+pub(super) struct Opened {
+    /// Its own among all.
+    pub(super) number: u64,
+    pub(super) append: bool,
+}
+
+/// An attribute that is being written.
+pub(super) struct NewXattr {
+    pub(super) ino: u64,
+    pub(super) live: Option<Arc<Live>>,
+    pub(super) name: Box<[u8]>,
+    pub(super) size: u64,
+    pub(super) flags: u32,
+    value: Mutex<Vec<u8>>,
+}
+
+impl NewXattr {
+    pub(super) fn new(file: &File, name: &[u8], size: u64, flags: u32) -> Self {
+        let (ino, live) = (file.ino, file.live.clone());
+        Self { ino, live, name: name.into(), size, flags, value: Mutex::default() }
+    }
+
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Op<Reply> {
+        let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset != value.len() as u64 || offset + data.len() as u64 > self.size {
+            return Err(Errno::EINVAL.into());
+        }
+        value.extend_from_slice(data);
+        Ok(Reply::Wrote(data.len() as u32))
+    }
+
+    pub(super) fn value(&self) -> Vec<u8> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl File {
+    pub(super) fn open(&self) -> Op<Opened> {
+        self.open.ok_or(Errno::EBADF.into())
+    }
+
+    pub(super) fn release_locks(&self) {
+        if let (Some(live), Some(open)) = (&self.live, self.open) {
+            live.locks().release(open.number);
+        }
+    }
+
+    /// The directory and the name in it: where the fid came from, or, if that leads elsewhere by now, where
+    /// the file was moved to.
+    pub(super) fn place(&self, state: &State) -> Op<(u64, Box<[u8]>)> {
+        if self.ino == ROOT {
+            return Err(Errno::EBUSY.into());
+        }
+        let own = (self.at.0, Box::from(&self.at.1[..]));
+        let moved = self.live.as_ref().map(|live| live.place());
+        let root = state.root(self.view)?;
+        for (dir, name) in std::iter::once(own).chain(moved) {
+            if name[..] != *b".."
+                && state.fs.lookup(root, dir, &name)?.is_some_and(|there| there.ino == self.ino)
+            {
+                return Ok((dir, name));
+            }
+        }
+        // It came by "..": its directory knows the name.
+        let parent = state.fs.attributes(root, self.ino)?.parent;
+        let mut found = None;
+        state.fs.entries(root, parent, 0, |_, named| {
+            if named.ino == self.ino {
+                found = Some(Box::from(named.name));
+            }
+            found.is_none()
+        })?;
+        Ok((parent, found.ok_or(Errno::ENOENT)?))
+    }
+}
+
+impl Node {
+    /// The root of `main`.
+    pub(super) fn main(state: &mut State) -> Arc<Self> {
+        let live = state.lives.get(ROOT, ROOT, b"/");
+        let at = (ROOT, Arc::from(&b"/"[..]));
+        Arc::new(Self::File(File { view: View::Main, ino: ROOT, live: Some(live), at, open: None }))
+    }
+
+    /// The same file, not open.
+    pub(super) fn walked(self: &Arc<Self>) -> Arc<Self> {
+        match &**self {
+            Self::File(file) if file.open.is_some() => {
+                Arc::new(Self::File(File { open: None, ..file.clone() }))
+            }
+            _ => self.clone(),
+        }
+    }
+}
+
+impl State {
+    /// The root of a tree as it is now: that of a dump changes its place when it has come to w.
+    pub(super) fn root(&self, view: View) -> Op<Ptr> {
+        match view {
+            View::Main => Ok(self.fs.mem.root),
+            View::Dump(generation) => Ok(self.dumps.get(&generation).ok_or(Errno::ESTALE)?.record.root),
+        }
+    }
+
+    /// A file for a fid.
+    pub(super) fn meet(&mut self, view: View, ino: u64, dir: u64, name: &[u8]) -> Op<Arc<Node>> {
+        let live = (view == View::Main).then(|| self.lives.get(ino, dir, name));
+        let at = (dir, Arc::from(name));
+        Ok(Arc::new(Node::File(File { view, ino, live, at, open: None })))
+    }
+}
+
+/// The type bits of a qid.
+pub(super) fn qid_type(st_mode: u32) -> u8 {
+    match st_mode & mode::S_IFMT {
+        mode::S_IFDIR => Qid::DIR,
+        mode::S_IFLNK => Qid::SYMLINK,
+        _ => Qid::FILE,
+    }
+}
+
+fn qid_of(view: View, ino: u64, it: &Attributes) -> Qid {
+    Qid { ty: qid_type(it.mode), vers: it.version as u32, path: view.path(ino) }
+}
+
+/// How a file looks.
+pub(super) fn attr_of(fs: &Fs, view: View, root: Ptr, ino: u64, name: &[u8]) -> Op<Attr> {
+    let it = fs.attributes(root, ino)?;
+    let is_link = it.mode & mode::S_IFMT == mode::S_IFLNK;
+    let target = if is_link { fs.inline(root, ino)?.into() } else { Box::default() };
+    let texts = Texts { name: name.into(), target, owners: None };
+    Ok(Attr {
+        valid: GetMask::ALL | GetMask::TEXTS,
+        qid: qid_of(view, ino, &it),
+        mode: it.mode,
+        uid: it.uid,
+        gid: it.gid,
+        nlink: it.links.into(),
+        rdev: makedev(it.major, it.minor),
+        size: if it.is_dir() { 0 } else { it.size },
+        blksize: fs.block(),
+        blocks: if it.blocks == 0 { it.size.div_ceil(512) } else { it.blocks * fs.block() / 512 },
+        atime: it.atime,
+        mtime: it.mtime,
+        ctime: it.ctime,
+        btime: it.btime,
+        generation: 0,
+        data_version: it.version,
+        texts: Some(Box::new(texts)),
+    })
+}
+
+/// As Linux packs device numbers.
+fn makedev(major: u32, minor: u32) -> u64 {
+    let (major, minor) = (u64::from(major), u64::from(minor));
+    (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12 | (major & !0xfff) << 32
+}
+
+impl Archive {
+    pub(super) fn attr(&self, state: &State, node: &Node) -> Op<Attr> {
+        match node {
+            Node::File(file) => {
+                let root = state.root(file.view)?;
+                let name: Box<[u8]> = match (&file.live, file.ino) {
+                    (_, ROOT) => self.root_name(state, file.view),
+                    (Some(_), _) => match file.place(state) {
+                        Ok((_, name)) => name,
+                        Err(crate::fs::Stop::Error(_)) => Box::from(&file.at.1[..]),
+                        Err(stop) => return Err(stop),
+                    },
+                    (None, _) => Box::from(&file.at.1[..]),
+                };
+                attr_of(&state.fs, file.view, root, file.ino, &name)
+            }
+            Node::Dumps | Node::Year(_) => Ok(self.attr_of_dumps(state, node)),
+            Node::Xattr(_) | Node::NewXattr(_) => Err(Errno::EBADF.into()),
+        }
+    }
+
+    pub(super) fn qid(&self, state: &State, node: &Node) -> Op<Qid> {
+        match node {
+            Node::File(file) => {
+                let it = state.fs.attributes(state.root(file.view)?, file.ino)?;
+                Ok(qid_of(file.view, file.ino, &it))
+            }
+            Node::Dumps | Node::Year(_) => Ok(self.qid_of_dumps(state, node)),
+            Node::Xattr(_) | Node::NewXattr(_) => Err(Errno::EBADF.into()),
+        }
+    }
+
+    pub(super) fn qid_above(&self, state: &State, node: &Node) -> Op<Qid> {
+        match node {
+            Node::File(File { view: View::Dump(generation), ino: ROOT, .. }) => {
+                let above = self.above_dump(state, *generation);
+                self.qid(state, &above)
+            }
+            Node::File(file) => {
+                let root = state.root(file.view)?;
+                let parent = state.fs.attributes(root, file.ino)?.parent;
+                let it = state.fs.attributes(root, parent)?;
+                Ok(qid_of(file.view, parent, &it))
+            }
+            _ => self.qid(state, &Node::Dumps),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Who asks, and what he may.
+
+use std::sync::Arc;
+
+use nine_io::server::Request;
+use nine_proto::Errno;
+
+use super::node::File;
+use crate::archive::{Archive, State};
+use crate::fs::Op;
+use crate::item::Attributes;
+use crate::users::{self, ADM, Mode, Users};
+
+/// Whoever asks.
+pub(super) struct Person {
+    id: Option<u32>,
+    /// He may everything: root, or the user that runs the server.
+    power: bool,
+    users: Arc<Users>,
+}
+
+impl Archive {
+    pub(super) fn person(&self, req: &Request, state: &State) -> Person {
+        let who = req.who();
+        let id = who.uid.or_else(|| state.users.id(&who.name));
+        let id = id.filter(|id| !state.users.is_none(*id));
+        Person { id, power: who.owner || who.uid == Some(0), users: state.users.clone() }
+    }
+
+    /// Whether he may do this with the file.
+    pub(super) fn may(&self, req: &Request, state: &State, file: &File, want: u8) -> Op<()> {
+        let it = state.fs.attributes(state.root(file.view)?, file.ino)?;
+        self.person(req, state).may(&it, want)
+    }
+}
+
+impl Person {
+    /// Whether he may come at all.
+    pub(super) fn attach(&self) -> Op<()> {
+        if self.id == Some(ADM) { Err(Errno::EPERM.into()) } else { Ok(()) }
+    }
+
+    /// His number, for what he makes and changes.
+    pub(super) fn number(&self) -> u32 {
+        self.id.or_else(|| self.users.id("none")).unwrap_or(65534)
+    }
+
+    pub(super) fn has_power(&self) -> bool {
+        self.power
+    }
+
+    pub(super) fn owns(&self, it: &Attributes) -> bool {
+        self.power || self.id == Some(it.uid)
+    }
+
+    /// The owner, or a leader of the file's group, as in Plan 9.
+    pub(super) fn leads(&self, it: &Attributes) -> bool {
+        self.owns(it) || self.id.is_some_and(|id| self.users.leads(id, it.gid))
+    }
+
+    pub(super) fn is_member(&self, gid: u32) -> bool {
+        self.power || self.id.is_some_and(|id| self.users.is_member(id, gid))
+    }
+
+    pub(super) fn may(&self, it: &Attributes, want: u8) -> Op<()> {
+        let mode = Mode { mode: it.mode, uid: it.uid, gid: it.gid };
+        let person = users::Person { id: self.id, users: &self.users, power: self.power };
+        if users::may(&mode, person, want) { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+}

@@ -1,0 +1,333 @@
+//! An archive on disks of memory, step by step.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use nine_block::{Ahead, Device, Ram};
+use nine_proto::{Time, mode};
+
+use crate::archive::{Archive, Ream, Settings};
+use crate::fs::{ROOT, Stop};
+use crate::item::Attributes;
+use crate::jobs::Driver;
+use crate::ptr::Ptr;
+
+/// An archive, its driver and its disks.
+pub(crate) struct Bench {
+    pub(crate) archive: Archive,
+    driver: Driver,
+    pub(crate) c: Arc<dyn Device>,
+    pub(crate) w: Arc<dyn Device>,
+    settings: Settings,
+    clock: Arc<AtomicI64>,
+}
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("disks of memory end at once"),
+    }
+}
+
+impl Bench {
+    pub(crate) fn new(sectors: u64, block: u32, fastworm: bool) -> Self {
+        let (c, w): (Arc<dyn Device>, Arc<dyn Device>) =
+            (Arc::new(Ram::new(sectors)), Arc::new(Ram::new(8 * sectors)));
+        let clock = Arc::new(AtomicI64::new(1_795_000_000));
+        let wall = clock.clone();
+        let settings = Settings {
+            memory: 4 << 20,
+            dirty: 4 << 20,
+            ahead: Ahead::Grow,
+            zone: Some("UTC".into()),
+            wall: Arc::new(move || Time { sec: wall.load(Ordering::Relaxed), nsec: 0 }),
+        };
+        let ream = Ream {
+            name: "test".into(),
+            block,
+            fastworm,
+            row_order: false,
+            identity: [7; 16],
+            owner: (1000, 1000),
+        };
+        ready(Archive::ream(c.clone(), w.clone(), &ream, &settings)).unwrap();
+        let (archive, driver) = ready(Archive::open(c.clone(), w.clone(), &settings)).unwrap();
+        Self { archive, driver, c, w, settings, clock }
+    }
+
+    /// As after a cut: what is on the disks, and nothing else.
+    pub(crate) fn again(&mut self) {
+        let opened = Archive::open(self.c.clone(), self.w.clone(), &self.settings);
+        (self.archive, self.driver) = ready(opened).unwrap();
+    }
+
+    /// Runs it, and what else is to be done.
+    pub(crate) fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        let mut cx = Context::from_waker(Waker::noop());
+        for turn in 0..100_000 {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut cx) {
+                return result;
+            }
+            let _ = Pin::new(&mut self.driver).poll(&mut cx);
+            self.archive.tick(std::time::Duration::from_millis(20 * turn));
+        }
+        panic!("it never ends");
+    }
+
+    pub(crate) fn make(&mut self, dir: u64, name: &str, ty: u32) -> u64 {
+        let archive = self.archive.clone();
+        let now = archive.time();
+        let it = Attributes { mode: ty | 0o755, btime: now, mtime: now, ..Attributes::default() };
+        self.run(archive.attempt(|state| state.fs.make(dir, name.as_bytes(), it, b""))).unwrap()
+    }
+
+    pub(crate) fn write(&mut self, ino: u64, offset: u64, data: &[u8]) {
+        let archive = self.archive.clone();
+        let now = archive.time();
+        self.run(archive.attempt(|state| state.fs.write(ino, Some(offset), data, 0, now))).unwrap();
+    }
+
+    pub(crate) fn resize(&mut self, ino: u64, size: u64) {
+        let archive = self.archive.clone();
+        let now = archive.time();
+        let step = |state: &mut crate::archive::State| {
+            if state.fs.resize(ino, size, 0, now)? { Ok(()) } else { Err(Stop::Again) }
+        };
+        self.run(archive.attempt(step)).unwrap();
+    }
+
+    pub(crate) fn read(&mut self, root: Option<u32>, ino: u64) -> Vec<u8> {
+        let archive = self.archive.clone();
+        let mut all = Vec::new();
+        loop {
+            let offset = all.len() as u64;
+            let read = |state: &mut crate::archive::State| {
+                let root = root_of(state, root);
+                state.fs.read(root, ino, offset, 100_000)
+            };
+            let bytes = self.run(archive.attempt(read)).unwrap();
+            if bytes.is_empty() {
+                return all;
+            }
+            all.extend_from_slice(&bytes);
+        }
+    }
+
+    pub(crate) fn lookup(&mut self, root: Option<u32>, dir: u64, name: &str) -> Option<u64> {
+        let archive = self.archive.clone();
+        let found = archive.attempt(|state| {
+            let root = root_of(state, root);
+            state.fs.lookup(root, dir, name.as_bytes())
+        });
+        self.run(found).unwrap().map(|entry| entry.ino)
+    }
+
+    pub(crate) fn unlink(&mut self, dir: u64, name: &str) {
+        let archive = self.archive.clone();
+        let now = archive.time();
+        self.run(archive.attempt(|state| state.fs.unlink(dir, name.as_bytes(), None, |_| false, now)))
+            .unwrap();
+    }
+
+    pub(crate) fn sync(&mut self) {
+        let archive = self.archive.clone();
+        self.run(archive.sync()).unwrap();
+    }
+
+    pub(crate) fn dump(&mut self) -> crate::Dumped {
+        let archive = self.archive.clone();
+        self.run(archive.dump()).unwrap()
+    }
+
+    pub(crate) fn copied(&mut self) {
+        let archive = self.archive.clone();
+        self.run(archive.copied()).unwrap();
+    }
+
+    /// It is whole.
+    pub(crate) fn check(&mut self) {
+        let archive = self.archive.clone();
+        let checked = self.run(archive.check(crate::Depth::Dumps)).unwrap();
+        assert!(checked.faults.is_empty(), "{:#?}", checked.faults);
+    }
+
+    /// What is left to be done is done.
+    pub(crate) fn settle(&mut self) {
+        let archive = self.archive.clone();
+        let mut turns = 0;
+        self.run(std::future::poll_fn(|_| {
+            turns += 1;
+            if turns > 200 && !archive.state().dumper.is_busy() { Poll::Ready(()) } else { Poll::Pending }
+        }));
+    }
+}
+
+fn root_of(state: &crate::archive::State, dump: Option<u32>) -> Ptr {
+    dump.map_or(state.fs.mem.root, |generation| state.dumps[&generation].record.root)
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        bytes.extend_from_slice(&x.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn what_is_written_and_synced_is_there_after_a_cut() {
+    for block in [8192, 16384, 65536] {
+        let mut bench = Bench::new(1 << 18, block, true);
+        let dir = bench.make(ROOT, "dir", mode::S_IFDIR);
+        let small = bench.make(dir, "small", mode::S_IFREG);
+        let large = bench.make(dir, "large", mode::S_IFREG);
+        bench.write(small, 0, b"hello");
+        let data = noise(1, 700_000);
+        for (n, piece) in data.chunks(70_001).enumerate() {
+            bench.write(large, n as u64 * 70_001, piece);
+        }
+        bench.check();
+        let lost = bench.make(dir, "lost", mode::S_IFREG);
+        assert!(bench.read(None, lost).is_empty());
+        bench.again();
+        bench.check();
+        assert_eq!(bench.lookup(None, ROOT, "dir"), Some(dir));
+        assert_eq!(bench.read(None, small), b"hello");
+        assert!(bench.read(None, large) == data);
+        assert_eq!(bench.lookup(None, dir, "lost"), None);
+    }
+}
+
+#[test]
+fn a_dump_stays_as_it_was_and_comes_to_w() {
+    for fastworm in [true, false] {
+        let mut bench = Bench::new(1 << 18, 8192, fastworm);
+        let file = bench.make(ROOT, "file", mode::S_IFREG);
+        let gone = bench.make(ROOT, "gone", mode::S_IFREG);
+        let (first, second) = (noise(1, 300_000), noise(2, 300_000));
+        bench.write(file, 0, &first);
+        bench.write(gone, 0, &second);
+        let one = bench.dump();
+        assert_eq!(one.name, "2026/1118");
+        // While it is copied, and afterwards.
+        bench.write(file, 1000, b"changed");
+        bench.unlink(ROOT, "gone");
+        let mut now = first.clone();
+        now[1000..1007].copy_from_slice(b"changed");
+        for turn in 0..3 {
+            assert!(bench.read(None, file) == now, "{turn}");
+            assert!(bench.read(Some(one.generation), file) == first);
+            assert!(bench.read(Some(one.generation), gone) == second);
+            assert_eq!(bench.lookup(None, ROOT, "gone"), None);
+            assert_eq!(bench.lookup(Some(one.generation), ROOT, "gone"), Some(gone));
+            match turn {
+                0 => {
+                    bench.check();
+                    bench.copied();
+                    bench.settle();
+                    bench.check();
+                }
+                _ => {
+                    bench.sync();
+                    bench.again();
+                }
+            }
+        }
+        assert!(bench.archive.dumps()[0].copied && bench.archive.dumps()[0].blocks > 70);
+        assert!(bench.archive.0.cw.forwarded().is_empty());
+        // Of what is on w nothing is held on c; what changed since is.
+        let (_, used) = bench.archive.0.cw.slots();
+        assert!(used < 10, "{used} slots");
+        let two = bench.dump();
+        assert_eq!(two.name, "2026/11181");
+        bench.copied();
+        bench.settle();
+        bench.again();
+        assert!(bench.read(Some(two.generation), file) == now);
+        assert!(bench.read(Some(one.generation), file) == first);
+    }
+}
+
+#[test]
+fn many_dumps_wait_and_are_copied_in_order() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    let mut dumps = Vec::new();
+    for n in 0..20u64 {
+        bench.write(file, n * 5000, &noise(n, 20_000));
+        let archive = bench.archive.clone();
+        let content = bench.read(None, file);
+        let time = archive.time();
+        let day = archive.0.zone.day_of(time.sec);
+        let _ = day;
+        dumps.push((bench.dump().generation, content));
+        bench.clock.fetch_add(3600, Ordering::Relaxed);
+    }
+    bench.copied();
+    bench.settle();
+    bench.sync();
+    bench.again();
+    for (generation, content) in &dumps {
+        assert!(bench.read(Some(*generation), file) == *content, "{generation}");
+    }
+    assert!(bench.archive.0.cw.forwarded().is_empty());
+}
+
+#[test]
+fn files_are_cut_and_grow_with_zeros() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    let mut model: Vec<u8> = Vec::new();
+    let mut x = 12345u64;
+    let mut random = move |most: u64| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x % most
+    };
+    for step in 0..400 {
+        match random(10) {
+            0 => {
+                let size = random(400_000) as usize;
+                bench.resize(file, size as u64);
+                model.resize(size, 0);
+            }
+            1 => {
+                let size = random(3000) as usize;
+                bench.resize(file, size as u64);
+                model.resize(size, 0);
+            }
+            2 => drop(bench.dump()),
+            3 => {
+                bench.copied();
+                bench.settle();
+            }
+            4 => {
+                bench.sync();
+                bench.again();
+            }
+            _ => {
+                let at = random(300_000) as usize;
+                let at = if random(3) == 0 { at % 3000 } else { at };
+                let data = noise(step, random(60_000) as usize + 1);
+                bench.write(file, at as u64, &data);
+                model.resize(model.len().max(at + data.len()), 0);
+                model[at..at + data.len()].copy_from_slice(&data);
+            }
+        }
+        if step % 7 == 0 {
+            bench.check();
+            assert!(bench.read(None, file) == model, "step {step}");
+        }
+    }
+    assert!(bench.read(None, file) == model);
+}

@@ -1,0 +1,208 @@
+//! Changes of the tree.
+//!
+//! In: a key, and its new value or none. Out: the tree changed, its root perhaps at another place; or a [`Miss`], and
+//! nothing changed.
+//!
+//! First the way to the leaf is read; from then on nothing can be missing. Then the leaf is changed, and each branch
+//! above it as long as something changes for it. Where a node stays in its place, those above it do: a node of the
+//! current generation has parents of the same.
+
+use super::node::{KEY_MOST, LEVELS, Node, NodeMut, pointer, size};
+use super::path::{Path, Step};
+use super::{Miss, Nodes, create};
+use crate::ptr::Ptr;
+
+/// Gives a key a value, another one if it had one.
+///
+/// # Panics
+/// If the key is longer than [`KEY_MOST`], or key and value are larger than a quarter of a node: a mistake of ours.
+pub(crate) fn put<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8], value: &[u8]) -> Result<(), Miss> {
+    let (path, block) = Path::to(nodes, *root, key)?;
+    let fits = key.len() <= KEY_MOST && size(key, value) <= Node(&block).cell_most();
+    assert!(fits, "a key of {} bytes, a value of {}", key.len(), value.len());
+    drop(block);
+    let Step { at: mut was, index } = path.leaf();
+    let (mut at, mut node) = change(nodes, was);
+    let mut new = None;
+    if path.found && value.len() <= node.node().value(index).len() {
+        node.overwrite(index, value);
+    } else {
+        if path.found {
+            node.remove(index);
+        }
+        new = insert(nodes, at, index, key, value);
+    }
+    for step in path.branches().iter().rev() {
+        if at == was && new.is_none() {
+            return Ok(());
+        }
+        let (now, mut node) = change(nodes, step.at);
+        node.set_ptr(step.index, at);
+        (was, at) = (step.at, now);
+        new = new.and_then(|(key, right)| insert(nodes, at, step.index + 1, &key, &pointer(right)));
+    }
+    *root = match new {
+        Some((key, right)) => above(nodes, at, &key, right),
+        None => at,
+    };
+    Ok(())
+}
+
+/// Takes a key away, with its value: false if there is none.
+///
+/// A node without cells goes with it. One that is less than a third full is joined with a neighbour if that one is in
+/// memory and both together leave a quarter free.
+pub(crate) fn delete<N: Nodes>(nodes: &mut N, root: &mut Ptr, key: &[u8]) -> Result<bool, Miss> {
+    let (path, block) = Path::to(nodes, *root, key)?;
+    drop(block);
+    if !path.found {
+        return Ok(false);
+    }
+    let Step { at: mut was, index } = path.leaf();
+    let (mut at, mut node) = change(nodes, was);
+    node.remove(index);
+    for step in path.branches().iter().rev() {
+        let empty = Node(&have(nodes, at)).len() == 0;
+        let joined = if empty { None } else { join(nodes, *step, at) };
+        if empty {
+            nodes.free_node(at);
+        } else if joined.is_none() && at == was {
+            return Ok(true);
+        }
+        let (now, mut node) = change(nodes, step.at);
+        match joined {
+            Some((left, index)) => {
+                node.set_ptr(index, left);
+                node.remove_child(index + 1);
+            }
+            None if empty => node.remove_child(step.index),
+            None => node.set_ptr(step.index, at),
+        }
+        (was, at) = (step.at, now);
+    }
+    *root = lower(nodes, at);
+    Ok(true)
+}
+
+/// Puts a new cell into a node that may be changed. If it has no room, it is cut in two: then this is the right one,
+/// and the key from which it goes on.
+fn insert<N: Nodes>(nodes: &mut N, at: Ptr, i: usize, key: &[u8], value: &[u8]) -> Option<(Vec<u8>, Ptr)> {
+    let (_, mut node) = change(nodes, at);
+    if node.node().fits(size(key, value)) {
+        node.insert(i, key, value);
+        return None;
+    }
+    let block = have(nodes, at);
+    let old = Node(&block);
+    let level = old.level();
+    let cut = old.cut(i, key, size(key, value));
+    // Of the cells that it has already, so many stay.
+    let stay = if i < cut { cut - 1 } else { cut };
+    let last = if i + 1 == cut { key } else { old.key(stay - 1) };
+    let first = if i == cut { key } else { old.key(stay) };
+    let from = if level == 0 { between(last, first) } else { first }.to_vec();
+    let (right, content) = nodes.new_node(level, owner(first));
+    let mut node = NodeMut::empty(content, level);
+    node.append(old, stay..old.len());
+    drop(block);
+    if i >= cut {
+        node.insert(i - cut, key, value);
+    }
+    if level > 0 {
+        node.empty_first_key();
+    }
+    let (_, mut node) = change(nodes, at);
+    node.truncate(stay);
+    if i < cut {
+        node.insert(i, key, value);
+    }
+    Some((from, right))
+}
+
+/// A new root above two nodes.
+fn above<N: Nodes>(nodes: &mut N, left: Ptr, key: &[u8], right: Ptr) -> Ptr {
+    let level = Node(&have(nodes, left)).level() + 1;
+    assert!(usize::from(level) < LEVELS, "a tree of {level} levels");
+    let (at, content) = nodes.new_node(level, 0);
+    let mut node = NodeMut::empty(content, level);
+    node.insert(0, &[], &pointer(left));
+    node.insert(1, key, &pointer(right));
+    at
+}
+
+/// The root that is wanted: none with a single child, as far as is in memory, and none without one.
+fn lower<N: Nodes>(nodes: &mut N, mut root: Ptr) -> Ptr {
+    while let Ok(block) = nodes.node(root) {
+        let node = Node(&block);
+        let next = match node.len() {
+            0 if node.level() > 0 => None,
+            1 if node.level() > 0 => Some(node.child(0)),
+            _ => break,
+        };
+        drop(block);
+        nodes.free_node(root);
+        root = next.unwrap_or_else(|| create(nodes));
+    }
+    root
+}
+
+/// Joins a node that is little used, and now is at `at`, with a neighbour, if that may be: then this is the one that
+/// both are now, and which child of its parent it is. The parent does not know yet.
+fn join<N: Nodes>(nodes: &mut N, parent: Step, at: Ptr) -> Option<(Ptr, usize)> {
+    let block = have(nodes, at);
+    let node = Node(&block);
+    if node.used() >= node.room() / 3 {
+        return None;
+    }
+    let above = have(nodes, parent.at);
+    let above = Node(&above);
+    let right = |i: &usize| (1..above.len()).contains(i);
+    for index in [parent.index, parent.index + 1].into_iter().filter(right) {
+        let other = above.child(if index == parent.index { index - 1 } else { index });
+        let Ok(beside) = nodes.node(other) else { continue };
+        let key = if node.level() == 0 { &[] } else { above.key(index) };
+        if node.used() + Node(&beside).used() + key.len() > node.room() / 4 * 3 {
+            continue;
+        }
+        assert_eq!(node.level(), Node(&beside).level(), "{other:?} is not of the level of its neighbour");
+        let (left, right) = if index == parent.index { (other, at) } else { (at, other) };
+        drop((block, beside));
+        let from = have(nodes, right);
+        let cells = Node(&from);
+        let (left, mut node) = change(nodes, left);
+        if cells.level() == 0 {
+            node.append(cells, 0..cells.len());
+        } else {
+            node.insert(node.node().len(), key, cells.value(0));
+            node.append(cells, 1..cells.len());
+        }
+        drop(from);
+        nodes.free_node(right);
+        return Some((left, index - 1));
+    }
+    None
+}
+
+/// A node to be changed, and where it is from now on.
+fn change<N: Nodes>(nodes: &mut N, at: Ptr) -> (Ptr, NodeMut<'_>) {
+    match nodes.node_mut(at) {
+        Ok((at, content)) => (at, NodeMut(content)),
+        Err(Miss(at)) => unreachable!("{at:?} was in memory"),
+    }
+}
+
+/// A node that is in memory.
+fn have<N: Nodes>(nodes: &N, at: Ptr) -> N::Block {
+    nodes.node(at).unwrap_or_else(|Miss(at)| unreachable!("{at:?} was in memory"))
+}
+
+/// The inode of a key: its first 8 bytes, 0 if it has fewer.
+fn owner(key: &[u8]) -> u64 {
+    key.first_chunk().map_or(0, |inode| u64::from_be_bytes(*inode))
+}
+
+/// A short key that is behind `last` and not behind `first`. It still names the inode.
+fn between<'a>(last: &[u8], first: &'a [u8]) -> &'a [u8] {
+    let same = last.iter().zip(first).take_while(|(a, b)| a == b).count();
+    &first[..(same + 1).max(8).min(first.len())]
+}

@@ -1,0 +1,102 @@
+//! Whether a tree is whole.
+//!
+//! In: its root. Out: what it is made of, or what is wrong and where. It takes any bytes for nodes.
+
+use std::collections::HashSet;
+
+use super::node::{self, Node};
+use super::{Miss, Nodes};
+use crate::ptr::Ptr;
+
+/// What a tree is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stats {
+    /// From the root down to the leaves.
+    pub(crate) levels: u64,
+    /// Nodes that are leaves.
+    pub(crate) leaves: u64,
+    /// Nodes that are not.
+    pub(crate) branches: u64,
+    /// Cells of leaves.
+    pub(crate) cells: u64,
+    /// Bytes of leaves that cells and their places take.
+    pub(crate) used: u64,
+    /// Bytes of leaves that they could take.
+    pub(crate) room: u64,
+}
+
+/// Why a tree is not known to be whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A node is not in memory.
+    Miss(Miss),
+    /// This node is wrong.
+    Wrong(Ptr, &'static str),
+}
+
+impl From<Miss> for Fault {
+    fn from(miss: Miss) -> Self {
+        Self::Miss(miss)
+    }
+}
+
+/// Looks at all of a tree: every node is one; keys are within the bounds that their parents give; each level is one
+/// lower than that above, down to leaves at 0, of which none but the root is empty; no child is of a later generation
+/// than its parent; no node is there twice.
+pub(crate) fn check<N: Nodes>(nodes: &N, root: Ptr) -> Result<Stats, Fault> {
+    let block = nodes.node(root)?;
+    if block.len() < node::HEAD {
+        return Err(Fault::Wrong(root, "no size of a node"));
+    }
+    let level = Node(&block).level();
+    let stats = Stats { levels: u64::from(level) + 1, ..Stats::default() };
+    let mut check = Check { nodes, root, seen: HashSet::new(), stats };
+    check.node(root, level, &[], None)?;
+    Ok(check.stats)
+}
+
+struct Check<'a, N> {
+    nodes: &'a N,
+    root: Ptr,
+    seen: HashSet<u64>,
+    stats: Stats,
+}
+
+impl<N: Nodes> Check<'_, N> {
+    fn node(&mut self, at: Ptr, level: u8, low: &[u8], high: Option<&[u8]>) -> Result<(), Fault> {
+        let wrong = |what| Fault::Wrong(at, what);
+        let block = self.nodes.node(at)?;
+        node::check(&block, level == 0).map_err(wrong)?;
+        let node = Node(&block);
+        if node.level() != level {
+            return Err(wrong("a wrong level"));
+        }
+        if !self.seen.insert(at.at) {
+            return Err(wrong("a node that is there twice"));
+        }
+        if !node::within(node, low, high) {
+            return Err(wrong("keys beyond the bounds that its parent gives"));
+        }
+        if node.len() == 0 && at != self.root {
+            return Err(wrong("a leaf without cells"));
+        }
+        if level == 0 {
+            self.stats.leaves += 1;
+            self.stats.cells += node.len() as u64;
+            self.stats.used += node.used() as u64;
+            self.stats.room += node.room() as u64;
+            return Ok(());
+        }
+        self.stats.branches += 1;
+        for i in 0..node.len() {
+            let child = node.child(i);
+            if child.made > at.made {
+                return Err(wrong("a child of a later generation"));
+            }
+            let low = if i == 0 { low } else { node.key(i) };
+            let high = if i + 1 == node.len() { high } else { Some(node.key(i + 1)) };
+            self.node(child, level - 1, low, high)?;
+        }
+        Ok(())
+    }
+}

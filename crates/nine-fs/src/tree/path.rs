@@ -1,0 +1,106 @@
+//! The way from the root to a leaf.
+//!
+//! In: a key, then "on" or "back". Out: leaf after leaf, and which child was taken in each branch above.
+//!
+//! Always holds: a node is one level lower than the one before it, or we stop with a panic: a way has an end.
+
+use super::node::{LEVELS, Node};
+use super::{Miss, Nodes};
+use crate::ptr::Ptr;
+
+/// The nodes on the way, the root first.
+pub(super) struct Path {
+    steps: [Step; LEVELS],
+    len: usize,
+    /// The leaf has the key.
+    pub(super) found: bool,
+}
+
+/// A node on the way.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Step {
+    /// Where it is.
+    pub(super) at: Ptr,
+    /// The child that was taken; in the leaf the first cell that is not before the key.
+    pub(super) index: usize,
+}
+
+/// To which side.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    On,
+    Back,
+}
+
+impl Path {
+    /// To the leaf that has the key, if any has.
+    pub(super) fn to<N: Nodes>(nodes: &N, root: Ptr, key: &[u8]) -> Result<(Self, N::Block), Miss> {
+        let mut path = Self { steps: [Step::default(); LEVELS], len: 0, found: false };
+        let mut found = false;
+        let leaf = path.down(nodes, root, |node| {
+            let place = node.search(key);
+            found = place.is_ok();
+            // A branch's first key is empty, so no key is before it.
+            place.unwrap_or_else(|i| if node.level() == 0 { i } else { i - 1 })
+        })?;
+        path.found = found;
+        Ok((path, leaf))
+    }
+
+    /// To the next leaf on this side, if there is one.
+    pub(super) fn turn<N: Nodes>(&mut self, nodes: &N, way: Way) -> Result<Option<N::Block>, Miss> {
+        while self.len > 1 {
+            self.len -= 1;
+            let step = &mut self.steps[self.len - 1];
+            let block = nodes.node(step.at)?;
+            let node = Node(&block);
+            let index = match way {
+                Way::On => Some(step.index + 1).filter(|index| *index < node.len()),
+                Way::Back => step.index.checked_sub(1),
+            };
+            if let Some(index) = index {
+                step.index = index;
+                let choose = |node: Node<'_>| if way == Way::On { 0 } else { node.len().saturating_sub(1) };
+                return self.down(nodes, node.child(index), choose).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The leaf.
+    pub(super) fn leaf(&self) -> Step {
+        self.steps[self.len - 1]
+    }
+
+    /// The branches, the root first.
+    pub(super) fn branches(&self) -> &[Step] {
+        &self.steps[..self.len - 1]
+    }
+
+    /// Goes on from here to a leaf.
+    fn down<N: Nodes>(
+        &mut self,
+        nodes: &N,
+        mut at: Ptr,
+        mut choose: impl FnMut(Node<'_>) -> usize,
+    ) -> Result<N::Block, Miss> {
+        let mut above = None;
+        loop {
+            let block = nodes.node(at)?;
+            let node = Node(&block);
+            let level = node.level();
+            assert!(
+                above.is_none_or(|above| above == level + 1),
+                "{at:?} is of level {level}, below {above:?}"
+            );
+            above = Some(level);
+            let index = choose(node);
+            self.steps[self.len] = Step { at, index };
+            self.len += 1;
+            if level == 0 {
+                return Ok(block);
+            }
+            at = node.child(index);
+        }
+    }
+}

@@ -1,0 +1,612 @@
+//! Users and groups, and what they may (fs(8), users(6)).
+//!
+//! In: the text of /adm/users, a line `id:name:leader:members` for each, and the console's `newuser`. Out: names for
+//! numbers and numbers for names, who is a member of what, and whether somebody may read, write or search a file. It
+//! holds always: no number and no name is there twice, and no name could be read as a number.
+//!
+//! Numbers are those of Linux, for users and groups together: who has no line has his number for a name. Names with a
+//! meaning have it whatever their numbers are: `none` has only what all have, and members of `noworld` have less than
+//! that. `adm` is -1 in the text, as Ken's; no user of Linux has that number.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use nine_proto::{NOUID, Names, Numeric, mode};
+
+/// The number that is -1 in the text. It cannot be asked for as a number.
+pub(crate) const ADM: u32 = NOUID - 1;
+
+/// Lines of a table.
+const USERS_MOST: usize = 1 << 16;
+
+/// Bytes of a name.
+const NAME_MOST: usize = 255;
+
+/// The first number that a new user may get, and a new group.
+const NEW_USER: u32 = 1000;
+const NEW_GROUP: u32 = 10_000;
+
+const DEFAULT: &str = "\
+-1:adm:adm:
+65534:none::
+0:root:root:
+10000:sys::
+9999:noworld::
+";
+
+const FORMS: &str =
+    "newuser NAME, or NAME and one of `:` (a group) `?` `=LEADER` `=` `+MEMBER` `-MEMBER` `NEWNAME`";
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Users {
+    /// In the order of their lines.
+    list: Vec<User>,
+    ids: HashMap<u32, usize>,
+    names: HashMap<Box<str>, usize>,
+}
+
+#[derive(Clone, Debug)]
+struct User {
+    id: u32,
+    name: Box<str>,
+    leader: Option<u32>,
+    members: Vec<u32>,
+}
+
+impl Users {
+    /// Reads the text. Blank lines and those that begin with `#` say nothing; a line may end behind any field.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut users = Self { list: Vec::new(), ids: HashMap::new(), names: HashMap::new() };
+        let lines = (1..).zip(text.lines().map(str::trim));
+        let lines: Vec<(usize, &str)> =
+            lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
+        for (number, line) in &lines {
+            users.enter(line).map_err(|wrong| format!("line {number}: {wrong}"))?;
+        }
+        // They may be named before their own lines.
+        for (i, (number, line)) in lines.iter().enumerate() {
+            users.relate(i, line).map_err(|wrong| format!("line {number}: {wrong}"))?;
+        }
+        Ok(users)
+    }
+
+    /// The number of a name; a name that nobody has and that is a number is that.
+    pub(crate) fn id(&self, name: &str) -> Option<u32> {
+        self.names.get(name).map(|i| self.list[*i].id).or_else(|| number(name))
+    }
+
+    /// The name of a number, if it has one.
+    pub(crate) fn name(&self, id: u32) -> Option<&str> {
+        self.find(id).map(|user| &*user.name)
+    }
+
+    /// Whether a user is a member of a group. Each is a member of the group with his number; `none` is of no group.
+    pub(crate) fn is_member(&self, user: u32, group: u32) -> bool {
+        let listed = || self.find(group).is_some_and(|group| group.members.contains(&user));
+        !self.is_none(user) && (user == group || listed())
+    }
+
+    /// Whether a user leads a group. One without a leader is led by each member; one without a line by the
+    /// user with its number. `none` leads nothing.
+    pub(crate) fn leads(&self, user: u32, group: u32) -> bool {
+        let leader = self.find(group).map_or(Some(group), |group| group.leader);
+        !self.is_none(user) && leader.map_or_else(|| self.is_member(user, group), |leader| leader == user)
+    }
+
+    /// Whether this is `none`'s number.
+    pub(crate) fn is_none(&self, id: u32) -> bool {
+        id == NOUID || self.known("none") == Some(id)
+    }
+
+    /// Whether a user is a member of `noworld`.
+    pub(crate) fn in_noworld(&self, id: u32) -> bool {
+        self.known("noworld").is_some_and(|group| self.is_member(id, group))
+    }
+
+    /// What the console's `newuser` does; the line is what follows that word. The line of the user is
+    /// answered, as it is then. Where it fails nothing has changed.
+    pub(crate) fn newuser(&mut self, line: &str) -> Result<String, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let i = match *words.as_slice() {
+            [name] => self.add(name, NEW_USER)?,
+            [name, ":"] => self.add(name, NEW_GROUP)?,
+            [name, change] => {
+                let i = *self.names.get(name).ok_or_else(|| format!("no user `{name}`"))?;
+                self.change(i, change)?;
+                i
+            }
+            _ => return Err(format!("usage: {FORMS}")),
+        };
+        Ok(self.line(i))
+    }
+
+    fn find(&self, id: u32) -> Option<&User> {
+        self.ids.get(&id).map(|i| &self.list[*i])
+    }
+
+    /// The number of a name that has a line.
+    fn known(&self, name: &str) -> Option<u32> {
+        self.names.get(name).map(|i| self.list[*i].id)
+    }
+
+    /// Takes number and name of a line.
+    fn enter(&mut self, line: &str) -> Result<(), String> {
+        let fields: Vec<&str> = line.split(':').map(str::trim).collect();
+        let &[id, name, ..] = fields.as_slice() else {
+            return Err(format!("`{line}` has no name; write id:name:leader:members"));
+        };
+        if fields.len() > 4 {
+            return Err(format!("{} fields; write id:name:leader:members", fields.len()));
+        }
+        let wrong = || format!("`{id}` is no number: -1, or 0 to {}", ADM - 1);
+        let id = if id == "-1" { ADM } else { number(id).ok_or_else(wrong)? };
+        if let Some(other) = self.name(id) {
+            return Err(format!("{} is `{other}` already", Id(id)));
+        }
+        self.push(id, name, None)
+    }
+
+    /// Takes leader and members of a line, when all have been entered.
+    fn relate(&mut self, i: usize, line: &str) -> Result<(), String> {
+        let mut fields = line.split(':').map(str::trim).skip(2);
+        let leader = fields.next().filter(|leader| !leader.is_empty());
+        let leader = leader.map(|name| self.id(name).ok_or_else(|| format!("no leader `{name}`")));
+        let members = fields.next().filter(|members| !members.is_empty());
+        let mut seen = HashSet::new();
+        let member = |name: &str| {
+            let id = self.id(name.trim()).ok_or_else(|| format!("no member `{}`", name.trim()))?;
+            seen.insert(id).then_some(id).ok_or_else(|| format!("`{}` is a member twice", name.trim()))
+        };
+        let members = members.into_iter().flat_map(|members| members.split(',')).map(member);
+        let (members, leader) = (members.collect::<Result<_, _>>()?, leader.transpose()?);
+        (self.list[i].members, self.list[i].leader) = (members, leader);
+        Ok(())
+    }
+
+    fn push(&mut self, id: u32, name: &str, leader: Option<u32>) -> Result<(), String> {
+        self.free(name)?;
+        if self.list.len() == USERS_MOST {
+            return Err(format!("more than {USERS_MOST} users"));
+        }
+        self.ids.insert(id, self.list.len());
+        self.names.insert(name.into(), self.list.len());
+        self.list.push(User { id, name: name.into(), leader, members: Vec::new() });
+        Ok(())
+    }
+
+    /// A name that may be, and that nobody has.
+    fn free(&self, name: &str) -> Result<(), String> {
+        check(name)?;
+        self.known(name).map_or(Ok(()), |id| Err(format!("there is a `{name}` already: {}", Id(id))))
+    }
+
+    /// A user leads himself; a group each member.
+    fn add(&mut self, name: &str, from: u32) -> Result<usize, String> {
+        // There are more numbers than users.
+        let id = (from..ADM).find(|id| !self.ids.contains_key(id)).ok_or("no number is free")?;
+        self.push(id, name, (from == NEW_USER).then_some(id))?;
+        Ok(self.list.len() - 1)
+    }
+
+    fn change(&mut self, i: usize, change: &str) -> Result<(), String> {
+        let of = |name: &str| self.id(name).ok_or_else(|| format!("no user `{name}`"));
+        let place = |id| self.list[i].members.iter().position(|member| *member == id);
+        let group = self.list[i].name.clone();
+        match change.split_at_checked(1) {
+            Some(("?", "")) => {}
+            Some(("=", "")) => self.list[i].leader = None,
+            Some(("=", leader)) => self.list[i].leader = Some(of(leader)?),
+            Some(("+", member)) => {
+                let id = of(member)?;
+                if place(id).is_some() {
+                    return Err(format!("`{member}` is a member of `{group}` already"));
+                }
+                self.list[i].members.push(id);
+            }
+            Some(("-", member)) => {
+                let place =
+                    place(of(member)?).ok_or_else(|| format!("`{member}` is no member of `{group}`"))?;
+                self.list[i].members.remove(place);
+            }
+            _ if matches!(&*group, "adm" | "none" | "noworld") => {
+                return Err(format!("`{group}` means something by its name, and keeps it"));
+            }
+            _ => {
+                self.free(change)?;
+                self.names.remove(&group);
+                self.names.insert(change.into(), i);
+                self.list[i].name = change.into();
+            }
+        }
+        Ok(())
+    }
+
+    /// As it is in the text.
+    fn line(&self, i: usize) -> String {
+        let User { id, name, leader, members } = &self.list[i];
+        let leader = leader.map(|id| self.user(id)).unwrap_or_default();
+        let members: Vec<String> = members.iter().map(|id| self.user(*id)).collect();
+        format!("{}:{name}:{leader}:{}", Id(*id), members.join(","))
+    }
+}
+
+impl Default for Users {
+    /// adm, none, root, sys and noworld.
+    fn default() -> Self {
+        Self::parse(DEFAULT).expect("it is right, as a test says")
+    }
+}
+
+impl fmt::Display for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (0..self.list.len()).try_for_each(|i| writeln!(f, "{}", self.line(i)))
+    }
+}
+
+impl Names for Users {
+    fn user(&self, uid: u32) -> String {
+        self.name(uid).map_or_else(|| Numeric.user(uid), str::to_string)
+    }
+
+    fn group(&self, gid: u32) -> String {
+        self.user(gid)
+    }
+
+    fn uid(&self, name: &[u8]) -> Option<u32> {
+        self.id(str::from_utf8(name).ok()?)
+    }
+
+    fn gid(&self, name: &[u8]) -> Option<u32> {
+        self.uid(name)
+    }
+}
+
+/// A number, as it is in the text.
+struct Id(u32);
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == ADM { f.write_str("-1") } else { self.0.fmt(f) }
+    }
+}
+
+/// The number that these digits are, if they are the ones that it is written with.
+fn number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|id: &u32| *id < ADM && id.to_string() == text)
+}
+
+/// Says what is wrong with a name.
+fn check(name: &str) -> Result<(), String> {
+    let bad = |c: char| "?=+-/:,".contains(c) || c.is_whitespace() || c.is_control();
+    let wrong = if name.is_empty() || name.len() > NAME_MOST {
+        format!("a name of {} bytes; it has 1 to {NAME_MOST}", name.len())
+    } else if name.contains(bad) {
+        format!("the name {name:?} has one of ? = + - / : , or a blank or a control character")
+    } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
+        format!("the name `{name}` would be a number")
+    } else if matches!(name, "." | "..") {
+        format!("`{name}` is the name of a directory")
+    } else {
+        return Ok(());
+    };
+    Err(wrong)
+}
+
+/// To read.
+pub(crate) const READ: u8 = 4;
+/// To write.
+pub(crate) const WRITE: u8 = 2;
+/// To execute; to search a directory.
+pub(crate) const EXECUTE: u8 = 1;
+
+/// What a file says about who may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mode {
+    /// Type and permissions as in stat(2).
+    pub(crate) mode: u32,
+    /// Owner.
+    pub(crate) uid: u32,
+    /// Group.
+    pub(crate) gid: u32,
+}
+
+/// Somebody who asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Person<'a> {
+    /// His number; without it he is as `none`.
+    pub(crate) id: Option<u32>,
+    /// The table.
+    pub(crate) users: &'a Users,
+    /// He may everything: the console, and whoever it has allowed.
+    pub(crate) power: bool,
+}
+
+/// Whether somebody may all that he wants, of [`READ`], [`WRITE`], [`EXECUTE`].
+///
+/// As in Plan 9 permissions add up: he has those of the owner if he is that, and those of the group if he is a member,
+/// and those of all others too. Linux takes only the first that fits, and does so before it asks us. `none`
+/// has those of all others. Members of `noworld` have not even these, but that they search directories.
+pub(crate) fn may(file: &Mode, who: Person<'_>, want: u8) -> bool {
+    let bits = |class: u32| (file.mode >> class) as u8 & (READ | WRITE | EXECUTE);
+    let is_dir = file.mode & mode::S_IFMT == mode::S_IFDIR;
+    let mut has = bits(0);
+    if let Some(id) = who.id.filter(|id| !who.users.is_none(*id)) {
+        if who.users.in_noworld(id) {
+            has &= if is_dir { EXECUTE } else { 0 };
+        }
+        if id == file.uid {
+            has |= bits(6);
+        }
+        if who.users.is_member(id, file.gid) {
+            has |= bits(3);
+        }
+    }
+    who.power || want & !has == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOME: &str = "\
+-1:adm:adm:ken
+65534:none::
+0:root:root:
+1000:ken:ken:
+1001:rob:rob:
+1002:eve:eve:
+10000:sys::ken,rob
+10001:doc:rob:rob,eve
+9999:noworld::eve
+";
+
+    fn some() -> Users {
+        Users::parse(SOME).unwrap()
+    }
+
+    #[test]
+    fn the_table_of_a_new_file_system() {
+        let users = Users::default();
+        let text = "-1:adm:adm:\n65534:none::\n0:root:root:\n10000:sys::\n9999:noworld::\n";
+        assert_eq!(users.to_string(), text);
+        assert_eq!(users.id("adm"), Some(0xffff_fffe));
+        assert_eq!(
+            (users.id("none"), users.id("root"), users.id("sys")),
+            (Some(65534), Some(0), Some(10_000))
+        );
+        assert!(users.is_none(65534) && users.is_none(NOUID) && !users.is_none(0));
+    }
+
+    #[test]
+    fn it_is_written_as_it_was_read() {
+        assert_eq!(some().to_string(), SOME);
+        let loose = "# who\n\n  1000 : ken : ken \r\n\t# more\n10000:sys:: ken , 1500\n1001:rob";
+        let users = Users::parse(loose).unwrap();
+        assert_eq!(users.to_string(), "1000:ken:ken:\n10000:sys::ken,1500\n1001:rob::\n");
+        assert_eq!(Users::parse(&users.to_string()).unwrap().to_string(), users.to_string());
+        assert_eq!(Users::parse("").unwrap().to_string(), "");
+    }
+
+    #[test]
+    fn kens_table_is_understood() {
+        let ken = "-1:adm:adm:\n0:none:adm:\n1:tor:tor:\n10000:sys::\n10001:map:map:\n10005:bootes:bootes:\n9999:noworld::\n";
+        let users = Users::parse(ken).unwrap();
+        assert_eq!(users.to_string(), ken);
+        assert!(users.is_none(0) && !users.is_none(65534));
+        assert!(!may(
+            &Mode { mode: 0o700, uid: 0, gid: 0 },
+            Person { id: Some(0), users: &users, power: false },
+            4
+        ));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let long = format!("1:{}", "a".repeat(256));
+        let directory = "`..` is the name of a directory";
+        let character = |name: &str| {
+            format!("the name {name:?} has one of ? = + - / : , or a blank or a control character")
+        };
+        for (text, wrong) in [
+            ("1000:ken\n\n# x\n1000:rob", "line 4: 1000 is `ken` already".into()),
+            ("-1:adm\n-1:boss", "line 2: -1 is `adm` already".into()),
+            ("1000:ken\n1001:ken", "line 2: there is a `ken` already: 1000".into()),
+            ("1000", "line 1: `1000` has no name; write id:name:leader:members".into()),
+            ("1000:ken:ken::", "line 1: 5 fields; write id:name:leader:members".into()),
+            ("ken:1000", "line 1: `ken` is no number: -1, or 0 to 4294967293".into()),
+            (":ken", "line 1: `` is no number: -1, or 0 to 4294967293".into()),
+            ("-2:ken", "line 1: `-2` is no number: -1, or 0 to 4294967293".into()),
+            ("+2:ken", "line 1: `+2` is no number: -1, or 0 to 4294967293".into()),
+            ("007:ken", "line 1: `007` is no number: -1, or 0 to 4294967293".into()),
+            ("4294967294:ken", "line 1: `4294967294` is no number: -1, or 0 to 4294967293".into()),
+            ("4294967295:ken", "line 1: `4294967295` is no number: -1, or 0 to 4294967293".into()),
+            ("4294967296:ken", "line 1: `4294967296` is no number: -1, or 0 to 4294967293".into()),
+            ("1000:ken:rob:", "line 1: no leader `rob`".into()),
+            ("1000:ken\n10000:sys::ken,rob", "line 2: no member `rob`".into()),
+            ("1000:ken\n10000:sys::ken,", "line 2: no member ``".into()),
+            ("1000:ken\n10000:sys::ken,1000", "line 2: `1000` is a member twice".into()),
+            ("1::", "line 1: a name of 0 bytes; it has 1 to 255".into()),
+            (&long, "line 1: a name of 256 bytes; it has 1 to 255".into()),
+            ("1:1500", "line 1: the name `1500` would be a number".into()),
+            ("1:..", format!("line 1: {directory}")),
+            ("1:a b", format!("line 1: {}", character("a b"))),
+            ("1:a\u{a0}b", format!("line 1: {}", character("a\u{a0}b"))),
+            ("1:a\0b", format!("line 1: {}", character("a\0b"))),
+            ("1:a,b", format!("line 1: {}", character("a,b"))),
+        ] {
+            assert_eq!(Users::parse(text).unwrap_err(), wrong);
+        }
+        for c in "?=+-/".chars() {
+            assert_eq!(
+                Users::parse(&format!("1:a{c}")).unwrap_err(),
+                format!("line 1: {}", character(&format!("a{c}")))
+            );
+        }
+        assert!(Users::parse(&long[..257]).is_ok());
+    }
+
+    #[test]
+    fn there_are_65536_users_and_no_more() {
+        let mut text: String = (0..65536).map(|id| format!("{id}:u{id}\n")).collect();
+        let mut users = Users::parse(&text).unwrap();
+        assert_eq!(users.newuser("more").unwrap_err(), "more than 65536 users");
+        assert_eq!(users.to_string().lines().count(), 65536);
+        text.push_str("65536:more\n");
+        assert_eq!(Users::parse(&text).unwrap_err(), "line 65537: more than 65536 users");
+    }
+
+    #[test]
+    fn names_are_numbers_and_numbers_names() {
+        let users = some();
+        assert_eq!((users.id("ken"), users.name(1000)), (Some(1000), Some("ken")));
+        assert_eq!((users.id("1500"), users.name(1500)), (Some(1500), None));
+        for name in ["adm", "none", "ken", "sys", "1500", "4294967293"] {
+            let id = users.uid(name.as_bytes()).unwrap();
+            assert_eq!(users.gid(name.as_bytes()), Some(id));
+            assert_eq!((users.user(id), users.group(id)), (name.into(), name.into()));
+        }
+        assert_eq!(users.id("1000"), Some(1000));
+        for name in [&b""[..], b"nobody", b"+5", b"05", b"-1", b"4294967294", b"4294967295", b"\xff"] {
+            assert_eq!(users.uid(name), None, "{name:?}");
+        }
+        assert_eq!(users.user(NOUID), "none");
+    }
+
+    #[test]
+    fn groups_have_members_and_leaders() {
+        let users = some();
+        let [ken, rob, eve, sys, doc, none] =
+            ["ken", "rob", "eve", "sys", "doc", "none"].map(|n| users.id(n).unwrap());
+        assert!(users.is_member(ken, sys) && users.is_member(rob, sys) && !users.is_member(eve, sys));
+        assert!(users.is_member(ken, ken) && !users.is_member(ken, rob) && !users.is_member(sys, ken));
+        assert!(users.is_member(1500, 1500) && !users.is_member(1500, 1501));
+        assert!(!users.is_member(none, none) && !users.is_member(NOUID, NOUID));
+        // Without a leader each member leads.
+        assert!(users.leads(ken, sys) && users.leads(rob, sys) && !users.leads(eve, sys));
+        assert!(users.leads(rob, doc) && !users.leads(eve, doc));
+        assert!(users.leads(ken, ken) && !users.leads(rob, ken));
+        assert!(users.leads(1500, 1500) && !users.leads(ken, 1500) && !users.leads(none, none));
+        assert!(
+            users.in_noworld(eve)
+                && users.in_noworld(9999)
+                && !users.in_noworld(ken)
+                && !users.in_noworld(none)
+        );
+        let listed = Users::parse("65534:none\n10000:sys::none").unwrap();
+        assert!(!listed.is_member(65534, 10_000) && !listed.leads(65534, 10_000) && !listed.in_noworld(0));
+    }
+
+    #[test]
+    fn the_console_makes_and_changes_users() {
+        let mut users = Users::default();
+        for (line, answer) in [
+            ("ken", "1000:ken:ken:"),
+            ("rob", "1001:rob:rob:"),
+            ("doc :", "10001:doc::"),
+            (" doc \t +rob ", "10001:doc::rob"),
+            ("doc +ken", "10001:doc::rob,ken"),
+            ("doc =ken", "10001:doc:ken:rob,ken"),
+            ("doc +1500", "10001:doc:ken:rob,ken,1500"),
+            ("doc -rob", "10001:doc:ken:ken,1500"),
+            ("doc -1500", "10001:doc:ken:ken"),
+            ("ken kenneth", "1000:kenneth:kenneth:"),
+            ("doc ?", "10001:doc:kenneth:kenneth"),
+            ("doc =", "10001:doc::kenneth"),
+            ("adm +kenneth", "-1:adm:adm:kenneth"),
+            ("ken", "1002:ken:ken:"),
+        ] {
+            assert_eq!(users.newuser(line).as_deref(), Ok(answer), "{line}");
+        }
+        assert_eq!((users.id("kenneth"), users.id("ken")), (Some(1000), Some(1002)));
+        let before = users.to_string();
+        for (line, wrong) in [
+            ("", format!("usage: {FORMS}")),
+            ("ken + rob", format!("usage: {FORMS}")),
+            ("ken rob", "there is a `rob` already: 1001".into()),
+            ("ken", "there is a `ken` already: 1002".into()),
+            ("doc :", "there is a `doc` already: 10001".into()),
+            ("tom ?", "no user `tom`".into()),
+            ("doc =tom", "no user `tom`".into()),
+            ("doc +tom", "no user `tom`".into()),
+            ("doc +", "no user ``".into()),
+            ("doc +kenneth", "`kenneth` is a member of `doc` already".into()),
+            ("doc -rob", "`rob` is no member of `doc`".into()),
+            ("none nobody", "`none` means something by its name, and keeps it".into()),
+            ("ken 1234", "the name `1234` would be a number".into()),
+            ("1234", "the name `1234` would be a number".into()),
+        ] {
+            assert_eq!(users.newuser(line), Err(wrong), "{line}");
+        }
+        for line in ["+ken", "a:b", "ken a/b", "ken ä?", "ken ä=", "ken ::"] {
+            assert!(users.newuser(line).is_err(), "{line}");
+        }
+        assert_eq!(users.to_string(), before);
+        assert_eq!(Users::parse(&before).unwrap().to_string(), before);
+        let taken = Users::parse("1000:a\n1002:b\n10000:c\n10001:d");
+        let mut taken = taken.unwrap();
+        assert_eq!(taken.newuser("x").as_deref(), Ok("1001:x:x:"));
+        assert_eq!(taken.newuser("y").as_deref(), Ok("1003:y:y:"));
+        assert_eq!(taken.newuser("z :").as_deref(), Ok("10002:z::"));
+    }
+
+    /// Each of these has those bits of rwx, for a file of ken and sys with each of the 512 permissions.
+    #[test]
+    fn permissions_add_up() {
+        let users = some();
+        let person = |id| Person { id, users: &users, power: false };
+        for bits in 0..0o1000_u32 {
+            for kind in [mode::S_IFREG, mode::S_IFDIR] {
+                let file = Mode { mode: kind | bits, uid: 1000, gid: 10_000 };
+                let (owner, group, other) = ((bits >> 6) as u8, (bits >> 3 & 7) as u8, (bits & 7) as u8);
+                let search = if kind == mode::S_IFDIR { other & EXECUTE } else { 0 };
+                for (id, has) in [
+                    // ken: owner, and member of the group.
+                    (Some(1000), owner | group | other),
+                    // rob: member.
+                    (Some(1001), group | other),
+                    // The group itself is its member.
+                    (Some(10_000), group | other),
+                    // root is nobody here.
+                    (Some(0), other),
+                    // Whom nobody knows.
+                    (Some(5000), other),
+                    // none, and no number.
+                    (Some(65534), other),
+                    (Some(NOUID), other),
+                    (None, other),
+                    // eve: in noworld.
+                    (Some(1002), search),
+                ] {
+                    for want in 0..8 {
+                        assert_eq!(
+                            may(&file, person(id), want),
+                            has & want == want,
+                            "{bits:o}, {id:?}, {want}"
+                        );
+                        assert!(may(&file, Person { power: true, ..person(id) }, want));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_in_noworld_has_what_is_his() {
+        let users = some();
+        let eve = Person { id: Some(1002), users: &users, power: false };
+        assert!(may(&Mode { mode: 0o100_600, uid: 1002, gid: 0 }, eve, READ | WRITE));
+        assert!(may(&Mode { mode: 0o100_040, uid: 0, gid: 10_001 }, eve, READ));
+        assert!(!may(&Mode { mode: 0o100_007, uid: 0, gid: 0 }, eve, EXECUTE));
+        assert!(may(&Mode { mode: 0o040_001, uid: 0, gid: 0 }, eve, EXECUTE));
+        assert!(!may(&Mode { mode: 0o040_007, uid: 0, gid: 0 }, eve, READ));
+    }
+
+    #[test]
+    fn none_owns_nothing() {
+        let users = some();
+        let none = Person { id: Some(65534), users: &users, power: false };
+        assert!(!may(&Mode { mode: 0o100_770, uid: 65534, gid: 65534 }, none, READ));
+        assert!(may(&Mode { mode: 0o100_774, uid: 65534, gid: 65534 }, none, READ));
+    }
+}
