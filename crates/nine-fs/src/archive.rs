@@ -20,7 +20,7 @@ use bytes::Bytes;
 use nine_block::{Ahead, Cache, Cached, Device, Error as Wrong, Kind, Options};
 use nine_proto::{Errno, Error, Result, Time};
 
-use crate::cw::{Cw, Fields, Label, Making, Waiting};
+use crate::cw::{Changes, Cw, Fields, Label, Making, Newest, Tag, Waiting};
 use crate::date::Zone;
 use crate::dump::{self, Dump};
 use crate::fs::{Fs, Op, Stop};
@@ -32,6 +32,8 @@ use crate::ptr::Ptr;
 use crate::tree;
 use crate::users::Users;
 
+/// Ticks after which a file that could not be removed is tried again.
+const REAP_AGAIN: u32 = 20;
 /// The most bytes of /adm/users.
 const USERS_MOST: u32 = 4 << 20;
 /// Changes are not older than this before they are committed.
@@ -96,7 +98,7 @@ pub(crate) struct State {
     pub(crate) dumps: BTreeMap<u32, Dump>,
     /// Those, oldest first.
     pub(crate) waiting: Vec<Waiting>,
-    pub(crate) newest: (u64, u32),
+    pub(crate) newest: Newest,
     pub(crate) next_worm: u64,
     /// Of the next commit.
     pub(crate) forward: Vec<crate::cw::Come>,
@@ -116,8 +118,6 @@ pub(crate) struct State {
     pub(crate) waiters: Waiters,
     /// Why nothing changes any more.
     pub(crate) stopped: Option<Wrong>,
-    /// Operations that fetch blocks; and the addresses that were given up meanwhile.
-    fetching: usize,
     pub(crate) dumper: dump::State,
     pub(crate) now: Duration,
     /// Open files there have been.
@@ -127,18 +127,10 @@ pub(crate) struct State {
     users_changed: bool,
 }
 
-/// What stands in the way of an operation that is asked again.
-enum Way {
-    /// These have come.
-    Have(Vec<(u64, Bytes)>),
-    Again,
-}
-
 /// An error of a device, for clients.
 pub(crate) fn errno(error: &Wrong) -> Error {
     let errno = match error.kind {
         Kind::ReadOnly | Kind::Reserved => Errno::EROFS,
-        Kind::Range => Errno::ENOSPC,
         _ => Errno::EIO,
     };
     Error::new(errno, error.text.to_string())
@@ -173,7 +165,7 @@ impl Archive {
         fs.settle().expect("everything is new, and in memory");
         let (blocks, freed) = fs.mem.close();
         let fields = Fields { root: fs.mem.root, next_inode: fs.next_inode, ..cw.fields() };
-        cw.commit(&crate::cw::Changes { blocks, freed, fields, ..Default::default() }).await?;
+        cw.commit(&Changes { blocks, freed, fields, ..Default::default() }).await?;
         cw.tidy(true).await
     }
 
@@ -224,7 +216,6 @@ impl Archive {
             dirty_since: None,
             waiters: Waiters::default(),
             stopped: None,
-            fetching: 0,
             dumper: dump::State::default(),
             now: Duration::ZERO,
             opened: 0,
@@ -309,61 +300,73 @@ impl Archive {
         mut stop: Stop,
         mut op: impl FnMut(&mut State) -> Op<T>,
     ) -> Result<T> {
-        let fetching = Fetching::new(self);
-        let mut have: HashMap<u64, Bytes> = HashMap::new();
+        // What has come, and the stamp as of which it is right.
+        let mut have: HashMap<u64, (Bytes, u64)> = HashMap::new();
+        let mut fetching: Option<Fetching> = None;
         loop {
-            match self.clear(stop).await? {
-                Way::Have(blocks) => have.extend(blocks),
-                Way::Again => {}
+            if matches!(stop, Stop::Miss(_)) {
+                let stamp = fetching.get_or_insert_with(|| Fetching::new(self)).now();
+                for (at, block) in self.fetch(stop).await? {
+                    have.insert(at, (block, stamp));
+                }
+            } else {
+                // It may take long, and others go on meanwhile.
+                have.clear();
+                fetching = None;
+                self.clear(stop).await?;
             }
             let result = {
                 let state = &mut *self.state();
-                have.retain(|at, _| !state.fs.mem.was_given_up(*at));
-                state.fs.mem.unpin(have.iter().map(|(at, block)| (*at, block.clone())));
+                let mem = &mut state.fs.mem;
+                have.retain(|at, (_, stamp)| !mem.is_stale(*at, *stamp));
+                mem.unpin(have.iter().map(|(at, (block, _))| (*at, block.clone())));
                 let result = op(state);
                 state.fs.mem.unpin([]);
                 self.after(state);
                 result
             };
             stop = match result {
-                Ok(done) => break Ok(done),
-                Err(Stop::Error(error)) => break Err(error),
+                Ok(done) => return Ok(done),
+                Err(Stop::Error(error)) => return Err(error),
                 Err(stop) => stop,
             };
         }
-        .inspect(|_| drop(fetching))
+    }
+
+    /// Fetches the blocks that were missing.
+    async fn fetch(&self, stop: Stop) -> Result<Vec<(u64, Bytes)>> {
+        let Stop::Miss(blocks) = stop else { return Ok(Vec::new()) };
+        let calls: Vec<_> = blocks.into_iter().map(|at| (at, self.0.cached.get(at.at))).collect();
+        let mut have = Vec::with_capacity(calls.len());
+        for (at, call) in calls {
+            let block = call.await.map_err(|error| self.unreadable(at, &error))?;
+            if Tag::made(&block) != at.made {
+                let error = Wrong::new(Kind::Failed, format!("block {:#x} is of another generation", at.at));
+                return Err(self.unreadable(at, &error));
+            }
+            have.push((at.at, block));
+        }
+        Ok(have)
     }
 
     /// Waits until what has stopped an operation is out of the way.
-    async fn clear(&self, stop: Stop) -> Result<Way> {
+    async fn clear(&self, stop: Stop) -> Result<()> {
         match stop {
-            Stop::Miss(blocks) => {
-                let calls: Vec<_> = blocks.into_iter().map(|at| (at, self.0.cached.get(at.at))).collect();
-                let mut have = Vec::with_capacity(calls.len());
-                for (at, call) in calls {
-                    let block = call.await.map_err(|error| self.unreadable(at, &error))?;
-                    have.push((at.at, block));
-                }
-                Ok(Way::Have(have))
-            }
-            Stop::Page(row) => {
-                self.0.cw.load_row(row).await.map_err(|error| errno(&error))?;
-                Ok(Way::Again)
-            }
+            Stop::Miss(_) => Ok(()),
+            Stop::Page(row) => self.0.cw.load_row(row).await.map_err(|error| errno(&error)),
             Stop::Again => {
-                let mut turn = false;
-                poll_fn(|cx| {
-                    cx.waker().wake_by_ref();
-                    if std::mem::replace(&mut turn, true) { Poll::Ready(()) } else { Poll::Pending }
-                })
-                .await;
-                Ok(Way::Again)
+                yield_now().await;
+                Ok(())
             }
             Stop::Wait => {
+                let has_changes = self.state().has_changes();
                 self.sync().await?;
-                Ok(Way::Again)
+                if !has_changes {
+                    self.next_tick().await;
+                }
+                Ok(())
             }
-            Stop::Full => Box::pin(self.find_room()).await.map(|()| Way::Again),
+            Stop::Full => Box::pin(self.find_room()).await,
             Stop::Error(error) => Err(error),
         }
     }
@@ -381,11 +384,12 @@ impl Archive {
     pub async fn sync(&self) -> Result<()> {
         let epoch = {
             let state = &mut *self.state();
-            let epoch = if state.has_changes() { state.epoch } else { state.epoch - 1 };
-            if epoch > state.durable {
+            // What a commit under way has is durable with that one.
+            let changes = state.has_changes();
+            if changes {
                 self.want_commit(state);
             }
-            epoch
+            if changes { state.epoch } else { state.epoch - 1 }
         };
         poll_fn(|cx| {
             let state = &mut *self.state();
@@ -416,7 +420,8 @@ impl Archive {
             if let Err(error) = self.commit().await {
                 let state = &mut *self.state();
                 tracing::error!(
-                    "{error}: nothing is changed any more, and what was answered is safe: mend the devices and start again"
+                    "{error}: nothing is changed any more, and what was answered is safe: mend the devices \
+                    and start again"
                 );
                 (state.stopped, state.committing) = (Some(error), false);
                 state.waiters.wake();
@@ -432,27 +437,33 @@ impl Archive {
     }
 
     async fn commit(&self) -> nine_block::Result<()> {
-        // What this takes is wanted no more.
-        self.state().wanted = false;
-        let settled = self.attempt(|state| state.fs.settle()).await;
-        settled.map_err(|error| Wrong::new(Kind::Failed, error))?;
-        let (changes, epoch) = {
-            let state = &mut *self.state();
-            let most = self.0.cw.entries_most() / 4;
-            let (blocks, freed) = state.fs.mem.close();
-            let forward: Vec<_> = state.forward.drain(..state.forward.len().min(most)).collect();
-            let swept: Vec<u64> = state.swept.drain(..state.swept.len().min(most)).collect();
-            state.wanted |= !state.forward.is_empty() || !state.swept.is_empty();
-            let changes = crate::cw::Changes { blocks, freed, forward, swept, fields: state.fields() };
-            (state.dirty_since, state.noted) = (None, false);
-            state.epoch += 1;
-            (changes, state.epoch - 1)
+        // Who uses how much goes with what they have written: in one hold of the lock, if it can be.
+        let taken = self.attempt(|state| {
+            state.fs.settle()?;
+            Ok(state.close(self.0.cw.entries_most() / 4))
+        });
+        let (changes, epoch) = match taken.await {
+            Ok(taken) => taken,
+            Err(error) => {
+                // Who uses how much is worth less than what they write.
+                tracing::error!("who uses how much could not be noted: {error}");
+                let state = &mut *self.state();
+                state.fs.forget_used();
+                state.close(self.0.cw.entries_most() / 4)
+            }
         };
         let mut tries = 0;
         loop {
             match self.0.cw.commit(&changes).await {
                 Ok(()) => break,
-                Err(error) if error.kind == Kind::Poisoned || tries == 3 => return Err(error),
+                Err(error) if matches!(error.kind, Kind::Down | Kind::Busy) && !self.state().ends() => {
+                    if tries == 0 {
+                        tracing::warn!("{error}: commits wait for that");
+                    }
+                    tries = 1;
+                    self.next_tick().await;
+                }
+                Err(error) if error.kind == Kind::Poisoned || tries >= 3 => return Err(error),
                 Err(error) => {
                     tries += 1;
                     tracing::warn!("{error}: the commit is tried again");
@@ -466,6 +477,19 @@ impl Archive {
             state.waiters.wake();
         }
         self.0.cw.tidy(false).await
+    }
+
+    /// Until the next tick, or until something else has happened.
+    pub(crate) async fn next_tick(&self) {
+        let mut first = true;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut first, false) {
+                self.state().waiters.add(cx.waker());
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// It is so late, since an arbitrary start: what is old is committed, what is due begins. To be called every
@@ -507,18 +531,26 @@ impl Archive {
     pub async fn close(&self) -> Result<()> {
         self.stop_copies();
         let result = self.sync().await;
-        if result.is_ok() {
-            poll_fn(|cx| {
-                let state = &mut *self.state();
-                if !state.committing && !state.dumper.is_busy() {
-                    return Poll::Ready(());
-                }
-                state.waiters.add(cx.waker());
-                Poll::Pending
-            })
-            .await;
-        }
-        let tidied = self.0.cw.tidy(true).await.map_err(|error| errno(&error));
+        // From here on nothing changes: no commit begins beside the last checkpoint.
+        let well = poll_fn(|cx| {
+            let state = &mut *self.state();
+            if state.stopped.is_some() {
+                return Poll::Ready(false);
+            }
+            if !state.committing && !state.dumper.is_busy() && !state.has_changes() {
+                state.committing = true;
+                state.stopped = Some(Wrong::new(Kind::ReadOnly, "the archive is being closed"));
+                state.waiters.wake();
+                return Poll::Ready(true);
+            }
+            if state.has_changes() {
+                self.want_commit(state);
+            }
+            state.waiters.add(cx.waker());
+            Poll::Pending
+        })
+        .await;
+        let tidied = if well { self.0.cw.tidy(true).await.map_err(|error| errno(&error)) } else { Ok(()) };
         self.0.jobs.close();
         result.and(tidied)
     }
@@ -527,7 +559,8 @@ impl Archive {
     pub(crate) fn reap(&self, ino: u64) {
         let archive = self.clone();
         self.begin(async move {
-            let step = |state: &mut State| match state.lives.has(ino) {
+            // What is left of it is found again at the next start.
+            let step = |state: &mut State| match state.lives.has(ino) || state.ends() {
                 true => Ok(()),
                 false => {
                     if state.fs.reap(ino)? {
@@ -539,13 +572,22 @@ impl Archive {
             };
             if let Err(error) = archive.attempt(step).await {
                 tracing::warn!("inode {ino}, which has no name any more, is not removed yet: {error}");
+                for _ in 0..REAP_AGAIN {
+                    archive.next_tick().await;
+                }
+                archive.state().lives.lost(ino);
             }
         });
     }
 
-    /// A file has been written.
+    /// The content of a file has changed.
     pub(crate) fn written(&self, state: &mut State, ino: u64) {
         state.users_changed |= state.users_file == Some(ino);
+    }
+
+    /// A name has changed: what /adm/users is may be another file.
+    pub(crate) fn renamed(&self, state: &mut State, name: &[u8]) {
+        state.users_changed |= name == b"users" || name == b"adm";
     }
 
     /// Reads /adm/users, if there is one.
@@ -577,6 +619,24 @@ impl Archive {
 }
 
 impl State {
+    /// What the next commit takes, and its epoch. What comes now is the one's behind it.
+    fn close(&mut self, most: usize) -> (Changes, u64) {
+        // What this takes is wanted no more.
+        (self.wanted, self.dirty_since, self.noted) = (false, None, false);
+        let (blocks, freed) = self.fs.mem.close();
+        let forward: Vec<_> = self.forward.drain(..self.forward.len().min(most)).collect();
+        let swept: Vec<u64> = self.swept.drain(..self.swept.len().min(most)).collect();
+        self.wanted |= !self.forward.is_empty() || !self.swept.is_empty();
+        let changes = Changes { blocks, freed, forward, swept, fields: self.fields() };
+        self.epoch += 1;
+        (changes, self.epoch - 1)
+    }
+
+    /// Whether nothing new should begin.
+    pub(crate) fn ends(&self) -> bool {
+        self.stopped.is_some() || self.dumper.is_stopped()
+    }
+
     /// Whether there is something to commit.
     pub(crate) fn has_changes(&self) -> bool {
         self.noted
@@ -627,26 +687,35 @@ impl State {
     }
 }
 
-/// Somebody fetches blocks: what is given up meanwhile is remembered.
-struct Fetching<'a>(&'a Archive);
+/// Somebody fetches blocks: what changes meanwhile is remembered.
+struct Fetching<'a>(&'a Archive, u64);
 
 impl<'a> Fetching<'a> {
     fn new(archive: &'a Archive) -> Self {
-        let state = &mut *archive.state();
-        state.fetching += 1;
-        state.fs.mem.remember_given_up(true);
-        Self(archive)
+        let stamp = archive.state().fs.mem.begin_fetch();
+        Self(archive, stamp)
+    }
+
+    /// What is fetched from now on is right as of this.
+    fn now(&self) -> u64 {
+        self.0.state().fs.mem.stamp()
     }
 }
 
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        let state = &mut *self.0.state();
-        state.fetching -= 1;
-        if state.fetching == 0 {
-            state.fs.mem.remember_given_up(false);
-        }
+        self.0.state().fs.mem.end_fetch(self.1);
     }
+}
+
+/// Others have their turn.
+pub(crate) async fn yield_now() {
+    let mut turn = false;
+    poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::replace(&mut turn, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 fn options(cw: &Cw, settings: &Settings) -> Options {

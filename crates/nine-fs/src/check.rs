@@ -61,6 +61,8 @@ struct Known {
     /// The block behind the last extent.
     next: u64,
     orphan: bool,
+    /// Bytes of its attributes' names and values.
+    xattrs: u64,
 }
 
 /// What a walk gathers.
@@ -254,7 +256,10 @@ impl Walk<'_> {
             What::Orphan(ino) => self.files.entry(ino).or_default().orphan = true,
             What::Dump(_) => is_right = crate::item::DumpRecord::decode(value).is_some(),
             What::Usage(_) => is_right = crate::item::Usage::decode(value).is_some(),
-            What::Xattr(..) => {}
+            What::Xattr(ino, name, piece) => {
+                let name = if piece == 0 { name.len() } else { 0 };
+                self.files.entry(ino).or_default().xattrs += (name + value.len()) as u64;
+            }
         }
         if !is_right {
             self.checked.fault(|| format!("{what:?} makes no sense"));
@@ -326,10 +331,11 @@ impl Walk<'_> {
     fn numbers(&mut self, usage: &BTreeMap<u32, u64>, blocks: u64, block: u64) {
         let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
         let mut all = 0;
-        for (ino, it) in self.files.iter().filter_map(|(ino, known)| Some((*ino, known.it?))) {
+        for (ino, known) in &self.files {
+            let Some(it) = known.it else { continue };
             all += it.blocks;
-            let own = if ino == ROOT { 0 } else { crate::fs::OWN };
-            *sums.entry(it.uid).or_default() += own + it.blocks * block;
+            let own = if *ino == ROOT { 0 } else { crate::fs::OWN };
+            *sums.entry(it.uid).or_default() += own + it.blocks * block + known.xattrs;
         }
         if all != blocks {
             self.checked.fault(|| format!("{all} blocks of files, {blocks} said"));

@@ -10,8 +10,8 @@ use std::time::Duration;
 use nine_block::{Error as Wrong, Kind};
 use nine_proto::{Errno, Error, Result, Time};
 
-use crate::archive::{Archive, State as Whole, errno};
-use crate::cw::{self, Date, Segment, Super, WAITING_MOST, Waiting};
+use crate::archive::{Archive, State as Whole, errno, yield_now};
+use crate::cw::{self, Date, Newest, Segment, Super, WAITING_MOST, Waiting};
 use crate::date::{Day, Due, Schedule};
 use crate::fs::{Op, Stop};
 use crate::item::{DumpRecord, Extent, Key, What};
@@ -31,7 +31,7 @@ const BATCH: usize = 64 << 20;
 /// Blocks of an extent that are read at a time, bytes.
 const READ: usize = 1 << 20;
 /// Dumps of all time.
-const DUMPS_MOST: u32 = 1 << 20;
+const DUMPS_MOST: u32 = 1 << 19;
 
 /// A dump, as it is known in memory.
 #[derive(Clone, Copy, Debug)]
@@ -68,12 +68,18 @@ pub(crate) struct State {
     pub(crate) active: Duration,
     /// A sweep is to be done.
     dirty: bool,
+    /// A dump that is due has begun.
+    marking: bool,
     due: Option<Due>,
 }
 
 impl State {
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop
     }
 
     /// Why the last copy has ended.
@@ -106,7 +112,11 @@ impl Whole {
         let key = Key::dump(generation);
         self.fs.settle()?;
         self.fs.touch(&[&key])?;
-        self.fs.room(8)?;
+        // A dump makes room: it may take what is kept back, and does not wait for one.
+        self.fs.room_behind(8, 0).map_err(|stop| match stop {
+            Stop::Full => Stop::Error(Error::new(Errno::ENOSPC, "the cache device is full")),
+            stop => stop,
+        })?;
         let same = self.dumps.values().filter(|dump| dump.record.day == day);
         let number = same.map(|dump| dump.record.number + 1).max().unwrap_or(0);
         let root = self.fs.mem.root;
@@ -116,7 +126,8 @@ impl Whole {
         self.fs.put(&key, &record.encode());
         self.dumps.insert(generation, Dump { record });
         let Day { year, month, day } = day;
-        let waiting = Waiting { generation, root, time, date: Date { year, month, day, number }, segment: 0 };
+        let (date, next_inode) = (Date { year, month, day, number }, self.fs.next_inode);
+        let waiting = Waiting { generation, root, time, date, segment: 0, next_inode };
         self.waiting.push(waiting);
         self.dumper.dirty = true;
         Ok(waiting)
@@ -132,8 +143,12 @@ impl Whole {
                 None => Err(Stop::Page(row)),
             },
         };
+        let most = self.fs.most();
         let mem = &mut self.fs.mem;
         let cw = mem.cw.clone();
+        if mem.changed().0 >= most {
+            return Err(Stop::Wait);
+        }
         if let Some(root) = worm(&cw, mem.root)? {
             mem.root = root;
         }
@@ -276,7 +291,9 @@ impl Archive {
             // What fills the cache goes to w, so that clients need not wait for it later.
             let is_full = used * 4 > slots * 3 && state.waiting.is_empty() && !dumper.busy;
             state.waiters.wake();
-            is_due || (is_full && state.stopped.is_none())
+            let due = (is_due || is_full) && !state.ends() && !state.dumper.marking;
+            state.dumper.marking |= due;
+            due
         };
         if due {
             let archive = self.clone();
@@ -285,6 +302,7 @@ impl Archive {
                     Ok(dump) => tracing::info!("dump {}", dump.name),
                     Err(error) => tracing::error!("the dump that was due has failed: {error}"),
                 }
+                archive.state().dumper.marking = false;
             });
         }
         self.begin_copies();
@@ -294,6 +312,9 @@ impl Archive {
     pub(crate) async fn find_room(&self) -> Result<()> {
         let (changes, hope) = {
             let state = &*self.state();
+            if state.ends() {
+                return Err(Error::new(Errno::EROFS, "nothing is changed any more"));
+            }
             let copying = !state.waiting.is_empty() || state.dumper.busy;
             (state.has_changes(), copying && state.dumper.trouble.is_none())
         };
@@ -306,15 +327,7 @@ impl Archive {
             }
         }
         if hope {
-            let mut first = true;
-            poll_fn(|cx| {
-                if std::mem::replace(&mut first, false) {
-                    self.state().waiters.add(cx.waker());
-                    return Poll::Pending;
-                }
-                Poll::Ready(())
-            })
-            .await;
+            self.next_tick().await;
             return Ok(());
         }
         let (slots, used) = self.0.cw.slots();
@@ -380,40 +393,37 @@ impl Archive {
         let cw = &self.0.cw;
         // Its blocks are on c before they are read there.
         self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
-        let (first, next, newest, next_inode) = {
+        let (first, next, before) = {
             let state = &mut *self.state();
             if state.waiting[0].segment == 0 {
                 state.waiting[0].segment = state.next_worm;
                 state.next_worm += 1;
             }
-            (state.waiting[0].segment, state.next_worm, state.newest, state.fs.next_inode)
+            (state.waiting[0].segment, state.next_worm, state.newest.at)
         };
         let there = cw.superblock(first).await.ok();
         let it = match there.filter(|it| it.generation == waiting.generation) {
-            // A cut came between the superblock and the commit behind it.
-            Some(it) => it,
+            Some(it) => {
+                // A cut came between the superblock and the commit behind it. It may not be durable yet.
+                cw.flush_worm().await?;
+                it
+            }
             None => {
                 let mut segment = Segment::new(cw, first, next);
-                let result = self.copy_tree(waiting.root, &mut segment).await;
-                let root = match result {
-                    Ok(Some(root)) => root,
+                match self.copy_segment(waiting, before, &mut segment).await {
+                    Ok(Some(it)) => it,
                     Ok(None) => return Ok(()),
                     Err(error) => {
-                        self.copy_failed(&segment, &error);
+                        self.copy_failed(&segment);
                         return Err(error);
                     }
-                };
-                let Waiting { generation, time, date, .. } = waiting;
-                let before = newest.0;
-                let it = Super { generation, root, time, date, before, next: 0, next_inode, blocks: 0 };
-                self.forward(&mut segment).await?;
-                segment.seal(it).await?
+                }
             }
         };
         {
             let state = &mut *self.state();
             state.waiting.remove(0);
-            state.newest = (first, it.generation);
+            state.newest = Newest { at: first, generation: it.generation, blocks: it.blocks as u32 };
             state.next_worm = state.next_worm.max(it.next);
             state.dumper.skip = 0;
             if let Some(dump) = state.dumps.get_mut(&it.generation) {
@@ -424,27 +434,37 @@ impl Archive {
         self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))
     }
 
-    fn copy_failed(&self, segment: &Segment, error: &Wrong) {
+    /// All of a dump, up to its superblock. None: it is to stop.
+    async fn copy_segment(
+        &self,
+        waiting: Waiting,
+        before: u64,
+        segment: &mut Segment,
+    ) -> nine_block::Result<Option<Super>> {
+        let Some(root) = self.copy_tree(waiting.root, segment).await? else { return Ok(None) };
+        self.forward(segment).await?;
+        let Waiting { generation, time, date, next_inode, .. } = waiting;
+        let it = Super { generation, root, time, date, before, next: 0, next_inode, blocks: 0 };
+        segment.seal(it).await.map(Some)
+    }
+
+    fn copy_failed(&self, segment: &Segment) {
         self.0.cw.copying_failed(segment.rows());
+        let most = self.0.cw.worm_blocks();
         let state = &mut *self.state();
-        if error.kind == Kind::Range {
-            // It is full: what is behind its end is not passed over.
+        if !segment.is_place_bad() {
             return;
         }
-        // What could not be written there is not tried there again.
-        state.dumper.skip = (state.dumper.skip * 2).clamp(1, 1 << 16);
-        state.next_worm = state.next_worm.max(segment.next()) + state.dumper.skip;
+        // What could not be written there is not tried there again: neither blocks nor a superblock.
+        state.dumper.skip = (state.dumper.skip * 2).clamp(1, 1 << 12);
+        state.next_worm = (state.next_worm.max(segment.next()) + state.dumper.skip).min(most);
+        state.waiting[0].segment = 0;
+        state.noted = true;
     }
 
     /// Blocks that have come to w are forwarded, durably.
     async fn forward(&self, segment: &mut Segment) -> nine_block::Result<()> {
-        let come = match segment.durable().await {
-            Ok(come) => come,
-            Err(error) => {
-                self.copy_failed(segment, &error);
-                return Err(error);
-            }
-        };
+        let come = segment.durable().await?;
         {
             let state = &mut *self.state();
             state.forward.extend(come);
@@ -527,6 +547,9 @@ impl Archive {
 
     async fn frame(&self, at: Ptr) -> nine_block::Result<Frame> {
         let block = self.0.cached.get(at.at).await?;
+        if cw::Tag::made(&block) != at.made {
+            return Err(Wrong::new(Kind::Failed, format!("block {:#x} is of another generation", at.at)));
+        }
         let content = block[..block.len() - cw::TAG].to_vec();
         let owner = crate::memory::owner(&content);
         Ok(Frame { at, content, owner, next: 0 })
@@ -592,7 +615,10 @@ impl Archive {
         let mut from: Option<Vec<u8>> = Some(Vec::new());
         while let Some(key) = from {
             let step = |state: &mut Whole| {
-                if !state.waiting.is_empty() || state.dumper.stop {
+                // Each node on the way may take a slot, and gives none back before the next commit: without room it is
+                // done later.
+                let is_room = state.fs.mem.cw.room().0 >= state.fs.mem.promised() + 64;
+                if !state.waiting.is_empty() || state.dumper.stop || !is_room {
                     return Ok(None);
                 }
                 // Its place is in the tree as it is now.
@@ -602,6 +628,7 @@ impl Archive {
                 None => return Ok(()),
                 Some(next) => from = next,
             }
+            yield_now().await;
         }
         {
             let state = &mut *self.state();

@@ -76,10 +76,11 @@ impl Lives {
         }
     }
 
-    /// It has lost a name; if that was the last, it goes with whoever has it.
+    /// It has lost a name; if that was the last, it goes with whoever has it, or soon.
     pub(crate) fn lost(&self, ino: u64) {
-        if let Some(live) = self.files.get(&ino).and_then(Weak::upgrade) {
-            live.gone.store(true, Ordering::Relaxed);
+        match self.files.get(&ino).and_then(Weak::upgrade) {
+            Some(live) => live.gone.store(true, Ordering::Relaxed),
+            None => lock(&self.dropped).push((ino, true)),
         }
     }
 

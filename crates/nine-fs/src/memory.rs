@@ -7,14 +7,14 @@
 //! are in one of them.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use nine_block::Cached;
 
-use crate::cw::{Changed, Cw, Kind, TAG};
+use crate::cw::{Changed, Cw, Kind, TAG, Tag};
 use crate::ptr::{NEW, Ptr};
 use crate::tree::node::Node;
 use crate::tree::{Miss, Nodes};
@@ -35,9 +35,18 @@ pub(crate) struct Memory {
     freed: Vec<u64>,
     /// What the operation that is at work has seen: it stays until that ends.
     pins: RefCell<HashMap<u64, Bytes>>,
-    /// Addresses that were given up, and may be another block's by now, while somebody fetches blocks.
-    given_up: Option<HashSet<u64>>,
+    /// Addresses whose blocks have changed or are others' by now, and when; as far back as somebody fetches blocks.
+    stale: HashMap<u64, u64>,
+    /// Rises with each of these.
+    stamp: u64,
+    /// Those who fetch, by the stamp at which they began.
+    fetching: BTreeMap<u64, usize>,
+    /// Addresses that are remembered before those that nobody needs are forgotten.
+    stale_most: usize,
 }
+
+/// Addresses that are always remembered.
+const STALE: usize = 4096;
 
 struct Open {
     block: Arc<Vec<u8>>,
@@ -89,33 +98,61 @@ impl Memory {
             closing: HashMap::new(),
             freed: Vec::new(),
             pins: RefCell::default(),
-            given_up: None,
+            stale: HashMap::new(),
+            stamp: 0,
+            fetching: BTreeMap::new(),
+            stale_most: STALE,
         }
     }
 
-    /// Somebody fetches blocks from now on, or nobody does.
-    pub(crate) fn remember_given_up(&mut self, yes: bool) {
-        match yes {
-            true => drop(self.given_up.get_or_insert_default()),
-            false => self.given_up = None,
+    /// Somebody fetches blocks from now on: what he fetches is as of this stamp, and may be stale later.
+    pub(crate) fn begin_fetch(&mut self) -> u64 {
+        *self.fetching.entry(self.stamp).or_default() += 1;
+        self.stamp
+    }
+
+    /// What is read from now on is right as of this.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// He has ended.
+    pub(crate) fn end_fetch(&mut self, stamp: u64) {
+        if let Some(count) = self.fetching.get_mut(&stamp) {
+            *count -= 1;
+            if *count == 0 {
+                self.fetching.remove(&stamp);
+            }
+        }
+        if self.fetching.is_empty() {
+            self.stale.clear();
         }
     }
 
-    /// Whether what was fetched from there may be another block.
-    pub(crate) fn was_given_up(&self, at: u64) -> bool {
-        self.given_up.as_ref().is_some_and(|addresses| addresses.contains(&at))
+    /// Whether the block that was fetched from there since may be another by now.
+    pub(crate) fn is_stale(&self, at: u64, since: u64) -> bool {
+        self.stale.get(&at).is_some_and(|stamp| *stamp > since)
     }
 
-    /// These addresses may become other blocks'.
+    /// What was read from there is not what is there.
     pub(crate) fn give_up(&mut self, at: u64) {
-        if let Some(addresses) = &mut self.given_up {
-            addresses.insert(at);
+        let Some(oldest) = self.fetching.keys().next() else { return };
+        self.stamp += 1;
+        self.stale.insert(at, self.stamp);
+        if self.stale.len() > self.stale_most {
+            self.stale.retain(|_, stamp| *stamp > *oldest);
+            self.stale_most = STALE.max(2 * self.stale.len());
         }
     }
 
     /// Bytes of a block's content.
     pub(crate) fn content(&self) -> usize {
         self.cw.block() - TAG
+    }
+
+    /// Slots that commits will take of those that are free: the next one, and the one under way until it has.
+    pub(crate) fn promised(&self) -> u64 {
+        self.cw.promised()
     }
 
     /// Blocks that have changed since the last commit began, and blocks that are to be freed with them.
@@ -174,9 +211,13 @@ impl Memory {
         (kind, owner, index): (Kind, u64, u64),
         known: bool,
     ) -> &mut Open {
+        let mut block = block;
+        let tag = Tag { kind, made: at.made, at: at.at, owner, index };
+        tag.put(&mut block, self.cw.identity());
         let open = Open { block: Arc::new(block), kind, made: at.made, owner, index, known };
         self.pins.get_mut().remove(&at.at);
         self.open.insert(at.at, open);
+        self.cw.promise(1);
         self.open.get_mut(&at.at).expect("it was put there")
     }
 
@@ -202,7 +243,9 @@ impl Memory {
             return;
         }
         self.give_up(at.at);
-        match self.open.remove(&at.at) {
+        let open = self.open.remove(&at.at);
+        self.cw.break_promise(u64::from(open.is_some()));
+        match open {
             Some(open) if !open.known => self.cw.forget(at.at),
             _ => self.freed.push(at.at),
         }
@@ -213,7 +256,9 @@ impl Memory {
     pub(crate) fn close(&mut self) -> (Vec<Changed>, Vec<u64>) {
         assert!(self.closing.is_empty(), "one commit at a time");
         let mut blocks: Vec<Changed> = Vec::with_capacity(self.open.len());
-        for (at, open) in self.open.drain() {
+        for (at, open) in std::mem::take(&mut self.open) {
+            // Who has fetched what was there before must fetch it again.
+            self.give_up(at);
             let block = Arc::try_unwrap(open.block).unwrap_or_else(|shared| shared.to_vec());
             let at = Ptr { at, made: open.made };
             let Open { kind, owner, index, .. } = open;

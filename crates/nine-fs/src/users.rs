@@ -390,7 +390,8 @@ mod tests {
 
     #[test]
     fn kens_table_is_understood() {
-        let ken = "-1:adm:adm:\n0:none:adm:\n1:tor:tor:\n10000:sys::\n10001:map:map:\n10005:bootes:bootes:\n9999:noworld::\n";
+        let ken = "-1:adm:adm:\n0:none:adm:\n1:tor:tor:\n10000:sys::\n\
+            10001:map:map:\n10005:bootes:bootes:\n9999:noworld::\n";
         let users = Users::parse(ken).unwrap();
         assert_eq!(users.to_string(), ken);
         assert!(users.is_none(0) && !users.is_none(65534));

@@ -113,12 +113,13 @@ impl Cw {
     /// [`Wrong::Poisoned`]: nothing can be made durable any more.
     pub(crate) async fn commit(&self, changes: &Changes) -> Result<()> {
         self.is_well()?;
-        let mut pages: Vec<u64> = changes.rows().map(rows::page_of).collect();
-        pages.sort_unstable();
-        pages.dedup();
-        for page in pages {
-            self.load(page).await?;
-        }
+        self.state().committing = true;
+        let result = self.commit_now(changes).await;
+        self.state().committing = false;
+        result
+    }
+
+    async fn commit_now(&self, changes: &Changes) -> Result<()> {
         let sectors = Record::sectors(changes.fields.waiting.len(), changes.rows().count());
         assert!(sectors <= self.0.layout.journal_sectors() / 2, "a commit of {sectors} sectors");
         let must_make_room = {
@@ -128,7 +129,9 @@ impl Cw {
         if must_make_room {
             self.checkpoint(None).await?;
         }
+        self.load_all(changes).await?;
         let slots = self.take(changes)?;
+        self.break_promise(changes.blocks.len() as u64);
         let result = self.write(changes, &slots).await;
         let state = &mut *self.state();
         match result {
@@ -141,6 +144,7 @@ impl Cw {
                 Ok(())
             }
             Err(error) => {
+                self.promise(changes.blocks.len() as u64);
                 slots.into_iter().flatten().for_each(|slot| state.slots.give(slot));
                 state.journal.doubtful = true;
                 if error.kind == Wrong::Poisoned {
@@ -149,6 +153,17 @@ impl Cw {
                 Err(error)
             }
         }
+    }
+
+    /// The pages of all rows are in memory: nothing lets go of them until the commit has ended.
+    async fn load_all(&self, changes: &Changes) -> Result<()> {
+        let mut pages: Vec<u64> = changes.rows().map(rows::page_of).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        for page in pages {
+            self.load(page).await?;
+        }
+        Ok(())
     }
 
     fn is_well(&self) -> Result<()> {
@@ -365,29 +380,35 @@ impl Cw {
     }
 
     /// Content of blocks whose slots the caller knows to be durable; for the replay of the last record.
-    pub(super) async fn are_there(&self, record: &Record) -> bool {
+    pub(super) async fn are_there(&self, record: &Record) -> Result<bool> {
         let last: HashMap<u64, Row> = record.entries.iter().map(|entry| (entry.number, entry.row)).collect();
         let mut calls = VecDeque::new();
         for row in last.values() {
             let Place::Here(slot) = row.place else { continue };
             calls.push_back((self.0.c.read(self.slot_at(slot), self.0.layout.per_block()), row.sum));
-            if calls.len() == 4 * WRITES && !Self::is_there(calls.pop_front()).await {
-                return false;
+            if calls.len() == WRITES && !Self::is_there(calls.pop_front()).await? {
+                return Ok(false);
             }
         }
         while !calls.is_empty() {
-            if !Self::is_there(calls.pop_front()).await {
-                return false;
+            if !Self::is_there(calls.pop_front()).await? {
+                return Ok(false);
             }
         }
-        true
+        Ok(true)
     }
 
-    async fn is_there(call: Option<(Call, u32)>) -> bool {
-        let Some((call, sum)) = call else { return true };
-        let Ok(block) = call.await else { return false };
+    async fn is_there(call: Option<(Call, u32)>) -> Result<bool> {
+        let Some((call, sum)) = call else { return Ok(true) };
+        let block = match call.await {
+            Ok(block) => block,
+            // A sector in which the power was cut may not be readable. What else there is may pass by: it
+            // decides nothing.
+            Err(error) if error.kind == Wrong::Failed => return Ok(false),
+            Err(error) => return Err(error),
+        };
         let end = block.len() - 4;
-        super::tag::sum(&block[..end]) == sum && block[end..] == sum.to_le_bytes()
+        Ok(super::tag::sum(&block[..end]) == sum && block[end..] == sum.to_le_bytes())
     }
 }
 

@@ -21,10 +21,12 @@ pub(crate) const ROWS: u64 = 31;
 const RECORD: usize = 56;
 /// Bytes of an entry of a record.
 pub(crate) const ENTRY: usize = 32;
+/// Bytes of a waiting dump in the fields.
+const WAITING: usize = 56;
 /// Dumps that may wait.
 pub(crate) const WAITING_MOST: usize = 64;
 /// Bytes of fields at most.
-pub(crate) const FIELDS_MOST: usize = 64 + 48 * WAITING_MOST;
+pub(crate) const FIELDS_MOST: usize = 64 + WAITING * WAITING_MOST;
 
 const CACHE: &[u8; 8] = b"9foldC\0\0";
 const WORM: &[u8; 8] = b"9foldW\0\0";
@@ -50,6 +52,18 @@ pub(crate) struct Waiting {
     pub(crate) date: Date,
     /// Where its segment begins; 0: that has not begun.
     pub(crate) segment: u64,
+    /// The next inode number at its moment.
+    pub(crate) next_inode: u64,
+}
+
+/// The newest superblock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Newest {
+    /// Its place on w; 0: there is none.
+    pub(crate) at: u64,
+    pub(crate) generation: u32,
+    /// Blocks of its segment: the last one is its second copy.
+    pub(crate) blocks: u32,
 }
 
 /// What is true of the whole at the moment of a commit.
@@ -59,8 +73,7 @@ pub(crate) struct Fields {
     pub(crate) root: Ptr,
     pub(crate) next_inode: u64,
     pub(crate) next_worm: u64,
-    /// The newest superblock: its place on w (0: none), its generation.
-    pub(crate) newest: (u64, u32),
+    pub(crate) newest: Newest,
     pub(crate) blocks: u64,
     pub(crate) waiting: Vec<Waiting>,
 }
@@ -97,22 +110,24 @@ fn get_date(bytes: &[u8], at: usize) -> Date {
 
 impl Fields {
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; 64 + 48 * self.waiting.len()];
+        let mut bytes = vec![0; 64 + WAITING * self.waiting.len()];
         put32(&mut bytes, 0, self.generation);
         put32(&mut bytes, 4, self.waiting.len() as u32);
         put_ptr(&mut bytes, 8, self.root);
         put64(&mut bytes, 24, self.next_inode);
         put64(&mut bytes, 32, self.next_worm);
-        put64(&mut bytes, 40, self.newest.0);
-        put32(&mut bytes, 48, self.newest.1);
+        put64(&mut bytes, 40, self.newest.at);
+        put32(&mut bytes, 48, self.newest.generation);
+        put32(&mut bytes, 52, self.newest.blocks);
         put64(&mut bytes, 56, self.blocks);
-        for (dump, bytes) in self.waiting.iter().zip(bytes[64..].chunks_exact_mut(48)) {
+        for (dump, bytes) in self.waiting.iter().zip(bytes[64..].chunks_exact_mut(WAITING)) {
             put32(bytes, 0, dump.generation);
             put32(bytes, 4, dump.root.made);
             put64(bytes, 8, dump.root.at);
             put_time(bytes, 16, dump.time);
             put_date(bytes, 28, dump.date);
             put64(bytes, 36, dump.segment);
+            put64(bytes, 44, dump.next_inode);
         }
         bytes
     }
@@ -120,22 +135,23 @@ impl Fields {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.len().checked_sub(64)?;
         let count = get32(bytes, 4) as usize;
-        if count > WAITING_MOST || rest != count * 48 {
+        if count > WAITING_MOST || rest != count * WAITING {
             return None;
         }
-        let waiting = bytes[64..].chunks_exact(48).map(|bytes| Waiting {
+        let waiting = bytes[64..].chunks_exact(WAITING).map(|bytes| Waiting {
             generation: get32(bytes, 0),
             root: Ptr { made: get32(bytes, 4), at: get64(bytes, 8) },
             time: get_time(bytes, 16),
             date: get_date(bytes, 28),
             segment: get64(bytes, 36),
+            next_inode: get64(bytes, 44),
         });
         Some(Self {
             generation: get32(bytes, 0),
             root: get_ptr(bytes, 8),
             next_inode: get64(bytes, 24),
             next_worm: get64(bytes, 32),
-            newest: (get64(bytes, 40), get32(bytes, 48)),
+            newest: Newest { at: get64(bytes, 40), generation: get32(bytes, 48), blocks: get32(bytes, 52) },
             blocks: get64(bytes, 56),
             waiting: waiting.collect(),
         })
@@ -194,6 +210,32 @@ impl Layout {
             }
             slots = slots.checked_sub((at_slots + slots - blocks).div_ceil(2).max(1))?;
         }
+    }
+
+    /// Whether everything lies behind what is before it, and none is larger than can be.
+    pub(crate) fn is_sane(&self) -> bool {
+        let starts = [
+            1,
+            self.journal.0,
+            self.rows.0,
+            self.used_slots,
+            self.used_rows,
+            self.forwarded,
+            self.copies,
+            self.slots.0,
+        ];
+        let blocks = |sectors: u64| sectors.div_ceil(self.per_block());
+        let sizes = [
+            0,
+            self.journal.1,
+            blocks(self.rows.1.div_ceil(ROWS)),
+            blocks(sectors_of_bits(self.slots.1)),
+            blocks(sectors_of_bits(self.rows.1)),
+            blocks(sectors_of_bits(self.rows.1)),
+            blocks(self.slots.1.div_ceil(ROWS)),
+        ];
+        let fits = |(two, size): (&[u64], u64)| two[0].checked_add(size).is_some_and(|end| end <= two[1]);
+        self.slots.0 < 1 << 40 && self.rows.1 == 2 * self.slots.1 && starts.windows(2).zip(sizes).all(fits)
     }
 
     /// Sectors of a block.
@@ -324,6 +366,13 @@ pub(crate) struct Row {
     pub(crate) sum: u32,
 }
 
+impl Place {
+    /// The slot, if it is in one.
+    pub(crate) fn slot(self) -> Option<u64> {
+        if let Self::Here(slot) = self { Some(slot) } else { None }
+    }
+}
+
 const LOW: u64 = (1 << 56) - 1;
 
 impl Row {
@@ -387,7 +436,7 @@ pub(crate) struct Record {
 impl Record {
     /// Sectors of a record with so many waiting dumps and entries.
     pub(crate) fn sectors(waiting: usize, entries: usize) -> u64 {
-        (RECORD + 64 + 48 * waiting + ENTRY * entries).div_ceil(512) as u64
+        (RECORD + 64 + WAITING * waiting + ENTRY * entries).div_ceil(512) as u64
     }
 
     pub(crate) fn encode(&self, identity: &Identity) -> Vec<u8> {
@@ -540,8 +589,16 @@ mod tests {
         let date = Date { year: 2026, month: 11, day: 21, number: 1 };
         let time = Time { sec: -5, nsec: 7 };
         let root = Ptr { at: 1 << 47 | 9, made: 4 };
-        let waiting = vec![Waiting { generation: 4, root, time, date, segment: 12 }; 3];
-        Fields { generation: 5, root, next_inode: 77, next_worm: 99, newest: (2, 3), blocks: 1000, waiting }
+        let waiting = vec![Waiting { generation: 4, root, time, date, segment: 12, next_inode: 70 }; 3];
+        Fields {
+            generation: 5,
+            root,
+            next_inode: 77,
+            next_worm: 99,
+            newest: Newest { at: 2, generation: 3, blocks: 9 },
+            blocks: 1000,
+            waiting,
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod step;
 mod tag;
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nine_block::{Bits, Device, Error, Io, Kind as Wrong, Op as Asked, SECTOR, Shape, Tasks};
@@ -33,14 +34,14 @@ use crate::ptr::NEW;
 use bytes::{get32, get64, put32, put64};
 pub(crate) use commit::{Changed, Changes, Come};
 use copies::Copies;
-pub(crate) use layout::{Date, Fields, Header, Label, Layout, Super, WAITING_MOST, Waiting};
+pub(crate) use layout::{Date, Fields, Header, Label, Layout, Newest, Super, WAITING_MOST, Waiting};
 use layout::{Place, Row};
 use room::Room;
 use rows::Rows;
 pub(crate) use segment::Segment;
 pub(crate) use start::Making;
 use step::State as Is;
-pub(crate) use tag::{Identity, Kind, TAG};
+pub(crate) use tag::{Identity, Kind, TAG, Tag};
 
 /// Of blocks, commits and starts.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
@@ -58,6 +59,8 @@ struct Inner {
     row_order: bool,
     state: Mutex<State>,
     tasks: Tasks,
+    /// Slots that commits to come will take.
+    promised: AtomicU64,
 }
 
 /// What is durable, but where it says otherwise.
@@ -75,6 +78,8 @@ struct State {
     /// Rows whose copying has failed.
     failed: HashSet<u64>,
     journal: Journal,
+    /// A commit is under way: the pages that it needs stay.
+    committing: bool,
     /// Pages that are read while this changes are read again.
     shrunk: u64,
     /// Why nothing can be committed any more.
@@ -84,6 +89,8 @@ struct State {
 /// Bits, and which sectors of them have changed since the last checkpoint.
 struct Marks {
     bits: Bits,
+    /// How many are 1.
+    count: u64,
     changed: BTreeSet<u64>,
 }
 
@@ -103,9 +110,11 @@ impl Marks {
     fn mark(&mut self, bit: u64, to: bool) {
         if self.bits.has(bit) != to {
             if to {
-                self.bits.set(bit)
+                self.bits.set(bit);
+                self.count += 1;
             } else {
-                self.bits.unset(bit)
+                self.bits.unset(bit);
+                self.count -= 1;
             }
             self.changed.insert(bit / 4032);
         }
@@ -154,6 +163,26 @@ impl Cw {
         self.state().free_rows.give(at - NEW);
     }
 
+    /// A commit to come will take so many slots more.
+    pub(crate) fn promise(&self, slots: u64) {
+        self.0.promised.fetch_add(slots, Ordering::Relaxed);
+    }
+
+    /// So many less: they are taken, or not wanted any more.
+    pub(crate) fn break_promise(&self, slots: u64) {
+        self.0.promised.fetch_sub(slots, Ordering::Relaxed);
+    }
+
+    /// Slots that commits to come will take.
+    pub(crate) fn promised(&self) -> u64 {
+        self.0.promised.load(Ordering::Relaxed)
+    }
+
+    /// Slots that are kept back for removals.
+    pub(crate) fn kept_back(&self) -> u64 {
+        (self.0.layout.slots.1 / 64).max(64)
+    }
+
     /// Slots that can be had, rows that can be had.
     pub(crate) fn room(&self) -> (u64, u64) {
         let state = self.state();
@@ -162,7 +191,7 @@ impl Cw {
 
     /// How many slots there are, and how many hold what is not on w.
     pub(crate) fn slots(&self) -> (u64, u64) {
-        (self.0.layout.slots.1, self.state().used_slots.bits.count())
+        (self.0.layout.slots.1, self.state().used_slots.count)
     }
 
     /// Blocks of w, as far as it is known.
@@ -178,7 +207,7 @@ impl Cw {
     /// Where on w the block of a row is, if it has come there. None: the page of the row is not in memory.
     pub(crate) fn worm_of_now(&self, row: u64) -> Option<Option<u64>> {
         let state = &mut *self.state();
-        if !state.forwarded.bits.has(row) {
+        if row >= self.0.layout.rows.1 || !state.forwarded.bits.has(row) {
             return Some(None);
         }
         match state.rows.get(row)?.place {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use nine_block::{Error, Kind as Wrong};
@@ -14,6 +15,9 @@ use super::tag::{Kind, TAG, Tag};
 use super::{Cw, Result, read_all};
 use crate::ptr::NEW;
 use crate::tree;
+
+/// Slots that copies on their way may take beyond what is counted.
+const KEEPING: u64 = 64;
 
 /// From where a block is read, and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +44,10 @@ impl Cw {
                 if !Rows::is_used(page, &state.used_rows.bits) {
                     let loaded = state.rows.load(page, &[], &state.used_rows.bits, known);
                     return loaded.map_err(|text| Error::new(Wrong::Failed, text));
+                }
+                if state.rows.is_large() && !state.committing {
+                    state.rows.shrink();
+                    state.shrunk += 1;
                 }
                 state.shrunk
             };
@@ -75,7 +83,7 @@ impl Cw {
                             Ok(From::Slot(slot, sum, Some(worm)))
                         }
                         (_, _, Some(worm)) => self.on_worm(worm, state.header.fields.next_worm),
-                        _ => Err(Error::new(Wrong::Range, format!("there is no block {at:#x}"))),
+                        _ => Err(Error::new(Wrong::Failed, format!("there is no block {at:#x}"))),
                     };
                 }
                 rows::page_of(at - NEW)
@@ -88,7 +96,7 @@ impl Cw {
         // What is behind has never been written; a segment that is on its way is read through its rows.
         match at < next {
             true => Ok(From::Worm(at)),
-            false => Err(Error::new(Wrong::Range, format!("w is not written at {at}"))),
+            false => Err(Error::new(Wrong::Failed, format!("w is not written at {at}"))),
         }
     }
 
@@ -195,7 +203,11 @@ impl Cw {
         let end = block.len() - TAG;
         let tag = Tag::open(block, &self.0.identity).map_err(|text| self.wrong(at, text))?;
         let is_it = match from {
-            From::Slot(_, sum, _) => super::get32(block, block.len() - 4) == sum,
+            // A copy of a node would be another thing (docs/disk.md, "States").
+            From::Slot(_, sum, worm) => {
+                let is_copy = worm.is_none_or(|worm| tag.at == worm || tag.kind == Kind::File);
+                is_copy && super::get32(block, block.len() - 4) == sum
+            }
             From::Worm(worm) => tag.at == worm,
         };
         if !is_it {
@@ -220,11 +232,13 @@ impl Cw {
                 if state.copies.has(worm) {
                     continue;
                 }
-                // A sixteenth stays free for what clients write.
-                let is_room = state.slots.free() > self.0.layout.slots.1 / 16;
-                let slot = match is_room {
-                    true => state.slots.take(1).map(|slots| slots.start),
-                    false => state.copies.evict(),
+                // What the next commit takes stays, and a sixteenth for what is written then.
+                let promised = self.0.promised.load(Ordering::Relaxed);
+                let least = promised + self.kept_back() + self.0.layout.slots.1 / 16;
+                let slot = match state.slots.free() {
+                    free if free > least => state.slots.take(1).map(|slots| slots.start),
+                    free if free + state.copies.len() as u64 > least + KEEPING => state.copies.evict(),
+                    _ => None,
                 };
                 let Some(slot) = slot else { continue };
                 slot

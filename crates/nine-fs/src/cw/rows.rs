@@ -125,16 +125,23 @@ impl Rows {
         bytes
     }
 
+    /// Whether it is twice as large as it need be.
+    pub(crate) fn is_large(&self) -> bool {
+        self.pages.len() > 2 * PAGES + self.changed.len()
+    }
+
     /// Lets go of what was not used for long, and is on the device.
     pub(crate) fn shrink(&mut self) {
         self.clock += 1;
         let over = self.pages.len().saturating_sub(PAGES);
-        if over == 0 || !self.changed.is_empty() {
+        if over == 0 {
             return;
         }
-        let mut by_use: Vec<(u64, u64)> = self.pages.iter().map(|(page, it)| (it.used, *page)).collect();
+        let changed: BTreeSet<u64> = self.changed.iter().map(|sector| sector / SECTORS).collect();
+        let clean = self.pages.iter().filter(|(page, _)| !changed.contains(page));
+        let mut by_use: Vec<(u64, u64)> = clean.map(|(page, it)| (it.used, *page)).collect();
         by_use.sort_unstable();
-        by_use[..over].iter().for_each(|(_, page)| drop(self.pages.remove(page)));
+        by_use.iter().take(over).for_each(|(_, page)| drop(self.pages.remove(page)));
     }
 }
 

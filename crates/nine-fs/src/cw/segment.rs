@@ -29,17 +29,32 @@ pub(crate) struct Segment {
     run_at: u64,
     /// Rows and where they are on w, since the last time that it was asked what is durable.
     come: Vec<Come>,
+    /// A place of w could not be written.
+    failed: bool,
 }
 
 impl Segment {
     /// Goes on with the segment whose superblock belongs at `first`, from `next` on.
     pub(crate) fn new(cw: &Cw, first: u64, next: u64) -> Self {
-        Self { cw: cw.clone(), first, next, run: BytesMut::new(), run_at: next, come: Vec::new() }
+        Self {
+            cw: cw.clone(),
+            first,
+            next,
+            run: BytesMut::new(),
+            run_at: next,
+            come: Vec::new(),
+            failed: false,
+        }
     }
 
     /// Where the next block goes.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// Whether it has failed because a place of w cannot be written: another one may do.
+    pub(crate) fn is_place_bad(&self) -> bool {
+        self.failed
     }
 
     /// Blocks that have come since [`durable`](Self::durable).
@@ -90,7 +105,9 @@ impl Segment {
             return Ok(());
         }
         let (at, bytes) = (self.run_at, self.run.split().freeze());
-        self.cw.write_worm(at, bytes).await
+        let written = self.cw.write_worm(at, bytes).await;
+        self.failed |= written.as_ref().is_err_and(is_of_the_place);
+        written
     }
 
     /// All that has come is durable: their rows, and where they are.
@@ -102,7 +119,7 @@ impl Segment {
 
     /// The end: the superblock, in the last and the first block; one of them must come there. Where the next segment
     /// begins, it says.
-    pub(crate) async fn seal(mut self, it: Super) -> Result<Super> {
+    pub(crate) async fn seal(&mut self, it: Super) -> Result<Super> {
         self.write().await?;
         self.cw.0.w.flush().await?;
         let it = Super { next: self.next + 1, blocks: self.next + 1 - self.first, ..it };
@@ -121,13 +138,24 @@ impl Segment {
             }
             written = written.or(one);
         }
+        self.failed |= written.as_ref().is_err_and(is_of_the_place);
         written?;
         self.cw.0.w.flush().await?;
         Ok(it)
     }
 }
 
+/// Whether the same may go well in another place.
+fn is_of_the_place(error: &Error) -> bool {
+    matches!(error.kind, Wrong::Failed | Wrong::ReadOnly | Wrong::Unwritten)
+}
+
 impl Cw {
+    /// What was written to w is durable.
+    pub(crate) async fn flush_worm(&self) -> Result<()> {
+        self.0.w.flush().await.map(drop)
+    }
+
     /// Writes blocks to w. If it is a worm indeed, and has them already, that is as good.
     async fn write_worm(&self, at: u64, bytes: Bytes) -> Result<()> {
         let sector = at * self.0.layout.per_block();

@@ -3,6 +3,7 @@
 //! In: devices. Out: a [`Cw`], or in words why there is none, and what to do.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -11,7 +12,9 @@ use nine_proto::Time;
 
 use super::commit::Writes;
 use super::copies::{Copies, Copy};
-use super::layout::{Fields, HEADER, Header, Label, Layout, Place, ROWS, Record, Row, Super, is_sector};
+use super::layout::{
+    Fields, HEADER, Header, Label, Layout, Newest, Place, ROWS, Record, Row, Super, is_sector,
+};
 use super::room::Room;
 use super::rows::{self, Rows};
 use super::tag::{Identity, Kind, Tag};
@@ -39,7 +42,7 @@ fn bad(text: impl std::fmt::Display) -> Error {
 impl Cw {
     fn new(c: Arc<dyn Device>, w: Arc<dyn Device>, header: Header) -> Self {
         let layout = header.layout.clone();
-        let marks = |len| Marks { bits: Bits::new(len), changed: Default::default() };
+        let marks = |len| Marks { bits: Bits::new(len), count: 0, changed: Default::default() };
         let journal = Journal { at: header.replay.0, number: header.replay.1, used: 0, doubtful: false };
         let state = State {
             used_slots: marks(layout.slots.1),
@@ -51,6 +54,7 @@ impl Cw {
             copies: Copies::default(),
             failed: HashSet::new(),
             journal,
+            committing: false,
             shrunk: 0,
             stopped: None,
             header: header.clone(),
@@ -64,6 +68,7 @@ impl Cw {
             row_order: header.row_order,
             state: Mutex::new(state),
             tasks: Tasks::default(),
+            promised: AtomicU64::new(0),
         }))
     }
 
@@ -143,6 +148,9 @@ impl Cw {
         let label = Self::label(&*w).await?;
         let header = best_header(&*c, &label).await.map_err(|error| error.of(c.name()))?;
         let blocks = c.shape().sectors / header.layout.per_block();
+        if !header.layout.is_sane() || header.replay.0 > header.layout.journal_sectors() {
+            return Err(bad("its header says what cannot be").of(c.name()));
+        }
         if header.layout.slots.0 + header.layout.slots.1 >= blocks {
             let text = format!("the cache device has become smaller: it has {blocks} blocks now");
             return Err(bad(text).of(c.name()));
@@ -191,6 +199,8 @@ impl Cw {
                     return Err(bad(text).of(self.0.c.name()));
                 }
             }
+            let marks = state.marks(which);
+            marks.count = marks.bits.count();
         }
         Ok(())
     }
@@ -216,12 +226,15 @@ impl Cw {
             held = Some((record, end, 0));
         }
         if let Some((last, end, _)) = held {
-            if self.are_there(&last).await {
-                self.state().journal = Journal { at: end, number: last.number + 1, used: 0, doubtful: false };
+            let are_there = self.are_there(&last).await?;
+            self.state().journal = Journal { at: end, number: last.number + 1, used: 0, doubtful: false };
+            if are_there {
                 self.take_over(last, &mut known);
             } else {
-                self.state().journal = Journal { at: end, number: last.number + 1, used: 0, doubtful: false };
-                tracing::info!("{}: the last commit was cut, and had not been answered", self.0.c.name());
+                tracing::warn!(
+                    "{}: the last commit is not whole, and is not taken: the power was cut before it was answered",
+                    self.0.c.name()
+                );
             }
         }
         let mut pages: Vec<u64> = known.keys().map(|row| rows::page_of(*row)).collect();
@@ -250,7 +263,13 @@ impl Cw {
             return Ok(None);
         }
         let bytes = read_all(&*self.0.c, first + at, end - at).await?;
-        Ok(Record::decode(&bytes).map(|record| (record, end)))
+        let can_be = |record: &Record| {
+            record.entries.iter().all(|entry| {
+                let slots = [entry.left, entry.row.place.slot()];
+                entry.number < layout.rows.1 && slots.iter().flatten().all(|slot| *slot < layout.slots.1)
+            })
+        };
+        Ok(Record::decode(&bytes).filter(can_be).map(|record| (record, end)))
     }
 
     fn take_over(&self, record: Record, known: &mut HashMap<u64, Row>) {
@@ -272,25 +291,38 @@ impl Cw {
     /// Whether c and w belong together, and neither is older than the other.
     async fn fits(&self) -> Result<()> {
         let fields = self.fields();
-        let (at, generation) = fields.newest;
+        let Newest { at, generation, blocks } = fields.newest;
         let next = match at {
             0 => 2,
-            at => match self.superblock(at).await {
-                Ok(it) if it.generation == generation => it.next,
-                Ok(it) => {
-                    let text = format!(
-                        "w has the dump of generation {} where the cache knows {generation}: they are not of one archive",
-                        it.generation
-                    );
-                    return Err(bad(text));
+            at => {
+                let mut found = self.superblock(at).await;
+                if found.is_err() {
+                    let last = self.superblock(at + u64::from(blocks).saturating_sub(1)).await;
+                    found = last.or(found);
                 }
-                Err(error) => {
-                    let text = format!(
-                        "{error}: w lacks the newest dump that the cache knows (superblock {at}); if it is the right w, recover from its dumps"
-                    );
-                    return Err(bad(text));
+                match found {
+                    Ok(it) if it.generation == generation => it.next,
+                    Ok(it) => {
+                        let text = format!(
+                            "w has the dump of generation {} where the cache knows {generation}: they are not of one \
+                             archive",
+                            it.generation
+                        );
+                        return Err(bad(text));
+                    }
+                    // It may come again.
+                    Err(error) if !matches!(error.kind, Wrong::Failed | Wrong::Unwritten | Wrong::Range) => {
+                        return Err(error);
+                    }
+                    Err(error) => {
+                        let text = format!(
+                            "{error}: w lacks the newest dump that the cache knows (superblock {at}); if it is the \
+                             right w, recover from its dumps"
+                        );
+                        return Err(bad(text));
+                    }
                 }
-            },
+            }
         };
         if let Ok(it) = self.superblock(next).await
             && it.generation > generation
@@ -298,7 +330,8 @@ impl Cw {
         {
             let Date { year, month, day, .. } = it.date;
             let text = format!(
-                "w has a dump of {year:04}-{month:02}-{day:02} that the cache does not know: the cache is older than w; recover from the dumps"
+                "w has a dump of {year:04}-{month:02}-{day:02} that the cache does not know: the cache is \
+                older than w; recover from the dumps"
             );
             return Err(bad(text));
         }
@@ -390,7 +423,8 @@ async fn best_header(c: &dyn Device, label: &Label) -> Result<Header> {
     let Some(header) = best else { return Err(first.expect("none was right")) };
     if header.identity != label.identity || header.layout.block != label.block {
         let text = format!(
-            "the cache is not of this worm, which is \"{}\": name the devices that belong together, or recover from the worm's dumps",
+            "the cache is not of this worm, which is \"{}\": name the devices that belong together, or \
+            recover from the worm's dumps",
             label.name
         );
         return Err(bad(text));

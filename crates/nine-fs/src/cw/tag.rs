@@ -41,8 +41,8 @@ pub(crate) fn sum(bytes: &[u8]) -> u32 {
 }
 
 impl Tag {
-    /// Writes the tag into the end of a block, whose content is there already. The block's sum.
-    pub(crate) fn seal(self, block: &mut [u8], identity: &Identity) -> u32 {
+    /// Writes the tag into the end of a block, but for the sum.
+    pub(crate) fn put(self, block: &mut [u8], identity: &Identity) {
         let end = block.len();
         let tag = &mut block[end - TAG..];
         tag.fill(0);
@@ -52,9 +52,21 @@ impl Tag {
         tag[16..24].copy_from_slice(&self.owner.to_le_bytes());
         tag[24..32].copy_from_slice(&self.index.to_le_bytes());
         tag[32..48].copy_from_slice(identity);
+    }
+
+    /// The same with the sum, of a block whose content is there. The sum.
+    pub(crate) fn seal(self, block: &mut [u8], identity: &Identity) -> u32 {
+        self.put(block, identity);
+        let end = block.len();
         let sum = sum(&block[..end - 4]);
         block[end - 4..].copy_from_slice(&sum.to_le_bytes());
         sum
+    }
+
+    /// The generation that a block's tag says.
+    pub(crate) fn made(block: &[u8]) -> u32 {
+        let at = block.len() - TAG + 4;
+        u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"))
     }
 
     /// The tag of a block, if its sum and identity are right; else what is not.

@@ -154,8 +154,10 @@ impl Fs {
         self.touch(&[&Key::cookie(dir, entry.cookie)])?;
         let gone = self.before_drop(entry.ino, &it, live(entry.ino))?;
         self.room_to_remove()?;
+        // What is new comes first (see `store`).
+        let gone = self.lose_link(entry.ino, it, gone, now);
         self.leave(dir, &mut parent, name, entry, now);
-        self.drop_link(entry.ino, it, gone, now);
+        self.finish(gone);
         Ok(entry.ino)
     }
 
@@ -198,20 +200,32 @@ impl Fs {
         self.room(16)?;
 
         let went = there.map(|there| there.ino);
-        if let Some((there, other, how)) = gone {
-            self.leave(to, &mut target, new, there, now);
-            self.drop_link(there.ino, other, how, now);
-            if from == to {
-                source = target;
-            }
+        // What is new comes first (see `store`): the new name, in the place of what it led to.
+        let is_dir = u32::from(it.is_dir());
+        let gone = gone.map(|(there, other, how)| (there, self.lose_link(there.ino, other, how, now)));
+        target.cookies += 1;
+        let cookie = target.cookies;
+        let (ino, kind) = (entry.ino, entry.kind);
+        self.put(&Key::cookie(to, cookie), &Named { ino, kind, name: new }.encode());
+        self.put(&Key::name(to, new), &Entry { ino, cookie, kind }.encode());
+        if went.is_some() {
+            // A directory in the place of a directory, or neither is one.
+            target.links -= is_dir;
+            target.size -= 1;
+        }
+        target.links += is_dir;
+        target.size += 1;
+        self.touched(to, &mut target, now);
+        if from == to {
+            source = target;
         }
         self.leave(from, &mut source, old, entry, now);
-        if from == to {
-            target = source;
-        }
-        self.enter(to, &mut target, new, entry.ino, entry.kind, now);
         (it.parent, it.ctime) = (to, now);
         self.set(entry.ino, &it);
+        if let Some((there, gone)) = gone {
+            self.delete(&Key::cookie(to, there.cookie));
+            self.finish(gone);
+        }
         Ok((entry.ino, went))
     }
 

@@ -3,6 +3,8 @@
 //! A file without blocks whose size is not beyond what fits has its content in one item; bytes of it that are not
 //! there are zeros, and so is every block that no extent names.
 
+use std::collections::BTreeMap;
+
 use bytes::{Bytes, BytesMut};
 use nine_proto::{Errno, Time};
 
@@ -181,93 +183,67 @@ impl Fs {
         self.quota(it.uid, new * self.block())?;
         self.room(2 * (last - first + 1) + 8)?;
 
-        if !inline.is_empty() {
-            self.delete(&Key::inline(ino));
-            if first > 0 {
-                let (at, block) = self.mem.grow(None, Kind::File, ino, 0);
-                block[..inline.len()].copy_from_slice(&inline);
-                self.put(&Key::extent(ino, 0), &Extent { at, count: 1 }.encode());
-                self.more(it, 1);
-            }
+        let mut map = Map::new(&around);
+        if !inline.is_empty() && first > 0 {
+            let (at, block) = self.mem.grow(None, Kind::File, ino, 0);
+            block[..inline.len()].copy_from_slice(&inline);
+            map.put(0, at);
+            self.more(it, 1);
         }
-        let mut run = Run::before(&around, first);
         for (number, old) in (first..).zip(old) {
             let start = number * content;
             let from = offset.max(start) - start;
             let to = end.min(start + content) - start;
             let part = &data[(start + from - offset) as usize..(start + to - offset) as usize];
             let (from, to) = (from as usize, to as usize);
-            let what = (Kind::File, ino, number);
             match old {
                 Some((at, old)) if self.mem.is_current(at) => {
                     let whole = to - from == content as usize;
-                    let block = self.mem.change(at, what, whole).expect("it is in memory");
+                    let block =
+                        self.mem.change(at, (Kind::File, ino, number), whole).expect("it is in memory");
                     block[from..to].copy_from_slice(part);
                     drop(old);
-                    self.flush_run(ino, &mut run);
                 }
                 old => {
-                    let (at, block) = self.mem.grow(run.last(number), Kind::File, ino, number);
+                    let (at, block) = self.mem.grow(map.before(number), Kind::File, ino, number);
                     match &old {
                         Some((_, Some(old))) => block.copy_from_slice(old),
                         _ if number == 0 => block[..inline.len()].copy_from_slice(&inline),
                         _ => {}
                     }
                     block[from..to].copy_from_slice(part);
-                    match old {
-                        Some(_) => {
-                            self.flush_run(ino, &mut run);
-                            self.cut_out(ino, &around, number);
-                        }
-                        None => self.more(it, 1),
+                    if old.is_none() {
+                        self.more(it, 1);
                     }
-                    if !run.add(number, at) {
-                        self.flush_run(ino, &mut run);
-                        run = Run { first: number, extent: Some(Extent { at, count: 1 }), changed: true };
-                    }
+                    map.put(number, at);
                 }
             }
         }
-        self.flush_run(ino, &mut run);
+        self.store(ino, map);
+        if !inline.is_empty() {
+            self.delete(&Key::inline(ino));
+        }
         Ok(())
+    }
+
+    /// What has changed of a map goes into the tree. What is new comes first: a leaf that is empty goes, and
+    /// its keys are then its neighbour's, who need not be in memory.
+    fn store(&mut self, ino: u64, map: Map) {
+        let Map { now, was } = map;
+        for (first, extent) in &now {
+            if was.get(first) != Some(extent) {
+                self.put(&Key::extent(ino, *first), &extent.encode());
+            }
+        }
+        for first in was.keys().filter(|first| !now.contains_key(first)) {
+            self.delete(&Key::extent(ino, *first));
+        }
     }
 
     fn more(&mut self, it: &mut Attributes, blocks: u64) {
         it.blocks += blocks;
         self.blocks += blocks;
         self.charge(it.uid, blocks * self.block(), 0);
-    }
-
-    fn flush_run(&mut self, ino: u64, run: &mut Run) {
-        if let Some(extent) = run.extent.filter(|_| std::mem::take(&mut run.changed)) {
-            self.put(&Key::extent(ino, run.first), &extent.encode());
-        }
-    }
-
-    /// A block is none of the extent any more that had it: what is before and behind stays. What was there before this
-    /// operation is in `around`; blocks are cut out in rising order.
-    fn cut_out(&mut self, ino: u64, around: &[At], number: u64) {
-        let (first, extent) = *around
-            .iter()
-            .find(|(first, extent)| (*first..first + u64::from(extent.count)).contains(&number))
-            .expect("it was found in it before");
-        let skip = (number - first) as u32;
-        // What is before it was put there by the last cut, or is there from the beginning.
-        let before = Key::extent(ino, first);
-        if skip > 0 {
-            let is_whole = tree::get(&self.mem, self.mem.root, &before, |value| {
-                Extent::decode(value).is_some_and(|there| there.at == extent.at && there.count > skip)
-            });
-            if is_whole.expect("its way was touched before") == Some(true) {
-                self.put(&before, &extent.split(0, skip).encode());
-            }
-        }
-        // The part that begins with this block, if the last cut has made one.
-        self.delete(&Key::extent(ino, number));
-        let rest = extent.count - skip - 1;
-        if rest > 0 {
-            self.put(&Key::extent(ino, number + 1), &extent.split(skip + 1, rest).encode());
-        }
     }
 
     /// Makes a file so long, or a step towards it: true when it is.
@@ -285,10 +261,10 @@ impl Fs {
             self.touch(&[&Key::extent(ino, 0)])?;
             self.quota(it.uid, self.block())?;
             self.room(8)?;
-            self.delete(&Key::inline(ino));
             let (at, block) = self.mem.grow(None, Kind::File, ino, 0);
             block[..inline.len()].copy_from_slice(&inline);
             self.put(&Key::extent(ino, 0), &Extent { at, count: 1 }.encode());
+            self.delete(&Key::inline(ino));
             self.more(&mut it, 1);
         } else if !inline.is_empty() && (inline.len() as u64) > size {
             self.room_to_remove()?;
@@ -333,53 +309,36 @@ impl Fs {
             true
         })?;
         let tail = size % content;
-        let last = if tail > 0 && all {
-            let last = keep - 1;
-            let around = self.extents(self.mem.root, ino, last.saturating_sub(1), last + 1)?;
-            match find(&around, last) {
-                Some(at) => Some((at, self.mem.get(at)?, around)),
-                None => None,
-            }
-        } else {
-            None
+        let around = self.extents(self.mem.root, ino, keep.saturating_sub(1), keep.saturating_add(1))?;
+        let last = match find(&around, keep.wrapping_sub(1)).filter(|_| tail > 0 && all) {
+            Some(at) => Some((at, self.mem.get(at)?)),
+            None => None,
         };
         self.touch(&[&Key::extent(ino, keep), &Key::extent(ino, keep.saturating_sub(1))])?;
         self.room_to_remove()?;
         let left = gone.last().map_or(0, |(block, _)| *block);
+        let mut map = Map::new(&around);
         for (block, extent) in gone {
             let stay = keep.saturating_sub(block).min(extent.count.into()) as u32;
-            match stay {
-                0 => drop(self.delete(&Key::extent(ino, block))),
-                stay => self.put(&Key::extent(ino, block), &extent.split(0, stay).encode()),
-            }
+            map.cut(block, extent, stay);
             let freed = self.free(extent.split(stay, extent.count - stay));
             it.blocks = it.blocks.saturating_sub(freed);
             self.charge(it.uid, 0, freed * self.block());
         }
-        if let Some((at, old, around)) = last {
+        if let Some((at, old)) = last {
             let (number, tail) = (keep - 1, tail as usize);
             if self.mem.is_current(at) {
                 drop(old);
                 let block = self.mem.change(at, (Kind::File, ino, number), false).expect("it is in memory");
                 block[tail..].fill(0);
             } else {
-                // What is behind the size has been cut off already, so what is left of its extent ends here.
                 let (at, block) = self.mem.grow(None, Kind::File, ino, number);
                 block[..tail].copy_from_slice(&old[..tail]);
-                self.cut_out_last(ino, &around, number);
-                self.put(&Key::extent(ino, number), &Extent { at, count: 1 }.encode());
+                map.put(number, at);
             }
         }
+        self.store(ino, map);
         Ok((!all).then_some(left))
-    }
-
-    /// As [`cut_out`](Self::cut_out), for the last block that is left of its extent.
-    fn cut_out_last(&mut self, ino: u64, around: &[At], number: u64) {
-        let found =
-            around.iter().find(|(first, extent)| (*first..first + u64::from(extent.count)).contains(&number));
-        if let Some((first, extent)) = found.filter(|(first, _)| *first < number) {
-            self.put(&Key::extent(ino, *first), &extent.split(0, (number - first) as u32).encode());
-        }
     }
 }
 
@@ -391,44 +350,64 @@ fn find(extents: &[At], block: u64) -> Option<Ptr> {
     (skip < u64::from(extent.count)).then(|| extent.split(skip as u32, 1).at)
 }
 
-/// An extent that becomes longer while blocks are written.
-struct Run {
-    first: u64,
-    extent: Option<Extent>,
-    changed: bool,
+/// Extents of a file, as they were around what changes, and as they become.
+struct Map {
+    now: BTreeMap<u64, Extent>,
+    was: BTreeMap<u64, Extent>,
 }
 
-impl Run {
-    /// The one that ends before this block, if there is one.
-    fn before(extents: &[At], block: u64) -> Self {
-        let ends = |(first, extent): &&At| first + u64::from(extent.count) == block;
-        match extents.iter().find(ends) {
-            Some((first, extent)) => Self { first: *first, extent: Some(*extent), changed: false },
-            None => Self { first: block, extent: None, changed: false },
-        }
+impl Map {
+    fn new(around: &[At]) -> Self {
+        let was: BTreeMap<u64, Extent> = around.iter().copied().collect();
+        Self { now: was.clone(), was }
+    }
+
+    /// The extent that has a block, if one has.
+    fn of(&self, block: u64) -> Option<At> {
+        let (first, extent) = self.now.range(..=block).next_back()?;
+        (block - first < u64::from(extent.count)).then_some((*first, *extent))
     }
 
     /// The address of the block before this one.
-    fn last(&self, block: u64) -> Option<u64> {
-        let extent = self.extent.filter(|extent| self.first + u64::from(extent.count) == block)?;
-        Some(extent.at.at + u64::from(extent.count) - 1)
+    fn before(&self, block: u64) -> Option<u64> {
+        let (first, extent) = self.of(block.checked_sub(1)?)?;
+        Some(extent.at.at + (block - 1 - first))
     }
 
-    /// A block that comes next. False: it does not belong to it.
-    fn add(&mut self, block: u64, at: Ptr) -> bool {
-        let follows = |extent: &&mut Extent| {
-            self.first + u64::from(extent.count) == block
-                && extent.at.at + u64::from(extent.count) == at.at
+    /// A block is here now: it is no part of another extent any more, and of the one before it, if it goes on
+    /// from there.
+    fn put(&mut self, block: u64, at: Ptr) {
+        if let Some((first, extent)) = self.of(block) {
+            let skip = (block - first) as u32;
+            self.now.remove(&first);
+            if skip > 0 {
+                self.now.insert(first, extent.split(0, skip));
+            }
+            if skip + 1 < extent.count {
+                self.now.insert(block + 1, extent.split(skip + 1, extent.count - skip - 1));
+            }
+        }
+        let goes_on = block.checked_sub(1).and_then(|before| self.of(before)).filter(|(_, extent)| {
+            extent.at.at + u64::from(extent.count) == at.at
                 && extent.at.made == at.made
                 && extent.count < EXTENT_MOST
-        };
-        match self.extent.as_mut().filter(follows) {
-            Some(extent) => {
-                extent.count += 1;
-                self.changed = true;
-                true
+        });
+        match goes_on {
+            Some((first, extent)) if first + u64::from(extent.count) == block => {
+                self.now.insert(first, Extent { count: extent.count + 1, ..extent });
             }
-            None => false,
+            _ => {
+                self.now.insert(block, Extent { at, count: 1 });
+            }
+        }
+    }
+
+    /// Of an extent only the first blocks stay.
+    fn cut(&mut self, first: u64, extent: Extent, stay: u32) {
+        self.was.insert(first, extent);
+        match stay {
+            0 => drop(self.now.remove(&first)),
+            stay => drop(self.now.insert(first, extent.split(0, stay))),
         }
     }
 }

@@ -21,8 +21,11 @@ pub(super) enum How {
     Later,
 }
 
-/// A key of the file's, and the blocks that it names.
-pub(super) type Item = (Vec<u8>, Option<Extent>);
+/// A key of the file's, the blocks that it names, and the bytes for which somebody is charged.
+pub(super) type Item = (Vec<u8>, Option<Extent>, u64);
+
+/// A file that goes at once.
+pub(super) type Going = (u64, Attributes, Vec<Item>);
 
 impl Fs {
     /// Items of a file but its attributes, as many as one step removes; and whether these are all.
@@ -36,10 +39,14 @@ impl Fs {
                 all = false;
                 return false;
             }
-            let is_extent = matches!(Key::parse(key), Some(What::Extent(..)));
-            let extent = Extent::decode(value).filter(|_| is_extent);
+            let (extent, bytes) = match Key::parse(key) {
+                Some(What::Extent(..)) => (Extent::decode(value), 0),
+                Some(What::Xattr(_, name, 0)) => (None, (name.len() + value.len()) as u64),
+                Some(What::Xattr(..)) => (None, value.len() as u64),
+                _ => (None, 0),
+            };
             blocks += extent.map_or(0, |extent| extent.count as usize);
-            items.push((key.to_vec(), extent));
+            items.push((key.to_vec(), extent, bytes));
             true
         })?;
         Ok((items, all))
@@ -58,30 +65,37 @@ impl Fs {
         Ok(if all { How::Now(items) } else { How::Later })
     }
 
-    /// A file has lost a name.
-    pub(super) fn drop_link(&mut self, ino: u64, mut it: Attributes, how: How, now: Time) {
+    /// A file has lost a name. What goes with it, for [`finish`](Self::finish).
+    pub(super) fn lose_link(&mut self, ino: u64, mut it: Attributes, how: How, now: Time) -> Option<Going> {
         it.links = if it.is_dir() { 0 } else { it.links - 1 };
         it.ctime = now;
         match how {
-            How::Stays => self.set(ino, &it),
-            How::Later => {
-                self.set(ino, &it);
-                self.put(&Key::orphan(ino), &[]);
-            }
-            How::Now(items) => self.remove(ino, &mut it, &items, true),
+            How::Now(items) => return Some((ino, it, items)),
+            How::Stays => {}
+            How::Later => self.put(&Key::orphan(ino), &[]),
+        }
+        self.set(ino, &it);
+        None
+    }
+
+    /// Removes what goes at once.
+    pub(super) fn finish(&mut self, going: Option<Going>) {
+        if let Some((ino, mut it, items)) = going {
+            self.remove(ino, &mut it, &items, true);
         }
     }
 
     fn remove(&mut self, ino: u64, it: &mut Attributes, items: &[Item], all: bool) {
-        let mut blocks = 0;
-        for (key, extent) in items {
+        let (mut blocks, mut bytes) = (0, 0);
+        for (key, extent, charged) in items {
             self.delete(key);
+            bytes += charged;
             if let Some(extent) = extent {
                 blocks += self.free(*extent);
             }
         }
         it.blocks = it.blocks.saturating_sub(blocks);
-        self.charge(it.uid, 0, blocks * self.block());
+        self.charge(it.uid, 0, blocks * self.block() + bytes);
         if all {
             self.delete(&Key::attributes(ino));
             self.charge(it.uid, 0, OWN);
@@ -110,6 +124,9 @@ impl Fs {
             }
             it => it?,
         };
+        if it.links > 0 {
+            return Ok(true);
+        }
         let (items, all) = self.items(ino)?;
         self.touch(&[&Key::orphan(ino), &Key::attributes(ino)])?;
         self.room_to_remove()?;

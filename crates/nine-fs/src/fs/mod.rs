@@ -27,6 +27,9 @@ pub(crate) use xattr::VALUE_MOST as XATTR_MOST;
 /// The root directory.
 pub(crate) const ROOT: u64 = 1;
 
+/// Users whose numbers may have changed before operations wait for the commit.
+const USED: usize = 64;
+
 /// What a file is charged for itself, beside its blocks, bytes.
 pub(crate) const OWN: u64 = 512;
 
@@ -90,7 +93,7 @@ fn broken(ino: u64, text: &str) -> Stop {
 impl Fs {
     pub(crate) fn new(mem: Memory, dirty_most: u64) -> Self {
         let fields = mem.cw.fields();
-        let most = (dirty_most / mem.cw.block() as u64) as usize;
+        let most = ((dirty_most / mem.cw.block() as u64) as usize).max(64);
         Self {
             next_inode: fields.next_inode,
             blocks: fields.blocks,
@@ -205,8 +208,7 @@ impl Fs {
 
     /// Whether so many blocks may change more, with what is kept back for removals.
     pub(crate) fn room(&self, blocks: u64) -> Op<()> {
-        let kept_back = (self.mem.cw.slots().0 / 64).max(64);
-        self.room_behind(blocks, kept_back)
+        self.room_behind(blocks, self.mem.cw.kept_back())
     }
 
     /// The same for what gives room back.
@@ -214,14 +216,15 @@ impl Fs {
         self.room_behind(16, 0)
     }
 
-    fn room_behind(&self, blocks: u64, kept_back: u64) -> Op<()> {
+    pub(crate) fn room_behind(&self, blocks: u64, kept_back: u64) -> Op<()> {
         let (open, freed) = self.mem.changed();
-        if open >= self.most || freed >= self.most {
+        if open >= self.most || freed >= self.most || self.used.len() >= USED {
             return Err(Stop::Wait);
         }
-        // Each change of a node may split those above it, once.
-        let (need, (slots, rows)) = (blocks + 16, self.mem.cw.room());
-        match slots >= open as u64 + need + kept_back && rows >= need + kept_back {
+        // Each change of a node may split those above it, once; and each user's number is a change.
+        let need = blocks + 16 + 4 * self.used.len() as u64;
+        let (slots, rows) = self.mem.cw.room();
+        match slots >= self.mem.promised() + need + kept_back && rows >= need + kept_back {
             true => Ok(()),
             false => Err(Stop::Full),
         }
@@ -262,12 +265,20 @@ impl Fs {
             self.touch(&[&key])?;
             let usage = self.usage[&uid];
             match usage {
-                Usage { bytes: 0, most: 0 } => drop(self.delete(&key)),
+                Usage { bytes: 0, most: 0 } => {
+                    self.delete(&key);
+                    self.usage.remove(&uid);
+                }
                 usage => self.put(&key, &usage.encode()),
             }
             self.used.remove(&uid);
         }
         Ok(())
+    }
+
+    /// What could not be settled is not.
+    pub(crate) fn forget_used(&mut self) {
+        self.used.clear();
     }
 
     /// Bytes of a block as clients see it in blocks of 512.
@@ -279,7 +290,7 @@ impl Fs {
     pub(crate) fn set_attributes(&mut self, ino: u64, set: &SetAttr<'_>, muid: u32, now: Time) -> Op<()> {
         let mut it = self.own(ino)?;
         self.room(1)?;
-        let bytes = OWN + it.blocks * self.block();
+        let bytes = OWN + it.blocks * self.block() + self.xattr_bytes(self.mem.root, ino)?;
         if let Some(uid) = set.uid.filter(|uid| *uid != it.uid) {
             self.quota(uid, bytes)?;
             self.touch(&[&Key::attributes(ino)])?;

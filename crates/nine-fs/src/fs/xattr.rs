@@ -9,8 +9,8 @@ use crate::tree;
 
 /// The largest value, as in Linux, bytes.
 pub(crate) const VALUE_MOST: usize = PIECE * PIECES_MOST as usize;
-/// The most bytes of all names of a file, as in Linux.
-const NAMES_MOST: usize = 64 << 10;
+/// The most bytes of all names and values of a file: what a step may look at.
+const ALL_MOST: u64 = 256 << 10;
 
 /// XATTR_CREATE
 const CREATE: u32 = 1;
@@ -55,6 +55,19 @@ impl Fs {
         Ok(names)
     }
 
+    /// Bytes of all names and values.
+    pub(super) fn xattr_bytes(&self, root: Ptr, ino: u64) -> Op<u64> {
+        let mut bytes = 0;
+        tree::range(&self.mem, root, &Key::start_of(ino, crate::item::Kind::Xattr), |key, value| {
+            let Some(What::Xattr(of, name, piece)) = Key::parse(key) else { return false };
+            if of == ino {
+                bytes += value.len() as u64 + if piece == 0 { name.len() as u64 } else { 0 };
+            }
+            of == ino
+        })?;
+        Ok(bytes)
+    }
+
     /// Sets, replaces or (no value, and it must be there: as Linux says it) removes one.
     pub(crate) fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], flags: u32, now: Time) -> Op<()> {
         if value.len() > VALUE_MOST {
@@ -65,14 +78,19 @@ impl Fs {
         match (&old, flags) {
             (None, REPLACE) => return Err(Errno::ENODATA.into()),
             (Some(_), CREATE) => return Err(Errno::EEXIST.into()),
-            (None, _) if self.xattrs(self.mem.root, ino)?.len() + name.len() >= NAMES_MOST => {
-                return Err(Errno::ENOSPC.into());
-            }
             _ => {}
         }
         let pieces = |len: usize| len.div_ceil(PIECE).max(1) as u16;
         let before = old.as_ref().map_or(0, |old| pieces(old.len()));
         let removed = value.is_empty() && flags == REPLACE;
+        let cost = |value: usize| (name.len() + value) as u64;
+        let before_cost = old.as_ref().map_or(0, |old| cost(old.len()));
+        let after_cost = if removed { 0 } else { cost(value.len()) };
+        let all = self.xattr_bytes(self.mem.root, ino)?;
+        if !removed && all - before_cost + after_cost > ALL_MOST {
+            return Err(Errno::ENOSPC.into());
+        }
+        self.quota(it.uid, after_cost.saturating_sub(before_cost))?;
         let after = if removed { 0 } else { pieces(value.len()) };
         for piece in 0..before.max(after) {
             self.touch(&[&Key::xattr(ino, name, piece)])?;
@@ -91,6 +109,7 @@ impl Fs {
                 return Err(broken(ino, "a piece of an attribute is missing"));
             }
         }
+        self.charge(it.uid, after_cost, before_cost);
         it.ctime = now;
         self.set(ino, &it);
         Ok(())

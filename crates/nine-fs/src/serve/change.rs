@@ -45,6 +45,8 @@ impl Archive {
             }
             Asked::Create { name, make, flags, perm, gid } => {
                 let reuse = make == Make::File && flags.has(OpenFlags::CREAT) && !flags.has(OpenFlags::EXCL);
+                let parent = state.fs.attributes(state.fs.mem.root, file.ino)?;
+                person.may(&parent, EXECUTE)?;
                 let there = state.fs.lookup(state.fs.mem.root, file.ino, name)?;
                 if let Some(old) = there.filter(|_| reuse) {
                     let Node::File(old) = &*state.meet(View::Main, old.ino, file.ino, name)? else {
@@ -57,7 +59,8 @@ impl Archive {
                 let node = match (&*node, make) {
                     (Node::File(made), Make::File | Make::Dir) => {
                         // Whatever its permissions are: who has made it has it open.
-                        let open = Opened { number: state.number(), append: flags.has(OpenFlags::APPEND) };
+                        let append = flags.has(OpenFlags::APPEND);
+                        let open = Opened { number: state.number(), append, writes: flags.writes() };
                         Arc::new(Node::File(File { open: Some(open), ..made.clone() }))
                     }
                     // Of the others there is nothing to read: the fid only moves there.
@@ -142,7 +145,12 @@ impl Archive {
                 return Err(Errno::ENAMETOOLONG.into());
             }
             Make::Symlink(_) => mode::S_IFLNK,
-            Make::Node { ty, .. } => ty,
+            Make::Node { ty, .. } => match ty {
+                mode::S_IFIFO | mode::S_IFSOCK => ty,
+                mode::S_IFBLK | mode::S_IFCHR if person.has_power() => ty,
+                mode::S_IFBLK | mode::S_IFCHR => return Err(Errno::EPERM.into()),
+                _ => return Err(Errno::EINVAL.into()),
+            },
             Make::File => mode::S_IFREG,
         };
         let bits = perm.in_dir(parent.mode, make == Make::Dir) & 0o7777;
@@ -167,7 +175,9 @@ impl Archive {
             ..Attributes::default()
         };
         let content = if let Make::Symlink(target) = make { target } else { b"" };
-        state.fs.make(dir, name, it, content)
+        let made = state.fs.make(dir, name, it, content)?;
+        self.renamed(state, name);
+        Ok(made)
     }
 
     /// Whether he may take a name out of a directory: a sticky one gives it only to the owners of either.
@@ -195,6 +205,7 @@ impl Archive {
         let State { fs, lives, .. } = state;
         let ino = fs.unlink(dir, name, only, |ino| lives.has(ino), self.time())?;
         lives.lost(ino);
+        self.renamed(state, name);
         Ok(Reply::Done)
     }
 
@@ -209,6 +220,8 @@ impl Archive {
         let (ino, gone) = fs.rename(from, to, |ino| lives.has(ino), self.time())?;
         lives.moved(ino, to.0, to.1);
         gone.into_iter().for_each(|gone| lives.lost(gone));
+        self.renamed(state, from.1);
+        self.renamed(state, to.1);
         Ok(Reply::Done)
     }
 
@@ -226,7 +239,7 @@ impl Archive {
                 return Err(Errno::EFBIG.into());
             }
             // Who has it open for writing may have lost the right since; ftruncate(2) asks only the former.
-            if file.open.is_none() {
+            if !file.open.is_some_and(|open| open.writes) {
                 person.may(&it, WRITE)?;
             }
         }
@@ -256,19 +269,7 @@ impl Archive {
             self.may_take(req, state, dir, &old)?;
             place = Some((dir, old, new));
         }
-        // Each of these is done once, whoever asks again: a size takes many steps, and comes first.
-        if let Some(size) = set.size.filter(|size| *size != it.size)
-            && !state.fs.resize(file.ino, size, by, now)?
-        {
-            return Err(Stop::Again);
-        }
-        if let Some((dir, old, new)) = place
-            && *old != *new
-        {
-            let State { fs, lives, .. } = state;
-            fs.rename((dir, &old), (dir, new), |ino| lives.has(ino), now)?;
-            lives.moved(file.ino, dir, new);
-        }
+        // What may be refused comes first; each is done once, whoever asks again. A size takes many steps, and is last.
         let mtime = set.mtime.or(set.size.map(|_| TimeSet::Now));
         if set.mode.is_some()
             || set.uid.is_some()
@@ -277,6 +278,21 @@ impl Archive {
             || mtime.is_some()
         {
             state.fs.set_attributes(file.ino, &SetAttr { mtime, ..*set }, by, now)?;
+        }
+        if let Some((dir, old, new)) = place
+            && *old != *new
+        {
+            let State { fs, lives, .. } = state;
+            fs.rename((dir, &old), (dir, new), |ino| lives.has(ino), now)?;
+            lives.moved(file.ino, dir, new);
+            self.renamed(state, &old);
+            self.renamed(state, new);
+        }
+        if let Some(size) = set.size.filter(|size| *size != it.size) {
+            if !state.fs.resize(file.ino, size, by, now)? {
+                return Err(Stop::Again);
+            }
+            self.written(state, file.ino);
         }
         Ok(Reply::Done)
     }

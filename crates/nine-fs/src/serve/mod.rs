@@ -16,7 +16,7 @@ use nine_io::Payload;
 use nine_io::server::locks::Wanted;
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::{
-    Dirent, Errno, Error, LockStatus, Names, Op as Asked, OpenFlags, Qid, Statfs, Walked, mode,
+    Dirent, Errno, Error, GetMask, LockStatus, Names, Op as Asked, OpenFlags, Qid, Statfs, Walked, mode,
 };
 
 use crate::archive::{Archive, State};
@@ -84,7 +84,10 @@ impl Archive {
         }
         match op {
             Asked::Walk { names } => return self.walk(req, state, &node, names.iter()),
-            Asked::Getattr { .. } => return Ok(Reply::Attr(Box::new(self.attr(state, &node)?))),
+            Asked::Getattr { mask } => {
+                let texts = mask.has(GetMask::TEXTS);
+                return Ok(Reply::Attr(Box::new(self.attr(state, &node, texts)?)));
+            }
             Asked::Statfs => return Ok(Reply::Statfs(self.statfs(state))),
             Asked::Readdir { cookie } => return self.readdir(req, state, &node, cookie),
             _ => {}
@@ -103,6 +106,7 @@ impl Archive {
             Asked::XattrWalk { name } => {
                 let value = match name {
                     b"" => state.fs.xattrs(root, file.ino)?,
+                    name if name.len() > 255 || name.contains(&0) => return Err(Errno::ENODATA.into()),
                     name => {
                         self.may(req, state, file, READ)?;
                         state.fs.xattr(root, file.ino, name)?.ok_or(Errno::ENODATA)?
@@ -112,7 +116,7 @@ impl Archive {
             }
             Asked::Lock(asked) => {
                 let want = Wanted::new(req.id().conn, file.open()?.number, &asked)?;
-                let Some(live) = &file.live else { return Ok(Reply::Lock(LockStatus::Success)) };
+                let live = file.live.as_ref().ok_or(Errno::EOPNOTSUPP)?;
                 let mut locks = live.locks();
                 if locks.conflict(&want).is_some() {
                     return Ok(Reply::Lock(LockStatus::Blocked));
@@ -155,6 +159,7 @@ impl Archive {
             }
         };
         for name in names {
+            nine_proto::check_name(name)?;
             node = self.step(req, state, &node, name)?;
         }
         let qid = self.qid(state, &node)?;
@@ -216,10 +221,10 @@ impl Archive {
             return Err(Errno::EROFS.into());
         }
         let want = match flags.0 & 3 {
+            _ if flags.has(OpenFlags::EXEC) => EXECUTE,
             0 => READ,
             1 => WRITE,
-            2 => READ | WRITE,
-            _ => EXECUTE,
+            _ => READ | WRITE,
         };
         let want = if flags.has(OpenFlags::TRUNC) { want | WRITE } else { want };
         self.person(req, state).may(&it, want)?;
@@ -229,8 +234,10 @@ impl Archive {
             if !state.fs.resize(file.ino, 0, by, self.time())? {
                 return Err(Stop::Again);
             }
+            self.written(state, file.ino);
         }
-        let opened = Opened { number: state.number(), append: flags.has(OpenFlags::APPEND) };
+        let opened =
+            Opened { number: state.number(), append: flags.has(OpenFlags::APPEND), writes: flags.writes() };
         let node = Arc::new(Node::File(File { open: Some(opened), ..file.clone() }));
         let qid = self.qid(state, &node)?;
         Ok(Reply::Open { qid, iounit: 0, node })
@@ -251,7 +258,7 @@ impl Archive {
                 if at <= cookie {
                     continue;
                 }
-                let attr = self.attr(state, &node)?;
+                let attr = self.attr(state, &node, true)?;
                 let entry = Dirent { qid: attr.qid, cookie: at, ty: 4, name: name.as_bytes() };
                 if !buf.push(&entry, Some(&attr)) {
                     break;
@@ -280,8 +287,9 @@ impl Archive {
             buf.push(&Dirent { qid, cookie, ty: named.kind, name: named.name }, attr.as_ref())
         })?;
         match stop {
-            Some(stop) => Err(stop),
-            None => Ok(Reply::Dir(buf)),
+            // What there is, is an answer; only an empty one would be the end.
+            Some(stop) if buf.bytes().is_empty() => Err(stop),
+            _ => Ok(Reply::Dir(buf)),
         }
     }
 

@@ -7,7 +7,7 @@ use nine_io::server::Reply;
 use nine_proto::{Attr, Errno, GetMask, Qid, Texts, mode};
 
 use crate::archive::{Archive, State};
-use crate::fs::{Fs, Op, ROOT};
+use crate::fs::{Fs, Op, ROOT, Stop};
 use crate::item::Attributes;
 use crate::live::Live;
 use crate::ptr::Ptr;
@@ -61,6 +61,8 @@ pub(super) struct Opened {
     /// Its own among all.
     pub(super) number: u64,
     pub(super) append: bool,
+    /// It was opened for writing.
+    pub(super) writes: bool,
 }
 
 /// An attribute that is being written.
@@ -110,9 +112,12 @@ impl File {
         if self.ino == ROOT {
             return Err(Errno::EBUSY.into());
         }
+        let root = state.root(self.view)?;
+        if state.fs.attributes(root, self.ino)?.links == 0 {
+            return Err(Errno::ENOENT.into());
+        }
         let own = (self.at.0, Box::from(&self.at.1[..]));
         let moved = self.live.as_ref().map(|live| live.place());
-        let root = state.root(self.view)?;
         for (dir, name) in std::iter::once(own).chain(moved) {
             if name[..] != *b".."
                 && state.fs.lookup(root, dir, &name)?.is_some_and(|there| there.ino == self.ino)
@@ -198,7 +203,10 @@ pub(super) fn attr_of(fs: &Fs, view: View, root: Ptr, ino: u64, name: &[u8]) -> 
         rdev: makedev(it.major, it.minor),
         size: if it.is_dir() { 0 } else { it.size },
         blksize: fs.block(),
-        blocks: if it.blocks == 0 { it.size.div_ceil(512) } else { it.blocks * fs.block() / 512 },
+        blocks: match it.blocks {
+            0 if it.size <= fs.target_most() as u64 => it.size.div_ceil(512),
+            blocks => blocks * fs.block() / 512,
+        },
         atime: it.atime,
         mtime: it.mtime,
         ctime: it.ctime,
@@ -216,15 +224,17 @@ fn makedev(major: u32, minor: u32) -> u64 {
 }
 
 impl Archive {
-    pub(super) fn attr(&self, state: &State, node: &Node) -> Op<Attr> {
+    /// How it looks; its name only for those who want texts.
+    pub(super) fn attr(&self, state: &State, node: &Node, texts: bool) -> Op<Attr> {
         match node {
             Node::File(file) => {
                 let root = state.root(file.view)?;
                 let name: Box<[u8]> = match (&file.live, file.ino) {
+                    _ if !texts => Box::default(),
                     (_, ROOT) => self.root_name(state, file.view),
                     (Some(_), _) => match file.place(state) {
                         Ok((_, name)) => name,
-                        Err(crate::fs::Stop::Error(_)) => Box::from(&file.at.1[..]),
+                        Err(Stop::Error(_)) => Box::from(&file.at.1[..]),
                         Err(stop) => return Err(stop),
                     },
                     (None, _) => Box::from(&file.at.1[..]),
@@ -255,9 +265,13 @@ impl Archive {
             }
             Node::File(file) => {
                 let root = state.root(file.view)?;
-                let parent = state.fs.attributes(root, file.ino)?.parent;
-                let it = state.fs.attributes(root, parent)?;
-                Ok(qid_of(file.view, parent, &it))
+                let own = state.fs.attributes(root, file.ino)?;
+                match state.fs.attributes(root, own.parent) {
+                    Ok(it) => Ok(qid_of(file.view, own.parent, &it)),
+                    // Both have been removed.
+                    Err(Stop::Error(_)) if own.links == 0 => Ok(qid_of(file.view, file.ino, &own)),
+                    Err(stop) => Err(stop),
+                }
             }
             _ => self.qid(state, &Node::Dumps),
         }

@@ -24,7 +24,7 @@ impl Archive {
         let who = req.who();
         let id = who.uid.or_else(|| state.users.id(&who.name));
         let id = id.filter(|id| !state.users.is_none(*id));
-        Person { id, power: who.owner || who.uid == Some(0), users: state.users.clone() }
+        Person { id, power: who.owner || id == Some(0), users: state.users.clone() }
     }
 
     /// Whether he may do this with the file.

@@ -1,5 +1,7 @@
 //! An archive on disks of memory, step by step.
 
+mod found;
+
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -146,6 +148,15 @@ impl Bench {
     pub(crate) fn copied(&mut self) {
         let archive = self.archive.clone();
         self.run(archive.copied()).unwrap();
+    }
+
+    /// As `copied`, whatever stands in the way at first.
+    pub(crate) fn copied_in_the_end(&mut self) {
+        let archive = self.archive.clone();
+        self.run(std::future::poll_fn(|_| match archive.dumps().iter().all(|dump| dump.copied) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }));
     }
 
     /// It is whole.

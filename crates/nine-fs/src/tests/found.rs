@@ -1,0 +1,312 @@
+//! What was found wrong once, each as the shortest way to it.
+
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use nine_block::{Device, Io, Kind, Op, Shape};
+use nine_proto::mode;
+
+use super::{Bench, noise, ready};
+use crate::archive::{Archive, State};
+use crate::fs::{ROOT, Stop};
+use crate::item::{Attributes, Extent, Key, What};
+use crate::ptr::{NEW, Ptr};
+use crate::tree::{Nodes, node};
+
+/// The keys of each leaf, all of which are in memory.
+fn leaves(state: &State, at: Ptr, found: &mut Vec<Vec<Vec<u8>>>) {
+    let block = state.fs.mem.node(at).unwrap();
+    let node = node::Node(&block);
+    match node.level() {
+        0 => found.push((0..node.len()).map(|i| node.key(i).to_vec()).collect()),
+        _ => (0..node.len()).for_each(|i| leaves(state, node.child(i), found)),
+    }
+}
+
+#[test]
+fn a_file_with_another_name_stays_when_the_last_fid_goes() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "a", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 50_000));
+    let archive = bench.archive.clone();
+    let now = archive.time();
+    bench.run(archive.attempt(|state| state.fs.link(ROOT, b"b", file, now))).unwrap();
+    let live = archive.state().lives.get(file, ROOT, b"a");
+    let unlink = |state: &mut State| {
+        let State { fs, lives, .. } = state;
+        let ino = fs.unlink(ROOT, b"a", Some(false), |ino| lives.has(ino), now)?;
+        lives.lost(ino);
+        Ok(())
+    };
+    bench.run(archive.attempt(unlink)).unwrap();
+    drop(live);
+    bench.settle();
+    assert_eq!(bench.lookup(None, ROOT, "b"), Some(file));
+    assert!(bench.read(None, file) == noise(1, 50_000));
+    bench.check();
+}
+
+#[test]
+fn a_file_too_large_for_one_step_goes_though_nobody_has_it() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "a", mode::S_IFREG);
+    (0..100).for_each(|n| bench.write(file, n * 20_000, b"x"));
+    bench.sync();
+    bench.unlink(ROOT, "a");
+    bench.archive.state().lives.lost(file);
+    bench.settle();
+    bench.sync();
+    bench.settle();
+    assert!(bench.archive.state().fs.orphans().unwrap().is_empty());
+    assert_eq!(bench.archive.state().fs.blocks, 0);
+    bench.check();
+}
+
+#[test]
+fn a_name_that_is_alone_in_its_leaf_is_renamed() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let dir = bench.make(ROOT, "dir", mode::S_IFDIR);
+    let pad = "x".repeat(230);
+    for n in 0..200 {
+        bench.make(dir, &format!("{n:04}{pad}"), mode::S_IFREG);
+    }
+    bench.sync();
+    let mut all = Vec::new();
+    {
+        let state = bench.archive.state();
+        leaves(&state, state.fs.mem.root, &mut all);
+    }
+    let is_name = |key: &Vec<u8>| matches!(Key::parse(key), Some(What::Name(of, _)) if of == dir);
+    let leaf = all.iter().filter(|leaf| leaf.len() > 8 && leaf.iter().all(is_name)).nth(2).unwrap();
+    let names: Vec<String> = leaf.iter().map(|key| String::from_utf8(key[9..].to_vec()).unwrap()).collect();
+    let (old, others) = names.split_last().unwrap();
+    others.iter().for_each(|name| bench.unlink(dir, name));
+    bench.sync();
+    bench.again();
+    let (archive, new) = (bench.archive.clone(), format!("{old}y"));
+    let now = archive.time();
+    let rename =
+        |state: &mut State| state.fs.rename((dir, old.as_bytes()), (dir, new.as_bytes()), |_| false, now);
+    bench.run(archive.attempt(rename)).unwrap();
+    bench.check();
+}
+
+#[test]
+fn the_newest_name_of_a_directory_is_renamed_after_a_start() {
+    for count in 100..125 {
+        let mut bench = Bench::new(1 << 18, 8192, true);
+        let dir = bench.make(ROOT, "dir", mode::S_IFDIR);
+        for n in 0..count {
+            bench.make(dir, &format!("{n:0>40}"), mode::S_IFREG);
+        }
+        bench.sync();
+        bench.again();
+        let (archive, old) = (bench.archive.clone(), format!("{:0>40}", count - 1));
+        let now = archive.time();
+        let rename =
+            |state: &mut State| state.fs.rename((dir, old.as_bytes()), (dir, b"new"), |_| false, now);
+        bench.run(archive.attempt(rename)).unwrap();
+        bench.check();
+    }
+}
+
+#[test]
+fn a_node_of_w_names_no_row() {
+    let mut bench = Bench::new(1 << 18, 8192, false);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 300_000));
+    let one = bench.dump();
+    bench.copied();
+    bench.settle();
+    let root = bench.archive.state().dumps[&one.generation].record.root;
+    let cw = bench.archive.0.cw.clone();
+    let block = bench.run(cw.blocks(root.at, 1)).unwrap();
+    for (key, value) in node::cells(&block[..block.len() - 64]) {
+        if let Some(What::Extent(..)) = Key::parse(key) {
+            assert!(Extent::decode(value).unwrap().at.at < NEW);
+        }
+    }
+}
+
+/// It has fetched what it needs, and then has to wait; meanwhile another writes the same and is answered.
+#[test]
+fn an_operation_that_waits_undoes_nothing() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "a", mode::S_IFREG);
+    bench.write(file, 0, &[1; 40_000]);
+    bench.sync();
+    bench.again();
+    let archive = bench.archive.clone();
+    let now = archive.time();
+    let mut has_all = false;
+    let mut slow = Box::pin(archive.attempt(move |state| {
+        if !has_all {
+            state.fs.read(state.fs.mem.root, file, 0, 20_000)?;
+            has_all = true;
+            return Err(Stop::Again);
+        }
+        state.fs.write(file, Some(10), b"x", 0, now)
+    }));
+    assert!(slow.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    bench.write(file, 0, &[2; 40_000]);
+    bench.sync();
+    bench.run(slow).unwrap();
+    let content = bench.read(None, file);
+    assert_eq!((content[0], content[10], content[11]), (2, b'x', 2));
+}
+
+/// Runs it without any tick.
+fn without_ticks<T>(bench: &mut Bench, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..1000 {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut cx) {
+            return result;
+        }
+        let _ = Pin::new(&mut bench.driver).poll(&mut cx);
+    }
+    panic!("it never ends without a tick");
+}
+
+#[test]
+fn a_full_cache_dumps_itself_or_says_so() {
+    let mut bench = Bench::new(60_000, 8192, true);
+    let archive = bench.archive.clone();
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    let now = archive.time();
+    for at in 0.. {
+        without_ticks(&mut bench, archive.sync()).unwrap();
+        if archive.state().fs.room(10).is_err() {
+            break;
+        }
+        let block = [7; 8128];
+        let write = archive.attempt(|state| state.fs.write(file, Some(at * 8128), &block, 0, now));
+        without_ticks(&mut bench, write).unwrap();
+    }
+    for n in 0..40 {
+        let it = Attributes { mode: mode::S_IFREG | 0o755, btime: now, mtime: now, ..Attributes::default() };
+        let name = format!("{n:0>200}");
+        bench.run(archive.attempt(|state| state.fs.make(ROOT, name.as_bytes(), it, b""))).unwrap();
+    }
+    assert!(!archive.dumps().is_empty(), "the cache went to w");
+    bench.settle();
+    bench.check();
+}
+
+type Range = Arc<Mutex<Option<(u64, u64)>>>;
+
+/// It fails some operations in a range.
+struct Bad {
+    device: Arc<dyn Device>,
+    op: Op,
+    kind: Kind,
+    /// The first sector, and the one behind the last.
+    range: Range,
+}
+
+impl Bad {
+    fn over(device: &Arc<dyn Device>, op: Op, kind: Kind) -> (Arc<dyn Device>, Range) {
+        let range = Range::default();
+        (Arc::new(Self { device: device.clone(), op, kind, range: range.clone() }), range)
+    }
+}
+
+impl Device for Bad {
+    fn shape(&self) -> Shape {
+        self.device.shape()
+    }
+
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn submit(&self, io: Io) {
+        let range = *self.range.lock().unwrap();
+        match io.op == self.op && range.is_some_and(|(from, to)| io.at < to && from < io.end_at()) {
+            true => io.fail(self.kind, "on purpose"),
+            false => self.device.submit(io),
+        }
+    }
+}
+
+#[test]
+fn a_dump_with_one_superblock_is_a_dump() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 100_000));
+    bench.sync();
+    let (w, range) = Bad::over(&bench.w, Op::Write, Kind::Failed);
+    bench.w = w;
+    *range.lock().unwrap() = Some((2 * 16, 2 * 16 + 1));
+    bench.again();
+    let dump = bench.dump();
+    bench.copied();
+    bench.settle();
+    bench.sync();
+    bench.again();
+    assert!(bench.read(Some(dump.generation), file) == noise(1, 100_000));
+}
+
+#[test]
+fn a_cache_that_cannot_be_read_for_a_while_costs_no_room_on_w() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 100_000));
+    bench.sync();
+    let (c, range) = Bad::over(&bench.c, Op::Read, Kind::Down);
+    bench.c = c;
+    bench.again();
+    let archive = bench.archive.clone();
+    bench.dump();
+    let slots = (1 << 18) - archive.0.cw.slots().0 * 16 - 200;
+    *range.lock().unwrap() = Some((slots, u64::MAX));
+    let mut turns = 0;
+    bench.run(std::future::poll_fn(|_| {
+        turns += 1;
+        if turns > 10_000 { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    assert!(archive.state().next_worm < 200);
+    *range.lock().unwrap() = None;
+    bench.copied_in_the_end();
+    bench.settle();
+    bench.check();
+}
+
+#[test]
+fn a_device_that_is_busy_at_the_start_loses_no_commit() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 100_000));
+    bench.sync();
+    let (c, range) = Bad::over(&bench.c, Op::Read, Kind::Busy);
+    let slots = (1 << 18) - bench.archive.0.cw.slots().0 * 16 - 200;
+    *range.lock().unwrap() = Some((slots, (1 << 18) - 16));
+    let opened = ready(Archive::open(c, bench.w.clone(), &bench.settings)).map(drop);
+    assert_eq!(opened.unwrap_err().kind, Kind::Busy);
+    bench.again();
+    assert_eq!(bench.lookup(None, ROOT, "file"), Some(file));
+}
+
+#[test]
+fn attributes_are_charged_and_bounded() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "a", mode::S_IFREG);
+    let archive = bench.archive.clone();
+    let (now, value) = (archive.time(), vec![1; 65_536]);
+    let mut set = |n: u32, value: &[u8], flags| {
+        let name = format!("user.{n}");
+        bench.run(archive.attempt(|state| state.fs.set_xattr(file, name.as_bytes(), value, flags, now)))
+    };
+    let before = archive.state().fs.usage().map(|(_, usage)| usage.bytes).sum::<u64>();
+    (0..3).for_each(|n| set(n, &value, 0).unwrap());
+    assert!(set(3, &value, 0).is_err());
+    let after = archive.state().fs.usage().map(|(_, usage)| usage.bytes).sum::<u64>();
+    assert_eq!(after - before, 3 * (65_536 + 6));
+    set(1, b"", 2).unwrap();
+    set(3, &value, 0).unwrap();
+    bench.check();
+    bench.unlink(ROOT, "a");
+    bench.settle();
+    bench.check();
+}
