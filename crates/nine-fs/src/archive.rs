@@ -197,6 +197,10 @@ impl Archive {
         let cache = Cache::new(options(&cw, settings));
         let cached = cache.over(Arc::new(cw.clone()))?;
         let fields = cw.fields();
+        if fields.root.made == 0 {
+            let text = "it was not made to the end: make it again";
+            return Err(Wrong::new(Kind::Unsupported, text).of(cw.name()));
+        }
         let memory = Memory::new(cw.clone(), cached.clone());
         let state = State {
             fs: Fs::new(memory, settings.dirty.min(cw.entries_most() as u64 / 4 * cw.block() as u64)),
@@ -250,6 +254,36 @@ impl Archive {
         Ok(())
     }
 
+    /// What the tree says of dumps is as of their moments: where they are by now, rows and superblocks know.
+    async fn known_dumps(&self, mut dumps: BTreeMap<u32, Dump>) -> nine_block::Result<BTreeMap<u32, Dump>> {
+        let (waiting, mut at) = {
+            let state = &*self.state();
+            let waiting: Vec<u32> = state.waiting.iter().map(|waiting| waiting.generation).collect();
+            (waiting, state.newest.at)
+        };
+        for dump in dumps.values_mut() {
+            if let Some(root) = self.on_worm(dump.record.root).await? {
+                dump.record.root = root;
+            }
+        }
+        let is_new =
+            |(generation, dump): (&u32, &Dump)| dump.record.segment == 0 && !waiting.contains(generation);
+        while at != 0 && dumps.iter().any(is_new) {
+            let it = match self.0.cw.superblock(at).await {
+                Ok(it) => it,
+                Err(error) => {
+                    tracing::warn!("{error}: how large some dumps are is not known");
+                    break;
+                }
+            };
+            if let Some(dump) = dumps.get_mut(&it.generation) {
+                (dump.record.segment, dump.record.blocks) = (at, it.blocks);
+            }
+            at = it.before;
+        }
+        Ok(dumps)
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,10 +303,16 @@ impl Archive {
 
     /// Tries an operation once, with what is in memory.
     pub(crate) fn once<T>(&self, op: &mut impl FnMut(&mut State) -> Op<T>) -> Op<T> {
-        let state = &mut *self.state();
-        let result = op(state);
-        state.fs.mem.unpin([]);
-        self.after(state);
+        let (result, ahead) = {
+            let state = &mut *self.state();
+            let result = op(state);
+            state.fs.mem.unpin([]);
+            self.after(state);
+            (result, state.fs.mem.takes_ahead())
+        };
+        if ahead {
+            self.0.cached.go_on();
+        }
         result
     }
 
@@ -304,7 +344,7 @@ impl Archive {
         let mut have: HashMap<u64, (Bytes, u64)> = HashMap::new();
         let mut fetching: Option<Fetching> = None;
         loop {
-            if matches!(stop, Stop::Miss(_)) {
+            if matches!(stop, Stop::Miss(_) | Stop::Node(_)) {
                 let stamp = fetching.get_or_insert_with(|| Fetching::new(self)).now();
                 for (at, block) in self.fetch(stop).await? {
                     have.insert(at, (block, stamp));
@@ -315,7 +355,7 @@ impl Archive {
                 fetching = None;
                 self.clear(stop).await?;
             }
-            let result = {
+            let (result, ahead) = {
                 let state = &mut *self.state();
                 let mem = &mut state.fs.mem;
                 have.retain(|at, (_, stamp)| !mem.is_stale(*at, *stamp));
@@ -323,8 +363,11 @@ impl Archive {
                 let result = op(state);
                 state.fs.mem.unpin([]);
                 self.after(state);
-                result
+                (result, state.fs.mem.takes_ahead())
             };
+            if ahead {
+                self.0.cached.go_on();
+            }
             stop = match result {
                 Ok(done) => return Ok(done),
                 Err(Stop::Error(error)) => return Err(error),
@@ -335,14 +378,25 @@ impl Archive {
 
     /// Fetches the blocks that were missing.
     async fn fetch(&self, stop: Stop) -> Result<Vec<(u64, Bytes)>> {
-        let Stop::Miss(blocks) = stop else { return Ok(Vec::new()) };
-        let calls: Vec<_> = blocks.into_iter().map(|at| (at, self.0.cached.get(at.at))).collect();
+        let (blocks, are_nodes) = match stop {
+            Stop::Miss(blocks) => (blocks, false),
+            Stop::Node(at) => (vec![at], true),
+            _ => return Ok(Vec::new()),
+        };
+        // Neighbours are read together.
+        let runs = blocks.chunk_by(|one, next| one.at + 1 == next.at);
+        let calls: Vec<_> = runs
+            .flat_map(|run| {
+                let from = run[0].at;
+                run.iter().copied().zip(self.0.cached.get_all(from..from + run.len() as u64))
+            })
+            .collect();
         let mut have = Vec::with_capacity(calls.len());
         for (at, call) in calls {
             let block = call.await.map_err(|error| self.unreadable(at, &error))?;
-            if Tag::made(&block) != at.made {
-                let error = Wrong::new(Kind::Failed, format!("block {:#x} is of another generation", at.at));
-                return Err(self.unreadable(at, &error));
+            if Tag::made(&block) != at.made || (are_nodes && !Tag::is_node(&block)) {
+                let text = format!("block {:#x} is another one than what points to it says", at.at);
+                return Err(self.unreadable(at, &Wrong::new(Kind::Failed, text)));
             }
             have.push((at.at, block));
         }
@@ -352,7 +406,7 @@ impl Archive {
     /// Waits until what has stopped an operation is out of the way.
     async fn clear(&self, stop: Stop) -> Result<()> {
         match stop {
-            Stop::Miss(_) => Ok(()),
+            Stop::Miss(_) | Stop::Node(_) => Ok(()),
             Stop::Page(row) => self.0.cw.load_row(row).await.map_err(|error| errno(&error)),
             Stop::Again => {
                 yield_now().await;

@@ -479,7 +479,7 @@ impl Archive {
     }
 
     /// Where a block is on w, if it is.
-    async fn on_worm(&self, at: Ptr) -> nine_block::Result<Option<Ptr>> {
+    pub(crate) async fn on_worm(&self, at: Ptr) -> nine_block::Result<Option<Ptr>> {
         match at.row() {
             None => Ok(Some(at)),
             Some(row) => Ok(self.0.cw.worm_of(row).await?.map(|worm| Ptr { at: worm, ..at })),
@@ -547,8 +547,8 @@ impl Archive {
 
     async fn frame(&self, at: Ptr) -> nine_block::Result<Frame> {
         let block = self.0.cached.get(at.at).await?;
-        if cw::Tag::made(&block) != at.made {
-            return Err(Wrong::new(Kind::Failed, format!("block {:#x} is of another generation", at.at)));
+        if cw::Tag::made(&block) != at.made || !cw::Tag::is_node(&block) {
+            return Err(Wrong::new(Kind::Failed, format!("block {:#x} is no node of its generation", at.at)));
         }
         let content = block[..block.len() - cw::TAG].to_vec();
         let owner = crate::memory::owner(&content);

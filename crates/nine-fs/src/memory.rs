@@ -6,7 +6,7 @@
 //! Always holds: a block of an older generation is never changed, it gets a successor; all changes between two commits
 //! are in one of them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub(crate) struct Memory {
     freed: Vec<u64>,
     /// What the operation that is at work has seen: it stays until that ends.
     pins: RefCell<HashMap<u64, Bytes>>,
+    /// There is something to be read ahead, by whoever has let go of the lock.
+    ahead: Cell<bool>,
     /// Addresses whose blocks have changed or are others' by now, and when; as far back as somebody fetches blocks.
     stale: HashMap<u64, u64>,
     /// Rises with each of these.
@@ -77,6 +79,14 @@ impl Deref for Block {
 }
 
 impl Block {
+    /// Whether it is a node of the tree.
+    fn is_node(&self) -> bool {
+        match self {
+            Self::Open(block) => Tag::is_node(block),
+            Self::Kept(block) => Tag::is_node(block),
+        }
+    }
+
     /// These bytes of it: without a copy, if nobody will change them.
     pub(crate) fn slice(&self, from: usize, to: usize) -> Bytes {
         match self {
@@ -98,6 +108,7 @@ impl Memory {
             closing: HashMap::new(),
             freed: Vec::new(),
             pins: RefCell::default(),
+            ahead: Cell::new(false),
             stale: HashMap::new(),
             stamp: 0,
             fetching: BTreeMap::new(),
@@ -181,9 +192,17 @@ impl Memory {
         if let Some(block) = kept {
             return Ok(Block::Kept(block));
         }
-        let block = self.cached.hit(at.at).ok_or(Miss(at))?;
+        let (block, ahead) = self.cached.glance(at.at).ok_or(Miss(at))?;
+        if ahead {
+            self.ahead.set(true);
+        }
         self.pins.borrow_mut().insert(at.at, block.clone());
         Ok(Block::Kept(block))
+    }
+
+    /// Whether there is something to be read ahead: said once.
+    pub(crate) fn takes_ahead(&self) -> bool {
+        self.ahead.take()
     }
 
     /// Whether it may be changed where it is.
@@ -294,11 +313,12 @@ impl Nodes for Memory {
     type Block = Block;
 
     fn node(&self, at: Ptr) -> Result<Block, Miss> {
-        self.get(at)
+        // What is no node is asked for again: then it is an error of whoever fetches it.
+        self.get(at).and_then(|block| if block.is_node() { Ok(block) } else { Err(Miss(at)) })
     }
 
     fn node_mut(&mut self, at: Ptr) -> Result<(Ptr, &mut [u8]), Miss> {
-        let old = self.get(at)?;
+        let old = self.node(at)?;
         let level = Node(&old).level();
         let what = (kind_of(level), owner(&old), u64::from(level));
         if self.is_current(at) {

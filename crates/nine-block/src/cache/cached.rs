@@ -77,6 +77,31 @@ impl Cached {
         self.0.hit(block)
     }
 
+    /// The same for those who must not wait even for a device that answers at once. And whether there is something to be
+    /// read ahead: [`go_on`](Self::go_on) begins it, later.
+    pub fn glance(&self, block: u64) -> Option<(Bytes, bool)> {
+        self.0.glance(block)
+    }
+
+    /// Begins what is to be read ahead.
+    pub fn go_on(&self) {
+        self.0.run();
+    }
+
+    /// Blocks one behind the other, in as few reads as possible.
+    pub fn get_all(&self, blocks: std::ops::Range<u64>) -> Vec<Call> {
+        if blocks.is_empty() || self.judge(blocks.end - 1).is_err() {
+            return blocks.map(|block| self.get(block)).collect();
+        }
+        let mut calls = Vec::new();
+        self.0.fetch(blocks, |_| {
+            let (done, call) = Call::pair();
+            calls.push(call);
+            done
+        });
+        calls
+    }
+
     /// A block. Those who want it at the same time wait for the same read.
     pub fn get(&self, block: u64) -> Call {
         let (done, call) = Call::pair();

@@ -21,6 +21,15 @@ use crate::sync::lock;
 impl Disk {
     /// A block that is here.
     pub(super) fn hit(self: &Arc<Self>, block: u64) -> Option<Bytes> {
+        let (data, ahead) = self.glance(block)?;
+        if ahead {
+            self.run();
+        }
+        Some(data)
+    }
+
+    /// The same, and whether there is something to be read ahead.
+    pub(super) fn glance(self: &Arc<Self>, block: u64) -> Option<(Bytes, bool)> {
         let mut shard = lock(self.shared.shard(self.key(block)));
         let (entry, ahead) = shard.wanted(self.key(block))?;
         let Held::Data(data) = &entry.held else {
@@ -33,9 +42,8 @@ impl Disk {
         if ahead {
             self.used_ahead();
             self.read_ahead(block..block + 1, false);
-            self.run();
         }
-        Some(data)
+        Some((data, ahead))
     }
 
     /// Blocks for those who wait for each: what is here at once, what is missing in as few reads as possible.

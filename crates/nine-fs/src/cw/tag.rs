@@ -63,6 +63,11 @@ impl Tag {
         sum
     }
 
+    /// Whether a block's tag says that it is a node.
+    pub(crate) fn is_node(block: &[u8]) -> bool {
+        matches!(block[block.len() - TAG], 2 | 3)
+    }
+
     /// The generation that a block's tag says.
     pub(crate) fn made(block: &[u8]) -> u32 {
         let at = block.len() - TAG + 4;

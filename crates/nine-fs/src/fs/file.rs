@@ -311,7 +311,7 @@ impl Fs {
         let tail = size % content;
         let around = self.extents(self.mem.root, ino, keep.saturating_sub(1), keep.saturating_add(1))?;
         let last = match find(&around, keep.wrapping_sub(1)).filter(|_| tail > 0 && all) {
-            Some(at) => Some((at, self.mem.get(at)?)),
+            Some(at) => Some((at, self.mem.get(at).map_err(|_| Stop::Miss(vec![at]))?)),
             None => None,
         };
         self.touch(&[&Key::extent(ino, keep), &Key::extent(ino, keep.saturating_sub(1))])?;

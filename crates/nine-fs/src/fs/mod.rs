@@ -36,8 +36,10 @@ pub(crate) const OWN: u64 = 512;
 /// Why an operation has not been done.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// These blocks are not in memory.
+    /// These blocks of files are not in memory.
     Miss(Vec<Ptr>),
+    /// This node is not, or what is there is none.
+    Node(Ptr),
     /// The page of this row's table is not in memory.
     Page(u64),
     /// A step of it is done: others may have their turn.
@@ -54,7 +56,7 @@ pub(crate) type Op<T> = Result<T, Stop>;
 
 impl From<Miss> for Stop {
     fn from(Miss(at): Miss) -> Self {
-        Self::Miss(vec![at])
+        Self::Node(at)
     }
 }
 
