@@ -238,6 +238,7 @@ impl Archive {
     async fn load(&self) -> Result<()> {
         self.attempt(|state| state.fs.load_usage()).await?;
         let dumps = self.attempt(|state| state.find_dumps()).await?;
+        let dumps = self.known_dumps(dumps).await.map_err(|error| errno(&error))?;
         self.state().dumps = dumps;
         if let Err(error) = self.load_users().await {
             tracing::warn!("/adm/users is not taken, the users are the five that there always are: {error}");
