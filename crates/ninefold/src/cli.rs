@@ -11,6 +11,7 @@ use clap_complete::Shell;
 use nine_aoe::frame::Address;
 use nine_net::ether::Mac;
 
+use crate::archive::Place;
 use crate::config::{General, Remote, Serving};
 use crate::serve::{Export, bytes};
 
@@ -46,6 +47,7 @@ pub enum Verb {
     Mux(Mux),
     Aoe(Aoe),
     Block(Block),
+    Fs(Fs),
     CheckServer(CheckServer),
     Config(Config),
     Completions(Completions),
@@ -76,6 +78,7 @@ impl Verb {
             Self::Mux(_) => "mux",
             Self::Aoe(_) => "aoe",
             Self::Block(_) => "block",
+            Self::Fs(_) => "fs",
             Self::CheckServer(_) => "check-server",
             Self::Config(_) => "config",
             Self::Completions(_) => "completions",
@@ -84,14 +87,14 @@ impl Verb {
     }
 }
 
-/// Serve a directory, a tree in memory, or a name space of many servers, until SIGTERM
+/// Serve a directory, a tree in memory, an archive, or a name space of many servers, until SIGTERM
 ///
 /// Without any option: the current directory, on a unix socket for this user, and on loopback TCP, read-only
 /// unless the token printed at start is shown.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// What to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`, or a name space file (`NAME.ns`, or any
-    /// regular file); the current directory if not given
+    /// What to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`, `fs:` or `fs:ARCHIVE`, or a name space file
+    /// (`NAME.ns`, or any regular file); the current directory if not given
     #[arg(value_name = "SERVER")]
     pub exports: Vec<Export>,
     #[command(flatten)]
@@ -438,6 +441,125 @@ pub struct BlockMake {
     /// Also on disks that do not begin with zeros
     #[arg(long)]
     pub force: bool,
+}
+
+/// Make archives, dump them, and show how they are
+///
+/// An archive is a file system of which every dump stays for ever: docs/archive.md. `ream` and `check` work on its
+/// devices while nobody serves it; the others ask the server, through its /fs.
+#[derive(Debug, Args)]
+pub struct Fs {
+    #[command(subcommand)]
+    pub verb: FsVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum FsVerb {
+    Ream(FsReam),
+    Check(FsCheck),
+    Dump(FsDump),
+    /// Make durable what was changed up to now
+    Sync(FsOf),
+    /// Show what an archive has, and what it is doing
+    Status(FsOf),
+    Dumps(FsDumps),
+    Ctl(FsCtl),
+}
+
+/// Make an archive: what is on its devices is lost
+#[derive(Debug, Args)]
+pub struct FsReam {
+    /// The path of a file, which begins with / or ./ and is made if it is not there; or `c CACHE WORM`, two devices as
+    /// in docs/block.md: 'c w"/dev/nvme0n1" {e1.0e2.0}'
+    #[arg(value_name = "ARCHIVE")]
+    pub archive: Place,
+    /// What it is called
+    #[arg(long, value_name = "NAME", default_value = "main")]
+    pub name: String,
+    /// Bytes of a block: 8K, 16K, 32K or 64K
+    #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = bytes)]
+    pub block: u64,
+    /// Of a file: a quarter for the cache, at most 16 GiB, the rest for the worm [default: the smaller of 64 GiB and
+    /// half of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub size: Option<u64>,
+    /// What is read from the worm is kept on the cache: right where the worm is slower
+    #[arg(long)]
+    pub no_fastworm: bool,
+    /// By which its dumps are dated, like Europe/Berlin: written into the line that is printed [default: the system's]
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
+    /// Whatever is there now
+    #[arg(long)]
+    pub force: bool,
+    /// Interfaces to the Ethernet of its disks there: e1.0
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub over: Vec<String>,
+}
+
+/// Look whether an archive is whole, while nobody serves it
+///
+/// Nothing is mended. Exit status 1 if there are faults.
+#[derive(Debug, Args)]
+pub struct FsCheck {
+    /// The path of a file, or `c CACHE WORM`; what `serve fs:` makes if not given
+    #[arg(value_name = "ARCHIVE", default_value = "", hide_default_value = true)]
+    pub archive: Place,
+    /// Read the content of all files, too
+    #[arg(long, conflicts_with = "dumps")]
+    pub blocks: bool,
+    /// Read the content of all files of all dumps
+    #[arg(long)]
+    pub dumps: bool,
+    /// Interfaces to the Ethernet of its disks there: e1.0
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub over: Vec<String>,
+}
+
+/// An archive of a server.
+#[derive(Debug, Args)]
+pub struct FsOf {
+    /// The server; the default one if not given
+    #[arg(value_name = "ADDR")]
+    pub addr: Option<OsString>,
+    /// Which of its archives, if there are several
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Keep all there is now for ever, and print the name by which it is found below /dump
+#[derive(Debug, Args)]
+pub struct FsDump {
+    /// Until it is on the worm
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub of: FsOf,
+}
+
+/// List the dumps: name, time, blocks on the worm
+#[derive(Debug, Args)]
+pub struct FsDumps {
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub of: FsOf,
+}
+
+/// Tell an archive something: `schedule every 2h`, `quota glenda 1073741824`, `newuser glenda`
+#[derive(Debug, Args)]
+pub struct FsCtl {
+    /// Which archive, if there are several
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub remote: Remote,
+    /// A command; without one, those that there are are shown
+    #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
 }
 
 /// Find the disks on the same Ethernet

@@ -1,16 +1,18 @@
 //! The command: where everything meets. A verb is a file; what is done for several of them is a room of its own:
-//! `operand` (what a person means by a word), `dial` (sessions), `blocks` (disks), `copy` (trees from here to there),
-//! `serve`.
+//! `operand` (what a person means by a word), `dial` (sessions), `blocks` and `disks`, `archive`, `copy` (trees from
+//! here to there), `serve`.
 //!
 //! In: arguments, environment, configuration files. Out: exit status 0, 1 (something failed) or 2 (the command line).
 #![forbid(unsafe_code)]
 
+mod archive;
 mod blocks;
 mod cli;
 mod completions;
 mod config;
 mod copy;
 mod dial;
+mod disks;
 mod fail;
 mod log;
 mod operand;

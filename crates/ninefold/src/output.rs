@@ -116,6 +116,25 @@ pub fn date(time: Time) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// Columns as wide as their widest cell; no cell can move a terminal's cursor.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let shown: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| nine_proto::show(cell.as_bytes()).to_string()).collect())
+        .collect();
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |i: usize| shown.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in shown {
+        let line: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text += line.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
 /// What is known about a file, for programs.
 pub fn object(name: &[u8], attr: &Attr, target: Option<&[u8]>) -> Value {
     let time = |t: Time| json!(format!("{}.{:09}", t.sec, t.nsec));
@@ -173,5 +192,11 @@ mod tests {
         assert_eq!(letters(0o041_777), "drwxrwxrwt");
         assert_eq!(letters(0o104_755), "-rwsr-xr-x");
         assert_eq!(letters(0o102_640), "-rw-r-S---");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["A", "B"], ["long\n", "x"]].map(|row| row.map(String::from).to_vec());
+        assert_eq!(table(&rows), "A       B\nlong\\n  x\n");
     }
 }

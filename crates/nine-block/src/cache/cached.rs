@@ -77,8 +77,8 @@ impl Cached {
         self.0.hit(block)
     }
 
-    /// The same for those who must not wait even for a device that answers at once. And whether there is something to be
-    /// read ahead: [`go_on`](Self::go_on) begins it, later.
+    /// The same for those who must not wait even for a device that answers at once. And whether there is
+    /// something to be read ahead: [`go_on`](Self::go_on) begins it, later.
     pub fn glance(&self, block: u64) -> Option<(Bytes, bool)> {
         self.0.glance(block)
     }

@@ -111,7 +111,9 @@ impl Drop for Pool {
             std::mem::take(&mut state.threads)
         };
         self.shared.work.notify_all();
-        for thread in threads {
+        // The last who has it may have let go on one of them, which then ends by itself.
+        let us = std::thread::current().id();
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != us) {
             if thread.join().is_err() {
                 tracing::error!("a disk thread ended in a panic");
             }

@@ -1,5 +1,5 @@
-//! What is served: one word, `disk:/path` (or just a path), `ram:`, `ram:SIZE` or a name space file, and the file
-//! server that the first ones stand for.
+//! What is served: one word, `disk:/path` (or just a path), `ram:`, `ram:SIZE`, `fs:ARCHIVE` or a name space
+//! file, and the file server that the first ones stand for.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use nine_io::server::FileServer;
 use nine_servers::{Disk, DiskOptions, Ram};
 
+use crate::archive::Spec;
 use crate::config::Serving;
 
 /// Bytes that `ram:` may hold.
@@ -22,6 +23,8 @@ pub enum Export {
     Disk(PathBuf),
     /// A tree in memory of at most so many bytes.
     Ram(u64),
+    /// An archive, its dumps and its console.
+    Archive(Spec),
     /// What a name space file says.
     Space(PathBuf),
 }
@@ -61,6 +64,7 @@ impl fmt::Display for Export {
                 write!(f, "disk:{}", path.canonicalize().as_ref().unwrap_or(path).display())
             }
             Export::Ram(limit) => write!(f, "ram:{limit}"),
+            Export::Archive(spec) => write!(f, "fs:{spec}"),
             Export::Space(path) => write!(f, "{}", path.display()),
         }
     }
@@ -75,10 +79,11 @@ impl FromStr for Export {
             Some(("disk", path)) => Ok(Export::Disk(path.into())),
             Some(("ram", "")) => Ok(Export::Ram(RAM)),
             Some(("ram", size)) => bytes(size).map(Export::Ram),
+            Some(("fs", archive)) => archive.parse().map(Export::Archive),
             Some((kind, _)) if !kind.is_empty() && !kind.contains(['/', '.']) => Err(format!(
-                "`{kind}:` is no server; write disk:/PATH, ram: or ram:SIZE (a path may begin with ./)"
+                "`{kind}:` is no server; write disk:/PATH, ram:, ram:SIZE or fs:ARCHIVE (a path may begin with ./)"
             )),
-            _ if word.is_empty() => Err("write a path, disk:/PATH, ram: or ram:SIZE".into()),
+            _ if word.is_empty() => Err("write a path, disk:/PATH, ram:, ram:SIZE or fs:ARCHIVE".into()),
             _ if word.ends_with(".ns") || Path::new(word).is_file() => Ok(Export::Space(word.into())),
             _ => Ok(Export::Disk(word.into())),
         }

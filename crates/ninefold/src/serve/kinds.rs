@@ -1,9 +1,10 @@
 //! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`,
-//! `net:` or `net:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, an address, or `/srv/NAME`, which is one that was posted.
+//! `net:` or `net:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`, `fsctl:`, an address, or `/srv/NAME`,
+//! which is one that was posted.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
-//! needed. A word for a disk or an address is the same server each time, and so are `cons:`, `srv:`, `net:` and `aoe:`;
-//! every `ram:` and every `pipe:` is one of its own.
+//! needed. A word for a disk, an archive or an address is the same server each time, and so are `cons:`, `srv:`,
+//! `net:`, `aoe:` and `fsctl:`; every `ram:` and every `pipe:` is one of its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,6 +27,7 @@ use nine_servers::{Disk, Net, Pipes, Posts, Ram};
 use super::aoe;
 use super::console;
 use super::export::{self, disk_options};
+use crate::archive::{self, Archives, Spec};
 use crate::config::{DialectChoice, Identity, Remote, Serving};
 use crate::{dial, fail};
 
@@ -41,6 +43,10 @@ pub enum Kind {
     Net(Option<PathBuf>),
     /// Disks on these Ethernets; on all if none is named.
     Aoe(Vec<String>),
+    /// An archive.
+    Fs(Spec),
+    /// The consoles of all archives.
+    FsCtl,
     /// What was posted by this name.
     Posted(String),
     /// Equal servers, in the order in which they are tried. Not empty.
@@ -60,7 +66,7 @@ impl Kind {
         matches!(self, Kind::Remote(all) if all.iter().any(|one| one.token.is_some()))
     }
 
-    /// The same, a relative directory being one below `dir`.
+    /// The same, a relative path being one below `dir`.
     pub fn within(self, dir: &Path) -> Self {
         match self {
             Kind::Disk(path) => Kind::Disk(dir.join(path)),
@@ -74,8 +80,9 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Kind, String> {
-        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], aoe:[IFACE], an address \
-             like unix!/PATH, tcp!HOST!PORT, 9p://HOST, or /srv/NAME for one that was posted";
+        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], aoe:[IFACE], \
+             fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST, or /srv/NAME for one that \
+             was posted";
         if let Some(name) = word.strip_prefix(POSTED) {
             nine_proto::check_name(name.as_bytes())
                 .map_err(|_| format!("`{word}` is no post; write /srv/NAME"))?;
@@ -93,7 +100,9 @@ impl FromStr for Kind {
             Some(("net", path)) => Ok(Kind::Net(Some(path.into()))),
             Some(("aoe", "")) => Ok(Kind::Aoe(Vec::new())),
             Some(("aoe", names)) => Ok(Kind::Aoe(names.split(',').map(String::from).collect())),
-            Some((kind @ ("pipe" | "cons" | "srv"), rest)) => {
+            Some(("fs", archive)) => archive.parse().map(Kind::Fs).map_err(|why| format!("`fs:`: {why}")),
+            Some(("fsctl", "")) => Ok(Kind::FsCtl),
+            Some((kind @ ("pipe" | "cons" | "srv" | "fsctl"), rest)) => {
                 Err(format!("`{kind}:` takes nothing behind it: leave `{rest}` out"))
             }
             Some((kind, rest)) if kind != "unix" && !kind.contains(['!', '/']) && !rest.starts_with("//") => {
@@ -152,6 +161,8 @@ impl fmt::Display for Kind {
             Kind::Net(None) => f.write_str("net:"),
             Kind::Net(Some(path)) => write!(f, "net:{}", path.display()),
             Kind::Aoe(names) => write!(f, "aoe:{}", names.join(",")),
+            Kind::Fs(spec) => write!(f, "fs:{spec}"),
+            Kind::FsCtl => f.write_str("fsctl:"),
             Kind::Posted(name) => write!(f, "{POSTED}{name}"),
             Kind::Remote(all) => f.write_str(&shown(all)),
         }
@@ -208,6 +219,7 @@ pub struct Servers {
     /// Directories that share the descriptors.
     disks: usize,
     posts: Arc<Posts>,
+    archives: Arc<Archives>,
     state: Mutex<State>,
 }
 
@@ -221,12 +233,18 @@ struct State {
 
 impl Servers {
     /// For a name space with so many directories of this host.
-    pub fn new(serving: &Serving, remote: Remote, env: rt::Real, disks: usize) -> Self {
+    pub fn new(
+        serving: &Serving,
+        remote: Remote,
+        env: rt::Real,
+        disks: usize,
+        archives: Arc<Archives>,
+    ) -> Self {
         let (serving, core, state) = (serving.clone(), Core::default(), Mutex::default());
         let known = remote.clone();
         let judge = move |text: &str| Post::parse(text, &known).map(|post| post.to_string());
         let posts = Arc::new(Posts::new(env.clock(), owns, judge));
-        Self { serving, remote, env, core, disks: disks.max(1), posts, state }
+        Self { serving, remote, env, core, disks: disks.max(1), posts, archives, state }
     }
 
     /// A tree in memory that takes mount points.
@@ -368,11 +386,22 @@ impl Kinds for Servers {
                 let disks = aoe::serve(names, self.env).map_err(|error| format!("{error:#}"))?;
                 self.owned(&kind, Arc::new(disks))
             }
+            Kind::Fs(spec) if !spec.place.is_absolute() => {
+                return Err(format!("{kind}: paths that begin with `/` are due"));
+            }
+            Kind::Fs(spec) => {
+                let archive = self.archives.get(spec).map_err(|why| format!("{kind}: {why}"))?;
+                // However it is to work, it is the same.
+                let name =
+                    Kind::Fs(Spec { options: archive::Options::default(), ..spec.clone() }).to_string();
+                Local::server(&name, Arc::new(archive), self.core.clone())
+            }
+            Kind::FsCtl => self.owned(&kind, Arc::new(self.archives.consoles(self.env))),
             Kind::Posted(name) => self.posted(name)?,
             Kind::Remote(all) => self.reach(all),
         };
         let shown = match kind {
-            Kind::Ram(_) | Kind::Pipe | Kind::Posted(_) => kind.to_string(),
+            Kind::Ram(_) | Kind::Pipe | Kind::Posted(_) | Kind::Fs(_) => kind.to_string(),
             _ => server.name.to_string(),
         };
         Ok((server, shown))
@@ -469,6 +498,9 @@ mod tests {
             ("net:/etc/policy", "net:/etc/policy"),
             ("aoe:", "aoe:"),
             ("aoe:eth0,eth1", "aoe:eth0,eth1"),
+            ("fs:", "fs:"),
+            ("fs:/srv/archive,schedule=off", "fs:/srv/archive,schedule=off"),
+            ("fsctl:", "fsctl:"),
             ("/srv/lab", "/srv/lab"),
             ("/srv/a!b", "/srv/a!b"),
             ("unix:/run/x/y", "unix!/run/x/y"),
@@ -485,6 +517,8 @@ mod tests {
         for (word, said) in [
             ("fish:", "`fish:` is no kind of server; write disk:/PATH, ram:"),
             ("pipe:x", "leave `x` out"),
+            ("fs:x", "an archive is the path of a file"),
+            ("fsctl:x", "leave `x` out"),
             ("cons:x", "`cons:` takes nothing behind it"),
             ("/srv/", "write /srv/NAME"),
             ("/srv/a/b", "write /srv/NAME"),

@@ -33,6 +33,7 @@ use nine_mux::{Live, Mux};
 use nine_net::{Env, rt};
 use nine_proto::session::server::Limits;
 
+use crate::archive::Archives;
 use crate::cli;
 use crate::config::{Config, General, Level, Remote, Serving};
 use crate::dial::within;
@@ -67,9 +68,11 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
     }
     let cores = serving.cores.map_or_else(rt::default_cores, |n| n as usize).max(1);
     let seats: Vec<Arc<Seat>> = (1..cores).map(|_| Arc::default()).collect();
+    let archives = Arc::<Archives>::default();
     let ended = rt::run(cores, async |core: rt::Core, env: rt::Real| match core.index {
         0 => {
-            let served = serve(env, &served, &serving, general, &seats).await;
+            let served = serve(env, &served, &serving, general, &seats, &archives).await;
+            let served = served.and(archives.close(&env).await);
             seats.iter().for_each(|seat| seat.close());
             served
         }
@@ -93,9 +96,12 @@ enum Served {
 impl Served {
     /// A name space file says where to listen, too.
     fn prepare(export: Export, config: &Config, serving: &mut Serving) -> Result<Self> {
-        let Export::Space(path) = &export else { return Ok(Self::One(export)) };
         let remote = config.remote_of_server()?;
-        let space = Space::read(path, &remote)?;
+        let space = match &export {
+            Export::Disk(_) | Export::Ram(_) => return Ok(Self::One(export)),
+            Export::Archive(spec) => Space::of_archive(spec, &remote)?,
+            Export::Space(path) => Space::read(path, &remote)?,
+        };
         let is_new = |listen: &&Listen| serving.listen.iter().all(|other| other.addr != listen.addr);
         let also = space.listen.iter().filter(is_new);
         let also: Vec<Listen> = also.cloned().collect();
@@ -114,13 +120,14 @@ impl Served {
         serving: &Serving,
         core: &Core,
         seats: &[Arc<Seat>],
+        archives: &Arc<Archives>,
     ) -> Result<Opened> {
         let server: Arc<dyn FileServer> = match self {
             Self::One(Export::Disk(path)) => export::disk(path, serving)?,
             Self::One(Export::Ram(limit)) => export::ram(*limit),
-            Self::One(Export::Space(_)) => unreachable!("it has been read"),
+            Self::One(Export::Archive(_) | Export::Space(_)) => unreachable!("it has been read"),
             Self::Space(space, remote) => {
-                let (mux, live) = space.open(env, serving, remote, core.clone(), seats).await?;
+                let (mux, live) = space.open(env, serving, remote, core.clone(), seats, archives).await?;
                 return Ok(Opened { server: Arc::new(mux.clone()), mux: Some(mux), live: Some(live) });
             }
         };
@@ -154,11 +161,12 @@ async fn serve(
     serving: &Serving,
     general: &General,
     seats: &[Arc<Seat>],
+    archives: &Arc<Archives>,
 ) -> Result<()> {
     let mut signals = rt::signals()?;
     let core = Core::default();
     // A signal during the start ends it: servers may keep us waiting.
-    let mut opening = std::pin::pin!(served.open(env, serving, &core, seats));
+    let mut opening = std::pin::pin!(served.open(env, serving, &core, seats, archives));
     let opened = loop {
         match select(&mut opening, std::pin::pin!(signals.next())).await {
             Either::Left((opened, _)) => break opened?,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use nine_net::{Addr, Env, rt};
 use super::kinds::{Kind, Servers};
 use super::listen::Listen;
 use super::web::Web;
+use crate::archive::{Archives, Spec};
 use crate::config::{Remote, Serving};
 use crate::dial::{self, within};
 use crate::fail;
@@ -29,7 +30,8 @@ use crate::fail;
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Space {
-    path: PathBuf,
+    /// What the file is called.
+    name: Arc<str>,
     lines: Vec<Line>,
     /// Where its lines say to listen.
     pub listen: Vec<Listen>,
@@ -42,8 +44,21 @@ impl Space {
     pub fn read(path: &Path, remote: &Remote) -> Result<Self> {
         let name = shown(path);
         let text = text(path).with_context(|| name.to_string())?;
-        let Script { lines, mut wrong } = script::parse(&name, &text, &mut Files);
-        let mut space = Self { path: path.into(), lines: Vec::new(), listen: Vec::new(), webs: Vec::new() };
+        Self::parse(name, &text, remote)
+    }
+
+    /// An archive alone: itself, its dumps and its console.
+    pub fn of_archive(spec: &Spec, remote: &Remote) -> Result<Self> {
+        let place = spec.place.within(Path::new(""))?;
+        let word = Kind::Fs(Spec { place, options: spec.options.clone() }).to_string();
+        let quoted = script::quote(&word);
+        let text = format!("mount {quoted} /archive\nmount {quoted} /dump dump\nmount fsctl: /fs\n");
+        Self::parse(word.as_str().into(), &text, remote)
+    }
+
+    fn parse(name: Arc<str>, text: &str, remote: &Remote) -> Result<Self> {
+        let Script { lines, mut wrong } = script::parse(&name, text, &mut Files);
+        let mut space = Self { name: name.clone(), lines: Vec::new(), listen: Vec::new(), webs: Vec::new() };
         // What a server's connections have, they have from their beginning.
         let is_push = |line: &Line| matches!(line.statement, Statement::Push { .. });
         let (pushes, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_push);
@@ -100,6 +115,10 @@ impl Space {
                     Kind::Disk(path) => {
                         let whole = std::path::absolute(&path).map_err(|error| error.to_string())?;
                         mount.server = Kind::Disk(whole).to_string();
+                    }
+                    Kind::Fs(spec) => {
+                        let place = spec.place.within(dir).map_err(|error| error.to_string())?;
+                        mount.server = Kind::Fs(Spec { place, ..spec }).to_string();
                     }
                     _ => {}
                 }
@@ -172,7 +191,7 @@ impl Space {
             }
         }
         if !any {
-            fail::note(format_args!("{}: nothing is mounted; an empty tree is served", shown(&self.path)));
+            fail::note(format_args!("{}: nothing is mounted; an empty tree is served", self.name));
         }
     }
 
@@ -184,11 +203,12 @@ impl Space {
         remote: &Remote,
         clients: Core,
         seats: &[Arc<Seat>],
+        archives: &Arc<Archives>,
     ) -> Result<(Mux, Live)> {
         let is_disk =
             |line: &&Line| matches!(&line.statement, Statement::Mount(m) if m.server.starts_with("disk:"));
         let disks = self.lines.iter().filter(is_disk).count();
-        let servers = Servers::new(serving, remote.clone(), env, disks);
+        let servers = Servers::new(serving, remote.clone(), env, disks, archives.clone());
         let mux = Mux::new(servers.root("the root"), nine_servers::disk::names());
         env.spawn(Box::pin(mux.run(env, seats)));
         let (name, uid) = dial::user(remote);
@@ -197,6 +217,12 @@ impl Space {
         for line in &self.lines {
             if let Statement::Listen { .. } | Statement::Web { .. } | Statement::NoMux = line.statement {
                 continue;
+            }
+            if let Statement::Mount(mount) = &line.statement
+                && let Ok(Kind::Fs(spec)) = mount.server.parse()
+            {
+                let opened = archives.open(&spec).await;
+                opened.map_err(|error| anyhow!("{}: {}: {error}", line.at, hidden(line)))?;
             }
             let is_new = !live.has(&line.space);
             let done = within(&env, PATIENCE, live.apply(&line.space, &line.statement)).await;
@@ -221,7 +247,7 @@ impl Space {
         }
         match live.mount_files(space, env.wall()).await {
             Err(error) if error.errno() == nine_proto::Errno::ENOENT => {
-                let name = shown(&self.path);
+                let name = &self.name;
                 fail::note(format_args!("{name}: no /mux in {space}: {error}; or say nomux"));
                 Ok(())
             }
@@ -233,7 +259,7 @@ impl Space {
 impl fmt::Display for Space {
     /// The file, and its lines that mount.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", shown(&self.path))?;
+        write!(f, "{}", self.name)?;
         let mut space: Arc<str> = MAIN.into();
         for line in &self.lines {
             if line.space != space {

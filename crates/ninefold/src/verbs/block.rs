@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use nine_net::{Env, rt};
 
-use super::aoe::disks::Parts;
 use crate::blocks::Over;
 use crate::cli::{Block, BlockDevice, BlockMake, BlockVerb};
+use crate::disks::Parts;
 use crate::fail;
 use crate::output::Output;
 

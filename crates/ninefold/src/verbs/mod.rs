@@ -8,6 +8,7 @@ mod block;
 mod cat;
 mod check;
 mod config;
+mod fs;
 mod ls;
 mod mkdir;
 mod mux;
@@ -19,7 +20,7 @@ mod write;
 
 use anyhow::Result;
 use nine_io::client::{Entry, File};
-use nine_proto::{GetMask, mode};
+use nine_proto::{GetMask, OpenFlags, mode};
 use rustix::fs::Mode;
 
 use crate::cli::{Cli, Verb};
@@ -57,6 +58,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Mux(args) => return mux::run(args, &config),
         Verb::Aoe(args) => aoe::run(args)?,
         Verb::Block(args) => block::run(args)?,
+        Verb::Fs(args) => return fs::run(args, &config),
         Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,
@@ -85,6 +87,14 @@ async fn sorted(dir: &File, attrs: Option<GetMask>) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
+/// The whole of a small file of a directory; what is beyond [`TEXT_MAX`] is left out.
+async fn text(dir: &File, name: &str) -> Result<String> {
+    let file = dir.open(name, OpenFlags::READ).await?;
+    let mut bytes = vec![0; TEXT_MAX as usize];
+    let n = file.read_at(0, &mut bytes).await?;
+    Ok(String::from_utf8_lossy(&bytes[..n]).into_owned())
+}
+
 /// Whether names like this are left out without `-a`.
 fn is_hidden(entry: &Entry) -> bool {
     entry.name.starts_with(b".")
@@ -102,3 +112,6 @@ fn own_umask() -> u32 {
     rustix::process::umask(umask);
     umask.bits()
 }
+
+/// Bytes of one of these files.
+const TEXT_MAX: u32 = 16 << 20;

@@ -15,18 +15,16 @@ use nine_net::Env;
 use nine_proto::{Errno, OpenFlags, Time};
 use serde_json::{Map, Value, json};
 
-use super::sorted;
+use super::{sorted, text};
 use crate::cli::{self, MuxVerb};
 use crate::config::{Config, DialectChoice};
 use crate::dial::{self, Sessions};
 use crate::fail::Tally;
 use crate::operand::Place;
-use crate::output::{Output, date};
+use crate::output::{Output, date, table};
 
 /// Between two looks of --watch.
 const SECOND: Duration = Duration::from_secs(1);
-/// Bytes of one of these files; what is more is left out.
-const TEXT_MAX: u32 = 16 << 20;
 
 pub fn run(args: cli::Mux, config: &Config) -> Result<Tally> {
     let mut remote = config.remote(&args.remote)?;
@@ -228,14 +226,6 @@ impl Seen {
     }
 }
 
-/// The whole of a small file.
-async fn text(dir: &File, name: &str) -> Result<String> {
-    let file = dir.open(name, OpenFlags::READ).await?;
-    let mut bytes = vec![0; TEXT_MAX as usize];
-    let n = file.read_at(0, &mut bytes).await?;
-    Ok(String::from_utf8_lossy(&bytes[..n]).into_owned())
-}
-
 fn order(order: Order) -> &'static str {
     match order {
         Order::Replace => "alone",
@@ -247,25 +237,6 @@ fn order(order: Order) -> &'static str {
 fn cells(row: &Row, keys: &[&str]) -> Vec<String> {
     let value = |key: &str| row.iter().find(|(of, _)| of == key).map(|(_, value)| value.clone());
     keys.iter().map(|key| value(key).unwrap_or_else(|| "-".into())).collect()
-}
-
-/// Columns as wide as their widest cell; no cell can move a terminal's cursor.
-fn table(rows: &[Vec<String>]) -> String {
-    let shown: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| row.iter().map(|cell| nine_proto::show(cell.as_bytes()).to_string()).collect())
-        .collect();
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |i: usize| shown.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in shown {
-        let line: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        text += line.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
 }
 
 /// The terminal is empty, and the cursor at its beginning.
@@ -289,11 +260,5 @@ mod tests {
         );
         assert!(said(&["-x", "ram:", "/a"]).unwrap_err().to_string().contains("`-x` is not known"));
         assert!(said(&["ram:"]).unwrap_err().to_string().contains("`mount` with one word"));
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [["A", "B"], ["long\n", "x"]].map(|row| row.map(String::from).to_vec());
-        assert_eq!(table(&rows), "A       B\nlong\\n  x\n");
     }
 }

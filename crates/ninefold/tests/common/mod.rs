@@ -21,6 +21,7 @@ pub fn ninefold(home: &Path) -> Command {
         }
     }
     command.current_dir(home).env("HOME", home).env("XDG_RUNTIME_DIR", home).env_remove("XDG_CONFIG_HOME");
+    command.env("XDG_STATE_HOME", home.join("state"));
     command
 }
 

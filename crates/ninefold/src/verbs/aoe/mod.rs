@@ -1,6 +1,5 @@
 //! `aoe`: disks on the same Ethernet.
 
-pub mod disks;
 mod lists;
 mod target;
 
@@ -23,6 +22,7 @@ use serde_json::{Map, json};
 use crate::blocks::{Over, all_ethers, ethers};
 use crate::cli::{Aoe, AoeDiscover, AoeDisk, AoeRead, AoeVerb, AoeWrite};
 use crate::copy::Progress;
+use crate::disks::size;
 use crate::fail;
 use crate::output::{Output, put_text};
 use crate::serve::aoe::tell;
@@ -119,11 +119,6 @@ async fn stat(args: &AoeDisk, env: rt::Real) -> Result<()> {
     lists::show(&disk, &mut out).await?;
     out.print(disk.status())?;
     out.flush()
-}
-
-/// For people.
-pub fn size(sectors: u64) -> String {
-    format!("{sectors} sectors ({})", indicatif::HumanBytes(sectors * SECTOR))
 }
 
 async fn read(args: AoeRead, env: rt::Real) -> Result<()> {

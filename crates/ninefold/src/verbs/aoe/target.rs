@@ -24,11 +24,10 @@ use nine_net::{Addr, Env, rt};
 use nine_servers::Blocks;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
-use super::disks::{File, Files, Parts, Whole};
-use super::size;
 use crate::blocks::{Over, ethers_of};
 use crate::cli::AoeTarget;
 use crate::dial::within;
+use crate::disks::{File, Files, Parts, Whole, size};
 
 /// See the module.
 pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {

@@ -1,7 +1,7 @@
-//! The disks that a target is made of.
+//! The disks that a target, or an archive, is made of.
 //!
 //! In: a path or an expression. Out: files and sockets that are open, and then, when the program has given up its
-//! rights, one device of them; what tells it from any other; files that have another one in their place by now.
+//! rights, one device of them, or two; what tells it from any other; files that have another one in their place by now.
 //!
 //! Always holds: until the device is made nothing is read, and no thread is started.
 
@@ -16,17 +16,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nine_aoe::driver::Disk;
 use nine_block::{
     Arg, Device, Error, Happening, How, Io, Kind, Moving, Pause, Rest, SECTOR, Shape, Start, Table, Tree,
-    What,
+    What, Wrong,
 };
 use nine_net::{Env, rt};
 use nine_servers::HostDisk;
 use ring::digest::{SHA256, digest};
 
-use super::size;
 use crate::blocks::{Over, time_of};
 use crate::serve::aoe::tell;
 
@@ -48,6 +47,12 @@ pub struct Whole {
     pub files: Files,
     /// What tells it from any other, in 20 characters.
     pub serial: String,
+}
+
+/// The two devices of an archive.
+pub struct Both {
+    pub cache: Arc<dyn Device>,
+    pub worm: Arc<dyn Device>,
 }
 
 /// Those that are open.
@@ -75,6 +80,9 @@ struct Given {
     files: Files,
     /// Files that nobody has taken yet, by their paths; one that was not there is opened when it is asked for again.
     waiting: Shared<PathBuf, Vec<Opened<File>>>,
+    /// Those of an archive, and files of which several parts are taken: each is opened once, however often it is asked
+    /// for.
+    shared: Shared<PathBuf, Opened<File>>,
     /// Disks, by their places: each is one, however often it is asked for.
     disks: Shared<Vec<u64>, Opened<Disk>>,
 }
@@ -107,6 +115,9 @@ impl Files {
 
 impl Given {
     fn file(&self, path: &Path, read_only: bool) -> Opened<File> {
+        if let Some(file) = lock(&self.shared).get(path) {
+            return file.clone();
+        }
         let waiting = lock(&self.waiting).get_mut(path).and_then(Vec::pop);
         waiting.unwrap_or_else(|| self.files.open(path, read_only))
     }
@@ -166,10 +177,18 @@ impl Parts {
         }
         let word = word.to_str().context("a device expression is UTF-8")?.to_owned();
         let tree = table.parse(&word).with_context(|| wrong(&word))?;
+        for path in shared(&tree) {
+            let open = || given.files.open(path, read_only);
+            lock(&given.shared).entry(path.into()).or_insert_with(open);
+        }
         for (letter, arg) in leaves(&tree) {
             match (letter, arg) {
                 ("w", Arg::Text(name)) => {
-                    let (path, file) = (Path::new(name), given.files.open(Path::new(name), read_only));
+                    let path = Path::new(name);
+                    if lock(&given.shared).contains_key(path) {
+                        continue;
+                    }
+                    let file = given.files.open(path, read_only);
                     // Taken from the end.
                     lock(&given.waiting).entry(path.into()).or_default().insert(0, file);
                 }
@@ -184,15 +203,7 @@ impl Parts {
 
     /// Whether a part of it has to be made before it can be opened.
     pub fn has_made(&self) -> bool {
-        fn is(tree: &Tree) -> bool {
-            match &tree.what {
-                What::Of("{" | "f", _) => true,
-                What::Of(_, of) => of.iter().any(is),
-                What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => is(of),
-                What::Leaf(..) => false,
-            }
-        }
-        is(&self.tree)
+        has_made(&self.tree)
     }
 
     /// Nothing is on them.
@@ -200,9 +211,16 @@ impl Parts {
     /// # Errors
     /// The first on which something is.
     pub async fn are_blank(&self) -> Result<()> {
+        self.are_blank_of(&self.tree).await
+    }
+
+    /// The same of those of a part of the expression.
+    async fn are_blank_of(&self, tree: &Tree) -> Result<()> {
         let mut all: Vec<Arc<dyn Device>> = Vec::new();
-        all.extend(self.given.files.all().into_iter().map(|file| file as Arc<dyn Device>));
-        all.extend(lock(&self.given.disks).values().flatten().map(|disk| disk.clone() as Arc<dyn Device>));
+        for_each_leaf(tree, &mut |leaf| {
+            all.extend(self.file_of(leaf).map(|file| file as Arc<dyn Device>));
+            all.extend(self.disk_of(leaf).map(|disk| disk as Arc<dyn Device>));
+        });
         for device in all {
             device.look().await?;
             ensure!(
@@ -219,25 +237,10 @@ impl Parts {
         let device = if let Some(path) = &self.path {
             self.given.file(path, false)? as Arc<dyn Device>
         } else {
-            let how = How {
-                block: BLOCK,
-                start: Start::Careful,
-                make,
-                told: Arc::new(|event| match event.what {
-                    Happening::Back | Happening::Returning | Happening::Copied | Happening::Compared(0) => {
-                        tracing::info!("{event}");
-                    }
-                    _ => tracing::warn!("{event}"),
-                }),
-                rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
-            };
-            let built = self.table.build(&self.word, &how).await.with_context(|| wrong(&self.word))?;
-            built.drivers.into_iter().for_each(|driver| env.spawn(driver));
-            built.device
+            self.device(&self.word, env, make).await.with_context(|| wrong(&self.word))?
         };
-        let has_ram = leaves(&self.tree).iter().any(|(letter, _)| *letter == "ram");
         let mut text = self.identity(&self.tree).await;
-        if has_ram {
+        if self.has_ram() {
             // Another disk each time.
             let mut chance = [0; 16];
             env.entropy(&mut chance);
@@ -246,6 +249,62 @@ impl Parts {
         let digits = digest(&SHA256, text.as_bytes());
         let serial = digits.as_ref()[..10].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Whole { device, stays: !is_lost(&self.tree), files: self.given.files, serial })
+    }
+
+    /// Makes both devices of `c CACHE WORM`. What `make` is given for: mirrors and fake worms that are not there are
+    /// made, of sets of these names, on disks that begin with zeros; with `force` on all.
+    pub async fn build_both(self, env: rt::Real, make: Option<[[u8; 16]; 2]>, force: bool) -> Result<Both> {
+        let What::Of("c", of) = &self.tree.what else { bail!("{}: {CACHED}", self.word) };
+        let taken =
+            |file: &Opened<File>| file.as_ref().err().filter(|error| error.kind == Kind::Reserved).cloned();
+        if let Some(error) = lock(&self.given.shared).values().find_map(taken) {
+            return Err(error.into());
+        }
+        let of = [("the cache", &of[0]), ("the worm", &of[1])];
+        let mut both = Vec::new();
+        for (i, (what, tree)) in of.into_iter().enumerate() {
+            let text = tree.to_string();
+            let mut device = self.device(&text, env, None).await;
+            if device.is_err()
+                && let Some(sets) = make
+                && has_made(tree)
+                && (force || self.are_blank_of(tree).await.is_ok())
+            {
+                device = self.device(&text, env, Some(sets[i])).await;
+            }
+            both.push(device.context(what)?);
+        }
+        let [cache, worm] = <[_; 2]>::try_from(both).ok().expect("there are two");
+        Ok(Both { cache, worm })
+    }
+
+    /// The device of a part of the expression, at work.
+    async fn device(
+        &self,
+        text: &str,
+        env: rt::Real,
+        make: Option<[u8; 16]>,
+    ) -> std::result::Result<Arc<dyn Device>, Wrong> {
+        let how = How {
+            block: BLOCK,
+            start: Start::Careful,
+            make,
+            told: Arc::new(|event| match event.what {
+                Happening::Back | Happening::Returning | Happening::Copied | Happening::Compared(0) => {
+                    tracing::info!("{event}");
+                }
+                _ => tracing::warn!("{event}"),
+            }),
+            rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
+        };
+        let built = self.table.build(text, &how).await?;
+        built.drivers.into_iter().for_each(|driver| env.spawn(driver));
+        Ok(built.device)
+    }
+
+    /// Whether something that is written to it may be gone with this program, though it was flushed.
+    pub fn has_ram(&self) -> bool {
+        leaves(&self.tree).iter().any(|(letter, _)| *letter == "ram")
     }
 
     /// What it is, however its files are called.
@@ -315,6 +374,24 @@ impl Parts {
     }
 }
 
+/// Whether a part of it has to be made before it can be opened.
+fn has_made(tree: &Tree) -> bool {
+    match &tree.what {
+        What::Of("{" | "f", _) => true,
+        What::Of(_, of) => of.iter().any(has_made),
+        What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => has_made(of),
+        What::Leaf(..) => false,
+    }
+}
+
+fn for_each_leaf(tree: &Tree, does: &mut impl FnMut(&Tree)) {
+    match &tree.what {
+        What::Leaf(..) => does(tree),
+        What::Of(_, of) => of.iter().for_each(|tree| for_each_leaf(tree, does)),
+        What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => for_each_leaf(of, does),
+    }
+}
+
 /// The one with its first sector.
 fn first_leaf(tree: &Tree) -> Option<&Tree> {
     match &tree.what {
@@ -327,6 +404,37 @@ fn first_leaf(tree: &Tree) -> Option<&Tree> {
 
 fn wrong(word: &str) -> String {
     format!("there is no file {word}, and as a device expression it is wrong")
+}
+
+/// Files that are opened once: those of which only parts are taken, and, of an archive, those that stand there once.
+fn shared(tree: &Tree) -> Vec<&Path> {
+    fn find<'a>(tree: &'a Tree, is_part: bool, found: &mut Vec<(&'a Path, bool)>) {
+        match &tree.what {
+            What::Leaf(letter, Arg::Text(name)) if letter == "w" => found.push((Path::new(name), is_part)),
+            What::Leaf(..) => {}
+            What::Of(_, of) => of.iter().for_each(|tree| find(tree, false, found)),
+            What::Part(of, ..) | What::Named(of, _) => find(of, true, found),
+            What::Buffer(_, of) => find(of, false, found),
+        }
+    }
+    let mut found = Vec::new();
+    find(tree, false, &mut found);
+    let is_archive = matches!(tree.what, What::Of("c", _));
+    let is_shared = |path: &Path| {
+        let mut same = found.iter().filter(|(other, _)| *other == path);
+        if same.clone().count() == 1 { is_archive } else { same.all(|(_, is_part)| *is_part) }
+    };
+    found.iter().map(|(path, _)| *path).filter(|path| is_shared(path)).collect()
+}
+
+/// Understands an expression, and opens nothing.
+pub fn parse(text: &str) -> std::result::Result<Tree, Wrong> {
+    Given::default().table(true).parse(text)
+}
+
+/// For people.
+pub fn size(sectors: u64) -> String {
+    format!("{sectors} sectors ({})", indicatif::HumanBytes(sectors * SECTOR))
 }
 
 /// Whether something that was written to it may be gone with this program.
@@ -468,9 +576,12 @@ impl Device for File {
 }
 
 /// Whether nothing is on it.
-async fn is_blank(device: &dyn Device) -> Result<bool> {
-    let begin = device.read(0, BLANK.min(device.shape().sectors)).await?;
-    Ok(begin.iter().all(|byte| *byte == 0))
+pub async fn is_blank(device: &dyn Device) -> Result<bool> {
+    match device.read(0, BLANK.min(device.shape().sectors)).await {
+        Ok(begin) => Ok(begin.iter().all(|byte| *byte == 0)),
+        Err(error) if error.kind == Kind::Unwritten => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Pauses, and says how far it is.
@@ -487,6 +598,8 @@ fn progress(env: rt::Real, name: String, whole: u64) -> Rest {
     })
 }
 
+/// What an archive is made of.
+pub const CACHED: &str = "an archive is the path of a file, which begins with `/` or `./`, or `c CACHE WORM`";
 /// Sectors of a block, for partitions and joins.
 const BLOCK: u32 = 16;
 /// Sectors among which the labels of a mirror are.

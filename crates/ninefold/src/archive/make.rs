@@ -1,0 +1,198 @@
+//! New archives.
+//!
+//! In: where, and how. Out: an archive, and what is to be said of it. A file that was not there has its name only when
+//! all of it has been made.
+//!
+//! Always holds: what is on a device is lost only where that was said.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use bytes::Bytes;
+use nine_block::{Device, Kind, SECTOR};
+use nine_fs::{Archive, Ream};
+use nine_net::{Env, rt};
+use nine_proto::Time;
+
+use super::open::{cut, over, settings};
+use super::{Options, Place, Spec};
+use crate::disks::{Both, Parts, is_blank};
+use crate::output::date;
+
+/// How a new archive is made.
+pub struct Making {
+    pub name: String,
+    pub block: u32,
+    /// Of a single file, bytes.
+    pub size: Option<u64>,
+    pub fastworm: bool,
+    /// Whatever is there now.
+    pub force: bool,
+}
+
+impl Making {
+    /// The one that is made when nobody says how.
+    pub fn usual() -> Self {
+        Self { name: "main".into(), block: 16 << 10, size: None, fastworm: true, force: false }
+    }
+}
+
+/// Makes an archive; what is on its devices is lost. Sectors of its cache, and of its worm.
+///
+/// # Errors
+/// Something is there already, and that was not to be lost.
+pub async fn ream(spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u64)> {
+    nine_proto::check_name(making.name.as_bytes())
+        .map_err(|_| anyhow!("`{}`: a name is that of a directory", making.name))?;
+    ensure!(making.name.len() <= NAME, "`{}`: a name has {NAME} bytes at most", making.name);
+    match &spec.place {
+        Place::Own => ream_file(&Place::own()?, spec, making, env).await,
+        Place::File(path) => ream_file(path, spec, making, env).await,
+        Place::Devices(text) => {
+            ensure!(making.size.is_none(), "--size is for a single file");
+            let parts = Parts::open(OsStr::new(text), false, &over(&spec.options, env))?;
+            ensure!(
+                !parts.has_ram(),
+                "what is in memory is gone with this program: no archive is made there"
+            );
+            let mut sets = [[0; 16]; 2];
+            sets.iter_mut().for_each(|set| env.entropy(set));
+            let both = parts.build_both(env, Some(sets), making.force).await?;
+            if !making.force {
+                refuse(&*both.cache, &*both.worm).await?;
+            }
+            ream_both(&both, &spec.options, making, env).await
+        }
+    }
+}
+
+/// Both devices in one file.
+async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u64)> {
+    let over = over(&spec.options, env);
+    if path.exists() {
+        let whole = Parts::open(path.as_os_str(), false, &over)?.build(env, None).await?.device;
+        if !making.force {
+            refuse_file(path, &whole).await?;
+        }
+        let has = whole.shape().sectors * SECTOR;
+        ensure!(
+            making.size.is_none_or(|size| size <= has),
+            "{}: it has {has} bytes, and is not made larger; --size is for a new file",
+            path.display()
+        );
+        write_table(path, &*whole, making.size.unwrap_or(has)).await?;
+        return ream_both(&cut(path, &whole).await?, &spec.options, making, env).await;
+    }
+    let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+    let size = match making.size {
+        Some(size) => size / SECTOR * SECTOR,
+        None => usual_size(dir)?,
+    };
+    let new = beside(path);
+    let named = || new.display().to_string();
+    let file = fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(&new);
+    let file = file.with_context(named)?;
+    // It is ours when it is locked. What another attempt has left is lost.
+    let whole = Parts::open(new.as_os_str(), false, &over).context("it is being made by another program")?;
+    file.set_len(0).and_then(|()| file.set_len(size)).with_context(named)?;
+    let made = async {
+        let whole = whole.build(env, None).await?.device;
+        whole.look().await?;
+        write_table(path, &*whole, size).await?;
+        ream_both(&cut(&new, &whole).await?, &spec.options, making, env).await
+    };
+    let made = made.await.inspect_err(|_| {
+        let _ = fs::remove_file(&new);
+    })?;
+    let moved = fs::rename(&new, path).and_then(|()| fs::File::open(dir)?.sync_all());
+    moved.with_context(|| path.display().to_string())?;
+    Ok(made)
+}
+
+/// What a file is called until it is whole.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// The smaller of 64 GiB and half of what is free.
+fn usual_size(dir: &Path) -> Result<u64> {
+    let system = rustix::fs::statvfs(dir).with_context(|| dir.display().to_string())?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    Ok((free / 2).min(USUAL) >> 20 << 20)
+}
+
+/// The table in sector 1: a quarter for the cache, and the rest for the worm.
+async fn write_table(path: &Path, whole: &dyn Device, size: u64) -> Result<()> {
+    let sectors = (whole.shape().sectors).min(size / SECTOR) / UNIT * UNIT;
+    let cache = (sectors / 4).min(CACHE_MOST) / UNIT * UNIT;
+    ensure!(cache > 2 * UNIT, "{}: {} bytes are too few for an archive", path.display(), sectors * SECTOR);
+    let between = UNIT + cache;
+    let mut text = b"ninefold archive: the partitions `cache` and `worm` in the table of sector 1\n".to_vec();
+    text.resize(SECTOR as usize, 0);
+    text.extend(format!("part cache {UNIT} {between}\npart worm {between} {sectors}\n").bytes());
+    text.resize(2 * SECTOR as usize, 0);
+    whole.write(0, Bytes::from(text)).await?;
+    Ok(whole.flush().await.map(drop)?)
+}
+
+/// Nothing is in a file, as far as one sees.
+async fn refuse_file(path: &Path, whole: &Arc<dyn Device>) -> Result<()> {
+    let named = |name: &'static str| nine_block::Part::named(whole.clone(), name);
+    if let (Ok(cache), Ok(worm)) = (named("cache").await, named("worm").await) {
+        refuse(&cache, &worm).await?;
+    }
+    ensure!(is_blank(&**whole).await?, "{}: something is on it, and would be lost; --force", path.display());
+    Ok(())
+}
+
+/// Nothing is on both devices, as far as one sees.
+async fn refuse(cache: &dyn Device, worm: &dyn Device) -> Result<()> {
+    if let Ok((name, _, Time { sec, nsec })) = Archive::label(worm).await {
+        let made = date(Time { sec, nsec });
+        bail!(
+            "{}: the archive `{name}` is there, made {made}: with all its dumps it would be lost; --force",
+            worm.name()
+        );
+    }
+    for device in [cache, worm] {
+        ensure!(is_blank(device).await?, "{}: something is on it, and would be lost; --force", device.name());
+    }
+    Ok(())
+}
+
+async fn ream_both(both: &Both, options: &Options, making: &Making, env: rt::Real) -> Result<(u64, u64)> {
+    let Both { cache, worm } = both;
+    let mut identity = [0; 16];
+    env.entropy(&mut identity);
+    let ream = Ream {
+        name: making.name.clone(),
+        block: making.block,
+        fastworm: making.fastworm,
+        row_order: false,
+        identity,
+        owner: nine_net::own_ids(),
+    };
+    let reamed = Archive::ream(cache.clone(), worm.clone(), &ream, &settings(options, env)).await;
+    reamed.map_err(|error| match error.kind {
+        Kind::ReadOnly => {
+            anyhow!("{error}; where is written once no other archive is made, also with --force")
+        }
+        _ => error.into(),
+    })?;
+    Ok((cache.shape().sectors, worm.shape().sectors))
+}
+
+/// Sectors by which a file is cut: a megabyte.
+const UNIT: u64 = 2048;
+/// Sectors of a cache in a file, at most: 16 GiB.
+const CACHE_MOST: u64 = 16 << 21;
+/// Bytes of a file that is made.
+const USUAL: u64 = 64 << 30;
+/// Bytes of a name.
+const NAME: usize = 64;

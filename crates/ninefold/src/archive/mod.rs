@@ -1,0 +1,247 @@
+//! Archives: what a word says of one, how one is made and opened, and those that are at work in this process.
+//!
+//! In: the words behind `fs:`, and those of the verb `fs`. Out: [`Spec`]s; archives of nine-fs.
+
+mod make;
+mod open;
+mod running;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context as _, Result};
+use nine_block::{Arg, Tree, What};
+
+use crate::disks::{self, CACHED};
+use crate::serve::bytes;
+
+pub use make::{Making, ream};
+pub use open::{Opened, open, work};
+pub use running::Archives;
+
+/// Bytes of the block cache, unless told otherwise.
+const MEMORY: u64 = 256 << 20;
+/// Dumps are made so, unless told otherwise.
+const SCHEDULE: &str = "05:00";
+
+/// An archive: where it is, and how it is to work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    pub place: Place,
+    pub options: Options,
+}
+
+/// What an archive is kept in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The file that is made where there is none.
+    Own,
+    /// A file of both devices.
+    File(PathBuf),
+    /// Both, as an expression.
+    Devices(String),
+}
+
+/// What stands behind the place, as `,WORD=VALUE`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    pub zone: Option<String>,
+    pub schedule: Option<String>,
+    pub memory: Option<u64>,
+    /// Interfaces to disks on an Ethernet.
+    pub over: Vec<String>,
+}
+
+impl Options {
+    const KEYS: [&str; 4] = ["zone", "schedule", "memory", "over"];
+
+    pub fn memory(&self) -> u64 {
+        self.memory.unwrap_or(MEMORY)
+    }
+
+    pub fn schedule(&self) -> &str {
+        self.schedule.as_deref().unwrap_or(SCHEDULE)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        if value.is_empty() {
+            return Err(format!("`{key}=` without a value"));
+        }
+        match key {
+            "zone" => self.zone = Some(value.into()),
+            "schedule" => self.schedule = Some(value.into()),
+            "memory" => self.memory = Some(bytes(value)?),
+            _ => self.over = value.split(',').map(String::from).collect(),
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    /// Whether it is whole wherever this program works.
+    pub fn is_absolute(&self) -> bool {
+        let mut all = true;
+        // None is changed.
+        let _ = self.map(|path| {
+            all &= path.is_absolute();
+            Ok(path.into())
+        });
+        all
+    }
+
+    /// The same, relative paths being below `dir`.
+    pub fn within(&self, dir: &Path) -> Result<Self> {
+        self.map(|path| Ok(std::path::absolute(dir.join(path))?))
+    }
+
+    /// Where the file is that is made where there is none.
+    pub fn own() -> Result<PathBuf> {
+        let named = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let state = named("XDG_STATE_HOME").or_else(|| {
+            if rustix::process::geteuid().is_root() {
+                return Some("/var/lib".into());
+            }
+            Some(named("HOME")?.join(".local/state"))
+        });
+        Ok(state.context("neither $XDG_STATE_HOME nor $HOME says where")?.join("ninefold/archive"))
+    }
+
+    fn map(&self, mut to: impl FnMut(&Path) -> Result<PathBuf>) -> Result<Self> {
+        Ok(match self {
+            Self::Own => Self::Own,
+            Self::File(path) => Self::File(to(path)?),
+            Self::Devices(text) => {
+                let mut tree = disks::parse(text)?;
+                map(&mut tree, &mut to)?;
+                Self::Devices(tree.to_string())
+            }
+        })
+    }
+}
+
+/// Changes the paths of an expression.
+fn map(tree: &mut Tree, to: &mut impl FnMut(&Path) -> Result<PathBuf>) -> Result<()> {
+    match &mut tree.what {
+        What::Leaf(letter, Arg::Text(name)) if letter == "w" => {
+            let path = to(Path::new(&*name))?;
+            *name = path.into_os_string().into_string().ok().context("a path in an expression is UTF-8")?;
+            Ok(())
+        }
+        What::Leaf(..) => Ok(()),
+        What::Of(_, of) => of.iter_mut().try_for_each(|tree| map(tree, to)),
+        What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => map(of, to),
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        if word.is_empty() {
+            return Ok(Self::Own);
+        }
+        if word.starts_with(['/', '.']) {
+            return Ok(Self::File(word.into()));
+        }
+        match disks::parse(word) {
+            Ok(Tree { what: What::Of("c", _), .. }) => Ok(Self::Devices(word.into())),
+            Ok(_) => Err(format!("`{word}`: {CACHED}")),
+            Err(wrong) => Err(format!("{CACHED}: {wrong}")),
+        }
+    }
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let begins = |at: usize| {
+            let rest = word[at..].strip_prefix(',').or_else(|| (at == 0).then_some(word))?;
+            let key = Options::KEYS.into_iter().find(|key| rest.starts_with(&format!("{key}=")))?;
+            Some((at, word.len() - rest.len() + key.len() + 1, key))
+        };
+        let places = std::iter::once(0).chain(word.match_indices(',').map(|(at, _)| at));
+        let mut found: Vec<(usize, usize, &str)> = places.filter_map(begins).collect();
+        found.dedup();
+        let end = found.first().map_or(word.len(), |(at, ..)| *at);
+        let mut options = Options::default();
+        for (i, (_, value, key)) in found.iter().enumerate() {
+            let end = found.get(i + 1).map_or(word.len(), |(at, ..)| *at);
+            options.set(key, &word[*value..end])?;
+        }
+        Ok(Self { place: word[..end].parse()?, options })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own => Ok(()),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Devices(text) => f.write_str(text),
+        }
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Options { zone, schedule, memory, over } = &self.options;
+        write!(f, "{}", self.place)?;
+        let mut comma = if self.place == Place::Own { "" } else { "," };
+        let mut word = |key: &str, value: Option<String>| {
+            let Some(value) = value else { return Ok(()) };
+            write!(f, "{comma}{key}={value}")?;
+            comma = ",";
+            Ok(())
+        };
+        word("zone", zone.clone())?;
+        word("schedule", schedule.clone())?;
+        word("memory", memory.map(|bytes| bytes.to_string()))?;
+        word("over", (!over.is_empty()).then(|| over.join(",")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_has_a_place_and_options() {
+        let spec = |word: &str| word.parse::<Spec>();
+        for word in [
+            "",
+            "/srv/archive",
+            "./a,b",
+            "c w\"/a\" w\"/b\"",
+            "zone=UTC",
+            "/srv/a,zone=Europe/Berlin,schedule=05:00,17:30,memory=1073741824",
+            "c w\"/a\" {e1.0e1.1},over=eth0,eth1",
+        ] {
+            assert_eq!(spec(word).unwrap().to_string(), word);
+            assert_eq!(spec(&spec(word).unwrap().to_string()), spec(word));
+        }
+        let of = spec("/a,schedule=every 2h,memory=1G").unwrap();
+        assert_eq!((of.options.schedule(), of.options.memory()), ("every 2h", 1 << 30));
+        assert_eq!(spec("/a").unwrap().options.schedule(), "05:00");
+        for (word, said) in [
+            ("w\"/a\"", "c CACHE WORM"),
+            ("srv/a", "begins with `/`"),
+            ("/a,memory=x", "is no size"),
+            ("/a,zone=", "without a value"),
+        ] {
+            let error = spec(word).unwrap_err();
+            assert!(error.contains(said), "{word}: {error}");
+        }
+    }
+
+    #[test]
+    fn paths_are_below_the_file_they_stand_in() {
+        let place =
+            |word: &str| word.parse::<Place>().unwrap().within(Path::new("/srv")).unwrap().to_string();
+        assert_eq!(place("./a"), "/srv/a");
+        assert_eq!(place("c w\"a\" {w\"b\" e1.0}"), "cw\"/srv/a\"{w\"/srv/b\"e1.0}");
+        assert!("c w\"/a\" w\"/b\"".parse::<Place>().unwrap().is_absolute());
+        assert!(!"c w\"/a\" w\"b\"".parse::<Place>().unwrap().is_absolute());
+    }
+}

@@ -1,0 +1,243 @@
+//! Archives at work in this process: each on a thread of its own, where its devices are open too.
+//!
+//! In: [`Spec`]s; the same place is the same archive. Out: archives; their consoles, as directories by name. At the end
+//! all of them are closed.
+//!
+//! Always holds: while an archive is open a panic of any thread ends the process: half a change is never committed.
+
+use std::collections::BTreeMap;
+use std::panic;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread::Builder;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nine_fs::Archive;
+use nine_io::synth::{Dir, Node, Tree};
+use nine_mux::told;
+use nine_net::{Env, rt};
+
+use super::make::{Making, ream};
+use super::open::{self, Opened};
+use super::{Options, Place, Spec};
+use crate::dial::within;
+
+/// The longest wait for an archive that ends.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Those that are open, by where they are.
+#[derive(Default)]
+pub struct Archives(Mutex<BTreeMap<String, Running>>);
+
+struct Running {
+    options: Options,
+    coming: Arc<Coming>,
+}
+
+/// An archive that is being opened, by another thread.
+#[derive(Default)]
+pub struct Coming {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    come: Option<Result<(Archive, String), String>>,
+    waker: Option<Waker>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Coming {
+    fn come(&self, what: Result<(Archive, String), String>) {
+        let mut state = lock(&self.state);
+        state.come = Some(what);
+        self.changed.notify_all();
+        let waker = state.waker.take();
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// The archive, when it is open.
+    async fn archive(&self) -> Result<Archive, String> {
+        std::future::poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            if let Some(come) = &state.come {
+                return Poll::Ready(come.clone().map(|(archive, _)| archive));
+            }
+            state.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The same; this thread waits.
+    fn wait(&self) -> Result<Archive, String> {
+        let state = lock(&self.state);
+        let state = self.changed.wait_while(state, |state| state.come.is_none());
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        state.come.clone().expect("it has come").map(|(archive, _)| archive)
+    }
+
+    fn is_open(&self) -> Option<(Archive, String)> {
+        lock(&self.state).come.clone()?.ok()
+    }
+
+    fn has_failed(&self) -> bool {
+        matches!(lock(&self.state).come, Some(Err(_)))
+    }
+}
+
+impl Archives {
+    /// The archive of this place; it is opened, and this thread waits for that.
+    pub fn get(&self, spec: &Spec) -> Result<Archive, String> {
+        self.begin(spec).map_err(|error| format!("{error:#}"))?.wait()
+    }
+
+    /// Opens it; nothing else of this thread waits.
+    pub async fn open(&self, spec: &Spec) -> Result<(), String> {
+        let coming = self.begin(spec).map_err(|error| format!("{error:#}"))?;
+        coming.archive().await.map(drop)
+    }
+
+    /// Begins to open an archive, unless that has been done.
+    fn begin(&self, spec: &Spec) -> Result<Arc<Coming>> {
+        let key = match &spec.place {
+            Place::Own => Place::own()?.display().to_string(),
+            place => place.to_string(),
+        };
+        let mut all = lock(&self.0);
+        if let Some(running) = all.get(&key).filter(|running| !running.coming.has_failed()) {
+            ensure!(
+                spec.options == Options::default() || spec.options == running.options,
+                "it is open with other options: write them where it is mounted first, or everywhere"
+            );
+            return Ok(running.coming.clone());
+        }
+        fall_together();
+        let coming = Arc::new(Coming::default());
+        let (of, spec, options) = (coming.clone(), spec.clone(), spec.options.clone());
+        let begun = Builder::new().name("archive".into()).spawn(move || {
+            let ended = rt::block_on(async |env| run(&spec, &of, env).await);
+            if let Err(error) = ended {
+                of.come(Err(error.to_string()));
+            }
+        });
+        begun.context("a thread for an archive")?;
+        all.insert(key, Running { options, coming: coming.clone() });
+        Ok(coming)
+    }
+
+    fn running(&self) -> Vec<(Archive, String)> {
+        let all = lock(&self.0);
+        let mut named: Vec<(Archive, String)> = Vec::new();
+        for (archive, name) in all.values().filter_map(|running| running.coming.is_open()) {
+            let is_taken = |name: &str| named.iter().any(|(_, other)| other == name);
+            let plain = nine_proto::check_name(name.as_bytes()).map_or("archive".into(), |_| name);
+            let mut own = plain.clone();
+            let mut n = 1;
+            while is_taken(&own) {
+                n += 1;
+                own = format!("{plain}.{n}");
+            }
+            named.push((archive, own));
+        }
+        named
+    }
+
+    /// The consoles of all, as directories by name.
+    pub fn consoles(self: &Arc<Self>, env: rt::Real) -> Tree {
+        let all = self.clone();
+        let list = move |_: &_| {
+            let running = all.running().into_iter();
+            running.map(|(archive, name)| (name, Node::from(archive.console()))).collect()
+        };
+        let mut tree = Tree::new(Dir::new().live(list), env.wall());
+        tree.set_told(told);
+        tree
+    }
+
+    /// All that was changed is durable, and in its place.
+    ///
+    /// # Errors
+    /// Of the first that could not be closed so. What was answered as durable is there all the same.
+    pub async fn close(&self, env: &rt::Real) -> Result<()> {
+        let all: Vec<Running> = std::mem::take(&mut *lock(&self.0)).into_values().collect();
+        let mut result = Ok(());
+        for Running { coming, .. } in all {
+            let Some((archive, name)) = coming.is_open() else { continue };
+            let closed = match within(env, PATIENCE, archive.close()).await {
+                Some(closed) => closed.map_err(anyhow::Error::from),
+                None => Err(anyhow::anyhow!("its devices do not answer")),
+            };
+            match closed {
+                Ok(()) => tracing::info!("archive {name}: all is in its place"),
+                Err(error) => {
+                    let text =
+                        format!("archive {name}: what was changed last, and not synced, is not durable");
+                    tracing::error!("{text}: {error:#}");
+                    result = result.and(Err(error.context(text)));
+                }
+            }
+        }
+        result
+    }
+}
+
+/// Opens an archive, says so, and does its work until it is closed.
+async fn run(spec: &Spec, coming: &Coming, env: rt::Real) {
+    let opened = async {
+        if spec.place == Place::Own {
+            make_own(env).await?;
+        }
+        let opened = open::open(spec, env).await?;
+        let schedule = opened.archive.schedule(spec.options.schedule());
+        schedule.map_err(|why| anyhow::anyhow!("schedule={}: {why}", spec.options.schedule()))?;
+        anyhow::Ok(opened)
+    };
+    match opened.await {
+        Ok(Opened { archive, driver, name }) => {
+            coming.come(Ok((archive.clone(), name)));
+            open::work(archive, driver, env).await;
+        }
+        Err(error) => coming.come(Err(format!("{error:#}"))),
+    }
+}
+
+/// The archive of whoever says nothing, if there is none.
+async fn make_own(env: rt::Real) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let path = Place::own()?;
+    if path.exists() {
+        return Ok(());
+    }
+    if let Some(dir) = path.parent() {
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.with_context(|| dir.display().to_string())?;
+    }
+    let spec = Spec { place: Place::File(path.clone()), options: Options::default() };
+    ream(&spec, &Making::usual(), env).await?;
+    let bytes = std::fs::metadata(&path).map_or(0, |meta| meta.len());
+    tracing::info!(
+        "a new archive: {}, up to {}; it takes room as it fills",
+        path.display(),
+        indicatif::HumanBytes(bytes)
+    );
+    Ok(())
+}
+
+/// From now on a panic ends the process, also one that a runtime would catch.
+fn fall_together() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let told = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            told(info);
+            std::process::abort();
+        }));
+    });
+}

@@ -1,0 +1,250 @@
+//! `fs`: archives. Those of a server are shown and told what to do through its /fs; others are made and looked at on
+//! their devices, which nobody serves meanwhile.
+//!
+//! In: words of the command line, /fs/NAME/{ctl,status,dumps}. Out: text, or a JSON object for each dump.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use futures_util::future::{Either, select};
+use nine_fs::{Archive, Checked, Depth};
+use nine_io::client::{Error, File};
+use nine_net::{Env, rt};
+use nine_proto::{Errno, OpenFlags, Time};
+use serde_json::json;
+
+use super::{sorted, text};
+use crate::archive::{Making, Opened, Options, Spec, open, ream, work};
+use crate::cli::{self, FsCheck, FsCtl, FsDump, FsDumps, FsOf, FsReam, FsVerb};
+use crate::config::{Config, DialectChoice, Remote};
+use crate::dial::{self, Sessions};
+use crate::disks::size;
+use crate::fail::{self, Tally};
+use crate::operand;
+use crate::output::{Output, date, table};
+
+/// Between two looks whether a dump is on the worm.
+const SECOND: Duration = Duration::from_secs(1);
+/// Looks at an archive that changes of itself.
+const LOOKS: usize = 20;
+
+pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
+    match args.verb {
+        FsVerb::Ream(args) => make(args),
+        FsVerb::Check(args) => rt::block_on(async |env| check(args, env).await)?,
+        FsVerb::Dump(FsDump { wait, of }) => {
+            with(of, config, async |sessions, dir| dump(sessions, dir, wait).await)
+        }
+        FsVerb::Sync(of) => with(of, config, async |_, dir| tell(dir, "sync").await),
+        FsVerb::Status(of) => with(of, config, async |_, dir| show(&text(dir, "status").await?)),
+        FsVerb::Dumps(FsDumps { json, of }) => with(of, config, async |_, dir| dumps(dir, json).await),
+        FsVerb::Ctl(FsCtl { name, remote, words }) => {
+            let of = FsOf { addr: None, name, remote };
+            with(of, config, async |_, dir| match &*words {
+                [] => show(&text(dir, "ctl").await?),
+                words => tell(dir, &words.join(" ")).await,
+            })
+        }
+    }
+}
+
+fn show(said: &str) -> Result<()> {
+    let mut out = Output::new();
+    out.print(said)?;
+    out.flush()
+}
+
+fn make(args: FsReam) -> Result<Tally> {
+    let FsReam { archive: place, name, block, size: bytes, no_fastworm, zone, force, over } = args;
+    ensure!(
+        [8, 16, 32, 64].iter().any(|k| k << 10 == block),
+        "--block: 8K, 16K, 32K or 64K, not {block} bytes"
+    );
+    let options = Options { zone, over, ..Options::default() };
+    let spec = Spec { place: place.within(".".as_ref())?, options };
+    let making = Making { name, block: block as u32, size: bytes, fastworm: !no_fastworm, force };
+    let (cache, worm) = rt::block_on(async |env| ream(&spec, &making, env).await)??;
+    let mut said = format!("archive {}, blocks of {} KiB\n", making.name, block >> 10);
+    said += &format!("    cache  {}\n    worm   {}\n", size(cache), size(worm));
+    // That it can be opened is known now, and not when somebody waits for it.
+    rt::block_on(async |env| {
+        let Opened { archive, driver, .. } = open(&spec, env).await?;
+        beside(&archive, driver, env, archive.close()).await
+    })?
+    .context("it is made, and cannot be opened")?;
+    let word = format!("fs:{spec}");
+    let quoted = nine_mux::script::quote(&word);
+    said += &format!("\nin a name space file:\n    mount {quoted} /archive\n    mount {quoted} /dump dump\n");
+    said +=
+        &format!("    mount fsctl: /fs\n\nor all of these at once:\n    ninefold serve {}\n", shell(&word));
+    show(&said)?;
+    Ok(Tally::default())
+}
+
+/// A word for a shell.
+fn shell(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:,=+@%".contains(c);
+    if word.chars().all(is_plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+/// Does something with an archive while it works.
+async fn beside<T>(
+    archive: &Archive,
+    driver: nine_fs::Driver,
+    env: rt::Real,
+    what: impl Future<Output = nine_proto::Result<T>>,
+) -> Result<T> {
+    let work = std::pin::pin!(work(archive.clone(), driver, env));
+    match select(std::pin::pin!(what), work).await {
+        Either::Left((done, _)) => Ok(done?),
+        Either::Right(((), what)) => Ok(what.await?),
+    }
+}
+
+async fn check(args: FsCheck, env: rt::Real) -> Result<Tally> {
+    let FsCheck { archive: place, blocks, dumps, over } = args;
+    let depth = match (blocks, dumps) {
+        (_, true) => Depth::Dumps,
+        (true, _) => Depth::Blocks,
+        _ => Depth::Names,
+    };
+    let spec = Spec { place, options: Options { over, ..Options::default() } };
+    let opened = open(&spec, env).await;
+    let Opened { archive, driver, .. } = opened
+        .context("an archive is checked while nobody serves it; `ninefold fs status` asks its server")?;
+    let looked = beside(&archive, driver, env, async {
+        // What a former life has left undone is done meanwhile.
+        let mut looks = 0;
+        let checked = loop {
+            looks += 1;
+            match archive.check(depth).await {
+                Err(error) if error.errno == Errno::EAGAIN && looks < LOOKS => {
+                    // Why a dump does not come to the worm is no fault of what is there.
+                    let _ = archive.copied().await;
+                }
+                other => break other,
+            }
+        };
+        archive.close().await.and(checked)
+    });
+    let Checked { faults, files, blocks } = looked.await?;
+    let mut out = Output::new();
+    for fault in &faults {
+        out.print(format_args!("{fault}\n"))?;
+    }
+    let verdict = if faults.is_empty() { "it is whole".into() } else { format!("{} faults", faults.len()) };
+    out.print(format_args!("{files} files, {blocks} blocks read: {verdict}\n"))?;
+    out.flush()?;
+    let mut tally = Tally::default();
+    tally.add(faults.len());
+    Ok(tally)
+}
+
+/// Does something with the directory of an archive's console.
+fn with(of: FsOf, config: &Config, does: impl AsyncFnOnce(&Sessions, &File) -> Result<()>) -> Result<Tally> {
+    let mut remote: Remote = config.remote(&of.remote)?;
+    // .L has no room for what is wrong with a command.
+    remote.dialect = remote.dialect.or(Some(DialectChoice::U));
+    let addr = of.addr.as_deref().unwrap_or(OsStr::new("/"));
+    let place = operand::Place::parse(addr, &remote)?.below(b"fs");
+    dial::run(remote, async |sessions| {
+        let all = match sessions.walk(&place, true).await {
+            Err(error) if error.downcast_ref().is_some_and(|e: &Error| e.errno() == Errno::ENOENT) => {
+                bail!("there is no {place}: its name space needs a line `mount fsctl: /fs`")
+            }
+            other => other?,
+        };
+        let names = sorted(&all, None).await?;
+        let names: Vec<String> =
+            names.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect();
+        let name = match (&of.name, &*names) {
+            (Some(name), names) if names.contains(name) => name,
+            (None, [name]) => name,
+            (_, []) => bail!("it has no archive open; its name space needs a line like `mount fs: /archive`"),
+            (Some(name), names) => bail!("it has no archive `{name}`; there are: {}", names.join(", ")),
+            (None, names) => bail!("which archive? --name: {}", names.join(", ")),
+        };
+        does(&sessions, &all.walk(name.as_str()).await?).await?;
+        Ok(Tally::default())
+    })
+}
+
+/// Writes a line to its ctl.
+async fn tell(dir: &File, line: &str) -> Result<()> {
+    let ctl = dir.open("ctl", OpenFlags::WRITE).await.map_err(|error| match error.errno() {
+        Errno::EACCES | Errno::EROFS | Errno::EPERM => anyhow!(
+            "only its owner tells an archive what to do: over the unix socket as the user who serves, or with the token"
+        ),
+        _ => error.into(),
+    })?;
+    ctl.write(0, line.as_bytes()).await?;
+    Ok(ctl.close().await?)
+}
+
+/// A line of `dumps`.
+struct Dumped {
+    name: String,
+    time: i64,
+    /// None: it is on its way.
+    blocks: Option<u64>,
+}
+
+async fn read_dumps(dir: &File) -> Result<Vec<Dumped>> {
+    let said = text(dir, "dumps").await?;
+    let parse = |line: &str| {
+        let mut words = line.split(' ');
+        let (name, time) = (words.next()?.into(), words.next()?.parse().ok()?);
+        Some(Dumped { name, time, blocks: words.next()?.parse().ok() })
+    };
+    let all = said.lines().map(|line| parse(line).with_context(|| format!("`{line}` is no dump")));
+    all.collect()
+}
+
+async fn dump(sessions: &Sessions, dir: &File, wait: bool) -> Result<()> {
+    let before: BTreeSet<String> = read_dumps(dir).await?.into_iter().map(|dump| dump.name).collect();
+    tell(dir, "dump").await?;
+    let of = |dumps: Vec<Dumped>| dumps.into_iter().find(|dump| !before.contains(&dump.name));
+    let made = of(read_dumps(dir).await?).context("it says that it was made, and it is not there")?;
+    show(&format!("{}\n", made.name))?;
+    if !wait {
+        return Ok(());
+    }
+    let (env, mut said) = (sessions.env(), String::new());
+    loop {
+        let now = of(read_dumps(dir).await?).context("it has gone")?;
+        if now.blocks.is_some() {
+            return Ok(());
+        }
+        let status = text(dir, "status").await?;
+        if let Some(why) = status.lines().find(|line| line.starts_with("STOPPED")) {
+            bail!("it does not come to the worm: {why}");
+        }
+        if let Some(why) = status.lines().find(|line| line.starts_with("the copy waits"))
+            && why != said
+        {
+            fail::note(why);
+            said = why.into();
+        }
+        env.sleep_until(env.now() + SECOND).await;
+    }
+}
+
+async fn dumps(dir: &File, json: bool) -> Result<()> {
+    let all = read_dumps(dir).await?;
+    let mut out = Output::new();
+    if json {
+        for Dumped { name, time, blocks } in &all {
+            out.json(&json!({ "name": name, "time": time, "blocks": blocks, "copied": blocks.is_some() }))?;
+        }
+        return out.flush();
+    }
+    let mut rows = vec![["NAME", "TIME", "BLOCKS"].map(String::from).to_vec()];
+    rows.extend(all.into_iter().map(|Dumped { name, time, blocks }| {
+        let blocks = blocks.map_or("on its way".into(), |blocks| blocks.to_string());
+        vec![name, date(Time { sec: time, nsec: 0 }), blocks]
+    }));
+    out.print(table(&rows))?;
+    out.flush()
+}
