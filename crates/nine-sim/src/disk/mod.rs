@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use nine_block::{Device, Io, Kind, Shape};
+use nine_block::{Device, Io, Kind, Op, Shape};
 
 pub use image::Image;
 use state::{Entry, Inner, Setting, State, What};
@@ -371,6 +371,11 @@ impl Disk {
         });
     }
 
+    /// Writes that wait, without those that are stuck.
+    pub fn writing(&self) -> usize {
+        self.with(|disk| disk.queue.iter().filter(|pending| pending.io.op == Op::Write).count())
+    }
+
     /// What is stuck waits for steps as others do; where operations end at once, it ends.
     pub fn release(&self) {
         let mut state = self.power.state();
@@ -435,7 +440,8 @@ impl Disk {
         self.with(|disk| disk.durable.clone())
     }
 
-    /// It has this, and nothing else: as a disk that comes back with what it had long ago. Whoever had it has it no more.
+    /// It has this, and nothing else: as a disk that comes back with what it had long ago. Whoever had it has it no
+    /// more.
     #[must_use]
     pub fn restore(&self, image: &Image) -> Self {
         let now = Self { life: self.with(|disk| disk.life), ..self.clone() }.reopen();

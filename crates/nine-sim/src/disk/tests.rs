@@ -1,3 +1,7 @@
+//! The disk keeps what its heading promises, and each fault happens.
+//!
+//! In: seeds. Out: what is wrong; an oracle knows each write since the last cut.
+
 use std::time::Duration;
 
 use nine_block::{Op, Result, SECTOR};
