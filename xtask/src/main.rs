@@ -40,6 +40,8 @@ Usage: cargo xtask VERB
   fuzz-smoke [ITERATIONS]   every fuzz target for a fixed number of inputs (default 500000 each)
   sim [--seed N] [--count N]
                             simulated worlds: one by its seed, or COUNT small ones a test (of large ones fewer)
+  sim archive [--seed N] [--seeds N]
+                            the archive's alone: disks whose power is cut, that fail, that lie, that are full
   guest [--timeout S] [--share DIR] [--qemu WORD].. -- COMMAND..
                             a command in a virtual machine with Debian's kernel and this host's files
   v9fs [--all] [PART]       the Linux kernel's 9P client at work on our servers, in such a machine
@@ -83,6 +85,10 @@ fn main() -> ExitCode {
         ["v9fs", part @ ..] if part.len() < 2 => {
             clients(&mut steps, false, |steps, program| v9fs::run(steps, program, false, &part.concat()))
         }
+        ["sim", "archive", options @ ..] => match worlds(options) {
+            Some(env) => archive(&mut steps, &env),
+            None => return wrong(&args),
+        },
         ["sim", options @ ..] => match worlds(options) {
             Some(env) => sim(&mut steps, &env),
             None => return wrong(&args),
@@ -129,18 +135,25 @@ fn sim(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {
     steps.run("simulation", &mut tests)
 }
 
+/// The worlds of the archive: about five cuts in each.
+fn archive(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {
+    let mut tests = cargo(&["test", "--profile", "worlds", "--package", "nine-sim", "--test", "archive"]);
+    tests.envs(env.iter().map(|(name, value)| (name, value)));
+    steps.run("power cuts", &mut tests)
+}
+
 fn bless(steps: &mut Steps) -> Result<(), Failed> {
     steps.run("bless", cargo(&["test", "--package", "nine-proto", "golden"]).env("BLESS", "1"))
 }
 
-/// `--seed N` and `--count N` as the environment that nine-sim's tests read.
+/// `--seed N` and `--count N`, or `--seeds N`, as the environment that nine-sim's tests read.
 fn worlds(options: &[&str]) -> Option<Vec<(&'static str, String)>> {
     let mut env = Vec::new();
     for pair in options.chunks(2) {
         let &[option, value] = pair else { return None };
         let name = match option {
             "--seed" => "NINE_SEED",
-            "--count" => "NINE_SEEDS",
+            "--count" | "--seeds" => "NINE_SEEDS",
             _ => return None,
         };
         value.parse::<u64>().ok()?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use crate::{aoe, each, http, limit, ours};
+use crate::{aoe, archive, each, http, limit, ours};
 
 /// The first word of a child's command line; the second is its parent.
 pub const ROLE: &str = "__child";
@@ -127,6 +127,7 @@ pub fn main(words: &[OsString]) -> io::Result<()> {
         (Some("mute"), sockets) => ours::mute(sockets),
         (Some("mux"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket), true),
         (Some("mux-bare"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket), false),
+        (Some("archive"), [dir, shape, socket]) => archive::serve(Path::new(dir), shape, Path::new(socket)),
         (Some("web"), [dir, addr]) => ours::web(Path::new(dir), addr, false),
         (Some("web-srpt"), [dir, addr]) => ours::web(Path::new(dir), addr, true),
         (Some("web-threads"), [dir, addr]) => http::serve(Path::new(dir), addr, true),

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod aoe;
+mod archive;
 mod args;
 mod child;
 mod command;
@@ -56,6 +57,7 @@ const EXPERIMENTS: &[Experiment] = &[
     streams::EXPERIMENT,
     http::EXPERIMENT,
     aoe::EXPERIMENT,
+    archive::EXPERIMENT,
 ];
 
 fn main() -> ExitCode {

@@ -125,7 +125,7 @@ pub fn mux(script: &Path, socket: &Path, converses: bool) -> io::Result<()> {
 }
 
 /// Runs this process; the first core listens for all.
-fn on_cores(first: impl AsyncFn(rt::Real, &[Arc<Seat>]) -> io::Result<()> + Sync) -> io::Result<()> {
+pub fn on_cores(first: impl AsyncFn(rt::Real, &[Arc<Seat>]) -> io::Result<()> + Sync) -> io::Result<()> {
     rustix::process::umask(rustix::fs::Mode::empty());
     rt::raise_nofile()?;
     let cores = rt::default_cores();
@@ -141,7 +141,7 @@ fn on_cores(first: impl AsyncFn(rt::Real, &[Arc<Seat>]) -> io::Result<()> + Sync
 }
 
 /// Opens a socket for each server, says so, and serves until the process ends.
-async fn doors(
+pub async fn doors(
     env: rt::Real,
     seats: &[Arc<Seat>],
     core: Core,

@@ -49,7 +49,12 @@ impl Server {
 
     /// A lean connection, with fid 0 for the root.
     pub fn dial(&self) -> io::Result<Conn> {
-        Conn::attach(&self.socket, self.msize, &self.aname)
+        self.dial_to(&self.aname)
+    }
+
+    /// The same for the root of another tree.
+    pub fn dial_to(&self, aname: &str) -> io::Result<Conn> {
+        Conn::attach(&self.socket, self.msize, aname)
     }
 
     /// As many of them as are missing to `to`.
@@ -69,7 +74,12 @@ impl Server {
 
     /// Our client, with the largest messages that both agree to, and the root.
     pub fn client(&self) -> io::Result<(Client, File)> {
-        let addr = Addr::Unix { path: self.socket.clone() };
+        self.client_at(&self.socket)
+    }
+
+    /// The same at another socket of the same process.
+    pub fn client_at(&self, socket: &Path) -> io::Result<(Client, File)> {
+        let addr = Addr::Unix { path: socket.into() };
         let options = Options { dialects: vec![Dialect::L], msize: self.msize, ..Options::default() };
         let client = Client::dial(&addr, SILENCE, options)?;
         let root = client.attach("", geteuid().as_raw(), &self.aname)?;

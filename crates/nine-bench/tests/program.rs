@@ -124,6 +124,25 @@ const AOE: &[&str] = &[
     "noisy",
 ];
 
+const ARCHIVE: &[&str] = &[
+    "seqread_vs_disk",
+    "seqwrite_vs_disk",
+    "create_vs_disk",
+    "dump_pause_p99_ms",
+    "dump_pause_growth",
+    "dump_cost",
+    "dump_restic_speedup",
+    "open_old_vs_today",
+    "lookup_1m_vs_1k",
+    "crash_start_s",
+    "seqread_uncached_vs_disk",
+    "remove_vs_disk",
+    "dump_copied_restic_speedup",
+    "rounds",
+    "restic",
+    "noisy",
+];
+
 const LINES: &[&str] = &[
     "streaming-fair.svg",
     "streaming-plain.svg",
@@ -176,6 +195,11 @@ fn aoe_ends_with_every_key_of_its_result_line() {
     ends_with_every_key("aoe", AOE, &[]);
 }
 
+#[test]
+fn archive_ends_with_every_key_of_its_result_line() {
+    ends_with_every_key("archive", ARCHIVE, &[]);
+}
+
 fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     let (tmp, out_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (json, svg) = (out_dir.path().join("json"), out_dir.path().join("plots"));
@@ -195,7 +219,12 @@ fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     for key in result.split(' ').filter_map(|pair| pair.strip_suffix("=na")) {
         let why = |line: &str| line.contains("MISSING") || line.contains(&format!("{key} is na"));
         assert!(text.lines().any(why), "{key}: {text}");
-        assert!(["streaming", "streams", "http", "aoe"].contains(&name) || key.contains("diod"), "{key}");
+        assert!(
+            key.contains("diod")
+                || key.contains("restic")
+                || ["streaming", "streams", "http", "aoe"].contains(&name),
+            "{key}"
+        );
     }
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     let least = if text.contains("all keys are na") { 0 } else { 11 };

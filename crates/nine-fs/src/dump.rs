@@ -200,9 +200,13 @@ impl Whole {
             });
             drop(block);
             if !changes.is_empty() {
-                // With no dump waiting, what is not on w is of this generation, and changed where it is.
-                let (there, content) = crate::tree::Nodes::node_mut(mem, at)?;
-                assert_eq!(there, at, "a node that no dump has is changed where it is");
+                // With no dump waiting, what is not on w is of this generation, and changed where it is; unless a disk
+                // has told something else of a row than it was told.
+                if !mem.is_current(at) {
+                    let text = format!("node {:#x} is in no dump, and not of this generation", at.at);
+                    return Err(Error::new(Errno::EIO, text).into());
+                }
+                let (_, content) = crate::tree::Nodes::node_mut(mem, at)?;
                 changes.into_iter().for_each(|(i, value)| NodeMut(&mut *content).overwrite(i, &value));
             }
             let Some((i, key)) = next else { return Ok(end) };

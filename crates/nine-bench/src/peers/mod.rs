@@ -4,6 +4,7 @@ pub mod curl;
 pub mod diod;
 pub mod nbdkit;
 pub mod nginx;
+pub mod restic;
 pub mod rsync;
 pub mod sftp;
 pub mod vblade;

@@ -1,0 +1,146 @@
+//! One large file from end to end, with our client, in messages of 1 MiB: of an archive, of the disk server
+//! beside it on
+//! the same file system, and by pread and pwrite of as many bytes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+use bytes::Bytes;
+use nine_io::client::Writer;
+use nine_proto::{NOGID, OpenFlags};
+
+use super::serve::Shape;
+use super::stand::{Stand, forget};
+use super::{Contest, PIECE};
+use crate::place::Place;
+use crate::report::{Race, Report, Row, Turn, interleave};
+use crate::turns::{rate, read_whole};
+
+const FILE: &str = "large";
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let size = contest.large();
+    // Its slots have been used before, and are in the page cache: on a virtual machine the first touch of a page costs
+    // more than its bytes.
+    let ours = Stand::archive(Shape::of((size >> 20) * 2 + 256, (size >> 20) * 4 + 64))?;
+    let disk = Stand::disk()?;
+    let direct = disk.dir().join("direct");
+    let mib = size >> 20;
+    Place::Free.arrange(&[])?;
+    for _ in 0..2 {
+        write_new(&ours, FILE, size)?;
+    }
+    let write = Race {
+        what: format!("sequential write and fsync, {mib} MiB, a new file"),
+        unit: "GB/s",
+        turns: [
+            Some(Box::new(|| write_new(&ours, FILE, size)) as Turn<'_>),
+            Some(Box::new(|| write_new(&disk, FILE, size))),
+            Some(Box::new(|| pwrite_new(&direct, size))),
+        ],
+    };
+    let rows = interleave(contest.rounds(), contest.pace.patience(), vec![write])?;
+    report.key("seqwrite_vs_disk", rows[0].vs_peer());
+    report.extend(rows);
+    ours.sync()?;
+
+    let cached = |place: Place| -> io::Result<Row> {
+        place.arrange(&[ours.server().pid(), disk.server().pid()])?;
+        let race = Race {
+            what: format!("sequential read, {mib} MiB, cached, {}", place.label()),
+            unit: "GB/s",
+            turns: [
+                Some(read_whole(&ours.server(), FILE, size)?),
+                Some(read_whole(&disk.server(), FILE, size)?),
+                Some(Box::new(|| pread(&direct, size))),
+            ],
+        };
+        Ok(interleave(contest.pace.rounds(), contest.pace.patience(), vec![race])?.remove(0))
+    };
+    let free = cached(Place::Free)?;
+    report.key("seqread_vs_disk", free.vs_peer());
+    report.push(free);
+    report.push(cached(Place::Cross)?);
+    Place::Free.arrange(&[ours.server().pid(), disk.server().pid()])?;
+    report.push(memcpy(size));
+
+    let cold = |stand: &Stand| -> io::Result<f64> {
+        stand.cool(FILE)?;
+        read_whole(&stand.server(), FILE, size)?()
+    };
+    let uncached = Race {
+        what: format!("sequential read, {mib} MiB, uncached"),
+        unit: "GB/s",
+        turns: [
+            Some(Box::new(|| cold(&ours)) as Turn<'_>),
+            Some(Box::new(|| cold(&disk))),
+            Some(Box::new(|| {
+                forget(&direct)?;
+                pread(&direct, size)
+            })),
+        ],
+    };
+    let rows = interleave(contest.rounds(), contest.pace.patience(), vec![uncached])?;
+    report.key("seqread_uncached_vs_disk", rows[0].vs_peer());
+    report.extend(rows);
+    Ok(())
+}
+
+/// GB/s of a file that is made anew, up to the end of an fsync.
+pub(super) fn write_new(stand: &Stand, name: &str, size: u64) -> io::Result<f64> {
+    let (client, root) = stand.server().client()?;
+    // There is none at first.
+    let _ = root.unlink(name, false);
+    stand.sync()?;
+    let piece = Bytes::from(super::pattern(PIECE, size));
+    let begun = Instant::now();
+    let file = root.create(name, OpenFlags::WRITE, 0o644, NOGID)?;
+    let written = client.wait(async {
+        let mut writer = Writer::new(file.file(), 0);
+        for _ in 0..size / PIECE as u64 {
+            writer.push(piece.clone()).await?;
+        }
+        writer.finish().await?;
+        file.file().fsync(false).await?;
+        Ok::<_, io::Error>(writer.written())
+    })?;
+    rate(begun, written, size)
+}
+
+fn pwrite_new(path: &Path, size: u64) -> io::Result<f64> {
+    let _ = std::fs::remove_file(path);
+    let piece = super::pattern(PIECE, size);
+    let begun = Instant::now();
+    let file = File::create(path)?;
+    for at in (0..size).step_by(PIECE) {
+        file.write_all_at(&piece, at)?;
+    }
+    file.sync_all()?;
+    rate(begun, size, size)
+}
+
+fn pread(path: &Path, size: u64) -> io::Result<f64> {
+    let (file, mut buf) = (File::open(path)?, vec![0; PIECE]);
+    let begun = Instant::now();
+    for at in (0..size).step_by(PIECE) {
+        file.read_exact_at(&mut buf, at)?;
+    }
+    rate(begun, size, size)
+}
+
+fn memcpy(size: u64) -> Row {
+    let (from, mut to) = (vec![1u8; PIECE], vec![0u8; PIECE]);
+    let mut turn = || {
+        let begun = Instant::now();
+        for _ in 0..size / PIECE as u64 {
+            to.copy_from_slice(std::hint::black_box(&from));
+            std::hint::black_box(&mut to);
+        }
+        size as f64 / begun.elapsed().as_secs_f64() / 1e9
+    };
+    let limit = (0..5).map(|_| turn()).collect();
+    Row { what: "memcpy, pieces of 256 KiB".into(), unit: "GB/s", limit, ..Row::default() }
+}

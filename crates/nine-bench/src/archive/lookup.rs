@@ -1,0 +1,83 @@
+//! A name of a large directory beside one of a small directory; what an archive of many files keeps in memory; and how
+//! soon it is open again after a crash.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use nine_proto::msg::Tmsg;
+use nine_proto::{Fid, Tag};
+use rustix::process::getegid;
+
+use super::serve::Shape;
+use super::stand::Stand;
+use super::work::{self, Chance, Visits};
+use super::{Contest, crash};
+use crate::files::file_name;
+use crate::place::Place;
+use crate::report::{Race, Report, Row, Turn, interleave};
+use crate::wire::{Cycle, Load, encoded};
+
+const DEPTH: u16 = 32;
+const DIR: Fid = Fid(1);
+const S_IFREG: u32 = 0o100_000;
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    Place::Free.arrange(&[])?;
+    let (few, many) = contest.pace.of((1000, 1_000_000), (1000, 200_000), (100, 2000));
+    let stand = Stand::archive(Shape::of(u64::from(many) / 400 + 256, 1024))?;
+    let before = stand.server().memory()?;
+    for (name, count) in [("few", few), ("many", many)] {
+        let mut conn = stand.server().dial()?;
+        let gid = getegid().as_raw();
+        conn.call(&Tmsg::Mkdir { dfid: Fid(0), name: name.as_bytes(), mode: 0o755, gid })?;
+        conn.walk(Fid(0), DIR, name.as_bytes())?;
+        let begun = Instant::now();
+        Load::new(vec![conn], DEPTH, |_, tag| Nodes { tag, count })?.run(Duration::ZERO)?;
+        stand.sync()?;
+        let speed = f64::from(count) / begun.elapsed().as_secs_f64() / 1e3;
+        report.push(Row::counted(format!("mknod, {count} in one directory"), "k/s", speed, None));
+    }
+    let grown = stand.server().memory()?.saturating_sub(before) as f64 / f64::from(1 << 20);
+    report.push(Row::counted(format!("memory, grown by {many} files"), "MiB", grown, None));
+
+    let visit = |name: &str, files: u32| -> io::Result<Turn<'static>> {
+        let mut conn = stand.server().dial()?;
+        conn.walk(Fid(0), DIR, name.as_bytes())?;
+        let visits =
+            |_, tag: Tag| Visits { tag, chance: Chance::new(u64::from(tag.0)), dir: DIR, files, read: None };
+        let (mut load, turn) = (Load::new(vec![conn], DEPTH, visits)?, contest.pace.turn());
+        Ok(Box::new(move || Ok(1e9 / load.run(turn)?)))
+    };
+    Place::Same.arrange(&[stand.server().pid()])?;
+    let race = Race {
+        what: format!("walk and clunk in {many} / in {few}, depth {DEPTH}, same core"),
+        unit: "ns",
+        turns: [Some(visit("many", many)?), Some(visit("few", few)?), None],
+    };
+    let rows = interleave(contest.pace.rounds(), contest.pace.patience(), vec![race])?;
+    report.key("lookup_1m_vs_1k", rows[0].vs_peer());
+    report.extend(rows);
+    Place::Free.arrange(&[stand.server().pid()])?;
+    work::write(&stand.server(), "work", 0, 1 << 20, 1)?;
+    crash::measure(contest, &stand, "work", report)
+}
+
+/// Makes files that have nothing in them.
+struct Nodes {
+    tag: Tag,
+    count: u32,
+}
+
+impl Cycle for Nodes {
+    fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
+        let file = n as u32 * u32::from(DEPTH) + u32::from(self.tag.0);
+        if file >= self.count {
+            return false;
+        }
+        let (name, gid) = (file_name(file), getegid().as_raw());
+        let (mode, major, minor) = (S_IFREG | 0o644, 0, 0);
+        let node = Tmsg::Mknod { dfid: DIR, name: name.as_bytes(), mode, major, minor, gid };
+        out.extend_from_slice(&encoded(&node, self.tag));
+        true
+    }
+}

@@ -1,0 +1,168 @@
+//! What a client notices of the moment of a dump. It asks once a millisecond, a read or a write of 4 KiB by turns, and
+//! a request that could not be asked in time counts from when it should have been. The pause of a dump is the longest
+//! time of a request that was under way between the command and 50 ms after its answer; beside it the longest of as
+//! long a time before the command.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nine_proto::Tag;
+use nine_proto::msg::{Data, Tmsg};
+
+use super::serve::Shape;
+use super::stand::Stand;
+use super::work::{self, Blocks, Chance, OPEN};
+use super::{Contest, crash};
+use crate::place::Place;
+use crate::report::{Report, Row};
+use crate::stats::{growth, median, quantile};
+use crate::wire::Conn;
+
+const PERIOD: Duration = Duration::from_millis(1);
+/// What still belongs to a dump behind its answer.
+const BEHIND: Duration = Duration::from_millis(50);
+/// The file in which the client works.
+const WORK: &str = "work";
+const WORK_SIZE: u64 = 16 << 20;
+const BLOCK: usize = 4096;
+const TREE: &str = "tree";
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    Place::Free.arrange(&[])?;
+    let sizes: &[u64] = contest.pace.of(&[64, 128, 256, 512, 1024], &[16, 64, 256], &[1, 2, 4]);
+    let (mut points, mut worst) = (Vec::new(), None);
+    for (i, &mib) in sizes.iter().enumerate() {
+        let stand = Stand::archive(Shape::of(mib * 2 + 256, mib * 4 + 512))?;
+        work::write(&stand.server(), TREE, 0, mib << 20, mib)?;
+        let found = dumps(contest, &stand, (mib << 20) / 100)?;
+        points.push((mib as f64, median(&found.with).unwrap_or_default().max(1e-3)));
+        worst = quantile(&found.with, 0.99);
+        found.report(&format!("of {mib} MiB"), report);
+        if i + 1 == sizes.len() {
+            crash::measure(contest, &stand, WORK, report)?;
+        }
+    }
+    report.key("dump_pause_growth", growth(&points));
+    if contest.pace == crate::args::Pace::Full {
+        let stand = Stand::archive(Shape::of(4096, 6144))?;
+        sparse(&stand)?;
+        let found = dumps(contest, &stand, 5 << 20)?;
+        worst = quantile(&found.with, 0.99).into_iter().chain(worst).reduce(f64::max);
+        found.report("of 50 GiB, of which each megabyte has a block", report);
+    }
+    report.key("dump_pause_p99_ms", worst);
+    Ok(())
+}
+
+/// A block in each megabyte of 50 GiB.
+fn sparse(stand: &Stand) -> io::Result<()> {
+    work::write(&stand.server(), TREE, 0, 4096, 1)?;
+    let mut conn = work::on_file(&stand.server(), TREE)?;
+    let data = super::pattern(BLOCK, 3);
+    let writes = (0..50 << 10).map(|mib: u64| {
+        let write = Tmsg::Write { fid: OPEN, offset: mib << 20, data: Data::Bytes(&data) };
+        crate::wire::encoded(&write, Tag(mib as u16 % 32))
+    });
+    conn = conn.call_all(writes)?;
+    drop(conn);
+    stand.sync()
+}
+
+#[derive(Default)]
+struct Found {
+    /// The longest waits, in milliseconds: with each dump, and before it.
+    with: Vec<f64>,
+    without: Vec<f64>,
+    /// Until the command was answered, and until it was copied.
+    answers: Vec<f64>,
+    copies: Vec<f64>,
+}
+
+/// Twenty dumps, each of them after so many bytes have changed.
+fn dumps(contest: &Contest, stand: &Stand, changed: u64) -> io::Result<Found> {
+    work::write(&stand.server(), WORK, 0, WORK_SIZE, 1)?;
+    stand.tell("dump wait")?;
+    work::settled(stand)?;
+    let over = AtomicBool::new(false);
+    let conn = work::on_file(&stand.server(), WORK)?;
+    let mut found = Found::default();
+    let (waits, windows) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| steady(conn, &over));
+        let windows = (0..contest.pace.of(20, 20, 2)).map(|n| {
+            work::write(&stand.server(), TREE, 0, changed.max(1 << 16), n)?;
+            stand.sync()?;
+            std::thread::sleep(BEHIND);
+            let before = Instant::now();
+            std::thread::sleep(BEHIND * 2);
+            let begun = Instant::now();
+            stand.tell("dump")?;
+            let answered = Instant::now();
+            std::thread::sleep(BEHIND);
+            work::copied(stand)?;
+            Ok::<_, io::Error>((before, begun, answered, Instant::now()))
+        });
+        let windows = windows.collect::<io::Result<Vec<_>>>();
+        over.store(true, Ordering::Relaxed);
+        (client.join().expect("it does not panic"), windows)
+    });
+    let waits = waits?;
+    let longest = |from: Instant, to: Instant| {
+        let under_way = waits.iter().filter(|(asked, answered)| *answered >= from && *asked <= to);
+        under_way.map(|(asked, answered)| (*answered - *asked).as_secs_f64() * 1e3).fold(0.0, f64::max)
+    };
+    for (before, begun, answered, copied) in windows? {
+        found.with.push(longest(begun, answered + BEHIND));
+        found.without.push(longest(before, begun - BEHIND / 10));
+        found.answers.push((answered - begun).as_secs_f64() * 1e3);
+        found.copies.push((copied - begun).as_secs_f64() * 1e3);
+    }
+    Ok(found)
+}
+
+/// When each request should have been asked or, if nothing was in its way, was; and when it was answered.
+fn steady(mut conn: Conn, over: &AtomicBool) -> io::Result<Vec<(Instant, Instant)>> {
+    let (mut chance, data) = (Chance::new(5), super::pattern(BLOCK, 5));
+    let blocks = Blocks::new(Tag(0), WORK_SIZE, BLOCK, None).count;
+    let (mut due, mut waits) = (Instant::now(), Vec::new());
+    for n in 0u64.. {
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+        due += PERIOD;
+        let asked = match due.checked_duration_since(Instant::now()) {
+            Some(early) => {
+                std::thread::sleep(early);
+                Instant::now()
+            }
+            None => due,
+        };
+        let offset = chance.below(blocks) * BLOCK as u64;
+        let message = match n % 2 {
+            0 => Tmsg::Read { fid: OPEN, offset, count: BLOCK as u32 },
+            _ => Tmsg::Write { fid: OPEN, offset, data: Data::Bytes(&data) },
+        };
+        conn.call(&message)?;
+        waits.push((asked, Instant::now()));
+    }
+    Ok(waits)
+}
+
+impl Found {
+    fn report(self, what: &str, report: &mut Report) {
+        let row = |what: String, ours| Row { what, unit: "ms", ours, ..Row::default() };
+        for (share, name) in [(0.5, "median"), (0.99, "p99")] {
+            let [with, without] = [&self.with, &self.without].map(|all| quantile(all, share));
+            for (figure, when) in [(with, "a dump"), (without, "no dump")] {
+                report.push(Row::counted(
+                    format!("longest wait, {when} {what}, {name}"),
+                    "ms",
+                    figure.unwrap_or_default(),
+                    None,
+                ));
+            }
+        }
+        report.push(row(format!("a dump {what}: to browse"), self.answers));
+        report.push(row(format!("a dump {what}: copied"), self.copies));
+    }
+}

@@ -1,0 +1,110 @@
+//! The seed's experiments: a file read again after a dump has put it in order; how reading ahead, the fast worm and the
+//! order of the slots change what an uncached read brings, of one reader and of two.
+
+use std::io;
+
+use nine_block::Ahead;
+use nine_proto::Tag;
+use nine_proto::msg::{Data, Tmsg};
+
+use super::Contest;
+use super::serve::Shape;
+use super::stand::Stand;
+use super::work::{self, Chance, OPEN};
+use crate::place::Place;
+use crate::report::{Race, Report, Row, Turn, interleave};
+use crate::turns::read_whole;
+use crate::wire::encoded;
+
+const FILES: [&str; 2] = ["one", "two"];
+const BLOCK: u64 = 16 << 10;
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    Place::Free.arrange(&[])?;
+    scattered(contest, report)?;
+    shapes(contest, report)
+}
+
+/// GB/s of a file that nobody has in memory.
+fn cold(stand: &Stand, file: &str, size: u64) -> io::Result<f64> {
+    stand.cool(file)?;
+    read_whole(&stand.server(), file, size)?()
+}
+
+/// A file whose blocks were written in any order, before and after its dump.
+fn scattered(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let size = contest.pace.of(512, 64, 1) << 20;
+    let mib = size >> 20;
+    let stand = Stand::archive(Shape::of(mib * 2 + 256, mib * 2 + 256))?;
+    let file = FILES[0];
+    work::write(&stand.server(), file, 0, 4096, 1)?;
+    let (mut order, mut chance) = ((0..size / BLOCK).collect::<Vec<_>>(), Chance::new(11));
+    for i in (1..order.len()).rev() {
+        order.swap(i, chance.below(i as u64 + 1) as usize);
+    }
+    let data = super::pattern(BLOCK as usize, 11);
+    let conn = work::on_file(&stand.server(), file)?;
+    drop(conn.call_all(order.into_iter().map(|block| {
+        let write = Tmsg::Write { fid: OPEN, offset: block * BLOCK, data: Data::Bytes(&data) };
+        encoded(&write, Tag(block as u16 % 32))
+    }))?);
+    let what = format!("{mib} MiB written in any order, uncached: after its dump / before");
+    let mut row = Row { what, unit: "GB/s", ..Row::default() };
+    let rounds = contest.rounds();
+    row.peer = (0..rounds).map(|_| cold(&stand, file, size)).collect::<io::Result<_>>()?;
+    stand.tell("dump wait")?;
+    work::settled(&stand)?;
+    row.ours = (0..rounds).map(|_| cold(&stand, file, size)).collect::<io::Result<_>>()?;
+    report.push(row);
+    Ok(())
+}
+
+fn shapes(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let size = contest.pace.of(512, 64, 1) << 20;
+    let mib = size >> 20;
+    let plain = Shape::of(mib * 5 + 256, mib * 3 + 256);
+    let kinds = [
+        ("read ahead as it grows", plain),
+        ("no read ahead", Shape { ahead: Ahead::Never, ..plain }),
+        ("read ahead as the seed", Shape { ahead: Ahead::Seed, ..plain }),
+        ("fastworm", Shape { fastworm: true, ..plain }),
+        ("row order", Shape { row_order: true, ..plain }),
+    ];
+    for (name, shape) in kinds {
+        let stand = Stand::archive(shape)?;
+        for file in FILES {
+            work::write(&stand.server(), file, 0, size, 3)?;
+        }
+        stand.tell("dump wait")?;
+        work::settled(&stand)?;
+        // Not before the first round is what was read on c, where it goes there.
+        let first = cold(&stand, FILES[0], size)?;
+        report.push(Row::counted(format!("{name}: {mib} MiB from w, first"), "GB/s", first, None));
+        let one = Race {
+            what: format!("{name}: {mib} MiB uncached"),
+            unit: "GB/s",
+            turns: [Some(Box::new(|| cold(&stand, FILES[0], size)) as Turn<'_>), None, None],
+        };
+        let two = Race {
+            what: format!("{name}: two readers, together"),
+            unit: "GB/s",
+            turns: [Some(Box::new(|| both(&stand, size)) as Turn<'_>), None, None],
+        };
+        let rows = interleave(contest.pace.of(3, 2, 1), contest.pace.patience(), vec![one, two])?;
+        report.extend(rows);
+    }
+    Ok(())
+}
+
+/// Two clients at once, each with a file of its own: GB/s of both together.
+fn both(stand: &Stand, size: u64) -> io::Result<f64> {
+    stand.cool(FILES[0])?;
+    let server = stand.server();
+    let speeds = std::thread::scope(|scope| {
+        let server = &*server;
+        let readers = FILES.map(|file| scope.spawn(move || read_whole(server, file, size)?()));
+        readers.map(|reader| reader.join().expect("it does not panic"))
+    });
+    let [one, two] = speeds;
+    Ok(one? + two?)
+}

@@ -1,0 +1,156 @@
+//! The archive under measurement, in a process of its own: its cache and its worm are two sparse files of a directory.
+//! One socket serves its files, a second one its console. How long it took to open is left in a file beside them.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use nine_block::{Ahead, Device};
+use nine_fs::{Archive, Ream, Settings};
+use nine_io::server::Core;
+use nine_io::synth::Tree;
+use nine_net::{Env, rt};
+use nine_proto::Time;
+use nine_servers::HostDisk;
+use rustix::process::{getegid, geteuid};
+
+use crate::ours::{doors, on_cores};
+
+/// The names of the two files.
+pub(super) const DEVICES: [&str; 2] = ["c", "w"];
+/// The file that says how long it took to open, in milliseconds.
+pub(super) const OPENED: &str = "opened";
+
+/// What an archive is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// MiB of the cache and of the worm.
+    pub devices: [u64; 2],
+    pub ahead: Ahead,
+    pub fastworm: bool,
+    pub row_order: bool,
+    /// KiB of a block.
+    pub block: u32,
+    /// MiB of the block cache in memory.
+    pub memory: u64,
+}
+
+impl Shape {
+    /// As it is by default, on devices of so many MiB.
+    pub fn of(c: u64, w: u64) -> Self {
+        let (block, memory) = (16, 256);
+        Self { devices: [c, w], ahead: Ahead::Grow, fastworm: false, row_order: false, block, memory }
+    }
+
+    /// One word for the command line of a child.
+    pub fn word(&self) -> String {
+        let Self { devices: [c, w], ahead, fastworm, row_order, block, memory } = self;
+        let ahead = match ahead {
+            Ahead::Never => 0,
+            Ahead::Seed => 1,
+            Ahead::Grow => 2,
+        };
+        format!("{c},{w},{ahead},{},{},{block},{memory}", u8::from(*fastworm), u8::from(*row_order))
+    }
+}
+
+impl FromStr for Shape {
+    type Err = io::Error;
+
+    fn from_str(word: &str) -> io::Result<Self> {
+        let bad = || io::Error::from(io::ErrorKind::InvalidInput);
+        let numbers: Result<Vec<u64>, _> = word.split(',').map(str::parse).collect();
+        let numbers = numbers.map_err(|_| bad())?;
+        let [c, w, ahead, fastworm, row_order, block, memory] = numbers[..] else { return Err(bad()) };
+        let ahead = *[Ahead::Never, Ahead::Seed, Ahead::Grow].get(ahead as usize).ok_or_else(bad)?;
+        let (fastworm, row_order, block) = (fastworm == 1, row_order == 1, block as u32);
+        Ok(Self { devices: [c, w], ahead, fastworm, row_order, block, memory })
+    }
+}
+
+/// The socket of the console of who serves at this one.
+pub(super) fn console(socket: &Path) -> PathBuf {
+    socket.with_extension("console")
+}
+
+/// Serves the archive of a directory; makes it, if there is none.
+pub fn serve(dir: &Path, shape: &OsStr, socket: &Path) -> io::Result<()> {
+    let shape: Shape = shape.to_str().ok_or(io::ErrorKind::InvalidInput)?.parse()?;
+    let archive = open(dir, shape)?;
+    let ticks = archive.clone();
+    std::thread::spawn(move || {
+        let begun = Instant::now();
+        loop {
+            ticks.tick(begun.elapsed());
+            std::thread::sleep(ticks.pause());
+        }
+    });
+    let console_socket = console(socket);
+    on_cores(async |env, seats| {
+        let console = Tree::new(archive.console(), env.wall());
+        let servers = vec![
+            (socket, Arc::new(archive.clone()) as Arc<dyn nine_io::server::FileServer>),
+            (&console_socket, Arc::new(console)),
+        ];
+        doors(env, seats, Core::default(), false, servers).await
+    })
+}
+
+fn open(dir: &Path, shape: Shape) -> io::Result<Archive> {
+    let is_new = !dir.join(DEVICES[0]).exists();
+    let settings = Settings {
+        memory: shape.memory << 20,
+        dirty: shape.memory << 18,
+        ahead: shape.ahead,
+        zone: Some("UTC".into()),
+        wall: Arc::new(wall),
+    };
+    if is_new {
+        for (name, size) in DEVICES.iter().zip(shape.devices) {
+            File::create(dir.join(name))?.set_len(size << 20)?;
+        }
+        let ream = Ream {
+            name: "bench".into(),
+            block: shape.block << 10,
+            fastworm: shape.fastworm,
+            row_order: shape.row_order,
+            identity: *b"nine-bench's own",
+            owner: (geteuid().as_raw(), getegid().as_raw()),
+        };
+        let [c, w] = devices(dir)?;
+        rt::block_on(async |_| Archive::ream(c, w, &ream, &settings).await)?.map_err(io::Error::other)?;
+    }
+    let begun = Instant::now();
+    let [c, w] = devices(dir)?;
+    let opened = rt::block_on(async |_| Archive::open(c, w, &settings).await)?;
+    let (archive, driver) = opened.map_err(io::Error::other)?;
+    std::fs::write(dir.join(OPENED), (begun.elapsed().as_secs_f64() * 1e3).to_string())?;
+    std::thread::spawn(move || rt::block_on(async |_| driver.await));
+    Ok(archive)
+}
+
+fn devices(dir: &Path) -> io::Result<[Arc<dyn Device>; 2]> {
+    let open = |name: &str| Ok::<_, io::Error>(Arc::new(HostDisk::open(&dir.join(name), false)?) as _);
+    Ok([open(DEVICES[0])?, open(DEVICES[1])?])
+}
+
+fn wall() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { sec: since.as_secs() as i64, nsec: since.subsec_nanos() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_comes_through_a_command_line_as_it_was() {
+        let shape = Shape { ahead: Ahead::Seed, fastworm: true, row_order: true, ..Shape::of(64, 128) };
+        assert_eq!(shape.word().parse::<Shape>().unwrap(), shape);
+        assert!("1,2".parse::<Shape>().is_err() && "1,2,9,0,0,16,64".parse::<Shape>().is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! What clients do here: files they fill, and operations at places by chance.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_io::client::Writer;
+use nine_proto::msg::{Data, Names, Tmsg};
+use nine_proto::{Fid, NOGID, OpenFlags, Tag};
+
+use super::stand::Stand;
+use super::{PIECE, pattern};
+use crate::files::file_name;
+use crate::server::Server;
+use crate::wire::{Conn, Cycle, Load, encoded};
+
+/// The file that a connection has open.
+pub(super) const OPEN: Fid = Fid(1);
+
+/// Numbers by chance, the same each time.
+#[derive(Clone, Copy)]
+pub(super) struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// Operations of a file's blocks, one after the other or by chance.
+pub(super) struct Blocks {
+    pub tag: Tag,
+    pub chance: Chance,
+    /// Blocks of the file, bytes of one.
+    pub count: u64,
+    pub size: usize,
+    /// Of so many, one is a write.
+    pub writes: Option<u64>,
+    pub data: Vec<u8>,
+}
+
+impl Blocks {
+    pub fn new(tag: Tag, file: u64, size: usize, writes: Option<u64>) -> Self {
+        let chance = Chance::new(u64::from(tag.0) + 7);
+        Self { tag, chance, count: file / size as u64, size, writes, data: pattern(size, u64::from(tag.0)) }
+    }
+}
+
+impl Cycle for Blocks {
+    fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
+        if n > 0 {
+            return false;
+        }
+        let offset = self.chance.below(self.count) * self.size as u64;
+        let is_write = self.writes.is_some_and(|of| self.chance.below(of) == 0);
+        // No two blocks of a disk shall be the same.
+        self.data[..8].copy_from_slice(&offset.to_le_bytes());
+        let message = match is_write {
+            true => Tmsg::Write { fid: OPEN, offset, data: Data::Bytes(&self.data) },
+            false => Tmsg::Read { fid: OPEN, offset, count: self.size as u32 },
+        };
+        out.extend_from_slice(&encoded(&message, self.tag));
+        true
+    }
+}
+
+/// Walks to a file of a directory, opens it, reads its beginning and lets it go: each time another one.
+pub(super) struct Visits {
+    pub tag: Tag,
+    pub chance: Chance,
+    /// The directory, and how many files it has.
+    pub dir: Fid,
+    pub files: u32,
+    /// Bytes to read; none: it is not opened.
+    pub read: Option<u32>,
+}
+
+impl Cycle for Visits {
+    fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
+        let fid = Fid(1000 + u32::from(self.tag.0));
+        let message = match (n, self.read) {
+            (0, _) => {
+                let name = file_name(self.chance.below(self.files.into()) as u32);
+                let names = [name.as_bytes()];
+                let walk = Tmsg::Walk { fid: self.dir, newfid: fid, names: Names::Slice(&names) };
+                out.extend_from_slice(&encoded(&walk, self.tag));
+                return true;
+            }
+            (1, None) | (3, Some(_)) => Tmsg::Clunk { fid },
+            (1, Some(_)) => Tmsg::Lopen { fid, flags: OpenFlags::READ.to_wire() },
+            (2, Some(count)) => Tmsg::Read { fid, offset: 0, count },
+            _ => return false,
+        };
+        out.extend_from_slice(&encoded(&message, self.tag));
+        true
+    }
+}
+
+/// A connection that has a file of the root open.
+pub(super) fn on_file(server: &Server, name: &str) -> io::Result<Conn> {
+    let mut conn = server.dial()?;
+    conn.walk(Fid(0), OPEN, name.as_bytes())?;
+    conn.call(&Tmsg::Lopen { fid: OPEN, flags: OpenFlags::RDWR.to_wire() })?;
+    Ok(conn)
+}
+
+/// A load of operations on a file's blocks.
+pub(super) fn load(
+    server: &Server,
+    name: &str,
+    depth: u16,
+    blocks: impl Fn(Tag) -> Blocks,
+) -> io::Result<Load<Blocks>> {
+    Load::new(vec![on_file(server, name)?], depth, |_, tag| blocks(tag))
+}
+
+/// Writes so many bytes at an offset of a file, which is made if there is none.
+pub(super) fn write(server: &Server, name: &str, offset: u64, size: u64, seed: u64) -> io::Result<()> {
+    let (client, root) = server.client()?;
+    let file = match root.open(name, OpenFlags::WRITE) {
+        Ok(file) => file,
+        Err(_) => root.create(name, OpenFlags::WRITE, 0o644, NOGID)?,
+    };
+    let piece = Bytes::from(pattern(PIECE, seed));
+    client.wait(async {
+        let mut writer = Writer::new(file.file(), offset);
+        let mut left = size;
+        while left > 0 {
+            let some = left.min(PIECE as u64);
+            writer.push(piece.slice(..some as usize)).await?;
+            left -= some;
+        }
+        writer.finish().await?;
+        Ok(())
+    })
+}
+
+/// Waits until everything that was dumped is on the worm, and nothing but that has anything to do.
+pub(super) fn settled(stand: &Stand) -> io::Result<()> {
+    copied(stand)?;
+    let mut before = String::new();
+    loop {
+        stand.sync()?;
+        let status = stand.ask("status")?;
+        let cache = status.lines().find(|line| line.starts_with("cache ")).unwrap_or_default().to_string();
+        if cache == before {
+            return Ok(());
+        }
+        before = cache;
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// Waits until everything that was dumped is on the worm.
+pub(super) fn copied(stand: &Stand) -> io::Result<()> {
+    while stand.ask("dumps")?.contains("on its way") {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Writes these files of the root, 32 at a time.
+pub(super) fn write_files(
+    server: &Server,
+    files: impl Iterator<Item = u32>,
+    size: u64,
+    seed: u64,
+) -> io::Result<()> {
+    let (client, root) = server.client()?;
+    let root = root.file();
+    client.wait(async {
+        let write = async |n: u32| {
+            let data = pattern(size as usize, u64::from(n) << 8 | seed);
+            let flags = OpenFlags(OpenFlags::WRITE.0 | OpenFlags::TRUNC.0);
+            let file = root.open_or_create(file_name(n), flags, 0o644).await?;
+            file.write_all_at(0, &data).await?;
+            file.close().await
+        };
+        let write = &write;
+        let mut under_way = futures_util::stream::StreamExt::buffer_unordered(
+            futures_util::stream::iter(files.map(write)),
+            32,
+        );
+        while let Some(done) = futures_util::stream::StreamExt::next(&mut under_way).await {
+            done?;
+        }
+        Ok(())
+    })
+}

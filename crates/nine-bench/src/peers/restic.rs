@@ -1,0 +1,47 @@
+//! restic, which keeps backups: what has changed since the last one, found by size and time, in pieces by content.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use super::find;
+
+/// A repository on this machine, encrypted as they all are.
+pub struct Repository {
+    program: PathBuf,
+    run: PathBuf,
+}
+
+impl Repository {
+    /// A new one in this directory. `None`: restic is not installed.
+    pub fn new(run: &Path) -> io::Result<Option<Self>> {
+        let Some(program) = find("restic") else { return Ok(None) };
+        let it = Self { program, run: run.into() };
+        it.perform(&["init".as_ref()])?;
+        Ok(Some(it))
+    }
+
+    /// Seconds of a backup.
+    pub fn backup(&self, dir: &Path) -> io::Result<f64> {
+        let begun = Instant::now();
+        self.perform(&["backup".as_ref(), dir])?;
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    fn perform(&self, words: &[&Path]) -> io::Result<()> {
+        let mut command = Command::new(&self.program);
+        command.arg("--quiet").arg("--repo").arg(self.run.join("repository"));
+        command.arg("--cache-dir").arg(self.run.join("cache")).args(words);
+        let out = command.env("RESTIC_PASSWORD", "bench").stdin(Stdio::null()).output()?;
+        match out.status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(String::from_utf8_lossy(&out.stderr).trim().to_string())),
+        }
+    }
+}
+
+/// The version of the package; `None`: there is none.
+pub fn version() -> Option<String> {
+    super::version("restic", "restic")
+}
