@@ -367,7 +367,8 @@ fn a_cut_leaves_one_moment_and_loses_nothing_that_was_answered() {
     let seen = &mut *seen.borrow_mut();
     seen.not_whole = said.not_whole();
     println!("{} cuts: {seen:#?}", seen.all_cuts());
-    if seen.worlds >= WORLDS {
+    // What is rare comes among many only.
+    if seen.worlds >= 5 * WORLDS.max(40) {
         seen.has_all();
     }
 }
