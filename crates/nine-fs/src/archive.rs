@@ -615,18 +615,12 @@ impl Archive {
         let archive = self.clone();
         self.begin(async move {
             // What is left of it is found again at the next start.
-            let step = |state: &mut State| match state.lives.has(ino) || state.ends() {
-                true => Ok(()),
-                false => {
-                    if state.fs.reap(ino)? {
-                        Ok(())
-                    } else {
-                        Err(Stop::Again)
-                    }
-                }
+            let step = |state: &mut State| {
+                let waits = state.lives.has(ino) && !state.fs.is_sheared(ino);
+                if waits || state.ends() || state.fs.reap(ino)? { Ok(()) } else { Err(Stop::Again) }
             };
             if let Err(error) = archive.attempt(step).await {
-                tracing::warn!("inode {ino}, which has no name any more, is not removed yet: {error}");
+                tracing::warn!("inode {ino}: what is to be removed of it is still there: {error}");
                 for _ in 0..REAP_AGAIN {
                     archive.next_tick().await;
                 }

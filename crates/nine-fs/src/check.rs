@@ -287,6 +287,7 @@ impl Walk<'_> {
 
     /// Names, links and cookies say the same.
     fn names(&mut self) {
+        let content = self.archive.0.cw.block() as u64 - TAG as u64;
         let left = self.entries.len();
         if left > 0 {
             self.checked.fault(|| format!("{left} names without a cookie"));
@@ -310,8 +311,11 @@ impl Walk<'_> {
             if links == 0 && !known.orphan {
                 self.checked.fault(|| format!("inode {ino}: it has no name, and nobody would remove it"));
             }
-            if links > 0 && known.orphan {
-                self.checked.fault(|| format!("inode {ino}: it has names, and would be removed"));
+            let behind = known.next > it.size.div_ceil(content);
+            if links > 0 && behind != known.orphan && !it.is_dir() {
+                let text =
+                    if behind { "there are blocks behind its size" } else { "it would be cut, and is" };
+                self.checked.fault(|| format!("inode {ino}: {text}"));
             }
             if it.is_dir() && (it.size != known.entries || known.cookies != known.entries) {
                 self.checked.fault(|| {

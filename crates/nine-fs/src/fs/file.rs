@@ -17,7 +17,7 @@ use crate::tree;
 
 /// The largest file, bytes.
 pub(crate) const SIZE_MOST: u64 = (1 << 63) - 1;
-/// Extents that one step of a truncation removes, and blocks of them.
+/// Extents that one step of a truncation removes, and blocks of them: see `shear`.
 const STEP: (usize, u64) = (64, 8192);
 
 /// An extent and the block of the file with which it begins.
@@ -130,6 +130,7 @@ impl Fs {
         }
         let end =
             offset.checked_add(data.len() as u64).filter(|end| *end <= SIZE_MOST).ok_or(Errno::EFBIG)?;
+        self.before_growth(ino, &it, end)?;
         if self.is_inline(&it) && end <= self.inline_most() {
             let mut content = self.inline(self.mem.root, ino)?;
             self.touch(&[&Key::inline(ino)])?;
@@ -246,16 +247,12 @@ impl Fs {
         self.charge(it.uid, blocks * self.block(), 0);
     }
 
-    /// Makes a file so long, or a step towards it: true when it is.
-    pub(crate) fn resize(&mut self, ino: u64, size: u64, muid: u32, now: Time) -> Op<bool> {
-        if size > SIZE_MOST {
-            return Err(Errno::EFBIG.into());
-        }
-        let mut it = self.own(ino)?;
-        let content = self.mem.content() as u64;
+    /// Makes a file so long: its attributes are still to be set. Blocks behind the new size go with it, or later: see
+    /// [`shear`](Self::shear).
+    pub(super) fn resize(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<()> {
+        self.before_growth(ino, it, size)?;
         let inline = if it.blocks == 0 { self.inline(self.mem.root, ino)? } else { Vec::new() };
         self.touch(&[&Key::inline(ino)])?;
-        let (mut done, mut left_blocks) = (true, 0);
         if !inline.is_empty() && size > self.inline_most() {
             // A hole behind what is there: it must be a block.
             self.touch(&[&Key::extent(ino, 0)])?;
@@ -265,7 +262,7 @@ impl Fs {
             block[..inline.len()].copy_from_slice(&inline);
             self.put(&Key::extent(ino, 0), &Extent { at, count: 1 }.encode());
             self.delete(&Key::inline(ino));
-            self.more(&mut it, 1);
+            self.more(it, 1);
         } else if !inline.is_empty() && (inline.len() as u64) > size {
             self.room_to_remove()?;
             match size {
@@ -273,22 +270,41 @@ impl Fs {
                 _ => self.put(&Key::inline(ino), &inline[..size as usize]),
             }
         } else if it.blocks > 0 && size < it.size {
-            let left = self.shorten(ino, &mut it, size)?;
-            done = left.is_none();
-            left_blocks = left.unwrap_or(0);
+            self.shorten(ino, it, size)?;
         } else {
             self.room_to_remove()?;
         }
-        it.size = if done { size } else { it.size.min(left_blocks * content) };
+        it.size = size;
         it.version += 1;
-        (it.mtime, it.ctime, it.muid) = (now, now, muid);
-        self.set(ino, &it);
-        Ok(done)
+        Ok(())
     }
 
-    /// Removes blocks behind a size, from the last on, a step at a time; and clears what is behind it in the last block
-    /// that stays. None: all is done; else how many blocks are left.
-    fn shorten(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<Option<u64>> {
+    /// Whether blocks behind the size of a file are still to be removed.
+    pub(crate) fn is_sheared(&self, ino: u64) -> bool {
+        self.sheared.contains(&ino)
+    }
+
+    /// What grows over blocks that are still to be removed waits for it, and helps.
+    fn before_growth(&mut self, ino: u64, it: &Attributes, size: u64) -> Op<()> {
+        if size > it.size && self.is_sheared(ino) {
+            self.shear(ino)?;
+            return Err(Stop::Again);
+        }
+        Ok(())
+    }
+
+    /// Removes some of the blocks that are behind the size of a file. Whether none are left.
+    pub(crate) fn shear(&mut self, ino: u64) -> Op<bool> {
+        let mut it = self.own(ino)?;
+        let size = it.size;
+        let all = self.shorten(ino, &mut it, size)?;
+        self.set(ino, &it);
+        Ok(all)
+    }
+
+    /// Removes blocks behind a size, from the last on, as many as one step takes; and clears what is behind it in the
+    /// last block that stays. Whether none are left: else the file is noted, as those that have no name are.
+    fn shorten(&mut self, ino: u64, it: &mut Attributes, size: u64) -> Op<bool> {
         let content = self.mem.content() as u64;
         let keep = size.div_ceil(content);
         let (mut gone, mut blocks, mut all) = (Vec::new(), 0, true);
@@ -310,13 +326,16 @@ impl Fs {
         })?;
         let tail = size % content;
         let around = self.extents(self.mem.root, ino, keep.saturating_sub(1), keep.saturating_add(1))?;
-        let last = match find(&around, keep.wrapping_sub(1)).filter(|_| tail > 0 && all) {
+        let last = match find(&around, keep.wrapping_sub(1)).filter(|_| tail > 0 && size < it.size) {
             Some(at) => Some((at, self.mem.get(at).map_err(|_| Stop::Miss(vec![at]))?)),
             None => None,
         };
-        self.touch(&[&Key::extent(ino, keep), &Key::extent(ino, keep.saturating_sub(1))])?;
+        let (first, orphan) = (Key::extent(ino, keep.saturating_sub(1)), Key::orphan(ino));
+        self.touch(&[&first, &Key::extent(ino, keep), &orphan])?;
         self.room_to_remove()?;
-        let left = gone.last().map_or(0, |(block, _)| *block);
+        if !all && self.sheared.insert(ino) {
+            self.put(&orphan, &[]);
+        }
         let mut map = Map::new(&around);
         for (block, extent) in gone {
             let stay = keep.saturating_sub(block).min(extent.count.into()) as u32;
@@ -338,7 +357,10 @@ impl Fs {
             }
         }
         self.store(ino, map);
-        Ok((!all).then_some(left))
+        if all && self.sheared.remove(&ino) && it.links > 0 {
+            self.delete(&orphan);
+        }
+        Ok(all)
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) enum How {
     Stays,
     /// At once: these are all its items.
     Now(Vec<Item>),
-    /// Later: somebody has it, or it is too large for one step.
+    /// Later: somebody has it, or it is too large for one step, or is noted already.
     Later,
 }
 
@@ -58,7 +58,7 @@ impl Fs {
         if !it.is_dir() && it.links > 1 {
             return Ok(How::Stays);
         }
-        if live {
+        if live || self.is_sheared(ino) {
             return Ok(How::Later);
         }
         let (items, all) = self.items(ino)?;
@@ -113,7 +113,7 @@ impl Fs {
         extent.count.into()
     }
 
-    /// Removes a part of a file that has no name any more. Whether it is gone.
+    /// Removes a part of a file that has no name any more, or is behind its size. Whether all of it is gone.
     pub(crate) fn reap(&mut self, ino: u64) -> Op<bool> {
         let mut it = match self.own(ino) {
             Err(super::Stop::Error(_)) => {
@@ -124,6 +124,9 @@ impl Fs {
             }
             it => it?,
         };
+        if self.is_sheared(ino) {
+            return Ok(self.shear(ino)? && it.links > 0);
+        }
         if it.links > 0 {
             return Ok(true);
         }
@@ -137,14 +140,15 @@ impl Fs {
         Ok(all)
     }
 
-    /// Files without a name, of a former life or of this one.
-    pub(crate) fn orphans(&self) -> Op<Vec<u64>> {
+    /// Files without a name, or with blocks behind their size, of a former life or of this one.
+    pub(crate) fn orphans(&mut self) -> Op<Vec<u64>> {
         let mut found = Vec::new();
         tree::range(&self.mem, self.mem.root, &Key::orphan(0), |key, _| {
             let Some(What::Orphan(ino)) = Key::parse(key) else { return false };
             found.push(ino);
             true
         })?;
+        self.sheared.extend(&found);
         Ok(found)
     }
 }

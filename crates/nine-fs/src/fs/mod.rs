@@ -84,6 +84,8 @@ pub(crate) struct Fs {
     used: BTreeSet<u32>,
     /// Blocks that may have changed before operations wait.
     most: usize,
+    /// Files behind whose size there may be blocks.
+    sheared: BTreeSet<u64>,
 }
 
 /// What was found wrong in a tree that all checks have let pass.
@@ -103,6 +105,7 @@ impl Fs {
             usage: BTreeMap::new(),
             used: BTreeSet::new(),
             most,
+            sheared: BTreeSet::new(),
         }
     }
 
@@ -150,9 +153,7 @@ impl Fs {
                 None => self.make(at, name, Attributes { mode, ..new }, b"")?,
             };
         }
-        if !self.resize(at, 0, uid, now)? {
-            return Err(Stop::Again);
-        }
+        self.set_attributes(at, &SetAttr { size: Some(0), ..SetAttr::default() }, uid, now)?;
         self.write(at, Some(0), text.as_bytes(), uid, now)?;
         Ok(at)
     }
@@ -288,21 +289,29 @@ impl Fs {
         self.mem.cw.block() as u64
     }
 
-    /// Changes attributes; not the name, and not the size.
+    /// Changes attributes, the size of a regular file among them; not the name.
     pub(crate) fn set_attributes(&mut self, ino: u64, set: &SetAttr<'_>, muid: u32, now: Time) -> Op<()> {
         let mut it = self.own(ino)?;
-        self.room(1)?;
-        let bytes = OWN + it.blocks * self.block() + self.xattr_bytes(self.mem.root, ino)?;
-        if let Some(uid) = set.uid.filter(|uid| *uid != it.uid) {
-            self.quota(uid, bytes)?;
-            self.touch(&[&Key::attributes(ino)])?;
+        let taker = set.uid.filter(|uid| *uid != it.uid);
+        let beside = match taker {
+            Some(_) => OWN + self.xattr_bytes(self.mem.root, ino)?,
+            None => 0,
+        };
+        taker.map_or(Ok(()), |uid| self.quota(uid, beside + it.blocks * self.block()))?;
+        match set.size.filter(|size| *size != it.size) {
+            Some(size) => self.resize(ino, &mut it, size)?,
+            None => self.room(1)?,
+        }
+        if let Some(uid) = taker {
+            let bytes = beside + it.blocks * self.block();
             self.charge(it.uid, 0, bytes);
             self.charge(uid, bytes, 0);
             it.uid = uid;
         }
         it.mode = set.mode.map_or(it.mode, |bits| it.mode & mode::S_IFMT | bits & 0o7777);
         it.gid = set.gid.unwrap_or(it.gid);
-        for (field, set) in [(&mut it.atime, set.atime), (&mut it.mtime, set.mtime)] {
+        let mtime = set.mtime.or(set.size.map(|_| TimeSet::Now));
+        for (field, set) in [(&mut it.atime, set.atime), (&mut it.mtime, mtime)] {
             match set {
                 Some(TimeSet::Now) => *field = now,
                 Some(TimeSet::To(time)) => *field = time,

@@ -7,7 +7,7 @@ use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, SetAttr, Time
 
 use super::node::{File, NewXattr, Node, Opened, View};
 use crate::archive::{Archive, State, errno};
-use crate::fs::{Op, ROOT, Stop};
+use crate::fs::{Op, Stop};
 use crate::item::Attributes;
 use crate::users::{EXECUTE, WRITE};
 
@@ -25,13 +25,7 @@ impl Archive {
         }
     }
 
-    pub(super) fn change(
-        &self,
-        req: &Request,
-        state: &mut State,
-        node: &Arc<Node>,
-        file: &File,
-    ) -> Op<Reply> {
+    pub(super) fn change(&self, req: &Request, state: &mut State, file: &File) -> Op<Reply> {
         self.is_well(state)?;
         let (op, now) = (req.op(), self.time());
         let person = self.person(req, state);
@@ -54,7 +48,7 @@ impl Archive {
                     };
                     return self.open_file(req, state, old, flags);
                 }
-                let ino = self.make(req, state, file.ino, name, make, perm, gid)?;
+                let ino = self.make(req, state, file.ino, name, (make, perm, gid))?;
                 let node = state.meet(View::Main, ino, file.ino, name)?;
                 let node = match (&*node, make) {
                     (Node::File(made), Make::File | Make::Dir) => {
@@ -70,7 +64,7 @@ impl Archive {
                 Ok(Reply::Open { qid, iounit: 0, node })
             }
             Asked::Make { name, make, perm, gid } => {
-                let ino = self.make(req, state, file.ino, name, make, perm, gid)?;
+                let ino = self.make(req, state, file.ino, name, (make, perm, gid))?;
                 let made = state.meet(View::Main, ino, file.ino, name)?;
                 Ok(Reply::Made(self.qid(state, &made)?))
             }
@@ -102,10 +96,7 @@ impl Archive {
                 let new = NewXattr::new(file, name, size, flags);
                 Ok(Reply::Moved(Arc::new(Node::NewXattr(new))))
             }
-            _ => {
-                let _ = node;
-                Err(Errno::EBADF.into())
-            }
+            _ => Err(Errno::EBADF.into()),
         }
     }
 
@@ -118,16 +109,13 @@ impl Archive {
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn make(
         &self,
         req: &Request,
         state: &mut State,
         dir: u64,
         name: &[u8],
-        make: Make<'_>,
-        perm: Perm,
-        gid: u32,
+        (make, perm, gid): (Make<'_>, Perm, u32),
     ) -> Op<u64> {
         let (person, now) = (self.person(req, state), self.time());
         let parent = state.fs.attributes(state.fs.mem.root, dir)?;
@@ -269,15 +257,9 @@ impl Archive {
             self.may_take(req, state, dir, &old)?;
             place = Some((dir, old, new));
         }
-        // What may be refused comes first; each is done once, whoever asks again. A size takes many steps, and is last.
-        let mtime = set.mtime.or(set.size.map(|_| TimeSet::Now));
-        if set.mode.is_some()
-            || set.uid.is_some()
-            || set.gid.is_some()
-            || set.atime.is_some()
-            || mtime.is_some()
-        {
-            state.fs.set_attributes(file.ino, &SetAttr { mtime, ..*set }, by, now)?;
+        // What may be refused comes first.
+        if (SetAttr { name: None, ..*set }) != SetAttr::default() {
+            self.set_attributes(state, file.ino, set, by)?;
         }
         if let Some((dir, old, new)) = place
             && *old != *new
@@ -288,13 +270,19 @@ impl Archive {
             self.renamed(state, &old);
             self.renamed(state, new);
         }
-        if let Some(size) = set.size.filter(|size| *size != it.size) {
-            if !state.fs.resize(file.ino, size, by, now)? {
-                return Err(Stop::Again);
-            }
-            self.written(state, file.ino);
-        }
         Ok(Reply::Done)
+    }
+
+    /// Changes attributes; what is behind a smaller size goes by and by.
+    pub(super) fn set_attributes(&self, state: &mut State, ino: u64, set: &SetAttr<'_>, by: u32) -> Op<()> {
+        state.fs.set_attributes(ino, set, by, self.time())?;
+        if set.size.is_some() {
+            self.written(state, ino);
+        }
+        if state.fs.is_sheared(ino) {
+            self.reap(ino);
+        }
+        Ok(())
     }
 
     /// What the clunk of a new attribute does: a value that is not whole changes nothing.
@@ -305,7 +293,6 @@ impl Archive {
             return Err(nine_proto::Error::new(Errno::EINVAL, "the attribute was not written whole").into());
         }
         state.fs.set_xattr(new.ino, &new.name, &value, new.flags, self.time())?;
-        debug_assert!(new.live.is_some() || new.ino == ROOT);
         Ok(Reply::Done)
     }
 }

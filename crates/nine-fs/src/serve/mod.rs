@@ -16,7 +16,8 @@ use nine_io::Payload;
 use nine_io::server::locks::Wanted;
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::{
-    Dirent, Errno, Error, GetMask, LockStatus, Names, Op as Asked, OpenFlags, Qid, Statfs, Walked, mode,
+    Dirent, Errno, Error, GetMask, LockStatus, Names, Op as Asked, OpenFlags, Qid, SetAttr, Statfs, Walked,
+    mode,
 };
 
 use crate::archive::{Archive, State};
@@ -142,7 +143,7 @@ impl Archive {
                 }
                 Err(Errno::EROFS.into())
             }
-            _ => self.change(req, state, &node, file),
+            _ => self.change(req, state, file),
         }
     }
 
@@ -231,10 +232,7 @@ impl Archive {
         if flags.has(OpenFlags::TRUNC) && it.size > 0 && it.mode & mode::S_IFMT == mode::S_IFREG {
             self.is_well(state)?;
             let by = self.person(req, state).number();
-            if !state.fs.resize(file.ino, 0, by, self.time())? {
-                return Err(Stop::Again);
-            }
-            self.written(state, file.ino);
+            self.set_attributes(state, file.ino, &SetAttr { size: Some(0), ..SetAttr::default() }, by)?;
         }
         let opened =
             Opened { number: state.number(), append: flags.has(OpenFlags::APPEND), writes: flags.writes() };

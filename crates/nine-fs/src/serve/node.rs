@@ -68,7 +68,8 @@ pub(super) struct Opened {
 /// An attribute that is being written.
 pub(super) struct NewXattr {
     pub(super) ino: u64,
-    pub(super) live: Option<Arc<Live>>,
+    /// As long as it is written the file is not removed.
+    _live: Option<Arc<Live>>,
     pub(super) name: Box<[u8]>,
     pub(super) size: u64,
     pub(super) flags: u32,
@@ -78,7 +79,7 @@ pub(super) struct NewXattr {
 impl NewXattr {
     pub(super) fn new(file: &File, name: &[u8], size: u64, flags: u32) -> Self {
         let (ino, live) = (file.ino, file.live.clone());
-        Self { ino, live, name: name.into(), size, flags, value: Mutex::default() }
+        Self { ino, _live: live, name: name.into(), size, flags, value: Mutex::default() }
     }
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Op<Reply> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use nine_block::{Device, Io, Kind, Op, Shape};
-use nine_proto::mode;
+use nine_proto::{SetAttr, Time, mode};
 
 use super::{Bench, noise, ready};
 use crate::archive::{Archive, State};
@@ -44,6 +44,71 @@ fn a_file_with_another_name_stays_when_the_last_fid_goes() {
     bench.settle();
     assert_eq!(bench.lookup(None, ROOT, "b"), Some(file));
     assert!(bench.read(None, file) == noise(1, 50_000));
+    bench.check();
+}
+
+#[test]
+fn a_size_and_its_time_change_in_one_step() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "a", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 42_412));
+    bench.sync();
+    bench.again();
+    let archive = bench.archive.clone();
+    let before = bench.run(archive.attempt(|state| state.fs.attributes(state.fs.mem.root, file))).unwrap();
+    let (set, later) = (SetAttr { size: Some(25_995), ..SetAttr::default() }, Time { sec: 1 << 33, nsec: 0 });
+    let mut stops = 0;
+    let cut = |state: &mut State| {
+        let done = state.fs.set_attributes(file, &set, 0, later);
+        if let (Err(Stop::Miss(_)), Ok(now)) = (&done, state.fs.attributes(state.fs.mem.root, file)) {
+            assert_eq!((now.size, now.mtime, now.ctime), (before.size, before.mtime, before.ctime));
+            stops += 1;
+        }
+        done
+    };
+    bench.run(archive.attempt(cut)).unwrap();
+    assert!(stops > 0, "the last block was in memory: this shows nothing");
+    assert!(bench.read(None, file) == noise(1, 42_412)[..25_995]);
+}
+
+#[test]
+fn a_file_of_many_pieces_is_cut_in_one_step() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "a", mode::S_IFREG);
+    for n in (0..400).rev() {
+        bench.write(file, n * 20_000, b"x");
+    }
+    bench.sync();
+    let cut = |bench: &mut Bench, size| {
+        bench.resize(file, size);
+        let is_sheared = bench.archive.state().fs.is_sheared(file);
+        assert!(is_sheared, "one step has done it all: this shows nothing");
+    };
+    cut(&mut bench, 5_000_000);
+    let is_right = |bench: &mut Bench, dump, size: usize, tail: usize| {
+        let read = bench.read(dump, file);
+        assert_eq!(read.len(), size + tail);
+        let mut expected = vec![0; size];
+        (0..size.div_ceil(20_000)).for_each(|n| expected[n * 20_000] = b'x');
+        assert!(read[..size] == expected && read[size..].iter().all(|byte| *byte == 0));
+    };
+    is_right(&mut bench, None, 5_000_000, 0);
+    // A dump between the steps has the new size.
+    let dump = bench.dump().generation;
+    bench.check();
+    // What grows over the blocks that are still there finds zeros.
+    bench.resize(file, 7_000_000);
+    is_right(&mut bench, None, 5_000_000, 2_000_000);
+    is_right(&mut bench, Some(dump), 5_000_000, 0);
+    bench.check();
+    // A cut of the power between them: the rest goes at the next start.
+    cut(&mut bench, 10);
+    bench.sync();
+    bench.again();
+    bench.settle();
+    assert!(!bench.archive.state().fs.is_sheared(file));
+    is_right(&mut bench, None, 10, 0);
+    is_right(&mut bench, Some(dump), 5_000_000, 0);
     bench.check();
 }
 

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use nine_block::{Ahead, Device, Ram};
-use nine_proto::{Time, mode};
+use nine_proto::{SetAttr, Time, mode};
 
 use crate::archive::{Archive, Ream, Settings};
-use crate::fs::{ROOT, Stop};
+use crate::fs::ROOT;
 use crate::item::Attributes;
 use crate::jobs::Driver;
 use crate::ptr::Ptr;
@@ -96,10 +96,8 @@ impl Bench {
     pub(crate) fn resize(&mut self, ino: u64, size: u64) {
         let archive = self.archive.clone();
         let now = archive.time();
-        let step = |state: &mut crate::archive::State| {
-            if state.fs.resize(ino, size, 0, now)? { Ok(()) } else { Err(Stop::Again) }
-        };
-        self.run(archive.attempt(step)).unwrap();
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        self.run(archive.attempt(|state| state.fs.set_attributes(ino, &set, 0, now))).unwrap();
     }
 
     pub(crate) fn read(&mut self, root: Option<u32>, ino: u64) -> Vec<u8> {

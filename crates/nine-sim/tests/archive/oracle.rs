@@ -60,7 +60,7 @@ impl Life {
     }
 
     /// When it may have been so, for each client.
-    fn times(&self, tree: &Tree) -> Result<Vec<Vec<(u64, u64)>>, String> {
+    fn times(&self, tree: &Tree, to: u64) -> Result<Vec<Vec<(u64, u64)>>, String> {
         let mut all = Vec::new();
         for (dir, story) in DIRS.iter().zip(&self.stories) {
             let (read, story) = (tree.below(dir), story.borrow());
@@ -71,8 +71,8 @@ impl Life {
                 }
             }
             if times.is_empty() {
-                let last = story.len().saturating_sub(6);
-                let near = story.iter().skip(last).map(|moment| {
+                let last = story.partition_point(|moment| moment.begun <= to);
+                let near = story[..last].iter().skip(last.saturating_sub(6)).map(|moment| {
                     format!(
                         "\n  {}..{} {}: {}",
                         moment.begun,
@@ -83,7 +83,7 @@ impl Life {
                 });
                 let nearest: Vec<String> = near.collect();
                 return Err(format!(
-                    "{dir} was never so ({} names: {:?}); of {} moments the last:{}",
+                    "{dir} was never so ({} names: {:?}); of {} moments the last before {to}:{}",
                     read.names.len(),
                     read.names.keys().take(20).collect::<Vec<_>>(),
                     story.len(),
@@ -102,7 +102,7 @@ impl Life {
         {
             return Err(format!("{path:?} is there, and nobody has made it"));
         }
-        let all = self.times(tree)?;
+        let all = self.times(tree, to)?;
         let starts = all.iter().flatten().map(|(start, _)| *start).chain([from]);
         let is_in = |at: u64| {
             at >= from
@@ -208,7 +208,12 @@ impl Oracle {
         if pinned.is_none() && tree.holes.is_empty() {
             *pinned = Some(tree.clone());
         }
-        wrong.map_or(Ok(()), |wrong| Err(format!("dump {:?}: {wrong}", kept.dumped)))
+        wrong.map_or(Ok(()), |wrong| {
+            Err(format!(
+                "dump {:?} of {:?}, in the life from {}: {wrong}",
+                kept.dumped, kept.window, kept.life.begun
+            ))
+        })
     }
 
     /// Devices have failed: what can be read is of one moment, not before what was durable. If they have lied nothing
