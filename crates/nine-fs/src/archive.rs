@@ -10,7 +10,7 @@
 //! Always holds: the state's lock is never held over an operation of a device; one commit at a time; what was answered
 //! as durable is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -24,6 +24,7 @@ use crate::cw::{Changes, Cw, Fields, Label, Making, Newest, Tag, Waiting};
 use crate::date::Zone;
 use crate::dump::{self, Dump};
 use crate::fs::{Fs, Op, Stop};
+use crate::hash::Map;
 use crate::item::{DumpRecord, Key, What};
 use crate::jobs::{Driver, Jobs, Waiters};
 use crate::live::Lives;
@@ -257,10 +258,10 @@ impl Archive {
 
     /// What the tree says of dumps is as of their moments: where they are by now, rows and superblocks know.
     async fn known_dumps(&self, mut dumps: BTreeMap<u32, Dump>) -> nine_block::Result<BTreeMap<u32, Dump>> {
-        let (waiting, mut at) = {
+        let (waiting, mut at, mut blocks) = {
             let state = &*self.state();
             let waiting: Vec<u32> = state.waiting.iter().map(|waiting| waiting.generation).collect();
-            (waiting, state.newest.at)
+            (waiting, state.newest.at, state.newest.blocks)
         };
         for dump in dumps.values_mut() {
             if let Some(root) = self.on_worm(dump.record.root).await? {
@@ -270,7 +271,7 @@ impl Archive {
         let is_new =
             |(generation, dump): (&u32, &Dump)| dump.record.segment == 0 && !waiting.contains(generation);
         while at != 0 && dumps.iter().any(is_new) {
-            let it = match self.0.cw.superblock(at).await {
+            let it = match self.0.cw.superblock_of(at, blocks).await {
                 Ok(it) => it,
                 Err(error) => {
                     tracing::warn!("{error}: how large some dumps are is not known");
@@ -280,7 +281,7 @@ impl Archive {
             if let Some(dump) = dumps.get_mut(&it.generation) {
                 (dump.record.segment, dump.record.blocks) = (at, it.blocks);
             }
-            at = it.before;
+            (at, blocks) = it.before;
         }
         Ok(dumps)
     }
@@ -342,7 +343,7 @@ impl Archive {
         mut op: impl FnMut(&mut State) -> Op<T>,
     ) -> Result<T> {
         // What has come, and the stamp as of which it is right.
-        let mut have: HashMap<u64, (Bytes, u64)> = HashMap::new();
+        let mut have: Map<u64, (Bytes, u64)> = Map::default();
         let mut fetching: Option<Fetching> = None;
         loop {
             if matches!(stop, Stop::Miss(_) | Stop::Node(_)) {

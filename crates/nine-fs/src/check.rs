@@ -3,13 +3,14 @@
 //! In: an archive in which nothing changes meanwhile. Out: what is wrong, in words. Nothing is mended, and nothing is
 //! kept but what has to be compared: for each file some hundred bytes.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use nine_proto::{Errno, Error, Result, mode};
 
 use crate::archive::{Archive, errno};
 use crate::cw::TAG;
 use crate::fs::ROOT;
+use crate::hash::{Map, Set};
 use crate::item::{Attributes, Entry, Extent, Key, Named, What};
 use crate::ptr::{NEW, Ptr};
 use crate::tree::node::{self, Node};
@@ -72,11 +73,11 @@ struct Walk<'a> {
     checked: Checked,
     files: BTreeMap<u64, Known>,
     /// Names that were seen, each by directory, cookie, inode; and those that cookies lead to.
-    entries: HashMap<(u64, u64), u64>,
+    entries: Map<(u64, u64), u64>,
     /// Rows that something points to, of any tree.
-    rows: HashSet<u64>,
+    rows: Set<u64>,
     /// Of this tree: none is there twice.
-    own: HashSet<u64>,
+    own: Set<u64>,
     next_worm: u64,
 }
 
@@ -100,9 +101,9 @@ impl Archive {
             depth,
             checked: Checked::default(),
             files: BTreeMap::new(),
-            entries: HashMap::new(),
-            rows: HashSet::new(),
-            own: HashSet::new(),
+            entries: Map::default(),
+            rows: Set::default(),
+            own: Set::default(),
             next_worm,
         };
         walk.tree(root).await?;
@@ -137,9 +138,9 @@ impl Walk<'_> {
             depth: self.depth,
             checked: std::mem::take(&mut self.checked),
             files: BTreeMap::new(),
-            entries: HashMap::new(),
+            entries: Map::default(),
             rows: std::mem::take(&mut self.rows),
-            own: HashSet::new(),
+            own: Set::default(),
             next_worm: self.next_worm,
         };
         walk.tree(root).await?;
@@ -355,9 +356,9 @@ impl Walk<'_> {
 
 impl crate::cw::Cw {
     /// Whether rows and slots are used exactly where something points to them.
-    async fn check_rows(&self, pointed: &HashSet<u64>) -> nine_block::Result<Vec<String>> {
+    async fn check_rows(&self, pointed: &Set<u64>) -> nine_block::Result<Vec<String>> {
         let mut faults = Vec::new();
-        let mut slots = HashSet::new();
+        let mut slots = Set::default();
         for row in self.used_rows() {
             let place = self.place_of(row).await?;
             let is_forwarded = self.worm_of(row).await?.is_some();
@@ -369,7 +370,7 @@ impl crate::cw::Cw {
                 faults.push(format!("nothing points to row {row} ({:#x})", NEW + row));
             }
         }
-        let used: HashSet<u64> = self.used_rows().into_iter().collect();
+        let used: Set<u64> = self.used_rows().into_iter().collect();
         for row in pointed {
             if !used.contains(row) {
                 faults.push(format!("something points to row {row}, which is free"));

@@ -403,7 +403,7 @@ impl Archive {
                 state.waiting[0].segment = state.next_worm;
                 state.next_worm += 1;
             }
-            (state.waiting[0].segment, state.next_worm, state.newest.at)
+            (state.waiting[0].segment, state.next_worm, (state.newest.at, state.newest.blocks))
         };
         let there = cw.superblock(first).await.ok();
         let it = match there.filter(|it| it.generation == waiting.generation) {
@@ -442,7 +442,7 @@ impl Archive {
     async fn copy_segment(
         &self,
         waiting: Waiting,
-        before: u64,
+        before: (u64, u32),
         segment: &mut Segment,
     ) -> nine_block::Result<Option<Super>> {
         let Some(root) = self.copy_tree(waiting.root, segment).await? else { return Ok(None) };

@@ -12,6 +12,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::hash::Map;
+
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Jobs that are polled before others of the thread have a turn.
@@ -24,14 +26,16 @@ pub(crate) struct Jobs(Arc<Mutex<Queue>>);
 #[derive(Default)]
 struct Queue {
     ready: VecDeque<Arc<Job>>,
-    /// Begun and not ended.
-    running: usize,
+    /// Begun and not ended, by their numbers.
+    running: Map<u64, Arc<Job>>,
+    next: u64,
     driver: Option<Waker>,
     closed: bool,
 }
 
 struct Job {
     jobs: Jobs,
+    number: u64,
     state: Mutex<State>,
 }
 
@@ -41,7 +45,7 @@ struct State {
     queued: bool,
 }
 
-/// Polls the jobs; ends when they are [closed](Jobs::close) and none is left.
+/// Polls the jobs; ends when they are [closed](Jobs::close) and none is left. Dropped before, it drops what is left.
 pub struct Driver(Jobs);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -56,9 +60,15 @@ impl Jobs {
 
     /// Begins one.
     pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
-        lock(&self.0).running += 1;
         let state = Mutex::new(State { work: Some(Box::pin(work)), queued: false });
-        Arc::new(Job { jobs: self.clone(), state }).wake();
+        let job = {
+            let queue = &mut *lock(&self.0);
+            queue.next += 1;
+            let job = Arc::new(Job { jobs: self.clone(), number: queue.next, state });
+            queue.running.insert(queue.next, job.clone());
+            job
+        };
+        job.wake();
     }
 
     /// The driver ends when the last job has.
@@ -98,8 +108,26 @@ impl Job {
         let waker = Waker::from(self.clone());
         match work.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => lock(&self.state).work = Some(work),
-            Poll::Ready(()) => lock(&self.jobs.0).running -= 1,
+            Poll::Ready(()) => {
+                let job = lock(&self.jobs.0).running.remove(&self.number);
+                drop(job);
+            }
         }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let (running, ready) = {
+            let queue = &mut *lock(&self.0.0);
+            (std::mem::take(&mut queue.running), std::mem::take(&mut queue.ready))
+        };
+        // What a job drops may wake others, or look at the queue.
+        for job in running.into_values() {
+            let work = lock(&job.state).work.take();
+            drop(work);
+        }
+        drop(ready);
     }
 }
 
@@ -110,7 +138,7 @@ impl Future for Driver {
         for _ in 0..TURN {
             let mut queue = lock(&self.0.0);
             let Some(job) = queue.ready.pop_front() else {
-                if queue.closed && queue.running == 0 {
+                if queue.closed && queue.running.is_empty() {
                     return Poll::Ready(());
                 }
                 queue.driver = Some(cx.waker().clone());
@@ -171,5 +199,18 @@ mod tests {
         assert!(Pin::new(&mut driver).poll(&mut cx).is_pending(), "one is left");
         lock(&kept).clone().unwrap().wake();
         assert!(Pin::new(&mut driver).poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn what_is_left_goes_with_the_driver() {
+        let jobs = Jobs::default();
+        let (driver, held) = (jobs.driver(), Arc::new(()));
+        let (own, inner) = (held.clone(), jobs.clone());
+        jobs.begin(async move {
+            std::future::pending::<()>().await;
+            drop((own, inner));
+        });
+        drop((driver, jobs));
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 }

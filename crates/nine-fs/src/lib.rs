@@ -12,6 +12,7 @@ mod cw;
 mod date;
 mod dump;
 mod fs;
+mod hash;
 mod item;
 mod jobs;
 mod live;

@@ -1,11 +1,12 @@
 //! Files that somebody has at hand: where each was met, who holds locks on it; and which are to be removed when the
 //! last one lets go.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nine_io::server::locks::Ranges;
+
+use crate::hash::Map;
 
 /// A file at hand; shared by all fids that have it.
 pub(crate) struct Live {
@@ -21,7 +22,7 @@ pub(crate) struct Live {
 /// All of them.
 #[derive(Default)]
 pub(crate) struct Lives {
-    files: HashMap<u64, Weak<Live>>,
+    files: Map<u64, Weak<Live>>,
     /// Those that nobody has any more, and whether they are to be removed.
     dropped: Arc<Mutex<Vec<(u64, bool)>>>,
 }

@@ -7,7 +7,7 @@
 //! are in one of them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use bytes::Bytes;
 use nine_block::Cached;
 
 use crate::cw::{Changed, Cw, Kind, TAG, Tag};
+use crate::hash::Map;
 use crate::ptr::{NEW, Ptr};
 use crate::tree::node::Node;
 use crate::tree::{Miss, Nodes};
@@ -28,17 +29,17 @@ pub(crate) struct Memory {
     /// The root of the tree.
     pub(crate) root: Ptr,
     /// Changed since the last commit began.
-    open: HashMap<u64, Open>,
+    open: Map<u64, Open>,
     /// What the commit under way has.
-    closing: HashMap<u64, Bytes>,
+    closing: Map<u64, Bytes>,
     /// Known to commits, and not wanted any more.
     freed: Vec<u64>,
     /// What the operation that is at work has seen: it stays until that ends.
-    pins: RefCell<HashMap<u64, Bytes>>,
+    pins: RefCell<Map<u64, Bytes>>,
     /// There is something to be read ahead, by whoever has let go of the lock.
     ahead: Cell<bool>,
     /// Addresses whose blocks have changed or are others' by now, and when; as far back as somebody fetches blocks.
-    stale: HashMap<u64, u64>,
+    stale: Map<u64, u64>,
     /// Rises with each of these.
     stamp: u64,
     /// Those who fetch, by the stamp at which they began.
@@ -104,12 +105,12 @@ impl Memory {
             cached,
             generation: fields.generation,
             root: fields.root,
-            open: HashMap::new(),
-            closing: HashMap::new(),
+            open: Map::default(),
+            closing: Map::default(),
             freed: Vec::new(),
             pins: RefCell::default(),
             ahead: Cell::new(false),
-            stale: HashMap::new(),
+            stale: Map::default(),
             stamp: 0,
             fetching: BTreeMap::new(),
             stale_most: STALE,
@@ -283,7 +284,7 @@ impl Memory {
             let Open { kind, owner, index, .. } = open;
             blocks.push(Changed { at, kind, owner, index, block: block.into() });
         }
-        blocks.sort_unstable_by_key(|it| (it.kind != Kind::File, it.owner, it.index));
+        blocks.sort_unstable_by_key(|it| (it.kind != Kind::File, it.owner, it.index, it.at.at));
         self.closing = blocks.iter().map(|it| (it.at.at, it.block.clone())).collect();
         (blocks, std::mem::take(&mut self.freed))
     }

@@ -5,7 +5,7 @@
 //! Always holds: one commit at a time (who commits sees to it); a slot that a durable record names is not written; what
 //! is in memory says what is durable, and changes when that does.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
@@ -17,6 +17,7 @@ use super::rows;
 use super::step::{Op, Step, step};
 use super::tag::{Kind, TAG, Tag};
 use super::{Cw, Is, Result, State};
+use crate::hash::{Map, Set};
 use crate::ptr::Ptr;
 
 /// Bytes of the largest write.
@@ -381,7 +382,7 @@ impl Cw {
 
     /// Content of blocks whose slots the caller knows to be durable; for the replay of the last record.
     pub(super) async fn are_there(&self, record: &Record) -> Result<bool> {
-        let last: HashMap<u64, Row> = record.entries.iter().map(|entry| (entry.number, entry.row)).collect();
+        let last: Map<u64, Row> = record.entries.iter().map(|entry| (entry.number, entry.row)).collect();
         let mut calls = VecDeque::new();
         for row in last.values() {
             let Place::Here(slot) = row.place else { continue };
@@ -422,7 +423,7 @@ impl super::Journal {
 
 impl State {
     /// A record is durable. The slots of these rows have copies from now on.
-    fn apply(&mut self, record: &Record, same: &HashSet<u64>) {
+    fn apply(&mut self, record: &Record, same: &Set<u64>) {
         for Entry { number, row, left } in &record.entries {
             let before = self.rows.get(*number).expect("its page is loaded");
             self.rows.set(*number, *row);

@@ -3,7 +3,9 @@
 //! In: what was read from w, or has come there. Out: where on c it is. First in, first out: the block cache above has
 //! what is wanted often; a copy that is used on its way out goes round once more.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::hash::Map;
 
 /// A copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +19,12 @@ pub(crate) struct Copy {
 #[derive(Default)]
 pub(crate) struct Copies {
     /// By w-address; whether it was used.
-    copies: HashMap<u64, (Copy, bool)>,
+    copies: Map<u64, (Copy, bool)>,
     order: VecDeque<u64>,
     /// Slots of which the table on c says something else.
     pub(crate) changed: BTreeSet<u64>,
     /// What each slot has a copy of, for that table.
-    by_slot: HashMap<u64, u64>,
+    by_slot: Map<u64, u64>,
 }
 
 impl Copies {

@@ -539,8 +539,8 @@ pub(crate) struct Super {
     pub(crate) root: Ptr,
     pub(crate) time: Time,
     pub(crate) date: Date,
-    /// The superblock before, or 0.
-    pub(crate) before: u64,
+    /// The superblock before, or 0; and the blocks of its segment.
+    pub(crate) before: (u64, u32),
     /// Where the next segment begins.
     pub(crate) next: u64,
     pub(crate) next_inode: u64,
@@ -557,7 +557,8 @@ impl Super {
         put_ptr(bytes, 16, self.root);
         put_time(bytes, 32, self.time);
         put_date(bytes, 44, self.date);
-        let words = [self.before, self.next, self.next_inode, self.blocks];
+        put32(bytes, 52, self.before.1);
+        let words = [self.before.0, self.next, self.next_inode, self.blocks];
         words.into_iter().enumerate().for_each(|(n, word)| put64(bytes, 56 + 8 * n, word));
     }
 
@@ -573,7 +574,7 @@ impl Super {
             root: get_ptr(bytes, 16),
             time: get_time(bytes, 32),
             date: get_date(bytes, 44),
-            before: get64(bytes, 56),
+            before: (get64(bytes, 56), get32(bytes, 52)),
             next: get64(bytes, 64),
             next_inode: get64(bytes, 72),
             blocks: get64(bytes, 80),

@@ -24,12 +24,13 @@ mod start;
 mod step;
 mod tag;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nine_block::{Bits, Device, Error, Io, Kind as Wrong, Op as Asked, SECTOR, Shape, Tasks};
 
+use crate::hash::Set;
 use crate::ptr::NEW;
 use bytes::{get32, get64, put32, put64};
 pub(crate) use commit::{Changed, Changes, Come};
@@ -76,7 +77,7 @@ struct State {
     free_rows: Room,
     copies: Copies,
     /// Rows whose copying has failed.
-    failed: HashSet<u64>,
+    failed: Set<u64>,
     journal: Journal,
     /// A commit is under way: the pages that it needs stay.
     committing: bool,

@@ -1,6 +1,5 @@
 //! Reads: where a block is, and whether what is read there is it.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -13,6 +12,7 @@ use super::rows::{self, Rows};
 use super::step::{Op, Step, step};
 use super::tag::{Kind, TAG, Tag};
 use super::{Cw, Result, read_all};
+use crate::hash::Map;
 use crate::ptr::NEW;
 use crate::tree;
 
@@ -30,11 +30,11 @@ enum From {
 impl Cw {
     /// The page of these rows is in memory.
     pub(super) async fn load(&self, page: u64) -> Result<()> {
-        self.load_with(page, &HashMap::new()).await
+        self.load_with(page, &Map::default()).await
     }
 
     /// The same, with what is known otherwise of rows than the table says.
-    pub(super) async fn load_with(&self, page: u64, known: &HashMap<u64, Row>) -> Result<()> {
+    pub(super) async fn load_with(&self, page: u64, known: &Map<u64, Row>) -> Result<()> {
         loop {
             let shrunk = {
                 let state = &mut *self.state();

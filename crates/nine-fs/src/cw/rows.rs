@@ -6,11 +6,12 @@
 //! Always holds: what has changed and is not on the device stays; of the rest there are [`PAGES`] pages at most,
 //! after each checkpoint.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use nine_block::Bits;
 
 use super::layout::{ROWS, Row, is_sector, seal_sector};
+use crate::hash::Map;
 
 /// Sectors of a page.
 pub(crate) const SECTORS: u64 = 64;
@@ -56,7 +57,7 @@ impl Rows {
         page: u64,
         bytes: &[u8],
         used: &Bits,
-        known: &HashMap<u64, Row>,
+        known: &Map<u64, Row>,
     ) -> Result<(), String> {
         if self.has(page) {
             return Ok(());
@@ -162,7 +163,7 @@ mod tests {
         let mut rows = Rows::default();
         assert!(!Rows::is_used(0, &used) && Rows::is_used(1, &used) && Rows::is_used(2, &used));
         for page in 0..3 {
-            rows.load(page, &[], &Bits::new(5000), &HashMap::new()).unwrap();
+            rows.load(page, &[], &Bits::new(5000), &Map::default()).unwrap();
         }
         let row = |n: u64| Row { place: Place::Here(n * 3), made: n as u32, sum: !n as u32 };
         used.ones().for_each(|n| rows.set(n, row(n)));
@@ -173,12 +174,12 @@ mod tests {
         assert!(rows.changed().is_empty());
         let mut again = Rows::default();
         for page in 0..3 {
-            again.load(page, &disk[page as usize * 64 * 512..][..64 * 512], &used, &HashMap::new()).unwrap();
+            again.load(page, &disk[page as usize * 64 * 512..][..64 * 512], &used, &Map::default()).unwrap();
         }
         for n in 0..5000 {
             assert_eq!(again.get(n), Some(if used.has(n) { row(n) } else { Row::default() }));
         }
         disk[4999 / 31 * 512 + 100] ^= 1;
-        assert!(Rows::default().load(2, &disk[2 * 64 * 512..], &used, &HashMap::new()).is_err());
+        assert!(Rows::default().load(2, &disk[2 * 64 * 512..], &used, &Map::default()).is_err());
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! In: devices. Out: a [`Cw`], or in words why there is none, and what to do.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +18,7 @@ use super::room::Room;
 use super::rows::{self, Rows};
 use super::tag::{Identity, Kind, Tag};
 use super::{Cw, Inner, Journal, Marks, Result, State, read_all};
+use crate::hash::{Map, Set};
 
 /// Sizes that blocks may have, bytes.
 const BLOCKS: [u32; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
@@ -52,7 +52,7 @@ impl Cw {
             free_rows: Room::new(0, std::iter::empty()),
             rows: Rows::default(),
             copies: Copies::default(),
-            failed: HashSet::new(),
+            failed: Set::default(),
             journal,
             committing: false,
             shrunk: 0,
@@ -207,7 +207,7 @@ impl Cw {
 
     /// What the journal says beyond the last checkpoint.
     async fn replay(&self) -> Result<()> {
-        let mut known: HashMap<u64, Row> = HashMap::new();
+        let mut known: Map<u64, Row> = Map::default();
         let mut held: Option<(Record, u64, u64)> = None;
         loop {
             let (at, next) = match &held {
@@ -272,7 +272,7 @@ impl Cw {
         Ok(Record::decode(&bytes).filter(can_be).map(|record| (record, end)))
     }
 
-    fn take_over(&self, record: Record, known: &mut HashMap<u64, Row>) {
+    fn take_over(&self, record: Record, known: &mut Map<u64, Row>) {
         let state = &mut *self.state();
         for entry in &record.entries {
             known.insert(entry.number, entry.row);
@@ -294,35 +294,28 @@ impl Cw {
         let Newest { at, generation, blocks } = fields.newest;
         let next = match at {
             0 => 2,
-            at => {
-                let mut found = self.superblock(at).await;
-                if found.is_err() {
-                    let last = self.superblock(at + u64::from(blocks).saturating_sub(1)).await;
-                    found = last.or(found);
+            at => match self.superblock_of(at, blocks).await {
+                Ok(it) if it.generation == generation => it.next,
+                Ok(it) => {
+                    let text = format!(
+                        "w has the dump of generation {} where the cache knows {generation}: they are not of one \
+                         archive",
+                        it.generation
+                    );
+                    return Err(bad(text));
                 }
-                match found {
-                    Ok(it) if it.generation == generation => it.next,
-                    Ok(it) => {
-                        let text = format!(
-                            "w has the dump of generation {} where the cache knows {generation}: they are not of one \
-                             archive",
-                            it.generation
-                        );
-                        return Err(bad(text));
-                    }
-                    // It may come again.
-                    Err(error) if !matches!(error.kind, Wrong::Failed | Wrong::Unwritten | Wrong::Range) => {
-                        return Err(error);
-                    }
-                    Err(error) => {
-                        let text = format!(
-                            "{error}: w lacks the newest dump that the cache knows (superblock {at}); if it is the \
-                             right w, recover from its dumps"
-                        );
-                        return Err(bad(text));
-                    }
+                // It may come again.
+                Err(error) if !matches!(error.kind, Wrong::Failed | Wrong::Unwritten | Wrong::Range) => {
+                    return Err(error);
                 }
-            }
+                Err(error) => {
+                    let text = format!(
+                        "{error}: w lacks the newest dump that the cache knows (superblock {at}); if it is the \
+                         right w, recover from its dumps"
+                    );
+                    return Err(bad(text));
+                }
+            },
         };
         if let Ok(it) = self.superblock(next).await
             && it.generation > generation
@@ -336,6 +329,17 @@ impl Cw {
             return Err(bad(text));
         }
         Ok(())
+    }
+
+    /// The superblock of a segment that has so many blocks: the first copy, or the last.
+    pub(crate) async fn superblock_of(&self, first: u64, blocks: u32) -> Result<Super> {
+        match self.superblock(first).await {
+            Ok(it) => Ok(it),
+            Err(error) => {
+                let last = first + u64::from(blocks).saturating_sub(1);
+                self.superblock(last).await.map_err(|_| error)
+            }
+        }
     }
 
     /// The superblock at this place of w.

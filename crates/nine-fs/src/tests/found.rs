@@ -10,7 +10,7 @@ use nine_proto::{SetAttr, Time, mode};
 use super::{Bench, noise, ready};
 use crate::archive::{Archive, State};
 use crate::fs::{ROOT, Stop};
-use crate::item::{Attributes, Extent, Key, What};
+use crate::item::{Attributes, DumpRecord, Extent, Key, What};
 use crate::ptr::{NEW, Ptr};
 use crate::tree::{Nodes, node};
 
@@ -110,6 +110,34 @@ fn a_file_of_many_pieces_is_cut_in_one_step() {
     is_right(&mut bench, None, 10, 0);
     is_right(&mut bench, Some(dump), 5_000_000, 0);
     bench.check();
+}
+
+#[test]
+fn one_superblock_of_a_segment_is_enough() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let mut generations = Vec::new();
+    for n in 0..3 {
+        bench.make(ROOT, &format!("{n}"), mode::S_IFREG);
+        generations.push(bench.dump().generation);
+        bench.copied();
+    }
+    bench.settle();
+    bench.sync();
+    let of = |bench: &Bench| {
+        let state = &*bench.archive.state();
+        let of = |generation| {
+            let DumpRecord { segment, blocks, .. } = state.dumps[generation].record;
+            (segment, blocks)
+        };
+        generations.iter().map(of).collect::<Vec<_>>()
+    };
+    let before = of(&bench);
+    for (segment, _) in &before {
+        ready(bench.w.write(segment * 16, vec![0x5a; 8192].into())).unwrap();
+    }
+    bench.again();
+    assert!(before.iter().all(|(segment, blocks)| *segment > 0 && *blocks > 0));
+    assert_eq!(of(&bench), before);
 }
 
 #[test]

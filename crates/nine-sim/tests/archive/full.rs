@@ -65,7 +65,7 @@ fn goes(seed: u64) {
 
         // w takes no more, and c takes it still.
         let mut is_full = false;
-        for _ in 0..30 {
+        for _ in 0..100 {
             if worker.fills(4).await.expect("it is done, or there is no room") {
                 break;
             }
