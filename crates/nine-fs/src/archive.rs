@@ -653,7 +653,8 @@ impl Archive {
             }
             Ok(Some((at, state.fs.read(root, at, 0, USERS_MOST)?)))
         };
-        let Some((ino, text)) = self.attempt(find).await? else { return Ok(()) };
+        let Some((ino, pieces)) = self.attempt(find).await? else { return Ok(()) };
+        let text: Vec<u8> = pieces.into_iter().flatten().collect();
         let text = String::from_utf8_lossy(&text);
         let users = Users::parse(&text).map_err(|why| Error::new(Errno::EINVAL, why));
         let state = &mut *self.state();

@@ -184,21 +184,37 @@ impl Memory {
         pins.extend(have);
     }
 
-    /// A block, if it is in memory.
+    /// A block, if it is in memory; it stays until the operation at work has ended.
     pub(crate) fn get(&self, at: Ptr) -> Result<Block, Miss> {
+        if let Some(block) = self.own(at) {
+            return Ok(block);
+        }
+        let block = self.kept(at)?;
+        self.pins.borrow_mut().insert(at.at, block.clone());
+        Ok(Block::Kept(block))
+    }
+
+    /// A block, if it is in memory; it may go at once.
+    pub(crate) fn glance(&self, at: Ptr) -> Result<Block, Miss> {
+        self.own(at).map_or_else(|| self.kept(at).map(Block::Kept), Ok)
+    }
+
+    /// What has changed, or is pinned.
+    fn own(&self, at: Ptr) -> Option<Block> {
         if let Some(open) = self.open.get(&at.at) {
-            return Ok(Block::Open(open.block.clone()));
+            return Some(Block::Open(open.block.clone()));
         }
         let kept = self.closing.get(&at.at).cloned().or_else(|| self.pins.borrow().get(&at.at).cloned());
-        if let Some(block) = kept {
-            return Ok(Block::Kept(block));
-        }
+        kept.map(Block::Kept)
+    }
+
+    /// What the block cache has.
+    fn kept(&self, at: Ptr) -> Result<Bytes, Miss> {
         let (block, ahead) = self.cached.glance(at.at).ok_or(Miss(at))?;
         if ahead {
             self.ahead.set(true);
         }
-        self.pins.borrow_mut().insert(at.at, block.clone());
-        Ok(Block::Kept(block))
+        Ok(block)
     }
 
     /// Whether there is something to be read ahead: said once.

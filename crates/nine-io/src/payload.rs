@@ -1,5 +1,6 @@
 //! File data on its way out: a description, made into bytes only at the edge that needs them.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use bytes::Bytes;
 pub enum Payload {
     /// Bytes in memory.
     Bytes(Bytes),
+    /// Bytes in memory in pieces, one behind the other, none of them empty: they are sent as they are.
+    Pieces(VecDeque<Bytes>),
     /// A range of a file of the host, found resident in the page cache just now. A socket sends it without a copy
     /// in user space. The reply announces `len` first: if the file has become shorter by then, the connection is
     /// cut, never padded.
@@ -37,14 +40,24 @@ impl Payload {
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
+            Self::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
             Self::File { len, .. } => *len as usize,
         }
     }
 
     /// Lets go of what is behind the first `most` bytes.
     pub(crate) fn truncate(&mut self, most: u64) {
+        let least = usize::try_from(most).unwrap_or(usize::MAX);
         match self {
-            Self::Bytes(bytes) => bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX)),
+            Self::Bytes(bytes) => bytes.truncate(least),
+            Self::Pieces(pieces) => {
+                let mut left = least;
+                for piece in pieces.iter_mut() {
+                    piece.truncate(left);
+                    left -= piece.len();
+                }
+                pieces.retain(|piece| !piece.is_empty());
+            }
             Self::File { len, .. } => *len = u64::from(*len).min(most) as u32,
         }
     }
@@ -57,6 +70,17 @@ impl Payload {
         assert!(n <= self.len(), "no more than there are");
         match self {
             Self::Bytes(bytes) => drop(bytes.split_to(n)),
+            Self::Pieces(pieces) => {
+                let mut left = n;
+                while let Some(first) = pieces.front_mut().filter(|_| left > 0) {
+                    if left < first.len() {
+                        drop(first.split_to(left));
+                        return;
+                    }
+                    left -= first.len();
+                    pieces.pop_front();
+                }
+            }
             Self::File { offset, len, .. } => {
                 *offset += n as u64;
                 *len -= n as u32;
@@ -69,12 +93,29 @@ impl Payload {
     pub fn read(&self, most: usize) -> io::Result<Bytes> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.slice(..bytes.len().min(most))),
+            Self::Pieces(pieces) => {
+                let mut bytes = Vec::with_capacity(most.min(self.len()));
+                for piece in pieces {
+                    bytes.extend_from_slice(&piece[..piece.len().min(most - bytes.len())]);
+                }
+                Ok(bytes.into())
+            }
             Self::File { file, offset, len, .. } => {
                 let mut bytes = vec![0; most.min(*len as usize)];
                 read_exact(file, *offset, &mut bytes)?;
                 Ok(bytes.into())
             }
         }
+    }
+
+    /// What it has in memory, in order; none of a file.
+    pub fn pieces(&self) -> Option<impl Iterator<Item = &Bytes>> {
+        let (one, many) = match self {
+            Self::Bytes(bytes) => (Some(bytes), None),
+            Self::Pieces(pieces) => (None, Some(pieces)),
+            Self::File { .. } => return None,
+        };
+        Some(one.into_iter().chain(many.into_iter().flatten()))
     }
 
     /// Whether it stands for no bytes.
@@ -114,5 +155,29 @@ pub fn shrunk() -> io::Error {
 impl nine_proto::session::server::Data for Payload {
     fn len(&self) -> usize {
         self.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_as_one() {
+        let whole: Bytes = (0..100u8).collect();
+        let all = || Payload::Pieces([0..7, 7..8, 8..60, 60..100].map(|range| whole.slice(range)).into());
+        for n in 0..=100 {
+            let (mut pieces, mut one) = (all(), Payload::Bytes(whole.clone()));
+            assert_eq!(pieces.read(n).unwrap(), one.read(n).unwrap());
+            pieces.truncate(n as u64 + 3);
+            one.truncate(n as u64 + 3);
+            pieces.advance(n);
+            one.advance(n);
+            assert_eq!((pieces.len(), pieces.is_empty()), (one.len(), one.is_empty()));
+            assert_eq!(pieces.read(usize::MAX).unwrap(), one.read(usize::MAX).unwrap());
+            assert!(
+                matches!(pieces, Payload::Pieces(pieces) if pieces.iter().all(|piece| !piece.is_empty()))
+            );
+        }
     }
 }

@@ -40,9 +40,9 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// As it is by default, on devices of so many MiB.
+    /// As it is by default where there are 8 GiB of memory, on devices of so many MiB.
     pub fn of(c: u64, w: u64) -> Self {
-        let (block, memory) = (16, 256);
+        let (block, memory) = (16, 1024);
         Self { devices: [c, w], ahead: Ahead::Grow, fastworm: false, row_order: false, block, memory }
     }
 

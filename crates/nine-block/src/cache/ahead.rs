@@ -23,7 +23,7 @@ pub enum Ahead {
     /// As Plan 9's file server did: at the second block of a stream the next 300 KiB are asked for, block by block, and
     /// then one block for each that is read; 20 are under way at most.
     Seed,
-    /// A window that is doubled up to 2 MiB each time its second half is reached, and halved where what was read ahead
+    /// A window that is doubled up to 8 MiB each time its second half is reached, and halved where what was read ahead
     /// was evicted before its use.
     #[default]
     Grow,
@@ -64,7 +64,7 @@ impl Streams {
         let window = match rule {
             Ahead::Never => 0,
             Ahead::Seed => (300 << 10) / block,
-            Ahead::Grow => (2 << 20) / block,
+            Ahead::Grow => (8 << 20) / block,
         };
         Self { rule, window: window.max(1), streams: Vec::new(), clock: 0 }
     }
@@ -135,7 +135,7 @@ mod tests {
         let mut streams = Streams::new(Ahead::Grow, BLOCK);
         let asked = read(&mut streams, 0..1000);
         assert_eq!(asked[..4], [2..6, 6..12, 12..24, 24..48]);
-        assert!(asked.iter().all(|ahead| ahead.end - ahead.start <= 256));
+        assert!(asked.iter().all(|ahead| ahead.end - ahead.start <= 1024));
         assert!(asked.windows(2).all(|two| two[0].end == two[1].start), "each block once");
         assert_eq!(asked.last().unwrap().end, 1000);
     }

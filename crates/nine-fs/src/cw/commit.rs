@@ -383,33 +383,46 @@ impl Cw {
     /// Content of blocks whose slots the caller knows to be durable; for the replay of the last record.
     pub(super) async fn are_there(&self, record: &Record) -> Result<bool> {
         let last: Map<u64, Row> = record.entries.iter().map(|entry| (entry.number, entry.row)).collect();
+        let mut there: Vec<(u64, u32)> = last
+            .values()
+            .filter_map(|row| match row.place {
+                Place::Here(slot) => Some((self.slot_at(slot), row.sum)),
+                Place::Free | Place::OnWorm(_) => None,
+            })
+            .collect();
+        there.sort_unstable();
+        // Neighbours are read together, a few at a time.
+        let per = self.0.layout.per_block();
+        let runs = there.chunk_by(|(at, _), (next, _)| at + per == *next);
         let mut calls = VecDeque::new();
-        for row in last.values() {
-            let Place::Here(slot) = row.place else { continue };
-            calls.push_back((self.0.c.read(self.slot_at(slot), self.0.layout.per_block()), row.sum));
-            if calls.len() == WRITES && !Self::is_there(calls.pop_front()).await? {
+        for run in runs.flat_map(|run| run.chunks(RUN / self.block())) {
+            calls.push_back((self.0.c.read(run[0].0, run.len() as u64 * per), run));
+            if calls.len() == WRITES && !self.is_there(calls.pop_front()).await? {
                 return Ok(false);
             }
         }
         while !calls.is_empty() {
-            if !Self::is_there(calls.pop_front()).await? {
+            if !self.is_there(calls.pop_front()).await? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    async fn is_there(call: Option<(Call, u32)>) -> Result<bool> {
-        let Some((call, sum)) = call else { return Ok(true) };
-        let block = match call.await {
-            Ok(block) => block,
+    async fn is_there(&self, call: Option<(Call, &[(u64, u32)])>) -> Result<bool> {
+        let Some((call, run)) = call else { return Ok(true) };
+        let blocks = match call.await {
+            Ok(blocks) => blocks,
             // A sector in which the power was cut may not be readable. What else there is may pass by: it
             // decides nothing.
             Err(error) if error.kind == Wrong::Failed => return Ok(false),
             Err(error) => return Err(error),
         };
-        let end = block.len() - 4;
-        Ok(super::tag::sum(&block[..end]) == sum && block[end..] == sum.to_le_bytes())
+        let is_right = |(block, (_, sum)): (&[u8], &(u64, u32))| {
+            let end = block.len() - 4;
+            super::tag::sum(&block[..end]) == *sum && block[end..] == sum.to_le_bytes()
+        };
+        Ok(blocks.chunks_exact(self.block()).zip(run).all(is_right))
     }
 }
 

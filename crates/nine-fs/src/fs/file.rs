@@ -3,9 +3,9 @@
 //! A file without blocks whose size is not beyond what fits has its content in one item; bytes of it that are not
 //! there are zeros, and so is every block that no extent names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use nine_proto::{Errno, Time};
 
 use super::{Fs, Op, Stop, broken};
@@ -19,6 +19,9 @@ use crate::tree;
 pub(crate) const SIZE_MOST: u64 = (1 << 63) - 1;
 /// Extents that one step of a truncation removes, and blocks of them: see `shear`.
 const STEP: (usize, u64) = (64, 8192);
+
+/// What a hole reads as: the content of a block of any size.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// An extent and the block of the file with which it begins.
 type At = (u64, Extent);
@@ -67,17 +70,17 @@ impl Fs {
         if wrong { Err(broken(ino, "an extent makes no sense")) } else { Ok(found) }
     }
 
-    /// Bytes of a file, fewer at its end.
-    pub(crate) fn read(&self, root: Ptr, ino: u64, offset: u64, count: u32) -> Op<Bytes> {
+    /// Bytes of a file, in pieces as they lie in memory; fewer at its end.
+    pub(crate) fn read(&self, root: Ptr, ino: u64, offset: u64, count: u32) -> Op<VecDeque<Bytes>> {
         let it = self.attributes(root, ino)?;
         let end = it.size.min(offset.saturating_add(count.into()));
         if offset >= end {
-            return Ok(Bytes::new());
+            return Ok(VecDeque::new());
         }
         if self.is_inline(&it) {
             let mut content = self.inline(root, ino)?;
             content.resize(it.size as usize, 0);
-            return Ok(Bytes::from(content).slice(offset as usize..end as usize));
+            return Ok([Bytes::from(content).slice(offset as usize..end as usize)].into());
         }
         let content = self.mem.content() as u64;
         let (first, last) = (offset / content, (end - 1) / content);
@@ -85,7 +88,7 @@ impl Fs {
         let mut missing = Vec::new();
         let mut blocks: Vec<Option<Block>> = Vec::with_capacity((last - first + 1) as usize);
         for block in first..=last {
-            match find(&extents, block).map(|at| self.mem.get(at)) {
+            match find(&extents, block).map(|at| self.mem.glance(at)) {
                 None => blocks.push(None),
                 Some(Ok(block)) => blocks.push(Some(block)),
                 Some(Err(tree::Miss(at))) => missing.push(at),
@@ -94,24 +97,16 @@ impl Fs {
         if !missing.is_empty() {
             return Err(Stop::Miss(missing));
         }
-        let piece = |block: u64| {
-            let from = offset.max(block * content) - block * content;
-            let to = end.min((block + 1) * content) - block * content;
-            (from as usize, to as usize)
-        };
-        if let [Some(block)] = &blocks[..] {
-            let (from, to) = piece(first);
-            return Ok(block.slice(from, to));
-        }
-        let mut bytes = BytesMut::with_capacity((end - offset) as usize);
+        let mut pieces = VecDeque::with_capacity(blocks.len());
         for (number, block) in (first..).zip(&blocks) {
-            let (from, to) = piece(number);
+            let start = number * content;
+            let (from, to) = ((offset.max(start) - start) as usize, (end - start).min(content) as usize);
             match block {
-                Some(block) => bytes.extend_from_slice(&block[from..to]),
-                None => bytes.resize(bytes.len() + to - from, 0),
+                Some(block) => pieces.push_back(block.slice(from, to)),
+                None => pieces.push_back(Bytes::from_static(&ZEROS[from..to])),
             }
         }
-        Ok(bytes.freeze())
+        Ok(pieces)
     }
 
     /// Writes bytes; at the end if there is no offset. Where they have been written.

@@ -98,7 +98,7 @@ impl Archive {
         match op {
             Asked::Open { flags } => self.open_file(req, state, file, flags),
             Asked::Read { offset, count } => {
-                Ok(Reply::Read(Payload::Bytes(state.fs.read(root, file.ino, offset, count)?)))
+                Ok(Reply::Read(Payload::Pieces(state.fs.read(root, file.ino, offset, count)?)))
             }
             Asked::Readlink => match state.fs.attributes(root, file.ino)?.mode & mode::S_IFMT {
                 mode::S_IFLNK => Ok(Reply::Target(state.fs.inline(root, file.ino)?.into())),

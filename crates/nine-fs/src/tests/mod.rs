@@ -113,7 +113,7 @@ impl Bench {
             if bytes.is_empty() {
                 return all;
             }
-            all.extend_from_slice(&bytes);
+            bytes.iter().for_each(|piece| all.extend_from_slice(piece));
         }
     }
 

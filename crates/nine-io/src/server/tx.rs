@@ -73,6 +73,7 @@ impl Out<Payload> for Tx {
         match payload {
             Payload::Bytes(bytes) if bytes.len() <= INLINE => self.tail.extend_from_slice(&bytes),
             Payload::Bytes(bytes) => self.push(Segment::Bytes(bytes)),
+            Payload::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.push(Segment::Bytes(piece))),
             Payload::File { file, offset, len, resident } => {
                 self.push(Segment::File { file, offset, len: len as usize, resident });
             }

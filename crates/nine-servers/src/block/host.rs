@@ -161,17 +161,17 @@ impl Inner {
         Error::new(kind, format!("{}: {error}", self.path.display()))
     }
 
-    /// All of it, or nothing: `None`, not without waiting.
-    fn read(&self, io: &Io, now: bool) -> Option<nine_block::Result<Bytes>> {
-        let (mut at, mut data) = (io.at * SECTOR, Vec::with_capacity(io.bytes()));
+    /// All of it, behind what has been read before. `None`: not without waiting.
+    fn read(&self, io: &Io, data: &mut Vec<u8>, now: bool) -> Option<nine_block::Result<Bytes>> {
+        data.reserve_exact(io.bytes() - data.len());
         while data.len() < io.bytes() {
-            match sys::pread(self.fd.as_fd(), &mut data, at, now) {
+            let at = io.at * SECTOR + data.len() as u64;
+            match sys::pread(self.fd.as_fd(), data, at, now) {
                 Ok(0) => {
                     let text = format!("it ends before byte {at}: it has become shorter");
                     return Some(Err(self.wrong(Kind::Range, text)));
                 }
-                Ok(n) => at += n as u64,
-                Err(Errno::INTR) => {}
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if now => return None,
                 Err(Errno::OPNOTSUPP) if now => {
                     self.probe.unknown(false);
@@ -182,7 +182,7 @@ impl Inner {
         }
         // A capacity is at least what was asked for.
         data.truncate(io.bytes());
-        Some(Ok(data.into()))
+        Some(Ok(std::mem::take(data).into()))
     }
 
     fn write(&self, io: &Io, now: bool) -> Option<nine_block::Result<Bytes>> {
@@ -236,14 +236,15 @@ impl Device for HostDisk {
         }
         match io.op {
             Op::Read => {
+                let mut data = Vec::new();
                 if inner.probe.looks() {
-                    if let Some(read) = inner.read(&io, true) {
+                    if let Some(read) = inner.read(&io, &mut data, true) {
                         inner.probe.hit();
                         return io.end(read);
                     }
                     inner.probe.missed();
                 }
-                self.later(io, |inner, io| inner.read(io, false).expect("it waits"));
+                self.later(io, move |inner, io| inner.read(io, &mut data, false).expect("it waits"));
             }
             Op::Write => {
                 if inner.probe.writes()

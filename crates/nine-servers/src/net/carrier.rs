@@ -176,14 +176,14 @@ pub(super) fn poll_write_parts(
             line.poll_write(cx, &[IoSlice::new(&bytes)])
         }
         _ => {
-            let bytes = parts.iter().map_while(|part| match part {
-                Payload::Bytes(bytes) => Some(bytes),
-                Payload::File { .. } => None,
-            });
+            let in_memory = parts.iter().map_while(Payload::pieces);
             let mut slices = [IoSlice::new(&[]); GATHER];
-            let count =
-                slices.iter_mut().zip(bytes).map(|(slice, bytes)| *slice = IoSlice::new(bytes)).count();
-            match parts.len() > count {
+            let (mut count, mut bytes) = (0, 0);
+            for (slice, piece) in slices.iter_mut().zip(in_memory.flatten()) {
+                *slice = IoSlice::new(piece);
+                (count, bytes) = (count + 1, bytes + piece.len());
+            }
+            match parts.iter().map(Payload::len).sum::<usize>() > bytes {
                 true => line.poll_write_more(cx, &slices[..count]),
                 false => line.poll_write(cx, &slices[..count]),
             }

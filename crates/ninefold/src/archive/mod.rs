@@ -3,6 +3,7 @@
 //! In: the words behind `fs:`, and those of the verb `fs`. Out: [`Spec`]s; archives of nine-fs.
 
 mod make;
+mod memory;
 mod open;
 mod running;
 
@@ -20,8 +21,6 @@ pub use make::{Making, ream};
 pub use open::{Opened, open, work};
 pub use running::Archives;
 
-/// Bytes of the block cache, unless told otherwise.
-const MEMORY: u64 = 256 << 20;
 /// Dumps are made so, unless told otherwise.
 const SCHEDULE: &str = "05:00";
 
@@ -57,7 +56,7 @@ impl Options {
     const KEYS: [&str; 4] = ["zone", "schedule", "memory", "over"];
 
     pub fn memory(&self) -> u64 {
-        self.memory.unwrap_or(MEMORY)
+        self.memory.unwrap_or_else(memory::share)
     }
 
     pub fn schedule(&self) -> &str {

@@ -127,10 +127,10 @@ impl Conn {
                 answer::end(&mut text);
                 if is_small
                     && first.len() as u64 == size
-                    && let Payload::Bytes(content) = &first
+                    && let Some(content) = first.pieces()
                     && entry.again(second)
                 {
-                    text.extend_from_slice(content);
+                    content.for_each(|piece| text.extend_from_slice(piece));
                     let answer = Bytes::from(text);
                     entry.keep(answer.clone());
                     self.out.push(Payload::Bytes(answer));
