@@ -1,33 +1,42 @@
 #!/bin/bash
 # The Linux kernel's 9P client at work on our servers. Runs in the guest.
 #
-# In: quick or all, the ports of three servers on 10.0.2.2: a directory, the same directory with each client's own
-# rights (0: there is none), a tree in memory, a mux over foreign servers (0: there is none); where the host is asked
-# for something; the port of the host's network as files; what the names of checks must hold. /share holds two trees, `part` and `whole`: TREE.tar, TREE.sums (of
-# sha256sum), TREE.listing; the programs fsx and pjdfstest; and in mux what lies beneath the mux.
+# In: quick or all, the ports of servers on 10.0.2.2: a directory, the same directory with each client's own rights
+# (0: there is none), a tree in memory, a mux over foreign servers (0: there is none); where the host is asked for
+# something; the ports of the host's network as files, and of an archive; what the names of checks must hold. /share
+# holds two trees, `part` and `whole`: TREE.tar, TREE.sums (of sha256sum), TREE.listing; the programs fsx and pjdfstest;
+# token, which the archive wants to see; and in mux what lies beneath the mux.
 # Out: a line for each check, what a failing one said, and the number of those that failed as status.
 set -u
-how=$1 disk=$2 as_client=$3 ram=$4 mux=$5 asked=$6 net=$7 only=$8
+how=$1 disk=$2 as_client=$3 ram=$4 mux=$5 asked=$6 net=$7 archive=$8 only=$9
 
 . /share/checks.sh
 
-# attach PORT DIALECT OPTIONS PLACE
+# attach PORT DIALECT OPTIONS PLACE; the archive's console wants to see the token.
 attach() {
+    local options=$3
+    [ "$1" != "$archive" ] || options+=,aname=token:$(cat /share/token)
     mkdir -p "$4"
-    mount -t 9p -o "trans=tcp,port=$1,version=$2,$3" 10.0.2.2 "$4"
+    mount -t 9p -o "trans=tcp,port=$1,version=$2,$options" 10.0.2.2 "$4"
+}
+
+# below PORT: the folder there in which files can be made.
+below() {
+    [ "$1" != "$archive" ] || echo /archive
 }
 
 # with PORT DIALECT OPTIONS COMMAND..: runs the command in a folder of its own there, in a fresh mount.
 with() {
-    local place dialect=$2 cache=${3##*=} server=ram
+    local place folder dialect=$2 cache=${3##*=} server=ram
     [ "$1" = "$ram" ] || server=disk
     place=$(mktemp -d /tmp/mount.XXXXXX)
     attach "$1" "$2" "$3" "$place"
-    mkdir "$place/${place##*.}"
-    cd "$place/${place##*.}"
+    folder=$place$(below "$1")/${place##*.}
+    mkdir "$folder"
+    cd "$folder"
     "${@:4}"
     cd /
-    rm -r "$place/${place##*.}"
+    rm -r "$folder"
     umount "$place"
 }
 
@@ -103,14 +112,15 @@ who_waits_can_be_stopped() {
 # tree_goes_in_and_comes_out whole|part PORT DIALECT OPTIONS
 tree_goes_in_and_comes_out() {
     local tree=$1 port=$2 dialect=$3 options=$4 without=none
-    local place=/tmp/tree$port name=$tree-$dialect-${options##*=}
+    local place=/tmp/tree$port folder
     [ "$dialect" != 9p2000 ] || without=links
     attach "$port" "$dialect" "$options" "$place"
-    mkdir "$place/$name"
-    tar -C "$place/$name" --no-same-owner --exclude=$without -xf "/share/$tree.tar"
+    folder=$place$(below "$port")/$tree-$dialect-${options##*=}
+    mkdir "$folder"
+    tar -C "$folder" --no-same-owner --exclude=$without -xf "/share/$tree.tar"
     umount "$place"
     attach "$port" "$dialect" "$options" "$place"
-    cd "$place/$name"
+    cd "$folder"
     sha256sum --quiet -c "/share/$tree.sums"
     # In 9P2000 a new file has at most the permissions of its folder, which tar makes for itself alone at first.
     local modes='s/$//'
@@ -118,8 +128,8 @@ tree_goes_in_and_comes_out() {
     find . -mindepth 1 ! -type d -printf '%P %y %m %l %s %Ts\n' | sort | sed "$modes" >/tmp/found
     grep -v "^$without/" "/share/$tree.listing" | sed "$modes" | diff - /tmp/found
     cd /
-    # What the host compares stays; memory's goes.
-    [ "$port" = "$disk" ] || rm -r "${place:?}/$name"
+    # What the host compares stays; of others it goes.
+    [ "$port" = "$disk" ] || rm -r "${folder:?}"
     umount "$place"
 }
 
@@ -395,6 +405,63 @@ posix_is_kept() {
         (grep -A 6 ' FAILED' /tmp/pjd && false)
 }
 
+### The archive
+
+# A tree of files comes in, something is built in it; it is dumped and deleted, and there in the dump as it was.
+what_was_deleted_is_in_the_dump() {
+    local tree=$1 options=$2 place=/tmp/archive dump
+    attach "$archive" $L "$options" $place
+    cd $place/archive
+    mkdir source
+    tar -C source --no-same-owner -xf "/share/$tree.tar"
+    built source/built
+    # Who writes until the moment of the dump and behind it is in the way of nobody.
+    : >beside
+    (for n in {1..200}; do echo "$n" >>beside; done) &
+    echo 'dump' >$place/fs/main/ctl
+    dump=$(ls -d $place/dump/*/* | tail -n 1)
+    rm -r source
+    same "$(ls)" $'adm\nbeside'
+    wait
+    same "$(wc -l <beside)" 200
+    [ "$(wc -l <"$dump/beside")" -le 200 ]
+    as_it_was
+    echo 'dump wait' >$place/fs/main/ctl
+    umount_from_here
+    attach "$archive" $L "$options" $place
+    as_it_was
+    refused "Read-only file system" touch "$dump/new"
+    refused "Read-only file system" rm -r "$dump/source/built"
+    # What was lost comes back.
+    cp -a "$dump/source" $place/archive/back
+    diff -r --no-dereference "$dump/source" $place/archive/back
+    rm -r $place/archive/back $place/archive/beside
+    umount_from_here
+}
+
+umount_from_here() {
+    cd /
+    umount "$place"
+}
+
+as_it_was() {
+    cd "$dump/source"
+    sha256sum --quiet -c "/share/$tree.sums"
+    find . -mindepth 1 ! -type d -printf '%P %y %m %l %s %Ts\n' | grep -v '^built/' | sort | diff "/share/$tree.listing" -
+    [ ! -e built/answer ] || same "$(built/answer)" 42
+    cd $place/archive
+}
+
+# built PLACE: a small program there, of several files.
+built() {
+    mkdir "$1"
+    there cc || return 0
+    echo 'int answer(void); int printf(const char *, ...); int main(void) { return printf("%d\n", answer()) < 0; }' >"$1/main.c"
+    echo 'int answer(void) { return 42; }' >"$1/answer.c"
+    (cd "$1" && cc -c main.c && cc -c answer.c && ar rc lib.a answer.o && cc -o answer main.o lib.a)
+    same "$("$1/answer")" 42
+}
+
 . /share/mux.sh
 
 ### The order
@@ -408,6 +475,9 @@ if [ "$how" = quick ]; then
     check "ram, $L: a tree" tree_goes_in_and_comes_out part "$ram" $L $options,cache=loose
     check "disk, 9p2000.u: a tree" tree_goes_in_and_comes_out part "$disk" 9p2000.u $options,cache=none
     check "disk, 9p2000: names" with "$disk" 9p2000 $options,cache=none names_change
+    check "archive, $L: a dump" what_was_deleted_is_in_the_dump part $options,cache=none
+    check "archive, $L: git" with "$archive" $L $options,cache=none git_works
+    check "archive, 9p2000.u: a tree" tree_goes_in_and_comes_out part "$archive" 9p2000.u $options,cache=none
     check "net, $L: calls" calls_are_made_and_taken $L $options,cache=none
     check "net, $L: flush" who_waits_can_be_stopped $L $options,cache=none
     [ "$mux" = 0 ] || over_the_mux $L $options,cache=none part
@@ -442,6 +512,7 @@ for dialect in $L 9p2000.u 9p2000; do
     everything disk "$disk" $dialect none
     everything disk "$disk" $dialect loose
     everything ram "$ram" $dialect none
+    everything archive "$archive" $dialect none
     check "disk, $dialect: 1000 entries" with "$disk" $dialect $options many_entries_are_listed 1000
     check "ram, $dialect: 1000 entries" with "$ram" $dialect $options many_entries_are_listed 1000
     for msize in 4096 8191 65536 1048576; do
@@ -451,6 +522,9 @@ for dialect in $L 9p2000.u 9p2000; do
 done
 everything disk "$disk" $L mmap
 everything ram "$ram" $L loose
+everything archive "$archive" $L loose
+check "archive, $L: a dump" what_was_deleted_is_in_the_dump whole $options,cache=none
+check "archive, $L, loose: a dump" what_was_deleted_is_in_the_dump part $options,cache=loose
 for dialect in $L 9p2000.u 9p2000; do
     check "net, $dialect: calls" calls_are_made_and_taken $dialect $options,cache=none
     check "net, $dialect: flush" who_waits_can_be_stopped $dialect $options,cache=none

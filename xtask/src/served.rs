@@ -14,10 +14,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts `ninefold serve WHAT OPTION..` and waits until it is ready.
+    /// Starts `ninefold serve WHAT OPTION..` and waits until it is ready; where it listens may be among the options.
     pub fn start(program: &Program, what: &str, options: &[&str]) -> Result<Served, String> {
-        let mut words =
-            ["serve", what, "--listen", "tcp!127.0.0.1!0 -insecure", "--config", "/dev/null"].to_vec();
+        let mut words = ["serve", what, "--config", "/dev/null"].to_vec();
+        if !options.contains(&"--listen") {
+            words.extend(["--listen", "tcp!127.0.0.1!0 -insecure"]);
+        }
         words.extend(options);
         let words: Vec<String> = words.into_iter().map(String::from).collect();
         let mut child = Child::start(&program.0.display().to_string(), &words, false)?;

@@ -54,8 +54,16 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
         .map_err(|e| Trouble::NotEnded(format!("{}: {e}", space.display())))?;
     served.push(start(&space.display().to_string(), &[])?);
     let net = served.last().map_or(0, |served| served.port);
+    let archive = place.0.join("archive").display().to_string();
+    make(program, &archive).map_err(Trouble::NotEnded)?;
+    let token = share.join("token").display().to_string();
+    // It makes the token: who shows it may write the console.
+    let trusts = ["--listen", "tcp!127.0.0.1!0", "--token-file", &token];
+    served.push(start(&format!("fs:{archive}"), &trusts)?);
+    let archive = served.last().map_or(0, |served| served.port);
     let how = if all { "all" } else { "quick" };
-    let ports = [served[0].port, as_client, served[1].port, over, asked, net].map(|port| port.to_string());
+    let ports =
+        [served[0].port, as_client, served[1].port, over, asked, net, archive].map(|port| port.to_string());
     let mut guest = Guest::new(&["bash", "/share/v9fs.sh", how]);
     guest.command.extend(ports);
     guest.command.push(only.to_string());
@@ -87,6 +95,17 @@ fn work(program: &Program, all: bool, only: &str) -> Result<(), Trouble> {
         (Ok(_), Some(what)) => Err(Trouble::NotEnded(format!("{what}\n{}", logs()))),
         (Err(Trouble::NotEnded(why)), _) => Err(Trouble::NotEnded(format!("{why}{}", logs()))),
         (Err(never), _) => Err(never),
+    }
+}
+
+/// An archive in one file.
+fn make(program: &Program, path: &str) -> Result<(), String> {
+    let mut ream = Command::new(&program.0);
+    ream.args(["--config", "/dev/null", "fs", "ream", path, "--size", "2G"]);
+    match ream.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("ninefold fs ream: {}", String::from_utf8_lossy(&output.stderr))),
+        Err(e) => Err(format!("{}: {e}", program.0.display())),
     }
 }
 

@@ -47,13 +47,13 @@ fn reading_ahead_saves_waits_and_reads() {
     let (rounds, reads, stats) = sequential(Ahead::Seed);
     assert_eq!((rounds, reads, stats.ahead_used), (54, 2000, 1998));
     let (rounds, reads, stats) = sequential(Ahead::Grow);
-    assert_eq!((rounds, reads, stats.ahead_used), (15, 23, 1998));
+    assert_eq!((rounds, reads, stats.ahead_used), (12, 23, 1998));
 }
 
 /// The same by a device's reads, of which each finds its block here or waits.
 #[test]
 fn a_hit_that_asks_for_more_begins_it() {
-    for (ahead, rounds, reads) in [(Ahead::Seed, 54, 2000), (Ahead::Grow, 15, 23)] {
+    for (ahead, rounds, reads) in [(Ahead::Seed, 54, 2000), (Ahead::Grow, 12, 23)] {
         let (cache, slow, cached) = over_slow(ahead, 4000);
         let device: &dyn Device = &cached;
         let mut waited = 0;
