@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -577,6 +578,25 @@ impl Archive {
     pub fn pause(&self) -> Duration {
         let state = &*self.state();
         if state.waiting.is_empty() { Duration::from_millis(500) } else { Duration::from_millis(20) }
+    }
+
+    /// Between two ticks: ends with `sleep`, which is to last for [`pause`](Self::pause), or when a dump has begun since.
+    pub async fn rest(&self, sleep: impl Future<Output = ()>) {
+        let mut sleep = pin!(sleep);
+        let waits = |state: &State| !state.waiting.is_empty();
+        let before = waits(&self.state());
+        poll_fn(|cx| {
+            if sleep.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            let state = &mut *self.state();
+            if waits(state) && !before {
+                return Poll::Ready(());
+            }
+            state.waiters.add(cx.waker());
+            Poll::Pending
+        })
+        .await;
     }
 
     /// The end: everything is durable and in its place, and the [`Driver`] ends. Dumps that are not on w yet

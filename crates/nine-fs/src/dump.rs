@@ -227,6 +227,7 @@ impl Archive {
         let waiting = self.attempt(|state| state.mark(time, day)).await?;
         self.sync().await?;
         self.begin_copies();
+        self.state().waiters.wake();
         let found = self.dumps().into_iter().find(|dump| dump.generation == waiting.generation);
         found.ok_or_else(|| Errno::EIO.into())
     }
@@ -357,6 +358,8 @@ impl Archive {
             return;
         }
         dumper.busy = true;
+        // What is small need not wait for a tick.
+        dumper.credit = dumper.credit.max(SHARE);
         let archive = self.clone();
         self.begin(async move {
             let result = archive.copies().await;

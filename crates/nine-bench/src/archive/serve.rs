@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nine_block::{Ahead, Device};
 use nine_fs::{Archive, Ream, Settings};
@@ -86,7 +86,8 @@ pub fn serve(dir: &Path, shape: &OsStr, socket: &Path) -> io::Result<()> {
         let begun = Instant::now();
         loop {
             ticks.tick(begun.elapsed());
-            std::thread::sleep(ticks.pause());
+            // As often as `rest` would wake, were there a runtime here.
+            std::thread::sleep(ticks.pause().min(Duration::from_millis(20)));
         }
     });
     let console_socket = console(socket);

@@ -1,8 +1,9 @@
 //! What was found wrong once, each as the shortest way to it.
 
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 use nine_block::{Device, Io, Kind, Op, Shape};
 use nine_proto::{SetAttr, Time, mode};
@@ -110,6 +111,39 @@ fn a_file_of_many_pieces_is_cut_in_one_step() {
     is_right(&mut bench, None, 10, 0);
     is_right(&mut bench, Some(dump), 5_000_000, 0);
     bench.check();
+}
+
+#[test]
+fn a_dump_does_not_wait_for_the_next_tick() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "a", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 50_000));
+    let archive = bench.archive.clone();
+    let mut rest = pin!(archive.rest(std::future::pending()));
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let mut cx = Context::from_waker(&waker);
+    assert!(rest.as_mut().poll(&mut cx).is_pending());
+    // No tick from here on.
+    let mut dump = pin!(archive.dump());
+    while dump.as_mut().poll(&mut cx).is_pending() {
+        bench.turn();
+    }
+    assert!(woken.0.load(Ordering::Relaxed) && rest.as_mut().poll(&mut cx).is_ready());
+    let mut copied = pin!(archive.copied());
+    assert!((0..1000).any(|_| {
+        bench.turn();
+        copied.as_mut().poll(&mut cx).is_ready()
+    }));
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -66,6 +66,11 @@ impl Bench {
         (self.archive, self.driver) = ready(opened).unwrap();
     }
 
+    /// What is to be done has a turn; no time passes.
+    pub(crate) fn turn(&mut self) {
+        let _ = Pin::new(&mut self.driver).poll(&mut Context::from_waker(Waker::noop()));
+    }
+
     /// Runs it, and what else is to be done.
     pub(crate) fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);

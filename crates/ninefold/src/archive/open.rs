@@ -118,7 +118,7 @@ pub async fn work(archive: Archive, driver: Driver, env: rt::Real) {
     let ticks = std::pin::pin!(async {
         loop {
             archive.tick(env.now());
-            env.sleep_until(env.now() + archive.pause()).await;
+            archive.rest(env.sleep_until(env.now() + archive.pause())).await;
         }
     });
     let _: futures_util::future::Either<((), _), (std::convert::Infallible, _)> = select(driver, ticks).await;
