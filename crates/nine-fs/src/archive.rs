@@ -580,7 +580,8 @@ impl Archive {
         if state.waiting.is_empty() { Duration::from_millis(500) } else { Duration::from_millis(20) }
     }
 
-    /// Between two ticks: ends with `sleep`, which is to last for [`pause`](Self::pause), or when a dump has begun since.
+    /// Between two ticks: ends with `sleep`, which is to last for [`pause`](Self::pause), or when a dump has begun
+    /// since.
     pub async fn rest(&self, sleep: impl Future<Output = ()>) {
         let mut sleep = pin!(sleep);
         let waits = |state: &State| !state.waiting.is_empty();

@@ -1,5 +1,6 @@
 //! An archive on disks of memory, step by step.
 
+mod document;
 mod found;
 
 use std::pin::{Pin, pin};
