@@ -80,7 +80,12 @@ impl Segment {
         content: &[u8],
     ) -> Result<u64> {
         // The last block of a segment is its second superblock.
-        if self.next + 1 >= self.cw.worm_blocks() {
+        let is_full = |cw: &Cw| self.next + 1 >= cw.worm_blocks();
+        if is_full(&self.cw) {
+            // It may have been made larger.
+            let _ = self.cw.0.w.look().await;
+        }
+        if is_full(&self.cw) {
             return Err(Error::new(Wrong::Range, "w is full: make it larger").of(self.cw.0.w.name()));
         }
         let (block, start) = (self.cw.block(), self.run.len());

@@ -6,7 +6,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use nine_block::Device;
 use nine_fs::Archive;
 use nine_net::Env;
 use nine_sim::{World, seeds};
@@ -96,7 +95,6 @@ fn goes(seed: u64) {
 
         // w grows: everything comes there, and c has room again.
         site.w.grow(GROWN);
-        (&site.w as &dyn Device).look().await.expect("it has grown");
         site.env.sleep_until(site.env.now() + AGAIN).await;
         comes_to_worm(&site, &running).await;
         dumps(&running, &oracle).await;
