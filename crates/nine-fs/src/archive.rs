@@ -306,8 +306,18 @@ impl Archive {
 
     /// Tries an operation once, with what is in memory.
     pub(crate) fn once<T>(&self, op: &mut impl FnMut(&mut State) -> Op<T>) -> Op<T> {
+        self.once_with(|_| (), op)
+    }
+
+    /// The same, when its memory has been prepared.
+    fn once_with<T>(
+        &self,
+        prepare: impl FnOnce(&mut Memory),
+        op: &mut impl FnMut(&mut State) -> Op<T>,
+    ) -> Op<T> {
         let (result, ahead) = {
             let state = &mut *self.state();
+            prepare(&mut state.fs.mem);
             let result = op(state);
             state.fs.mem.unpin([]);
             self.after(state);
@@ -358,19 +368,11 @@ impl Archive {
                 fetching = None;
                 self.clear(stop).await?;
             }
-            let (result, ahead) = {
-                let state = &mut *self.state();
-                let mem = &mut state.fs.mem;
+            let prepare = |mem: &mut Memory| {
                 have.retain(|at, (_, stamp)| !mem.is_stale(*at, *stamp));
                 mem.unpin(have.iter().map(|(at, (block, _))| (*at, block.clone())));
-                let result = op(state);
-                state.fs.mem.unpin([]);
-                self.after(state);
-                (result, state.fs.mem.takes_ahead())
             };
-            if ahead {
-                self.0.cached.go_on();
-            }
+            let result = self.once_with(prepare, &mut op);
             stop = match result {
                 Ok(done) => return Ok(done),
                 Err(Stop::Error(error)) => return Err(error),
