@@ -275,11 +275,13 @@ impl Archive {
 
     /// Changes attributes; what is behind a smaller size goes by and by.
     pub(super) fn set_attributes(&self, state: &mut State, ino: u64, set: &SetAttr<'_>, by: u32) -> Op<()> {
+        // One job for each file, however often it is cut meanwhile.
+        let has_job = state.fs.is_sheared(ino);
         state.fs.set_attributes(ino, set, by, self.time())?;
         if set.size.is_some() {
             self.written(state, ino);
         }
-        if state.fs.is_sheared(ino) {
+        if state.fs.is_sheared(ino) && !has_job {
             self.reap(ino);
         }
         Ok(())
