@@ -55,7 +55,26 @@ impl FileServer for Archive {
     }
 
     fn names(&self) -> Arc<dyn Names> {
-        self.state().users.clone()
+        Arc::new(self.clone())
+    }
+}
+
+/// As the users are now: connections keep this for long. Not to be asked by who has the state's lock.
+impl Names for Archive {
+    fn user(&self, uid: u32) -> String {
+        self.state().users.user(uid)
+    }
+
+    fn group(&self, gid: u32) -> String {
+        self.state().users.group(gid)
+    }
+
+    fn uid(&self, name: &[u8]) -> Option<u32> {
+        self.state().users.uid(name)
+    }
+
+    fn gid(&self, name: &[u8]) -> Option<u32> {
+        self.state().users.gid(name)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use nine_block::{Device, Io, Kind, Op, Shape};
+use nine_io::server::FileServer;
 use nine_proto::{SetAttr, Time, mode};
 
 use super::{Bench, noise, ready};
@@ -144,6 +145,16 @@ impl Wake for Woken {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn who_is_connected_knows_of_new_users() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let (archive, names) = (bench.archive.clone(), FileServer::names(&bench.archive));
+    assert_eq!(names.uid(b"glenda"), None);
+    bench.run(archive.command("newuser glenda")).unwrap();
+    let uid = names.uid(b"glenda").unwrap();
+    assert_eq!(names.user(uid), "glenda");
 }
 
 #[test]
