@@ -314,15 +314,11 @@ impl Archive {
         let block = state.fs.block();
         let worm = self.0.cw.worm_blocks();
         let (slots, used) = self.0.cw.slots();
-        // What can be written is what has room on both: on w in the end, on c now.
-        let waiting = used;
-        let left = worm.saturating_sub(state.next_worm).saturating_sub(waiting);
-        let kept_back = (slots / 64).max(64);
-        let free = left.min(if state.dumper.can_copy() {
-            u64::MAX
-        } else {
-            (slots - used).saturating_sub(kept_back)
-        });
+        // What can be written is what has room on w in the end, behind what c has for it; and on c, while nothing goes
+        // from there.
+        let left = worm.saturating_sub(state.next_worm).saturating_sub(used);
+        let on_c = (slots - used).saturating_sub(self.0.cw.kept_back());
+        let free = if state.dumper.can_copy() { left } else { left.min(on_c) };
         Statfs {
             ty: Statfs::V9FS,
             bsize: block as u32,
