@@ -40,9 +40,9 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// As it is by default where there are 8 GiB of memory, on devices of so many MiB.
+    /// As it is by default on a machine of 24 GiB, on devices of so many MiB.
     pub fn of(c: u64, w: u64) -> Self {
-        let (block, memory) = (16, 1024);
+        let (block, memory) = (16, 3072);
         Self { devices: [c, w], ahead: Ahead::Grow, fastworm: false, row_order: false, block, memory }
     }
 
