@@ -47,18 +47,18 @@ impl Payload {
 
     /// Lets go of what is behind the first `most` bytes.
     pub(crate) fn truncate(&mut self, most: u64) {
-        let least = usize::try_from(most).unwrap_or(usize::MAX);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
         match self {
-            Self::Bytes(bytes) => bytes.truncate(least),
+            Self::Bytes(bytes) => bytes.truncate(most),
             Self::Pieces(pieces) => {
-                let mut left = least;
+                let mut left = most;
                 for piece in pieces.iter_mut() {
                     piece.truncate(left);
                     left -= piece.len();
                 }
                 pieces.retain(|piece| !piece.is_empty());
             }
-            Self::File { len, .. } => *len = u64::from(*len).min(most) as u32,
+            Self::File { len, .. } => *len = (*len as usize).min(most) as u32,
         }
     }
 
