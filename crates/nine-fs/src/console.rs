@@ -96,7 +96,9 @@ impl Archive {
                 tracing::info!("inode {ino}: {path}");
                 Ok(())
             }
-            _ => Err(wrong(format!("`{line}` is no command: ctl, when it is read, has those that there are"))),
+            _ => {
+                Err(wrong(format!("`{line}` is no command: ctl, when it is read, has those that there are")))
+            }
         }
     }
 

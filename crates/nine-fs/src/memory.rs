@@ -283,7 +283,11 @@ impl Memory {
         self.cw.break_promise(u64::from(open.is_some()));
         match open {
             Some(open) if !open.known => self.cw.forget(at.at),
-            _ => self.freed.push(at.at),
+            _ => {
+                self.freed.push(at.at);
+                self.closing.remove(&at.at);
+                self.cached.forget(at.at);
+            }
         }
     }
 

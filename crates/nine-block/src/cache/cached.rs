@@ -115,6 +115,11 @@ impl Cached {
         call
     }
 
+    /// Nobody will want this block as it is any more: what is kept of it may go.
+    pub fn forget(&self, block: u64) {
+        self.0.forget(block);
+    }
+
     /// This is what the device has in this block: whoever wrote it there past the cache says so. It is kept as
     /// if it had been read just now, and given to those who wait for it.
     pub fn keep(&self, block: u64, data: Bytes) {

@@ -121,6 +121,18 @@ impl Disk {
         }
     }
 
+    /// Nobody will want this block as it is: it goes, unless it is written or read just now.
+    pub(super) fn forget(&self, block: u64) {
+        let key = self.key(block);
+        let mut shard = lock(self.shared.shard(key));
+        let can_go = |entry: &mut Entry| !entry.dirty && matches!(entry.held, Held::Data(_));
+        if shard.get(key).is_some_and(can_go) {
+            let gone = shard.remove(key).expect("it is there, above");
+            self.shared.held.fetch_sub(1, Relaxed);
+            self.shared.ahead.fetch_sub(usize::from(gone.ahead), Relaxed);
+        }
+    }
+
     /// Whether a block more may be read and kept; it counts from now on.
     fn may_read(&self) -> bool {
         let most = self.shared.reading_most();

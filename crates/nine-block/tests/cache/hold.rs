@@ -39,6 +39,25 @@ fn a_hot_set_survives_a_scan() {
     assert_eq!((stats.held, stats.misses), (1000, 10_500));
 }
 
+/// What nobody will want leaves its room; what is dirty, or read just now, is not touched.
+#[test]
+fn what_is_forgotten_is_not_held() {
+    let (cache, slow, cached) = over_slow(1000, 100 * 8);
+    cached.keep(1, Bytes::from(vec![1; BLOCK as usize]));
+    let device: &dyn Device = &cached;
+    now(device.write(2 * 8, vec![2; BLOCK as usize].into())).unwrap();
+    let mut reading = cached.get(3);
+    assert!(poll(&mut reading).is_none());
+    assert_eq!(cache.stats().held, 3);
+    (0..5).for_each(|block| cached.forget(block));
+    assert_eq!((cache.stats().held, cache.stats().dirty), (2, 1));
+    slow.end_all();
+    now(reading).unwrap();
+    assert!(now(cached.get(2)).unwrap().iter().all(|byte| *byte == 2));
+    assert!(poll(&mut cached.get(1)).is_none(), "it has to be read");
+    slow.end_all();
+}
+
 /// The same while the scan goes on, and with the sectors of each block read one by one.
 #[test]
 fn a_hot_set_survives_a_scan_by_sectors() {
