@@ -524,7 +524,6 @@ everything disk "$disk" $L mmap
 everything ram "$ram" $L loose
 everything archive "$archive" $L loose
 check "archive, $L: a dump" what_was_deleted_is_in_the_dump whole $options,cache=none
-check "archive, $L, loose: a dump" what_was_deleted_is_in_the_dump part $options,cache=loose
 for dialect in $L 9p2000.u 9p2000; do
     check "net, $dialect: calls" calls_are_made_and_taken $dialect $options,cache=none
     check "net, $dialect: flush" who_waits_can_be_stopped $dialect $options,cache=none
