@@ -648,7 +648,18 @@ impl Archive {
                 for _ in 0..REAP_AGAIN {
                     archive.next_tick().await;
                 }
-                archive.state().lives.lost(ino);
+                // Blocks behind a size do not wait until nobody has the file.
+                let again = {
+                    let state = &mut *archive.state();
+                    let again = state.fs.is_sheared(ino) && !state.ends();
+                    if !again {
+                        state.lives.lost(ino);
+                    }
+                    again
+                };
+                if again {
+                    archive.reap(ino);
+                }
             }
         });
     }

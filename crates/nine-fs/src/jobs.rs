@@ -31,6 +31,8 @@ struct Queue {
     next: u64,
     driver: Option<Waker>,
     closed: bool,
+    /// There is no driver any more: what is begun is dropped.
+    gone: bool,
 }
 
 struct Job {
@@ -61,14 +63,16 @@ impl Jobs {
     /// Begins one.
     pub(crate) fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let state = Mutex::new(State { work: Some(Box::pin(work)), queued: false });
-        let job = {
+        let (job, is_there) = {
             let queue = &mut *lock(&self.0);
             queue.next += 1;
             let job = Arc::new(Job { jobs: self.clone(), number: queue.next, state });
-            queue.running.insert(queue.next, job.clone());
-            job
+            let there = (!queue.gone).then(|| queue.running.insert(queue.next, job.clone()));
+            (job, there.is_some())
         };
-        job.wake();
+        if is_there {
+            job.wake();
+        }
     }
 
     /// The driver ends when the last job has.
@@ -92,8 +96,10 @@ impl Wake for Job {
         }
         let jobs = self.jobs.clone();
         let mut queue = lock(&jobs.0);
-        queue.ready.push_back(self);
-        wake(queue);
+        if !queue.gone {
+            queue.ready.push_back(self);
+            wake(queue);
+        }
     }
 }
 
@@ -120,6 +126,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         let (running, ready) = {
             let queue = &mut *lock(&self.0.0);
+            queue.gone = true;
             (std::mem::take(&mut queue.running), std::mem::take(&mut queue.ready))
         };
         // What a job drops may wake others, or look at the queue.
@@ -158,7 +165,10 @@ pub(crate) struct Waiters(Vec<Waker>);
 
 impl Waiters {
     pub(crate) fn add(&mut self, waker: &Waker) {
-        self.0.push(waker.clone());
+        // Who looks often is woken once.
+        if !self.0.last().is_some_and(|last| last.will_wake(waker)) {
+            self.0.push(waker.clone());
+        }
     }
 
     pub(crate) fn wake(&mut self) {
@@ -210,7 +220,11 @@ mod tests {
             std::future::pending::<()>().await;
             drop((own, inner));
         });
-        drop((driver, jobs));
+        drop(driver);
+        assert_eq!(Arc::strong_count(&held), 1);
+        // Nobody would ever poll it.
+        let own = held.clone();
+        jobs.begin(async move { drop(own) });
         assert_eq!(Arc::strong_count(&held), 1);
     }
 }

@@ -71,9 +71,8 @@ impl Out<Payload> for Tx {
             }
         }
         match payload {
-            Payload::Bytes(bytes) if bytes.len() <= INLINE => self.tail.extend_from_slice(&bytes),
-            Payload::Bytes(bytes) => self.push(Segment::Bytes(bytes)),
-            Payload::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.push(Segment::Bytes(piece))),
+            Payload::Bytes(bytes) => self.payload_bytes(bytes),
+            Payload::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.payload_bytes(piece)),
             Payload::File { file, offset, len, resident } => {
                 self.push(Segment::File { file, offset, len: len as usize, resident });
             }
@@ -160,6 +159,14 @@ impl Tx {
         self.queued += segment.len();
         self.held += segment.held();
         self.segments.push_back(segment);
+    }
+
+    /// Little is copied: it may hold much more memory than it is.
+    fn payload_bytes(&mut self, bytes: Bytes) {
+        match bytes.len() <= INLINE {
+            true => self.tail.extend_from_slice(&bytes),
+            false => self.push(Segment::Bytes(bytes)),
+        }
     }
 
     /// Turns `tail` into a segment.

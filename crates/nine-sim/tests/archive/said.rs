@@ -1,39 +1,45 @@
 //! What the archive has said: warnings are counted, as only they tell that something rare has happened.
 //!
 //! In: events of tracing, of this thread. Out: numbers.
+//!
+//! One listens for all threads: which events are of interest to nobody, tracing asks once, in the thread that meets one
+//! first, and a listener of another thread would never hear of it.
 
+use std::cell::Cell;
 use std::fmt::{Debug, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Once;
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::{DefaultGuard, set_default};
+use tracing::subscriber::set_global_default;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 /// What is listened for.
 const NOT_WHOLE: &str = "the last commit is not whole";
 
-/// Listens as long as it is there.
+thread_local! {
+    static HEARD: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Listens from now on.
 pub struct Said {
-    not_whole: Arc<AtomicU64>,
-    _listens: DefaultGuard,
+    before: u64,
 }
 
 impl Said {
     pub fn listen() -> Self {
-        let not_whole = Arc::<AtomicU64>::default();
-        let listens = set_default(Listener(not_whole.clone()));
-        Self { not_whole, _listens: listens }
+        static BEGUN: Once = Once::new();
+        BEGUN.call_once(|| set_global_default(Listener).expect("nobody else listens"));
+        Self { before: HEARD.get() }
     }
 
-    /// Times that a start has not taken the last commit.
+    /// Times that a start has not taken the last commit, in this thread.
     pub fn not_whole(&self) -> u64 {
-        self.not_whole.load(Ordering::Relaxed)
+        HEARD.get() - self.before
     }
 }
 
-struct Listener(Arc<AtomicU64>);
+struct Listener;
 
 struct Text(String);
 
@@ -54,7 +60,7 @@ impl Subscriber for Listener {
         let mut text = Text(String::new());
         event.record(&mut text);
         if text.0.contains(NOT_WHOLE) {
-            self.0.fetch_add(1, Ordering::Relaxed);
+            HEARD.set(HEARD.get() + 1);
         }
     }
 
