@@ -1,7 +1,7 @@
 //! A disk that is a file of the host, or a block device of it.
 //!
-//! In: a path. Out: a [`Device`]. What the page cache holds is read at once, and what it takes is written at once; the
-//! rest goes to threads, so that nobody waits here.
+//! In: a path. Out: a [`Device`]. A little that the page cache holds is read at once, and what it takes is written at
+//! once; the rest goes to threads, so that nobody waits here.
 //!
 //! Always holds: one program at a time has it for writing; what a flush promised is on the disk; after a flush that
 //! failed nothing is promised any more, since the kernel forgets which pages it could not write.
@@ -28,6 +28,8 @@ use crate::probe::Probe;
 const THREADS: usize = 16;
 /// Sectors of one operation that are worth asking for: a megabyte.
 const MOST: u32 = 2048;
+/// Bytes that are copied out of the page cache by who asks: more would hold him up, and threads copy side by side.
+const AT_ONCE: usize = 64 << 10;
 
 /// See the module.
 pub struct HostDisk {
@@ -237,7 +239,7 @@ impl Device for HostDisk {
         match io.op {
             Op::Read => {
                 let mut data = Vec::new();
-                if inner.probe.looks() {
+                if io.bytes() <= AT_ONCE && inner.probe.looks() {
                     if let Some(read) = inner.read(&io, &mut data, true) {
                         inner.probe.hit();
                         return io.end(read);
