@@ -262,7 +262,9 @@ fn a_buffer_has_what_is_written_until_some_time_has_passed() {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(std::pin::Pin::new(&mut call).poll(&mut cx).is_ready());
     assert!(
-        device.status().starts_with("buffer 1M w0 400 sectors\n  blocks 1 of 1024, of 1024 bytes, 1 dirty\n")
+        device
+            .status()
+            .starts_with("buffer 1M w0 400 sectors\n  blocks 1 of 1024, of 1024 bytes, 1 dirty, 0 in runs\n")
     );
     world.beside.extend(drivers);
     (0..5).for_each(|_| assert!(world.turn()));

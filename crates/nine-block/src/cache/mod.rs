@@ -12,7 +12,8 @@
 //! Memory is bounded: of [`Options::memory`] three eighths at most are dirty, an eighth is read at a time, an eighth
 //! has been read ahead and not used yet. So there is always a block that can go. Beside it are the buffers of what is
 //! under way (of a device [`WRITES`] writes and the reads that its users wait for), and what users keep of what they
-//! were given.
+//! were given. Blocks that were read together share their memory until one is found worth keeping; of such runs at most
+//! five quarters of the memory live at a time, whatever has become of their blocks.
 //!
 //! Always holds: no lock is held over an operation of a device, nor while somebody is told; a device's lock is taken
 //! before a shard's, and of shards one at a time.
@@ -94,8 +95,17 @@ struct Shared {
     /// Of these, what devices have beyond their own.
     pool: AtomicUsize,
     devices: AtomicUsize,
+    /// Blocks of the runs that share their memory.
+    lent: Arc<AtomicUsize>,
     next: AtomicU32,
     count: Count,
+}
+
+/// Blocks that were read together, in one memory, until the last of them is gone.
+struct Run {
+    data: Bytes,
+    blocks: usize,
+    lent: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -147,6 +157,7 @@ impl Cache {
             dirty: AtomicUsize::new(0),
             pool: AtomicUsize::new(0),
             devices: AtomicUsize::new(0),
+            lent: Arc::default(),
             next: AtomicU32::new(0),
             count: Count::default(),
         }))
@@ -174,6 +185,7 @@ impl Cache {
             most: self.0.most as u64,
             held: self.0.held.load(Relaxed) as u64,
             dirty: self.0.dirty.load(Relaxed) as u64,
+            lent: self.0.lent.load(Relaxed) as u64,
             hits: self.0.shards.iter().map(|shard| lock(shard).hits).sum(),
             misses: count.misses.load(Relaxed),
             joined: count.joined.load(Relaxed),
@@ -217,6 +229,13 @@ impl Shared {
         if is_short { 0 } else { (self.most / 8).saturating_sub(self.ahead.load(Relaxed)) as u64 }
     }
 
+    /// These blocks, read together, with the memory that they have in common; `None` where too much is lent already.
+    fn lend(&self, data: &Bytes, blocks: usize) -> Option<Bytes> {
+        let fits = |lent| (lent + blocks <= self.most + self.most / 4).then_some(lent + blocks);
+        self.lent.fetch_update(Relaxed, Relaxed, fits).ok()?;
+        Some(Bytes::from_owner(Run { data: data.clone(), blocks, lent: self.lent.clone() }))
+    }
+
     fn place(&self, (device, block): Key) -> usize {
         let mixed = (block ^ u64::from(device) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as usize % self.shards.len()
@@ -244,6 +263,18 @@ impl Shared {
     }
 }
 
+impl AsRef<[u8]> for Run {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.lent.fetch_sub(self.blocks, Relaxed);
+    }
+}
+
 /// What a cache has done, in blocks where nothing else is said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -255,6 +286,8 @@ pub struct Stats {
     pub held: u64,
     /// Of these, what is not on its device.
     pub dirty: u64,
+    /// What was read together and shares its memory takes so many, gone or not.
+    pub lent: u64,
     /// Wanted, and there.
     pub hits: u64,
     /// Wanted, and not there.
@@ -279,9 +312,9 @@ pub struct Stats {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { block, most, held, dirty, hits, misses, joined, passed, evictions, .. } = self;
+        let Self { block, most, held, dirty, lent, hits, misses, joined, passed, evictions, .. } = self;
         let Self { written, writes, ahead, ahead_used, ahead_in_vain, .. } = self;
-        writeln!(f, "blocks {held} of {most}, of {block} bytes, {dirty} dirty")?;
+        writeln!(f, "blocks {held} of {most}, of {block} bytes, {dirty} dirty, {lent} in runs")?;
         writeln!(
             f,
             "read {hits} hits, {misses} misses, {joined} joined, {passed} passed, {evictions} evicted"

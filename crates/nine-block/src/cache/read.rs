@@ -217,27 +217,29 @@ impl Disk {
     }
 
     fn arrived(&self, first: u64, ids: &[u64], result: Result<Bytes>) {
-        let together = ids.len() > 1;
+        let run = ids.len() > 1;
         if let Err(error) = &result
-            && together
+            && run
             && matches!(error.kind, Kind::Failed | Kind::Unwritten | Kind::Range)
         {
             // One of them is the reason: the others are not to suffer.
             return lock(&self.state).again.extend((first..).zip(ids.iter().copied()));
         }
         self.shared.reading.fetch_sub(ids.len(), Relaxed);
+        let lent = result.as_ref().ok().filter(|_| run).and_then(|data| self.shared.lend(data, ids.len()));
+        let lends = lent.is_some();
+        let result = lent.map_or(result, Ok);
         for (n, (block, id)) in (first..).zip(ids).enumerate() {
             let part = result.clone().map(|data| {
                 let from = n * self.shared.options.block as usize;
                 let part = data.slice(from..data.len().min(from + self.shared.options.block as usize));
-                // A block that stays must not keep its neighbours' memory.
-                if together { Bytes::copy_from_slice(&part) } else { part }
+                if run && !lends { Bytes::copy_from_slice(&part) } else { part }
             });
-            self.arrived_one(block, *id, part);
+            self.arrived_one(block, *id, part, lends);
         }
     }
 
-    fn arrived_one(&self, block: u64, id: u64, result: Result<Bytes>) {
+    fn arrived_one(&self, block: u64, id: u64, result: Result<Bytes>, lent: bool) {
         let key = self.key(block);
         let mut state = lock(&self.state);
         let mut shard = lock(self.shared.shard(key));
@@ -263,7 +265,7 @@ impl Disk {
             }
         }
         match &now {
-            Ok(data) => entry.held = Held::Data(data.clone()),
+            Ok(data) => entry.fill(data.clone(), lent),
             Err(_) => {
                 let gone = shard.remove(key).expect("it is there, above");
                 self.shared.held.fetch_sub(1, Relaxed);

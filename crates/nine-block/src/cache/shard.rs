@@ -49,6 +49,29 @@ pub(super) struct Entry {
     /// No other entry has had it.
     pub(super) id: u64,
     uses: u8,
+    /// It is in `main`, or has been kept for it.
+    stays: bool,
+    /// Its memory is a part of what was read together.
+    lent: bool,
+}
+
+impl Entry {
+    /// What was read for it; a block that is to stay must not keep its neighbours' memory.
+    pub(super) fn fill(&mut self, data: Bytes, lent: bool) {
+        self.held = Held::Data(data);
+        self.lent = lent;
+        if self.stays {
+            self.own();
+        }
+    }
+
+    fn own(&mut self) {
+        if let Held::Data(data) = &mut self.held
+            && std::mem::take(&mut self.lent)
+        {
+            *data = Bytes::copy_from_slice(data);
+        }
+    }
 }
 
 pub(super) enum Held {
@@ -92,9 +115,11 @@ impl Shard {
     pub(super) fn insert(&mut self, key: Key, held: Held, dirty: bool, ahead: bool) -> u64 {
         self.next += 1;
         let id = self.next;
-        let before = self.entries.insert(key, Entry { held, dirty, ahead, id, uses: 0 });
+        let stays = self.ghosts.remove(&key);
+        let entry = Entry { held, dirty, ahead, id, uses: 0, stays, lent: false };
+        let before = self.entries.insert(key, entry);
         assert!(before.is_none(), "a block was inserted that is here");
-        match self.ghosts.remove(&key) {
+        match stays {
             true => self.main.push_back((key, id)),
             false => self.small.push_back((key, id)),
         }
@@ -141,6 +166,8 @@ impl Shard {
                 uses > 0
             };
             if stays {
+                entry.stays = true;
+                entry.own();
                 self.main.push_back((key, id));
                 continue;
             }

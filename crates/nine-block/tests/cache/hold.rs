@@ -58,7 +58,37 @@ fn what_is_forgotten_is_not_held() {
     slow.end_all();
 }
 
-/// The same while the scan goes on, and with the sectors of each block read one by one.
+/// Blocks that are read together share memory. Whatever becomes of them, it is bounded; and one that is wanted again has
+/// its own.
+#[test]
+fn what_is_left_of_runs_keeps_no_memory_without_end() {
+    let cache = Cache::new(options(1000));
+    let cached = cache.over(Arc::new(Ram::new(100_000 * 8))).unwrap();
+    let device: &dyn Device = &cached;
+    for run in 0..3000 {
+        now(device.read(run * 16 * 8, 16 * 8)).unwrap();
+        (run * 16 + 1..run * 16 + 16).for_each(|block| cached.forget(block));
+        assert!(cache.stats().lent <= 1250, "{}", cache.stats());
+    }
+    assert!(cache.stats().lent > 1000, "{}", cache.stats());
+    let hot = 90_000;
+    // Blocks that are read alone are not lent.
+    let alone = |blocks: std::ops::Range<u64>| blocks.for_each(|block| drop(now(cached.get(block)).unwrap()));
+    alone(60_000..62_000);
+    assert_eq!(cache.stats().lent, 0);
+    now(device.read(hot * 8, 16 * 8)).unwrap();
+    for round in 0..3 {
+        alone(hot..hot + 2);
+        alone(70_000 + round * 100..70_100 + round * 100);
+    }
+    assert_eq!(cache.stats().lent, 16);
+    alone(62_000..64_000);
+    let before = cache.stats();
+    alone(hot..hot + 2);
+    assert_eq!((cache.stats().hits - before.hits, before.lent), (2, 0));
+}
+
+/// A hot set survives while the scan goes on, and with the sectors of each block read one by one.
 #[test]
 fn a_hot_set_survives_a_scan_by_sectors() {
     let cache = Cache::new(options(1000));
@@ -294,7 +324,7 @@ fn people_can_read_it() {
     now(cached.put(0, data(0, 8, 1))).unwrap();
     now(cached.get(0)).unwrap();
     now(cached.get(1)).unwrap();
-    let expected = "blocks 2 of 128, of 4096 bytes, 1 dirty\nread 1 hits, 1 misses, 0 joined, 0 passed, 0 evicted\n\
+    let expected = "blocks 2 of 128, of 4096 bytes, 1 dirty, 0 in runs\nread 1 hits, 1 misses, 0 joined, 0 passed, 0 evicted\n\
                     written 0 in 0 writes\nread ahead 0, 0 used, 0 in vain\n";
     assert_eq!(cache.stats().to_string(), expected);
     assert_eq!(cached.status(), "ram1600 cached, 1 blocks dirty\n  ram1600 1600 sectors\n");
