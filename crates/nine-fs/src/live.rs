@@ -14,6 +14,8 @@ pub(crate) struct Live {
     /// The directory and the name by which it was met or moved last.
     place: Mutex<(u64, Box<[u8]>)>,
     locks: Mutex<Ranges>,
+    /// By its number, the open file that has it alone.
+    alone: Mutex<Option<u64>>,
     /// It has lost its last name.
     gone: AtomicBool,
     dropped: Arc<Mutex<Vec<(u64, bool)>>>,
@@ -40,6 +42,22 @@ impl Live {
     pub(crate) fn locks(&self) -> MutexGuard<'_, Ranges> {
         lock(&self.locks)
     }
+
+    /// Whether an open file has it alone.
+    pub(crate) fn is_taken(&self) -> bool {
+        lock(&self.alone).is_some()
+    }
+
+    /// This open file has it alone.
+    pub(crate) fn take(&self, open: u64) {
+        *lock(&self.alone) = Some(open);
+    }
+
+    /// This open file is closed.
+    pub(crate) fn close(&self, open: u64) {
+        lock(&self.alone).take_if(|taken| *taken == open);
+        self.locks().release(open);
+    }
 }
 
 impl Drop for Live {
@@ -58,6 +76,7 @@ impl Lives {
             ino,
             place: Mutex::new((dir, name.into())),
             locks: Mutex::default(),
+            alone: Mutex::default(),
             gone: AtomicBool::new(false),
             dropped: self.dropped.clone(),
         });

@@ -38,13 +38,13 @@ pub(crate) fn message<'r>(
         Op::Create { name, make: Make::File, flags, perm, gid } if is_l && !perm.inherit => {
             let excl = if may_exist(flags) { 0 } else { OpenFlags::EXCL.0 };
             let flags = flags.to_wire() | OpenFlags::CREAT.0 | excl;
-            (Tmsg::Lcreate { fid, name, flags, mode: perm.bits, gid }, None)
+            (Tmsg::Lcreate { fid, name, flags, mode: perm.on_the_wire(), gid }, None)
         }
         // Whose permissions are masked by the directory's: 9P2000 does it, .u does not.
         Op::Create { name, make: Make::File, flags, perm, .. }
             if !is_l && perm.inherit != is_u && !may_exist(flags) =>
         {
-            let perm = mode::to_dm(perm.bits, 0, is_u);
+            let perm = mode::to_dm(perm.bits, perm.special, is_u);
             let (mode, extension) = (flags.to_mode(is_u) & !ORCLOSE, OnlyUStr(b""));
             (Tmsg::Create { fid, name, perm, mode, extension }, None)
         }
@@ -73,7 +73,9 @@ pub(crate) fn message<'r>(
         Op::Remove => (Tmsg::Remove { fid }, None),
         Op::Clunk => (Tmsg::Clunk { fid }, None),
         Op::Readlink if is_l => (Tmsg::Readlink { fid }, None),
-        Op::Setattr { set } if is_l && set.name.is_none() => (live.file.tsetattr(&set), None),
+        Op::Setattr { set } if is_l && set.name.is_none() && set.special.is_none() => {
+            (live.file.tsetattr(&set), None)
+        }
         Op::Fsync { datasync } if is_l => (Tmsg::Fsync { fid, datasync: datasync.into() }, None),
         Op::Lock(lock) if is_l => {
             let nine_proto::LockRequest { ty, flags, start, length, proc_id, client_id } = lock;

@@ -163,10 +163,11 @@ impl Core {
     /// The rule of open(5), for a server that does not know it: one of .u or .L.
     async fn permissions(&self, dir: &Pos, perm: Perm, is_dir: bool) -> Result<u32, Failed> {
         if !perm.inherit || dir.file.client().dialect().base == Base::P2000 {
-            return Ok(perm.bits);
+            return Ok(perm.on_the_wire());
         }
         let attr = dir.file.getattr(GetMask::MODE).await?;
-        Ok(perm.in_dir(attr.mode & 0o777, is_dir))
+        let bits = perm.in_dir(attr.mode & 0o777, is_dir);
+        Ok(Perm { bits, ..perm }.on_the_wire())
     }
 
     /// Whether a server of 9P2000 keeps to that rule where the client does not.

@@ -187,6 +187,10 @@ pub struct SetAttr<'a> {
     pub atime: Option<TimeSet>,
     /// New modification time.
     pub mtime: Option<TimeSet>,
+    /// New bits of [`Qid::SPECIAL`], beside `mode` alone: 9P2000 tells them with the permissions. In .L, where nobody
+    /// else has bits there, they are those of DM in Tsetattr's and Tlcreate's `mode`, and [`mode::DMAUTH`] says in a
+    /// Tsetattr that they are told.
+    pub special: Option<u8>,
 }
 
 /// What is known about a file system (Rstatfs).

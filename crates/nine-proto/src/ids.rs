@@ -56,6 +56,9 @@ impl Qid {
     pub const AUTH: u8 = 0x08;
     /// Not worth keeping in a backup.
     pub const TMP: u8 = 0x04;
+    /// What a client may ask for at a creation, or change: [`APPEND`](Self::APPEND), [`EXCL`](Self::EXCL),
+    /// [`TMP`](Self::TMP).
+    pub const SPECIAL: u8 = Self::APPEND | Self::EXCL | Self::TMP;
     /// How synthetic trees mark what is no content: to open or to read it makes something, takes something away, or
     /// waits for ever. Both bits mean what they say, and no stored file has both.
     pub const EVENT: u8 = Self::EXCL | Self::TMP;

@@ -196,6 +196,8 @@ pub struct Perm {
     /// The rule of open(5): what the directory does not permit to a class, the new file does not either. Without it,
     /// the client has applied a umask.
     pub inherit: bool,
+    /// Of [`Qid::SPECIAL`], as DM bits. A server that does not know them makes a plain file.
+    pub special: u8,
 }
 
 impl Perm {
@@ -203,6 +205,11 @@ impl Perm {
     pub fn in_dir(self, dir_mode: u32, is_dir: bool) -> u32 {
         let all = if is_dir { 0o777 } else { 0o666 };
         if self.inherit { self.bits & (!all | (dir_mode & all)) } else { self.bits }
+    }
+
+    /// As Tcreate has them, and Tlcreate by the extension of [`SetAttr::special`](crate::SetAttr::special).
+    pub fn on_the_wire(self) -> u32 {
+        self.bits | u32::from(self.special) << 24
     }
 }
 
@@ -472,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_new_file_gets_no_more_than_its_directory_permits() {
-        let perm = Perm { bits: 0o777, inherit: true };
+        let perm = Perm { bits: 0o777, inherit: true, special: 0 };
         assert_eq!(perm.in_dir(0o750, false), 0o751);
         assert_eq!(perm.in_dir(0o750, true), 0o750);
         assert_eq!(Perm { inherit: false, ..perm }.in_dir(0, true), 0o777);

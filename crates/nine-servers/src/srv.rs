@@ -323,7 +323,7 @@ impl Table {
     /// Only who may read a post can change; what has nothing may be cut to nothing, as a shell's `>` does.
     fn set(&mut self, held: &Held, set: &SetAttr<'_>) -> Result<()> {
         held.may_change()?;
-        let rest = SetAttr { mode: None, size: None, ..*set };
+        let rest = SetAttr { mode: None, special: None, size: None, ..*set };
         let post = self.post_mut(held)?;
         let cuts = set.size.is_some_and(|size| size != 0 || post.text.is_some());
         if cuts || rest != SetAttr::default() {

@@ -1,8 +1,9 @@
 //! Topen and Tlopen: a fid becomes a file that can be read and written.
 
 use nine_proto::msg::{OnlyUStr, Tmsg};
-use nine_proto::{OpenFlags, Qid, mode};
+use nine_proto::{OpenFlags, Qid, Stat, mode};
 
+use super::stat::stat;
 use crate::case::{Verdict, cases, hold, skip};
 use crate::conn::Conn;
 use crate::scene::{A, B, C, DIR, ROOT, Scene};
@@ -35,6 +36,8 @@ cases! { "open":
         "write(5): if the file is append-only, the offset is ignored and the data are put at its end";
     append_only_is_not_truncated, Stat, Dir,
         "open(5): truncating an append-only file succeeds without truncating";
+    append_only_comes_and_goes, Stat, Dir,
+        "stat(5): the mode can be changed by the owner of the file; all its bits but the directory's";
     o_append_appends, L, Dir,
         "9P2000.L Tlopen: flags are those of open(2); O_APPEND: each write is at the end of the file";
     o_directory_refuses_files, L, Dir,
@@ -149,6 +152,26 @@ async fn append_only_is_not_truncated(s: &Scene) -> Verdict {
     c.walk_whole(DIR, B, &[b"f"]).await?;
     c.open(B, OpenFlags::WRITE | OpenFlags::TRUNC).await?;
     hold(c.content_of(DIR, b"f").await? == b"kept", || "the append-only file was truncated".into())
+}
+
+async fn append_only_comes_and_goes(s: &Scene) -> Verdict {
+    let mut c = with_file(s).await?;
+    let set = |mode| Tmsg::Wstat { fid: A, stat: Stat { mode, ..Stat::DONT_TOUCH } };
+    let got = c.call(set(mode::DMAPPEND | 0o644)).await?;
+    if got.is_error() || stat(&mut c, A, |stat| stat.mode).await? & mode::DMAPPEND == 0 {
+        return skip("the server has no append-only files");
+    }
+    c.walk(A, B, &[]).await?;
+    c.open(B, OpenFlags::WRITE).await?;
+    c.write_all(B, 0, b" and more").await?;
+    let content = c.content_of(DIR, b"f").await?;
+    hold(content == [TEXT, b" and more"].concat(), || "the write was not at the end".into())?;
+    let cut = Tmsg::Wstat { fid: A, stat: Stat { length: 1, ..Stat::DONT_TOUCH } };
+    c.refused(cut, "an append-only file is not cut").await?;
+    c.ok(set(0o644)).await?;
+    c.write_all(B, 0, b"S").await?;
+    let content = c.content_of(DIR, b"f").await?;
+    hold(content.starts_with(b"Some"), || "the write was not where it belongs".into())
 }
 
 async fn o_append_appends(s: &Scene) -> Verdict {

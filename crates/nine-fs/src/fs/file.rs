@@ -10,7 +10,7 @@ use nine_proto::{Errno, Time};
 
 use super::{Fs, Op, Stop, broken};
 use crate::cw::Kind;
-use crate::item::{Attributes, EXTENT_MOST, Extent, Key, What};
+use crate::item::{APPEND, Attributes, EXTENT_MOST, Extent, Key, What};
 use crate::memory::Block;
 use crate::ptr::Ptr;
 use crate::tree;
@@ -109,7 +109,7 @@ impl Fs {
         Ok(pieces)
     }
 
-    /// Writes bytes; at the end if there is no offset. Where they have been written.
+    /// Writes bytes; at the end if there is no offset, or the file only grows there. Where they have been written.
     pub(crate) fn write(
         &mut self,
         ino: u64,
@@ -119,7 +119,7 @@ impl Fs {
         now: Time,
     ) -> Op<u64> {
         let mut it = self.own(ino)?;
-        let offset = offset.unwrap_or(it.size);
+        let offset = offset.filter(|_| it.flags & APPEND == 0).unwrap_or(it.size);
         if data.is_empty() {
             return Ok(offset);
         }

@@ -309,6 +309,7 @@ impl Fs {
             it.uid = uid;
         }
         it.mode = set.mode.map_or(it.mode, |bits| it.mode & mode::S_IFMT | bits & 0o7777);
+        set.special.into_iter().for_each(|bits| it.set_special(bits));
         it.gid = set.gid.unwrap_or(it.gid);
         let mtime = set.mtime.or(set.size.map(|_| TimeSet::Now));
         for (field, set) in [(&mut it.atime, set.atime), (&mut it.mtime, mtime)] {

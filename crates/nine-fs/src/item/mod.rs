@@ -12,4 +12,4 @@ mod value;
 mod tests;
 
 pub(crate) use key::{Key, Kind, PIECE, PIECES_MOST, What};
-pub(crate) use value::{Attributes, DumpRecord, EXTENT_MOST, Entry, Extent, Named, Usage};
+pub(crate) use value::{APPEND, Attributes, DumpRecord, EXCLUSIVE, EXTENT_MOST, Entry, Extent, Named, Usage};

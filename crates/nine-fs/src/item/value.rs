@@ -3,7 +3,7 @@
 //! In: one of them. Out: its bytes, of the length that its kind has, and back. What is decoded is encoded as
 //! the same bytes.
 
-use nine_proto::{Time, mode};
+use nine_proto::{Qid, Time, mode};
 
 use super::field::{In, Out, made};
 use crate::date::Day;
@@ -18,6 +18,9 @@ pub(crate) const APPEND: u32 = 1;
 pub(crate) const EXCLUSIVE: u32 = 2;
 /// Flag of a file: dumps do not need it.
 pub(crate) const TEMPORARY: u32 = 4;
+
+/// Flags, and the bits of a qid's type that say the same.
+const SPECIAL: [(u32, u8); 3] = [(APPEND, Qid::APPEND), (EXCLUSIVE, Qid::EXCL), (TEMPORARY, Qid::TMP)];
 
 /// The attributes of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +115,20 @@ impl Attributes {
     /// Its type, as in readdir.
     pub(crate) fn kind(&self) -> u8 {
         (self.mode >> 12) as u8
+    }
+
+    /// The bits of a qid's type that a client may ask for.
+    pub(crate) fn special(&self) -> u8 {
+        SPECIAL.iter().filter(|(flag, _)| self.flags & flag != 0).fold(0, |bits, (_, bit)| bits | bit)
+    }
+
+    /// Of a plain file; others have none. No stored file is exclusive and temporary: see [`Qid::EVENT`].
+    pub(crate) fn set_special(&mut self, bits: u8) {
+        let bits = if bits & Qid::EVENT == Qid::EVENT { bits & !Qid::TMP } else { bits };
+        if self.mode & mode::S_IFMT == mode::S_IFREG {
+            self.flags =
+                SPECIAL.iter().filter(|(_, bit)| bits & bit != 0).fold(0, |flags, (flag, _)| flags | flag);
+        }
     }
 
     /// It is a directory.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use nine_io::server::{Reply, Request};
-use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, SetAttr, TimeSet, mode};
+use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, SetAttr, TimeSet, mode};
 
 use super::node::{File, NewXattr, Node, Opened, View};
 use crate::archive::{Archive, State, errno};
 use crate::fs::{Op, Stop};
-use crate::item::Attributes;
+use crate::item::{APPEND, Attributes};
 use crate::users::{EXECUTE, WRITE};
 
 /// The longest target of a symbolic link, as in Linux, bytes.
@@ -61,6 +61,11 @@ impl Archive {
                     _ => node,
                 };
                 let qid = self.qid(state, &node)?;
+                if let Node::File(File { live: Some(live), open: Some(open), .. }) = &*node
+                    && qid.ty & Qid::EXCL != 0
+                {
+                    live.take(open.number);
+                }
                 Ok(Reply::Open { qid, iounit: 0, node })
             }
             Asked::Make { name, make, perm, gid } => {
@@ -79,7 +84,7 @@ impl Archive {
             }
             Asked::Unlink { name, dir } => self.unlink(req, state, file.ino, name, Some(dir)),
             Asked::Remove => {
-                file.release_locks();
+                file.release();
                 let (dir, name) = file.place(state)?;
                 self.unlink(req, state, dir, &name, None)
             }
@@ -149,7 +154,7 @@ impl Archive {
         let gid = if gid == NOGID || set_gid { parent.gid } else { gid };
         let (major, minor) = if let Make::Node { major, minor, .. } = make { (major, minor) } else { (0, 0) };
         let by = person.number();
-        let it = Attributes {
+        let mut it = Attributes {
             mode: ty | bits,
             uid: by,
             gid,
@@ -162,6 +167,7 @@ impl Archive {
             btime: now,
             ..Attributes::default()
         };
+        it.set_special(perm.special);
         let content = if let Make::Symlink(target) = make { target } else { b"" };
         let made = state.fs.make(dir, name, it, content)?;
         self.renamed(state, name);
@@ -225,6 +231,10 @@ impl Archive {
             }
             if size > crate::fs::SIZE_MOST {
                 return Err(Errno::EFBIG.into());
+            }
+            let grows = it.flags & APPEND != 0 && set.special.is_none_or(|bits| bits & Qid::APPEND != 0);
+            if grows && size < it.size {
+                return Err(nine_proto::Error::new(Errno::EPERM, "the file is append-only").into());
             }
             // Who has it open for writing may have lost the right since; ftruncate(2) asks only the former.
             if !file.open.is_some_and(|open| open.writes) {

@@ -22,6 +22,7 @@ use nine_proto::{
 
 use crate::archive::{Archive, State};
 use crate::fs::{Op, Stop};
+use crate::item::{APPEND, EXCLUSIVE};
 use crate::users::{EXECUTE, READ, WRITE};
 use node::{File, Node, Opened, View};
 
@@ -152,13 +153,13 @@ impl Archive {
                 })
             }
             Asked::Clunk => {
-                file.release_locks();
+                file.release();
                 Ok(Reply::Done)
             }
             Asked::Stream { .. } | Asked::Sclose { .. } => Err(Errno::EOPNOTSUPP.into()),
             _ if file.view != View::Main => {
                 if let Asked::Remove = op {
-                    file.release_locks();
+                    file.release();
                 }
                 Err(Errno::EROFS.into())
             }
@@ -248,7 +249,13 @@ impl Archive {
         };
         let want = if flags.has(OpenFlags::TRUNC) { want | WRITE } else { want };
         self.person(req, state).may(&it, want)?;
-        if flags.has(OpenFlags::TRUNC) && it.size > 0 && it.mode & mode::S_IFMT == mode::S_IFREG {
+        let alone = file.live.as_ref().filter(|_| it.flags & EXCLUSIVE != 0);
+        if alone.is_some_and(|live| live.is_taken()) {
+            return Err(nine_proto::Error::new(Errno::EBUSY, "exclusive use: somebody has it open").into());
+        }
+        // What only grows is not cut, and no error either (open(5)).
+        let is_cut = flags.has(OpenFlags::TRUNC) && it.flags & APPEND == 0;
+        if is_cut && it.size > 0 && it.mode & mode::S_IFMT == mode::S_IFREG {
             self.is_well(state)?;
             let by = self.person(req, state).number();
             self.set_attributes(state, file.ino, &SetAttr { size: Some(0), ..SetAttr::default() }, by)?;
@@ -257,6 +264,7 @@ impl Archive {
             Opened { number: state.number(), append: flags.has(OpenFlags::APPEND), writes: flags.writes() };
         let node = Arc::new(Node::File(File { open: Some(opened), ..file.clone() }));
         let qid = self.qid(state, &node)?;
+        alone.inspect(|live| live.take(opened.number));
         Ok(Reply::Open { qid, iounit: 0, node })
     }
 

@@ -101,9 +101,10 @@ impl File {
         self.open.ok_or(Errno::EBADF.into())
     }
 
-    pub(super) fn release_locks(&self) {
+    /// What others waited for while it was open.
+    pub(super) fn release(&self) {
         if let (Some(live), Some(open)) = (&self.live, self.open) {
-            live.locks().release(open.number);
+            live.close(open.number);
         }
     }
 
@@ -185,7 +186,7 @@ pub(super) fn qid_type(st_mode: u32) -> u8 {
 }
 
 fn qid_of(view: View, ino: u64, it: &Attributes) -> Qid {
-    Qid { ty: qid_type(it.mode), vers: it.version as u32, path: view.path(ino) }
+    Qid { ty: qid_type(it.mode) | it.special(), vers: it.version as u32, path: view.path(ino) }
 }
 
 /// How a file looks.

@@ -65,7 +65,13 @@ impl File {
         if set.name.is_some() {
             return Err(Error::refused(Errno::EINVAL, "9P2000.L changes names by rename only"));
         }
-        self.call(self.tsetattr(set)).await.map(drop)
+        let mut set = *set;
+        if let Some(bits) = set.special {
+            // Of the bits that only 9P2000 has, a server that has none sees nothing.
+            let has = self.getattr(GetMask::MODE).await?.qid.ty & Qid::SPECIAL;
+            set.special = (bits != has).then_some(bits);
+        }
+        self.call(self.tsetattr(&set)).await.map(drop)
     }
 
     /// The Tsetattr that says this, but for a name.
@@ -89,7 +95,7 @@ impl File {
         Tmsg::Setattr {
             fid: self.fid(),
             valid,
-            mode: set.mode.unwrap_or(0),
+            mode: set.mode.unwrap_or(0) | set.special.map_or(0, |bits| mode::DMAUTH | u32::from(bits) << 24),
             uid: set.uid.unwrap_or(NOUID),
             gid: set.gid.unwrap_or(NOGID),
             size: set.size.unwrap_or(0),
@@ -108,8 +114,9 @@ impl File {
         }
         let names = &self.client().0.options.names;
         let gid = set.gid.filter(|_| !dialect.is_u()).map(|gid| names.group(gid));
+        let ty = set.special.map_or(qid.ty, |bits| qid.ty & !Qid::SPECIAL | bits);
         let stat = Stat {
-            mode: set.mode.map_or(u32::MAX, |bits| mode::to_dm(bits & 0o7777, qid.ty, dialect.is_u())),
+            mode: set.mode.map_or(u32::MAX, |bits| mode::to_dm(bits & 0o7777, ty, dialect.is_u())),
             length: set.size.unwrap_or(u64::MAX),
             atime: seconds(set.atime)?,
             mtime: seconds(set.mtime)?,

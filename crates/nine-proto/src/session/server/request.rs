@@ -155,7 +155,11 @@ impl<N, F: AsRef<[u8]>> Request<N, F> {
                 name,
                 make: special(perm, extension.0, self.dialect),
                 flags: OpenFlags::from_mode(mode),
-                perm: Perm { bits: mode::permissions(perm), inherit: self.dialect.base == Base::P2000 },
+                perm: Perm {
+                    bits: mode::permissions(perm),
+                    inherit: self.dialect.base == Base::P2000,
+                    special: special_bits(perm),
+                },
                 gid: NOGID,
             },
             Tmsg::Lcreate { name, flags, mode, gid, .. } => Op::Create {
@@ -252,6 +256,7 @@ fn set_of_stat<'a>(stat: &Stat<'a>, gid: u32, is_dir: bool) -> SetAttr<'a> {
     SetAttr {
         name: (!stat.name.is_empty()).then_some(stat.name),
         mode: (stat.mode != u32::MAX).then(|| mode::permissions(stat.mode)),
+        special: (stat.mode != u32::MAX).then(|| special_bits(stat.mode)),
         uid: (uid != NOUID).then_some(uid),
         gid: (gid != NOGID).then_some(gid),
         size: (stat.length != u64::MAX && !is_dir).then_some(stat.length),
@@ -277,6 +282,7 @@ fn set_of_l(
     SetAttr {
         name: None,
         mode: valid.has(SetMask::MODE).then_some(mode & 0o7777),
+        special: (valid.has(SetMask::MODE) && mode & mode::DMAUTH != 0).then(|| special_bits(mode)),
         uid: (valid.has(SetMask::UID) && uid != NOUID).then_some(uid),
         gid: (valid.has(SetMask::GID) && gid != NOGID).then_some(gid),
         size: valid.has(SetMask::SIZE).then_some(size),
@@ -305,7 +311,11 @@ fn special<'a>(perm: u32, extension: &'a [u8], dialect: Dialect) -> Make<'a> {
 }
 
 fn plain(st_mode: u32) -> Perm {
-    Perm { bits: st_mode & 0o7777, inherit: false }
+    Perm { bits: st_mode & 0o7777, inherit: false, special: special_bits(st_mode) }
+}
+
+fn special_bits(dm: u32) -> u8 {
+    (dm >> 24) as u8 & Qid::SPECIAL
 }
 
 fn lock_type(ty: u8) -> LockType {
