@@ -36,6 +36,8 @@ pub(crate) struct Memory {
     freed: Vec<u64>,
     /// What the operation that is at work has seen: it stays until that ends.
     pins: RefCell<Map<u64, Bytes>>,
+    /// Nodes that will be wanted behind the one that the operation at work has missed.
+    soon: RefCell<Vec<Ptr>>,
     /// There is something to be read ahead, by whoever has let go of the lock.
     ahead: Cell<bool>,
     /// Addresses whose blocks have changed or are others' by now, and when; as far back as somebody fetches blocks.
@@ -109,6 +111,7 @@ impl Memory {
             closing: Map::default(),
             freed: Vec::new(),
             pins: RefCell::default(),
+            soon: RefCell::default(),
             ahead: Cell::new(false),
             stale: Map::default(),
             stamp: 0,
@@ -215,6 +218,11 @@ impl Memory {
             self.ahead.set(true);
         }
         Ok(block)
+    }
+
+    /// What will be wanted behind the node that was missed: said once.
+    pub(crate) fn takes_soon(&self) -> Vec<Ptr> {
+        self.soon.take()
     }
 
     /// Whether there is something to be read ahead: said once.
@@ -336,6 +344,12 @@ impl Nodes for Memory {
     fn node(&self, at: Ptr) -> Result<Block, Miss> {
         // What is no node is asked for again: then it is an error of whoever fetches it.
         self.get(at).and_then(|block| if block.is_node() { Ok(block) } else { Err(Miss(at)) })
+    }
+
+    fn soon(&self, at: Ptr) {
+        if self.own(at).is_none() {
+            self.soon.borrow_mut().push(at);
+        }
     }
 
     fn node_mut(&mut self, at: Ptr) -> Result<(Ptr, &mut [u8]), Miss> {

@@ -38,8 +38,8 @@ pub(crate) const OWN: u64 = 512;
 pub(crate) enum Stop {
     /// These blocks of files are not in memory.
     Miss(Vec<Ptr>),
-    /// This node is not, or what is there is none.
-    Node(Ptr),
+    /// The first of these nodes is not, or what is there is none; the others will be wanted behind it.
+    Node(Vec<Ptr>),
     /// The page of this row's table is not in memory.
     Page(u64),
     /// A step of it is done: others may have their turn.
@@ -56,7 +56,7 @@ pub(crate) type Op<T> = Result<T, Stop>;
 
 impl From<Miss> for Stop {
     fn from(Miss(at): Miss) -> Self {
-        Self::Node(at)
+        Self::Node(vec![at])
     }
 }
 

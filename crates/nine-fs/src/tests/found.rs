@@ -250,6 +250,28 @@ fn the_newest_name_of_a_directory_is_renamed_after_a_start() {
 }
 
 #[test]
+fn a_scan_is_not_asked_again_for_each_node() {
+    let mut bench = Bench::new(200_000, 8192, true);
+    let dir = bench.make(ROOT, "dir", mode::S_IFDIR);
+    for n in 0..5000 {
+        bench.make(dir, &format!("{n:0>40}"), mode::S_IFREG);
+    }
+    bench.sync();
+    bench.again();
+    let (archive, mut tries, mut names) = (bench.archive.clone(), 0, 0);
+    let scan = archive.attempt(|state| {
+        (tries, names) = (tries + 1, 0);
+        state.fs.entries(state.fs.mem.root, dir, 2, |_, _| {
+            names += 1;
+            true
+        })
+    });
+    bench.run(scan).unwrap();
+    assert_eq!(names, 5000);
+    assert!(tries < 12, "{tries} tries, where half a hundred nodes were missing");
+}
+
+#[test]
 fn a_node_of_w_names_no_row() {
     let mut bench = Bench::new(1 << 18, 8192, false);
     let file = bench.make(ROOT, "file", mode::S_IFREG);

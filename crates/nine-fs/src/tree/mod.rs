@@ -35,6 +35,9 @@ pub(crate) trait Nodes {
     /// The content of a node, or that it is not in memory.
     fn node(&self, at: Ptr) -> Result<Self::Block, Miss>;
 
+    /// This one will be wanted next, behind one that has just been missed.
+    fn soon(&self, _at: Ptr) {}
+
     /// The same, to be changed: where it may be changed from now on (another place, if it is of an older generation:
     /// the old one is given up by this call), and its content.
     fn node_mut(&mut self, at: Ptr) -> Result<(Ptr, &mut [u8]), Miss>;

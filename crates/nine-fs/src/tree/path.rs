@@ -25,6 +25,9 @@ pub(super) struct Step {
     pub(super) index: usize,
 }
 
+/// Children behind a missing one that a way on will want too.
+const SOON: usize = 31;
+
 /// To which side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
@@ -61,7 +64,11 @@ impl Path {
             if let Some(index) = index {
                 step.index = index;
                 let choose = |node: Node<'_>| if way == Way::On { 0 } else { node.len().saturating_sub(1) };
-                return self.down(nodes, node.child(index), choose).map(Some);
+                let next = self.down(nodes, node.child(index), choose);
+                if next.is_err() && way == Way::On {
+                    (index + 1..node.len()).take(SOON).for_each(|index| nodes.soon(node.child(index)));
+                }
+                return next.map(Some);
             }
         }
         Ok(None)
