@@ -38,10 +38,13 @@ impl Mux {
 
 /// A file server of this process, as something to be mounted.
 pub struct Local {
-    server: Arc<dyn FileServer>,
+    server: Box<Opening>,
     core: Core,
     kind: Kind,
 }
+
+/// The server, when it is open: asked for each connection.
+type Opening = dyn Fn() -> Boxed<io::Result<Arc<dyn FileServer>>> + Send + Sync;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -67,18 +70,37 @@ impl Local {
         Self::of_kind(name, server, core, Kind::Told)
     }
 
+    /// The same for a server that another thread may be opening still: nobody but who mounts it waits for that.
+    pub fn soon(
+        name: &str,
+        server: impl Fn() -> Boxed<io::Result<Arc<dyn FileServer>>> + Send + Sync + 'static,
+        core: Core,
+    ) -> Server {
+        Self { server: Box::new(server), core, kind: Kind::Plain }.named(name)
+    }
+
     fn of_kind(name: &str, server: Arc<dyn FileServer>, core: Core, kind: Kind) -> Server {
-        Server { local: true, ..Server::new(name, Arc::new(Self { server, core, kind })) }
+        let server = Box::new(move || Box::pin(ready(Ok(server.clone()))) as Boxed<_>);
+        Self { server, core, kind }.named(name)
+    }
+
+    fn named(self, name: &str) -> Server {
+        Server { local: true, ..Server::new(name, Arc::new(self)) }
     }
 }
 
 impl Dial for Local {
     fn dial(&self, spawn: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
         let (near, far) = ends();
-        let service = Service::new(self.server.clone(), Gate::default(), self.core.clone());
-        let service = Service { own: true, ..service };
-        spawn.spawn(Box::pin(service.connect(Box::new(far))));
-        Box::pin(ready(Ok(Box::new(near) as Box<dyn Transport>)))
+        let (server, open, core) = ((self.server)(), (self.server)(), self.core.clone());
+        spawn.spawn(Box::pin(async move {
+            // Where it fails, who dials is told.
+            if let Ok(server) = server.await {
+                let service = Service::new(server, Gate::default(), core);
+                Service { own: true, ..service }.connect(Box::new(far)).await;
+            }
+        }));
+        Box::pin(async move { open.await.map(|_| Box::new(near) as Box<dyn Transport>) })
     }
 
     fn is_scratch(&self) -> bool {

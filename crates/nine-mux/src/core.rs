@@ -323,7 +323,8 @@ impl Core {
 
     /// Where a tree is mounted, if that can be.
     async fn mount_point(&self, by: &Walker, tree: &Tree, what: &str, old: &str) -> Result<Place, Error> {
-        // A server that is not there now is mounted when somebody walks to it; one that refuses is refused.
+        // A server that is not there now is mounted when somebody walks to it; one that refuses is refused,
+        // and one of this process that does not open.
         let late = || {
             let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "it answers no Tattach");
             Err(Error::Transport { peer: tree.upstream.server.name.clone(), error: Arc::new(error) })
@@ -331,7 +332,7 @@ impl Core {
         let root = self.within(2 * GREETING, self.root(by, tree.id, None)).await;
         let is_dir = match root.unwrap_or_else(late) {
             Ok(root) => Some(root.qid().is_dir()),
-            Err(error) if is_unreachable(&error) => {
+            Err(error) if is_unreachable(&error) && !tree.upstream.server.local => {
                 tracing::warn!("{what} is mounted, but not reached yet: {error}");
                 None
             }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::panic;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::Builder;
 use std::time::Duration;
@@ -37,15 +37,12 @@ struct Running {
 
 /// An archive that is being opened, by another thread.
 #[derive(Default)]
-pub struct Coming {
-    state: Mutex<State>,
-    changed: Condvar,
-}
+pub struct Coming(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     come: Option<Result<(Archive, String), String>>,
-    waker: Option<Waker>,
+    waiting: Vec<Waker>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -54,58 +51,46 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Coming {
     fn come(&self, what: Result<(Archive, String), String>) {
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.0);
         state.come = Some(what);
-        self.changed.notify_all();
-        let waker = state.waker.take();
+        let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        waker.into_iter().for_each(Waker::wake);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// The archive, when it is open.
-    async fn archive(&self) -> Result<Archive, String> {
+    pub async fn archive(&self) -> Result<Archive, String> {
         std::future::poll_fn(|cx| {
-            let mut state = lock(&self.state);
+            let mut state = lock(&self.0);
             if let Some(come) = &state.come {
                 return Poll::Ready(come.clone().map(|(archive, _)| archive));
             }
-            state.waker = Some(cx.waker().clone());
+            if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                state.waiting.push(cx.waker().clone());
+            }
             Poll::Pending
         })
         .await
     }
 
-    /// The same; this thread waits.
-    fn wait(&self) -> Result<Archive, String> {
-        let state = lock(&self.state);
-        let state = self.changed.wait_while(state, |state| state.come.is_none());
-        let state = state.unwrap_or_else(PoisonError::into_inner);
-        state.come.clone().expect("it has come").map(|(archive, _)| archive)
-    }
-
     fn is_open(&self) -> Option<(Archive, String)> {
-        lock(&self.state).come.clone()?.ok()
+        lock(&self.0).come.clone()?.ok()
     }
 
     fn has_failed(&self) -> bool {
-        matches!(lock(&self.state).come, Some(Err(_)))
+        matches!(lock(&self.0).come, Some(Err(_)))
     }
 }
 
 impl Archives {
-    /// The archive of this place; it is opened, and this thread waits for that.
-    pub fn get(&self, spec: &Spec) -> Result<Archive, String> {
-        self.begin(spec).map_err(|error| format!("{error:#}"))?.wait()
-    }
-
-    /// Opens it; nothing else of this thread waits.
+    /// Opens the archive of this place.
     pub async fn open(&self, spec: &Spec) -> Result<(), String> {
         let coming = self.begin(spec).map_err(|error| format!("{error:#}"))?;
         coming.archive().await.map(drop)
     }
 
     /// Begins to open an archive, unless that has been done.
-    fn begin(&self, spec: &Spec) -> Result<Arc<Coming>> {
+    pub fn begin(&self, spec: &Spec) -> Result<Arc<Coming>> {
         let key = match &spec.place {
             Place::Own => Place::own()?.display().to_string(),
             place => place.to_string(),

@@ -390,11 +390,18 @@ impl Kinds for Servers {
                 return Err(format!("{kind}: paths that begin with `/` are due"));
             }
             Kind::Fs(spec) => {
-                let archive = self.archives.get(spec).map_err(|why| format!("{kind}: {why}"))?;
+                let coming = self.archives.begin(spec).map_err(|why| format!("{kind}: {why:#}"))?;
                 // However it is to work, it is the same.
                 let name =
                     Kind::Fs(Spec { options: archive::Options::default(), ..spec.clone() }).to_string();
-                Local::server(&name, Arc::new(archive), self.core.clone())
+                let open = move || {
+                    let coming = coming.clone();
+                    Box::pin(async move {
+                        let archive = coming.archive().await.map_err(std::io::Error::other)?;
+                        Ok(Arc::new(archive) as Arc<dyn FileServer>)
+                    }) as nine_mux::Boxed<_>
+                };
+                Local::soon(&name, open, self.core.clone())
             }
             Kind::FsCtl => self.owned(&kind, Arc::new(self.archives.consoles(self.env))),
             Kind::Posted(name) => self.posted(name)?,

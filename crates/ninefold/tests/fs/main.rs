@@ -99,6 +99,14 @@ fn the_console_is_for_the_owner_and_says_what_is_wrong() {
     let disk = server.dir.path().join("b").display().to_string();
     let said = server.fails(["mux", "mount", &format!("fs:{disk},schedule=05:00"), "/again"]);
     assert!(said.contains("open with other options"), "{said}");
+    // One that is mounted later is opened then, by a thread of its own.
+    let later = format!("fs:{}", server.dir.path().join("later").display());
+    let said = server.fails(["mux", "mount", &later, "/later"]);
+    assert!(said.contains("No such file"), "{said}");
+    server.ok(["fs", "ream", "./later", "--size", "100M", "--name", "later"]);
+    server.ok(["mux", "mount", "-c", &later, "/later"]);
+    server.fed(&["write", "--create", "/later/x"], b"later\n");
+    assert_eq!(server.ok(["cat", "/later/x"]), "later\n");
     // Without a proof nobody tells it anything.
     let tcp = server.addr("tcp!");
     let said = server.fails(["fs", "sync", "--name", "a", &format!("{tcp}/")]);
