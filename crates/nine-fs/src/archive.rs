@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -86,6 +87,8 @@ pub(crate) struct Inner {
     pub(crate) cached: Cached,
     state: Mutex<State>,
     jobs: Jobs,
+    /// Files of which something is being removed.
+    removing: AtomicUsize,
     pub(crate) wall: Wall,
     pub(crate) zone: Zone,
     pub(crate) label: Label,
@@ -230,7 +233,8 @@ impl Archive {
         };
         let (jobs, wall) = (Jobs::default(), settings.wall.clone());
         let driver = jobs.driver();
-        let inner = Inner { cw, cache, cached, state: Mutex::new(state), jobs, wall, zone, label };
+        let (state, removing) = (Mutex::new(state), AtomicUsize::new(0));
+        let inner = Inner { cw, cache, cached, state, jobs, removing, wall, zone, label };
         let archive = Self(Arc::new(inner));
         archive.load().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
         Ok((archive, driver))
@@ -435,6 +439,12 @@ impl Archive {
                 Ok(())
             }
             Stop::Full => Box::pin(self.find_room()).await,
+            // What goes is charged until it has gone.
+            Stop::Quota if self.0.removing.load(Ordering::Relaxed) > 0 || self.state().lives.has_lost() => {
+                self.next_tick().await;
+                Ok(())
+            }
+            Stop::Quota => Err(Errno::EDQUOT.into()),
             Stop::Error(error) => Err(error),
         }
     }
@@ -646,13 +656,16 @@ impl Archive {
     /// A file that nobody has any more is removed, if it has no name.
     pub(crate) fn reap(&self, ino: u64) {
         let archive = self.clone();
+        self.0.removing.fetch_add(1, Ordering::Relaxed);
         self.begin(async move {
             // What is left of it is found again at the next start.
             let step = |state: &mut State| {
                 let waits = state.lives.has(ino) && !state.fs.is_sheared(ino);
                 if waits || state.ends() || state.fs.reap(ino)? { Ok(()) } else { Err(Stop::Again) }
             };
-            if let Err(error) = archive.attempt(step).await {
+            let done = archive.attempt(step).await;
+            archive.0.removing.fetch_sub(1, Ordering::Relaxed);
+            if let Err(error) = done {
                 tracing::warn!("inode {ino}: what is to be removed of it is still there: {error}");
                 for _ in 0..REAP_AGAIN {
                     archive.next_tick().await;

@@ -104,6 +104,11 @@ impl Lives {
         }
     }
 
+    /// Whether some that are to be removed have not been asked for yet.
+    pub(crate) fn has_lost(&self) -> bool {
+        lock(&self.dropped).iter().any(|(_, gone)| *gone)
+    }
+
     /// Files that nobody has any more, and that may have no name.
     pub(crate) fn dropped(&mut self) -> Vec<u64> {
         let dropped = std::mem::take(&mut *lock(&self.dropped));

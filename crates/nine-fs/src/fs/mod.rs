@@ -48,6 +48,8 @@ pub(crate) enum Stop {
     Wait,
     /// The cache device has no room.
     Full,
+    /// The owner's files take all that they may.
+    Quota,
     Error(Error),
 }
 
@@ -237,7 +239,7 @@ impl Fs {
     fn quota(&self, uid: u32, more: u64) -> Op<()> {
         let over = |usage: &Usage| usage.most != 0 && usage.bytes.saturating_add(more) > usage.most;
         match self.usage.get(&uid).is_some_and(over) {
-            true => Err(Errno::EDQUOT.into()),
+            true => Err(Stop::Quota),
             false => Ok(()),
         }
     }

@@ -284,7 +284,7 @@ impl Archive {
     }
 
     /// Changes attributes; what is behind a smaller size goes by and by.
-    pub(super) fn set_attributes(&self, state: &mut State, ino: u64, set: &SetAttr<'_>, by: u32) -> Op<()> {
+    pub(crate) fn set_attributes(&self, state: &mut State, ino: u64, set: &SetAttr<'_>, by: u32) -> Op<()> {
         // One job for each file, however often it is cut meanwhile.
         let has_job = state.fs.is_sheared(ino);
         state.fs.set_attributes(ino, set, by, self.time())?;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use nine_block::{Device, Io, Kind, Op, Shape};
 use nine_io::server::FileServer;
-use nine_proto::{SetAttr, Time, mode};
+use nine_proto::{Errno, SetAttr, Time, mode};
 
 use super::{Bench, noise, ready};
 use crate::archive::{Archive, State};
@@ -247,6 +247,34 @@ fn the_newest_name_of_a_directory_is_renamed_after_a_start() {
         bench.run(archive.attempt(rename)).unwrap();
         bench.check();
     }
+}
+
+/// Blocks of a file that was cut or removed go by and by, and are charged until then.
+#[test]
+fn who_has_removed_may_write_though_his_quota_was_full() {
+    let mut bench = Bench::new(200_000, 8192, true);
+    let archive = bench.archive.clone();
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    archive.state().fs.set_quota(0, 300 * 8192);
+    // Every other block: each is an extent, and more than one step removes.
+    let blocks = |n: u64| 2 * n * 8128;
+    let fill = |bench: &mut Bench, file| (0..280).for_each(|n| bench.write(file, blocks(n), &[7; 8128]));
+    fill(&mut bench, file);
+    let (now, set) = (archive.time(), SetAttr { size: Some(0), ..SetAttr::default() });
+    bench.run(archive.attempt(|state| archive.set_attributes(state, file, &set, 0))).unwrap();
+    assert!(archive.state().fs.is_sheared(file));
+    fill(&mut bench, file);
+    let other = bench.make(ROOT, "other", mode::S_IFREG);
+    bench
+        .run(archive.attempt(|state| {
+            let ino = state.fs.unlink(ROOT, b"file", None, |_| false, now)?;
+            state.lives.lost(ino);
+            Ok(())
+        }))
+        .unwrap();
+    fill(&mut bench, other);
+    let write = archive.attempt(|state| state.fs.write(other, Some(blocks(290)), &[7; 30 * 8128], 0, now));
+    assert_eq!(bench.run(write).unwrap_err().errno, Errno::EDQUOT);
 }
 
 #[test]
