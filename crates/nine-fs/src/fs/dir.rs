@@ -161,18 +161,20 @@ impl Fs {
         Ok(entry.ino)
     }
 
-    /// Moves a name; what the new one led to goes. The inode that was moved, and the one that went.
+    /// Moves a name; what the new one led to goes. The inode that was moved, and the one that went. `also` is done in
+    /// the same step, when nothing else can fail any more.
     pub(crate) fn rename(
         &mut self,
         (from, old): (u64, &[u8]),
         (to, new): (u64, &[u8]),
         live: impl Fn(u64) -> bool,
         now: Time,
+        also: impl FnOnce(&mut Self) -> Op<()>,
     ) -> Op<(u64, Option<u64>)> {
         let mut source = self.directory(from)?;
         let mut target = self.directory(to)?;
         let entry = self.lookup(self.mem.root, from, old)?.ok_or(Errno::ENOENT)?;
-        let mut it = self.own(entry.ino)?;
+        let it = self.own(entry.ino)?;
         if it.is_dir() {
             self.not_below(entry.ino, to)?;
         }
@@ -180,6 +182,7 @@ impl Fs {
         let mut gone = None;
         if let Some(there) = there {
             if there.ino == entry.ino {
+                also(self)?;
                 return Ok((entry.ino, None));
             }
             let other = self.own(there.ino)?;
@@ -198,6 +201,8 @@ impl Fs {
             &Key::cookie(to, target.cookies + 1),
         ])?;
         self.room(16)?;
+        also(self)?;
+        let mut it = self.own(entry.ino).expect("it is in memory, above");
 
         let went = there.map(|there| there.ino);
         // What is new comes first (see `store`): the new name, in the place of what it led to.

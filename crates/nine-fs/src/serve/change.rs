@@ -7,7 +7,7 @@ use nine_proto::{Errno, Make, NOGID, Op as Asked, OpenFlags, Perm, Qid, SetAttr,
 
 use super::node::{File, NewXattr, Node, Opened, View};
 use crate::archive::{Archive, State, errno};
-use crate::fs::{Op, Stop};
+use crate::fs::{Fs, Op, Stop};
 use crate::item::{APPEND, Attributes};
 use crate::users::{EXECUTE, WRITE};
 
@@ -211,7 +211,7 @@ impl Archive {
             may => may?,
         }
         let State { fs, lives, .. } = state;
-        let (ino, gone) = fs.rename(from, to, |ino| lives.has(ino), self.time())?;
+        let (ino, gone) = fs.rename(from, to, |ino| lives.has(ino), self.time(), |_| Ok(()))?;
         lives.moved(ino, to.0, to.1);
         gone.into_iter().for_each(|gone| lives.lost(gone));
         self.renamed(state, from.1);
@@ -267,27 +267,42 @@ impl Archive {
             self.may_take(req, state, dir, &old)?;
             place = Some((dir, old, new));
         }
-        // What may be refused comes first.
-        if (SetAttr { name: None, ..*set }) != SetAttr::default() {
-            self.set_attributes(state, file.ino, set, by)?;
-        }
-        if let Some((dir, old, new)) = place
-            && *old != *new
-        {
-            let State { fs, lives, .. } = state;
-            fs.rename((dir, &old), (dir, new), |ino| lives.has(ino), now)?;
-            lives.moved(file.ino, dir, new);
-            self.renamed(state, &old);
-            self.renamed(state, new);
+        let has_more = SetAttr { name: None, ..*set } != SetAttr::default();
+        match place.filter(|(_, old, new)| **old != **new) {
+            Some((dir, old, new)) => {
+                self.changing(state, file.ino, set, |State { fs, lives, .. }| {
+                    let also = |fs: &mut Fs| match has_more {
+                        true => fs.set_attributes(file.ino, set, by, now),
+                        false => Ok(()),
+                    };
+                    fs.rename((dir, &old), (dir, new), |ino| lives.has(ino), now, also).map(drop)
+                })?;
+                state.lives.moved(file.ino, dir, new);
+                self.renamed(state, &old);
+                self.renamed(state, new);
+            }
+            None if has_more => self.set_attributes(state, file.ino, set, by)?,
+            None => {}
         }
         Ok(Reply::Done)
     }
 
     /// Changes attributes; what is behind a smaller size goes by and by.
     pub(crate) fn set_attributes(&self, state: &mut State, ino: u64, set: &SetAttr<'_>, by: u32) -> Op<()> {
+        self.changing(state, ino, set, |state| state.fs.set_attributes(ino, set, by, self.time()))
+    }
+
+    /// Does what changes them.
+    fn changing(
+        &self,
+        state: &mut State,
+        ino: u64,
+        set: &SetAttr<'_>,
+        change: impl FnOnce(&mut State) -> Op<()>,
+    ) -> Op<()> {
         // One job for each file, however often it is cut meanwhile.
         let has_job = state.fs.is_sheared(ino);
-        state.fs.set_attributes(ino, set, by, self.time())?;
+        change(state)?;
         if set.size.is_some() {
             self.written(state, ino);
         }

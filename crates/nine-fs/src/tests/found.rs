@@ -224,8 +224,9 @@ fn a_name_that_is_alone_in_its_leaf_is_renamed() {
     bench.again();
     let (archive, new) = (bench.archive.clone(), format!("{old}y"));
     let now = archive.time();
-    let rename =
-        |state: &mut State| state.fs.rename((dir, old.as_bytes()), (dir, new.as_bytes()), |_| false, now);
+    let rename = |state: &mut State| {
+        state.fs.rename((dir, old.as_bytes()), (dir, new.as_bytes()), |_| false, now, |_| Ok(()))
+    };
     bench.run(archive.attempt(rename)).unwrap();
     bench.check();
 }
@@ -242,11 +243,34 @@ fn the_newest_name_of_a_directory_is_renamed_after_a_start() {
         bench.again();
         let (archive, old) = (bench.archive.clone(), format!("{:0>40}", count - 1));
         let now = archive.time();
-        let rename =
-            |state: &mut State| state.fs.rename((dir, old.as_bytes()), (dir, b"new"), |_| false, now);
+        let rename = |state: &mut State| {
+            state.fs.rename((dir, old.as_bytes()), (dir, b"new"), |_| false, now, |_| Ok(()))
+        };
         bench.run(archive.attempt(rename)).unwrap();
         bench.check();
     }
+}
+
+#[test]
+fn a_name_and_more_change_together_or_not_at_all() {
+    let mut bench = Bench::new(60_000, 8192, true);
+    let (file, dir) = (bench.make(ROOT, "file", mode::S_IFREG), bench.make(ROOT, "dir", mode::S_IFDIR));
+    let (archive, now) = (bench.archive.clone(), bench.archive.time());
+    let mut to = |name: &str, allows: bool| {
+        let mut asked = 0;
+        let done = bench.run(archive.attempt(|state| {
+            let also = |_: &mut crate::fs::Fs| {
+                asked += 1;
+                if allows { Ok(()) } else { Err(Errno::EPERM.into()) }
+            };
+            state.fs.rename((ROOT, b"file"), (ROOT, name.as_bytes()), |_| false, now, also)
+        }));
+        (done.map_err(|error| error.errno), asked, bench.lookup(None, ROOT, "file"))
+    };
+    assert_eq!(to("dir", true), (Err(Errno::EISDIR), 0, Some(file)));
+    assert_eq!(to("new", false), (Err(Errno::EPERM), 1, Some(file)));
+    assert_eq!(to("new", true), (Ok((file, None)), 1, None));
+    assert_eq!(bench.lookup(None, ROOT, "dir"), Some(dir));
 }
 
 /// Blocks of a file that was cut or removed go by and by, and are charged until then.
