@@ -286,6 +286,10 @@ impl Archive {
             if let Some(dump) = dumps.get_mut(&it.generation) {
                 (dump.record.segment, dump.record.blocks) = (at, it.blocks);
             }
+            if it.before.0 >= at {
+                tracing::warn!("superblock {at} says that the one before it is behind it");
+                break;
+            }
             (at, blocks) = it.before;
         }
         Ok(dumps)
@@ -396,6 +400,10 @@ impl Archive {
             Stop::Node(nodes) => (nodes, true),
             _ => return Ok(Vec::new()),
         };
+        if let Some(at) = blocks.iter().find(|at| at.at >= self.0.cw.end()) {
+            let text = format!("there is no block {:#x}", at.at);
+            return Err(self.unreadable(*at, &Wrong::new(Kind::Failed, text)));
+        }
         // Neighbours are read together.
         let runs = blocks.chunk_by(|one, next| one.at + 1 == next.at);
         let calls: Vec<_> = runs

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use nine_proto::{Errno, Error, Result, mode};
 
 use crate::archive::{Archive, errno};
-use crate::cw::TAG;
+use crate::cw::{TAG, Tag};
 use crate::fs::ROOT;
 use crate::hash::{Map, Set};
 use crate::item::{Attributes, Entry, Extent, Key, Named, What};
@@ -154,7 +154,10 @@ impl Walk<'_> {
         type Next = (Ptr, Option<u8>, Vec<u8>, Option<Vec<u8>>);
         let mut next: Vec<Next> = vec![(root, None, Vec::new(), None)];
         while let Some((at, level, low, high)) = next.pop() {
-            self.pointed(at);
+            if !self.pointed(at) {
+                // What is below it is known; and it could be there very often.
+                continue;
+            }
             let block = match self.archive.0.cached.get(at.at).await {
                 Ok(block) => block,
                 Err(error) => {
@@ -163,6 +166,11 @@ impl Walk<'_> {
                 }
             };
             self.checked.blocks += 1;
+            if !Tag::is_node(&block) || Tag::made(&block) != at.made {
+                self.checked
+                    .fault(|| format!("node {:#x} is another block than what points to it says", at.at));
+                continue;
+            }
             let content = &block[..block.len() - TAG];
             let node = Node(content);
             if level.is_some_and(|level| level != node.level()) || !node::within(node, &low, high.as_deref())
@@ -189,8 +197,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Something points there.
-    fn pointed(&mut self, at: Ptr) {
+    /// Something points there. False: it did before.
+    fn pointed(&mut self, at: Ptr) -> bool {
         match at.row() {
             Some(row) => {
                 self.rows.insert(row);
@@ -200,9 +208,11 @@ impl Walk<'_> {
             }
             None => {}
         }
-        if !self.own.insert(at.at) {
+        let is_first = self.own.insert(at.at);
+        if !is_first {
             self.checked.fault(|| format!("block {:#x} is there twice", at.at));
         }
+        is_first
     }
 
     async fn cell(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -340,7 +350,8 @@ impl Walk<'_> {
             let Some(it) = known.it else { continue };
             all += it.blocks;
             let own = if *ino == ROOT { 0 } else { crate::fs::OWN };
-            *sums.entry(it.uid).or_default() += own + it.blocks * block + known.xattrs;
+            let sum = sums.entry(it.uid).or_default();
+            *sum = sum.saturating_add(own + it.blocks * block + known.xattrs);
         }
         if all != blocks {
             self.checked.fault(|| format!("{all} blocks of files, {blocks} said"));

@@ -17,6 +17,7 @@ use crate::fs::{Op, Stop};
 use crate::item::{DumpRecord, Extent, Key, What};
 use crate::ptr::Ptr;
 use crate::tree::node::{Node, NodeMut};
+use crate::tree::{Miss, Nodes};
 use std::future::poll_fn;
 use std::task::Poll;
 
@@ -118,7 +119,7 @@ impl Whole {
             stop => stop,
         })?;
         let same = self.dumps.values().filter(|dump| dump.record.day == day);
-        let number = same.map(|dump| dump.record.number + 1).max().unwrap_or(0);
+        let number = same.map(|dump| dump.record.number.saturating_add(1)).max().unwrap_or(0);
         let root = self.fs.mem.root;
         let record = DumpRecord { root, time, day, number, segment: 0, blocks: 0 };
         // From here on whatever changes becomes another block.
@@ -153,13 +154,19 @@ impl Whole {
             mem.root = root;
         }
         let (mut at, mut end): (Ptr, Option<Vec<u8>>) = (mem.root, None);
+        // The level of the next one.
+        let mut below = None;
         loop {
             if at.row().is_none() {
                 // What w has points to w.
                 return Ok(end);
             }
-            let block = mem.get(at)?;
+            let block = mem.node(at)?;
             let node = Node(&block);
+            if let Some(level) = below.filter(|level| *level != node.level()) {
+                return Err(Miss(at, Some(level)).into());
+            }
+            below = node.level().checked_sub(1);
             let mut changes: Vec<(usize, Vec<u8>)> = Vec::new();
             let is_leaf = node.level() == 0;
             for i in 0..node.len() {
@@ -206,7 +213,7 @@ impl Whole {
                     let text = format!("node {:#x} is in no dump, and not of this generation", at.at);
                     return Err(Error::new(Errno::EIO, text).into());
                 }
-                let (_, content) = crate::tree::Nodes::node_mut(mem, at)?;
+                let (_, content) = mem.node_mut(at)?;
                 changes.into_iter().for_each(|(i, value)| NodeMut(&mut *content).overwrite(i, &value));
             }
             let Some((i, key)) = next else { return Ok(end) };
@@ -498,7 +505,7 @@ impl Archive {
         if let Some(root) = self.on_worm(root).await? {
             return Ok(Some(root));
         }
-        let mut stack = vec![self.frame(root).await?];
+        let mut stack = vec![self.frame(root, None).await?];
         loop {
             if self.state().dumper.stop {
                 self.forward(segment).await?;
@@ -524,7 +531,8 @@ impl Archive {
                 match self.on_worm(child).await? {
                     Some(there) => NodeMut(&mut top.content).set_ptr(i, there),
                     None => {
-                        let frame = self.frame(child).await?;
+                        let level = Node(&top.content).level() - 1;
+                        let frame = self.frame(child, Some(level)).await?;
                         stack.push(frame);
                     }
                 }
@@ -552,10 +560,12 @@ impl Archive {
         }
     }
 
-    async fn frame(&self, at: Ptr) -> nine_block::Result<Frame> {
+    async fn frame(&self, at: Ptr, level: Option<u8>) -> nine_block::Result<Frame> {
         let block = self.0.cached.get(at.at).await?;
-        if cw::Tag::made(&block) != at.made || !cw::Tag::is_node(&block) {
-            return Err(Wrong::new(Kind::Failed, format!("block {:#x} is no node of its generation", at.at)));
+        let is_it = cw::Tag::made(&block) == at.made && cw::Tag::is_node(&block);
+        if !is_it || level.is_some_and(|level| Node(&block).level() != level) {
+            let text = format!("block {:#x} is no node of its generation and level", at.at);
+            return Err(Wrong::new(Kind::Failed, text));
         }
         let content = block[..block.len() - cw::TAG].to_vec();
         let owner = crate::memory::owner(&content);

@@ -213,7 +213,7 @@ impl Memory {
 
     /// What the block cache has.
     fn kept(&self, at: Ptr) -> Result<Bytes, Miss> {
-        let (block, ahead) = self.cached.glance(at.at).ok_or(Miss(at))?;
+        let (block, ahead) = self.cached.glance(at.at).ok_or(Miss(at, None))?;
         if ahead {
             self.ahead.set(true);
         }
@@ -343,7 +343,7 @@ impl Nodes for Memory {
 
     fn node(&self, at: Ptr) -> Result<Block, Miss> {
         // What is no node is asked for again: then it is an error of whoever fetches it.
-        self.get(at).and_then(|block| if block.is_node() { Ok(block) } else { Err(Miss(at)) })
+        self.get(at).and_then(|block| if block.is_node() { Ok(block) } else { Err(Miss(at, None)) })
     }
 
     fn soon(&self, at: Ptr) {

@@ -193,6 +193,7 @@ impl Cw {
     /// Writes all of it and flushes. The entries, where the record lies, and how much of the journal's end is left.
     async fn write(&self, changes: &Changes, slots: &[Range<u64>]) -> Result<(Record, u64, u64)> {
         let mut entries = Vec::with_capacity(changes.rows().count());
+        let mut left = self.left(changes)?.into_iter();
         let (mut writes, mut run, mut run_at, mut next) = (Writes::default(), BytesMut::new(), 0, 0);
         for (changed, slot) in changes.blocks.iter().zip(slots.iter().cloned().flatten()) {
             let at = self.slot_at(slot);
@@ -207,27 +208,23 @@ impl Cw {
             let sum = self.put_block(&mut run, changed);
             let number = changed.at.row().expect("what is committed is new");
             let row = Row { place: Place::Here(slot), made: changed.at.made, sum };
-            entries.push(Entry { number, row, left: self.left(number, changed.at.at, Some(Op::Write)) });
+            entries.push(Entry { number, row, left: left.next().flatten() });
         }
         if !run.is_empty() {
             writes.begin(&*self.0.c, run_at, run.freeze()).await;
         }
         for at in &changes.freed {
             let number = Ptr { at: *at, made: 0 }.row().expect("what is freed is new");
-            let left = self.left(number, *at, Some(Op::Free));
-            entries.push(Entry { number, row: Row::default(), left });
+            entries.push(Entry { number, row: Row::default(), left: left.next().flatten() });
         }
         for Come { row: number, worm, .. } in &changes.forward {
             let at = crate::ptr::NEW + number;
             let old = self.state().of(at).expect("its page is loaded").1;
-            // A copy that was begun anew, after some of it had come to w, comes a second time.
-            let op = matches!(old.place, Place::Here(_)).then_some(Op::Copy);
-            let left = self.left(*number, at, op);
-            entries.push(Entry { number: *number, row: Row { place: Place::OnWorm(*worm), ..old }, left });
+            let row = Row { place: Place::OnWorm(*worm), ..old };
+            entries.push(Entry { number: *number, row, left: left.next().flatten() });
         }
         for number in &changes.swept {
-            let left = self.left(*number, crate::ptr::NEW + number, None);
-            entries.push(Entry { number: *number, row: Row::default(), left });
+            entries.push(Entry { number: *number, row: Row::default(), left: left.next().flatten() });
         }
         let (record, at, over) = {
             let state = &*self.state();
@@ -252,24 +249,45 @@ impl Cw {
         Ok((record, at, over))
     }
 
-    /// The slot that a row has by now and leaves, if the table of states allows the operation.
-    fn left(&self, number: u64, at: u64, op: Option<Op>) -> Option<u64> {
+    /// The slots that rows have by now and leave, in the order of [`Changes::rows`], if the table of states allows it.
+    ///
+    /// # Errors
+    /// What the disks say of a row does not agree: one would get what another one has.
+    fn left(&self, changes: &Changes) -> Result<Vec<Option<u64>>> {
         let state = &mut *self.state();
-        let (is, row) = state.of(at).expect("its page is loaded");
-        if let Some(op) = op {
-            let op = if op == Op::Write && row.place == Place::Free { Op::Grow } else { op };
-            let plan = step(is, op, self.0.fastworm)
-                .unwrap_or_else(|| panic!("{op:?} of row {number}, which is {is:?}"));
-            let writes = plan
-                .steps
-                .iter()
-                .any(|step| matches!(step, Step::WriteCache | Step::Release | Step::Forward));
-            assert!(writes, "{op:?} of row {number}, which is {is:?}, changes no row");
+        let mut all = Set::default();
+        let blocks = changes.blocks.iter().map(|_| Some(Op::Write));
+        let freed = changes.freed.iter().map(|_| Some(Op::Free));
+        let forward = changes.forward.iter().map(|_| Some(Op::Copy));
+        let ops = blocks.chain(freed).chain(forward).chain(changes.swept.iter().map(|_| None));
+        let mut left = Vec::with_capacity(changes.rows().count());
+        for (number, op) in changes.rows().zip(ops) {
+            let at = crate::ptr::NEW + number;
+            let (is, row) = state.of(at).expect("its page is loaded");
+            let op = match (op, row.place) {
+                (Some(Op::Write), Place::Free) => Some(Op::Grow),
+                // A copy that was begun anew, after some of it had come to w, comes a second time.
+                (Some(Op::Copy), Place::OnWorm(_)) => None,
+                (op, _) => op,
+            };
+            let writes = |step: &Step| matches!(step, Step::WriteCache | Step::Release | Step::Forward);
+            let may = match op {
+                Some(op) => step(is, op, self.0.fastworm).is_some_and(|plan| plan.steps.iter().any(writes)),
+                None => matches!(row.place, Place::OnWorm(_)),
+            };
+            let is_used = number < state.used_rows.bits.len() && state.used_rows.bits.has(number);
+            let slot = row.place.slot();
+            let is_its = slot.is_none_or(|slot| {
+                slot < state.used_slots.bits.len() && state.used_slots.bits.has(slot) && all.insert(slot)
+            });
+            if !may || is_used != (op != Some(Op::Grow)) || !is_its || number >= state.used_rows.bits.len() {
+                let text =
+                    format!("{op:?} of what is {row:?}: the tree, the rows and the slots do not agree");
+                return Err(self.wrong(at, text));
+            }
+            left.push(slot);
         }
-        match row.place {
-            Place::Here(slot) => Some(slot),
-            Place::Free | Place::OnWorm(_) => None,
-        }
+        Ok(left)
     }
 
     /// A block as it lies on c, behind what is there. Its sum.

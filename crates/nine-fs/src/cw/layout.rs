@@ -7,7 +7,7 @@ use nine_proto::Time;
 
 use super::bytes::{get16, get32, get64, put16, put32, put64};
 use super::tag::{Identity, sum};
-use crate::ptr::Ptr;
+use crate::ptr::{NEW, Ptr};
 
 /// The version of the format that this program writes.
 pub(crate) const VERSION: u32 = 1;
@@ -146,7 +146,7 @@ impl Fields {
             segment: get64(bytes, 36),
             next_inode: get64(bytes, 44),
         });
-        Some(Self {
+        let fields = Self {
             generation: get32(bytes, 0),
             root: get_ptr(bytes, 8),
             next_inode: get64(bytes, 24),
@@ -154,7 +154,12 @@ impl Fields {
             newest: Newest { at: get64(bytes, 40), generation: get32(bytes, 48), blocks: get32(bytes, 52) },
             blocks: get64(bytes, 56),
             waiting: waiting.collect(),
-        })
+        };
+        let mut places = fields.waiting.iter().map(|dump| dump.segment).chain([fields.newest.at]);
+        let are_before = places.all(|at| at == 0 || at < fields.next_worm);
+        let can_be =
+            fields.generation < u32::MAX && fields.blocks < NEW && fields.next_worm <= NEW && are_before;
+        can_be.then_some(fields)
     }
 }
 
@@ -174,6 +179,11 @@ pub(crate) struct Layout {
     pub(crate) slots: (u64, u64),
 }
 
+/// Bytes of the smallest journal.
+const JOURNAL_LEAST: u64 = 1 << 20;
+/// The fewest slots.
+const SLOTS_LEAST: u64 = 128;
+
 /// Sectors of a bitmap (docs/block.md).
 fn sectors_of_bits(bits: u64) -> u64 {
     bits.div_ceil(4032)
@@ -185,7 +195,7 @@ impl Layout {
         let per_block = u64::from(block) / 512;
         let blocks = sectors / per_block;
         let in_blocks = |sectors: u64| sectors.div_ceil(per_block);
-        let journal = (blocks / 16).clamp((1 << 20) / u64::from(block), (64 << 20) / u64::from(block));
+        let journal = (blocks / 16).clamp(JOURNAL_LEAST / u64::from(block), (64 << 20) / u64::from(block));
         // What is before the slots grows with their number: a little too much is left out at first.
         let mut slots = blocks.checked_sub(journal + 3)?;
         loop {
@@ -197,7 +207,7 @@ impl Layout {
             let at_copies = at_forwarded + in_blocks(sectors_of_bits(rows));
             let at_slots = at_copies + in_blocks(slots.div_ceil(ROWS));
             if at_slots + slots < blocks {
-                return (slots >= 128).then_some(Self {
+                return (slots >= SLOTS_LEAST).then_some(Self {
                     block,
                     journal: (1, journal),
                     rows: (at_rows, rows),
@@ -235,7 +245,11 @@ impl Layout {
             blocks(self.slots.1.div_ceil(ROWS)),
         ];
         let fits = |(two, size): (&[u64], u64)| two[0].checked_add(size).is_some_and(|end| end <= two[1]);
-        self.slots.0 < 1 << 40 && self.rows.1 == 2 * self.slots.1 && starts.windows(2).zip(sizes).all(fits)
+        let enough = self.slots.1 >= SLOTS_LEAST && self.journal.1 >= JOURNAL_LEAST / u64::from(self.block);
+        enough
+            && self.slots.0 < 1 << 40
+            && self.rows.1 == 2 * self.slots.1
+            && starts.windows(2).zip(sizes).all(fits)
     }
 
     /// Sectors of a block.
@@ -306,9 +320,14 @@ impl Header {
         let fields = self.fields.encode();
         put32(&mut bytes, 156, fields.len() as u32);
         bytes[160..160 + fields.len()].copy_from_slice(&fields);
-        let sum = sum(&bytes[..HEADER_BYTES - 4]);
-        put32(&mut bytes, HEADER_BYTES - 4, sum);
+        Self::seal(&mut bytes);
         bytes
+    }
+
+    /// Gives the bytes of a header their sum.
+    pub(super) fn seal(bytes: &mut [u8]) {
+        let sum = sum(&bytes[..HEADER_BYTES - 4]);
+        put32(bytes, HEADER_BYTES - 4, sum);
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
@@ -329,7 +348,10 @@ impl Header {
         };
         let length = get32(bytes, 156) as usize;
         let fields = (length <= FIELDS_MOST).then(|| Fields::decode(&bytes[160..160 + length])).flatten();
-        let sane = matches!(layout.block, 8192 | 16384 | 32768 | 65536) && layout.slots.1 < 1 << 40;
+        // They are counted further.
+        let counted = [0, 1, 13].iter().all(|n| word(*n) < 1 << 63);
+        let sane =
+            counted && matches!(layout.block, 8192 | 16384 | 32768 | 65536) && layout.slots.1 < 1 << 40;
         match fields {
             Some(fields) if sane => Ok(Self {
                 layout,
@@ -458,9 +480,14 @@ impl Record {
             entry.row.put(&mut bytes[8..24]);
             put64(bytes, 24, entry.left.unwrap_or(u64::MAX));
         }
-        let sum = sum(&bytes[12..]);
-        put32(&mut bytes, 8, sum);
+        Self::seal(&mut bytes);
         bytes
+    }
+
+    /// Gives the bytes of a record their sum.
+    pub(super) fn seal(bytes: &mut [u8]) {
+        let sum = sum(&bytes[12..]);
+        put32(bytes, 8, sum);
     }
 
     /// Bytes of the record that begins with this sector, if one does.
@@ -569,7 +596,7 @@ impl Super {
         if get32(bytes, 8) > VERSION {
             return Err("the superblock is of a newer version: it needs a newer ninefold".into());
         }
-        Ok(Self {
+        let it = Self {
             generation: get32(bytes, 12),
             root: get_ptr(bytes, 16),
             time: get_time(bytes, 32),
@@ -578,7 +605,11 @@ impl Super {
             next: get64(bytes, 64),
             next_inode: get64(bytes, 72),
             blocks: get64(bytes, 80),
-        })
+        };
+        match [it.before.0, it.next, it.blocks].iter().all(|place| *place <= NEW) {
+            true => Ok(it),
+            false => Err("the superblock says what cannot be".into()),
+        }
     }
 }
 

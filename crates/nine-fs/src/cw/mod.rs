@@ -132,6 +132,11 @@ impl Cw {
         self.0.layout.block as usize
     }
 
+    /// No block has this address, or a larger one.
+    pub(crate) fn end(&self) -> u64 {
+        NEW + self.0.layout.rows.1
+    }
+
     /// Which file system.
     pub(crate) fn identity(&self) -> &Identity {
         &self.0.identity
@@ -304,7 +309,7 @@ impl State {
 /// Reads of blocks by their addresses; nothing else.
 impl Device for Cw {
     fn shape(&self) -> Shape {
-        let sectors = (NEW + self.0.layout.rows.1) * self.0.layout.per_block();
+        let sectors = self.end() * self.0.layout.per_block();
         Shape { sectors, atom: 1, most: 2048, read_only: true, durable: true }
     }
 

@@ -99,7 +99,8 @@ impl Fs {
 
     fn leave(&mut self, dir: u64, parent: &mut Attributes, name: &[u8], entry: Entry, now: Time) {
         parent.size = parent.size.saturating_sub(1);
-        parent.links -= u32::from(u32::from(entry.kind) << 12 == mode::S_IFDIR);
+        let is_dir = u32::from(entry.kind) << 12 == mode::S_IFDIR;
+        parent.links = parent.links.saturating_sub(is_dir.into());
         self.delete(&Key::name(dir, name));
         self.delete(&Key::cookie(dir, entry.cookie));
         self.touched(dir, parent, now);
@@ -215,8 +216,8 @@ impl Fs {
         self.put(&Key::name(to, new), &Entry { ino, cookie, kind }.encode());
         if went.is_some() {
             // A directory in the place of a directory, or neither is one.
-            target.links -= is_dir;
-            target.size -= 1;
+            target.links = target.links.saturating_sub(is_dir);
+            target.size = target.size.saturating_sub(1);
         }
         target.links += is_dir;
         target.size += 1;

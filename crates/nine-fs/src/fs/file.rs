@@ -91,7 +91,7 @@ impl Fs {
             match find(&extents, block).map(|at| self.mem.glance(at)) {
                 None => blocks.push(None),
                 Some(Ok(block)) => blocks.push(Some(block)),
-                Some(Err(tree::Miss(at))) => missing.push(at),
+                Some(Err(tree::Miss(at, _))) => missing.push(at),
             }
         }
         if !missing.is_empty() {
@@ -160,7 +160,7 @@ impl Fs {
                 Some(at) if whole => Some((at, None)),
                 Some(at) => match self.mem.get(at) {
                     Ok(block) => Some((at, (!self.mem.is_current(at)).then_some(block))),
-                    Err(tree::Miss(at)) => {
+                    Err(tree::Miss(at, _)) => {
                         missing.push(at);
                         None
                     }

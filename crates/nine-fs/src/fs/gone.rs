@@ -67,7 +67,7 @@ impl Fs {
 
     /// A file has lost a name. What goes with it, for [`finish`](Self::finish).
     pub(super) fn lose_link(&mut self, ino: u64, mut it: Attributes, how: How, now: Time) -> Option<Going> {
-        it.links = if it.is_dir() { 0 } else { it.links - 1 };
+        it.links = if it.is_dir() { 0 } else { it.links.saturating_sub(1) };
         it.ctime = now;
         match how {
             How::Now(items) => return Some((ino, it, items)),

@@ -57,8 +57,12 @@ pub(crate) enum Stop {
 pub(crate) type Op<T> = Result<T, Stop>;
 
 impl From<Miss> for Stop {
-    fn from(Miss(at): Miss) -> Self {
-        Self::Node(vec![at])
+    fn from(Miss(at, level): Miss) -> Self {
+        let Some(level) = level else { return Self::Node(vec![at]) };
+        let text =
+            format!("node {:#x} is not of level {level}, as it must be: see `ninefold fs check`", at.at);
+        tracing::error!("{text}");
+        Self::Error(Error::new(Errno::EIO, text))
     }
 }
 
@@ -247,7 +251,7 @@ impl Fs {
     fn charge(&mut self, uid: u32, more: u64, less: u64) {
         if more != less {
             let usage = self.usage.entry(uid).or_insert(Usage { bytes: 0, most: 0 });
-            usage.bytes = (usage.bytes + more).saturating_sub(less);
+            usage.bytes = usage.bytes.saturating_add(more).saturating_sub(less);
             self.used.insert(uid);
         }
     }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::field::{In, is_name, made};
+use super::value::NUMBERS;
 
 /// Bytes of the longest key.
 const KEY_MOST: usize = 300;
@@ -161,7 +162,7 @@ impl Key {
                 let right = is_name(name) && !name.contains(&0) && piece < PIECES_MOST;
                 right.then_some(What::Xattr(ino, name, piece))?
             }
-            (_, 6) => What::Extent(ino, u64::from_be_bytes(rest.take()?)),
+            (_, 6) => What::Extent(ino, Some(u64::from_be_bytes(rest.take()?)).filter(|n| *n < NUMBERS)?),
             _ => return None,
         };
         rest.end(what)

@@ -49,19 +49,19 @@ impl Dice {
             uid: self.u32(),
             gid: self.u32(),
             muid: self.u32(),
-            links: self.u32(),
+            links: self.u32() >> 2,
             flags: self.below(8) as u32,
             size: self.u64() >> 1,
-            version: self.u64(),
+            version: self.u64() >> 1,
             parent: self.u64(),
             major: self.u32(),
             minor: self.u32(),
-            cookies: self.u64(),
+            cookies: self.u64() >> 1,
             atime: self.time(),
             mtime: self.time(),
             ctime: self.time(),
             btime: self.time(),
-            blocks: self.u64(),
+            blocks: self.below(NEW),
         }
     }
 
@@ -169,7 +169,7 @@ fn what_was_written_is_read() {
             What::Name(ino, &name),
             What::Cookie(ino, dice.u64()),
             What::Xattr(ino, &name, dice.below(64) as u16),
-            What::Extent(ino, dice.u64()),
+            What::Extent(ino, dice.below(1 << 52)),
             What::Orphan(ino),
             What::Dump(dice.u32().max(1)),
             What::Usage(dice.u32()),
@@ -186,9 +186,24 @@ fn what_was_written_is_read() {
         assert_eq!(Named::decode(&named.encode()), Some(named));
         let dump = dice.dump();
         assert_eq!(DumpRecord::decode(&dump.encode()), Some(dump));
-        let usage = Usage { bytes: dice.u64(), most: dice.u64() };
+        let usage = Usage { bytes: dice.u64() >> 1, most: dice.u64() };
         assert_eq!(Usage::decode(&usage.encode()), Some(usage));
     }
+}
+
+#[test]
+fn what_could_not_be_counted_further_is_none() {
+    let right = Dice(1).attributes();
+    for wrong in [
+        Attributes { links: u32::MAX, ..right },
+        Attributes { version: u64::MAX, ..right },
+        Attributes { cookies: u64::MAX, ..right },
+        Attributes { blocks: NEW, ..right },
+    ] {
+        assert_eq!(Attributes::decode(&wrong.encode()), None, "{wrong:?}");
+    }
+    assert_eq!(Usage::decode(&Usage { bytes: u64::MAX, most: 0 }.encode()), None);
+    assert_eq!(Key::parse(&Key::extent(5, u64::MAX)), None);
 }
 
 #[test]

@@ -12,6 +12,9 @@ use crate::ptr::{NEW, Ptr};
 /// Blocks of the longest extent.
 pub(crate) const EXTENT_MOST: u32 = 4096;
 
+/// The number of a block in a file is below this.
+pub(super) const NUMBERS: u64 = 1 << 52;
+
 /// Flag of a file: it only grows at its end.
 pub(crate) const APPEND: u32 = 1;
 /// Flag of a file: one opens it at a time.
@@ -108,7 +111,10 @@ impl Attributes {
             blocks: rest.u64()?,
         };
         let known = attributes.mode >> 16 == 0 && attributes.flags <= (APPEND | EXCLUSIVE | TEMPORARY);
-        let right = known && is_kind(attributes.kind()) && attributes.size < 1 << 63;
+        // What is counted can be counted further.
+        let counted = [attributes.size, attributes.version, attributes.cookies, attributes.blocks];
+        let can_be = counted.iter().all(|count| *count < 1 << 63) && attributes.blocks < NEW;
+        let right = known && is_kind(attributes.kind()) && can_be && attributes.links < u32::MAX >> 1;
         rest.end(attributes).filter(|_| right)
     }
 
@@ -287,7 +293,7 @@ impl Usage {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = In(bytes);
         let usage = Self { bytes: rest.u64()?, most: rest.u64()? };
-        rest.end(usage)
+        rest.end(usage).filter(|usage| usage.bytes < 1 << 63)
     }
 }
 

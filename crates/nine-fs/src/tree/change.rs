@@ -160,11 +160,13 @@ fn join<N: Nodes>(nodes: &mut N, parent: Step, at: Ptr) -> Option<(Ptr, usize)> 
     for index in [parent.index, parent.index + 1].into_iter().filter(right) {
         let other = above.child(if index == parent.index { index - 1 } else { index });
         let Ok(beside) = nodes.node(other) else { continue };
+        if Node(&beside).level() != node.level() {
+            continue;
+        }
         let key = if node.level() == 0 { &[] } else { above.key(index) };
         if node.used() + Node(&beside).used() + key.len() > node.room() / 4 * 3 {
             continue;
         }
-        assert_eq!(node.level(), Node(&beside).level(), "{other:?} is not of the level of its neighbour");
         let (left, right) = if index == parent.index { (other, at) } else { (at, other) };
         drop((block, beside));
         let from = have(nodes, right);
@@ -187,13 +189,13 @@ fn join<N: Nodes>(nodes: &mut N, parent: Step, at: Ptr) -> Option<(Ptr, usize)> 
 fn change<N: Nodes>(nodes: &mut N, at: Ptr) -> (Ptr, NodeMut<'_>) {
     match nodes.node_mut(at) {
         Ok((at, content)) => (at, NodeMut(content)),
-        Err(Miss(at)) => unreachable!("{at:?} was in memory"),
+        Err(Miss(at, _)) => unreachable!("{at:?} was in memory"),
     }
 }
 
 /// A node that is in memory.
 fn have<N: Nodes>(nodes: &N, at: Ptr) -> N::Block {
-    nodes.node(at).unwrap_or_else(|Miss(at)| unreachable!("{at:?} was in memory"))
+    nodes.node(at).unwrap_or_else(|Miss(at, _)| unreachable!("{at:?} was in memory"))
 }
 
 /// The inode of a key: its first 8 bytes, 0 if it has fewer.

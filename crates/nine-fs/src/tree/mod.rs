@@ -49,9 +49,10 @@ pub(crate) trait Nodes {
     fn free_node(&mut self, at: Ptr);
 }
 
-/// A node that is wanted is not in memory: nothing was changed. Fetch it and ask again.
+/// A node that is wanted is not in memory: nothing was changed. Fetch it and ask again. With a level: it is there, and
+/// not of this level, as it must be; the disks are wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Miss(pub(crate) Ptr);
+pub(crate) struct Miss(pub(crate) Ptr, pub(crate) Option<u8>);
 
 /// A tree without cells: its root.
 pub(crate) fn create<N: Nodes>(nodes: &mut N) -> Ptr {

@@ -39,6 +39,7 @@ pub(crate) fn check(content: &[u8], is_leaf: bool) -> Result<(), &'static str> {
     must(content[LEVEL + 1..HEAD].iter().all(|byte| *byte == 0), "bytes of the head that are not 0")?;
     let begin = node.word(BEGIN);
     must(slot(node.len()) <= begin, "cells that begin before their places end")?;
+    must(begin <= content.len(), "cells that begin behind the end")?;
     must(is_leaf || node.len() > 0, "a branch without children")?;
     let mut cells = Vec::with_capacity(node.len());
     for i in 0..node.len() {

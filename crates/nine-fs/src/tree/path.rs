@@ -2,7 +2,7 @@
 //!
 //! In: a key, then "on" or "back". Out: leaf after leaf, and which child was taken in each branch above.
 //!
-//! Always holds: a node is one level lower than the one before it, or we stop with a panic: a way has an end.
+//! Always holds: a node is one level lower than the one before it, or we stop: a way has an end.
 
 use super::node::{LEVELS, Node};
 use super::{Miss, Nodes};
@@ -91,15 +91,17 @@ impl Path {
         mut at: Ptr,
         mut choose: impl FnMut(Node<'_>) -> usize,
     ) -> Result<N::Block, Miss> {
-        let mut above = None;
+        let mut above: Option<u8> = match self.len {
+            0 => None,
+            len => Some(Node(&nodes.node(self.steps[len - 1].at)?).level()),
+        };
         loop {
             let block = nodes.node(at)?;
             let node = Node(&block);
             let level = node.level();
-            assert!(
-                above.is_none_or(|above| above == level + 1),
-                "{at:?} is of level {level}, below {above:?}"
-            );
+            if let Some(above) = above.filter(|above| *above != level + 1) {
+                return Err(Miss(at, Some(above - 1)));
+            }
             above = Some(level);
             let index = choose(node);
             self.steps[self.len] = Step { at, index };

@@ -386,7 +386,7 @@ impl World {
         loop {
             let root = self.root;
             let before = if self.nodes.away.is_empty() { HashMap::new() } else { self.nodes.nodes.clone() };
-            let Miss(at) = match what(&mut self.nodes, &mut self.root) {
+            let Miss(at, _) = match what(&mut self.nodes, &mut self.root) {
                 Ok(result) => return result,
                 Err(miss) => miss,
             };
@@ -473,12 +473,12 @@ impl Nodes for Store {
     type Block = Rc<[u8]>;
 
     fn node(&self, at: Ptr) -> Result<Rc<[u8]>, Miss> {
-        if self.away.contains(&at) { Err(Miss(at)) } else { Ok(self.nodes[&at].clone()) }
+        if self.away.contains(&at) { Err(Miss(at, None)) } else { Ok(self.nodes[&at].clone()) }
     }
 
     fn node_mut(&mut self, at: Ptr) -> Result<(Ptr, &mut [u8]), Miss> {
         if self.away.contains(&at) {
-            return Err(Miss(at));
+            return Err(Miss(at, None));
         }
         self.changed.set(self.changed.get() + 1);
         if at.made < self.generation {
