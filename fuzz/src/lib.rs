@@ -43,6 +43,8 @@ pub const TARGETS: &[Target] = &[
     ("http", http, 1),
     ("expr", expr, 1),
     ("labels", labels, 20),
+    ("archive-formats", archive_formats, 4),
+    ("archive-image", archive_image, 500),
     ("aoe-frame", aoe_frame, 1),
     ("aoe-target", aoe_target, 1),
     ("aoe-initiator", aoe_initiator, 4),
@@ -58,6 +60,8 @@ pub use modules::{frame9p, tls, zstd};
 pub use nonet::nonet;
 pub use script::script;
 pub use server::server;
+
+pub use nine_fs::fuzz::{formats as archive_formats, image as archive_image};
 
 /// A byte stream of T-messages, cut into frames as a transport would, in every dialect.
 pub fn tmsg(data: &[u8]) {

@@ -12,6 +12,9 @@ mod cw;
 mod date;
 mod dump;
 mod fs;
+#[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
+pub mod fuzz;
 mod hash;
 mod item;
 mod jobs;

@@ -15,6 +15,8 @@
 mod bytes;
 mod commit;
 mod copies;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
 mod layout;
 mod read;
 mod room;
