@@ -395,11 +395,15 @@ impl Archive {
 
     /// Fetches the blocks that were missing.
     async fn fetch(&self, stop: Stop) -> Result<Vec<(u64, Bytes)>> {
-        let (blocks, are_nodes) = match stop {
+        let (mut blocks, are_nodes) = match stop {
             Stop::Miss(blocks) => (blocks, false),
             Stop::Node(nodes) => (nodes, true),
             _ => return Ok(Vec::new()),
         };
+        if are_nodes {
+            let first = blocks[0];
+            blocks.retain(|at| *at == first || at.at < self.0.cw.end());
+        }
         if let Some(at) = blocks.iter().find(|at| at.at >= self.0.cw.end()) {
             let text = format!("there is no block {:#x}", at.at);
             return Err(self.unreadable(*at, &Wrong::new(Kind::Failed, text)));

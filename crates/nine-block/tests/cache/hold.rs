@@ -58,8 +58,8 @@ fn what_is_forgotten_is_not_held() {
     slow.end_all();
 }
 
-/// Blocks that are read together share memory. Whatever becomes of them, it is bounded; and one that is wanted again has
-/// its own.
+/// Blocks that are read together share memory. Whatever becomes of them, it is bounded; and one that is wanted again
+/// has its own.
 #[test]
 fn what_is_left_of_runs_keeps_no_memory_without_end() {
     let cache = Cache::new(options(1000));
@@ -324,7 +324,8 @@ fn people_can_read_it() {
     now(cached.put(0, data(0, 8, 1))).unwrap();
     now(cached.get(0)).unwrap();
     now(cached.get(1)).unwrap();
-    let expected = "blocks 2 of 128, of 4096 bytes, 1 dirty, 0 in runs\nread 1 hits, 1 misses, 0 joined, 0 passed, 0 evicted\n\
+    let expected = "blocks 2 of 128, of 4096 bytes, 1 dirty, 0 in runs\n\
+                    read 1 hits, 1 misses, 0 joined, 0 passed, 0 evicted\n\
                     written 0 in 0 writes\nread ahead 0, 0 used, 0 in vain\n";
     assert_eq!(cache.stats().to_string(), expected);
     assert_eq!(cached.status(), "ram1600 cached, 1 blocks dirty\n  ram1600 1600 sectors\n");

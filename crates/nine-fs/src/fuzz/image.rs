@@ -263,7 +263,7 @@ async fn uses(archive: &Archive, how: usize) {
             1 => archive.attempt(|state| state.fs.link(other, b"other", ino, NOW)).await,
             2 => {
                 let (from, to) = ((dir, &name[..]), (other, &b"moved"[..]));
-                archive.attempt(|state| state.fs.rename(from, to, |_| false, NOW)).await.map(drop)
+                archive.attempt(|state| state.fs.rename(from, to, |_| false, NOW, |_| Ok(()))).await.map(drop)
             }
             _ => Ok(()),
         };

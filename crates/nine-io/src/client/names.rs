@@ -196,7 +196,8 @@ impl File {
         }
     }
 
-    /// Permissions of a Tcreate, DM's special bits included: 9P2000 drops the set-id and sticky bits, as any system may at a creation (mkdir(2)).
+    /// Permissions of a Tcreate, DM's special bits included: 9P2000 drops the set-id and sticky bits, as any system may
+    /// at a creation (mkdir(2)).
     fn perm(&self, bits: u32) -> u32 {
         mode::to_dm(bits & 0o7777, (bits >> 24) as u8 & Qid::SPECIAL, self.client().dialect().is_u())
     }
