@@ -57,6 +57,14 @@ impl Conn {
         self.call_tagged(message, Tag(0), |answer| (answer.number() == message.number() + 1).then_some(()))
     }
 
+    /// Reads, and returns how many bytes came.
+    pub fn read(&mut self, fid: Fid, offset: u64, count: u32) -> io::Result<usize> {
+        self.call_tagged(&Tmsg::Read { fid, offset, count }, Tag(0), |answer| match answer {
+            Rmsg::Read { data } => Some(data.bytes().len()),
+            _ => None,
+        })
+    }
+
     /// A fid for the file of this name in the root.
     pub fn walk(&mut self, fid: Fid, newfid: Fid, name: &[u8]) -> io::Result<()> {
         let names: &[&[u8]] = if name.is_empty() { &[] } else { &[name] };

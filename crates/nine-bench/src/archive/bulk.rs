@@ -14,7 +14,7 @@ use nine_proto::{NOGID, OpenFlags};
 
 use super::serve::Shape;
 use super::stand::{Stand, forget};
-use super::{Contest, PIECE};
+use super::{Contest, PIECE, work};
 use crate::place::Place;
 use crate::report::{Race, Report, Row, Turn, interleave};
 use crate::turns::{rate, read_whole};
@@ -85,6 +85,47 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     };
     let rows = interleave(contest.rounds(), contest.pace.patience(), vec![uncached])?;
     report.key("seqread_uncached_vs_disk", rows[0].vs_peer());
+    report.extend(rows);
+    drop(ours);
+    warm(contest, &disk, report)
+}
+
+/// The same, where the archive has used all of its memory before, and so does not touch it for the first time: a new
+/// process reads other files, more than it has memory for.
+fn warm(contest: &Contest, disk: &Stand, report: &mut Report) -> io::Result<()> {
+    let size = contest.large();
+    let mib = size >> 20;
+    let memory = (mib / 4).max(1);
+    let ours = Stand::archive(Shape { memory, ..Shape::of(mib * 3 + 256, mib * 2 + 64) })?;
+    let others = ["one", "two"];
+    for (name, size) in [(FILE, size), (others[0], size / 2), (others[1], size / 2)] {
+        work::write(&ours.server(), name, 0, size, 1)?;
+    }
+    let direct = disk.dir().join("direct");
+    let race = Race {
+        what: format!("sequential read, {mib} MiB, uncached, in a process whose {memory} MiB have been used"),
+        unit: "GB/s",
+        turns: [
+            Some(Box::new(|| {
+                ours.cool(FILE)?;
+                for other in others {
+                    read_whole(&ours.server(), other, size / 2)?()?;
+                }
+                ours.forget_pages()?;
+                read_whole(&ours.server(), FILE, size)?()
+            }) as Turn<'_>),
+            Some(Box::new(|| {
+                disk.cool(FILE)?;
+                read_whole(&disk.server(), FILE, size)?()
+            })),
+            Some(Box::new(|| {
+                forget(&direct)?;
+                pread(&direct, size)
+            })),
+        ],
+    };
+    let rows = interleave(contest.rounds(), contest.pace.patience(), vec![race])?;
+    report.key("seqread_uncached_warm_vs_disk", rows[0].vs_peer());
     report.extend(rows);
     Ok(())
 }

@@ -1,22 +1,25 @@
-//! What a client loses while a dump is copied: eight operations under way on one connection, at places by
-//! chance, in the
-//! time of the copy beside the time before and behind it.
+//! What a client loses while a dump is copied: eight operations under way on one connection, at places by chance, in
+//! the time of the copy beside the time before and behind it. Then the same of a file from end to end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use super::Contest;
 use super::serve::Shape;
 use super::stand::Stand;
 use super::work::{self, Blocks};
+use super::{Contest, bulk};
 use crate::place::Place;
-use crate::report::{Report, Row};
+use crate::report::{Report, Row, Turn};
+use crate::turns::read_whole;
 
 const DEPTH: u16 = 8;
 /// The file at which the client works, and what is dumped.
 const WORK: &str = "work";
 const WORK_SIZE: u64 = 32 << 20;
 const TREE: &str = "tree";
+/// What is written anew.
+const NEW: &str = "new";
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Place::Free.arrange(&[])?;
@@ -38,19 +41,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
             stand.sync()?;
             let idle = contest.pace.turn() * 4;
             let before = load.run(idle)?;
-            let (done, mut during) = (AtomicBool::new(false), Vec::new());
-            let tell = stand.teller("dump wait")?;
-            std::thread::scope(|scope| {
-                let dump = scope.spawn(|| {
-                    let told = tell();
-                    done.store(true, Ordering::Relaxed);
-                    told
-                });
-                while !done.load(Ordering::Relaxed) {
-                    during.push(load.run(contest.pace.turn())?);
-                }
-                dump.join().expect("it does not panic")
-            })?;
+            let during = while_copied(&stand, || load.run(contest.pace.turn()))?;
             work::settled(&stand)?;
             let after = load.run(idle)?;
             row.ours.push(during.iter().sum::<f64>() / during.len() as f64 / 1e3);
@@ -61,5 +52,63 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         report.push(row);
     }
     report.key("dump_cost", worst);
+    drop(stand);
+    sequential(contest, report)
+}
+
+/// One client that reads a file which is in memory again and again, then one that writes files anew.
+fn sequential(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let copied = contest.pace.of(contest.large() >> 20, 128, 4);
+    let (mib, tree) = ((copied / 8).max(1), copied << 20);
+    let size = mib << 20;
+    let stand = Stand::archive(Shape::of(copied * 4 + 256, copied * 10 + 1024))?;
+    work::write(&stand.server(), WORK, 0, size, 1)?;
+    let kinds: [(&str, Turn<'_>); 2] = [
+        ("read", Box::new(|| read_whole(&stand.server(), WORK, size)?())),
+        ("write and fsync", Box::new(|| bulk::write_new(&stand, NEW, size))),
+    ];
+    for (what, mut turn) in kinds {
+        let mut row = Row {
+            what: format!("sequential {what}, {mib} MiB, {copied} MiB are copied / not"),
+            unit: "GB/s",
+            ..Row::default()
+        };
+        let what = format!("a dump of {copied} MiB: copied, beside a sequential {what}");
+        let mut copy = Row { what, unit: "s", ..Row::default() };
+        for round in 0..contest.pace.of(3, 2, 1) {
+            work::write(&stand.server(), TREE, 0, tree, 10 + round)?;
+            stand.sync()?;
+            turn()?;
+            let before = turn()?;
+            let begun = Instant::now();
+            let during = while_copied(&stand, &mut turn)?;
+            copy.ours.push(begun.elapsed().as_secs_f64());
+            work::settled(&stand)?;
+            row.ours.push(during.iter().sum::<f64>() / during.len() as f64);
+            row.peer.push((before + turn()?) / 2.0);
+        }
+        report.extend(vec![row, copy]);
+    }
     Ok(())
+}
+
+/// What each turn brings until a dump is copied. A last one that ended behind it does not count.
+fn while_copied(stand: &Stand, mut turn: impl FnMut() -> io::Result<f64>) -> io::Result<Vec<f64>> {
+    let (done, mut during) = (AtomicBool::new(false), Vec::new());
+    let tell = stand.teller("dump wait")?;
+    std::thread::scope(|scope| {
+        let dump = scope.spawn(|| {
+            let told = tell();
+            done.store(true, Ordering::Relaxed);
+            told
+        });
+        while !done.load(Ordering::Relaxed) {
+            during.push(turn()?);
+        }
+        dump.join().expect("it does not panic")
+    })?;
+    if during.len() > 1 {
+        during.pop();
+    }
+    Ok(during)
 }

@@ -39,6 +39,9 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     }
     let grown = stand.server().memory()?.saturating_sub(before) as f64 / f64::from(1 << 20);
     report.push(Row::counted(format!("memory, grown by {many} files"), "MiB", grown, None));
+    let million = grown / f64::from(few + many) * 1e6;
+    report.push(Row::counted("memory of a million files", "MiB", million, None));
+    report.key("memory_per_million_files_mib", Some(million));
 
     let visit = |name: &str, files: u32| -> io::Result<Turn<'static>> {
         let mut conn = stand.server().dial()?;

@@ -7,13 +7,16 @@ mod bulk;
 mod cost;
 mod crash;
 mod create;
+mod few;
 mod history;
 mod lookup;
 mod old;
 mod pause;
+mod random;
 mod seed;
 mod serve;
 mod stand;
+mod unpack;
 mod work;
 
 use std::cell::RefCell;
@@ -33,9 +36,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const PARTS: [Part<Contest>; 8] = [
+const PARTS: [Part<Contest>; 10] = [
     ("bulk", bulk::measure),
+    ("random", random::measure),
     ("create", create::measure),
+    ("unpack", unpack::measure),
     ("pause", pause::measure),
     ("cost", cost::measure),
     ("history", history::measure),
@@ -44,7 +49,7 @@ const PARTS: [Part<Contest>; 8] = [
     ("seed", seed::measure),
 ];
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 18] = [
     "seqread_vs_disk",
     "seqwrite_vs_disk",
     "create_vs_disk",
@@ -58,6 +63,11 @@ const KEYS: [&str; 13] = [
     "seqread_uncached_vs_disk",
     "remove_vs_disk",
     "dump_copied_restic_speedup",
+    "seqread_uncached_warm_vs_disk",
+    "rand4k_read_vs_disk",
+    "rand4k_write_vs_disk",
+    "unpack_vs_disk",
+    "memory_per_million_files_mib",
 ];
 
 /// Bytes that a client gives or takes at once.

@@ -22,7 +22,8 @@ const BLOCK: u64 = 16 << 10;
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Place::Free.arrange(&[])?;
     scattered(contest, report)?;
-    shapes(contest, report)
+    shapes(contest, report)?;
+    workers(contest, report)
 }
 
 /// GB/s of a file that nobody has in memory.
@@ -93,6 +94,38 @@ fn shapes(contest: &Contest, report: &mut Report) -> io::Result<()> {
         let rows = interleave(contest.pace.of(3, 2, 1), contest.pace.patience(), vec![one, two])?;
         report.extend(rows);
     }
+    Ok(())
+}
+
+/// A file that is read with so many reads of a device under way at a time; it is on c alone, for what is read from w is
+/// written to c at the same time. Both rules have a limit of their own (8 and 20 ahead), and so has a host file: it has
+/// 16 threads, which are all that 20 can mean here.
+fn workers(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let size = contest.large();
+    let mib = size >> 20;
+    let plain = Shape::of(mib * 2 + 256, mib * 2 + 256);
+    let (stand, file) = (Stand::archive(plain)?, FILES[0]);
+    work::write(&stand.server(), file, 0, size, 3)?;
+    stand.sync()?;
+    let race = |ahead: Ahead, readers: u64| {
+        let stand = &stand;
+        let rule = if ahead == Ahead::Seed { "as the seed" } else { "as it grows" };
+        let workers = if readers == 1 { "worker" } else { "workers" };
+        Race {
+            what: format!("read ahead {rule}, {readers} {workers}: {mib} MiB uncached"),
+            unit: "GB/s",
+            turns: [
+                Some(Box::new(move || {
+                    stand.reshape(Shape { ahead, readers, ..plain });
+                    cold(stand, file, size)
+                }) as Turn<'_>),
+                None,
+                None,
+            ],
+        }
+    };
+    let races = [Ahead::Seed, Ahead::Grow].into_iter().flat_map(|ahead| [1, 10, 20].map(|n| race(ahead, n)));
+    report.extend(interleave(contest.pace.of(3, 2, 1), contest.pace.patience(), races.collect())?);
     Ok(())
 }
 

@@ -18,6 +18,7 @@ use nine_proto::Time;
 use nine_servers::HostDisk;
 use rustix::process::{getegid, geteuid};
 
+use super::few::Few;
 use crate::ours::{doors, on_cores};
 
 /// The names of the two files.
@@ -37,24 +38,35 @@ pub(super) struct Shape {
     pub block: u32,
     /// MiB of the block cache in memory.
     pub memory: u64,
+    /// Reads of a device that are under way at a time; 0: as many as it takes.
+    pub readers: u64,
 }
 
 impl Shape {
     /// As it is by default on a machine of 24 GiB, on devices of so many MiB.
     pub fn of(c: u64, w: u64) -> Self {
         let (block, memory) = (16, 3072);
-        Self { devices: [c, w], ahead: Ahead::Grow, fastworm: false, row_order: false, block, memory }
+        Self {
+            devices: [c, w],
+            ahead: Ahead::Grow,
+            fastworm: false,
+            row_order: false,
+            block,
+            memory,
+            readers: 0,
+        }
     }
 
     /// One word for the command line of a child.
     pub fn word(&self) -> String {
-        let Self { devices: [c, w], ahead, fastworm, row_order, block, memory } = self;
+        let Self { devices: [c, w], ahead, fastworm, row_order, block, memory, readers } = self;
         let ahead = match ahead {
             Ahead::Never => 0,
             Ahead::Seed => 1,
             Ahead::Grow => 2,
         };
-        format!("{c},{w},{ahead},{},{},{block},{memory}", u8::from(*fastworm), u8::from(*row_order))
+        let [fastworm, row_order] = [fastworm, row_order].map(|is| u8::from(*is));
+        format!("{c},{w},{ahead},{fastworm},{row_order},{block},{memory},{readers}")
     }
 }
 
@@ -65,10 +77,12 @@ impl FromStr for Shape {
         let bad = || io::Error::from(io::ErrorKind::InvalidInput);
         let numbers: Result<Vec<u64>, _> = word.split(',').map(str::parse).collect();
         let numbers = numbers.map_err(|_| bad())?;
-        let [c, w, ahead, fastworm, row_order, block, memory] = numbers[..] else { return Err(bad()) };
+        let [c, w, ahead, fastworm, row_order, block, memory, readers] = numbers[..] else {
+            return Err(bad());
+        };
         let ahead = *[Ahead::Never, Ahead::Seed, Ahead::Grow].get(ahead as usize).ok_or_else(bad)?;
         let (fastworm, row_order, block) = (fastworm == 1, row_order == 1, block as u32);
-        Ok(Self { devices: [c, w], ahead, fastworm, row_order, block, memory })
+        Ok(Self { devices: [c, w], ahead, fastworm, row_order, block, memory, readers })
     }
 }
 
@@ -122,11 +136,11 @@ fn open(dir: &Path, shape: Shape) -> io::Result<Archive> {
             identity: *b"nine-bench's own",
             owner: (geteuid().as_raw(), getegid().as_raw()),
         };
-        let [c, w] = devices(dir)?;
+        let [c, w] = devices(dir, shape.readers)?;
         rt::block_on(async |_| Archive::ream(c, w, &ream, &settings).await)?.map_err(io::Error::other)?;
     }
     let begun = Instant::now();
-    let [c, w] = devices(dir)?;
+    let [c, w] = devices(dir, shape.readers)?;
     let opened = rt::block_on(async |_| Archive::open(c, w, &settings).await)?;
     let (archive, driver) = opened.map_err(io::Error::other)?;
     std::fs::write(dir.join(OPENED), (begun.elapsed().as_secs_f64() * 1e3).to_string())?;
@@ -134,8 +148,11 @@ fn open(dir: &Path, shape: Shape) -> io::Result<Archive> {
     Ok(archive)
 }
 
-fn devices(dir: &Path) -> io::Result<[Arc<dyn Device>; 2]> {
-    let open = |name: &str| Ok::<_, io::Error>(Arc::new(HostDisk::open(&dir.join(name), false)?) as _);
+fn devices(dir: &Path, readers: u64) -> io::Result<[Arc<dyn Device>; 2]> {
+    let open = |name: &str| -> io::Result<Arc<dyn Device>> {
+        let disk = Arc::new(HostDisk::open(&dir.join(name), false)?);
+        Ok(if readers > 0 { Arc::new(Few::new(disk, readers)) } else { disk })
+    };
     Ok([open(DEVICES[0])?, open(DEVICES[1])?])
 }
 
@@ -150,8 +167,9 @@ mod tests {
 
     #[test]
     fn a_shape_comes_through_a_command_line_as_it_was() {
-        let shape = Shape { ahead: Ahead::Seed, fastworm: true, row_order: true, ..Shape::of(64, 128) };
+        let shape =
+            Shape { ahead: Ahead::Seed, fastworm: true, row_order: true, readers: 20, ..Shape::of(64, 128) };
         assert_eq!(shape.word().parse::<Shape>().unwrap(), shape);
-        assert!("1,2".parse::<Shape>().is_err() && "1,2,9,0,0,16,64".parse::<Shape>().is_err());
+        assert!("1,2".parse::<Shape>().is_err() && "1,2,9,0,0,16,64,0".parse::<Shape>().is_err());
     }
 }

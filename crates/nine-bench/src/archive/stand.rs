@@ -1,6 +1,6 @@
 //! Who serves, and on what: an archive on two files, or the disk server on a directory of the same file system.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ pub(super) struct Stand {
     /// None while it is started anew.
     server: RefCell<Option<Server>>,
     /// Of an archive.
-    shape: Option<Shape>,
+    shape: Cell<Option<Shape>>,
     dir: Scratch,
     run: Scratch,
 }
@@ -35,13 +35,13 @@ impl Stand {
 
     fn new(shape: Option<Shape>) -> io::Result<Self> {
         let (dir, run) = (Scratch::new()?, Scratch::for_sockets()?);
-        let stand = Self { server: RefCell::new(None), shape, dir, run };
+        let stand = Self { server: RefCell::new(None), shape: Cell::new(shape), dir, run };
         stand.start()?;
         Ok(stand)
     }
 
     fn start(&self) -> io::Result<()> {
-        let server = match self.shape {
+        let server = match self.shape.get() {
             None => Server::ours(self.dir(), self.run.path())?,
             Some(shape) => {
                 let socket = self.socket();
@@ -71,7 +71,7 @@ impl Stand {
 
     /// Everything that was written is on the disk.
     pub fn sync(&self) -> io::Result<()> {
-        if self.shape.is_some() {
+        if self.shape.get().is_some() {
             let (_client, root) = self.server().client()?;
             return Ok(root.fsync(false)?);
         }
@@ -81,12 +81,23 @@ impl Stand {
     /// Nothing of this file is in memory any more, neither here nor in the page cache.
     pub fn cool(&self, name: &str) -> io::Result<()> {
         self.sync()?;
-        if self.shape.is_none() {
+        if self.shape.get().is_none() {
             return forget(&self.dir().join(name));
         }
         *self.server.borrow_mut() = None;
-        DEVICES.iter().try_for_each(|device| forget(&self.dir().join(device)))?;
+        self.forget_pages()?;
         self.start()
+    }
+
+    /// Nothing of an archive's devices is in the page cache; it goes on, with what it has in its own memory.
+    pub fn forget_pages(&self) -> io::Result<()> {
+        DEVICES.iter().try_for_each(|device| forget(&self.dir().join(device)))
+    }
+
+    /// An archive that has another shape when it is started the next time; its devices, its blocks and its order stay
+    /// as they were made.
+    pub fn reshape(&self, shape: Shape) {
+        self.shape.set(Some(shape));
     }
 
     /// An archive ends without having been told, and is started again. Milliseconds that it takes to open.

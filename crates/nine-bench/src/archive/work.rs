@@ -51,6 +51,15 @@ impl Blocks {
         let chance = Chance::new(u64::from(tag.0) + 7);
         Self { tag, chance, count: file / size as u64, size, writes, data: pattern(size, u64::from(tag.0)) }
     }
+
+    /// Where the next one is, and whether it is a write: then `data` is for that place.
+    pub fn next(&mut self) -> (u64, bool) {
+        let offset = self.chance.below(self.count) * self.size as u64;
+        let is_write = self.writes.is_some_and(|of| self.chance.below(of) == 0);
+        // No two blocks of a disk shall be the same.
+        self.data[..8].copy_from_slice(&offset.to_le_bytes());
+        (offset, is_write)
+    }
 }
 
 impl Cycle for Blocks {
@@ -58,10 +67,7 @@ impl Cycle for Blocks {
         if n > 0 {
             return false;
         }
-        let offset = self.chance.below(self.count) * self.size as u64;
-        let is_write = self.writes.is_some_and(|of| self.chance.below(of) == 0);
-        // No two blocks of a disk shall be the same.
-        self.data[..8].copy_from_slice(&offset.to_le_bytes());
+        let (offset, is_write) = self.next();
         let message = match is_write {
             true => Tmsg::Write { fid: OPEN, offset, data: Data::Bytes(&self.data) },
             false => Tmsg::Read { fid: OPEN, offset, count: self.size as u32 },

@@ -1,0 +1,127 @@
+//! A disk of which few reads are under way at a time; the others wait, in the order in which they came.
+//!
+//! In: any operations. Out: the same, to the disk below. How many of its threads it has for reads is its own affair:
+//! here a measurement says so.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nine_block::{Device, Io, Op, Shape};
+
+pub(super) struct Few(Arc<Inner>);
+
+struct Inner {
+    of: Arc<dyn Device>,
+    most: u64,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Io>,
+    under_way: u64,
+    /// Somebody begins what waits; others need not.
+    is_served: bool,
+}
+
+impl Few {
+    /// At most so many reads.
+    pub fn new(of: Arc<dyn Device>, most: u64) -> Self {
+        Self(Arc::new(Inner { of, most, queue: Mutex::default() }))
+    }
+}
+
+impl Inner {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Begins what there is room for. A read may end while it is begun: whoever is here sees to the next one.
+fn serve(inner: &Arc<Inner>) {
+    let mut queue = inner.queue();
+    if queue.is_served {
+        return;
+    }
+    queue.is_served = true;
+    while queue.under_way < inner.most
+        && let Some(io) = queue.waiting.pop_front()
+    {
+        queue.under_way += 1;
+        drop(queue);
+        let (at, count, ends) = (io.at, io.count, inner.clone());
+        inner.of.submit(Io::read(at, count, move |result| {
+            io.end(result);
+            ends.queue().under_way -= 1;
+            serve(&ends);
+        }));
+        queue = inner.queue();
+    }
+    queue.is_served = false;
+}
+
+impl Device for Few {
+    fn shape(&self) -> Shape {
+        self.0.of.shape()
+    }
+
+    fn submit(&self, io: Io) {
+        if io.op != Op::Read {
+            return self.0.of.submit(io);
+        }
+        self.0.queue().waiting.push_back(io);
+        serve(&self.0);
+    }
+
+    fn name(&self) -> String {
+        self.0.of.name()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    /// Keeps every operation until it is told to end one.
+    #[derive(Default)]
+    struct Slow(Mutex<Vec<Io>>);
+
+    impl Device for Slow {
+        fn shape(&self) -> Shape {
+            Shape { sectors: 100, atom: 1, most: 1, read_only: false, durable: true }
+        }
+
+        fn submit(&self, io: Io) {
+            self.0.lock().unwrap().push(io);
+        }
+
+        fn name(&self) -> String {
+            "slow".into()
+        }
+    }
+
+    #[test]
+    fn as_many_reads_as_it_may_in_their_order_and_writes_beside_them() {
+        let slow = Arc::new(Slow::default());
+        let few = Few::new(slow.clone(), 2);
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        for at in 0..5 {
+            let ended = ended.clone();
+            few.submit(Io::read(at, 1, move |read| ended.lock().unwrap().push((at, read.is_ok()))));
+        }
+        few.submit(Io::write(9, Bytes::from(vec![0; 512]), |_| ()));
+        let under_way = || slow.0.lock().unwrap().iter().map(|io| io.at).collect::<Vec<_>>();
+        assert_eq!(under_way(), [0, 1, 9]);
+        while !under_way().is_empty() {
+            let first = slow.0.lock().unwrap().remove(0);
+            // One is dropped: that is an end, too.
+            if first.at != 3 {
+                first.end(Ok(Bytes::from(vec![0; 512])));
+            }
+            assert!(under_way().iter().filter(|at| **at != 9).count() <= 2);
+        }
+        let ended = ended.lock().unwrap();
+        assert_eq!(ended[..], [(0, true), (1, true), (2, true), (3, false), (4, true)]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Places of a large file by chance, eight operations under way on one connection: reads of 4 and of 64 KiB, cached and
+//! not, and writes of 4 KiB up to the end of an fsync. The limit is pread and pwrite of one thread at the same places.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nine_proto::{OpenFlags, Tag};
+
+use super::serve::Shape;
+use super::stand::{Stand, forget};
+use super::work::{self, Blocks};
+use super::{Contest, PIECE, bulk, pattern};
+use crate::place::Place;
+use crate::report::{Race, Report, Turn, interleave};
+use crate::turns::read_whole;
+use crate::wire::{Cycle, Load};
+
+const FILE: &str = "large";
+const DEPTH: u16 = 8;
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let size = contest.large();
+    let mib = size >> 20;
+    let ours = Stand::archive(Shape::of(mib * 2 + 256, mib * 2 + 64))?;
+    let disk = Stand::disk()?;
+    let direct = disk.dir().join("direct");
+    Place::Free.arrange(&[])?;
+    // Twice, for what is overwritten gets other slots: they have been used before (as those of `bulk`).
+    for stand in [&ours, &ours, &disk] {
+        bulk::write_new(stand, FILE, size)?;
+        read_whole(&stand.server(), FILE, size)?()?;
+    }
+    fill(&direct, size)?;
+
+    let [many, few] = contest.pace.of([8192, 1024], [2048, 256], [8, 4]);
+    let race = |what: &str, kib: usize, is_write: bool, is_cold: bool| {
+        let each = if is_cold { few } else { many };
+        let job = Job { size, block: kib << 10, each, is_write, is_cold };
+        let of = match (is_write, is_cold) {
+            (true, _) => "with an fsync",
+            (_, true) => "uncached",
+            _ => "cached",
+        };
+        let turn = |stand| -> Turn<'_> { Box::new(move || job.of(stand)) };
+        let direct = &direct;
+        let turns = [Some(turn(&ours)), Some(turn(&disk)), Some(Box::new(move || job.direct(direct)) as _)];
+        Race {
+            what: format!("{what} {kib} KiB by chance of {mib} MiB, depth {DEPTH}, {of}"),
+            unit: "k/s",
+            turns,
+        }
+    };
+    let cached = vec![race("read", 4, false, false), race("read", 64, false, false)];
+    let rows = interleave(contest.rounds(), contest.pace.patience(), cached)?;
+    report.key("rand4k_read_vs_disk", rows[0].vs_peer());
+    report.extend(rows);
+    let writes = vec![race("write", 4, true, false)];
+    let rows = interleave(contest.rounds(), contest.pace.patience(), writes)?;
+    report.key("rand4k_write_vs_disk", rows[0].vs_peer());
+    report.extend(rows);
+    let cold = vec![race("read", 4, false, true), race("read", 64, false, true)];
+    report.extend(interleave(contest.rounds(), contest.pace.patience(), cold)?);
+    Ok(())
+}
+
+/// What is done in a turn.
+#[derive(Clone, Copy)]
+struct Job {
+    /// Bytes of the file, and of a piece.
+    size: u64,
+    block: usize,
+    /// Operations of each of those that are under way.
+    each: usize,
+    is_write: bool,
+    is_cold: bool,
+}
+
+impl Job {
+    fn blocks(self, tag: Tag) -> Blocks {
+        Blocks::new(tag, self.size, self.block, self.is_write.then_some(1))
+    }
+
+    /// Thousands a second, by a server.
+    fn of(self, stand: &Stand) -> io::Result<f64> {
+        if self.is_cold {
+            stand.cool(FILE)?;
+        }
+        let server = stand.server();
+        let (_client, root) = server.client()?;
+        let (file, conn) = (root.open(FILE, OpenFlags::WRITE)?, work::on_file(&server, FILE)?);
+        let mut load =
+            Load::new(vec![conn], DEPTH, |_, tag| Several { blocks: self.blocks(tag), each: self.each })?;
+        let begun = Instant::now();
+        load.run(Duration::ZERO)?;
+        if self.is_write {
+            file.fsync(false)?;
+        }
+        Ok(self.rate(begun))
+    }
+
+    /// The same, by system calls.
+    fn direct(self, path: &Path) -> io::Result<f64> {
+        if self.is_cold {
+            forget(path)?;
+        }
+        let file = File::options().read(true).write(true).open(path)?;
+        let mut lanes: Vec<Blocks> = (0..DEPTH).map(|tag| self.blocks(Tag(tag))).collect();
+        let (mut buf, begun) = (vec![0; self.block], Instant::now());
+        for _ in 0..self.each {
+            for blocks in &mut lanes {
+                match blocks.next() {
+                    (offset, true) => file.write_all_at(&blocks.data, offset)?,
+                    (offset, false) => file.read_exact_at(&mut buf, offset)?,
+                }
+            }
+        }
+        if self.is_write {
+            file.sync_all()?;
+        }
+        Ok(self.rate(begun))
+    }
+
+    fn rate(self, begun: Instant) -> f64 {
+        (self.each * usize::from(DEPTH)) as f64 / begun.elapsed().as_secs_f64() / 1e3
+    }
+}
+
+/// So many operations, one behind the other.
+struct Several {
+    blocks: Blocks,
+    each: usize,
+}
+
+impl Cycle for Several {
+    fn put(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
+        n < self.each && self.blocks.put(0, out)
+    }
+}
+
+fn fill(path: &Path, size: u64) -> io::Result<()> {
+    let (file, piece) = (File::create(path)?, pattern(PIECE, 1));
+    for at in (0..size).step_by(PIECE) {
+        file.write_all_at(&piece, at)?;
+    }
+    file.sync_all()
+}
