@@ -384,11 +384,12 @@ impl Cw {
         (self.0.c.shape().sectors / per - 1) * per
     }
 
-    /// A checkpoint, if half of the journal is used, or whenever something has changed.
+    /// A checkpoint, if half of the journal is used, or whenever something has changed: also where copies are.
     pub(crate) async fn tidy(&self, always: bool) -> Result<()> {
         let due = {
             let state = &*self.state();
-            state.journal.used * 2 > self.0.layout.journal_sectors() || (always && state.journal.used > 0)
+            let has_changed = state.journal.used > 0 || !state.copies.changed.is_empty();
+            state.journal.used * 2 > self.0.layout.journal_sectors() || (always && has_changed)
         };
         if due { self.checkpoint(None).await } else { Ok(()) }
     }

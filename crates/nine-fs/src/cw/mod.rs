@@ -78,6 +78,8 @@ struct State {
     /// Rows that nobody has: neither what is durable, nor what is in memory only.
     free_rows: Room,
     copies: Copies,
+    /// Slots of copies that are on their way.
+    keeping: u64,
     /// Rows whose copying has failed.
     failed: Set<u64>,
     journal: Journal,

@@ -1,7 +1,6 @@
 //! Reads: where a block is, and whether what is read there is it.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use nine_block::{Error, Kind as Wrong};
@@ -11,13 +10,15 @@ use super::layout::{Place, Row};
 use super::rows::{self, Rows};
 use super::step::{Op, Step, step};
 use super::tag::{Kind, TAG, Tag};
-use super::{Cw, Result, read_all};
+use super::{Cw, Result, State, read_all};
 use crate::hash::Map;
 use crate::ptr::NEW;
 use crate::tree;
 
 /// Slots that copies on their way may take beyond what is counted.
 const KEEPING: u64 = 64;
+/// Copies that are on their way at most; what is read beyond is not kept.
+const KEEPING_MOST: u64 = 4096;
 
 /// From where a block is read, and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,40 +221,63 @@ impl Cw {
         }
     }
 
-    /// What was read from w is put into slots, in its own time, where that is wanted and there is room.
+    /// What was read from w is put into slots, neighbours together, in its own time, where that is wanted and there is
+    /// room.
     fn keep(&self, sources: &[From], bytes: &Bytes) {
-        if self.0.fastworm || !sources.iter().any(|from| matches!(from, From::Worm(_))) {
+        if self.0.fastworm {
             return;
         }
-        for (from, block) in sources.iter().zip(bytes.chunks_exact(self.block())) {
-            let From::Worm(worm) = *from else { continue };
-            let slot = {
+        let mut from = 0;
+        while from < sources.len() {
+            let (worms, slots) = {
                 let state = &mut *self.state();
-                if state.copies.has(worm) {
-                    continue;
-                }
-                // What the next commit takes stays, and a sixteenth for what is written then.
-                let promised = self.0.promised.load(Ordering::Relaxed);
-                let least = promised + self.kept_back() + self.0.layout.slots.1 / 16;
-                let slot = match state.slots.free() {
-                    free if free > least => state.slots.take(1).map(|slots| slots.start),
-                    free if free + state.copies.len() as u64 > least + KEEPING => state.copies.evict(),
+                let is_new = |from: &From| match *from {
+                    From::Worm(worm) if !state.copies.has(worm) => Some(worm),
                     _ => None,
                 };
-                let Some(slot) = slot else { continue };
-                slot
+                let worms: Vec<u64> = sources[from..].iter().map_while(is_new).collect();
+                let slots = self.slots_to_keep(state, worms.len() as u64);
+                (worms, slots)
             };
-            let cw = self.clone();
-            let copy = Copy { slot, sum: super::get32(block, block.len() - 4) };
-            let write = self.0.c.write(self.slot_at(slot), Bytes::copy_from_slice(block));
+            let Some(slots) = slots else {
+                from += worms.len().max(1);
+                continue;
+            };
+            let count = (slots.end - slots.start) as usize;
+            let data = bytes.slice(from * self.block()..(from + count) * self.block());
+            from += count;
+            let (cw, write) = (self.clone(), self.0.c.write(self.slot_at(slots.start), data.clone()));
             self.0.tasks.spawn(async move {
                 let written = write.await.is_ok();
                 let state = &mut *cw.state();
-                if !written || !state.copies.add(worm, copy) {
-                    state.slots.give(slot);
+                state.keeping -= slots.end - slots.start;
+                for ((slot, worm), block) in slots.zip(worms).zip(data.chunks_exact(cw.block())) {
+                    let sum = super::get32(block, block.len() - 4);
+                    if !written || !state.copies.add(worm, Copy { slot, sum }) {
+                        state.slots.give(slot);
+                    }
                 }
             });
         }
+    }
+
+    /// Slots for at most so many copies, one behind the other: free ones, and those of copies that nobody has used.
+    fn slots_to_keep(&self, state: &mut State, most: u64) -> Option<Range<u64>> {
+        // What the next commit takes stays, and a sixteenth for what is written then.
+        let least = self.promised() + self.kept_back() + self.0.layout.slots.1 / 16;
+        let most = most.min(KEEPING_MOST.saturating_sub(state.keeping));
+        // In the seed's old order slots behind each other do not lie behind each other.
+        let most = if self.0.row_order { most.min(1) } else { most };
+        while state.slots.free() < least + most
+            && state.slots.free() + state.copies.len() as u64 > least + KEEPING
+            && let Some(slot) = state.copies.evict()
+        {
+            state.slots.give(slot);
+        }
+        let most = most.min(state.slots.free().saturating_sub(least));
+        let slots = state.slots.take(most).filter(|_| most > 0)?;
+        state.keeping += slots.end - slots.start;
+        Some(slots)
     }
 }
 

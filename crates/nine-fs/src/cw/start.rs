@@ -52,6 +52,7 @@ impl Cw {
             free_rows: Room::new(0, std::iter::empty()),
             rows: Rows::default(),
             copies: Copies::default(),
+            keeping: 0,
             failed: Set::default(),
             journal,
             committing: false,

@@ -1,7 +1,7 @@
 //! What was found wrong once, each as the shortest way to it.
 
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -521,4 +521,47 @@ fn attributes_are_charged_and_bounded() {
     bench.unlink(ROOT, "a");
     bench.settle();
     bench.check();
+}
+
+/// It counts its writes.
+struct Written(Arc<dyn Device>, AtomicU64);
+
+impl Device for Written {
+    fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn submit(&self, io: Io) {
+        self.1.fetch_add(u64::from(io.op == Op::Write), Ordering::Relaxed);
+        self.0.submit(io);
+    }
+}
+
+#[test]
+fn what_is_read_from_w_is_kept_together_and_found_after_a_start() {
+    let mut bench = Bench::new(60_000, 8192, false);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    bench.write(file, 0, &vec![7; 400 * 8128]);
+    bench.dump();
+    bench.copied();
+    // As after a cut: nobody knows of copies that no checkpoint has noted.
+    bench.again();
+    let c = Arc::new(Written(bench.c.clone(), AtomicU64::new(0)));
+    let writes = || c.1.swap(0, Ordering::Relaxed);
+    bench.c = c.clone();
+    bench.again();
+    writes();
+    assert_eq!(bench.read(None, file).len(), 400 * 8128);
+    assert!((1..60).contains(&writes()), "400 blocks, and nodes");
+    let archive = bench.archive.clone();
+    bench.run(archive.close()).unwrap();
+    bench.again();
+    bench.settle();
+    writes();
+    assert_eq!(bench.read(None, file).len(), 400 * 8128);
+    assert_eq!(writes(), 0, "they are there");
 }
