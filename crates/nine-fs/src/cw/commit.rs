@@ -17,6 +17,7 @@ use super::rows;
 use super::step::{Op, Step, step};
 use super::tag::{Kind, TAG, Tag};
 use super::{Cw, Is, Result, State};
+use crate::archive::yield_now;
 use crate::hash::{Map, Set};
 use crate::ptr::Ptr;
 
@@ -80,8 +81,13 @@ impl Writes {
         if self.calls.len() == WRITES {
             self.wait().await;
         }
+        let is_long = data.len() >= RUN;
         if self.failed.is_none() {
             self.calls.push_back(device.write(at, data));
+        }
+        if is_long {
+            // Clients whose requests go on beside it do not wait for all of it.
+            yield_now().await;
         }
     }
 

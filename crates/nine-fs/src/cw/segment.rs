@@ -13,6 +13,7 @@ use super::commit::Come;
 use super::layout::Super;
 use super::tag::{Kind, Tag};
 use super::{Cw, Result};
+use crate::archive::yield_now;
 use crate::ptr::NEW;
 
 /// Bytes of the largest write.
@@ -101,6 +102,8 @@ impl Segment {
         self.next += 1;
         if self.run.len() + block > RUN {
             self.write().await?;
+            // As in a commit: clients' requests may go on beside it.
+            yield_now().await;
         }
         Ok(self.next - 1)
     }
