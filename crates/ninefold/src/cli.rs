@@ -93,8 +93,9 @@ impl Verb {
 /// unless the token printed at start is shown.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// What to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`, `fs:` or `fs:ARCHIVE`, or a name space file
-    /// (`NAME.ns`, or any regular file); the current directory if not given
+    /// What to serve: `disk:/path` or just a path, `ram:` or `ram:SIZE`, `fs:` (your own archive, made if there is
+    /// none) or `fs:ARCHIVE`, or a name space file (`NAME.ns`, or any regular file); the current directory if not
+    /// given
     #[arg(value_name = "SERVER")]
     pub exports: Vec<Export>,
     #[command(flatten)]
