@@ -28,7 +28,7 @@ use crate::dump::{self, Dump};
 use crate::fs::{Fs, Op, Stop};
 use crate::hash::Map;
 use crate::item::{DumpRecord, Key, What};
-use crate::jobs::{Driver, Jobs, Waiters};
+use crate::jobs::{Driver, Jobs, Waiters, yield_now};
 use crate::live::Lives;
 use crate::memory::Memory;
 use crate::ptr::Ptr;
@@ -825,16 +825,6 @@ impl Drop for Fetching<'_> {
     fn drop(&mut self) {
         self.0.state().fs.mem.end_fetch(self.1);
     }
-}
-
-/// Others have their turn.
-pub(crate) async fn yield_now() {
-    let mut turn = false;
-    poll_fn(|cx| {
-        cx.waker().wake_by_ref();
-        if std::mem::replace(&mut turn, true) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }
 
 fn options(cw: &Cw, settings: &Settings) -> Options {

@@ -10,11 +10,12 @@ use std::time::Duration;
 use nine_block::{Error as Wrong, Kind};
 use nine_proto::{Errno, Error, Result, Time};
 
-use crate::archive::{Archive, State as Whole, errno, yield_now};
+use crate::archive::{Archive, State as Whole, errno};
 use crate::cw::{self, Date, Newest, Segment, Super, WAITING_MOST, Waiting};
 use crate::date::{Day, Due, Schedule};
 use crate::fs::{Op, Stop};
 use crate::item::{DumpRecord, Extent, Key, What};
+use crate::jobs::yield_now;
 use crate::ptr::Ptr;
 use crate::tree::node::{Node, NodeMut};
 use crate::tree::{Miss, Nodes};

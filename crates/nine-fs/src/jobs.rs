@@ -7,7 +7,7 @@
 //! Bounded by who begins: a request is one job at most, and there is one commit, one copy, one sweep.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -18,6 +18,16 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Jobs that are polled before others of the thread have a turn.
 const TURN: usize = 64;
+
+/// Others have their turn.
+pub(crate) async fn yield_now() {
+    let mut turn = false;
+    poll_fn(|cx| {
+        cx.waker().wake_by_ref();
+        if std::mem::replace(&mut turn, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
 
 /// See the module.
 #[derive(Clone, Default)]

@@ -17,8 +17,8 @@ use super::rows;
 use super::step::{Op, Step, step};
 use super::tag::{Kind, TAG, Tag};
 use super::{Cw, Is, Result, State};
-use crate::archive::yield_now;
 use crate::hash::{Map, Set};
+use crate::jobs::yield_now;
 use crate::ptr::Ptr;
 
 /// Bytes of the largest write.

@@ -13,7 +13,7 @@ use super::commit::Come;
 use super::layout::Super;
 use super::tag::{Kind, Tag};
 use super::{Cw, Result};
-use crate::archive::yield_now;
+use crate::jobs::yield_now;
 use crate::ptr::NEW;
 
 /// Bytes of the largest write.
