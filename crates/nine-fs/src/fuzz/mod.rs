@@ -8,7 +8,7 @@ mod image;
 
 pub use image::image;
 
-use crate::item::{Attributes, DumpRecord, Entry, Extent, Key, Named, Usage, What};
+use crate::item::{Attributes, DumpRecord, Entry, Extent, Key, Named, Usage};
 use crate::tree::node::{self, Node, NodeMut};
 
 /// Any bytes, as everything that a disk of an archive may hold.
@@ -43,23 +43,9 @@ fn items(data: &[u8]) {
         assert_eq!(it.encode(), data);
     }
     if let Some(what) = Key::parse(data) {
-        assert_eq!(&*key_of(what), data);
+        assert_eq!(&*what.key(), data);
     }
     let _ = crate::users::Users::parse(&String::from_utf8_lossy(data));
-}
-
-fn key_of(what: What<'_>) -> Key {
-    match what {
-        What::Attributes(ino) => Key::attributes(ino),
-        What::Inline(ino) => Key::inline(ino),
-        What::Name(dir, name) => Key::name(dir, name),
-        What::Cookie(dir, cookie) => Key::cookie(dir, cookie),
-        What::Xattr(ino, name, piece) => Key::xattr(ino, name, piece),
-        What::Extent(ino, block) => Key::extent(ino, block),
-        What::Orphan(ino) => Key::orphan(ino),
-        What::Dump(generation) => Key::dump(generation),
-        What::Usage(uid) => Key::usage(uid),
-    }
 }
 
 /// A node that is let pass can be read, and each of its keys is found; and changed, it is let pass again.

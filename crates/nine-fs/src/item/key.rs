@@ -65,6 +65,24 @@ pub(crate) enum What<'a> {
     Usage(u32),
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+impl What<'_> {
+    /// The key that says it.
+    pub(crate) fn key(self) -> Key {
+        match self {
+            What::Attributes(ino) => Key::attributes(ino),
+            What::Inline(ino) => Key::inline(ino),
+            What::Name(dir, name) => Key::name(dir, name),
+            What::Cookie(dir, cookie) => Key::cookie(dir, cookie),
+            What::Xattr(ino, name, piece) => Key::xattr(ino, name, piece),
+            What::Extent(ino, block) => Key::extent(ino, block),
+            What::Orphan(ino) => Key::orphan(ino),
+            What::Dump(generation) => Key::dump(generation),
+            What::Usage(uid) => Key::usage(uid),
+        }
+    }
+}
+
 /// A key, in place.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {

@@ -78,20 +78,6 @@ impl Dice {
     }
 }
 
-fn key_of(what: What<'_>) -> Key {
-    match what {
-        What::Attributes(ino) => Key::attributes(ino),
-        What::Inline(ino) => Key::inline(ino),
-        What::Name(dir, name) => Key::name(dir, name),
-        What::Cookie(dir, cookie) => Key::cookie(dir, cookie),
-        What::Xattr(ino, name, piece) => Key::xattr(ino, name, piece),
-        What::Extent(ino, block) => Key::extent(ino, block),
-        What::Orphan(ino) => Key::orphan(ino),
-        What::Dump(generation) => Key::dump(generation),
-        What::Usage(uid) => Key::usage(uid),
-    }
-}
-
 #[test]
 fn keys_are_the_bytes_that_were_agreed() {
     assert_eq!(*Key::attributes(0x0102), *b"\0\0\0\0\0\0\x01\x02\x01");
@@ -174,7 +160,7 @@ fn what_was_written_is_read() {
             What::Dump(dice.u32().max(1)),
             What::Usage(dice.u32()),
         ] {
-            assert_eq!(Key::parse(&key_of(what)), Some(what));
+            assert_eq!(Key::parse(&what.key()), Some(what));
         }
         let attributes = dice.attributes();
         assert_eq!(Attributes::decode(&attributes.encode()), Some(attributes));
@@ -351,7 +337,7 @@ fn any_bytes_are_something_or_nothing() {
             bytes[8] %= 20;
         }
         if let Some(what) = Key::parse(&bytes) {
-            assert_eq!(*key_of(what), *bytes);
+            assert_eq!(*what.key(), *bytes);
         }
         let same = [
             Attributes::decode(&bytes).is_none_or(|value| value.encode()[..] == bytes),
