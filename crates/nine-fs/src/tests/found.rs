@@ -273,6 +273,27 @@ fn a_name_and_more_change_together_or_not_at_all() {
     assert_eq!(bench.lookup(None, ROOT, "dir"), Some(dir));
 }
 
+#[test]
+fn a_file_of_many_pieces_is_renamed_and_cut_in_one_step() {
+    let mut bench = Bench::new(200_000, 8192, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    (0..300).for_each(|n| bench.write(file, 2 * n * 8128, &[7; 8128]));
+    bench.sync();
+    bench.again();
+    let (archive, now) = (bench.archive.clone(), bench.archive.time());
+    let set = SetAttr { size: Some(10_000), ..SetAttr::default() };
+    bench
+        .run(archive.attempt(|state| {
+            let also = |fs: &mut crate::fs::Fs| fs.set_attributes(file, &set, 0, now);
+            state.fs.rename((ROOT, b"file"), (ROOT, b"new"), |_| false, now, also)
+        }))
+        .unwrap();
+    assert_eq!((bench.lookup(None, ROOT, "file"), bench.lookup(None, ROOT, "new")), (None, Some(file)));
+    let mut all = vec![7; 8128];
+    all.resize(10_000, 0);
+    assert_eq!(bench.read(None, file), all);
+}
+
 /// Blocks of a file that was cut or removed go by and by, and are charged until then.
 #[test]
 fn who_has_removed_may_write_though_his_quota_was_full() {
