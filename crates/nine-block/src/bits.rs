@@ -117,9 +117,14 @@ impl Bits {
         bytes.into()
     }
 
+    /// Whether this is a sector of a map.
+    pub fn is_right(sector: u64, bytes: &[u8]) -> bool {
+        sum(&bytes[..504], Some(sector)).to_le_bytes() == bytes[504..512]
+    }
+
     /// Takes a sector of its map from a disk; where that is not right, all its bits are 1 and this is false.
     pub fn take(&mut self, sector: u64, bytes: &[u8]) -> bool {
-        let right = sum(&bytes[..504], Some(sector)).to_le_bytes() == bytes[504..512];
+        let right = Self::is_right(sector, bytes);
         let from = sector * PER_SECTOR;
         for bit in from..(from + PER_SECTOR).min(self.len) {
             let at = (bit - from) as usize;

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
-use crate::device::{Device, Done, Io, Op};
+use crate::device::{Device, Done, Io, Op, Proof};
 use crate::error::Result;
 use crate::sync::{Mutex, lock};
 
@@ -61,6 +61,11 @@ impl dyn Device {
     /// Reads `count` sectors.
     pub fn read(&self, at: u64, count: u64) -> Call {
         Call::begin(self, |done| Io::read(at, count, done))
+    }
+
+    /// Reads `count` sectors of which something is known, if it is.
+    pub fn read_proven(&self, at: u64, count: u64, proof: Option<Proof>) -> Call {
+        Call::begin(self, |done| Io::read(at, count, done).with(proof))
     }
 
     /// Writes whole sectors.

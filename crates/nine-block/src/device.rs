@@ -1,6 +1,7 @@
 //! A disk, and what is asked of it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -83,13 +84,67 @@ pub struct Io {
     pub count: u64,
     /// Of a write, what is written: `count` sectors.
     pub data: Bytes,
+    /// Of a read, what is known of what is there.
+    pub proof: Option<Proof>,
     done: Option<Done>,
+}
+
+/// Whether these bytes are the n-th block of a read.
+type Holds = dyn Fn(u64, &[u8]) -> bool + Send + Sync;
+
+/// What a reader knows of the blocks that he reads, a sum mostly. A mirror takes the next member where it does not
+/// hold, and writes what is right to the first; a device that has one copy of everything does not look at it. A part of
+/// a read has it as far as it is of whole blocks; what is read through a buffer has none.
+#[derive(Clone)]
+pub struct Proof {
+    /// Sectors of a block.
+    per: u64,
+    /// Blocks before the first.
+    skip: u64,
+    everywhere: bool,
+    holds: Arc<Holds>,
+}
+
+impl Proof {
+    /// Of a read of blocks of `per` sectors: `holds` says whether these bytes are the n-th of them.
+    pub fn new(per: u64, holds: impl Fn(u64, &[u8]) -> bool + Send + Sync + 'static) -> Self {
+        Self { per, skip: 0, everywhere: false, holds: Arc::new(holds) }
+    }
+
+    /// All members of a mirror are read, not only the first that is right.
+    pub fn everywhere(mut self) -> Self {
+        self.everywhere = true;
+        self
+    }
+
+    /// Whether they are.
+    pub fn is_everywhere(&self) -> bool {
+        self.everywhere
+    }
+
+    /// Of `count` sectors from the `skip`-th on, if they are whole blocks.
+    pub fn part(&self, skip: u64, count: u64) -> Option<Self> {
+        let whole = skip.is_multiple_of(self.per) && count.is_multiple_of(self.per);
+        whole.then(|| Self { skip: self.skip + skip / self.per, ..self.clone() })
+    }
+
+    /// Whether all blocks are right.
+    pub fn holds(&self, data: &[u8]) -> bool {
+        let blocks = data.chunks_exact((self.per * SECTOR) as usize);
+        blocks.zip(self.skip..).all(|(block, n)| (self.holds)(n, block))
+    }
 }
 
 impl Io {
     /// A read of `count` sectors.
     pub fn read(at: u64, count: u64, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
-        Self { op: Op::Read, at, count, data: Bytes::new(), done: Some(Box::new(done)) }
+        Self { op: Op::Read, at, count, data: Bytes::new(), proof: None, done: Some(Box::new(done)) }
+    }
+
+    /// The same, of which something is known, if it is.
+    pub fn with(mut self, proof: Option<Proof>) -> Self {
+        self.proof = proof;
+        self
     }
 
     /// A write of whole sectors.
@@ -99,13 +154,13 @@ impl Io {
     pub fn write(at: u64, data: Bytes, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
         let len = data.len() as u64;
         assert!(len.is_multiple_of(SECTOR), "a write of {len} bytes, which are no sectors");
-        Self { op: Op::Write, at, count: len / SECTOR, data, done: Some(Box::new(done)) }
+        Self { op: Op::Write, at, count: len / SECTOR, data, proof: None, done: Some(Box::new(done)) }
     }
 
     /// A flush, a look, a discard of `count` sectors.
     pub fn other(op: Op, at: u64, count: u64, done: impl FnOnce(Result<Bytes>) + Send + 'static) -> Self {
         debug_assert!(!matches!(op, Op::Read | Op::Write));
-        Self { op, at, count, data: Bytes::new(), done: Some(Box::new(done)) }
+        Self { op, at, count, data: Bytes::new(), proof: None, done: Some(Box::new(done)) }
     }
 
     /// The sector behind the last.
@@ -171,7 +226,13 @@ impl Io {
             Op::Write => self.data.slice((skip * SECTOR) as usize..((skip + count) * SECTOR) as usize),
             _ => Bytes::new(),
         };
-        Self { op: self.op, at, count, data, done: Some(Box::new(done)) }
+        let proof = self.proof.as_ref().and_then(|proof| proof.part(skip, count));
+        Self { op: self.op, at, count, data, proof, done: Some(Box::new(done)) }
+    }
+
+    /// Whether this is what a read was to bring, as far as is known.
+    pub fn proves(&self, data: &[u8]) -> bool {
+        self.proof.as_ref().is_none_or(|proof| proof.holds(data))
     }
 }
 

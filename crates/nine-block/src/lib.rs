@@ -19,6 +19,7 @@ mod call;
 mod device;
 mod error;
 mod expr;
+mod growing;
 mod join;
 mod locks;
 mod mirror;
@@ -34,11 +35,12 @@ mod worm;
 pub use bits::Bits;
 pub use cache::{Ahead, Cache, Cached, Options, Stats};
 pub use call::Call;
-pub use device::{Device, Done, Io, Op, SECTOR, Shape};
+pub use device::{Device, Done, Io, Op, Proof, SECTOR, Shape};
 pub use error::{Error, Kind, Result};
 pub use expr::{
     Arg, Built, DEPTH_MOST, DEVICES_MOST, Driver, How, Making, TEXT_MOST, Table, Tree, What, Wrong, parse,
 };
+pub use growing::Growing;
 pub use join::{Concat, Interleave};
 pub use mirror::{Bare, Event, Happening, MEMBERS_MOST, Mirror, Pause, Place, Rest, Start, Told};
 pub use moving::Moving;

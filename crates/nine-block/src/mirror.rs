@@ -32,7 +32,7 @@ pub use self::open::Start;
 use self::label::{HEAD, Now, REGIONS_MOST};
 use self::state::{Counts, Heal, State};
 use crate::call::Call;
-use crate::device::{Device, Io, Op, SECTOR, Shape};
+use crate::device::{Device, Io, Op, Proof, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
 use crate::plain::within;
@@ -221,12 +221,13 @@ impl Inner {
                 break;
             }
             self.state().members[member].counts.reads += 1;
-            match self.members[member].read(HEAD + io.at, io.count).await {
+            let read = self.members[member].read_proven(HEAD + io.at, io.count, io.proof.clone());
+            match read.await.and_then(|data| proven(&io, data)) {
                 Ok(data) => {
-                    let (at, count) = (io.at, io.count);
+                    let (at, count, proof) = (io.at, io.count, io.proof.clone());
                     io.end(Ok(data));
                     for (member, error) in failed {
-                        self.mend(member, at, count, error).await;
+                        self.mend(member, at, count, (error, &proof)).await;
                     }
                     return;
                 }
@@ -237,8 +238,33 @@ impl Inner {
         io.end(Err(failed.swap_remove(stop).1));
     }
 
-    /// Sectors of a member could not be read: they are written again from another, or it is set aside.
-    async fn mend(&self, member: usize, at: u64, count: u64, error: Error) {
+    /// Reads from all that have it, and mends those that do not have what is right.
+    async fn read_everywhere(self: Arc<Self>, io: Io) {
+        let (mut right, mut failed) = (None, Vec::new());
+        let readable = self.state().readable(io.at, io.end_at());
+        for member in readable {
+            self.state().members[member].counts.reads += 1;
+            let read = self.members[member].read_proven(HEAD + io.at, io.count, io.proof.clone());
+            match read.await.and_then(|data| proven(&io, data)) {
+                Ok(data) => right = right.or(Some(data)),
+                Err(error) if stops(&error) => return io.end(Err(error)),
+                Err(error) => failed.push((member, error)),
+            }
+        }
+        let (at, count, proof) = (io.at, io.count, io.proof.clone());
+        match (right, failed.first()) {
+            (Some(data), _) => io.end(Ok(data)),
+            (None, Some((_, error))) => return io.end(Err(error.clone())),
+            (None, None) => return io.fail(Kind::Failed, "nobody has it for sure"),
+        }
+        for (member, error) in failed {
+            self.mend(member, at, count, (error, &proof)).await;
+        }
+    }
+
+    /// Sectors of a member could not be read, or are not right: they are written again from another, or it is set
+    /// aside.
+    async fn mend(&self, member: usize, at: u64, count: u64, (error, proof): (Error, &Option<Proof>)) {
         self.state().members[member].counts.errors += 1;
         if error.kind != Kind::Failed {
             // Nobody waits for it: who is the last stays in.
@@ -249,16 +275,19 @@ impl Inner {
             self.state().readable(at, at + count).into_iter().filter(|other| *other != member).collect();
         for other in others {
             self.state().written.copies(Some(other), at, at + count);
-            let data = match self.members[other].read(HEAD + at, count).await {
-                Ok(data) => data,
+            let data = match self.members[other].read_proven(HEAD + at, count, proof.clone()).await {
+                Ok(data) if proof.as_ref().is_none_or(|proof| proof.holds(&data)) => data,
                 Err(error) if stops(&error) => return self.tell(other, Happening::Stopped(error)),
-                Err(_) => continue,
+                // By now something else may be there, and be right.
+                _ => continue,
             };
             match self.members[member].write(HEAD + at, data).await {
                 Ok(_) => {
                     self.state().members[member].counts.mended += 1;
                     self.tell(member, Happening::Mended(at, count));
                 }
+                // A worm of its own: all else of it is as good as before.
+                Err(error) if error.kind == Kind::ReadOnly => self.tell(member, Happening::Unreadable(error)),
                 Err(error) => self.not_written(member, error).await,
             }
             return;
@@ -414,6 +443,13 @@ impl Inner {
     }
 }
 
+/// What was read, if it is what was to be.
+fn proven(io: &Io, data: Bytes) -> Result<Bytes> {
+    let wrong =
+        || Error::new(Kind::Failed, format!("sectors {}+{} are not what was written", io.at, io.count));
+    if io.proves(&data) { Ok(data) } else { Err(wrong()) }
+}
+
 /// An error that another member would give too, or that is not the member's.
 fn stops(error: &Error) -> bool {
     matches!(error.kind, Kind::Reserved | Kind::Unwritten)
@@ -435,6 +471,9 @@ impl Device for Mirror {
             return io.end(Err(error.of(self.name())));
         }
         match io.op {
+            Op::Read if io.proof.as_ref().is_some_and(Proof::is_everywhere) => {
+                self.0.tasks.spawn(inner.read_everywhere(io));
+            }
             Op::Read => {
                 let first = {
                     let mut state = inner.state();
@@ -442,15 +481,17 @@ impl Device for Mirror {
                     state.members[first].counts.reads += 1;
                     first
                 };
-                let (at, count) = (HEAD + io.at, io.count);
+                let (at, count, proof) = (HEAD + io.at, io.count, io.proof.clone());
                 let member = inner.members[first].clone();
-                member.submit(Io::read(at, count, move |result| match result {
-                    Ok(data) => io.end(Ok(data)),
-                    Err(error) => {
-                        let tasks = inner.tasks.clone();
-                        tasks.spawn(inner.read_again(io, (first, error)));
-                    }
-                }));
+                let read =
+                    Io::read(at, count, move |result| match result.and_then(|data| proven(&io, data)) {
+                        Ok(data) => io.end(Ok(data)),
+                        Err(error) => {
+                            let tasks = inner.tasks.clone();
+                            tasks.spawn(inner.read_again(io, (first, error)));
+                        }
+                    });
+                member.submit(read.with(proof));
             }
             Op::Write if io.count > 0 => self.0.tasks.spawn(inner.write(io)),
             // Discarded sectors may be read as anything, and members would differ.

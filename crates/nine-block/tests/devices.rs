@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use bytes::Bytes;
 use common::*;
 use nine_block::{
-    Bare, Concat, Device, FakeWorm, Interleave, Io, Kind, Nothing, Op, Part, Ram, ReadOnly, SECTOR, Shape,
+    Bare, Concat, Device, FakeWorm, Growing, Interleave, Io, Kind, Nothing, Op, Part, Ram, ReadOnly, SECTOR,
+    Shape,
 };
 
 fn ram(sectors: u64) -> Arc<dyn Device> {
@@ -51,6 +52,9 @@ fn like_an_array(device: Arc<dyn Device>, sectors: u64, seed: u64) {
 fn made_of_others_they_are_like_one_disk() {
     let three = || vec![ram(10), ram(23), ram(7)];
     like_an_array(Arc::new(Concat::new(three()).unwrap()), 40, 1);
+    let growing = Growing::new(ram(20));
+    three().into_iter().for_each(|device| growing.add(device).unwrap());
+    like_an_array(Arc::new(growing), 60, 3);
     like_an_array(Arc::new(Concat::new(vec![ram(10), Arc::new(Nothing), ram(5)]).unwrap()), 15, 2);
     for block in [1, 2, 3, 7] {
         let device = Interleave::new(three(), block).unwrap();
@@ -275,4 +279,25 @@ fn a_worm_stays_one_after_each_cut() {
             assert!(!done || cut > 10);
         }
     }
+}
+
+#[test]
+fn what_comes_behind_a_device_changes_nothing_of_what_is_there() {
+    let mut world = World::new(3, vec![Disk::new("w0", 16), Disk::new("w1", 16)]);
+    let devices = world.devices();
+    let growing = Arc::new(Growing::new(devices[0].clone()));
+    let disk: Arc<dyn Device> = growing.clone();
+    assert_eq!(disk.name(), "w0");
+    world.run(disk.write(0, tagged(1, 0, 16))).unwrap().unwrap();
+    // Begun before, it ends as if nothing had come.
+    let reading = disk.read(0, 16);
+    growing.add(devices[1].clone()).unwrap();
+    assert_eq!(world.run(reading).unwrap().unwrap(), tagged(1, 0, 16));
+    assert_eq!((disk.shape().sectors, disk.name()), (32, "(w0w1)".into()));
+    world.run(disk.write(12, tagged(2, 12, 8))).unwrap().unwrap();
+    assert_eq!(world.run(disk.read(0, 20)).unwrap().unwrap(), [tagged(1, 0, 12), tagged(2, 12, 8)].concat());
+    for bad in [Arc::new(Nothing) as Arc<dyn Device>, Arc::new(ReadOnly::new(ram(8)))] {
+        assert!(growing.add(bad).is_err());
+    }
+    assert_eq!(disk.shape().sectors, 32);
 }

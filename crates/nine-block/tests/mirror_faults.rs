@@ -5,11 +5,12 @@ mod common;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use common::*;
-use nine_block::{Bare, Device, Io, Kind, Mirror, Op, Pause, Ram, Result, Shape, Start};
+use nine_block::{Bare, Concat, Device, Io, Kind, Mirror, Op, Pause, Proof, Ram, Result, Shape, Start};
 
 const SET: [u8; 16] = *b"the set of tests";
 const SECTORS: u64 = 32;
@@ -153,6 +154,96 @@ fn bad_sectors_of_two_members_are_healed_each_by_the_others() {
             "{w0w1w2} is compared: 3 sectors differ"
         ]
     );
+}
+
+/// That all of them are of this write.
+fn proof(number: u64, at: u64) -> Option<Proof> {
+    Some(Proof::new(1, move |n, sector| *sector == tagged(number, at + n, 1)))
+}
+
+#[test]
+fn whoever_knows_what_is_right_gets_it_from_the_member_that_has_it_and_the_others_are_healed() {
+    let (mut world, _, disk) = mirror(2);
+    let devices: Vec<Arc<dyn Device>> = vec![disk, Arc::new(Ram::new(8))];
+    let disk: Arc<dyn Device> = Arc::new(Concat::new(devices).unwrap());
+    write(&mut world, &disk, 1, 0, 40).unwrap();
+    idle(&mut world);
+    back(&mut world, 0, 9, 3, 1);
+    back(&mut world, 1, 8, 20, 1);
+    told(&world);
+    // Neither has all of these.
+    assert!(world.run(disk.read_proven(0, 32, proof(1, 0))).unwrap().is_err());
+    assert!(told(&world).is_empty());
+    for at in [0, 16] {
+        assert!(world.run(disk.read_proven(at, 16, proof(1, at))).unwrap().is_ok());
+        idle(&mut world);
+    }
+    assert_eq!(told(&world), ["w0: sectors 0+16 were written again"]);
+    assert_eq!(world.run(disk.read_proven(0, 40, proof(1, 0))).unwrap().unwrap(), tagged(1, 0, 40));
+    // The second is looked at when the first is found wrong.
+    back(&mut world, 0, 9, 21, 1);
+    assert!(world.run(disk.read_proven(0, 20, proof(1, 0))).unwrap().is_ok());
+    assert!(world.run(disk.read_proven(20, 12, proof(1, 20))).unwrap().is_err());
+    assert_eq!((on(&world, 1, 20), on(&world, 0, 21), on(&world, 1, 21)), (8, 9, 1));
+}
+
+#[test]
+fn what_is_written_meanwhile_is_not_healed_away() {
+    let (mut world, _, disk) = mirror(2);
+    write(&mut world, &disk, 1, 0, 8).unwrap();
+    let old = world.run(disk.read_proven(0, 8, proof(2, 0))).unwrap();
+    assert!(old.is_err());
+    idle(&mut world);
+    assert!((0..2).all(|member| on(&world, member, 0) == 1));
+    // It has been written since the proof was made, on the first only when it is read.
+    back(&mut world, 0, 2, 0, 8);
+    let reading = disk.read_proven(0, 8, proof(1, 0));
+    let written = disk.write(0, tagged(3, 0, 8));
+    drop(world.run(reading).unwrap());
+    world.run(written).unwrap().unwrap();
+    idle(&mut world);
+    assert!((0..2).all(|member| (0..8).all(|at| on(&world, member, at) == 3)));
+}
+
+#[test]
+fn a_worm_in_a_mirror_that_cannot_be_healed_stays_in() {
+    let mut world = world(2, SECTORS);
+    let worms: Vec<Arc<Once>> =
+        world.devices().into_iter().map(|disk| Arc::new(Once(disk, AtomicBool::new(false)))).collect();
+    let devices: Vec<Arc<dyn Device>> = vec![worms[0].clone(), worms[1].clone()];
+    let mirror = open_with(&mut world, devices, Start::Careful).unwrap();
+    let disk = device(&mirror);
+    keep(&mut world, &mirror);
+    write(&mut world, &disk, 1, 0, 8).unwrap();
+    idle(&mut world);
+    worms.iter().for_each(|worm| worm.1.store(true, Relaxed));
+    back(&mut world, 0, 9, 3, 1);
+    told(&world);
+    assert!(world.run(disk.read_proven(0, 8, proof(1, 0))).unwrap().is_ok());
+    idle(&mut world);
+    let said = told(&world);
+    assert!(said.len() == 1 && said[0].contains("lacks what cannot be read"), "{said:?}");
+    assert!(mirror.status().contains("0 in"), "{}", mirror.status());
+}
+
+/// Its mirrored sectors are not written again, from a moment on.
+struct Once(Arc<dyn Device>, AtomicBool);
+
+impl Device for Once {
+    fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    fn submit(&self, io: Io) {
+        if io.op == Op::Write && io.at >= HEAD && self.1.load(Relaxed) {
+            return io.fail(Kind::ReadOnly, "it is written already");
+        }
+        self.0.submit(io);
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
 }
 
 #[test]

@@ -8,12 +8,14 @@ use super::{Tree, UNITS, What, Wrong};
 /// Understands an expression. `words` are the devices that are words, `ram` among them or not.
 ///
 /// # Panics
-/// If a word is not two or more small letters, or begins with one that other devices can follow: a mistake of ours.
+/// If a word is not a small letter and then letters or digits, or begins with one that other devices can follow: a
+/// mistake of ours.
 pub fn parse(text: &str, words: &[&str]) -> Result<Tree, Wrong> {
     for word in words {
-        let letters = word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_lowercase());
+        let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let is_word = word.len() > 1 && word.starts_with(|c: char| c.is_ascii_lowercase());
         assert!(
-            letters && !word.starts_with(|c| OLD.contains(c)),
+            is_word && word.bytes().all(is_part) && !word.starts_with(|c| OLD.contains(c)),
             "`{word}` cannot be a word of expressions"
         );
     }
@@ -266,7 +268,7 @@ mod tests {
     use super::*;
 
     fn shown(text: &str) -> String {
-        match parse(text, &["ram", "store"]) {
+        match parse(text, &["ram", "store", "s3"]) {
             Ok(tree) => tree.to_string(),
             Err(wrong) => wrong.to_string(),
         }
@@ -289,6 +291,7 @@ mod tests {
             ("pw1\"fossil\"", "p(w1)\"fossil\""),
             ("{ram7 ro(store\"k\")}", "{ram7rostore\"k\"}"),
             ("bare{w1}", "bare{w1}"),
+            ("c w1 s3\"attic/a?size=1T&region=x\"", "cw1s3\"attic/a?size=1T&region=x\""),
             ("[(w<0-1>)(w<2-3>)]", "[(w0w1)(w2w3)]"),
             ("b5", "b5"),
             ("buffer 64M{w1 w2}", "buffer 64M {w1w2}"),

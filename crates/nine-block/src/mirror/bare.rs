@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::stops;
+use super::{proven, stops};
 use crate::device::{Device, Io, Op, Shape};
 use crate::error::Result;
 use crate::join::common;
@@ -53,7 +53,8 @@ impl Inner {
     async fn read(self: Arc<Self>, io: Io) {
         let mut first = None;
         for member in &self.of {
-            match member.read(io.at, io.count).await {
+            let read = member.read_proven(io.at, io.count, io.proof.clone()).await;
+            match read.and_then(|data| proven(&io, data)) {
                 Ok(data) => return io.end(Ok(data)),
                 Err(error) if stops(&error) => return io.end(Err(error)),
                 Err(error) => first = first.or(Some(error)),

@@ -1,0 +1,75 @@
+//! A device behind which others are put while it is used.
+//!
+//! In: devices, one after the other. Out: all of them in a row, as a [`Concat`] of them is.
+//!
+//! Always holds: what was begun before another came ends where it began; sectors keep their places.
+
+use std::sync::Arc;
+
+use crate::device::{Device, Io, Shape};
+use crate::error::{Error, Kind, Result};
+use crate::join::Concat;
+use crate::sync::{Mutex, lock};
+
+/// See the module.
+pub struct Growing(Mutex<State>);
+
+struct State {
+    of: Vec<Arc<dyn Device>>,
+    now: Arc<dyn Device>,
+}
+
+impl Growing {
+    /// Which is this one at first.
+    pub fn new(of: Arc<dyn Device>) -> Self {
+        Self(Mutex::new(State { of: vec![of.clone()], now: of }))
+    }
+
+    /// Puts another one behind it. From here on the one before it is as large as it is now.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`]: what it promises is less (it is read only, it is not durable).
+    pub fn add(&self, device: Arc<dyn Device>) -> Result<()> {
+        let mut state = lock(&self.0);
+        let (is, new) = (state.now.shape(), device.shape());
+        let why = match () {
+            () if new.read_only && !is.read_only => "it is read only",
+            () if !new.durable && is.durable => "its flush makes nothing durable",
+            () if new.sectors == 0 => "it has no sectors",
+            () => "",
+        };
+        if !why.is_empty() {
+            return Err(Error::new(Kind::Unsupported, why).of(device.name()));
+        }
+        let of: Vec<Arc<dyn Device>> = state.of.iter().cloned().chain([device]).collect();
+        state.now = Arc::new(Concat::new(of.clone())?);
+        state.of = of;
+        Ok(())
+    }
+
+    fn now(&self) -> Arc<dyn Device> {
+        lock(&self.0).now.clone()
+    }
+}
+
+impl Device for Growing {
+    fn shape(&self) -> Shape {
+        self.now().shape()
+    }
+
+    fn submit(&self, io: Io) {
+        self.now().submit(io);
+    }
+
+    fn name(&self) -> String {
+        self.now().name()
+    }
+
+    fn status(&self) -> String {
+        self.now().status()
+    }
+
+    fn control(&self, words: &[&str]) -> Result<()> {
+        self.now().control(words)
+    }
+}
