@@ -25,13 +25,16 @@ use nine_proto::{Errno, Error, Result, Time};
 use crate::cw::{Changes, Cw, Fields, Label, Making, Newest, Tag, Waiting};
 use crate::date::Zone;
 use crate::dump::{self, Dump};
+use crate::follow;
 use crate::fs::{Fs, Op, Stop};
+use crate::grow::Grow;
 use crate::hash::Map;
 use crate::item::{DumpRecord, Key, What};
 use crate::jobs::{Driver, Jobs, Waiters, yield_now};
 use crate::live::Lives;
 use crate::memory::Memory;
 use crate::ptr::Ptr;
+use crate::scrub;
 use crate::tree;
 use crate::users::Users;
 
@@ -123,7 +126,13 @@ pub(crate) struct State {
     pub(crate) waiters: Waiters,
     /// Why nothing changes any more.
     pub(crate) stopped: Option<Wrong>,
+    /// Whose dumps these are is another server's.
+    pub(crate) follows: Option<follow::State>,
+    pub(crate) grow: Option<Grow>,
+    /// Nobody new comes in.
+    pub(crate) closed_to_new: bool,
     pub(crate) dumper: dump::State,
+    pub(crate) scrubber: scrub::State,
     pub(crate) now: Duration,
     /// Open files there have been.
     opened: u64,
@@ -192,6 +201,16 @@ impl Archive {
         w: Arc<dyn Device>,
         settings: &Settings,
     ) -> nine_block::Result<(Self, Driver)> {
+        Self::open_as(c, w, settings, None).await
+    }
+
+    /// The same, in which nothing changes if something says why.
+    pub(crate) async fn open_as(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        settings: &Settings,
+        stopped: Option<Wrong>,
+    ) -> nine_block::Result<(Self, Driver)> {
         let bad = |text: String| Wrong::new(Kind::Unsupported, text);
         let zone = match &settings.zone {
             Some(name) => Zone::new(name).map_err(bad)?,
@@ -224,8 +243,12 @@ impl Archive {
             wanted: false,
             dirty_since: None,
             waiters: Waiters::default(),
-            stopped: None,
+            stopped,
+            follows: None,
+            grow: None,
+            closed_to_new: false,
             dumper: dump::State::default(),
+            scrubber: scrub::State::default(),
             now: Duration::ZERO,
             opened: 0,
             users_file: None,
@@ -596,6 +619,7 @@ impl Archive {
             }
         }
         self.tick_dumps(now);
+        self.tick_following(now);
         self.reap_dropped();
         if std::mem::take(&mut self.state().users_changed) {
             let archive = self.clone();
@@ -610,14 +634,15 @@ impl Archive {
     /// How long until the next tick, at most.
     pub fn pause(&self) -> Duration {
         let state = &*self.state();
-        if state.waiting.is_empty() { Duration::from_millis(500) } else { Duration::from_millis(20) }
+        let works = !state.waiting.is_empty() || state.scrubber.is_busy();
+        if works { Duration::from_millis(20) } else { Duration::from_millis(500) }
     }
 
-    /// Between two ticks: ends with `sleep`, which is to last for [`pause`](Self::pause), or when a dump has begun
-    /// since.
+    /// Between two ticks: ends with `sleep`, which is to last for [`pause`](Self::pause), or when a dump or a scrub has
+    /// begun since.
     pub async fn rest(&self, sleep: impl Future<Output = ()>) {
         let mut sleep = pin!(sleep);
-        let waits = |state: &State| !state.waiting.is_empty();
+        let waits = |state: &State| !state.waiting.is_empty() || state.scrubber.is_busy();
         let before = waits(&self.state());
         poll_fn(|cx| {
             if sleep.as_mut().poll(cx).is_ready() {
@@ -640,6 +665,7 @@ impl Archive {
     /// What could not be made durable.
     pub async fn close(&self) -> Result<()> {
         self.stop_copies();
+        self.state().scrubber.stop();
         let result = self.sync().await;
         // From here on nothing changes: no commit begins beside the last checkpoint.
         let well = poll_fn(|cx| {
@@ -647,7 +673,8 @@ impl Archive {
             if state.stopped.is_some() {
                 return Poll::Ready(false);
             }
-            if !state.committing && !state.dumper.is_busy() && !state.has_changes() {
+            let works = state.dumper.is_busy() || state.scrubber.is_busy();
+            if !state.committing && !works && !state.has_changes() {
                 state.committing = true;
                 state.stopped = Some(Wrong::new(Kind::ReadOnly, "the archive is being closed"));
                 state.waiters.wake();
@@ -763,6 +790,16 @@ impl State {
             || self.fs.is_unsettled()
             || !self.forward.is_empty()
             || !self.swept.is_empty()
+    }
+
+    /// Commits since the start.
+    pub(crate) fn commits(&self) -> u64 {
+        self.epoch - 1
+    }
+
+    /// Whether a commit is under way.
+    pub(crate) fn is_committing(&self) -> bool {
+        self.committing
     }
 
     /// Whatever changes, changes this.

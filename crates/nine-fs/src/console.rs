@@ -4,7 +4,11 @@
 //! ```text
 //! ctl      written: a command a line, answered when it is done; read: the commands
 //! status   what there is, and what is under way
+//! stats    all that is counted
+//! hurt     one a line: when, which file cannot be read, of which dump, why; since the last scrub
 //! dumps    one a line: name, time, blocks on w, or that it is on its way
+//! cache    the cache device and what it is made of
+//! worm     the same of the worm
 //! users    /adm/users as it counts
 //! quotas   who uses how much, and may use
 //! ```
@@ -22,9 +26,17 @@ use crate::users::Users;
 const HELP: &str = "\
 dump [wait]        a dump of all there is now; with `wait` answered when it is on w
 sync               all that was changed is durable when this is answered
+dumpctl on|off     whether dumps are made by themselves
+attach on|off      whether anybody new comes in; who is in stays
 schedule WORDS     dumps by themselves: 05:00 | 05:00,17:30 | every 2h | off
 quota USER BYTES   the most that a user's files may take; 0: any
 newuser WORDS      as Ken's: NAME | NAME : | NAME =LEADER | NAME +MEMBER | NAME -MEMBER | NAME NEWNAME
+verify DUMP        all of a dump (2026/1121) is read; answered when it is, with an error if something is wrong
+scrub [wait]       everything is read, and healed from mirrors; beside all else. `wait`: answered at its end
+scrub stop         what reads ends
+grow [DEVICE]      what the worm's device has become larger by is used; another one is put behind it
+cache WORDS        for the cache device: `return 1`, `scrub`; its words and state: the file `cache`
+worm WORDS         the same for the worm
 path INODE         in the log: where the inode is
 ";
 
@@ -41,6 +53,10 @@ impl Archive {
             .file("ctl", ctl)
             .file("status", of(Self::status))
             .file("dumps", of(Self::dumps_text))
+            .file("stats", of(Self::stats))
+            .file("hurt", of(Self::hurt_text))
+            .file("cache", of(|archive| archive.0.cw.devices().0.status()))
+            .file("worm", of(|archive| archive.0.cw.devices().1.status()))
             .file("users", of(|archive| archive.state().users.to_string()))
             .file("quotas", of(Self::quotas))
     }
@@ -71,6 +87,9 @@ impl Archive {
         let wrong = |why: String| Error::new(Errno::EINVAL, why);
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
+        if self.state().follows.is_some() && !matches!(word, "verify" | "scrub" | "path" | "grow" | "worm") {
+            return Err(Error::new(Errno::EROFS, "it follows the worm of another server: tell that one"));
+        }
         match (word, rest) {
             ("dump", "") => self.dump().await.map(drop),
             ("dump", "wait") => {
@@ -78,6 +97,14 @@ impl Archive {
                 self.copied().await
             }
             ("sync", "") => self.sync().await,
+            ("dumpctl", "on" | "off") => {
+                self.state().dumper.is_off = rest == "off";
+                Ok(())
+            }
+            ("attach", "on" | "off") => {
+                self.state().closed_to_new = rest == "off";
+                Ok(())
+            }
             ("schedule", words) if !words.is_empty() => self.schedule(words).map_err(wrong),
             ("quota", words) => match words.split_whitespace().collect::<Vec<_>>()[..] {
                 [user, most] => {
@@ -90,6 +117,20 @@ impl Archive {
                 _ => Err(wrong("write: quota USER BYTES".into())),
             },
             ("newuser", words) if !words.is_empty() => self.new_user(words).await,
+            ("verify", name) if !name.is_empty() => self.verify(name).await,
+            ("scrub", "wait") => self.scrub().await,
+            ("scrub", "stop") => {
+                self.state().scrubber.stop();
+                Ok(())
+            }
+            ("scrub", "") => {
+                let archive = self.clone();
+                // How it ends is in the log, and in `status`.
+                self.begin(async move { drop(archive.scrub().await) });
+                Ok(())
+            }
+            ("grow", words) => self.grow(words).await,
+            ("cache" | "worm", words) => self.tell_device(word, words),
             ("path", ino) => {
                 let ino = ino.parse().map_err(|_| wrong(format!("`{ino}` is no inode")))?;
                 let path = self.attempt(|state: &mut State| state.fs.path(state.fs.mem.root, ino)).await?;
@@ -133,7 +174,7 @@ impl Archive {
         lines.collect()
     }
 
-    fn status(&self) -> String {
+    pub(crate) fn status(&self) -> String {
         let (slots, used) = self.0.cw.slots();
         let worm = self.0.cw.worm_blocks();
         let stats = self.cache_stats();
@@ -149,13 +190,21 @@ impl Archive {
         let _ = writeln!(text, "changed {open} blocks, {freed} to be freed, in memory");
         let _ = writeln!(text, "dumps {}, {} on their way", state.dumps.len(), state.waiting.len());
         let _ = writeln!(text, "memory {} blocks, {} hits, {} misses", stats.held, stats.hits, stats.misses);
-        if let Some(due) = state.dumper.next_due(self.time().sec) {
+        if state.closed_to_new {
+            let _ = writeln!(text, "attach off: nobody new comes in");
+        }
+        if state.dumper.is_off {
+            let _ = writeln!(text, "dumpctl off: no dump is made by itself");
+        } else if let Some(due) = state.dumper.next_due(self.time().sec) {
             let _ = writeln!(text, "next dump at {due}");
         }
         if let Some(why) = state.dumper.why_not() {
             let _ = writeln!(text, "the copy waits: {why}");
         }
-        if let Some(error) = &state.stopped {
+        state.scrubber.said(&mut text);
+        if let Some(follows) = &state.follows {
+            text += &follows.said();
+        } else if let Some(error) = &state.stopped {
             let _ = writeln!(text, "STOPPED: {error}");
         }
         text

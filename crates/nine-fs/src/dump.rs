@@ -23,7 +23,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 /// Bytes that are copied for each tick while clients are at work.
-const SHARE: i64 = 1 << 20;
+const SHARE: i64 = 512 << 10;
 /// Clients are at work if one has asked for something in this time.
 const IDLE: Duration = Duration::from_millis(100);
 /// A copy that has failed is tried again after this.
@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub(crate) active: Duration,
     /// A sweep is to be done.
     dirty: bool,
+    /// None is made by itself; but where the cache is full.
+    pub(crate) is_off: bool,
     /// A dump that is due has begun.
     marking: bool,
     due: Option<Due>,
@@ -80,6 +82,11 @@ impl State {
         self.busy
     }
 
+    /// No client is at work.
+    pub(crate) fn is_idle(&self, now: Duration) -> bool {
+        now.saturating_sub(self.active) > IDLE
+    }
+
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop
     }
@@ -87,6 +94,11 @@ impl State {
     /// Why the last copy has ended.
     pub(crate) fn why_not(&self) -> Option<&str> {
         self.trouble.as_ref().map(|(why, _)| &**why)
+    }
+
+    /// What the last copy has failed for may have gone.
+    pub(crate) fn try_again(&mut self) {
+        self.trouble = None;
     }
 
     /// When the next dump is made by itself, in seconds since 1970.
@@ -300,9 +312,10 @@ impl Archive {
             if dumper.trouble.as_ref().is_some_and(|(_, at)| now >= *at) {
                 dumper.trouble = None;
             }
-            let is_due = dumper.due.as_mut().is_some_and(|due| due.tick(wall));
+            let is_due = dumper.due.as_mut().is_some_and(|due| due.tick(wall)) && !dumper.is_off;
             // What fills the cache goes to w, so that clients need not wait for it later.
             let is_full = used * 4 > slots * 3 && state.waiting.is_empty() && !dumper.busy;
+            state.scrubber.tick();
             state.waiters.wake();
             let due = (is_due || is_full) && !state.ends() && !state.dumper.marking;
             state.dumper.marking |= due;
@@ -328,16 +341,14 @@ impl Archive {
             if state.ends() {
                 return Err(Error::new(Errno::EROFS, "nothing is changed any more"));
             }
-            let copying = !state.waiting.is_empty() || state.dumper.busy;
-            (state.has_changes(), copying && state.dumper.trouble.is_none())
+            let copying = !state.waiting.is_empty() || state.dumper.busy || state.dumper.dirty;
+            // A commit under way has taken slots, and will give back what it leaves.
+            let hope = state.is_committing() || copying && state.dumper.trouble.is_none();
+            (state.has_changes(), hope)
         };
         if changes {
-            // What it leaves is free afterwards.
-            self.sync().await?;
-            let state = &*self.state();
-            if state.fs.room(64).is_ok() {
-                return Ok(());
-            }
+            // What it leaves is free afterwards; and others may have made room meanwhile, or begun to.
+            return self.sync().await;
         }
         if hope {
             self.next_tick().await;
@@ -612,7 +623,7 @@ impl Archive {
     async fn pace(&self, bytes: i64) {
         poll_fn(|cx| {
             let state = &mut *self.state();
-            let idle = state.now.saturating_sub(state.dumper.active) > IDLE;
+            let idle = state.dumper.is_idle(state.now);
             // A cache that is nearly full is a reason to hurry.
             let (slots, used) = self.0.cw.slots();
             if idle || state.dumper.credit > 0 || state.dumper.stop || used * 8 > slots * 7 {

@@ -11,17 +11,22 @@ mod console;
 mod cw;
 mod date;
 mod dump;
+mod follow;
 mod fs;
 #[cfg(any(test, feature = "fuzz"))]
 #[doc(hidden)]
 pub mod fuzz;
+mod grow;
 mod hash;
 mod item;
 mod jobs;
 mod live;
 mod memory;
 mod ptr;
+mod recover;
+mod scrub;
 mod serve;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -29,5 +34,9 @@ mod users;
 
 pub use archive::{Archive, Ream, Settings, Wall};
 pub use check::{Checked, Depth};
+pub use cw::Copied;
 pub use dump::Dumped;
+pub use grow::Grow;
 pub use jobs::Driver;
+pub use recover::{Recover, Recovered};
+pub use stats::Figure;

@@ -222,6 +222,11 @@ impl Layout {
         }
     }
 
+    /// The fewest sectors that a device needs.
+    pub(crate) fn least(block: u32) -> u64 {
+        (1..).map(|mib| mib << 11).find(|least| Self::of(*least, block).is_some()).unwrap_or_default()
+    }
+
     /// Whether everything lies behind what is before it, and none is larger than can be.
     pub(crate) fn is_sane(&self) -> bool {
         let starts = [

@@ -13,8 +13,10 @@
 //! written; a place of w is written once.
 
 mod bytes;
+mod chain;
 mod commit;
 mod copies;
+mod copyworm;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
 mod layout;
@@ -30,19 +32,22 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nine_block::{Bits, Device, Error, Io, Kind as Wrong, Op as Asked, SECTOR, Shape, Tasks};
+use nine_block::{Bits, Device, Error, Io, Kind as Wrong, Op as Asked, Proof, SECTOR, Shape, Tasks};
 
 use crate::hash::Set;
 use crate::ptr::NEW;
 use bytes::{get32, get64, put32, put64};
+pub(crate) use chain::Chain;
 pub(crate) use commit::{Changed, Changes, Come};
 use copies::Copies;
+pub use copyworm::Copied;
+pub(crate) use copyworm::copy as copy_worm;
 pub(crate) use layout::{Date, Fields, Header, Label, Layout, Newest, Super, WAITING_MOST, Waiting};
 use layout::{Place, Row};
 use room::Room;
 use rows::Rows;
 pub(crate) use segment::Segment;
-pub(crate) use start::Making;
+pub(crate) use start::{Making, Recovering};
 use step::State as Is;
 pub(crate) use tag::{Identity, Kind, TAG, Tag};
 
@@ -209,6 +214,27 @@ impl Cw {
         self.0.w.shape().sectors / self.0.layout.per_block()
     }
 
+    /// The fewest sectors of c, for blocks of so many bytes.
+    pub(crate) fn least(block: u32) -> u64 {
+        Layout::least(block)
+    }
+
+    /// c and w.
+    pub(crate) fn devices(&self) -> (&dyn Device, &dyn Device) {
+        (&*self.0.c, &*self.0.w)
+    }
+
+    /// It is looked how large w is by now.
+    pub(crate) async fn look_at_worm(&self) -> Result<()> {
+        self.0.w.look().await.map(drop)
+    }
+
+    /// Another server has written a dump: it is read from here on.
+    pub(crate) fn followed(&self, newest: Newest, next_worm: u64) {
+        let fields = &mut self.state().header.fields;
+        (fields.newest, fields.next_worm) = (newest, next_worm);
+    }
+
     /// Rows that say where on w their block is.
     pub(crate) fn forwarded(&self) -> Vec<u64> {
         self.state().forwarded.bits.ones().collect()
@@ -340,13 +366,23 @@ impl Device for Cw {
     }
 }
 
-/// Reads what is at these sectors, in pieces that a device likes.
-async fn read_all(device: &dyn Device, at: u64, count: u64) -> Result<Vec<u8>> {
+/// Reads what is at these sectors, in pieces that a device likes. Where something is known of each sector, and does not
+/// hold, they are read one by one, and come as they are.
+async fn read_all(device: &dyn Device, at: u64, count: u64, proof: Option<Proof>) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity((count * SECTOR) as usize);
     let mut next = at;
     while next < at + count {
         let piece = (at + count - next).min(2048);
-        bytes.extend_from_slice(&device.read(next, piece).await?);
+        let of = |skip, count| proof.as_ref().and_then(|proof| proof.part(next - at + skip, count));
+        match device.read_proven(next, piece, of(0, piece)).await {
+            Ok(read) if of(0, piece).is_none_or(|proof| proof.holds(&read)) => bytes.extend_from_slice(&read),
+            Err(error) if proof.is_none() => return Err(error),
+            _ => {
+                for n in 0..piece {
+                    bytes.extend_from_slice(&device.read_proven(next + n, 1, of(n, 1)).await?);
+                }
+            }
+        }
         next += piece;
     }
     Ok(bytes)

@@ -1,12 +1,13 @@
 //! Reads: where a block is, and whether what is read there is it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use nine_block::{Error, Kind as Wrong};
+use nine_block::{Error, Kind as Wrong, Proof};
 
 use super::copies::Copy;
-use super::layout::{Place, Row};
+use super::layout::{Place, Row, is_sector};
 use super::rows::{self, Rows};
 use super::step::{Op, Step, step};
 use super::tag::{Kind, TAG, Tag};
@@ -37,7 +38,7 @@ impl Cw {
     /// The same, with what is known otherwise of rows than the table says.
     pub(super) async fn load_with(&self, page: u64, known: &Map<u64, Row>) -> Result<()> {
         loop {
-            let shrunk = {
+            let (shrunk, used) = {
                 let state = &mut *self.state();
                 if state.rows.has(page) {
                     return Ok(());
@@ -50,13 +51,18 @@ impl Cw {
                     state.rows.shrink();
                     state.shrunk += 1;
                 }
-                state.shrunk
+                let first = page * rows::SECTORS;
+                let used = (first..first + rows::SECTORS)
+                    .map(|sector| Rows::is_sector_used(sector, &state.used_rows.bits))
+                    .collect::<Box<[bool]>>();
+                (state.shrunk, used)
             };
             let layout = &self.0.layout;
             let from = page * rows::SECTORS;
             let count = layout.rows.1.div_ceil(super::layout::ROWS).min(from + rows::SECTORS) - from;
             let at = layout.rows.0 * layout.per_block() + from;
-            let bytes = read_all(&*self.0.c, at, count).await?;
+            let proof = Proof::new(1, move |n, sector| !used[n as usize] || is_sector(sector, from + n));
+            let bytes = read_all(&*self.0.c, at, count, Some(proof)).await?;
             let state = &mut *self.state();
             if state.shrunk == shrunk {
                 let loaded = state.rows.load(page, &bytes, &state.used_rows.bits, known);
@@ -137,7 +143,8 @@ impl Cw {
                     From::Slot(..) => &self.0.c,
                     From::Worm(_) => &self.0.w,
                 };
-                let call = device.read(self.sector(sources[run.start]), sectors);
+                let proof = self.proof(at + run.start as u64, &sources[run.clone()]);
+                let call = device.read_proven(self.sector(sources[run.start]), sectors, Some(proof));
                 (run, call)
             })
             .collect();
@@ -151,10 +158,12 @@ impl Cw {
                     .zip(at + run.start as u64..)
                     .try_for_each(|((from, block), at)| self.judge(at, *from, block))
             };
+            let is_copy = |from: &From| matches!(from, From::Slot(.., Some(_)));
             let bytes = match bytes.and_then(|bytes| is_right(&bytes).map(|()| bytes)) {
                 Ok(bytes) => bytes,
-                Err(_) if sources[run.clone()].iter().any(|from| matches!(from, From::Slot(.., Some(_)))) => {
-                    self.without_copies(at + run.start as u64, &sources[run]).await?
+                // No member of a mirror may have all of it; and of copies there is another way.
+                Err(_) if run.len() > 1 || sources[run.clone()].iter().any(is_copy) => {
+                    self.one_by_one(at + run.start as u64, &sources[run]).await?
                 }
                 Err(error) => return Err(error),
             };
@@ -169,8 +178,8 @@ impl Cw {
         Ok(all)
     }
 
-    /// The next way to blocks of which copies could not be read: they are given up.
-    async fn without_copies(&self, first: u64, sources: &[From]) -> Result<Bytes> {
+    /// Each by itself, where not all could be read together. Copies are given up for what w has.
+    async fn one_by_one(&self, first: u64, sources: &[From]) -> Result<Bytes> {
         let mut all = Vec::new();
         for (from, at) in sources.iter().zip(first..) {
             let from = match *from {
@@ -183,12 +192,59 @@ impl Cw {
                 }
                 from => from,
             };
-            let device = if let From::Worm(_) = from { &self.0.w } else { &self.0.c };
-            let bytes = device.read(self.sector(from), self.0.layout.per_block()).await?;
-            self.judge(at, from, &bytes)?;
-            all.extend_from_slice(&bytes);
+            all.extend_from_slice(&self.read_one(at, from, false).await?);
         }
         Ok(all.into())
+    }
+
+    /// One block; `everywhere`: from all members of a mirror.
+    async fn read_one(&self, at: u64, from: From, everywhere: bool) -> Result<Bytes> {
+        let device = if let From::Worm(_) = from { &self.0.w } else { &self.0.c };
+        let proof = self.proof(at, &[from]);
+        let proof = if everywhere { proof.everywhere() } else { proof };
+        let bytes = device.read_proven(self.sector(from), self.0.layout.per_block(), Some(proof)).await?;
+        self.judge(at, from, &bytes)?;
+        Ok(bytes)
+    }
+
+    /// By which a mirror knows what is right. A device that never answers holds nobody by it.
+    fn proof(&self, first: u64, sources: &[From]) -> Proof {
+        let (cw, sources): (_, Box<[From]>) = (Arc::downgrade(&self.0), sources.into());
+        let is_right = move |n: u64, block: &[u8]| {
+            let (cw, from) = (cw.upgrade().map(Cw), sources.get(n as usize));
+            cw.zip(from).is_some_and(|(cw, from)| cw.judge(first + n, *from, block).is_ok())
+        };
+        Proof::new(self.0.layout.per_block(), is_right)
+    }
+
+    /// Blocks of w as they lie there, whatever c has, each by itself where one is wrong.
+    pub(crate) async fn scrub(&self, at: u64, count: u64) -> Vec<Result<Bytes>> {
+        let from: Vec<From> = (at..at + count).map(From::Worm).collect();
+        let (sector, sectors) = (self.sector(from[0]), count * self.0.layout.per_block());
+        let proof = self.proof(at, &from).everywhere();
+        if let Ok(bytes) = self.0.w.read_proven(sector, sectors, Some(proof.clone())).await
+            && proof.holds(&bytes)
+        {
+            return bytes.chunks_exact(self.block()).map(|block| Ok(bytes.slice_ref(block))).collect();
+        }
+        let mut blocks = Vec::with_capacity(count as usize);
+        for at in at..at + count {
+            blocks.push(self.read_one(at, From::Worm(at), true).await);
+        }
+        blocks
+    }
+
+    /// The same of a row's block, as it lies on c.
+    pub(crate) async fn scrub_row(&self, row: u64) -> Result<()> {
+        let from = self.find(NEW + row).await?;
+        self.read_one(NEW + row, from, true).await.map(drop)
+    }
+
+    /// The inode that a row's block says it is of, right or not: for people.
+    pub(crate) async fn owner_by_tag(&self, row: u64) -> Option<u64> {
+        let slot = self.place_of(row).await.ok()??;
+        let block = self.0.c.read(self.slot_at(slot), self.0.layout.per_block()).await.ok()?;
+        Some(super::get64(&block, block.len() - TAG + 16))
     }
 
     /// The sector at which it is read.

@@ -46,8 +46,12 @@ impl Rows {
 
     /// Whether any row of it is used: if none is, it need not be read.
     pub(crate) fn is_used(page: u64, used: &Bits) -> bool {
-        let from = page * PER_PAGE;
-        (from..(from + PER_PAGE).min(used.len())).any(|row| used.has(row))
+        (page * SECTORS..(page + 1) * SECTORS).any(|sector| Self::is_sector_used(sector, used))
+    }
+
+    /// The same of a sector.
+    pub(crate) fn is_sector_used(sector: u64, used: &Bits) -> bool {
+        (sector * ROWS..((sector + 1) * ROWS).min(used.len())).any(|row| used.has(row))
     }
 
     /// Takes a page as it is on the device; no bytes: no row of it is used. What is wrong is said. Rows that are known

@@ -6,9 +6,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use nine_block::{Bits, Device, Error, Kind as Wrong, SECTOR, Tasks};
+use nine_block::{Bits, Device, Error, Kind as Wrong, Proof, SECTOR, Tasks};
 use nine_proto::Time;
 
+use super::chain::{Chain, Worm};
 use super::commit::Writes;
 use super::copies::{Copies, Copy};
 use super::layout::{
@@ -33,6 +34,25 @@ pub(crate) struct Making {
     pub(crate) identity: Identity,
     pub(crate) time: Time,
     pub(crate) name: String,
+}
+
+/// How a new cache is made for a worm.
+#[derive(Clone, Debug)]
+pub(crate) struct Recovering {
+    /// The dump from which all goes on; none: the newest.
+    pub(crate) date: Option<Date>,
+    pub(crate) fastworm: bool,
+    /// Random: what an older life has left in the journal of the same device is not of this one.
+    pub(crate) incarnation: u64,
+}
+
+/// What is where on c.
+fn layout_of(c: &dyn Device, block: u32) -> Result<Layout> {
+    let sectors = c.shape().sectors;
+    Layout::of(sectors, block).ok_or_else(|| {
+        let text = format!("{sectors} sectors are too few for a cache: {} at least", Layout::least(block));
+        Error::new(Wrong::Unsupported, text).of(c.name())
+    })
 }
 
 fn bad(text: impl std::fmt::Display) -> Error {
@@ -78,13 +98,7 @@ impl Cw {
     /// # Errors
     /// [`Wrong::Unsupported`] if a device is too small; what the devices say.
     pub(crate) async fn ream(c: Arc<dyn Device>, w: Arc<dyn Device>, making: Making) -> Result<Self> {
-        let sectors = c.shape().sectors;
-        let layout = Layout::of(sectors, making.block).ok_or_else(|| {
-            let least = (1..).map(|mib| mib << 11).find(|least| Layout::of(*least, making.block).is_some());
-            let text =
-                format!("{sectors} sectors are too few for a cache: {} at least", least.unwrap_or_default());
-            Error::new(Wrong::Unsupported, text).of(c.name())
-        })?;
+        let layout = layout_of(&*c, making.block)?;
         let per = layout.per_block();
         if w.shape().sectors < 64 * per {
             let text = format!("{} sectors are too few for a worm: {} at least", w.shape().sectors, 64 * per);
@@ -110,7 +124,62 @@ impl Cw {
             row_order: making.row_order,
             fields,
         };
+        Self::begin(c, w, header).await
+    }
+
+    /// Gives a worm a new cache, from what w itself says; whatever was on c is lost.
+    ///
+    /// # Errors
+    /// [`Wrong::Unsupported`] if there is no such dump, or c is too small; what the devices say.
+    pub(crate) async fn recover(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        how: &Recovering,
+    ) -> Result<(Self, Chain)> {
+        let label = Self::label(&*w).await?;
+        let layout = layout_of(&*c, label.block)?;
+        let chain = Worm::new(&*w, &label).chain(2, 0).await.map_err(|error| error.of(w.name()))?;
+        let Some((at, newest)) = chain.dumps.last().copied() else {
+            return Err(Error::new(Wrong::Unsupported, "it has no dump").of(w.name()));
+        };
+        let found = chain.dumps.iter().map(|(_, it)| it);
+        let it = match how.date {
+            None => Some(&newest),
+            Some(date) => found.clone().find(|it| it.date == date),
+        };
+        let it = it.ok_or_else(|| Error::new(Wrong::Unsupported, "it has no such dump").of(w.name()))?;
+        let fields = Fields {
+            // What was on its way to w when c was lost may have left blocks there.
+            generation: chain.generation + 1,
+            root: it.root,
+            next_inode: found.map(|it| it.next_inode).max().unwrap_or_default(),
+            next_worm: chain.behind,
+            newest: Newest { at, generation: newest.generation, blocks: newest.blocks as u32 },
+            ..Fields::default()
+        };
+        let header = Header {
+            layout,
+            identity: label.identity,
+            number: 1,
+            incarnation: how.incarnation,
+            replay: (0, 1),
+            fastworm: how.fastworm,
+            row_order: false,
+            fields,
+        };
+        Ok((Self::begin(c, w, header).await?, chain))
+    }
+
+    /// Nothing is on c but this header.
+    async fn begin(c: Arc<dyn Device>, w: Arc<dyn Device>, header: Header) -> Result<Self> {
+        let layout = header.layout.clone();
+        let per = layout.per_block();
         let cw = Self::new(c, w, header.clone());
+        // From here on, until the headers are there, nobody takes it for a cache.
+        for at in [0, HEADER, cw.last_block(), cw.last_block() + HEADER] {
+            cw.0.c.write(at, vec![0; (HEADER * SECTOR) as usize].into()).await?;
+        }
+        cw.0.c.flush().await?;
         let maps = [
             (layout.used_slots, layout.slots.1),
             (layout.used_rows, layout.rows.1),
@@ -191,12 +260,15 @@ impl Cw {
                 let state = &mut *self.state();
                 state.marks(which).bits.sectors()
             };
-            let bytes = read_all(&*self.0.c, block * layout.per_block(), sectors).await?;
+            let proof = Proof::new(1, Bits::is_right);
+            let bytes = read_all(&*self.0.c, block * layout.per_block(), sectors, Some(proof)).await?;
             let state = &mut *self.state();
             for (n, sector) in bytes.chunks_exact(512).enumerate() {
                 if !state.marks(which).bits.take(n as u64, sector) {
-                    let text =
-                        format!("sector {n} of the bits in block {block} is wrong: recover from the dumps");
+                    let text = format!(
+                        "sector {n} of the bits in block {block} is wrong: `ninefold fs recover` makes it anew \
+                         from the dumps"
+                    );
                     return Err(bad(text).of(self.0.c.name()));
                 }
             }
@@ -263,7 +335,7 @@ impl Cw {
         if end > layout.journal_sectors() {
             return Ok(None);
         }
-        let bytes = read_all(&*self.0.c, first + at, end - at).await?;
+        let bytes = read_all(&*self.0.c, first + at, end - at, None).await?;
         let can_be = |record: &Record| {
             record.entries.iter().all(|entry| {
                 let slots = [entry.left, entry.row.place.slot()];
@@ -292,6 +364,15 @@ impl Cw {
     /// Whether c and w belong together, and neither is older than the other.
     async fn fits(&self) -> Result<()> {
         let fields = self.fields();
+        let has = self.worm_blocks();
+        // The place of a superblock to come may be the first behind its end.
+        if fields.next_worm > has + 1 {
+            let text = format!(
+                "w has {has} blocks, where {} were written: what has been put behind it is missing, or w is another",
+                fields.next_worm
+            );
+            return Err(bad(text).of(self.0.w.name()));
+        }
         let Newest { at, generation, blocks } = fields.newest;
         let next = match at {
             0 => 2,
@@ -312,7 +393,7 @@ impl Cw {
                 Err(error) => {
                     let text = format!(
                         "{error}: w lacks the newest dump that the cache knows (superblock {at}); if it is the \
-                         right w, recover from its dumps"
+                         right w, `ninefold fs recover` makes the cache anew from its dumps"
                     );
                     return Err(bad(text));
                 }
@@ -325,7 +406,7 @@ impl Cw {
             let Date { year, month, day, .. } = it.date;
             let text = format!(
                 "w has a dump of {year:04}-{month:02}-{day:02} that the cache does not know: the cache is \
-                older than w; recover from the dumps"
+                older than w; `ninefold fs recover` makes it anew from the dumps"
             );
             return Err(bad(text));
         }
@@ -345,13 +426,12 @@ impl Cw {
 
     /// The superblock at this place of w.
     pub(crate) async fn superblock(&self, at: u64) -> Result<Super> {
-        let per = self.0.layout.per_block();
-        let block = self.0.w.read(at * per, per).await?;
-        let tag = Tag::open(&block, &self.0.identity).map_err(|text| self.wrong(at, text))?;
-        if tag.kind != Kind::Super || tag.at != at {
-            return Err(self.wrong(at, "it is no superblock"));
-        }
-        Super::decode(&block).map_err(|text| self.wrong(at, text))
+        self.worm().superblock(at).await
+    }
+
+    /// w, by itself.
+    pub(crate) fn worm(&self) -> Worm<'_> {
+        Worm { w: &*self.0.w, identity: self.0.identity, per: self.0.layout.per_block() }
     }
 
     /// Copies that a former life has left: as they come, while everything else goes on.
@@ -429,7 +509,7 @@ async fn best_header(c: &dyn Device, label: &Label) -> Result<Header> {
     if header.identity != label.identity || header.layout.block != label.block {
         let text = format!(
             "the cache is not of this worm, which is \"{}\": name the devices that belong together, or \
-            recover from the worm's dumps",
+            `ninefold fs recover` makes a new one from the dumps",
             label.name
         );
         return Err(bad(text));

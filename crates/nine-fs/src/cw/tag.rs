@@ -74,6 +74,13 @@ impl Tag {
         u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"))
     }
 
+    /// The owner and the number in it that a block's tag says.
+    pub(crate) fn whose(block: &[u8]) -> (u64, u64) {
+        let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
+        let tag = block.len() - TAG;
+        (word(tag + 16), word(tag + 24))
+    }
+
     /// The tag of a block, if its sum and identity are right; else what is not.
     pub(crate) fn open(block: &[u8], identity: &Identity) -> Result<Self, &'static str> {
         let end = block.len();

@@ -50,7 +50,14 @@ impl FileServer for Archive {
         let archive = self.clone();
         self.begin(async move {
             let result = archive.again(stop, |state| archive.perform(&later, state)).await;
+            let hurt = result.as_ref().err().filter(|error| error.errno == Errno::EIO).cloned();
+            let node = later.node::<Node>().ok().filter(|_| hurt.is_some());
             later.respond(result);
+            if let (Some(Node::File(file)), Some(error)) = (node.as_deref(), hurt)
+                && !archive.state().ends()
+            {
+                archive.hurt(file.view.dump(), file.ino, &error).await;
+            }
         });
         answer
     }
@@ -169,6 +176,9 @@ impl Archive {
 
     fn attach(&self, req: &Request, state: &mut State, aname: &[u8]) -> Op<Reply> {
         self.person(req, state).attach()?;
+        if state.closed_to_new {
+            return Err(Error::new(Errno::EBUSY, "attach is off: its owner lets nobody new in").into());
+        }
         let mut names = aname.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let mut node = match names.next() {
             None | Some(b"main") => Node::main(state),

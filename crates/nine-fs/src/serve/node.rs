@@ -22,6 +22,11 @@ pub(super) enum View {
 }
 
 impl View {
+    /// The generation of the dump, if it is one.
+    pub(super) fn dump(self) -> Option<u32> {
+        if let Self::Dump(generation) = self { Some(generation) } else { None }
+    }
+
     /// The number by which clients know a file: no two files of the archive have the same.
     pub(super) fn path(self, ino: u64) -> u64 {
         match self {

@@ -586,3 +586,32 @@ fn what_is_read_from_w_is_kept_together_and_found_after_a_start() {
     assert_eq!(bench.read(None, file).len(), 400 * 8128);
     assert_eq!(writes(), 0, "they are there");
 }
+
+#[test]
+fn more_than_the_cache_has_room_for_goes_through_it_to_the_worm() {
+    let mut bench = Bench::new(32_768, 16_384, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    let archive = bench.archive.clone();
+    // Many at the same time, as clients write.
+    let now = archive.time();
+    let pieces: Vec<Vec<u8>> = (0..100).map(|n| noise(n, 1 << 20)).collect();
+    for some in (0..100).collect::<Vec<u64>>().chunks(20) {
+        let writes = some.iter().map(|n| {
+            let piece = &pieces[*n as usize];
+            Box::pin(archive.attempt(move |state| state.fs.write(file, Some(n << 20), piece, 0, now)))
+        });
+        let mut writes: Vec<_> = writes.map(Some).collect();
+        bench.run(std::future::poll_fn(|cx| {
+            for write in &mut writes {
+                if let Some(Poll::Ready(done)) = write.as_mut().map(|write| write.as_mut().poll(cx)) {
+                    done.unwrap();
+                    *write = None;
+                }
+            }
+            if writes.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+        }));
+    }
+    bench.sync();
+    bench.check();
+    assert!(bench.read(None, file) == pieces.concat());
+}

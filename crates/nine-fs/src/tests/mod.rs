@@ -2,6 +2,9 @@
 
 mod document;
 mod found;
+mod grow;
+mod recover;
+mod rot;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -48,17 +51,17 @@ impl Bench {
             zone: Some("UTC".into()),
             wall: Arc::new(move || Time { sec: wall.load(Ordering::Relaxed), nsec: 0 }),
         };
-        let ream = Ream {
-            name: "test".into(),
-            block,
-            fastworm,
-            row_order: false,
-            identity: [7; 16],
-            owner: (1000, 1000),
-        };
+        let ream = ream(block, fastworm);
         ready(Archive::ream(c.clone(), w.clone(), &ream, &settings)).unwrap();
         let (archive, driver) = ready(Archive::open(c.clone(), w.clone(), &settings)).unwrap();
         Self { archive, driver, c, w, settings, clock }
+    }
+
+    /// A new one on the disks that it has now.
+    pub(crate) fn make_again(&mut self) {
+        let ream = ream(self.archive.0.cw.block() as u32, true);
+        ready(Archive::ream(self.c.clone(), self.w.clone(), &ream, &self.settings)).unwrap();
+        self.again();
     }
 
     /// As after a cut: what is on the disks, and nothing else.
@@ -179,6 +182,10 @@ impl Bench {
             if turns > 200 && !archive.state().dumper.is_busy() { Poll::Ready(()) } else { Poll::Pending }
         }));
     }
+}
+
+fn ream(block: u32, fastworm: bool) -> Ream {
+    Ream { name: "test".into(), block, fastworm, row_order: false, identity: [7; 16], owner: (1000, 1000) }
 }
 
 fn root_of(state: &crate::archive::State, dump: Option<u32>) -> Ptr {

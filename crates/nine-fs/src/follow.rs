@@ -1,0 +1,115 @@
+//! An archive that another server works on, seen from its worm alone: all its dumps, and new ones as they come.
+//!
+//! In: a worm, on which nothing is written here. Out: `dump`, and as `main` the newest dump; nobody changes either.
+//!
+//! Its cache device is a small one in memory, recovered from the worm, which stays as it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nine_block::{Device, Error as Wrong, Kind, Ram, ReadOnly};
+
+use crate::archive::{Archive, Settings};
+use crate::cw::{Cw, Newest, Recovering};
+use crate::dump::Dump;
+use crate::jobs::Driver;
+use crate::recover::record_of;
+
+/// Between two looks at the worm.
+const EVERY: Duration = Duration::from_secs(5);
+/// Of so many looks one goes beyond the place where the next dump would begin: places that could not be written may
+/// have been passed over.
+const FAR: u32 = 120;
+
+/// What a follower remembers.
+#[derive(Default)]
+pub(crate) struct State {
+    last: Duration,
+    looks: u32,
+    busy: bool,
+    /// Why the last look has failed.
+    trouble: Option<String>,
+}
+
+impl State {
+    /// For people.
+    pub(crate) fn said(&self) -> String {
+        match &self.trouble {
+            None => "follows the worm of another server\n".into(),
+            Some(why) => format!("follows the worm of another server, which cannot be read: {why}\n"),
+        }
+    }
+}
+
+impl Archive {
+    /// The dumps on this worm, on which another server may be at work: new ones come by themselves.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`]: there is no archive, or no dump yet. What the worm says.
+    pub async fn follow(w: Arc<dyn Device>, settings: &Settings) -> nine_block::Result<(Self, Driver)> {
+        let w: Arc<dyn Device> = Arc::new(ReadOnly::new(w));
+        let label = Cw::label(&*w).await?;
+        let c: Arc<dyn Device> = Arc::new(Ram::new(Cw::least(label.block)));
+        let how = Recovering { date: None, fastworm: true, incarnation: 1 };
+        let (cw, chain) = Cw::recover(c.clone(), w.clone(), &how).await?;
+        drop(cw);
+        let why = Wrong::new(Kind::ReadOnly, "it follows the worm of another server, where it is changed");
+        let (archive, driver) = Self::open_as(c, w, settings, Some(why)).await?;
+        {
+            let state = &mut *archive.state();
+            state.follows = Some(self::State::default());
+            let dumps =
+                chain.dumps.iter().map(|(at, it)| (it.generation, Dump { record: record_of(*at, it) }));
+            state.dumps = dumps.collect();
+        }
+        Ok((archive, driver))
+    }
+
+    pub(crate) fn tick_following(&self, now: Duration) {
+        let far = {
+            let state = &mut *self.state();
+            let Some(follows) = &mut state.follows else { return };
+            if follows.busy || now.saturating_sub(follows.last) < EVERY {
+                return;
+            }
+            (follows.busy, follows.last, follows.looks) = (true, now, follows.looks + 1);
+            follows.looks.is_multiple_of(FAR)
+        };
+        let archive = self.clone();
+        self.begin(async move {
+            let looked = archive.look_for_dumps(far).await;
+            let state = &mut *archive.state();
+            let Some(follows) = &mut state.follows else { return };
+            follows.busy = false;
+            let trouble = looked.err().map(|error| error.to_string());
+            if let Some(why) = trouble.as_ref().filter(|why| follows.trouble.as_ref() != Some(why)) {
+                tracing::warn!("{why}: new dumps are not seen until it can be read");
+            }
+            follows.trouble = trouble;
+        });
+    }
+
+    /// Takes the dumps that have come since.
+    async fn look_for_dumps(&self, far: bool) -> nine_block::Result<()> {
+        let cw = &self.0.cw;
+        let (next, after) = {
+            let state = &*self.state();
+            (state.next_worm, state.newest.generation)
+        };
+        cw.look_at_worm().await?;
+        let worm = cw.worm();
+        if !far && !worm.has_something(next).await? {
+            return Ok(());
+        }
+        for (at, it) in worm.chain(next, after).await?.dumps {
+            let newest = Newest { at, generation: it.generation, blocks: it.blocks as u32 };
+            cw.followed(newest, it.next);
+            let state = &mut *self.state();
+            (state.newest, state.next_worm) = (newest, it.next);
+            state.fs.mem.root = it.root;
+            state.dumps.insert(it.generation, Dump { record: record_of(at, &it) });
+            tracing::info!("dump {}", crate::recover::name(it.date));
+        }
+        Ok(())
+    }
+}

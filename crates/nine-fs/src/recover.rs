@@ -1,0 +1,162 @@
+//! An archive whose cache is lost, or another's: it goes on from a dump that is on its worm.
+//!
+//! In: a worm, a device for a new cache. Out: an archive as it was at the moment of a dump, with all dumps.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use nine_block::{Device, Error as Wrong, Kind};
+use nine_proto::{Result, Time};
+
+use crate::archive::{Archive, Settings, State};
+use crate::cw::{Chain, Copied, Cw, Date, Recovering, Super, copy_worm};
+use crate::date::{Day, parse_dump_name};
+use crate::dump::Dump;
+use crate::fs::Op;
+use crate::item::{Attributes, DumpRecord, Key, What};
+use crate::tree;
+
+/// Cells that are counted at a time.
+const CELLS: usize = 4096;
+
+/// How a cache is made anew.
+#[derive(Clone, Debug)]
+pub struct Recover {
+    /// The dump from which all goes on, as its directory is called ("2026/1121"); none: the newest.
+    pub dump: Option<String>,
+    /// As when it was [made](crate::Ream::fastworm).
+    pub fastworm: bool,
+    /// Random: what an older life has left on the same device does not count.
+    pub random: u64,
+}
+
+/// What has been recovered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The dump from which all goes on.
+    pub dump: String,
+    /// When that was: what was changed later is lost.
+    pub time: Time,
+    /// Dumps that there are.
+    pub dumps: usize,
+}
+
+impl Archive {
+    /// Makes a new cache on `c` for the archive on `w`, whatever was on `c`; all goes on from a dump. It may be
+    /// interrupted, and is then to be done again.
+    ///
+    /// # Errors
+    /// That there is no dump, or not this one; what the devices say.
+    pub async fn recover(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        settings: &Settings,
+        how: &Recover,
+    ) -> nine_block::Result<Recovered> {
+        let bad = |name: &String| Wrong::new(Kind::Unsupported, format!("`{name}` is no name of a dump"));
+        let from = match &how.dump {
+            None => None,
+            Some(name) => Some(date(name).ok_or_else(|| bad(name))?),
+        };
+        let how = Recovering { date: from, fastworm: how.fastworm, incarnation: how.random >> 1 };
+        let (cw, chain) = Cw::recover(c.clone(), w.clone(), &how).await?;
+        let root = cw.fields().root;
+        drop(cw);
+        let (archive, mut driver) = Self::open(c, w, settings).await?;
+        let mut done = pin!(archive.go_on_from(&chain));
+        let done = std::future::poll_fn(|cx| {
+            let _ = Pin::new(&mut driver).poll(cx);
+            match done.as_mut().poll(cx) {
+                Poll::Ready(done) => Poll::Ready(done),
+                Poll::Pending => Poll::Pending,
+            }
+        });
+        done.await.map_err(|error| Wrong::new(Kind::Failed, error))?;
+        let it = chain.dumps.iter().find(|(_, it)| it.root == root).map(|(_, it)| *it);
+        let it = it.ok_or_else(|| Wrong::new(Kind::Failed, "the dump has gone"))?;
+        Ok(Recovered { dump: name(it.date), time: it.time, dumps: chain.dumps.len() })
+    }
+
+    /// Copies the dumps of a worm, at which a server may be at work, to another device: what is new since the last
+    /// time, dump by dump. `told` hears of blocks done, and of how many there are.
+    ///
+    /// # Errors
+    /// That something else is on the device, or that it is too small; what the devices say.
+    pub async fn copy_worm(
+        from: &Arc<dyn Device>,
+        to: &Arc<dyn Device>,
+        told: impl FnMut(u64, u64),
+    ) -> nine_block::Result<Copied> {
+        copy_worm(from, to, told).await
+    }
+
+    /// The tree learns of all dumps, and what is counted is counted.
+    async fn go_on_from(&self, chain: &Chain) -> Result<()> {
+        let (mut from, mut blocks) = (Some(Vec::new()), 0);
+        while let Some(key) = from {
+            let (next, more) = self.attempt(|state| state.count(&key)).await?;
+            (from, blocks) = (next, blocks + more);
+        }
+        for (at, it) in &chain.dumps {
+            let record = record_of(*at, it);
+            let key = Key::dump(it.generation);
+            self.attempt(|state| {
+                state.fs.touch(&[&key])?;
+                state.fs.put(&key, &record.encode());
+                Ok(())
+            })
+            .await?;
+            self.state().dumps.insert(it.generation, Dump { record });
+        }
+        {
+            let state = &mut *self.state();
+            state.fs.blocks = blocks;
+            state.noted = true;
+        }
+        self.close().await
+    }
+}
+
+impl State {
+    /// Blocks of the files from this key on, of some; and where the next ones begin.
+    fn count(&self, from: &[u8]) -> Op<(Option<Vec<u8>>, u64)> {
+        let (mut cells, mut blocks, mut next) = (0, 0, None);
+        tree::range(&self.fs.mem, self.fs.mem.root, from, |key, value| {
+            if cells == CELLS {
+                next = Some(key.to_vec());
+                return false;
+            }
+            cells += 1;
+            if let (Some(What::Attributes(_)), Some(it)) = (Key::parse(key), Attributes::decode(value)) {
+                blocks += it.blocks;
+            }
+            true
+        })?;
+        Ok((next, blocks))
+    }
+}
+
+/// What the tree says of a dump, by its superblock.
+pub(crate) fn record_of(at: u64, it: &Super) -> DumpRecord {
+    let Date { year, month, day, number } = it.date;
+    DumpRecord {
+        root: it.root,
+        time: it.time,
+        day: Day { year, month, day },
+        number,
+        segment: at,
+        blocks: it.blocks,
+    }
+}
+
+fn date(name: &str) -> Option<Date> {
+    let (year, name) = name.split_once('/')?;
+    let (month, day, number) = parse_dump_name(name)?;
+    Some(Date { year: year.parse().ok()?, month, day, number })
+}
+
+pub(crate) fn name(Date { year, month, day, number }: Date) -> String {
+    let day = Day { year, month, day };
+    format!("{}/{}", day.year_name(), day.dump_name(number))
+}

@@ -1,0 +1,154 @@
+//! Blocks that are not what was written: found, healed where there is another copy, and told with the path they hurt.
+
+use nine_block::{Mirror, Start};
+
+use super::*;
+use crate::jobs::yield_now;
+
+/// Changes a byte of a disk.
+fn rot(disk: &Arc<dyn Device>, sector: u64) {
+    let mut bytes = ready(disk.read(sector, 1)).unwrap().to_vec();
+    bytes[100] ^= 1;
+    ready(disk.write(sector, bytes.into())).unwrap();
+}
+
+/// A mirror of members that are equal.
+fn mirror(disks: &[Arc<dyn Device>]) -> Arc<dyn Device> {
+    let mirror = ready(Mirror::open(disks.to_vec(), Start::Careful, Arc::new(|_| ()))).unwrap();
+    let mut keeping = pin!(mirror.clone().keep(Arc::new(|_| Box::pin(yield_now()))));
+    for _ in 0..100_000 {
+        assert!(keeping.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    Arc::new(mirror)
+}
+
+/// An archive on mirrors, and their members.
+fn mirrored() -> (Bench, [Vec<Arc<dyn Device>>; 2]) {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let members = [1 << 18, 8 << 18].map(|sectors: u64| {
+        let disks: Vec<Arc<dyn Device>> =
+            (0..2).map(|_| -> Arc<dyn Device> { Arc::new(Ram::new(sectors + 128)) }).collect();
+        ready(Mirror::make(&disks, [3; 16])).unwrap();
+        disks
+    });
+    (bench.c, bench.w) = (mirror(&members[0]), mirror(&members[1]));
+    bench.make_again();
+    (bench, members)
+}
+
+fn said(bench: &Bench, what: &str) -> String {
+    match what {
+        "hurt" => bench.archive.hurt_text(),
+        _ => bench.archive.status(),
+    }
+}
+
+/// The sectors of a member of w that have blocks of segments: behind its label, w's and the first superblock.
+const FIRST: u64 = 128 + 3 * 16;
+
+#[test]
+fn what_is_rotten_in_one_member_is_healed_by_the_other() {
+    let (mut bench, [c, w]) = mirrored();
+    let dir = bench.make(ROOT, "dir", mode::S_IFDIR);
+    let file = bench.make(dir, "file", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 300_000));
+    bench.dump();
+    bench.copied();
+    bench.settle();
+    bench.sync();
+    let end = 128 + bench.archive.state().next_worm * 16;
+    // Each block of one or the other, its nodes too.
+    for (n, sector) in (FIRST..end).step_by(16).enumerate() {
+        rot(&w[n % 2], sector + 5);
+    }
+    let archive = bench.archive.clone();
+    bench.run(archive.scrub()).unwrap();
+    assert!(said(&bench, "").contains("all right"), "{}", said(&bench, ""));
+    bench.settle();
+    for sector in FIRST..end {
+        let [one, other] = [0, 1].map(|member: usize| ready(w[member].read(sector, 1)).unwrap());
+        assert!(one == other, "sector {sector}");
+    }
+    // What has changed since is on c: rows, nodes, blocks.
+    bench.write(file, 8128, &noise(2, 100_000));
+    bench.sync();
+    bench.run(archive.close()).unwrap();
+    for sector in 256..(1 << 18) - 300 {
+        if ready(c[0].read(sector, 1)).unwrap().iter().any(|byte| *byte != 0) {
+            rot(&c[(sector / 16 % 2) as usize], sector);
+        }
+    }
+    bench.again();
+    bench.check();
+    let all = bench.read(None, file);
+    assert!(all[8128..108_128] == noise(2, 100_000) && all[..8128] == noise(1, 300_000)[..8128]);
+}
+
+#[test]
+fn what_nothing_can_heal_is_told_with_the_path_that_it_hurts() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let dir = bench.make(ROOT, "dir", mode::S_IFDIR);
+    for name in ["a\n", "b", "c"] {
+        let file = bench.make(dir, name, mode::S_IFREG);
+        bench.write(file, 0, &noise(1, 100_000));
+    }
+    let dump = bench.dump();
+    bench.copied();
+    bench.settle();
+    bench.sync();
+    let archive = bench.archive.clone();
+    bench.run(archive.verify(&dump.name)).unwrap();
+    // A block of the first file, all others are behind it.
+    rot(&bench.w, FIRST - 128 + 16);
+    bench.again();
+    let archive = bench.archive.clone();
+    let wrong = bench.run(archive.verify(&dump.name)).unwrap_err();
+    assert!(wrong.to_string().contains("1 of "), "{wrong}");
+    let hurt = said(&bench, "hurt");
+    assert!(hurt.contains(&format!(" /dir/a\\n of {}: ", dump.name)) && hurt.lines().count() == 1, "{hurt}");
+    assert!(bench.run(archive.scrub()).is_err());
+    assert_eq!(said(&bench, "hurt").lines().count(), 1);
+    assert!(said(&bench, "").contains("HURT: 1 files"));
+    assert!(bench.run(archive.verify("2026/1")).unwrap_err().to_string().contains("no dump"));
+}
+
+#[test]
+fn a_node_that_is_rotten_hurts_what_is_below_it_and_all_else_is_read() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    for n in 0..400 {
+        let file = bench.make(ROOT, &format!("a file with a long name, number {n}"), mode::S_IFREG);
+        bench.write(file, 0, &noise(n, 9000));
+    }
+    let dump = bench.dump();
+    bench.copied();
+    bench.settle();
+    bench.sync();
+    let (archive, end) = (bench.archive.clone(), bench.archive.state().next_worm);
+    let is_leaf = |at: &u64| {
+        let block = ready(bench.w.read(at * 16, 16)).unwrap();
+        block[8192 - 64] == 2
+    };
+    let leaves: Vec<u64> = (3..end - 1).filter(is_leaf).collect();
+    assert!(leaves.len() > 4);
+    rot(&bench.w, leaves[leaves.len() / 2] * 16);
+    assert!(bench.run(archive.verify(&dump.name)).is_err());
+    let hurt = said(&bench, "hurt");
+    assert!(hurt.lines().count() == 1 && hurt.contains("inodes "), "{hurt}");
+}
+
+#[test]
+fn one_reads_at_a_time_and_ends_when_it_is_told_to() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 3_000_000));
+    bench.dump();
+    bench.copied();
+    let archive = bench.archive.clone();
+    let mut first = Box::pin(archive.scrub());
+    assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let second = bench.run(archive.scrub()).unwrap_err();
+    assert!(second.to_string().contains("under way"), "{second}");
+    bench.run(archive.command("scrub stop")).unwrap();
+    assert!(bench.run(first).unwrap_err().to_string().contains("stopped"));
+    bench.run(archive.scrub()).unwrap();
+}
