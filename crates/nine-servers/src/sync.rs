@@ -3,10 +3,10 @@
 #[cfg(nine_loom)]
 pub(crate) use loom::{
     sync::{Condvar, Mutex, MutexGuard},
-    thread::{Builder, JoinHandle},
+    thread::{Builder, JoinHandle, current},
 };
 #[cfg(not(nine_loom))]
 pub(crate) use std::{
     sync::{Condvar, Mutex, MutexGuard},
-    thread::{Builder, JoinHandle},
+    thread::{Builder, JoinHandle, current},
 };

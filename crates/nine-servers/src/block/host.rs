@@ -60,8 +60,20 @@ impl HostDisk {
     /// Those of open(2), with the path; `ResourceBusy`, if another program has it open in this way; `InvalidInput`,
     /// where it is neither.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+        Self::open_as(path, read_only, true)
+    }
+
+    /// Opens it to be read while another program may have it to himself.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), but for `ResourceBusy`.
+    pub fn watch(path: &Path) -> io::Result<Self> {
+        Self::open_as(path, true, false)
+    }
+
+    fn open_as(path: &Path, read_only: bool, locked: bool) -> io::Result<Self> {
         let said = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let inner = Inner::open(path, read_only).map_err(said)?;
+        let inner = Inner::open(path, read_only, locked).map_err(said)?;
         Ok(Self { inner: Arc::new(inner), pool: Pool::new(THREADS) })
     }
 
@@ -104,7 +116,7 @@ impl Drop for Waits {
 }
 
 impl Inner {
-    fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+    fn open(path: &Path, read_only: bool, locked: bool) -> io::Result<Self> {
         let kind = std::fs::metadata(path)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(io::Error::new(
@@ -121,10 +133,12 @@ impl Inner {
         } else {
             FlockOperation::NonBlockingLockExclusive
         };
-        rustix::fs::flock(&file, lock).map_err(|errno| match errno {
-            Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::ResourceBusy, "another program has it"),
-            errno => errno.into(),
-        })?;
+        if locked {
+            rustix::fs::flock(&file, lock).map_err(|errno| match errno {
+                Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::ResourceBusy, "another program has it"),
+                errno => errno.into(),
+            })?;
+        }
         let few = File::options().read(true).open(path)?;
         let (one, other) = (rustix::fs::fstat(&file)?, rustix::fs::fstat(&few)?);
         if (one.st_dev, one.st_ino) != (other.st_dev, other.st_ino) {

@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
-use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard};
+use crate::sync::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
 
 /// Something to do.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -112,7 +112,7 @@ impl Drop for Pool {
         };
         self.shared.work.notify_all();
         // The last who has it may have let go on one of them, which then ends by itself.
-        let us = std::thread::current().id();
+        let us = current().id();
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != us) {
             if thread.join().is_err() {
                 tracing::error!("a disk thread ended in a panic");
