@@ -4,6 +4,7 @@
 //! end. This room knows no 9P.
 #![deny(unsafe_code)]
 
+pub mod cec;
 mod conversation;
 pub mod datagram;
 mod dial;

@@ -1,0 +1,236 @@
+//! The client's side of one conversation (`docs/cec.md`, The client's states).
+//!
+//! In: packets of the server, bytes that are typed, the time. Out: packets for it, bytes to be shown, how it ended.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use super::frame::{COOKIE, Frame, Kind};
+use super::talk::{Again, TIMES, Talk};
+
+/// Bytes that have come and were not read. A frame beyond is not taken, and comes again.
+pub const INBOX: usize = 64 << 10;
+/// Bytes that wait to be sent. Who has more waits.
+pub const WAITING: usize = 4 << 10;
+/// Frames without data that wait to be sent. More are lost, and come again if they are needed.
+const ANSWERS: usize = 16;
+
+/// How a conversation has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By us.
+    Closed,
+    /// By the server.
+    Reset,
+    /// The server did not want it.
+    Refused,
+    /// The server knows nothing of it any more.
+    Forgotten,
+    /// The server has begun it anew: what was said before is gone.
+    Anew,
+    /// The server does not answer.
+    Silent,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "the conversation is closed",
+            Self::Reset => "the server has ended the conversation",
+            Self::Refused => {
+                "the server refuses: it has too many conversations, or has heard too many wrong passwords of this \
+                 card; try in a minute"
+            }
+            Self::Forgotten => "the server has forgotten the conversation",
+            Self::Anew => "the server has begun the conversation anew",
+            Self::Silent => "the server does not answer",
+        })
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Calling(Again),
+    Open,
+    /// What waits is still sent.
+    Closing,
+    Ended(End),
+}
+
+/// See the module. Its packets are those of one server and no other's.
+#[derive(Debug)]
+pub struct Client {
+    conn: u8,
+    /// By which a server of ours tells a repetition from another call.
+    cookie: [u8; COOKIE],
+    state: State,
+    /// The server knows cookies.
+    is_ours: bool,
+    talk: Talk,
+    /// Something of ours was sent in it.
+    has_sent: bool,
+    out: VecDeque<Vec<u8>>,
+}
+
+impl Client {
+    /// Asks for the conversation `conn`, by `chance` another one than any before.
+    pub fn new(now: Duration, conn: u8, chance: u32) -> Self {
+        let mut client = Self {
+            conn,
+            cookie: chance.to_be_bytes(),
+            state: State::Calling(Again::first(now)),
+            is_ours: false,
+            talk: Talk::new(chance as u8, INBOX),
+            has_sent: false,
+            out: VecDeque::new(),
+        };
+        client.asks();
+        client
+    }
+
+    /// A packet has come from the server.
+    pub fn receive(&mut self, packet: &[u8]) {
+        let Some(Frame { kind, conn, seq, data }) = Frame::parse(packet) else { return };
+        if conn != self.conn && kind != Kind::Offer {
+            return;
+        }
+        match (&self.state, kind) {
+            (State::Ended(_), _) => {}
+            (State::Calling(_), Kind::Initb) => {
+                self.is_ours = data == self.cookie;
+                self.state = State::Open;
+                self.say(Kind::Initc, 0);
+            }
+            (State::Calling(_), Kind::Reset) => self.state = State::Ended(End::Refused),
+            (State::Calling(_), _) => {}
+            // Of a server that does not know cookies it may be no repetition.
+            (_, Kind::Initb) if data != self.cookie && self.talk.has_begun() => self.hang_up(End::Anew),
+            (_, Kind::Initb) => self.say(Kind::Initc, 0),
+            (_, Kind::Data) => {
+                let seq = self.talk.data(seq, data);
+                self.say(Kind::Ack, seq);
+            }
+            (_, Kind::Ack) => self.talk.ack(seq),
+            (_, Kind::Reset) => self.state = State::Ended(End::Reset),
+            // So Plan 9's servers say it; ours with a reset, and an offer of theirs that is late says nothing.
+            (_, Kind::Offer) if seq == 0 && self.has_sent && !self.is_ours => {
+                self.state = State::Ended(End::Forgotten)
+            }
+            (_, Kind::Offer | Kind::Inita | Kind::Initc | Kind::Discover) => {}
+        }
+        self.close_idle();
+    }
+
+    /// Bytes to be sent: how many of them there was room for.
+    pub fn send(&mut self, bytes: &[u8]) -> usize {
+        let room = match self.state {
+            State::Calling(_) | State::Open => WAITING.saturating_sub(self.talk.waiting()),
+            State::Closing | State::Ended(_) => 0,
+        };
+        let bytes = &bytes[..bytes.len().min(room)];
+        self.talk.put(bytes);
+        bytes.len()
+    }
+
+    /// All that was sent was acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.talk.is_idle()
+    }
+
+    /// Whether the server has agreed.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.state, State::Calling(_) | State::Ended(_))
+    }
+
+    /// Bytes that have come, all of them.
+    pub fn take(&mut self) -> Vec<u8> {
+        self.talk.inbox().drain(..).collect()
+    }
+
+    /// No more is sent: when all that was is acknowledged, it ends.
+    pub fn close(&mut self) {
+        match self.state {
+            State::Calling(_) => self.hang_up(End::Closed),
+            State::Open => self.state = State::Closing,
+            State::Closing | State::Ended(_) => {}
+        }
+        self.close_idle();
+    }
+
+    /// It ends now, whatever waits.
+    pub fn quit(&mut self) {
+        if self.end().is_none() {
+            self.hang_up(End::Closed);
+        }
+    }
+
+    /// How it has ended, if it has. What has come before may still be taken.
+    pub fn end(&self) -> Option<End> {
+        match self.state {
+            State::Ended(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// The next packet for the server.
+    pub fn poll_packet(&mut self, now: Duration) -> Option<Vec<u8>> {
+        if self.out.is_empty() {
+            self.turn(now);
+        }
+        self.out.pop_front()
+    }
+
+    fn turn(&mut self, now: Duration) {
+        match &mut self.state {
+            State::Calling(again) => match again.poll(now, TIMES) {
+                Some(false) => {}
+                Some(true) => self.asks(),
+                None => self.hang_up(End::Silent),
+            },
+            State::Open | State::Closing => match self.talk.poll(now) {
+                Ok(None) => {}
+                Ok(Some((seq, data))) => {
+                    self.has_sent = true;
+                    self.out.push_back(Frame { kind: Kind::Data, conn: self.conn, seq, data }.bytes());
+                }
+                Err(_) => self.hang_up(End::Silent),
+            },
+            State::Ended(_) => {}
+        }
+    }
+
+    /// When [`Client::poll_packet`] is due, at the latest.
+    pub fn deadline(&self) -> Option<Duration> {
+        if !self.out.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        match &self.state {
+            State::Calling(again) => Some(again.due()),
+            State::Open | State::Closing => self.talk.deadline(),
+            State::Ended(_) => None,
+        }
+    }
+
+    fn close_idle(&mut self) {
+        if matches!(self.state, State::Closing) && self.talk.is_idle() {
+            self.hang_up(End::Closed);
+        }
+    }
+
+    fn hang_up(&mut self, end: End) {
+        self.say(Kind::Reset, 0);
+        self.state = State::Ended(end);
+    }
+
+    fn asks(&mut self) {
+        let frame = Frame { data: &self.cookie, ..Frame::bare(Kind::Inita, self.conn) };
+        self.out.push_back(frame.bytes());
+    }
+
+    fn say(&mut self, kind: Kind, seq: u8) {
+        if self.out.len() < ANSWERS || kind == Kind::Reset {
+            self.out.push_back(Frame { seq, ..Frame::bare(kind, self.conn) }.bytes());
+        }
+    }
+}

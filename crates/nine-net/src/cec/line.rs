@@ -1,0 +1,121 @@
+//! A line that is typed at a server: what is echoed, what is taken back, where it ends.
+//!
+//! In: bytes. Out: the echo; whole lines. Always holds: a line has at most [`LINE_MAX`] bytes.
+
+/// Bytes of a line. What is typed beyond is not taken.
+pub(crate) const LINE_MAX: usize = 512;
+
+/// What a byte has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Typed {
+    /// Nothing that is whole.
+    More,
+    /// A line, without its end.
+    Line(Vec<u8>),
+    /// ^D where nothing was typed.
+    End,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    bytes: Vec<u8>,
+    /// The last byte was a carriage return: a newline behind it is the same end.
+    returned: bool,
+}
+
+impl Line {
+    /// A byte, and where its echo goes. `veiled`: each byte is shown as `#`, and nothing is taken back.
+    pub(crate) fn typed(&mut self, byte: u8, veiled: bool, echo: &mut Vec<u8>) -> Typed {
+        let returned = std::mem::replace(&mut self.returned, byte == b'\r');
+        match byte {
+            b'\n' if returned => {}
+            b'\r' | b'\n' => {
+                if !veiled {
+                    echo.extend(b"\r\n");
+                }
+                return Typed::Line(std::mem::take(&mut self.bytes));
+            }
+            // As Plan 9's servers, to which every byte is of the password.
+            _ if veiled => {
+                if self.bytes.len() < LINE_MAX {
+                    self.bytes.push(byte);
+                    echo.push(b'#');
+                }
+            }
+            EOT if self.bytes.is_empty() => return Typed::End,
+            BACKSPACE | DELETE => self.take_back(echo),
+            KILL => {
+                while !self.bytes.is_empty() {
+                    self.take_back(echo);
+                }
+            }
+            0..b' ' if byte != b'\t' => {}
+            _ if self.bytes.len() == LINE_MAX => echo.push(BELL),
+            _ => {
+                self.bytes.push(byte);
+                echo.push(byte);
+            }
+        }
+        Typed::More
+    }
+
+    /// A character, which may be of several bytes.
+    fn take_back(&mut self, echo: &mut Vec<u8>) {
+        if self.bytes.is_empty() {
+            return;
+        }
+        while self.bytes.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
+        echo.extend(b"\x08 \x08");
+    }
+}
+
+const EOT: u8 = 4;
+const BELL: u8 = 7;
+const BACKSPACE: u8 = 8;
+const KILL: u8 = 0x15;
+const DELETE: u8 = 0x7f;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn type_all(bytes: &[u8], veiled: bool) -> (Vec<Typed>, Vec<u8>) {
+        let (mut line, mut echo) = (Line::default(), Vec::new());
+        let typed = bytes.iter().map(|byte| line.typed(*byte, veiled, &mut echo));
+        let typed = typed.filter(|typed| *typed != Typed::More).collect();
+        (typed, echo)
+    }
+
+    fn line(text: &str) -> Typed {
+        Typed::Line(text.into())
+    }
+
+    #[test]
+    fn a_line_ends_as_any_machine_ends_it() {
+        let (typed, echo) = type_all(b"a\rb\nc\r\n\nd", false);
+        assert_eq!(typed, ["a", "b", "c", ""].map(line));
+        assert_eq!(echo, b"a\r\nb\r\nc\r\n\r\nd");
+    }
+
+    #[test]
+    fn what_is_typed_is_taken_back_by_characters_and_as_a_whole() {
+        let (typed, echo) = type_all("a\u{e9}\x7f\x08\x08b\x15c\x01d\r".as_bytes(), false);
+        assert_eq!(typed, [line("cd")]);
+        assert_eq!(String::from_utf8(echo).unwrap(), "a\u{e9}\x08 \x08\x08 \x08b\x08 \x08cd\r\n");
+        assert_eq!(type_all(b"\x04", false).0, [Typed::End]);
+        assert_eq!(type_all(b"a\x04\r", false).0, [line("a")]);
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        assert_eq!(type_all(b"ab\x08\r\n", true), (vec![line("ab\x08")], b"###".to_vec()));
+    }
+
+    #[test]
+    fn a_long_line_is_answered_by_a_bell() {
+        let (typed, echo) = type_all(&[&[b'x'; LINE_MAX + 2][..], b"\r"].concat(), false);
+        assert_eq!(typed, [Typed::Line(vec![b'x'; LINE_MAX])]);
+        assert_eq!(echo.iter().filter(|byte| **byte == BELL).count(), 2);
+    }
+}

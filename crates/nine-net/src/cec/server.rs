@@ -1,0 +1,497 @@
+//! The server's side, of all conversations on one Ethernet (`docs/cec.md`, The server's states).
+//!
+//! In: packets with their senders, answers to lines, the time. Out: packets, and [`Event`]s: who has logged in, what is
+//! asked, who has gone.
+//!
+//! Always holds: a line is of somebody who has shown the password; a conversation has one line that is not answered;
+//! its [`Id`] never comes again; at most [`CONVERSATIONS`] are there.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use super::frame::{COOKIE, Frame, Kind, Offer};
+use super::guard::Guard;
+pub use super::guard::Password;
+use super::line::{Line, Typed};
+use super::talk::{Again, Talk};
+use crate::ether::Mac;
+
+/// Conversations at a time. Who asks beyond is refused.
+pub const CONVERSATIONS: usize = 15;
+/// Those of one card.
+pub const PER_CARD: usize = 4;
+/// Bytes of an answer. What is beyond is cut off, and that is said.
+pub const ANSWER_MAX: usize = 256 << 10;
+/// How a client knows that it is asked for the password.
+pub const PROMPT: &str = "password: ";
+
+/// What a server is.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What it says of itself.
+    pub offer: Offer,
+    /// What opens it.
+    pub password: Password,
+}
+
+/// A conversation of somebody who has logged in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(u64);
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody at this card has logged in.
+    Open(Id, Mac),
+    /// He asks this, and waits for [`Server::answer`].
+    Line(Id, String),
+    /// He has gone. Nothing of his is to be answered any more.
+    End(Id, Why),
+    /// A wrong password came from this card.
+    Wrong(Mac),
+}
+
+/// Why a conversation has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// We have ended it.
+    Closed,
+    /// The client has.
+    Reset,
+    /// The client has begun it anew.
+    Anew,
+    /// The client does not answer.
+    Silent,
+    /// The client has said nothing for long.
+    Idle,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "ended here",
+            Self::Reset => "ended there",
+            Self::Anew => "begun anew",
+            Self::Silent => "no answer",
+            Self::Idle => "nothing was said for long",
+        })
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    /// Initb was sent.
+    Asked(Again),
+    /// The password is waited for.
+    Login {
+        /// Until then.
+        until: Duration,
+        /// One was wrong: then that is said, and before that nothing is read.
+        wrong: Option<Duration>,
+    },
+    /// The password was right.
+    Open {
+        /// A line is being answered.
+        busy: bool,
+    },
+    /// What waits is still sent.
+    Ending,
+}
+
+#[derive(Debug)]
+struct Conversation {
+    id: Id,
+    /// What its client's inita had, if it is one of ours.
+    cookie: Option<[u8; COOKIE]>,
+    state: State,
+    talk: Talk,
+    line: Line,
+    /// When its client said something last.
+    heard: Duration,
+    /// It was logged in, and its end is an event.
+    known: bool,
+}
+
+/// A client's card, and its number for the conversation.
+type Key = (Mac, u8);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Server {
+    offer: Offer,
+    guard: Guard,
+    all: BTreeMap<Key, Conversation>,
+    /// Whose turn it is to send.
+    turn: Option<Key>,
+    out: VecDeque<(Mac, Vec<u8>)>,
+    events: VecDeque<Event>,
+    next: u64,
+    closed: bool,
+}
+
+impl Server {
+    /// One that says to everybody that it is there.
+    pub fn new(setup: Setup) -> Self {
+        let Setup { offer, password } = setup;
+        let mut server = Self {
+            offer,
+            guard: Guard::new(password),
+            all: BTreeMap::new(),
+            turn: None,
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            next: 0,
+            closed: false,
+        };
+        server.offers(EVERYBODY, 0);
+        server
+    }
+
+    /// A packet has come from this card.
+    pub fn receive(&mut self, now: Duration, from: Mac, packet: &[u8]) {
+        let Some(Frame { kind, conn, seq, data }) = Frame::parse(packet) else { return };
+        // A group sends nothing.
+        if self.closed || from.0[0] & 1 != 0 {
+            return;
+        }
+        let key = (from, conn);
+        if let Some(conversation) = self.all.get_mut(&key) {
+            conversation.heard = now;
+        }
+        match kind {
+            Kind::Discover => self.offers(from, seq),
+            Kind::Inita => self.asked(now, key, data.try_into().ok()),
+            Kind::Initc => self.agreed(now, key),
+            Kind::Data => {
+                match self.all.get(&key) {
+                    // It has overtaken initc, or that was lost. Of ours it comes again, and so does initc for this.
+                    Some(of @ Conversation { state: State::Asked(_), cookie: Some(_), .. }) => {
+                        let initb = of.initb(key);
+                        return self.push(initb);
+                    }
+                    _ => self.agreed(now, key),
+                }
+                if let Some(conversation) = self.all.get_mut(&key) {
+                    let seq = conversation.talk.data(seq, data);
+                    self.say(from, Frame { seq, ..Frame::bare(Kind::Ack, conn) });
+                    self.read(now, key);
+                }
+            }
+            Kind::Ack => {
+                if let Some(conversation) = self.all.get_mut(&key) {
+                    conversation.talk.ack(seq);
+                    self.read(now, key);
+                }
+            }
+            Kind::Reset => self.ends(key, Why::Reset),
+            Kind::Initb | Kind::Offer => {}
+        }
+    }
+
+    /// The answer to a line. Of one whose conversation has ended it is nothing.
+    pub fn answer(&mut self, now: Duration, id: Id, text: &str) {
+        let prompt = self.prompt();
+        let Some((key, conversation)) = self.find(id) else { return };
+        if !matches!(conversation.state, State::Open { busy: true }) {
+            return;
+        }
+        conversation.state = State::Open { busy: false };
+        conversation.talk.put(&shown(text));
+        conversation.talk.put(prompt.as_bytes());
+        self.read(now, key);
+    }
+
+    /// Ends a conversation, when all that waits was sent.
+    pub fn hang_up(&mut self, id: Id) {
+        if let Some((_, conversation)) = self.find(id) {
+            conversation.state = State::Ending;
+        }
+    }
+
+    /// Ends all of them now, and hears nobody any more.
+    pub fn close(&mut self) {
+        self.closed = true;
+        while let Some((&key, _)) = self.all.first_key_value() {
+            self.refuse(key);
+            self.ends(key, Why::Closed);
+        }
+    }
+
+    /// Whether [`Server::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// The next thing that has happened.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// How many conversations there are, whether somebody has logged in or not.
+    pub fn conversations(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The next packet, and whose it is.
+    pub fn poll_packet(&mut self, now: Duration) -> Option<(Mac, Vec<u8>)> {
+        for _ in 0..=self.all.len() {
+            if let Some(out) = self.out.pop_front() {
+                return Some(out);
+            }
+            // They have turns, a packet each.
+            let after = self.turn.and_then(|last| {
+                let behind = (std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded);
+                self.all.range(behind).next().map(|(key, _)| *key)
+            });
+            let key = after.or_else(|| self.all.keys().next().copied())?;
+            self.turn = Some(key);
+            self.work(now, key);
+        }
+        self.out.pop_front()
+    }
+
+    /// When [`Server::poll_packet`] is due, at the latest.
+    pub fn deadline(&self) -> Option<Duration> {
+        if !self.out.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.all.values().filter_map(Conversation::deadline).min()
+    }
+
+    /// Somebody asks for a conversation.
+    fn asked(&mut self, now: Duration, key: Key, cookie: Option<[u8; COOKIE]>) {
+        let from = key.0;
+        // Without a cookie only what has not begun is surely no other call.
+        if let Some(of) = self.all.get(&key)
+            && cookie == of.cookie
+            && (cookie.is_some() || matches!(of.state, State::Asked(_)))
+        {
+            let initb = of.initb(key);
+            return self.push(initb);
+        }
+        self.ends(key, Why::Anew);
+        let of_card = self.all.keys().filter(|(mac, _)| *mac == from).count();
+        let has_room = self.all.len() < CONVERSATIONS && of_card < PER_CARD && self.events.len() < EVENTS;
+        if !has_room || !self.guard.hears(now, from) {
+            return self.refuse(key);
+        }
+        self.next += 1;
+        let conversation = Conversation {
+            id: Id(self.next),
+            cookie,
+            state: State::Asked(Again::first(now)),
+            talk: Talk::new(1, ROOM),
+            line: Line::default(),
+            heard: now,
+            known: false,
+        };
+        let initb = conversation.initb(key);
+        self.all.insert(key, conversation);
+        self.push(initb);
+    }
+
+    /// Somebody has heard that we agree, or says something, of which it follows.
+    fn agreed(&mut self, now: Duration, key: Key) {
+        match self.all.get_mut(&key) {
+            None => self.refuse(key),
+            Some(conversation @ Conversation { state: State::Asked(_), .. }) => {
+                conversation.state = State::Login { until: now + LOGIN, wrong: None };
+                conversation.talk.put(PROMPT.as_bytes());
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Reads what was typed, as far as it may be read now.
+    fn read(&mut self, now: Duration, key: Key) {
+        let prompt = self.prompt();
+        let Some(conversation) = self.all.get_mut(&key) else { return };
+        let Conversation { id, state, talk, line, known, .. } = conversation;
+        let mut echo = Vec::new();
+        // An end that does not acknowledge is echoed no more.
+        while talk.waiting() + echo.len() < ROOM {
+            let veiled = match state {
+                State::Login { wrong: None, .. } => true,
+                State::Open { busy: false } => false,
+                _ => break,
+            };
+            let Some(byte) = talk.inbox().pop_front() else { break };
+            match line.typed(byte, veiled, &mut echo) {
+                Typed::More => {}
+                Typed::Line(typed) if veiled => {
+                    if self.guard.judge(now, key.0, &typed) {
+                        *state = State::Open { busy: false };
+                        *known = true;
+                        echo.extend(b"\r\n");
+                        echo.extend(prompt.as_bytes());
+                        self.events.push_back(Event::Open(*id, key.0));
+                    } else if let State::Login { wrong, .. } = state {
+                        *wrong = Some(now + PENALTY);
+                        if self.events.len() < EVENTS {
+                            self.events.push_back(Event::Wrong(key.0));
+                        }
+                    }
+                }
+                Typed::Line(typed) => match String::from_utf8_lossy(&typed).trim() {
+                    "" => echo.extend(prompt.as_bytes()),
+                    text => {
+                        *state = State::Open { busy: true };
+                        self.events.push_back(Event::Line(*id, text.into()));
+                    }
+                },
+                Typed::End => {
+                    echo.extend(b"\r\n");
+                    *state = State::Ending;
+                }
+            }
+        }
+        talk.put(&echo);
+    }
+
+    /// What is due in a conversation.
+    fn work(&mut self, now: Duration, key: Key) {
+        let Some(conversation) = self.all.get_mut(&key) else { return };
+        let Conversation { state, talk, heard, .. } = conversation;
+        match state {
+            State::Asked(again) => {
+                return match again.poll(now, INITB_TIMES) {
+                    Some(false) => {}
+                    Some(true) => {
+                        let initb = conversation.initb(key);
+                        self.push(initb);
+                    }
+                    None => self.ends(key, Why::Silent),
+                };
+            }
+            // Unsaid, for a client of Plan 9 would call again.
+            State::Login { until, .. } if *until <= now => return self.ends(key, Why::Idle),
+            State::Login { wrong, .. } => {
+                if wrong.is_some_and(|due| due <= now) {
+                    *wrong = None;
+                    if !self.guard.hears(now, key.0) {
+                        self.refuse(key);
+                        return self.ends(key, Why::Closed);
+                    }
+                    talk.put(BAD.as_bytes());
+                    talk.put(PROMPT.as_bytes());
+                    return self.read(now, key);
+                }
+            }
+            State::Open { busy: false } if *heard + IDLE <= now && talk.is_idle() => {
+                self.refuse(key);
+                return self.ends(key, Why::Idle);
+            }
+            State::Open { .. } => {}
+            State::Ending if talk.is_idle() => {
+                self.refuse(key);
+                return self.ends(key, Why::Closed);
+            }
+            State::Ending => {}
+        }
+        match talk.poll(now) {
+            Ok(None) => {}
+            Ok(Some((seq, data))) => {
+                let packet = Frame { kind: Kind::Data, conn: key.1, seq, data }.bytes();
+                self.out.push_back((key.0, packet));
+            }
+            Err(_) => {
+                self.refuse(key);
+                self.ends(key, Why::Silent);
+            }
+        }
+    }
+
+    fn ends(&mut self, key: Key, why: Why) {
+        if let Some(Conversation { id, known: true, .. }) = self.all.remove(&key) {
+            self.events.push_back(Event::End(id, why));
+        }
+    }
+
+    fn find(&mut self, id: Id) -> Option<(Key, &mut Conversation)> {
+        let mut all = self.all.iter_mut();
+        all.find(|(_, conversation)| conversation.id == id).map(|(key, conversation)| (*key, conversation))
+    }
+
+    fn prompt(&self) -> String {
+        format!("{}> ", self.offer.name)
+    }
+
+    fn offers(&mut self, to: Mac, seq: u8) {
+        let text = self.offer.text();
+        self.say(to, Frame { seq, data: text.as_bytes(), ..Frame::bare(Kind::Offer, 0) });
+    }
+
+    fn refuse(&mut self, (to, conn): Key) {
+        self.say(to, Frame::bare(Kind::Reset, conn));
+    }
+
+    fn say(&mut self, to: Mac, frame: Frame<'_>) {
+        self.push((to, frame.bytes()));
+    }
+
+    fn push(&mut self, packet: (Mac, Vec<u8>)) {
+        if self.out.len() < ANSWERS {
+            self.out.push_back(packet);
+        }
+    }
+}
+
+impl Conversation {
+    fn initb(&self, (to, conn): Key) -> (Mac, Vec<u8>) {
+        let data = self.cookie.as_ref().map_or(&[][..], |cookie| cookie);
+        (to, Frame { data, ..Frame::bare(Kind::Initb, conn) }.bytes())
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        let own = match self.state {
+            State::Asked(again) => return Some(again.due()),
+            State::Login { until, wrong } => Some(wrong.unwrap_or(until).min(until)),
+            State::Open { busy: false } => self.talk.is_idle().then_some(self.heard + IDLE),
+            State::Open { busy: true } => None,
+            State::Ending => self.talk.is_idle().then_some(Duration::ZERO),
+        };
+        own.into_iter().chain(self.talk.deadline()).min()
+    }
+}
+
+/// An answer as a terminal has it: whole lines, nothing that moves the cursor.
+fn shown(text: &str) -> Vec<u8> {
+    let whole = text.len() <= ANSWER_MAX;
+    let text = &text[..text.floor_char_boundary(ANSWER_MAX)];
+    let mut bytes = Vec::with_capacity(text.len() + 2);
+    for c in text.chars() {
+        match c {
+            '\n' => bytes.extend(b"\r\n"),
+            '\t' => bytes.push(b'\t'),
+            c if c.is_control() => bytes.push(b'?'),
+            c => bytes.extend(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    if !whole {
+        bytes.extend(b"\r\n... and more, which is cut off");
+    }
+    if !bytes.is_empty() && !bytes.ends_with(b"\n") {
+        bytes.extend(b"\r\n");
+    }
+    bytes
+}
+
+/// All cards.
+const EVERYBODY: Mac = Mac([0xff; 6]);
+/// What Plan 9's servers say to a wrong password.
+const BAD: &str = "\r\nBad password\r\n";
+/// Bytes that have come and were not read; of echoes that wait.
+const ROOM: usize = 4 << 10;
+/// Packets beside data that wait to be sent. More are lost.
+const ANSWERS: usize = 64;
+/// Events that nobody has looked at: beyond, nobody new comes in.
+const EVENTS: usize = 256;
+/// So often initb is said.
+const INITB_TIMES: u32 = 4;
+/// For the password.
+const LOGIN: Duration = Duration::from_secs(60);
+/// Before a wrong password is answered.
+const PENALTY: Duration = Duration::from_secs(2);
+/// A client that says nothing for so long has gone.
+const IDLE: Duration = Duration::from_secs(600);
