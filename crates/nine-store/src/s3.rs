@@ -1,0 +1,320 @@
+//! A store that speaks S3, over HTTP, by the crate `object_store`; and the only place of this room where tokio stands.
+//!
+//! In: requests. Out: their answers, and faults in words for people. Requests are done by one thread of the store's
+//! own, so whoever asks needs no runtime, and waits for none.
+//!
+//! Always holds: a request is asked once here. Nothing goes over a network in the clear, unless that was said.
+
+use std::env;
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload, RetryConfig,
+    UpdateVersion,
+};
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::again::Patience;
+use crate::objects::{Answer, Condition, Etag, Fault, Got, Listed, Objects, Rest};
+use crate::place::Place;
+
+/// Names of a listing that are told at once: as many as stores tell.
+const PAGE: usize = 1000;
+/// Silence of a connection.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Until a connection is there.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// A store, below a prefix.
+pub struct S3 {
+    store: Arc<AmazonS3>,
+    prefix: Arc<str>,
+    /// Taken when it is dropped.
+    runtime: Option<Runtime>,
+    handle: Handle,
+    begun: Instant,
+}
+
+impl S3 {
+    /// Makes ready; nothing is asked of the store yet.
+    ///
+    /// # Errors
+    /// The place, or what the environment says, cannot be.
+    pub fn new(place: &Place) -> Result<Self, String> {
+        // reqwest wants to be told once for all which cryptography there is; somebody else may have said the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let said = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].into_iter().find_map(set);
+        let endpoint = place.endpoint.clone().or(said);
+        if let Some(url) = endpoint.as_deref().filter(|url| !place.may_be_open(url)) {
+            return Err(format!(
+                "{url}: without TLS all that is stored could be read and changed on the way; https, or the word \
+                 `insecure`"
+            ));
+        }
+        let whole = place.patience.unwrap_or(Patience::default().0);
+        let client = ClientOptions::new()
+            .with_allow_http(true)
+            .with_connect_timeout(CONNECT.min(whole))
+            .with_read_timeout(SILENCE.min(whole))
+            .with_timeout(whole.max(SILENCE));
+        let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+        let mut builder = AmazonS3Builder::from_env()
+            .with_bucket_name(&place.bucket)
+            .with_client_options(client)
+            .with_retry(once)
+            .with_skip_signature(place.unsigned)
+            .with_virtual_hosted_style_request(place.in_host);
+        builder = match endpoint {
+            // The one that is only for S3 goes before the other.
+            Some(url) => builder.with_config(AmazonS3ConfigKey::S3Endpoint, url),
+            None => builder,
+        };
+        let profile =
+            place.profile.clone().or_else(|| set("AWS_PROFILE")).unwrap_or_else(|| "default".into());
+        if place.profile.is_some() || set("AWS_ACCESS_KEY_ID").is_none() {
+            let of = |name| ini("AWS_SHARED_CREDENTIALS_FILE", "credentials", &profile, name);
+            if let (Some(id), Some(secret)) = (of("aws_access_key_id"), of("aws_secret_access_key")) {
+                builder = builder.with_access_key_id(id).with_secret_access_key(secret);
+                builder = match of("aws_session_token") {
+                    Some(token) => builder.with_token(token),
+                    None => builder,
+                };
+            } else if let Some(profile) = &place.profile {
+                return Err(format!("there is no profile `{profile}` with a key in ~/.aws/credentials"));
+            }
+        }
+        let has_region = builder.get_config_value(&AmazonS3ConfigKey::Region).is_some();
+        let section = if profile == "default" { profile } else { format!("profile {profile}") };
+        let said = || ini("AWS_CONFIG_FILE", "config", &section, "region");
+        let region = place.region.clone().or_else(|| if has_region { None } else { said() });
+        builder = match region {
+            Some(region) => builder.with_region(region),
+            None => builder,
+        };
+        let store = builder.build().map_err(|error| error.to_string())?;
+        let mut threads = Builder::new_multi_thread();
+        threads.worker_threads(1).thread_name("store").enable_io().enable_time();
+        let runtime = threads.build().map_err(|error| format!("a thread for a store: {error}"))?;
+        let handle = runtime.handle().clone();
+        let prefix = if place.prefix.is_empty() { String::new() } else { format!("{}/", place.prefix) };
+        Ok(Self {
+            store: Arc::new(store),
+            prefix: prefix.into(),
+            runtime: Some(runtime),
+            handle,
+            begun: Instant::now(),
+        })
+    }
+
+    fn path(&self, name: &str) -> Path {
+        Path::from(format!("{}{name}", self.prefix))
+    }
+
+    /// Does it on the thread of the store.
+    fn there<T: Send + 'static>(
+        &self,
+        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Answer<T> {
+        let task = self.handle.spawn(request);
+        Box::pin(async move {
+            match task.await {
+                Ok(result) => result.map_err(fault),
+                Err(_) => Err(Fault::Never("the thread of the store has ended".into())),
+            }
+        })
+    }
+}
+
+impl Drop for S3 {
+    fn drop(&mut self) {
+        // It may be dropped by its own thread.
+        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
+impl Objects for S3 {
+    fn put(&self, name: &str, parts: Vec<Bytes>, condition: Condition) -> Answer<Option<Etag>> {
+        let (store, path) = (self.store.clone(), self.path(name));
+        let mode = match condition {
+            Condition::New => PutMode::Create,
+            Condition::Is(Etag(etag)) => {
+                PutMode::Update(UpdateVersion { e_tag: Some(etag.to_string()), version: None })
+            }
+        };
+        self.there(async move {
+            let payload: PutPayload = parts.into_iter().collect();
+            let put = store.put_opts(&path, payload, PutOptions::from(mode)).await?;
+            Ok(put.e_tag.map(|etag| Etag(etag.into())))
+        })
+    }
+
+    fn get(&self, name: &str, range: Option<Range<u64>>) -> Answer<Got> {
+        let (store, path) = (self.store.clone(), self.path(name));
+        let got = self.there(async move {
+            let range = range.map(GetRange::Bounded);
+            let got = store.get_opts(&path, GetOptions { range, ..GetOptions::default() }).await?;
+            let (size, wanted) = (got.meta.size, got.range.end - got.range.start);
+            let etag = got.meta.e_tag.clone().map(|etag| Etag(etag.into()));
+            let mut stream = got.into_stream();
+            let mut bytes = BytesMut::with_capacity(wanted.min(LARGEST) as usize);
+            while let Some(part) = stream.next().await {
+                bytes.extend_from_slice(&part?);
+                if bytes.len() as u64 > wanted {
+                    break;
+                }
+            }
+            Ok((Got { bytes: bytes.freeze(), size, etag }, wanted))
+        });
+        Box::pin(async move {
+            let (got, wanted) = got.await?;
+            match got.bytes.len() as u64 {
+                len if len == wanted => Ok(got),
+                len => Err(Fault::Later(format!("{len} bytes came of {wanted}"))),
+            }
+        })
+    }
+
+    fn list(&self, under: &str, after: &str) -> Answer<Vec<Listed>> {
+        let (store, prefix) = (self.store.clone(), self.prefix.clone());
+        let (under, after) = (self.path(under), self.path(after));
+        self.there(async move {
+            let mut names = store.list_with_offset(Some(&under), &after).take(PAGE);
+            let mut page = Vec::new();
+            while let Some(meta) = names.next().await {
+                let meta = meta?;
+                let name = meta.location.as_ref().strip_prefix(&*prefix);
+                page.extend(name.map(|name| Listed { name: name.into(), size: meta.size }));
+            }
+            Ok(page)
+        })
+    }
+
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn rest(&self, time: Duration) -> Rest {
+        let task = self.handle.spawn(async move { tokio::time::sleep(time).await });
+        // It cannot fail but with its thread, and then what follows fails.
+        Box::pin(async move { drop(task.await) })
+    }
+
+    fn random(&self) -> u128 {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
+        u128::from_le_bytes(bytes)
+    }
+}
+
+/// What went wrong, in words for people.
+fn fault(error: object_store::Error) -> Fault {
+    use object_store::Error as E;
+    let text = error.to_string();
+    let said = said(&text);
+    let no_bucket = || Fault::Never("there is no such bucket; it is made with the tools of the store".into());
+    match error {
+        E::NotFound { .. } if text.contains("NoSuchBucket") => no_bucket(),
+        E::NotFound { .. } => Fault::Missing,
+        E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. } => Fault::Refused,
+        E::PermissionDenied { .. } if text.contains("RequestTimeTooSkewed") => {
+            Fault::Denied(format!("{said}: the clock of this machine is wrong"))
+        }
+        E::PermissionDenied { .. } | E::Unauthenticated { .. } => Fault::Denied(format!(
+            "{said}: look at the key (AWS_ACCESS_KEY_ID, or ~/.aws/credentials), the region, and whether it may do \
+             s3:GetObject, s3:PutObject and s3:ListBucket here"
+        )),
+        _ if text.contains("169.254.169.254") => Fault::Denied(
+            "there is no key: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials; and this machine has \
+             no role"
+                .into(),
+        ),
+        E::InvalidPath { .. } | E::NotSupported { .. } | E::NotImplemented { .. } => Fault::Never(said),
+        _ => match status(&text) {
+            Some(408 | 409 | 429) | None => Fault::Later(said),
+            Some(400) if text.contains("RequestTimeout") || text.contains("SlowDown") => Fault::Later(said),
+            Some(416) => Fault::Never(format!("{said}: an object is shorter than its name says")),
+            Some(300..500) => Fault::Never(format!("{said}: are endpoint and region right?")),
+            Some(_) => Fault::Later(said),
+        },
+    }
+}
+
+/// The status of HTTP that is in an error's text: the crate shows it nowhere else.
+fn status(text: &str) -> Option<u16> {
+    let (_, rest) = text.split_once("status code: ")?;
+    rest.get(..3)?.parse().ok()
+}
+
+/// What the store has said, and not all the layers around it.
+fn said(text: &str) -> String {
+    let of = |tag: &str| {
+        let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+        rest.split_once('<').map(|(said, _)| said)
+    };
+    let said = match (of("Code"), of("Message"), status(text)) {
+        (Some(code), Some(message), _) => format!("{code}: {message}"),
+        (Some(code), None, _) => code.to_string(),
+        (_, _, Some(status)) => format!("the store answers {status}"),
+        _ => text.trim_start_matches("Generic S3 error: ").to_string(),
+    };
+    let plain: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SAID).collect();
+    plain.trim_end_matches([' ', '.']).to_string()
+}
+
+/// A value of a file of AWS.
+fn ini(var: &str, file: &str, section: &str, name: &str) -> Option<String> {
+    let named = env::var_os(var).map(PathBuf::from);
+    let path = named.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".aws").join(file)))?;
+    value(&fs::read_to_string(path).ok()?, section, name)
+}
+
+fn value(text: &str, section: &str, name: &str) -> Option<String> {
+    let mut is_here = false;
+    for line in text.lines().map(str::trim) {
+        if let Some(head) = line.strip_prefix('[') {
+            is_here = head.trim_end_matches(']').trim() == section;
+        } else if let Some((key, value)) = line.split_once('=')
+            && is_here
+            && key.trim() == name
+        {
+            return Some(value.trim().into());
+        }
+    }
+    None
+}
+
+/// Bytes for which there is room before they come: more than any object of ours has.
+const LARGEST: u64 = 64 << 20;
+/// Characters of what a store says.
+const SAID: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_store_says_is_told_in_its_words() {
+        let text = "Generic S3 error: Error performing PUT http://x/y in 2ms - Server returned non-2xx status code: \
+                    503 Service Unavailable: <?xml?><Error><Code>SlowDown</Code>\
+                    <Message>Reduce your rate.</Message></Error>";
+        assert_eq!((status(text), said(text)), (Some(503), "SlowDown: Reduce your rate".to_string()));
+        assert_eq!(said("x status code: 500 y"), "the store answers 500");
+    }
+
+    #[test]
+    fn a_file_of_aws_has_sections() {
+        let text = "[default]\naws_access_key_id = A\n# no\n[profile b]\nregion=eu-1\n";
+        assert_eq!(value(text, "default", "aws_access_key_id").as_deref(), Some("A"));
+        assert_eq!(value(text, "profile b", "region").as_deref(), Some("eu-1"));
+        assert_eq!((value(text, "default", "region"), value(text, "c", "region")), (None, None));
+    }
+}

@@ -1,0 +1,101 @@
+//! Turns: so many at a time; the others wait, in the order in which they came.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+/// Locks. Tables change in single steps, so what a panicking thread left is as good as what it found.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How many may go, and who waits.
+#[derive(Clone)]
+pub(crate) struct Turns(Arc<Mutex<State>>);
+
+struct State {
+    free: usize,
+    next: u64,
+    /// As long as there are operations under way that have no turn.
+    waiting: VecDeque<(u64, Waker)>,
+}
+
+/// The right to go, until it is dropped.
+pub(crate) struct Turn(Turns);
+
+impl Turns {
+    pub fn new(free: usize) -> Self {
+        Self(Arc::new(Mutex::new(State { free, next: 0, waiting: VecDeque::new() })))
+    }
+
+    /// Waits for a turn.
+    pub async fn turn(&self) -> Turn {
+        let mut waits = Waits { turns: self, number: None };
+        poll_fn(|cx| {
+            let mut state = lock(&self.0);
+            let is_first = |number| state.waiting.front().is_none_or(|(first, _)| Some(*first) == number);
+            if state.free > 0 && is_first(waits.number) {
+                state.free -= 1;
+                if waits.number.take().is_some() {
+                    state.waiting.pop_front();
+                }
+                let next = state.next_waker();
+                drop(state);
+                next.into_iter().for_each(Waker::wake);
+                return Poll::Ready(());
+            }
+            match waits.number {
+                Some(number) => {
+                    let mine = state.waiting.iter_mut().find(|(other, _)| *other == number);
+                    mine.into_iter().for_each(|(_, waker)| waker.clone_from(cx.waker()));
+                }
+                None => {
+                    let number = state.next;
+                    state.next += 1;
+                    state.waiting.push_back((number, cx.waker().clone()));
+                    waits.number = Some(number);
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+        Turn(self.clone())
+    }
+}
+
+impl State {
+    fn next_waker(&self) -> Option<Waker> {
+        let first = self.waiting.front().filter(|_| self.free > 0);
+        first.map(|(_, waker)| waker.clone())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let next = {
+            let mut state = lock(&self.0.0);
+            state.free += 1;
+            state.next_waker()
+        };
+        next.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// One that waits; if it is dropped, the next one is told.
+struct Waits<'a> {
+    turns: &'a Turns,
+    number: Option<u64>,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let next = {
+            let mut state = lock(&self.turns.0);
+            state.waiting.retain(|(other, _)| *other != number);
+            state.next_waker()
+        };
+        next.into_iter().for_each(Waker::wake);
+    }
+}

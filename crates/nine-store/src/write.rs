@@ -1,0 +1,373 @@
+//! Writes: the claim, what is gathered, how it comes to be durable (docs/store.md, "Writing").
+//!
+//! In: writes and flushes. Out: objects, put once; answers to flushes.
+//!
+//! Always holds: a number of our epoch stands for the same sectors and bytes for ever, however often it is asked for.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nine_block::{Error, Kind, Result, SECTOR};
+
+use crate::again::Patience;
+use crate::format::{About, Id, STORE, claim, claim_name, claimant};
+use crate::gather::{Cut, sectors_of};
+use crate::objects::{Condition, Etag, Fault, Got};
+use crate::store::{Inner, Right, SECTORS_MOST, State, error};
+
+/// Bytes that are gathered at most; who writes more waits.
+const GATHERED: u64 = 64 << 20;
+/// Objects that are put at a time.
+const PUTS: usize = 8;
+
+/// What should be in objects: from which sector on, and what.
+type Should = (u64, Bytes);
+
+impl Inner {
+    /// Keeps sectors until they are put. What is there already must be the same.
+    pub async fn write(self: &Arc<Self>, at: u64, data: Bytes) -> Result<()> {
+        let _: Id = self.claimed().await?;
+        loop {
+            let (free, there) = self.free(at, &data)?;
+            let is_known = there.is_empty();
+            for (start, mine) in there {
+                let sectors = start..start + sectors_of(&mine);
+                // From the objects alone: what is gathered was compared.
+                if self.read(sectors).await? != mine {
+                    return Err(written(start));
+                }
+            }
+            let bytes = free.iter().map(sectors).sum::<u64>() * SECTOR;
+            self.room(bytes).await?;
+            let mut state = self.state();
+            // Another may have written meanwhile, here or elsewhere.
+            if unwritten(&state, at..at + sectors_of(&data)) != free || !state.has_room(bytes) {
+                continue;
+            }
+            if !is_known {
+                // It counts as ours from here on; so a flush has to look whether it does.
+                state.puts += 1;
+            }
+            for part in free {
+                state.gather.add(part.start, slice(&data, at, &part));
+                let ripe = state.gather.ripe(part);
+                ripe.into_iter().for_each(|run| state.cut(run));
+            }
+            if state.gather.loose_bytes() > GATHERED / 2 {
+                state.cut_all();
+            }
+            drop(state);
+            self.kick();
+            return Ok(());
+        }
+    }
+
+    /// Which of these sectors have not been written, and what should be in those that objects have.
+    fn free(&self, at: u64, data: &Bytes) -> Result<(Vec<Range<u64>>, Vec<Should>)> {
+        let (state, sectors) = (self.state(), at..at + sectors_of(data));
+        for (start, gathered) in state.gather.find(sectors.clone()) {
+            if gathered != slice(data, at, &(start..start + sectors_of(&gathered))) {
+                return Err(written(start));
+            }
+        }
+        let there = state.map.find(sectors.clone()).into_iter().filter(|span| span.of.is_some());
+        let there = there.map(|span| (span.sectors.start, slice(data, at, &span.sectors))).collect();
+        Ok((unwritten(&state, sectors), there))
+    }
+
+    /// Waits until there is room for so many bytes.
+    async fn room(self: &Arc<Self>, bytes: u64) -> Result<()> {
+        let troubles = {
+            let mut state = self.state();
+            if state.has_room(bytes) {
+                return Ok(());
+            }
+            state.cut_all();
+            state.resume()
+        };
+        self.kick();
+        self.until(|state| {
+            let has_room = state.has_room(bytes).then_some(Ok(()));
+            has_room.or_else(|| state.failed(troubles).map(Err))
+        })
+        .await
+    }
+
+    /// All that was written is durable, and nobody else could write.
+    pub async fn flush(self: &Arc<Self>) -> Result<()> {
+        let (last, troubles) = {
+            let mut state = self.state();
+            let Right::Ours { .. } = &state.right else {
+                return match &state.right {
+                    Right::Lost(error) => Err(error.clone()),
+                    _ => Ok(()),
+                };
+            };
+            state.cut_all();
+            let Right::Ours { number, .. } = state.right else { unreachable!("it was ours") };
+            (number, state.resume())
+        };
+        self.kick();
+        let puts = self
+            .until(|state| {
+                let is_done = state.gather.oldest().is_none_or(|oldest| oldest >= last);
+                state.failed(troubles).map(Err).or_else(|| is_done.then_some(Ok(state.puts)))
+            })
+            .await?;
+        self.is_still_ours(puts).await
+    }
+
+    /// Fails if another had claimed when so many objects had been put.
+    async fn is_still_ours(&self, puts: u64) -> Result<()> {
+        let epoch = match &self.state().right {
+            Right::Lost(error) => return Err(error.clone()),
+            Right::Ours { epoch, .. } => *epoch,
+            Right::None => return Ok(()),
+        };
+        if self.state().sure >= puts {
+            return Ok(());
+        }
+        match self.get(&claim_name(epoch + 1), None).await {
+            Err(Fault::Missing) => {
+                let mut state = self.state();
+                state.sure = state.sure.max(puts);
+                Ok(())
+            }
+            Err(fault) => Err(error(&fault)),
+            Ok(got) => {
+                let text = format!("{} writes here now (claim {})", claimant(&got.bytes), epoch + 1);
+                Err(self.lost(&text))
+            }
+        }
+    }
+
+    /// We never write again.
+    fn lost(&self, text: &str) -> Error {
+        let lost = Error::new(Kind::Reserved, format!("{text}: what was not flushed is not there for him"));
+        self.state().right = Right::Lost(lost.clone());
+        self.changed();
+        lost
+    }
+
+    /// Begins to put what waits for it.
+    fn kick(self: &Arc<Self>) {
+        loop {
+            let cut = {
+                let mut state = self.state();
+                let is_ours = matches!(state.right, Right::Ours { .. });
+                if state.putting >= PUTS || state.trouble.is_some() || !is_ours {
+                    return;
+                }
+                let Some(first) = state.queue.pop_front() else { return };
+                let cut = state.gather.object(first).expect("what waits is not durable").clone();
+                state.putting += 1;
+                cut
+            };
+            let inner = self.clone();
+            self.spawn(async move {
+                inner.put(cut).await;
+                inner.changed();
+                inner.kick();
+            });
+        }
+    }
+
+    /// Puts an object, for as long as it takes.
+    async fn put(&self, cut: Cut) {
+        let (first, name) = (cut.object.first, cut.object.name());
+        let put = self.put_new(&name, &cut.parts, |got| is_same(got, &cut.parts)).await;
+        let mut state = self.state();
+        state.putting -= 1;
+        match put {
+            Ok(true) => {
+                state.gather.forget(first);
+                state.map.insert(cut.object);
+                state.puts += 1;
+            }
+            Ok(false) => {
+                drop(state);
+                self.lost(&format!("another has put {name}, as if it were we: a copy of this machine"));
+            }
+            Err(fault) => {
+                state.queue.push_back(first);
+                state.trouble = Some(error(&fault));
+                state.troubles += 1;
+            }
+        }
+    }
+
+    /// Puts an object that is not there, or is there already as `is_ours` says. False: it is another's.
+    async fn put_new(
+        &self,
+        name: &str,
+        parts: &[Bytes],
+        is_ours: impl Fn(&Got) -> bool,
+    ) -> std::result::Result<bool, Fault> {
+        loop {
+            let put = || self.objects.put(name, parts.to_vec(), Condition::New);
+            match self.options.patience.again(&*self.objects, put).await {
+                Ok(_) => return Ok(true),
+                Err(Fault::Refused) => {}
+                Err(Fault::Missing) => return Err(Fault::Never("the store takes no objects here".into())),
+                Err(fault) => return Err(fault),
+            }
+            match self.get(name, None).await {
+                Ok(got) => return Ok(is_ours(&got)),
+                // It was refused because another put it at the same time, and has not: a moment later it can be judged.
+                Err(Fault::Missing) => self.objects.rest(Patience::FIRST).await,
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    /// Our epoch; from now on it is ours alone.
+    async fn claimed(&self) -> Result<Id> {
+        let ours = |state: &State| match &state.right {
+            Right::Ours { epoch, number } => Some(Ok(Id { epoch: *epoch, number: *number })),
+            Right::Lost(error) => Some(Err(error.clone())),
+            Right::None => None,
+        };
+        if let Some(ours) = ours(&self.state()) {
+            return ours;
+        }
+        let _turn = self.listing.turn().await;
+        if let Some(ours) = ours(&self.state()) {
+            return ours;
+        }
+        self.make().await?;
+        let epoch = self.newest_claim().await? + 1;
+        let bytes = Bytes::from(claim(epoch, self.objects.random(), &self.options.who));
+        let put =
+            self.put_new(&claim_name(epoch), std::slice::from_ref(&bytes), |got| got.bytes == bytes).await;
+        if !put.map_err(|fault| error(&fault))? {
+            return Err(Error::new(Kind::Reserved, "another begins to write here at the same time"));
+        }
+        self.list(epoch).await?;
+        self.state().right = Right::Ours { epoch, number: 0 };
+        Ok(Id { epoch, number: 0 })
+    }
+
+    /// Makes the store, if there is none, or larger, if it is to be.
+    async fn make(&self) -> Result<()> {
+        let Some(bytes) = self.about().await? else {
+            let identity = self.objects.random().to_le_bytes();
+            let about = About { identity, sectors: self.wanted() };
+            let bytes = Bytes::from(about.encode());
+            let parts = [bytes.clone()];
+            let failed = |fault| error(&fault);
+            if !self.put_new(STORE, &parts, |got| got.bytes == bytes).await.map_err(failed)? {
+                return self.about().await.map(drop);
+            }
+            // A store that forgets the condition is no worm.
+            let again = || self.objects.put(STORE, parts.to_vec(), Condition::New);
+            return match self.options.patience.again(&*self.objects, again).await {
+                Err(Fault::Refused) => self.about().await.map(drop),
+                Ok(_) => {
+                    let text =
+                        "the store does not know `If-None-Match`, without which objects could be replaced";
+                    Err(Error::new(Kind::Unsupported, text))
+                }
+                Err(fault) => Err(error(&fault)),
+            };
+        };
+        if !About::may_write(&bytes) {
+            return Err(Error::new(Kind::ReadOnly, "a newer program is needed to write to it"));
+        }
+        self.grow().await
+    }
+
+    async fn grow(&self) -> Result<()> {
+        let wanted = self.options.sectors.unwrap_or(0).min(SECTORS_MOST);
+        loop {
+            let about = self.state().about.expect("it was read");
+            if about.sectors >= wanted {
+                return Ok(());
+            }
+            let got = self.get(STORE, None).await.map_err(|fault| error(&fault))?;
+            let larger = Bytes::from(About { sectors: wanted, ..about }.encode());
+            let etag: Option<Etag> = got.etag.filter(|_| got.bytes == about.encode());
+            let condition = etag.map(Condition::Is);
+            if let Some(condition) = condition {
+                let put = || self.objects.put(STORE, vec![larger.clone()], condition.clone());
+                match self.options.patience.again(&*self.objects, put).await {
+                    Ok(_) | Err(Fault::Refused) => {}
+                    Err(fault) => return Err(error(&fault)),
+                }
+            }
+            self.about().await?;
+        }
+    }
+}
+
+impl State {
+    /// Makes an object of the run that begins here.
+    fn cut(&mut self, run: u64) {
+        let Right::Ours { epoch, number } = &mut self.right else { return };
+        let id = Id { epoch: *epoch, number: *number };
+        *number += 1;
+        self.gather.cut(run, id);
+        self.queue.push_back(run);
+    }
+
+    fn cut_all(&mut self) {
+        self.gather.runs().into_iter().for_each(|run| self.cut(run));
+    }
+
+    /// Whether so many bytes more can be gathered. What is larger than all may be has it to itself.
+    fn has_room(&self, bytes: u64) -> bool {
+        self.gather.bytes() == 0 || self.gather.bytes() + bytes <= GATHERED
+    }
+
+    /// What failed is asked for again. How often something has failed up to now.
+    fn resume(&mut self) -> u64 {
+        self.trouble = None;
+        self.troubles
+    }
+
+    /// Why nothing comes of what was asked for when so many had failed.
+    fn failed(&self, troubles: u64) -> Option<Error> {
+        if let Right::Lost(error) = &self.right {
+            return Some(error.clone());
+        }
+        self.trouble.clone().filter(|_| self.troubles > troubles)
+    }
+}
+
+/// Which of these sectors are nowhere.
+fn unwritten(state: &State, sectors: Range<u64>) -> Vec<Range<u64>> {
+    let spans = state.map.find(sectors).into_iter().filter(|span| span.of.is_none());
+    let mut free = Vec::new();
+    for span in spans {
+        let mut at = span.sectors.start;
+        for (start, data) in state.gather.find(span.sectors.clone()) {
+            free.push(at..start);
+            at = start + sectors_of(&data);
+        }
+        free.push(at..span.sectors.end);
+    }
+    free.retain(|part| part.start < part.end);
+    free
+}
+
+fn sectors(part: &Range<u64>) -> u64 {
+    part.end - part.start
+}
+
+/// These sectors of a write at `at`.
+fn slice(data: &Bytes, at: u64, part: &Range<u64>) -> Bytes {
+    data.slice(((part.start - at) * SECTOR) as usize..((part.end - at) * SECTOR) as usize)
+}
+
+fn is_same(got: &Got, parts: &[Bytes]) -> bool {
+    let mut rest = &got.bytes[..];
+    parts.iter().all(|part| {
+        let Some((begin, end)) = rest.split_at_checked(part.len()) else { return false };
+        rest = end;
+        begin == part
+    }) && rest.is_empty()
+}
+
+fn written(sector: u64) -> Error {
+    Error::new(Kind::ReadOnly, format!("sector {sector} is written already, with other content"))
+}
