@@ -20,12 +20,14 @@ use nine_proto::{Errno, GetMask};
 use super::Site;
 use super::answer::{self, After};
 use super::body::{self, Passing};
+use super::calendar::{self, Dump, year_of};
 use super::count;
 use super::files::{Files, Found};
 use super::head::{self, Body, Head, Method, Parsed};
-use super::list::{self, Item};
+use super::list::{self, Beside, Item};
 use super::log;
 use super::order::Card;
+use super::past::{self, Days, Past};
 use super::path;
 use super::status::Status;
 
@@ -306,6 +308,11 @@ impl Conn {
             self.page(head.is_whole(), Status::OK, "text/plain; version=0.0.4", text.into_bytes(), &[]);
             return Ok(());
         }
+        if asked(&input[head.query.clone()], "versions").is_some()
+            && let Some(past) = past::of(&self.site.archives(), &path.names)
+        {
+            return self.versions(head, input, &path.names, past).await;
+        }
         let found = self.find(&path.names).await?;
         match found {
             Ok(Found::File(entry)) if !path.is_dir => self.file(head, input, entry).await,
@@ -376,28 +383,88 @@ impl Conn {
             return self.fails(head, &Error::Remote(Errno::EAGAIN.into()));
         }
         let _one = One::more(&site, |site| &site.pages);
-        let (items, complete) = match self.wait(pin!(items(&site, names, dir))).await? {
+        let (mut items, complete) = match self.wait(pin!(items(&site, names, dir))).await? {
             Ok(Ok(listed)) => listed,
             Ok(Err(error)) => return self.fails(head, &error),
             Err(Late) => return self.fails(head, &late()),
         };
-        let vary = ("Vary", &b"Accept"[..]);
+        let pairs = site.archives();
+        let days = past::days(&pairs, names);
+        if let (Some(Days::Year(_)), Some(day)) = (days, asked(&input[head.query.clone()], "day")) {
+            let is_of = |item: &Item| item.name.len() >= 4 && item.name[..4] == day[..];
+            items.retain(|item| day.len() == 4 && is_of(item));
+        }
         if head.json {
-            self.page(
-                head.is_whole(),
-                Status::OK,
-                "application/json",
-                list::json(names, &items, complete),
-                &[vary],
-            );
-        } else {
-            let nonce = site.word();
-            let page = list::html(names, &items, complete, &nonce);
-            let safe = format!(
-                "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; \
-                 base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-            );
-            self.page(head.is_whole(), Status::OK, HTML, page, &[vary, (SAFE.0, safe.as_bytes())]);
+            return self.listed(head, list::json(names, &items, complete), None).await;
+        }
+        let versions = past::of(&pairs, names).is_some();
+        let calendar = match days {
+            Some(days) => {
+                let Some(files) = self.files.clone() else { return self.fails(head, &late()) };
+                match self.wait(pin!(calendar_of(&site, &files, days, names, &items))).await? {
+                    Ok(Ok(calendar)) => calendar,
+                    Ok(Err(error)) => return self.fails(head, &error),
+                    Err(Late) => return self.fails(head, &late()),
+                }
+            }
+            None => String::new(),
+        };
+        let nonce = site.word();
+        let page = list::html(names, &items, complete, &Beside { versions, calendar }, &nonce);
+        self.listed(head, page, Some(&nonce)).await
+    }
+
+    /// The versions of a file, there or removed.
+    async fn versions(&mut self, head: &Head, input: &[u8], names: &[u8], mut past: Past) -> Result<(), End> {
+        let site = self.site.clone();
+        past.now.take_if(|now| site.is_hidden(now));
+        let Some(files) = self.files.clone() else {
+            return self.fails(head, &Error::Remote(Errno::EACCES.into()));
+        };
+        if site.pages.get() >= PAGES {
+            return self.fails(head, &Error::Remote(Errno::EAGAIN.into()));
+        }
+        let _one = One::more(&site, |site| &site.pages);
+        let before = asked(&input[head.query.clone()], "before").map(|text| {
+            let text = String::from_utf8_lossy(text).replace("%2F", "/").replace("%2f", "/");
+            Dump::named(&text)
+        });
+        if before == Some(None) {
+            self.say(head, Status::BAD_REQUEST, "before: not the name of a dump, like 2026/1121", &[]);
+            return Ok(());
+        }
+        let found = match self.wait(pin!(past.versions(files.root(), before.flatten()))).await? {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => return self.fails(head, &error),
+            Err(Late) => return self.fails(head, &late()),
+        };
+        let is_any = found.all.iter().any(|version| version.is.is_some());
+        if !is_any && before.is_none() && found.before.is_none() {
+            return self.fails(head, &Error::Remote(Errno::ENOENT.into()));
+        }
+        let place = |dump: Option<&Dump>| match dump {
+            Some(dump) => Some(past.in_dump(dump)),
+            None => past.now.clone(),
+        };
+        if head.json {
+            return self.listed(head, list::versions_json(names, &found, place), None).await;
+        }
+        let nonce = site.word();
+        self.listed(head, list::versions(names, &found, place, &nonce), Some(&nonce)).await
+    }
+
+    /// Sends a page for which only what has the nonce may run, or JSON.
+    async fn listed(&mut self, head: &Head, page: Vec<u8>, nonce: Option<&str>) -> Result<(), End> {
+        let vary = ("Vary", &b"Accept"[..]);
+        match nonce {
+            None => self.page(head.is_whole(), Status::OK, "application/json", page, &[vary]),
+            Some(nonce) => {
+                let safe = format!(
+                    "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; \
+                     base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+                );
+                self.page(head.is_whole(), Status::OK, HTML, page, &[vary, (SAFE.0, safe.as_bytes())]);
+            }
         }
         // Large ones are not many at once.
         if self.waits() > GATHER { self.flush().await } else { Ok(()) }
@@ -598,6 +665,38 @@ async fn items(site: &Site, names: &[u8], dir: File) -> Result<(Vec<Item>, bool)
     }
     list::sort(&mut items);
     Ok((items, complete))
+}
+
+/// The calendar of a directory of dumps: of its year, or of the newest that is in it.
+async fn calendar_of(
+    site: &Site,
+    files: &Files,
+    days: Days,
+    names: &[u8],
+    items: &[Item],
+) -> Result<String, Error> {
+    let dumps = |year: &[u8], items: &[Item]| -> Vec<Dump> {
+        items.iter().filter_map(|item| Dump::parse(year, &item.name)).collect()
+    };
+    if let Days::Year(year) = days {
+        return Ok(calendar::html(year, &dumps(format!("{year:04}").as_bytes(), items), "./"));
+    }
+    let Some(year) = items.iter().filter_map(|item| year_of(&item.name)).max() else {
+        return Ok(String::new());
+    };
+    let name = format!("{year:04}");
+    let path = path::below(names, name.as_bytes());
+    let (items, _) = self::items(site, &path, files.root().walk(&path).await?).await?;
+    Ok(calendar::html(year, &dumps(name.as_bytes(), &items), &format!("./{name}/")))
+}
+
+/// What a query says of this: `name`, or `name=VALUE`.
+fn asked<'q>(query: &'q [u8], name: &str) -> Option<&'q [u8]> {
+    query.split(|byte| *byte == b'&').find_map(|part| match part.strip_prefix(name.as_bytes())? {
+        [] => Some(&b""[..]),
+        [b'=', value @ ..] => Some(value),
+        _ => None,
+    })
 }
 
 const LATE: &str = "the request did not come in time";

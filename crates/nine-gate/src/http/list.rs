@@ -8,6 +8,8 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use super::answer::when;
+use super::calendar::Dump;
+use super::past::{Seen, Version, Versions};
 use super::path::encode;
 
 /// Entries that are shown; a directory that has more says so.
@@ -52,18 +54,24 @@ pub fn json(path: &[u8], items: &[Item], complete: bool) -> Vec<u8> {
     text
 }
 
+/// What a page has beside the directory.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// Older versions of it, and of what is in it, are found by a link.
+    pub versions: bool,
+    /// A calendar, as HTML.
+    pub calendar: String,
+}
+
 /// A page for people. Only what has this nonce may run on it, which is our own script (`page/live.js`).
-pub fn html(path: &[u8], items: &[Item], complete: bool, nonce: &str) -> Vec<u8> {
-    let mut page = String::with_capacity(10_000 + 250 * items.len());
-    let title = escape(&shown(path));
-    let _ = write!(
-        page,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{title}</title>\
-         <style nonce=\"{nonce}\">{STYLE}</style></head>\n<body><header><nav aria-label=\"Path\"><h1>"
-    );
-    crumbs(&mut page, path);
-    page.push_str("</h1></nav></header>\n<main><table id=\"files\"><caption>");
+pub fn html(path: &[u8], items: &[Item], complete: bool, beside: &Beside, nonce: &str) -> Vec<u8> {
+    let mut page = begin(&shown(path), nonce, 250 * items.len());
+    crumbs(&mut page, path, true);
+    page.push_str("</h1></nav>");
+    if beside.versions {
+        page.push_str("<p><a href=\"./?versions\">Versions of this directory</a></p>");
+    }
+    let _ = write!(page, "</header>\n<main>{}<table id=\"files\"><caption>", beside.calendar);
     let _ = match (items.len(), complete) {
         (0, _) => write!(page, "This directory is empty."),
         (n, true) => write!(page, "{n} {}", if n == 1 { "entry" } else { "entries" }),
@@ -71,17 +79,20 @@ pub fn html(path: &[u8], items: &[Item], complete: bool, nonce: &str) -> Vec<u8>
     };
     page.push_str(
         "</caption><thead><tr><th scope=\"col\">Name</th><th scope=\"col\" class=\"n\">Size</th>\
-         <th scope=\"col\">Changed</th></tr></thead>\n<tbody>",
+         <th scope=\"col\">Changed</th>",
     );
+    page.push_str(if beside.versions { "<th scope=\"col\">Before</th>" } else { "" });
+    page.push_str("</tr></thead>\n<tbody>");
     if !path.is_empty() {
         page.push_str(
             "<tr><th scope=\"row\"><a href=\"../\" aria-label=\"the directory above\">..</a></th>\
-             <td></td><td></td></tr>",
+             <td></td><td></td>",
         );
+        page.push_str(if beside.versions { "<td></td></tr>" } else { "</tr>" });
     }
     page.push_str("</tbody><tbody>\n");
     for item in items {
-        entry(&mut page, item);
+        entry(&mut page, item, beside.versions);
     }
     let _ = write!(
         page,
@@ -90,17 +101,142 @@ pub fn html(path: &[u8], items: &[Item], complete: bool, nonce: &str) -> Vec<u8>
     page.into_bytes()
 }
 
-fn entry(page: &mut String, item: &Item) {
+/// Up to the way to a directory.
+fn begin(title: &str, nonce: &str, more: usize) -> String {
+    let mut page = String::with_capacity(12_000 + more);
+    let _ = write!(
+        page,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{}</title>\
+         <style nonce=\"{nonce}\">{STYLE}</style></head>\n<body><header><nav aria-label=\"Path\"><h1>",
+        escape(title)
+    );
+    page
+}
+
+/// How something was; `place` says where it is in a dump, or now.
+pub(super) fn versions(
+    path: &[u8],
+    found: &Versions,
+    place: impl Fn(Option<&Dump>) -> Option<Vec<u8>>,
+    nonce: &str,
+) -> Vec<u8> {
+    let Versions { all, before } = found;
+    let title = format!("Versions of /{}", String::from_utf8_lossy(path));
+    let mut page = begin(&title, nonce, 300 * all.len());
+    crumbs(&mut page, path, false);
+    let n = all.iter().filter(|version| version.is.is_some()).count();
+    let _ = write!(
+        page,
+        "</h1></nav></header>\n<main><table id=\"versions\"><caption>{n} {}, newest first</caption><thead><tr>\
+         <th scope=\"col\">In dumps</th><th scope=\"col\" class=\"n\">Size</th><th scope=\"col\">Changed</th>\
+         <th scope=\"col\">Get</th></tr></thead>\n<tbody>\n",
+        if n == 1 { "version" } else { "versions" }
+    );
+    for version in all {
+        version_row(&mut page, version, &place);
+    }
+    page.push_str("</tbody></table>\n");
+    if let Some(before) = before {
+        let _ = writeln!(
+            page,
+            "<p><a href=\"?versions&amp;before={before}\">Older ones, before {before}</a></p>"
+        );
+    }
+    page.push_str("</main></body></html>\n");
+    page.into_bytes()
+}
+
+fn version_row(page: &mut String, version: &Version, place: &impl Fn(Option<&Dump>) -> Option<Vec<u8>>) {
+    let Version { first, last, is } = version;
+    let name = |dump: &Option<Dump>| dump.map_or("now".into(), |dump| dump.to_string());
+    let _ = write!(page, "<tr><th scope=\"row\">{}", name(first));
+    if first != last {
+        let _ = write!(page, " to {}", name(last));
+    }
+    let Some(seen) = is else {
+        page.push_str("</th><td class=\"n\"></td><td>removed</td><td></td></tr>\n");
+        return;
+    };
+    let size = match seen.is_dir() {
+        true => "<td class=\"n\">".into(),
+        false => format!("<td class=\"n\" title=\"{} bytes\">{}", seen.size, size(seen.size)),
+    };
+    let _ = write!(page, "</th>{size}</td><td>{}</td><td>", day(when(seen.changed.as_secs() as i64)));
+    if let (Some(href), Some(word)) = (version_href(version, place), word(seen)) {
+        let _ = write!(page, "<a href=\"{href}\">{word}</a>");
+    }
+    page.push_str("</td></tr>\n");
+}
+
+/// What its link says; a symbolic link leads out of its dump, and nothing is at a device.
+fn word(seen: &Seen) -> Option<&'static str> {
+    match (seen.is_dir(), seen.is_file()) {
+        (true, _) => Some("open"),
+        (_, true) => Some("download"),
+        _ => None,
+    }
+}
+
+fn version_href(version: &Version, place: &impl Fn(Option<&Dump>) -> Option<Vec<u8>>) -> Option<String> {
+    let path = place(version.first.as_ref())?;
+    let names: Vec<String> = path.split(|byte| *byte == b'/').map(encode).collect();
+    let slash = if version.is.is_some_and(|seen| seen.is_dir()) && !path.is_empty() { "/" } else { "" };
+    Some(format!("/{}{slash}", names.join("/")))
+}
+
+/// The same for programs: `{"path", "complete", "before", "versions": [{"first", "last", "type", "size", "modified",
+/// "href"}]}`; a dump that is null is what there is now.
+pub(super) fn versions_json(
+    path: &[u8],
+    found: &Versions,
+    place: impl Fn(Option<&Dump>) -> Option<Vec<u8>>,
+) -> Vec<u8> {
+    let name = |dump: &Option<Dump>| dump.map(|dump| dump.to_string());
+    let versions = found.all.iter().map(|version| {
+        let Version { first, last, is } = version;
+        let Some(seen) = is else {
+            return serde_json::json!({ "first": name(first), "last": name(last), "type": "removed" });
+        };
+        let kind = match (seen.is_dir(), seen.is_file()) {
+            (true, _) => "directory",
+            (_, true) => "file",
+            _ => "other",
+        };
+        serde_json::json!({
+            "first": name(first),
+            "last": name(last),
+            "type": kind,
+            "size": seen.size,
+            "modified": seen.changed.as_secs(),
+            "href": version_href(version, &place),
+        })
+    });
+    let versions: Vec<_> = versions.collect();
+    let path = format!("/{}", String::from_utf8_lossy(path));
+    let (complete, before) = (found.before.is_none(), name(&found.before));
+    let all =
+        serde_json::json!({ "path": path, "complete": complete, "before": before, "versions": versions });
+    let mut text = all.to_string().into_bytes();
+    text.push(b'\n');
+    text
+}
+
+fn entry(page: &mut String, item: &Item, versions: bool) {
     let (slash, bytes) = match item.is_dir {
         true => ("/", "<td class=\"n\">".into()),
         false => ("", format!("<td class=\"n\" title=\"{} bytes\">{}", item.size, size(item.size))),
     };
     let _ = writeln!(
         page,
-        "<tr><th scope=\"row\"><a href=\"{}\">{}{slash}</a></th>{bytes}</td><td>{}</td></tr>",
+        "<tr><th scope=\"row\"><a href=\"{0}\">{1}{slash}</a></th>{bytes}</td><td>{2}</td>{3}</tr>",
         href(item),
         escape(&String::from_utf8_lossy(&item.name)),
         day(when(item.changed.as_secs() as i64)),
+        match versions {
+            true => format!("<td><a href=\"{}?versions\">versions</a></td>", href(item)),
+            false => String::new(),
+        }
     );
 }
 
@@ -126,14 +262,16 @@ fn shown(path: &[u8]) -> String {
     if path.is_empty() { "/".into() } else { format!("/{}/", String::from_utf8_lossy(path)) }
 }
 
-/// The way to a directory, each part a link.
-fn crumbs(page: &mut String, path: &[u8]) {
+/// The way to a file, each part a link; `is_dir`: it is a directory.
+fn crumbs(page: &mut String, path: &[u8], is_dir: bool) {
     page.push_str("<a href=\"/\">/</a>");
     let mut href = String::from("/");
-    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+    let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
+    while let Some(name) = names.next() {
+        let slash = if is_dir || names.peek().is_some() { "/" } else { "" };
         href.push_str(&encode(name));
-        href.push('/');
-        let _ = write!(page, "<a href=\"{href}\">{}/</a>", escape(&String::from_utf8_lossy(name)));
+        href.push_str(slash);
+        let _ = write!(page, "<a href=\"{href}\">{}{slash}</a>", escape(&String::from_utf8_lossy(name)));
     }
 }
 
@@ -207,7 +345,7 @@ mod tests {
         let evil = b"<script>alert('x')</script>\"&\n%";
         let attribute = b"\" onmouseover=\"alert(1)";
         let items = [item(evil, false, 3), item(attribute, true, 0)];
-        let page = String::from_utf8(html(evil, &items, true, "n0")).unwrap();
+        let page = String::from_utf8(html(evil, &items, true, &Beside::default(), "n0")).unwrap();
         assert!(
             !page.contains("<script>") && !page.contains("alert('x')") && !page.contains("\" onmouseover")
         );
@@ -220,7 +358,7 @@ mod tests {
     fn every_time_that_a_file_may_have_can_be_shown() {
         for seconds in [0, u64::MAX, i64::MAX as u64, 253_402_300_800] {
             let item = Item { changed: Duration::from_secs(seconds), ..item(b"f", false, 1) };
-            assert!(!html(b"", &[item], true, "").is_empty());
+            assert!(!html(b"", &[item], true, &Beside::default(), "").is_empty());
         }
     }
 
@@ -230,7 +368,7 @@ mod tests {
         sort(&mut items);
         let names: Vec<_> = items.iter().map(|item| &*item.name).collect();
         assert_eq!(names, [&b"z"[..], b"a:b", b"b"]);
-        let page = String::from_utf8(html(b"x/y z", &items, false, "n0")).unwrap();
+        let page = String::from_utf8(html(b"x/y z", &items, false, &Beside::default(), "n0")).unwrap();
         for part in [
             "href=\"./z/\">z/<",
             "href=\"./a%3Ab\">a:b<",

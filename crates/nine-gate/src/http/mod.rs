@@ -15,6 +15,7 @@
 
 mod answer;
 pub mod body;
+pub mod calendar;
 mod conn;
 mod count;
 mod files;
@@ -22,6 +23,7 @@ pub mod head;
 pub mod list;
 pub mod log;
 mod order;
+mod past;
 pub mod path;
 mod proven;
 pub mod range;
@@ -30,7 +32,7 @@ mod squeeze;
 mod status;
 mod threads;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -43,12 +45,13 @@ use nine_net::{Clock, Env};
 use nine_proto::Errno;
 
 pub use order::Schedule;
+pub use past::Pair;
 pub use proven::Trees;
 pub use status::Status;
 
 use answer::Date;
 use count::Counts;
-use files::Files;
+use files::{FRESH, Files};
 use proven::Proven;
 use threads::Threads;
 
@@ -56,6 +59,9 @@ use threads::Threads;
 pub type Log = Arc<dyn Fn(&log::Entry<'_>) + Send + Sync>;
 /// Makes lines for `/metrics`, in the same format; must not wait.
 pub type Figures = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// Says which archives the tree has whose dumps it has, too; must not wait.
+pub type Pairs = Arc<dyn Fn() -> Vec<Pair> + Send + Sync>;
 
 /// How files are served.
 #[derive(Clone)]
@@ -87,6 +93,8 @@ pub struct Options {
     pub mux: Option<Arc<File>>,
     /// What else `/metrics` says.
     pub figures: Option<Figures>,
+    /// Where archives and their dumps are.
+    pub archives: Option<Pairs>,
     /// For a head, from its first byte on, and for a body.
     pub patience: Duration,
     /// For the next request.
@@ -115,6 +123,7 @@ impl Default for Options {
             log: None,
             mux: None,
             figures: None,
+            archives: None,
             patience: Duration::from_secs(20),
             idle: Duration::from_secs(75),
             stall: Duration::from_secs(60),
@@ -154,6 +163,8 @@ struct Site {
     squeezing: Cell<usize>,
     /// Large pages that are being sent.
     pages: Cell<usize>,
+    /// Where archives are, and when that was asked.
+    archives: RefCell<Option<(Duration, Rc<[Pair]>)>>,
 }
 
 impl Server {
@@ -175,6 +186,7 @@ impl Server {
             proven: Proven::default(),
             squeezing: Cell::new(0),
             pages: Cell::new(0),
+            archives: RefCell::default(),
             threads: Threads::new(options.schedule, options.reads.max(1)),
             options,
             clock,
@@ -292,6 +304,22 @@ impl Site {
 
     fn is_hidden(&self, names: &[u8]) -> bool {
         is_hidden(&self.options.hidden, names)
+    }
+
+    /// Where archives and their dumps are that may be seen; believed for a second.
+    fn archives(&self) -> Rc<[Pair]> {
+        let Some(archives) = &self.options.archives else { return Rc::default() };
+        let now = self.now();
+        let mut known = self.archives.borrow_mut();
+        if let Some((asked, pairs)) = &*known
+            && now < *asked + FRESH
+        {
+            return pairs.clone();
+        }
+        let may = |pair: &Pair| !self.is_hidden(&pair.archive) && !self.is_hidden(&pair.dumps);
+        let pairs: Rc<[Pair]> = archives().into_iter().filter(may).collect();
+        *known = Some((now, pairs.clone()));
+        pairs
     }
 
     /// Whether a request is for us, by the host it names.

@@ -1,6 +1,7 @@
 //! The web server, over a mux, a host directory and real sockets.
 
 mod bad;
+mod past;
 mod site;
 
 use std::fs;

@@ -19,7 +19,8 @@ function listing(table) {
     (a, b) => by(a.querySelector('time').dateTime, b.querySelector('time').dateTime),
   ]
   const heads = [...table.tHead.rows[0].cells]
-  heads.forEach((head, column) => {
+  // The last one may have links in it, and no order.
+  heads.slice(0, orders.length).forEach((head, column) => {
     const button = made('button', ...head.childNodes)
     head.append(button)
     button.onclick = () => {
