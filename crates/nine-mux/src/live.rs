@@ -140,7 +140,10 @@ impl Live {
                 }
                 changed.for_users(&users.iter().map(String::as_str).collect::<Vec<_>>());
             }
-            Statement::Listen { .. } | Statement::Web { .. } | Statement::NoMux => {
+            Statement::Listen { .. }
+            | Statement::Web { .. }
+            | Statement::Console { .. }
+            | Statement::NoMux => {
                 return Err(invalid("it stands only in a name space file, and counts at the start".into()));
             }
         }

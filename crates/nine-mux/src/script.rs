@@ -105,6 +105,11 @@ pub enum Statement {
         /// The address and what is said behind it, with blanks between.
         listener: String,
     },
+    /// `listen cec!IFACE -password FILE [...]`: a console on an Ethernet.
+    Console {
+        /// The interface and what is said behind it, with blanks between.
+        listener: String,
+    },
     /// `space NAME [USER...]`: the lines after it are about this name space.
     Space {
         /// Its users; none: everybody who asks for it.
@@ -271,6 +276,14 @@ impl Parser<'_> {
     }
 }
 
+/// A listener's words with blanks between.
+fn address_first(words: &[Word], is_address: impl Fn(&Word) -> bool) -> String {
+    let (mut listener, rest): (Vec<_>, Vec<_>) = words.iter().partition(|word| is_address(word));
+    listener.extend(rest);
+    let words: Vec<&str> = listener.iter().map(|word| &*word.text).collect();
+    words.join(" ")
+}
+
 fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Statement, String> {
     match verb {
         "mount" => {
@@ -295,10 +308,10 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
             _ => Err(format!("`unmount` with {}; write: unmount [NEW] OLD", count(words))),
         },
         "listen" if words.iter().any(Word::is_web) => {
-            let (mut listener, rest): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.is_web());
-            listener.extend(rest);
-            let words: Vec<&str> = listener.iter().map(|word| &*word.text).collect();
-            Ok(Statement::Web { listener: words.join(" ") })
+            Ok(Statement::Web { listener: address_first(words, Word::is_web) })
+        }
+        "listen" if words.iter().any(Word::is_console) => {
+            Ok(Statement::Console { listener: address_first(words, Word::is_console) })
         }
         "listen" => {
             let (flags, addrs): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.is_flag());
@@ -505,7 +518,7 @@ impl fmt::Display for Statement {
             Self::Listen { addr, insecure } => {
                 write!(f, "listen {}{}", quote(addr), if *insecure { " -insecure" } else { "" })
             }
-            Self::Web { listener } => write!(f, "listen {listener}"),
+            Self::Web { listener } | Self::Console { listener } => write!(f, "listen {listener}"),
             Self::Space { users } => {
                 f.write_str("space")?;
                 users.iter().try_for_each(|user| write!(f, " {}", quote(user)))

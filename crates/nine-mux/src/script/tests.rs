@@ -60,6 +60,7 @@ fn flags_may_stand_together_or_alone_and_a_quoted_dash_is_none() {
     assert_eq!(shown("mount -arP ram: /x"), ["mount -a -r -P ram: /x"]);
     assert_eq!(shown("listen -insecure tcp!*!1"), ["listen tcp!*!1 -insecure"]);
     assert_eq!(shown("listen -srpt http!*!80 -host a.b"), ["listen http!*!80 -srpt -host a.b"]);
+    assert_eq!(shown("listen -password p cec!eth0 -shelf 3"), ["listen cec!eth0 -password p -shelf 3"]);
     assert_eq!(shown("mount '-a' /x"), ["mount '-a' /x"]);
     assert_eq!(shown("unmount - /x"), ["unmount '-' /x"]);
 }

@@ -25,6 +25,11 @@ impl Word {
         self.sort == Sort::Flag
     }
 
+    /// An Ethernet for a console.
+    pub(super) fn is_console(&self) -> bool {
+        self.text.starts_with("cec!")
+    }
+
     /// An address of the web.
     pub(super) fn is_web(&self) -> bool {
         ["http!", "https!", "http://", "https://"].iter().any(|begin| self.text.starts_with(begin))
