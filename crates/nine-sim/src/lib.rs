@@ -12,6 +12,7 @@ pub mod ether;
 mod host;
 mod link;
 mod rng;
+pub mod s3;
 mod world;
 
 pub use datagrams::{Datagrams, Weather, Wire};

@@ -79,10 +79,12 @@ pub fn goes(seed: u64, wrap: Option<Wrap>, seen: Rc<RefCell<Seen>>) {
     let world = World::new(seed);
     let (env, mut rng) = (world.env(), world.rng());
     world.run(async move {
-        let worm = [Worm::Plain, Worm::Plain, Worm::Once, Worm::Fake][rng.below(4)];
+        let worm = [Worm::Plain, Worm::Plain, Worm::Once, Worm::Fake, Worm::Store][rng.below(5)];
         let (c_mib, w_mib) = ([8, 16, 32][rng.below(3)], [64, 128][rng.below(2)]);
         let mut site = Site::new(&env, &mut rng, worm, c_mib, w_mib);
-        site.wrap = wrap.unwrap_or(site.wrap);
+        if let Some(wrap) = wrap {
+            site.wrap = wrap;
+        }
         let oracle = Rc::new(Oracle::new());
         makes(&mut site, &mut rng, &seen).await;
         for _ in 0..3 + rng.below(5) {
@@ -337,7 +339,7 @@ impl Seen {
         for fate in Fate::ALL {
             assert!(self.fates.contains_key(&fate), "no cut was {fate:?}");
         }
-        for worm in [Worm::Plain, Worm::Once, Worm::Fake] {
+        for worm in [Worm::Plain, Worm::Once, Worm::Fake, Worm::Store] {
             assert!(self.worms.contains_key(&worm), "no worm was {worm:?}");
         }
         let Counts { kept, dropped, torn, .. } = self.disks;

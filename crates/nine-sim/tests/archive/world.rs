@@ -20,6 +20,8 @@ use nine_net::{Clock, Env, Peer, Proof, Task, Timer};
 use nine_proto::{NOUID, Time};
 use nine_sim::disk::{Disk, Fate, Power};
 use nine_sim::{Rng, SimEnv};
+use nine_store::memory::{self as store, Memory, Request};
+use nine_store::{Patience, Store};
 
 use crate::client::reads;
 use crate::model::Tree;
@@ -35,6 +37,8 @@ pub enum Worm {
     /// One that takes each sector once.
     Once,
     Fake,
+    /// Objects, which stay when the power goes; a request that was under way then may still be done.
+    Store,
 }
 
 /// The power: how many steps it stays, and whether it has gone.
@@ -137,12 +141,20 @@ pub struct Site {
     pub c: Disk,
     pub w: Disk,
     pub worm: Worm,
+    pub store: Memory,
     pub ream: Ream,
     pub settings: Settings,
     pub clock: Arc<AtomicI64>,
     /// How long a step of a disk takes at most, microseconds.
     pub pace: Rc<Cell<usize>>,
     pub wrap: Wrap,
+}
+
+/// What is under way ends with its world: it would hold its archive, and that the disks.
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.mains.cut(&self.power);
+    }
 }
 
 /// An archive at work.
@@ -176,6 +188,11 @@ impl Site {
             owner: (0, 0),
         };
         let (mains, pace) = (Rc::<Mains>::default(), Rc::new(Cell::new(1000)));
+        let store = Memory::default();
+        if worm == Worm::Store {
+            store.decided_by(fates(rng.fork()));
+            env.spawn(Box::pin(answers(env.clone(), store.clone(), rng.fork())));
+        }
         let site = Self {
             env: env.clone(),
             power,
@@ -183,6 +200,7 @@ impl Site {
             c,
             w,
             worm,
+            store,
             ream,
             settings,
             clock,
@@ -202,10 +220,25 @@ impl Site {
     /// The devices for the next life.
     pub async fn devices(&mut self) -> nine_block::Result<(Arc<dyn Device>, Arc<dyn Device>)> {
         (self.c, self.w) = (self.c.reopen(), self.w.reopen());
-        let (c, w): (Arc<dyn Device>, Arc<dyn Device>) = (Arc::new(self.c.clone()), Arc::new(self.w.clone()));
+        let c: Arc<dyn Device> = Arc::new(self.c.clone());
+        let w: Arc<dyn Device> = match self.worm {
+            Worm::Store => self.in_store(self.w.shape().sectors, false).await?,
+            _ => Arc::new(self.w.clone()),
+        };
         let (c, w) = ((self.wrap)(c, true), (self.wrap)(w, false));
         let w = if self.worm == Worm::Fake { Arc::new(FakeWorm::open(w).await?) } else { w };
         Ok((c, w))
+    }
+
+    async fn in_store(&self, sectors: u64, read_only: bool) -> nine_block::Result<Arc<dyn Device>> {
+        let options = nine_store::Options {
+            name: "store".into(),
+            sectors: Some(sectors),
+            read_only,
+            patience: Patience::default(),
+            who: "simulated".into(),
+        };
+        Ok(Arc::new(Store::open(Arc::new(self.store.clone()), options).await?))
     }
 
     /// What is there now, on disks of its own: it is opened, and looked at before anything goes on by itself.
@@ -217,6 +250,9 @@ impl Site {
         let mut w: Arc<dyn Device> = Arc::new(w);
         if self.worm == Worm::Fake {
             w = Arc::new(FakeWorm::open(w).await.map_err(|error| error.to_string())?);
+        }
+        if self.worm == Worm::Store {
+            w = self.in_store(w.shape().sectors, true).await.map_err(|error| error.to_string())?;
         }
         // Nobody polls the driver: nothing changes meanwhile.
         let opened = Archive::open(Arc::new(c), w, &self.settings).await;
@@ -288,6 +324,26 @@ pub async fn reads_dumps(
             }
             Err(error) => failed(error),
         }
+    }
+}
+
+/// What becomes of requests: most go well, at once or later; some are asked again, and of those some have been done.
+fn fates(mut rng: Rng) -> impl FnMut(&Request) -> store::Fate + Send {
+    move |request| match (rng.below(40), request) {
+        (0, _) => store::Fate::Busy,
+        (1, _) => store::Fate::Unheard,
+        (2, Request::Get(_)) => store::Fate::Short,
+        (2, Request::Put(_)) => store::Fate::Late,
+        (3..20, _) => store::Fate::Slow,
+        _ => store::Fate::Good,
+    }
+}
+
+/// Lets slow requests go, also those of a life that is over.
+async fn answers(env: SimEnv, store: Memory, mut rng: Rng) {
+    loop {
+        env.sleep_until(env.now() + MS * (1 + rng.below(20)) as u32).await;
+        store.go();
     }
 }
 
