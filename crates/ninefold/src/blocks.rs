@@ -48,8 +48,13 @@ pub fn time_of(pause: Pause) -> Duration {
 
 /// Opens interfaces for frames of AoE.
 pub fn ethers(interfaces: &[String]) -> Result<Vec<Ether>> {
+    Ok(ethers_of_type(interfaces, ETHER_TYPE)?.into_iter().map(Ether::hearing_all).collect())
+}
+
+/// The same for frames of another type, and only those to their own cards.
+pub fn ethers_of_type(interfaces: &[String], kind: u16) -> Result<Vec<Ether>> {
     let open = |name: &String| {
-        Ether::open(name, ETHER_TYPE).map(Ether::hearing_all).map_err(|error| match error.kind() {
+        Ether::open(name, kind).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => anyhow::anyhow!("{error}; there are: {}", names().join(", ")),
             _ => error.into(),
         })

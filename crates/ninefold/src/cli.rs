@@ -3,6 +3,8 @@
 //! What may also come from the environment or a file is in [`config`](crate::config), flattened in here. The same
 //! definitions make the completions and the man pages.
 
+mod history;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -14,6 +16,8 @@ use nine_net::ether::Mac;
 use crate::archive::Place;
 use crate::config::{General, Remote, Serving};
 use crate::serve::{Export, bytes};
+
+pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
 
 /// File servers and their files, over 9P.
 #[derive(Debug, Parser)]
@@ -48,6 +52,7 @@ pub enum Verb {
     Aoe(Aoe),
     Block(Block),
     Fs(Fs),
+    Cec(Cec),
     CheckServer(CheckServer),
     Config(Config),
     Completions(Completions),
@@ -79,6 +84,7 @@ impl Verb {
             Self::Aoe(_) => "aoe",
             Self::Block(_) => "block",
             Self::Fs(_) => "fs",
+            Self::Cec(_) => "cec",
             Self::CheckServer(_) => "check-server",
             Self::Config(_) => "config",
             Self::Completions(_) => "completions",
@@ -444,10 +450,11 @@ pub struct BlockMake {
     pub force: bool,
 }
 
-/// Make archives, dump them, and show how they are
+/// Make archives, dump them, show how they are, and bring back what was
 ///
 /// An archive is a file system of which every dump stays for ever: docs/archive.md. `ream` and `check` work on its
-/// devices while nobody serves it; the others ask the server, through its /fs.
+/// devices while nobody serves it; the others ask the server, through its /fs. `yesterday`, `history`, `diff` and
+/// `restore` are about files, and read the dumps.
 #[derive(Debug, Args)]
 pub struct Fs {
     #[command(subcommand)]
@@ -458,13 +465,22 @@ pub struct Fs {
 pub enum FsVerb {
     Ream(FsReam),
     Check(FsCheck),
+    Recover(FsRecover),
     Dump(FsDump),
     /// Make durable what was changed up to now
     Sync(FsOf),
     /// Show what an archive has, and what it is doing
     Status(FsOf),
     Dumps(FsDumps),
+    /// Talk with an archive's console, line by line: `help` says what it knows
+    Con(FsOf),
+    Grow(FsGrow),
+    Copyworm(FsCopyworm),
     Ctl(FsCtl),
+    Yesterday(FsYesterday),
+    History(FsHistory),
+    Diff(FsDiff),
+    Restore(FsRestore),
 }
 
 /// Make an archive: what is on its devices is lost
@@ -517,6 +533,28 @@ pub struct FsCheck {
     pub over: Vec<String>,
 }
 
+/// Give an archive a new cache, where the old one is lost or broken: it goes on from a dump that is on its worm
+///
+/// What was changed after that dump is lost; what is on the worm stays. It is done while nobody serves the archive.
+#[derive(Debug, Args)]
+pub struct FsRecover {
+    /// The path of a file, or `c CACHE WORM`; what `serve fs:` makes if not given
+    #[arg(value_name = "ARCHIVE", default_value = "", hide_default_value = true)]
+    pub archive: Place,
+    /// The dump from which it goes on, like 2026/1121; newer ones stay below /dump [default: the newest]
+    #[arg(long, value_name = "DUMP")]
+    pub dump: Option<String>,
+    /// What is read from the worm is kept on the cache: right where the worm is slower
+    #[arg(long)]
+    pub no_fastworm: bool,
+    /// Also where the cache is whole
+    #[arg(long)]
+    pub force: bool,
+    /// Interfaces to the Ethernet of its disks there: e1.0
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub over: Vec<String>,
+}
+
 /// An archive of a server.
 #[derive(Debug, Args)]
 pub struct FsOf {
@@ -550,6 +588,42 @@ pub struct FsDumps {
     pub of: FsOf,
 }
 
+/// Use what a worm has become larger by, or put another device behind it, while it is served
+///
+/// Of an archive in one file: make the file larger (truncate -s +100G), and say this. A device that is put behind is
+/// printed as it is to be written for the worm where the archive is mounted.
+#[derive(Debug, Args)]
+pub struct FsGrow {
+    /// A device as in docs/block.md, on which nothing is: 'w"/dev/sdc"'
+    #[arg(value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// Which archive, if there are several
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Copy a worm to another device: to a larger disk, or out of the house
+///
+/// It goes dump by dump and may be interrupted: said again, it copies what is new. The archive may be served meanwhile;
+/// who moves it copies while it is served, stops the server, copies what has come since, and names the new device.
+#[derive(Debug, Args)]
+pub struct FsCopyworm {
+    /// The worm: a device as in docs/block.md, or the file of an archive
+    #[arg(value_name = "WORM")]
+    pub from: String,
+    /// Where it goes: a device on which nothing is, or an older copy
+    #[arg(value_name = "DEVICE")]
+    pub to: String,
+    /// No progress
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Interfaces to the Ethernet of its disks there: e1.0
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub over: Vec<String>,
+}
+
 /// Tell an archive something: `schedule every 2h`, `quota glenda 1073741824`, `newuser glenda`
 #[derive(Debug, Args)]
 pub struct FsCtl {
@@ -561,6 +635,42 @@ pub struct FsCtl {
     /// A command; without one, those that there are are shown
     #[arg(value_name = "WORD", trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
+}
+
+/// Reach the console of a server on the same Ethernet (CEC), or list who has one
+///
+/// Without --shelf and --ea: who answers, a line each with shelf, card, interface and name. Needs CAP_NET_RAW: be root,
+/// or `setcap cap_net_raw+ep` on this program. CEC is clear text: whoever hears the Ethernet hears the password.
+/// docs/cec.md tells how a server offers its console (`ninefold serve --cec`), and of Plan 9's.
+#[derive(Debug, Args)]
+pub struct Cec {
+    /// Interfaces; all Ethernets if not given
+    #[arg(value_name = "IFACE")]
+    pub interfaces: Vec<String>,
+    /// The server with this number, or of this name
+    #[arg(short, long, value_name = "SHELF", allow_hyphen_values = true)]
+    pub shelf: Option<String>,
+    /// The server with this card
+    #[arg(short, long, value_name = "MAC")]
+    pub ea: Option<Mac>,
+    /// The control character behind which `q` quits, `i` sends it, `.` goes on
+    #[arg(short = 'c', long, value_name = "C", default_value = "\\", value_parser = crate::verbs::escape)]
+    pub escape: char,
+    /// Ask until somebody answers
+    #[arg(short, long)]
+    pub persist: bool,
+    /// The password is the first line of this file, which others cannot read; else it is asked for at the terminal
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_CEC_PASSWORD_FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Seconds to listen for answers
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub patience: u64,
+    /// Seconds without a word behind the last line of the standard input, where that is no terminal, until it ends
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub linger: u64,
+    /// A list of one JSON object per line
+    #[arg(long, conflicts_with_all = ["shelf", "ea"])]
+    pub json: bool,
 }
 
 /// Find the disks on the same Ethernet

@@ -19,7 +19,7 @@ use nine_servers::As;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::serve::{Listen, Web};
+use crate::serve::{Console, Listen, Web};
 
 /// For every verb.
 #[derive(Clone, Debug, Default, Args)]
@@ -126,6 +126,11 @@ pub struct Serving {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub http: Vec<Web>,
+    /// A console of the archives on an Ethernet (CEC); in the same word `-password FILE`, which others cannot read, and
+    /// perhaps `-shelf N` and `-name NAME`: 'cec!eth0 -password /etc/ninefold.cec'
+    #[arg(long, value_name = "ADDR", env = "NINEFOLD_CEC", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cec: Vec<Console>,
     /// A line for each answer to a browser, in this file (`-`: the standard error); SIGHUP opens it again
     #[arg(long, value_name = "FILE", env = "NINEFOLD_ACCESS_LOG")]
     pub access_log: Option<PathBuf>,

@@ -28,6 +28,7 @@ use ring::digest::{SHA256, digest};
 
 use crate::blocks::{Over, time_of};
 use crate::serve::aoe::tell;
+use crate::stores;
 
 /// Opened, and not asked for anything yet.
 pub struct Parts {
@@ -37,6 +38,17 @@ pub struct Parts {
     tree: Tree,
     table: Table,
     given: Given,
+}
+
+/// How files are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// To be written: nobody else has them.
+    Write,
+    /// To be read, as all others who have them do.
+    Read,
+    /// To be read, while another may write them.
+    Watch,
 }
 
 /// One device of them.
@@ -53,6 +65,8 @@ pub struct Whole {
 pub struct Both {
     pub cache: Arc<dyn Device>,
     pub worm: Arc<dyn Device>,
+    /// The file that both are parts of, if they are.
+    pub whole: Option<(PathBuf, Arc<dyn Device>)>,
 }
 
 /// Those that are open.
@@ -99,8 +113,8 @@ impl Files {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn open(&self, path: &Path, read_only: bool) -> Opened<File> {
-        let file = File::open(path, read_only).map_err(|error| match error.kind() {
+    fn open(&self, path: &Path, how: Open) -> Opened<File> {
+        let file = File::open(path, how).map_err(|error| match error.kind() {
             // What another has is not missing: he writes to it.
             io::ErrorKind::ResourceBusy => Error::new(Kind::Reserved, error),
             _ => Error::new(Kind::Failed, error),
@@ -114,20 +128,20 @@ impl Files {
 }
 
 impl Given {
-    fn file(&self, path: &Path, read_only: bool) -> Opened<File> {
+    fn file(&self, path: &Path, how: Open) -> Opened<File> {
         if let Some(file) = lock(&self.shared).get(path) {
             return file.clone();
         }
         let waiting = lock(&self.waiting).get_mut(path).and_then(Vec::pop);
-        waiting.unwrap_or_else(|| self.files.open(path, read_only))
+        waiting.unwrap_or_else(|| self.files.open(path, how))
     }
 
-    fn table(&self, read_only: bool) -> Table {
+    fn table(&self, how: Open) -> Table {
         let mut table = Table::default();
         let given = self.clone();
         table.letter("w", move |arg| {
             let file = match arg {
-                Arg::Text(path) => given.file(Path::new(path), read_only),
+                Arg::Text(path) => given.file(Path::new(path), how),
                 _ => Err(Error::new(Kind::Unsupported, "the path of a file is expected: w\"/srv/disk\"")),
             };
             Box::pin(async move { Ok(file? as Arc<dyn Device>) })
@@ -141,6 +155,7 @@ impl Given {
                 Ok(disk)
             })
         });
+        stores::know(&mut table, how != Open::Write);
         table
     }
 }
@@ -164,13 +179,13 @@ fn disk(of: &[u64], over: &Over) -> Opened<Disk> {
 
 impl Parts {
     /// The file of this path, or those of an expression.
-    pub fn open(word: &OsStr, read_only: bool, over: &Over) -> Result<Self> {
+    pub fn open(word: &OsStr, how: Open, over: &Over) -> Result<Self> {
         let path = Path::new(word);
         let is_path = path.exists() || word.as_bytes().starts_with(b"/") || word.as_bytes().starts_with(b".");
         let given = Given::default();
-        let table = given.table(read_only);
+        let table = given.table(how);
         if is_path {
-            lock(&given.waiting).insert(path.into(), vec![Ok(given.files.open(path, read_only)?)]);
+            lock(&given.waiting).insert(path.into(), vec![Ok(given.files.open(path, how)?)]);
             let word = word.to_string_lossy().into_owned();
             let tree = Tree { at: 0, what: What::Leaf("w".into(), Arg::Text(word.clone())) };
             return Ok(Self { word, path: Some(path.into()), tree, table, given });
@@ -178,7 +193,7 @@ impl Parts {
         let word = word.to_str().context("a device expression is UTF-8")?.to_owned();
         let tree = table.parse(&word).with_context(|| wrong(&word))?;
         for path in shared(&tree) {
-            let open = || given.files.open(path, read_only);
+            let open = || given.files.open(path, how);
             lock(&given.shared).entry(path.into()).or_insert_with(open);
         }
         for (letter, arg) in leaves(&tree) {
@@ -188,7 +203,7 @@ impl Parts {
                     if lock(&given.shared).contains_key(path) {
                         continue;
                     }
-                    let file = given.files.open(path, read_only);
+                    let file = given.files.open(path, how);
                     // Taken from the end.
                     lock(&given.waiting).entry(path.into()).or_default().insert(0, file);
                 }
@@ -235,7 +250,7 @@ impl Parts {
     /// Makes one device of them; of the set of this name, if it is new.
     pub async fn build(self, env: rt::Real, make: Option<[u8; 16]>) -> Result<Whole> {
         let device = if let Some(path) = &self.path {
-            self.given.file(path, false)? as Arc<dyn Device>
+            self.given.file(path, Open::Write)? as Arc<dyn Device>
         } else {
             self.device(&self.word, env, make).await.with_context(|| wrong(&self.word))?
         };
@@ -275,7 +290,7 @@ impl Parts {
             both.push(device.context(what)?);
         }
         let [cache, worm] = <[_; 2]>::try_from(both).ok().expect("there are two");
-        Ok(Both { cache, worm })
+        Ok(Both { cache, worm, whole: None })
     }
 
     /// The device of a part of the expression, at work.
@@ -429,7 +444,7 @@ fn shared(tree: &Tree) -> Vec<&Path> {
 
 /// Understands an expression, and opens nothing.
 pub fn parse(text: &str) -> std::result::Result<Tree, Wrong> {
-    Given::default().table(true).parse(text)
+    Given::default().table(Open::Read).parse(text)
 }
 
 /// For people.
@@ -495,8 +510,11 @@ impl Is {
 }
 
 impl File {
-    fn open(path: &Path, read_only: bool) -> io::Result<Self> {
-        let disk = HostDisk::open(path, read_only)?;
+    fn open(path: &Path, how: Open) -> io::Result<Self> {
+        let disk = match how {
+            Open::Watch => HostDisk::watch(path)?,
+            how => HostDisk::open(path, how == Open::Read)?,
+        };
         let (is, moves) = (Mutex::new(Is::of(path)?), AtomicBool::new(false));
         Ok(Self { path: path.into(), moving: Moving::new(Arc::new(disk)), is, moves })
     }
@@ -619,7 +637,7 @@ mod tests {
         let path = dir.path().join("disk");
         fs::write(&path, [0; 512]).unwrap();
         let files = Files::default();
-        let kind = || files.open(&path, false).err().map(|error| error.kind);
+        let kind = || files.open(&path, Open::Write).err().map(|error| error.kind);
         let first = HostDisk::open(&path, false).unwrap();
         assert_eq!(kind(), Some(Kind::Reserved));
         drop(first);

@@ -159,7 +159,7 @@ pub fn without_proof() {
 }
 
 /// Whether every other operand would fail the same way.
-fn is_final(error: &anyhow::Error) -> bool {
+pub fn is_final(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<Stdout>()
             || cause.is::<Dial>()

@@ -1,6 +1,6 @@
 //! The command: where everything meets. A verb is a file; what is done for several of them is a room of its own:
-//! `operand` (what a person means by a word), `dial` (sessions), `blocks` and `disks`, `archive`, `copy` (trees from
-//! here to there), `serve`.
+//! `operand` (what a person means by a word), `dial` (sessions), `blocks`, `disks` and `stores`, `archive`, `copy`
+//! (trees from here to there), `serve`.
 //!
 //! In: arguments, environment, configuration files. Out: exit status 0, 1 (something failed) or 2 (the command line).
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ mod log;
 mod operand;
 mod output;
 mod serve;
+mod stores;
 mod verbs;
 
 fn main() -> std::process::ExitCode {

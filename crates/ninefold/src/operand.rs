@@ -34,6 +34,8 @@ pub struct Place {
     pub path: Vec<u8>,
     /// As it was typed.
     typed: OsString,
+    /// What the default server puts before a path; `None`: it was named by its address.
+    base: Option<Vec<u8>>,
 }
 
 impl Operand {
@@ -75,6 +77,24 @@ impl Place {
         Place { path: join(&self.path), typed, ..self.clone() }
     }
 
+    /// The same server, any path from its root, and what a person would write for it.
+    pub fn at(&self, names: &[Vec<u8>]) -> Place {
+        let path = [b"/", &names.join(&b'/')[..]].concat();
+        let typed = match &self.base {
+            None => [self.addr.to_string().as_bytes(), &path].concat(),
+            Some(base) => match path.strip_prefix(&base[..]) {
+                Some(rest) if rest.starts_with(b"/") => rest.to_vec(),
+                _ => path.clone(),
+            },
+        };
+        Place { path, typed: OsString::from_vec(typed), ..self.clone() }
+    }
+
+    /// As it was typed, in bytes, without the token.
+    pub fn written(&self) -> Vec<u8> {
+        hidden(self.typed.as_bytes())
+    }
+
     /// The directory it is in and its name there; the root has none.
     pub fn split(&self) -> Option<(&[u8], &[u8])> {
         let path = self.path.trim_suffix_slashes();
@@ -99,9 +119,10 @@ impl Place {
         };
         let bytes = word.as_bytes();
         let path = bytes.strip_prefix(b":").unwrap_or(bytes);
-        let base = target.path.trim_end_matches('/');
-        let path = [base.as_bytes(), b"/", path].concat();
-        Ok(Place { addr: target.addr, token: target.token, path, typed: word.into() })
+        let base = target.path.trim_end_matches('/').as_bytes();
+        let path = [base, b"/", path].concat();
+        let base = Some(base.to_vec());
+        Ok(Place { addr: target.addr, token: target.token, path, typed: word.into(), base })
     }
 }
 
@@ -156,7 +177,7 @@ fn address(word: &OsStr) -> Result<Option<Place>> {
     let tail = if scheme(bytes).is_some() { percent_decoded(tail) } else { tail.to_vec() };
     let path = [path.trim_end_matches('/').as_bytes(), &tail[..]].concat();
     let path = if path.is_empty() { b"/".to_vec() } else { path };
-    Ok(Some(Place { addr, token, path, typed: word.into() }))
+    Ok(Some(Place { addr, token, path, typed: word.into(), base: None }))
 }
 
 /// What stands before `://`, if that can be a scheme.
@@ -245,6 +266,20 @@ mod tests {
         assert_eq!(split("tcp!h!1/a/b/"), Some((b"/a/".to_vec(), b"b".to_vec())));
         assert_eq!(split("tcp!h!1/a"), Some((b"/".to_vec(), b"a".to_vec())));
         assert_eq!((split("tcp!h!1/"), split("tcp!h!1/a/..")), (None, None));
+    }
+
+    #[test]
+    fn another_path_of_a_server_is_written_as_its_operands_are() {
+        let at = |word, path: &[u8]| {
+            let place = Place::parse(OsStr::new(word), &remote()).unwrap();
+            let names: Vec<_> = path.split(|b| *b == b'/').map(<[u8]>::to_vec).collect();
+            let at = place.at(&names);
+            (at.to_string(), at.path)
+        };
+        assert_eq!(at("tcp!h!5/a", b"b/c"), ("tcp!h!5/b/c".into(), b"/b/c".to_vec()));
+        assert_eq!(at("9p://secret@h:5/a%20b", b"b c"), ("tcp!h!5/b c".into(), b"/b c".to_vec()));
+        assert_eq!(at("x", b"sub/y"), ("/y".into(), b"/sub/y".to_vec()));
+        assert_eq!(at(":/x", b"subs"), ("/subs".into(), b"/subs".to_vec()));
     }
 
     #[test]

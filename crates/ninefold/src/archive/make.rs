@@ -20,7 +20,7 @@ use nine_proto::Time;
 
 use super::open::{cut, over, settings};
 use super::{Options, Place, Spec};
-use crate::disks::{Both, Parts, is_blank};
+use crate::disks::{Both, Open, Parts, is_blank};
 use crate::output::date;
 
 /// How a new archive is made.
@@ -52,9 +52,10 @@ pub async fn ream(spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u
     match &spec.place {
         Place::Own => ream_file(&Place::own()?, spec, making, env).await,
         Place::File(path) => ream_file(path, spec, making, env).await,
+        Place::Follow(_) => bail!("`follow` is for the archive of another server, which makes it"),
         Place::Devices(text) => {
             ensure!(making.size.is_none(), "--size is for a single file");
-            let parts = Parts::open(OsStr::new(text), false, &over(&spec.options, env))?;
+            let parts = Parts::open(OsStr::new(text), Open::Write, &over(&spec.options, env))?;
             ensure!(
                 !parts.has_ram(),
                 "what is in memory is gone with this program: no archive is made there"
@@ -74,7 +75,7 @@ pub async fn ream(spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u
 async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> Result<(u64, u64)> {
     let over = over(&spec.options, env);
     if path.exists() {
-        let whole = Parts::open(path.as_os_str(), false, &over)?.build(env, None).await?.device;
+        let whole = Parts::open(path.as_os_str(), Open::Write, &over)?.build(env, None).await?.device;
         if !making.force {
             refuse_file(path, &whole).await?;
         }
@@ -97,7 +98,8 @@ async fn ream_file(path: &Path, spec: &Spec, making: &Making, env: rt::Real) -> 
     let file = fs::File::options().create(true).truncate(false).write(true).mode(0o600).open(&new);
     let file = file.with_context(named)?;
     // It is ours when it is locked. What another attempt has left is lost.
-    let whole = Parts::open(new.as_os_str(), false, &over).context("it is being made by another program")?;
+    let whole =
+        Parts::open(new.as_os_str(), Open::Write, &over).context("it is being made by another program")?;
     file.set_len(0).and_then(|()| file.set_len(size)).with_context(named)?;
     let made = async {
         let whole = whole.build(env, None).await?.device;
@@ -167,7 +169,7 @@ async fn refuse(cache: &dyn Device, worm: &dyn Device) -> Result<()> {
 }
 
 async fn ream_both(both: &Both, options: &Options, making: &Making, env: rt::Real) -> Result<(u64, u64)> {
-    let Both { cache, worm } = both;
+    let Both { cache, worm, .. } = both;
     let mut identity = [0; 16];
     env.entropy(&mut identity);
     let ream = Ream {

@@ -2,9 +2,11 @@
 //!
 //! In: the words behind `fs:`, and those of the verb `fs`. Out: [`Spec`]s; archives of nine-fs.
 
+mod grow;
 mod make;
 mod memory;
 mod open;
+pub mod places;
 mod running;
 
 use std::fmt;
@@ -18,7 +20,7 @@ use crate::disks::{self, CACHED};
 use crate::serve::bytes;
 
 pub use make::{Making, ream};
-pub use open::{Opened, open, work};
+pub use open::{Opened, copy_worm, open, over, recover, work};
 pub use running::Archives;
 
 /// Dumps are made so, unless told otherwise.
@@ -40,6 +42,8 @@ pub enum Place {
     File(PathBuf),
     /// Both, as an expression.
     Devices(String),
+    /// The worm of another server, from which its dumps are read: a path or an expression.
+    Follow(String),
 }
 
 /// What stands behind the place, as `,WORD=VALUE`.
@@ -110,21 +114,32 @@ impl Place {
         Ok(match self {
             Self::Own => Self::Own,
             Self::File(path) => Self::File(to(path)?),
-            Self::Devices(text) => {
-                let mut tree = disks::parse(text)?;
-                map(&mut tree, &mut to)?;
-                Self::Devices(tree.to_string())
-            }
+            Self::Devices(text) => Self::Devices(map_text(text, &mut to)?),
+            Self::Follow(path) if is_path(path) => Self::Follow(utf8(to(Path::new(path))?)?),
+            Self::Follow(text) => Self::Follow(map_text(text, &mut to)?),
         })
     }
+}
+
+fn is_path(word: &str) -> bool {
+    word.starts_with(['/', '.'])
+}
+
+fn utf8(path: PathBuf) -> Result<String> {
+    path.into_os_string().into_string().ok().context("a path in an expression is UTF-8")
+}
+
+fn map_text(text: &str, to: &mut impl FnMut(&Path) -> Result<PathBuf>) -> Result<String> {
+    let mut tree = disks::parse(text)?;
+    map(&mut tree, to)?;
+    Ok(tree.to_string())
 }
 
 /// Changes the paths of an expression.
 fn map(tree: &mut Tree, to: &mut impl FnMut(&Path) -> Result<PathBuf>) -> Result<()> {
     match &mut tree.what {
         What::Leaf(letter, Arg::Text(name)) if letter == "w" => {
-            let path = to(Path::new(&*name))?;
-            *name = path.into_os_string().into_string().ok().context("a path in an expression is UTF-8")?;
+            *name = utf8(to(Path::new(&*name))?)?;
             Ok(())
         }
         What::Leaf(..) => Ok(()),
@@ -140,8 +155,17 @@ impl FromStr for Place {
         if word.is_empty() {
             return Ok(Self::Own);
         }
-        if word.starts_with(['/', '.']) {
+        if is_path(word) {
             return Ok(Self::File(word.into()));
+        }
+        if let Some(worm) = word.strip_prefix("follow ") {
+            let worm = worm.trim();
+            return match is_path(worm) {
+                true => Ok(Self::Follow(worm.into())),
+                false => disks::parse(worm)
+                    .map(|_| Self::Follow(worm.into()))
+                    .map_err(|wrong| format!("the worm: {wrong}")),
+            };
         }
         match disks::parse(word) {
             Ok(Tree { what: What::Of("c", _), .. }) => Ok(Self::Devices(word.into())),
@@ -179,6 +203,7 @@ impl fmt::Display for Place {
             Self::Own => Ok(()),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Devices(text) => f.write_str(text),
+            Self::Follow(worm) => write!(f, "follow {worm}"),
         }
     }
 }
@@ -216,6 +241,8 @@ mod tests {
             "zone=UTC",
             "/srv/a,zone=Europe/Berlin,schedule=05:00,17:30,memory=1073741824",
             "c w\"/a\" {e1.0e1.1},over=eth0,eth1",
+            "follow /srv/archive",
+            "follow {e1.0e1.1},over=eth0",
         ] {
             assert_eq!(spec(word).unwrap().to_string(), word);
             assert_eq!(spec(&spec(word).unwrap().to_string()), spec(word));
@@ -241,6 +268,8 @@ mod tests {
         assert_eq!(place("./a"), "/srv/a");
         assert_eq!(place("c w\"a\" {w\"b\" e1.0}"), "cw\"/srv/a\"{w\"/srv/b\"e1.0}");
         assert!("c w\"/a\" w\"/b\"".parse::<Place>().unwrap().is_absolute());
+        assert_eq!(place("follow ./a"), "follow /srv/a");
+        assert_eq!(place("follow w\"a\""), "follow w\"/srv/a\"");
         assert!(!"c w\"/a\" w\"b\"".parse::<Place>().unwrap().is_absolute());
     }
 }

@@ -8,16 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use futures_util::future::select;
-use nine_block::{Ahead, Device, Kind, Part};
-use nine_fs::{Archive, Driver, Settings};
+use nine_block::{Ahead, Device, Growing, Kind, Part};
+use nine_fs::{Archive, Copied, Driver, Recover, Recovered, Settings};
 use nine_net::{Env, rt};
 use nine_proto::Time;
 
-use super::{Options, Place, Spec};
+use super::{Options, Place, Spec, grow, is_path};
 use crate::blocks::Over;
-use crate::disks::{Both, Parts};
+use crate::disks::{Both, Open, Parts, is_blank};
 use crate::fail;
 
 /// For disks on an Ethernet.
@@ -58,19 +58,20 @@ pub fn over(options: &Options, env: rt::Real) -> Over {
 
 /// Opens the archive of this place, as it was at its last commit. What works beside its devices runs in this runtime.
 pub async fn open(spec: &Spec, env: rt::Real) -> Result<Opened> {
-    // Who had them may be about to let go.
-    let mut tries = 0;
-    let both = loop {
-        match devices(spec, env).await {
-            Err(error) if tries < TRIES && is_reserved(&error) => tries += 1,
-            other => break other?,
-        }
-        env.sleep_until(env.now() + BETWEEN).await;
-    };
+    if let Place::Follow(worm) = &spec.place {
+        return follow(worm, &spec.options, env).await;
+    }
+    let both = devices(spec, env).await?;
     let (name, ..) = Archive::label(&*both.worm).await.map_err(|error| {
         anyhow!("{error}\n  `ninefold fs ream` makes an archive there; what is there now is lost then.")
     })?;
-    let (archive, driver) = Archive::open(both.cache, both.worm, &settings(&spec.options, env)).await?;
+    let growing = Arc::new(Growing::new(both.worm));
+    let (archive, driver) = Archive::open(both.cache, growing.clone(), &settings(&spec.options, env)).await?;
+    let from = match both.whole {
+        Some((path, whole)) => grow::From::File(path, whole),
+        None => grow::From::Devices,
+    };
+    archive.grows_by(grow::by(from, growing, over(&spec.options, env)));
     Ok(Opened { archive, driver, name })
 }
 
@@ -81,23 +82,78 @@ fn is_reserved(error: &anyhow::Error) -> bool {
     })
 }
 
+/// The dumps of another server's archive, from its worm.
+async fn follow(word: &str, options: &Options, env: rt::Real) -> Result<Opened> {
+    let worm = watch(word, &over(options, env)).await?;
+    let (name, ..) = Archive::label(&*worm).await?;
+    let (archive, driver) = Archive::follow(worm, &settings(options, env)).await?;
+    Ok(Opened { archive, driver, name })
+}
+
+/// The worm of an archive at which another server may be at work: an expression, or the path of a file of both.
+async fn watch(word: &str, over: &Over) -> Result<Arc<dyn Device>> {
+    let device = Parts::open(OsStr::new(word), Open::Watch, over)?.build(over.env, None).await?.device;
+    match Part::named(device.clone(), "worm").await {
+        Ok(part) if is_path(word) => Ok(Arc::new(part)),
+        _ => Ok(device),
+    }
+}
+
+/// Copies what is new on a worm to another device.
+pub async fn copy_worm(from: &str, to: &str, over: &Over, told: impl FnMut(u64, u64)) -> Result<Copied> {
+    let env = over.env;
+    let from = watch(from, over).await.context(from.to_owned())?;
+    let parts = Parts::open(OsStr::new(to), Open::Write, over)?;
+    ensure!(!parts.has_ram(), "what is in memory is gone with this program");
+    let mut set = [0; 16];
+    env.entropy(&mut set);
+    // Mirrors that are not there are made where nothing is.
+    let is_new = parts.has_made() && parts.are_blank().await.is_ok();
+    let to = parts.build(env, is_new.then_some(set)).await?.device;
+    let is_ours = Archive::label(&*to).await.is_ok();
+    ensure!(
+        is_ours || is_blank(&*to).await?,
+        "{}: something is on it that is no copy of a worm; make it begin with zeros first",
+        to.name()
+    );
+    Ok(Archive::copy_worm(&from, &to, told).await?)
+}
+
+/// Gives the archive of this place a new cache, from a dump.
+pub async fn recover(spec: &Spec, how: &Recover, env: rt::Real) -> Result<Recovered> {
+    let both = devices(spec, env).await?;
+    Ok(Archive::recover(both.cache, both.worm, &settings(&spec.options, env), how).await?)
+}
+
 async fn devices(spec: &Spec, env: rt::Real) -> Result<Both> {
+    // Who had them may be about to let go.
+    for _ in 0..TRIES {
+        match devices_now(spec, env).await {
+            Err(error) if is_reserved(&error) => env.sleep_until(env.now() + BETWEEN).await,
+            other => return other,
+        }
+    }
+    devices_now(spec, env).await
+}
+
+async fn devices_now(spec: &Spec, env: rt::Real) -> Result<Both> {
     let over = over(&spec.options, env);
     match &spec.place {
         Place::Own => file(&Place::own()?, env, &over).await,
         Place::File(path) => file(path, env, &over).await,
         Place::Devices(text) => {
-            let parts = Parts::open(OsStr::new(text), false, &over)?;
+            let parts = Parts::open(OsStr::new(text), Open::Write, &over)?;
             if parts.has_ram() {
                 fail::note("what is in memory is gone with this program");
             }
             parts.build_both(env, None, false).await
         }
+        Place::Follow(worm) => bail!("follow {worm}: it is another server's, and nothing is written there"),
     }
 }
 
 async fn file(path: &Path, env: rt::Real, over: &Over) -> Result<Both> {
-    let whole = Parts::open(path.as_os_str(), false, over)?.build(env, None).await?.device;
+    let whole = Parts::open(path.as_os_str(), Open::Write, over)?.build(env, None).await?.device;
     cut(path, &whole).await
 }
 
@@ -110,7 +166,8 @@ pub async fn cut(path: &Path, whole: &Arc<dyn Device>) -> Result<Both> {
         })?;
         Ok(Arc::new(part) as Arc<dyn Device>)
     };
-    Ok(Both { cache: part("cache").await?, worm: part("worm").await? })
+    let whole = Some((path.into(), whole.clone()));
+    Ok(Both { cache: part("cache").await?, worm: part("worm").await?, whole })
 }
 
 /// Does the work of an archive, until it is closed.

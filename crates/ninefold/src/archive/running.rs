@@ -5,7 +5,7 @@
 //!
 //! Always holds: while an archive is open a panic of any thread ends the process: half a change is never committed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::task::{Poll, Waker};
@@ -13,13 +13,14 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use nine_fs::Archive;
-use nine_io::synth::{Dir, Node, Tree};
+use nine_fs::{Archive, Figure};
+use nine_io::synth::{Dir, File, Node, Tree};
 use nine_mux::told;
 use nine_net::{Env, rt};
 
 use super::make::{Making, ream};
 use super::open::{self, Opened};
+use super::places::word;
 use super::{Options, Place, Spec};
 use crate::dial::within;
 
@@ -32,7 +33,16 @@ pub struct Archives(Mutex<BTreeMap<String, Running>>);
 
 struct Running {
     options: Options,
+    /// By which it is mounted, without the options: two at most, `fs:` and its path.
+    words: BTreeSet<String>,
     coming: Arc<Coming>,
+}
+
+/// One that is open: what it is called among them, and by which words it is mounted.
+struct Open {
+    archive: Archive,
+    name: String,
+    words: String,
 }
 
 /// An archive that is being opened, by another thread.
@@ -96,11 +106,13 @@ impl Archives {
             place => place.to_string(),
         };
         let mut all = lock(&self.0);
-        if let Some(running) = all.get(&key).filter(|running| !running.coming.has_failed()) {
+        let word = word(spec);
+        if let Some(running) = all.get_mut(&key).filter(|running| !running.coming.has_failed()) {
             ensure!(
                 spec.options == Options::default() || spec.options == running.options,
                 "it is open with other options: write them where it is mounted first, or everywhere"
             );
+            running.words.insert(word);
             return Ok(running.coming.clone());
         }
         fall_together();
@@ -113,15 +125,17 @@ impl Archives {
             }
         });
         begun.context("a thread for an archive")?;
-        all.insert(key, Running { options, coming: coming.clone() });
+        all.insert(key, Running { options, words: [word].into(), coming: coming.clone() });
         Ok(coming)
     }
 
-    fn running(&self) -> Vec<(Archive, String)> {
+    fn running(&self) -> Vec<Open> {
         let all = lock(&self.0);
-        let mut named: Vec<(Archive, String)> = Vec::new();
-        for (archive, name) in all.values().filter_map(|running| running.coming.is_open()) {
-            let is_taken = |name: &str| named.iter().any(|(_, other)| other == name);
+        let mut named: Vec<Open> = Vec::new();
+        for running in all.values() {
+            let Some((archive, name)) = running.coming.is_open() else { continue };
+            let words = running.words.iter().map(|word| format!("{word}\n")).collect();
+            let is_taken = |name: &str| named.iter().any(|other| other.name == name);
             let plain = nine_proto::check_name(name.as_bytes()).map_or("archive".into(), |_| name);
             let mut own = plain.clone();
             let mut n = 1;
@@ -129,21 +143,35 @@ impl Archives {
                 n += 1;
                 own = format!("{plain}.{n}");
             }
-            named.push((archive, own));
+            named.push(Open { archive, name: own, words });
         }
         named
     }
 
-    /// The consoles of all, as directories by name.
+    /// What each of them counts, by their names.
+    pub fn figures(&self) -> Vec<(String, Vec<Figure>)> {
+        self.running().into_iter().map(|open| (open.name, open.archive.figures())).collect()
+    }
+
+    /// The consoles of all, as directories by name, each with a file `server`: the words by which it is mounted. Its
+    /// owner is told by a mux.
     pub fn consoles(self: &Arc<Self>, env: rt::Real) -> Tree {
-        let all = self.clone();
-        let list = move |_: &_| {
-            let running = all.running().into_iter();
-            running.map(|(archive, name)| (name, Node::from(archive.console()))).collect()
-        };
-        let mut tree = Tree::new(Dir::new().live(list), env.wall());
+        let mut tree = self.tree(env);
         tree.set_told(told);
         tree
+    }
+
+    /// The same, of which nobody has said who owns them.
+    pub fn tree(self: &Arc<Self>, env: rt::Real) -> Tree {
+        let all = self.clone();
+        let list = move |_: &_| {
+            let console = |Open { archive, name, words }| {
+                let server = File::text(move |_| words.clone()).mode(0o444);
+                (name, Node::from(archive.console().file("server", server)))
+            };
+            all.running().into_iter().map(console).collect()
+        };
+        Tree::new(Dir::new().live(list), env.wall())
     }
 
     /// All that was changed is durable, and in its place.

@@ -26,6 +26,11 @@ pub struct Meta {
     pub gid: u32,
     pub size: u64,
     pub mtime: Time,
+    /// Names that it has.
+    pub links: u64,
+    /// The version of its qid and when its attributes changed last: what has both the same has not been changed. `None`
+    /// where a server does not say it, and on this machine.
+    pub state: Option<(u32, Time)>,
     /// To open or to read it does something: only who names it does so.
     pub is_event: bool,
 }
@@ -61,6 +66,8 @@ impl From<&Attr> for Meta {
             gid: attr.gid,
             size: attr.size,
             mtime: attr.mtime,
+            links: attr.nlink,
+            state: attr.valid.has(GetMask::CTIME).then_some((attr.qid.vers, attr.ctime)),
             is_event: attr.qid.is_event(),
         }
     }
@@ -205,6 +212,40 @@ impl Dir {
         })
     }
 
+    /// Gives a file of another directory of the same end this name, too, in place of what is there.
+    pub async fn link(&self, name: &[u8], dir: &Dir, other: &[u8]) -> Result<()> {
+        check(name)?;
+        match (self, dir) {
+            (Dir::Local(here), Dir::Local(dir)) => here.link(name, dir, other),
+            (Dir::Remote(here), Dir::Remote(dir)) => here.link(name, dir, other).await,
+            _ => bail!("they are of two ends"),
+        }
+    }
+
+    /// Gives the file of this name its mode, owner and time.
+    pub async fn dress(&self, name: &[u8], meta: &Meta) -> Result<()> {
+        match self {
+            Dir::Local(dir) => dir.dress(name, meta),
+            Dir::Remote(dir) => dir.dress(name, meta).await,
+        }
+    }
+
+    /// Extended attributes of the directory itself; none where there are no such things.
+    pub async fn xattrs(&self) -> Result<Vec<Xattr>> {
+        match self {
+            Dir::Local(_) => Ok(Vec::new()),
+            Dir::Remote(dir) => dir.xattrs().await,
+        }
+    }
+
+    /// Gives it these; how many it did not take.
+    pub async fn set_xattrs(&self, all: &[Xattr]) -> Result<usize> {
+        match self {
+            Dir::Local(dir) => Ok(dir.set_xattrs(all)),
+            Dir::Remote(dir) => dir.set_xattrs(all).await,
+        }
+    }
+
     /// Gives the directory itself its mode and time, once it is filled.
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         match self {
@@ -213,6 +254,9 @@ impl Dir {
         }
     }
 }
+
+/// An extended attribute: its name and its value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
 
 /// What may be a name in a directory, whoever says so.
 fn check(name: &[u8]) -> Result<()> {
@@ -252,6 +296,17 @@ impl Source {
             Source::Remote(opened) => {
                 opened.ready().await?;
                 Ok(Meta::from(&opened.file.getattr(GetMask::BASIC).await?))
+            }
+        }
+    }
+
+    /// Its extended attributes: those of a server's file.
+    pub async fn xattrs(&self) -> Result<Vec<Xattr>> {
+        match self {
+            Source::Local { .. } => Ok(Vec::new()),
+            Source::Remote(opened) => {
+                opened.ready().await?;
+                remote::xattrs(&opened.file).await
             }
         }
     }
@@ -417,10 +472,18 @@ impl Sink {
     }
 
     /// It is made, or why not.
-    async fn ready(&self) -> Result<()> {
+    pub async fn ready(&self) -> Result<()> {
         match self {
             Sink::Local(_) => Ok(()),
             Sink::Remote(temp) => temp.ready().await,
+        }
+    }
+
+    /// Gives it these; how many it did not take.
+    pub async fn set_xattrs(&self, all: &[Xattr]) -> Result<usize> {
+        match self {
+            Sink::Local(temp) => Ok(local::set_xattrs(temp.file(), all)),
+            Sink::Remote(temp) => remote::set_xattrs(temp.file(), all).await,
         }
     }
 

@@ -11,6 +11,7 @@
 //! is what was meant, or an error ([`Engine::agree`]).
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use futures_util::future::{join, try_join};
+use futures_util::lock::Mutex;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::client::Error;
 use nine_net::{Env, rt};
@@ -52,6 +54,9 @@ const DESCRIPTORS: usize = 4;
 /// is a second and a quarter.
 const PAUSE: Duration = Duration::from_millis(20);
 const TRIES_ALONE: u32 = 6;
+
+/// Files with several names that are remembered; more are copied once for each name.
+const LINKS: usize = 100_000;
 
 /// Directories within each other. Nobody has so many; a copy that meets itself unrecognised has.
 const DEEPEST: usize = 1000;
@@ -93,6 +98,11 @@ impl Target {
         Rc::new(Target { dir, parent: None, meta: None, path: Vec::new(), there: None })
     }
 
+    /// The directory.
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
     /// Whether the file that has this name here is the one of `meta` that was found in `from`.
     pub async fn has(&self, from: &Dir, name: &[u8], meta: &Meta) -> bool {
         let of = |meta: &Meta| (meta.id, meta.kind, meta.size, meta.mtime);
@@ -104,6 +114,10 @@ impl Target {
 pub struct Engine<'a> {
     pub recursive: bool,
     pub preserve: bool,
+    /// Extended attributes, too: some round trips more for each file.
+    pub xattrs: bool,
+    /// Names of the same file shall be that again.
+    pub links: Option<&'a Links>,
     /// What does not become whole stays as a part and is continued; what has arrived is passed over.
     pub resume: bool,
     /// A file is compared with its source before it gets its name.
@@ -116,6 +130,11 @@ pub struct Engine<'a> {
     /// What shows that they are not complete.
     pub marks: RefCell<Vec<(Dir, Vec<u8>)>>,
 }
+
+/// Files with several names, by their ids in the source, and one name of each that has been made. One of them is copied
+/// at a time.
+#[derive(Default)]
+pub struct Links(Mutex<HashMap<u64, (Dir, Vec<u8>)>>);
 
 /// A directory that holds everything that is made for one operand.
 #[derive(Clone)]
@@ -263,6 +282,9 @@ impl Engine<'_> {
         } else {
             try_join(from.listing(), to.dir.make_dir(new)).await?
         };
+        if self.xattrs {
+            self.lacks(&item.path(), dir.set_xattrs(&from.xattrs().await?).await?);
+        }
         let mut there = self.resume.then(There::default);
         if let (Some(there), true) = (&mut there, was_there) {
             let mut listing = dir.listing().await?;
@@ -274,6 +296,13 @@ impl Engine<'_> {
         let meta = (!new.is_empty()).then_some(*meta);
         let to = Rc::new(Target { dir, parent: Some(to.clone()), meta, path: item.path(), there });
         Ok(Filling { listing, from: Rc::new(from), to, depth: depth + 1, brings: BRINGS })
+    }
+
+    /// Says that some extended attributes could not be kept.
+    fn lacks(&self, path: &[u8], attributes: usize) {
+        if attributes > 0 {
+            fail::note(format_args!("{}: {attributes} extended attributes are not kept there", show(path)));
+        }
     }
 
     async fn list(&self, mut filling: Filling) -> (Vec<(Vec<u8>, anyhow::Error)>, Then) {
@@ -344,9 +373,29 @@ impl Engine<'_> {
                 let target = from.readlink(name).await?;
                 to.dir.symlink(item.as_new(), &target, meta).await?;
             }
-            _ => self.file(item).await?,
+            _ => match self.links.filter(|_| meta.links > 1) {
+                Some(links) => self.linked(item, links).await?,
+                None => self.file(item).await?,
+            },
         }
         self.progress.file();
+        Ok(())
+    }
+
+    /// Copies a file that has other names, or gives one of those that name, too.
+    async fn linked(&self, item: &Item, links: &Links) -> Result<()> {
+        let (dir, new) = (&item.to.dir, item.as_new());
+        let mut made = links.0.lock().await;
+        // Where that cannot be, they are files of their own.
+        if let Some((other, name)) = made.get(&item.meta.id)
+            && dir.link(new, other, name).await.is_ok()
+        {
+            return Ok(());
+        }
+        self.file(item).await?;
+        if made.len() < LINKS {
+            made.insert(item.meta.id, (dir.clone(), new.to_vec()));
+        }
         Ok(())
     }
 
@@ -384,6 +433,10 @@ impl Engine<'_> {
                 sink.stays(false);
                 bail!("what has arrived differs from its source, and is removed");
             }
+        }
+        if self.xattrs {
+            sink.ready().await?;
+            self.lacks(&item.path(), sink.set_xattrs(&source.xattrs().await?).await?);
         }
         let resumed = sink.start() > 0;
         sink.keep(meta, self.preserve).await?;

@@ -14,10 +14,10 @@ use std::rc::Rc;
 use anyhow::{Result, bail};
 use bytes::Bytes;
 use nine_proto::Time;
-use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid};
+use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use super::end::{Aside, Found, Kind, Meta};
+use super::end::{Aside, Found, Kind, Meta, Xattr};
 use super::{some_more, temp_name};
 
 /// Read at once, bytes.
@@ -149,6 +149,23 @@ impl Dir {
         Ok(fs::unlinkat(&*self.0, name, AtFlags::empty())?)
     }
 
+    pub fn link(&self, name: &[u8], dir: &Dir, other: &[u8]) -> Result<()> {
+        let temp = temp_name();
+        fs::linkat(&*dir.0, other, &*self.0, &*temp, AtFlags::empty())?;
+        let renamed = fs::renameat(&*self.0, &*temp, &*self.0, name);
+        // Where both were the same file already, rename(2) does nothing.
+        let _ = fs::unlinkat(&*self.0, &*temp, AtFlags::empty());
+        Ok(renamed?)
+    }
+
+    pub fn dress(&self, name: &[u8], meta: &Meta) -> Result<()> {
+        dress(self.open(name)?, meta, true)
+    }
+
+    pub fn set_xattrs(&self, all: &[Xattr]) -> usize {
+        set_xattrs(&self.0, all)
+    }
+
     pub fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         dress(&self.0, meta, preserve)
     }
@@ -251,6 +268,12 @@ fn is_at(file: &File, dir: &OwnedFd, name: &[u8]) -> bool {
     here.is_ok() && here == there
 }
 
+/// Gives an open file these; how many it did not take.
+pub fn set_xattrs(fd: impl rustix::fd::AsFd, all: &[Xattr]) -> usize {
+    let set = |(name, value): &&Xattr| fs::fsetxattr(&fd, &**name, value, XattrFlags::empty()).is_err();
+    all.iter().filter(set).count()
+}
+
 /// How a file is opened that is written; it may be read to compare it.
 fn writing(read_back: bool) -> OFlags {
     let access = if read_back { OFlags::RDWR } else { OFlags::WRONLY };
@@ -284,6 +307,8 @@ fn meta(st: &fs::Stat) -> Meta {
         gid: st.st_gid,
         size: st.st_size as u64,
         mtime: Time { sec: st.st_mtime, nsec: st.st_mtime_nsec as u32 },
+        links: st.st_nlink,
+        state: None,
         is_event: false,
     }
 }

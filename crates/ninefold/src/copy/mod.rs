@@ -3,12 +3,14 @@
 //! In: what the command line names. Out: an [`Item`] for each source, which the engine copies. Here is
 //! decided what a name means: into a directory that exists, or as a new name.
 
+mod compare;
 mod end;
 mod engine;
 mod local;
 mod part;
 mod progress;
 mod remote;
+mod restore;
 mod sum;
 
 use std::cell::RefCell;
@@ -26,9 +28,12 @@ use crate::config::{Config, Remote};
 use crate::dial::{self, Sessions};
 use crate::fail::{self, Tally};
 use crate::operand::{Operand, Place};
-use end::{Dir, Kind, Meta};
+pub use compare::{Change, Comparison, Side, What};
+pub use end::Kind;
+use end::{Dir, Meta};
 use engine::{Engine, Item, Target};
-pub use progress::Progress;
+pub use progress::{Progress, Steps};
+pub use restore::{Restored, Restoring};
 
 pub use remote::is_cleaning;
 
@@ -76,6 +81,8 @@ fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -
         let engine = Engine {
             recursive: copying.recursive,
             preserve: copying.preserve,
+            xattrs: false,
+            links: None,
             resume: copying.resume,
             verify: copying.verify,
             descriptors,

@@ -108,7 +108,18 @@ mod tests {
 
     fn source(size: u64, sec: i64) -> Meta {
         let mtime = Time { sec, nsec: 7 };
-        Meta { kind: Kind::File, id: 1, mode: 0o644, uid: 0, gid: 0, size, mtime, is_event: false }
+        Meta {
+            kind: Kind::File,
+            id: 1,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            size,
+            mtime,
+            links: 1,
+            state: None,
+            is_event: false,
+        }
     }
 
     #[test]

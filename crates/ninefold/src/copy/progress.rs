@@ -99,6 +99,11 @@ impl Progress {
         self.had(size);
     }
 
+    /// Files that are done.
+    pub fn files(&self) -> u64 {
+        self.files.get()
+    }
+
     /// What it came to, with so many failures; `resume`: also what was there before.
     pub fn summary(&self, resume: bool, failed: usize) -> String {
         let mut said = format!("{} files are copied", self.files.get());
@@ -147,6 +152,93 @@ impl Progress {
         match self.checked.get() {
             0 => String::new(),
             n => format!(", {} compared", HumanBytes(n)),
+        }
+    }
+}
+
+/// How many of something have been looked at, shown where that takes long, as a copy's progress is.
+pub struct Steps {
+    look: Look,
+    what: &'static str,
+    begin: Instant,
+    shown: Cell<Option<Instant>>,
+    done: Cell<u64>,
+    read: Cell<u64>,
+}
+
+impl Steps {
+    /// So many, if that is known, of `what`.
+    pub fn new(quiet: bool, what: &'static str, of: Option<u64>) -> Self {
+        let look = match (quiet, std::io::stderr().is_terminal()) {
+            (true, _) => Look::Nothing,
+            (false, false) => Look::Lines,
+            (false, true) => {
+                let bar = of.map_or_else(ProgressBar::no_length, ProgressBar::new);
+                let of = if of.is_some() { "{bar:30} {pos} of {len}" } else { "{spinner} {pos}" };
+                // What is put together here is a good template.
+                let style =
+                    ProgressStyle::with_template(&format!("{of} {what}{{msg}}")).expect("a good template");
+                bar.set_draw_target(ProgressDrawTarget::hidden());
+                let bar = bar.with_style(style);
+                fail::beside(bar.clone());
+                Look::Bar(bar)
+            }
+        };
+        let (shown, done, read) = (Cell::new(None), Cell::new(0), Cell::new(0));
+        Self { look, what, begin: Instant::now(), shown, done, read }
+    }
+
+    /// One more.
+    pub fn one(&self) {
+        add(&self.done, 1);
+        self.show(Instant::now());
+    }
+
+    /// It is so far, of so many.
+    pub fn at(&self, done: u64, of: u64) {
+        self.done.set(done);
+        if let Look::Bar(bar) = &self.look {
+            bar.set_length(of);
+        }
+        self.show(Instant::now());
+    }
+
+    /// Bytes have been read for it.
+    pub fn read(&self, n: usize) {
+        add(&self.read, n as u64);
+        self.show(Instant::now());
+    }
+
+    /// Nothing more comes.
+    pub fn end(&self) {
+        if let Look::Bar(bar) = &self.look {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn show(&self, now: Instant) {
+        if now.duration_since(self.begin) < SOON {
+            return;
+        }
+        let read = match self.read.get() {
+            0 => String::new(),
+            n => format!(", {} read", HumanBytes(n)),
+        };
+        match &self.look {
+            Look::Nothing => {}
+            Look::Bar(bar) => {
+                if self.shown.replace(Some(now)).is_none() {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                }
+                bar.set_position(self.done.get());
+                bar.set_message(read);
+            }
+            Look::Lines => {
+                if is_due(self.shown.get().unwrap_or(self.begin), now) {
+                    self.shown.set(Some(now));
+                    fail::note(format_args!("{} {} so far{read}", self.done.get(), self.what));
+                }
+            }
         }
     }
 }

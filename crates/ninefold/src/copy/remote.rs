@@ -22,7 +22,7 @@ use nine_io::client::{Entry, Error, File, Opening, WIDER};
 use nine_net::{Env, rt};
 use nine_proto::{Errno, GetMask, NOGID, OpenFlags, Qid, SetAttr, TimeSet};
 
-use super::end::{Aside, Found, Kind, Meta};
+use super::end::{Aside, Found, Kind, Meta, Xattr};
 use super::{some_more, temp_name};
 
 /// So much of the end of a part is written again, bytes: no less than `Options::window` of any client of ours.
@@ -210,6 +210,27 @@ impl Dir {
         Ok(Temp::new((file, Opening::default()), &self.0, name, Fate::AsItIs))
     }
 
+    pub async fn link(&self, name: &[u8], dir: &Dir, other: &[u8]) -> Result<()> {
+        let (file, temp) = (dir.0.walk(other).await?, temp_name());
+        self.0.link(&temp, &file).await?;
+        let renamed = self.0.rename(&temp, &self.0, name).await;
+        // Where both were the same file already, rename(2) does nothing.
+        let _ = self.0.unlink(&temp, false).await;
+        Ok(renamed?)
+    }
+
+    pub async fn dress(&self, name: &[u8], meta: &Meta) -> Result<()> {
+        dress(&self.0.walk(name).await?, meta, true).await
+    }
+
+    pub async fn xattrs(&self) -> Result<Vec<Xattr>> {
+        xattrs(&self.0).await
+    }
+
+    pub async fn set_xattrs(&self, all: &[Xattr]) -> Result<usize> {
+        set_xattrs(&self.0, all).await
+    }
+
     pub async fn finish(&self, meta: &Meta, preserve: bool) -> Result<()> {
         dress(&self.0, meta, preserve).await
     }
@@ -315,6 +336,32 @@ impl Drop for Making {
             }
         });
     }
+}
+
+/// The extended attributes of a file; none where a server knows nothing of them.
+pub async fn xattrs(file: &File) -> Result<Vec<Xattr>> {
+    let names = match file.xattrs().await {
+        Err(e) if e.is_disconnect() => return Err(e.into()),
+        names => names.unwrap_or_default(),
+    };
+    let mut all = Vec::with_capacity(names.len());
+    for name in names {
+        let value = file.xattr(&name).await?;
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// Gives a file these; how many it did not take.
+pub async fn set_xattrs(file: &File, all: &[Xattr]) -> Result<usize> {
+    let mut lost = 0;
+    for (name, value) in all {
+        match file.set_xattr(name, value, 0).await {
+            Err(e) if e.is_disconnect() => return Err(e.into()),
+            set => lost += usize::from(set.is_err()),
+        }
+    }
+    Ok(lost)
 }
 
 /// Whether a file is more than its content, so that another one in its place would not do.

@@ -5,16 +5,22 @@ use std::fmt::{self, Write};
 use nine_io::server::{Anonymous, Gate};
 use nine_net::Addr;
 
-use super::Served;
 use super::listen::Open;
 use super::web;
+use super::{Served, cec};
 use crate::config::Serving;
 
 /// All of it; the last line is `ready`.
-pub fn text(served: &Served, serving: &Serving, open: &[Open], webs: &[web::Open]) -> String {
+pub fn text(
+    served: &Served,
+    serving: &Serving,
+    open: &[Open],
+    webs: &[web::Open],
+    consoles: &[cec::Open],
+) -> String {
     let mut text = String::new();
     // A String takes whatever is written to it.
-    write(&mut text, served, serving, open, webs).expect("memory");
+    write(&mut text, served, serving, open, webs, consoles).expect("memory");
     text
 }
 
@@ -24,6 +30,7 @@ fn write(
     serving: &Serving,
     open: &[Open],
     webs: &[web::Open],
+    consoles: &[cec::Open],
 ) -> fmt::Result {
     let read_only = if serving.read_only.unwrap_or(false) { ", read-only" } else { "" };
     writeln!(f, "ninefold {} serves {served}{read_only}", env!("CARGO_PKG_VERSION"))?;
@@ -44,6 +51,10 @@ fn write(
     }
     for web in webs {
         writeln!(f, "\n{}\n    {}", web.url(), web.who)?;
+    }
+    for console in consoles {
+        let (at, says) = (&console.at, &console.says);
+        writeln!(f, "\n{at}\n    {says}: who shows the password, in clear text, commands the archives")?;
     }
     writeln!(f, "\nready")
 }

@@ -1,16 +1,19 @@
-//! What `/metrics` says of the process, by the names that Prometheus' own clients use, and of 9P clients.
+//! What `/metrics` says of the process, by the names that Prometheus' own clients use, of 9P clients, and of archives.
 
 use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use nine_fs::Figure;
 use nine_gate::http::Figures;
 use nine_io::server::Core;
 use rustix::process::{Resource, getrlimit};
 
+use crate::archive::Archives;
+
 /// Makes the lines anew each time; what the kernel does not tell is left out.
-pub fn of(core: Core) -> Figures {
+pub fn of(core: Core, archives: Arc<Archives>) -> Figures {
     let ticks = rustix::param::clock_ticks_per_second() as f64;
     let booted = fs::read_to_string("/proc/stat").ok().and_then(|stat| booted(&stat));
     Arc::new(move || {
@@ -32,8 +35,23 @@ pub fn of(core: Core) -> Figures {
         line("process_max_fds", "gauge", "Descriptors that may be open.", most);
         let clients = Some(core.connected() as f64);
         line("ninefold_9p_clients", "gauge", "Clients of 9P that are connected.", clients);
+        archives_of(&archives.figures(), &mut text);
         text
     })
+}
+
+/// Each figure of all archives, together.
+fn archives_of(all: &[(String, Vec<Figure>)], text: &mut String) {
+    let figures = all.first().map_or(&[][..], |(_, figures)| figures);
+    for (n, Figure { name, help, .. }) in figures.iter().enumerate() {
+        let kind = if figures[n].is_counter() { "counter" } else { "gauge" };
+        let _ =
+            writeln!(text, "# HELP ninefold_archive_{name} {help}\n# TYPE ninefold_archive_{name} {kind}");
+        for (archive, figures) in all {
+            let value = figures[n].value;
+            let _ = writeln!(text, "ninefold_archive_{name}{{archive={archive:?}}} {value}");
+        }
+    }
 }
 
 /// Seconds since 1970.
@@ -69,7 +87,7 @@ mod tests {
 
     #[test]
     fn this_process_has_all_of_them() {
-        let text = of(Core::default())();
+        let text = of(Core::default(), Arc::default())();
         assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 6, "{text}");
         assert!(text.contains("\nninefold_9p_clients 0\n"), "{text}");
     }

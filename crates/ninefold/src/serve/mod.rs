@@ -11,13 +11,14 @@
 mod access;
 pub mod aoe;
 mod banner;
+pub mod cec;
 mod console;
 mod export;
 mod figures;
 mod kinds;
 mod listen;
 mod space;
-mod token;
+pub mod token;
 mod web;
 
 use std::fmt;
@@ -41,7 +42,9 @@ use crate::log;
 
 use access::Access;
 
+pub use cec::Console;
 pub use export::{Export, bytes};
+pub use kinds::Kind;
 pub use listen::{Listen, certificate, default_socket};
 use space::Space;
 pub use web::Web;
@@ -109,6 +112,11 @@ impl Served {
         for web in &space.webs {
             if !serving.http.contains(web) {
                 serving.http.push(web.clone());
+            }
+        }
+        for console in &space.consoles {
+            if !serving.cec.contains(console) {
+                serving.cec.push(console.clone());
             }
         }
         Ok(Self::Space(space, Box::new(remote)))
@@ -180,13 +188,14 @@ async fn serve(
     let webs = match &opened.mux {
         Some(mux) if serving.serves_browsers() => {
             let (live, log) = (opened.live.as_ref(), access.as_ref().map(Access::log));
-            let figures = figures::of(core.clone());
+            let figures = figures::of(core.clone(), archives.clone());
             let shown = web::Shown { mux, live, serving, pushed: &pushed, log, figures };
             web::open(env, &shown).await?
         }
         _ => Vec::new(),
     };
-    let banner = banner::text(served, serving, &open, &webs);
+    let consoles = cec::open(env, &serving.cec, archives).await?;
+    let banner = banner::text(served, serving, &open, &webs, &consoles);
     let mut doors = FuturesUnordered::new();
     for listen::Open { door, gate, streams, data, begins, .. } in open {
         let service = Service::new(opened.server.clone(), gate, core.clone());
@@ -239,6 +248,7 @@ async fn serve(
     core.drain();
     // What browsers wait for goes through the mux, whose connections in this process are not drained.
     let drained = async {
+        join_all(consoles.iter().map(cec::Open::close)).await;
         join_all(webs).await;
         while doors.next().await.is_some() {}
         core.drained().await;

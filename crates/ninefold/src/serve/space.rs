@@ -19,6 +19,7 @@ use nine_mux::{Live, MAIN, Mux, Order, Owner};
 use nine_net::modules::{Trace, TraceLog};
 use nine_net::{Addr, Env, rt};
 
+use super::cec::Console;
 use super::kinds::{Kind, Servers};
 use super::listen::Listen;
 use super::web::Web;
@@ -37,6 +38,8 @@ pub struct Space {
     pub listen: Vec<Listen>,
     /// And where for browsers.
     pub webs: Vec<Web>,
+    /// And on which Ethernets there are consoles.
+    pub consoles: Vec<Console>,
 }
 
 impl Space {
@@ -58,7 +61,8 @@ impl Space {
 
     fn parse(name: Arc<str>, text: &str, remote: &Remote) -> Result<Self> {
         let Script { lines, mut wrong } = script::parse(&name, text, &mut Files);
-        let mut space = Self { name: name.clone(), lines: Vec::new(), listen: Vec::new(), webs: Vec::new() };
+        let (listen, webs, consoles) = (Vec::new(), Vec::new(), Vec::new());
+        let mut space = Self { name: name.clone(), lines: Vec::new(), listen, webs, consoles };
         // What a server's connections have, they have from their beginning.
         let is_push = |line: &Line| matches!(line.statement, Statement::Push { .. });
         let (pushes, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_push);
@@ -86,9 +90,9 @@ impl Space {
 
     /// What SERVER and ADDR words mean.
     fn understand(&mut self, mut line: Line, remote: &Remote) -> Result<(), String> {
+        let dir = Path::new(&*line.at.file).parent().unwrap_or(Path::new(""));
         match &mut line.statement {
             Statement::Mount(mount) => {
-                let dir = Path::new(&*line.at.file).parent().unwrap_or(Path::new(""));
                 let kind = mount.server.parse::<Kind>()?.within(dir);
                 match kind {
                     Kind::Remote(all) => {
@@ -124,6 +128,7 @@ impl Space {
                 }
             }
             Statement::Web { listener } => self.webs.push(listener.parse()?),
+            Statement::Console { listener } => self.consoles.push(listener.parse::<Console>()?.within(dir)),
             Statement::Listen { addr, insecure } => {
                 let addr = addr.parse().map_err(|error: nine_net::DialError| error.to_string())?;
                 self.listen.push(Listen { insecure: *insecure, ..Listen::at(addr) });
@@ -215,7 +220,7 @@ impl Space {
         let live = Live::new(mux.clone(), Owner { name: name.into(), uid: Some(uid) }, servers, clients);
         self.mount_files(&live, MAIN, env).await?;
         for line in &self.lines {
-            if let Statement::Listen { .. } | Statement::Web { .. } | Statement::NoMux = line.statement {
+            if is_listener(&line.statement) || line.statement == Statement::NoMux {
                 continue;
             }
             if let Statement::Mount(mount) = &line.statement
@@ -266,10 +271,8 @@ impl fmt::Display for Space {
                 space = line.space.clone();
                 write!(f, "\n    space {}", script::quote(&space))?;
             }
-            if !matches!(
-                line.statement,
-                Statement::Listen { .. } | Statement::Web { .. } | Statement::NoMux | Statement::Space { .. }
-            ) {
+            let is_other = matches!(line.statement, Statement::NoMux | Statement::Space { .. });
+            if !is_other && !is_listener(&line.statement) {
                 write!(f, "\n    {}", hidden(line))?;
             }
         }
@@ -287,6 +290,11 @@ fn hidden(line: &Line) -> Statement {
         *server = kind.to_string();
     }
     statement
+}
+
+/// Whether it says where others come in.
+fn is_listener(statement: &Statement) -> bool {
+    matches!(statement, Statement::Listen { .. } | Statement::Web { .. } | Statement::Console { .. })
 }
 
 /// Whether it hides what was on the root.

@@ -14,6 +14,9 @@ use nine_net::Env;
 /// The shortest token that is taken from a file, characters.
 const SHORTEST: usize = 16;
 
+/// Bytes that are read of a file.
+const LONGEST: u64 = 64 << 10;
+
 /// A new one.
 pub fn fresh(env: &impl Env) -> Arc<str> {
     let mut bits = [0; 16];
@@ -34,19 +37,25 @@ pub fn kept(env: &impl Env, path: &Path) -> Result<Arc<str>> {
     token.with_context(|| path.display().to_string())
 }
 
-fn read(path: &Path) -> Result<Arc<str>> {
+/// The text of a file that only its owner can read: of `what`.
+pub fn private(path: &Path, what: &str) -> Result<String> {
     let name = || path.display().to_string();
-    let mut file = File::open(path).with_context(name)?;
+    let file = File::open(path).with_context(name)?;
     if file.metadata().with_context(name)?.mode() & 0o077 != 0 {
-        bail!("{}: others can read the token; try: chmod 600 {0}", path.display());
+        bail!("{}: others can read {what}; try: chmod 600 {0}", path.display());
     }
     let mut text = String::new();
-    file.read_to_string(&mut text).with_context(name)?;
+    file.take(LONGEST).read_to_string(&mut text).with_context(name)?;
+    Ok(text)
+}
+
+fn read(path: &Path) -> Result<Arc<str>> {
+    let text = private(path, "the token")?;
     let token = text.trim();
     if token.len() < SHORTEST || !token.bytes().all(|b| b.is_ascii_alphanumeric()) {
         bail!(
             "{}: a token has at least {SHORTEST} letters and digits; remove the file to get a new one",
-            name()
+            path.display()
         );
     }
     Ok(token.into())

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nine_gate::http::{Figures, Log, Options, Schedule, Server, Trees};
+use nine_gate::http::{Figures, Log, Options, Pair, Pairs, Schedule, Server, Trees};
 use nine_io::client::{self, Client, File};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
 use nine_mux::{As, Flags, Live, Local, MAIN, Mux, Owner};
@@ -25,6 +25,7 @@ use nine_servers::net::{Limits, Network, Policy, Tcp};
 use serde::{Deserialize, Serialize};
 
 use super::token;
+use crate::archive::places::{self, Places};
 use crate::config::{Serving, by_string};
 use crate::fail;
 
@@ -284,6 +285,7 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         if let Some(age) = web.shortest {
             options.schedule = Schedule::Shortest { age };
         }
+        options.archives = live.map(archives);
         match live {
             // It says where upstreams are, which is for this machine.
             Some(_) if !web.is_local() => options.hidden.push("mux".into()),
@@ -313,6 +315,23 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         open.push(Open { server, web: web.clone(), who });
     }
     Ok(open)
+}
+
+/// Where the name space has archives and their dumps.
+fn archives(live: &Live) -> Pairs {
+    let live = live.clone();
+    Arc::new(move || {
+        let places = Places::all(&live.mounts(Some(MAIN)));
+        let pairs = places.iter().flat_map(Places::pairs);
+        let path = |names: Vec<Vec<u8>>| names.join(&b'/');
+        pairs
+            .map(|places::Pair { archive, below, dumps }| Pair {
+                archive: path(archive),
+                below: path(below),
+                dumps: path(dumps),
+            })
+            .collect()
+    })
 }
 
 /// What those see who have shown a certificate: what they would see by 9P. Each has a connection of his own.

@@ -7,7 +7,7 @@ use nine_net::{Env, rt};
 
 use crate::blocks::Over;
 use crate::cli::{Block, BlockDevice, BlockMake, BlockVerb};
-use crate::disks::Parts;
+use crate::disks::{Open, Parts};
 use crate::fail;
 use crate::output::Output;
 
@@ -23,7 +23,7 @@ fn over(of: &BlockDevice, env: rt::Real) -> Over {
 }
 
 async fn make(args: BlockMake, env: rt::Real) -> Result<()> {
-    let parts = Parts::open(&args.device.device, false, &over(&args.device, env))?;
+    let parts = Parts::open(&args.device.device, Open::Write, &over(&args.device, env))?;
     ensure!(parts.has_made(), "there is no mirror and no fake worm in it: nothing has to be made");
     if !args.force {
         parts.are_blank().await?;
@@ -35,7 +35,7 @@ async fn make(args: BlockMake, env: rt::Real) -> Result<()> {
 }
 
 async fn status(args: BlockDevice, env: rt::Real) -> Result<()> {
-    let parts = Parts::open(&args.device, false, &over(&args, env))?;
+    let parts = Parts::open(&args.device, Open::Write, &over(&args, env))?;
     let whole = parts.build(env, None).await?;
     if !whole.stays {
         fail::note("what is in memory is gone with this program");

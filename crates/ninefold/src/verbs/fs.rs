@@ -1,7 +1,14 @@
-//! `fs`: archives. Those of a server are shown and told what to do through its /fs; others are made and looked at on
-//! their devices, which nobody serves meanwhile.
+//! `fs`: archives and their past. Those of a server are shown and told what to do through its /fs; others are made and
+//! looked at on their devices, which nobody serves meanwhile.
 //!
 //! In: words of the command line, /fs/NAME/{ctl,status,dumps}. Out: text, or a JSON object for each dump.
+
+mod con;
+mod date;
+mod diff;
+mod history;
+mod past;
+mod restore;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -9,16 +16,20 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use futures_util::future::{Either, select};
-use nine_fs::{Archive, Checked, Depth};
+use nine_block::Kind;
+use nine_fs::{Archive, Checked, Copied, Depth, Recover, Recovered};
 use nine_io::client::{Error, File};
 use nine_net::{Env, rt};
 use nine_proto::{Errno, OpenFlags, Time};
 use serde_json::json;
 
 use super::{sorted, text};
-use crate::archive::{Making, Opened, Options, Spec, open, ream, work};
-use crate::cli::{self, FsCheck, FsCtl, FsDump, FsDumps, FsOf, FsReam, FsVerb};
+use crate::archive::{self, Making, Opened, Options, Spec, open, ream, recover as recover_at, work};
+use crate::cli::{
+    self, FsCheck, FsCopyworm, FsCtl, FsDump, FsDumps, FsGrow, FsOf, FsReam, FsRecover, FsVerb,
+};
 use crate::config::{Config, DialectChoice, Remote};
+use crate::copy::Steps;
 use crate::dial::{self, Sessions};
 use crate::disks::size;
 use crate::fail::{self, Tally};
@@ -34,12 +45,30 @@ pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
     match args.verb {
         FsVerb::Ream(args) => make(args),
         FsVerb::Check(args) => rt::block_on(async |env| check(args, env).await)?,
+        FsVerb::Recover(args) => rt::block_on(async |env| recover(args, env).await)?,
         FsVerb::Dump(FsDump { wait, of }) => {
             with(of, config, async |sessions, dir| dump(sessions, dir, wait).await)
+        }
+        FsVerb::Con(of) => {
+            let mut tally = Tally::default();
+            with(of, config, async |_, dir| {
+                tally = con::run(dir).await?;
+                Ok(())
+            })?;
+            Ok(tally)
         }
         FsVerb::Sync(of) => with(of, config, async |_, dir| tell(dir, "sync").await),
         FsVerb::Status(of) => with(of, config, async |_, dir| show(&text(dir, "status").await?)),
         FsVerb::Dumps(FsDumps { json, of }) => with(of, config, async |_, dir| dumps(dir, json).await),
+        FsVerb::Copyworm(args) => rt::block_on(async |env| copy_worm(args, env).await)?,
+        FsVerb::Grow(FsGrow { device, name, remote }) => {
+            let of = FsOf { addr: None, name, remote };
+            with(of, config, async |_, dir| grow(dir, device.as_deref()).await)
+        }
+        FsVerb::Yesterday(args) => restore::yesterday(args, config),
+        FsVerb::History(args) => history::run(args, config),
+        FsVerb::Diff(args) => diff::run(args, config),
+        FsVerb::Restore(args) => restore::run(args, config),
         FsVerb::Ctl(FsCtl { name, remote, words }) => {
             let of = FsOf { addr: None, name, remote };
             with(of, config, async |_, dir| match &*words {
@@ -142,6 +171,36 @@ async fn check(args: FsCheck, env: rt::Real) -> Result<Tally> {
     Ok(tally)
 }
 
+async fn recover(args: FsRecover, env: rt::Real) -> Result<Tally> {
+    let FsRecover { archive: place, dump, no_fastworm, force, over } = args;
+    let spec = Spec { place, options: Options { over, ..Options::default() } };
+    match open(&spec, env).await {
+        Ok(Opened { archive, driver, .. }) => {
+            beside(&archive, driver, env, archive.close()).await?;
+            ensure!(
+                force,
+                "its cache is whole: what was changed since the dump would be lost for nothing; --force"
+            );
+        }
+        Err(error) if error.chain().any(|cause| cause.is::<nine_block::Error>()) => {
+            let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<nine_block::Error>());
+            let kinds: Vec<Kind> = kinds.map(|error| error.kind).collect();
+            let may_come_back = |kind: &Kind| matches!(kind, Kind::Reserved | Kind::Busy | Kind::Down);
+            if kinds.iter().any(may_come_back) {
+                return Err(error);
+            }
+            fail::note(format_args!("its cache: {error:#}"));
+        }
+        Err(error) => fail::note(format_args!("its cache: {error:#}")),
+    }
+    let mut random = [0; 8];
+    env.entropy(&mut random);
+    let how = Recover { dump, fastworm: !no_fastworm, random: u64::from_ne_bytes(random) };
+    let Recovered { dump, time, dumps } = recover_at(&spec, &how, env).await?;
+    show(&format!("it goes on from dump {dump}, of {}; {dumps} dumps are there\n", date(time)))?;
+    Ok(Tally::default())
+}
+
 /// Does something with the directory of an archive's console.
 fn with(of: FsOf, config: &Config, does: impl AsyncFnOnce(&Sessions, &File) -> Result<()>) -> Result<Tally> {
     let mut remote: Remote = config.remote(&of.remote)?;
@@ -181,6 +240,47 @@ async fn tell(dir: &File, line: &str) -> Result<()> {
     })?;
     ctl.write(0, line.as_bytes()).await?;
     Ok(ctl.close().await?)
+}
+
+async fn copy_worm(args: FsCopyworm, env: rt::Real) -> Result<Tally> {
+    let FsCopyworm { from, to, quiet, over } = args;
+    let over = archive::over(&Options { over, ..Options::default() }, env);
+    let steps = Steps::new(quiet, "blocks", Some(0));
+    let copied = archive::copy_worm(&from, &to, &over, |done, of| steps.at(done, of)).await;
+    steps.end();
+    let Copied { before, new, blocks, wrong } = copied?;
+    show(&format!("{new} dumps copied, of {blocks} blocks; {} are there\n", before + new))?;
+    let mut tally = Tally::default();
+    if wrong > 0 {
+        fail::note(format_args!(
+            "{wrong} blocks could not be read, and are missing in the copy: verify the dumps"
+        ));
+        tally.add(wrong as usize);
+    }
+    Ok(tally)
+}
+
+async fn grow(dir: &File, device: Option<&str>) -> Result<()> {
+    let sectors = async || {
+        let said = text(dir, "worm").await?;
+        let line = said.lines().next().unwrap_or_default().to_owned();
+        let words: Vec<&str> = line.split(' ').collect();
+        let at = words.iter().position(|word| word.starts_with("sectors")).unwrap_or_default();
+        let sectors: u64 =
+            words.get(at.wrapping_sub(1)).and_then(|word| word.parse().ok()).unwrap_or_default();
+        anyhow::Ok((sectors, words[..at.saturating_sub(1)].join(" ")))
+    };
+    let (before, _) = sectors().await?;
+    tell(dir, &format!("grow {}", device.unwrap_or_default())).await?;
+    let (after, name) = sectors().await?;
+    let mut said = match after.checked_sub(before) {
+        None | Some(0) => format!("it is as large as it was: {}\n", size(after)),
+        Some(more) => format!("{} more: the worm has {}\n", size(more), size(after)),
+    };
+    if device.is_some() {
+        said += &format!("where the archive is mounted, write for the worm from now on:\n    {name}\n");
+    }
+    show(&said)
 }
 
 /// A line of `dumps`.

@@ -6,6 +6,7 @@
 mod aoe;
 mod block;
 mod cat;
+mod cec;
 mod check;
 mod config;
 mod fs;
@@ -27,6 +28,8 @@ use crate::cli::{Cli, Verb};
 use crate::config::{Config, Level, LogFormat};
 use crate::fail::Tally;
 use crate::{completions, copy, log, serve};
+
+pub use cec::escape;
 
 /// Does what the command line says.
 pub fn run(cli: Cli) -> Result<Tally> {
@@ -59,6 +62,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Aoe(args) => aoe::run(args)?,
         Verb::Block(args) => block::run(args)?,
         Verb::Fs(args) => return fs::run(args, &config),
+        Verb::Cec(args) => cec::run(args)?,
         Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,

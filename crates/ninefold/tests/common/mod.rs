@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub fn ninefold(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ninefold"));
     for (name, _) in std::env::vars_os() {
-        if name.as_bytes().starts_with(b"NINEFOLD_") {
+        if name.as_bytes().starts_with(b"NINEFOLD_") || name.as_bytes().starts_with(b"AWS_") {
             command.env_remove(name);
         }
     }

@@ -3,9 +3,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod devices;
+mod history;
+mod lost;
 mod site;
 
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
 
 use rustix::process::Signal;
 use site::Site;
@@ -130,4 +134,29 @@ fn the_default_one_is_made_at_its_first_use() {
     let said = server.fails(["fs", "check"]);
     assert!(said.contains("another program has it"), "{said}");
     assert_eq!(server.stop().0, Some(0));
+}
+
+#[test]
+fn the_console_is_talked_with_line_by_line() {
+    let mut site = Site::new();
+    site.ok("fs ream ./disk --size 100M --name home");
+    let server = site.serve("fs:./disk,schedule=off");
+    let talk = |input: &str| {
+        let mut con = server.client();
+        con.args(["fs", "con"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut con = con.spawn().unwrap();
+        con.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = con.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), said, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, said, _) = talk("help\n\nstatus\ndump\nstats\nexit\nnothing\n");
+    for part in ["shown: cache dumps hurt ", "path INODE", "name home\n", "\nok\n", "\ndumps "] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(status, Some(0));
+    // What fails is told, and the next line is read.
+    let (status, said, wrong) = talk("dunp\nsync\n");
+    assert!(wrong.contains("`dunp` is no command") && said == "ok\n", "{said}{wrong}");
+    assert_eq!(status, Some(1));
 }

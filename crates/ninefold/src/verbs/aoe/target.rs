@@ -27,7 +27,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new
 use crate::blocks::{Over, ethers_of};
 use crate::cli::AoeTarget;
 use crate::dial::within;
-use crate::disks::{File, Files, Parts, Whole, size};
+use crate::disks::{File, Files, Open, Parts, Whole, size};
 
 /// See the module.
 pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
@@ -40,7 +40,8 @@ pub async fn serve(args: AoeTarget, env: rt::Real) -> Result<()> {
     let opens = || ethers_of(&args.interfaces, args.address);
     let (links, asks) = (opens()?, opens()?);
     let over = Over { env, interfaces: args.interfaces.clone(), patience: PATIENCE };
-    let parts = Parts::open(&args.device, args.read_only, &over)?;
+    let how = if args.read_only { Open::Read } else { Open::Write };
+    let parts = Parts::open(&args.device, how, &over)?;
     give_up_rights().context("capabilities cannot be given up")?;
     let mut opening = pin!(async {
         is_free(args.address, asks, &over).await?;

@@ -1,0 +1,291 @@
+//! Brings back what was: a tree of a server made what it is in another place, as far as that takes nothing away.
+//!
+//! In: a place of a dump, and where it shall go. Out: what was done. The engine copies what the comparison finds.
+//!
+//! Always holds: without force nothing is changed before everything has been looked at, and what differs is not
+//! overwritten. What only the destination has stays. [`BATCH`] differences are held at once, whatever there is to do.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use nine_net::rt;
+use nine_proto::show;
+
+use super::compare::{Change, Comparison, Side, What, is_nowhere};
+use super::end::{Dir, Kind, Meta};
+use super::engine::{Engine, Item, Links, Target};
+use super::progress::{Progress, Steps};
+use super::{Destination, FEW, local_destination, remote, remote_destination};
+use crate::archive::places::names;
+use crate::dial::Sessions;
+use crate::fail::{self, Tally};
+use crate::operand::{Operand, Place};
+
+/// Differences that are held, and done away with together.
+const BATCH: usize = 512;
+/// Files that are named when nothing is done because of them.
+const NAMED: usize = 10;
+
+/// How it is done.
+pub struct Restoring<'a> {
+    pub sessions: &'a Sessions,
+    /// What differs is overwritten.
+    pub force: bool,
+    pub quiet: bool,
+}
+
+/// What was done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Files and links that were copied.
+    pub files: u64,
+    /// Those whose mode, owner or time was set.
+    pub dressed: u64,
+    /// What has come since, and stays.
+    pub newer: u64,
+}
+
+/// Where it goes: a name in a directory.
+struct Goal {
+    dir: Rc<Dir>,
+    name: Vec<u8>,
+}
+
+impl Restoring<'_> {
+    /// Brings back what is at `from`: to just this place of a server, whose directories are made as they were if they
+    /// are not there any more.
+    pub async fn back(&self, from: &Place, to: &Place, tally: &mut Tally) -> Result<Restored> {
+        let source = self.source(from).await?;
+        let Some((_, name)) = to.split() else {
+            let dir = Rc::new(Dir::Remote(self.sessions.root(to).await?.into()));
+            return self.restore(source, Goal { dir, name: Vec::new() }, &to.to_string(), tally).await;
+        };
+        let (dir, made) = self.parents(from, to).await?;
+        let goal = Goal { dir: Rc::new(dir), name: name.to_vec() };
+        let restored = self.restore(source, goal, &to.to_string(), tally).await;
+        for (dir, meta) in made.iter().rev() {
+            dir.finish(meta, true).await?;
+        }
+        restored
+    }
+
+    /// Brings it somewhere else, as a copy would.
+    pub async fn elsewhere(&self, from: &Place, to: &Operand, tally: &mut Tally) -> Result<Restored> {
+        let source = self.source(from).await?;
+        let unmarked = |_: &[u8]| None;
+        let destination = match to {
+            Operand::Local(path) => local_destination(path, false, unmarked),
+            Operand::Remote(place) => remote_destination(self.sessions, place, false, unmarked).await,
+        };
+        let Destination { target, new, in_place } = destination.with_context(|| to.to_string())?;
+        if in_place {
+            bail!("{to}: what is there is more than its content");
+        }
+        let name = new.unwrap_or_else(|| source.name.clone());
+        let goal = Goal { dir: Rc::new(target.dir().clone()), name };
+        self.restore(source, goal, &to.to_string(), tally).await
+    }
+
+    async fn source(&self, from: &Place) -> Result<Side> {
+        Side::at(self.sessions, from).await?.ok_or_else(|| anyhow!("{from}: it is not in this dump"))
+    }
+
+    /// The directory that something is to go to; and those on the way that were not there and have been made, which get
+    /// their modes and times when they are filled.
+    async fn parents(&self, from: &Place, to: &Place) -> Result<(Dir, Vec<(Dir, Meta)>)> {
+        let root = self.sessions.root(to).await?;
+        let all = names(&to.path);
+        let (_, above) = all.split_last().context("it has no directory")?;
+        let was = names(&from.path);
+        let mut at = above.len();
+        let dir = loop {
+            match root.walk(above[..at].join(&b'/')).await {
+                Ok(dir) => break dir,
+                Err(error) => {
+                    let error = anyhow::Error::from(error);
+                    if at == 0 || !is_nowhere(&error) {
+                        return Err(error);
+                    }
+                    at -= 1;
+                }
+            }
+        };
+        let (mut dir, mut all_made) = (Dir::Remote(remote::Dir::new(dir)), Vec::new());
+        for (n, name) in above.iter().enumerate().skip(at) {
+            let like = from.at(&was[..was.len().saturating_sub(all.len() - n - 1)]);
+            let meta = self.source(&like).await?.meta;
+            let (made, _) = dir.make_dir(name).await.with_context(|| to.at(&all[..=n]).to_string())?;
+            all_made.push((made.clone(), meta));
+            dir = made;
+        }
+        Ok((dir, all_made))
+    }
+
+    async fn restore(&self, source: Side, goal: Goal, to: &str, tally: &mut Tally) -> Result<Restored> {
+        let there = match goal.dir.stat(&goal.name).await {
+            Ok(meta) => Some(Side { dir: goal.dir.clone(), name: goal.name.clone(), meta }),
+            Err(error) if is_nowhere(&error) => None,
+            Err(error) => return Err(error.context(to.to_owned())),
+        };
+        if !self.force {
+            self.refuse(&there, &source, to).await?;
+        }
+        let steps = Steps::new(true, "", None);
+        let mut comparison = Comparison::new(there, Some(source), false, &steps);
+        let (progress, links) = (Progress::new(self.quiet, None), Links::default());
+        let (mut restored, mut batch) = (Restored::default(), Batch::default());
+        loop {
+            let change = comparison.next().await?;
+            let is_last = change.is_none();
+            if let Some(change) = change {
+                let path = below(to, &change.path);
+                let added = self.add(change, &goal, &path, &mut batch, &mut restored).await;
+                tally.check(show(path.as_bytes()), added)?;
+            }
+            if is_last || batch.items.len() >= BATCH || batch.dirs.len() >= BATCH {
+                self.copy(std::mem::take(&mut batch), &progress, &links, tally).await?;
+            }
+            if is_last {
+                break;
+            }
+        }
+        progress.end();
+        restored.files = progress.files();
+        Ok(restored)
+    }
+
+    /// An error if something would be overwritten that differs.
+    async fn refuse(&self, there: &Option<Side>, source: &Side, to: &str) -> Result<()> {
+        let steps = Steps::new(self.quiet, "files compared", None);
+        let mut comparison = Comparison::new(there.clone(), Some(source.clone()), false, &steps);
+        let mut differ = 0;
+        while let Some(Change { path, what, .. }) = comparison.next().await? {
+            if !matches!(what, What::Content | What::Kind) {
+                continue;
+            }
+            differ += 1;
+            if differ <= NAMED {
+                fail::note(format_args!("{}: it differs", show(below(to, &path).as_bytes())));
+            }
+        }
+        steps.end();
+        match differ {
+            0 => Ok(()),
+            n => {
+                let differ = if n == 1 { "1 file differs".into() } else { format!("{n} files differ") };
+                bail!(
+                    "{differ}, and nothing is restored: --to PLACE brings all of it elsewhere; --force overwrites what \
+                     differs, and after `ninefold fs dump` that is not lost, either"
+                )
+            }
+        }
+    }
+
+    /// Notes what is to be done about a difference.
+    async fn add(
+        &self,
+        change: Change,
+        goal: &Goal,
+        path: &str,
+        batch: &mut Batch,
+        restored: &mut Restored,
+    ) -> Result<()> {
+        let Change { path: rest, what, old, new, old_dir } = change;
+        let new = match (what, new) {
+            (What::Unknown(error), _) => return Err(error),
+            (What::Removed, _) | (_, None) => {
+                restored.newer += 1;
+                return Ok(());
+            }
+            (What::Content | What::Kind, _) if !self.force => bail!("it has come to differ meanwhile"),
+            (What::Attributes, Some(new)) => {
+                // Attributes differ of what both have.
+                let old = old.context("it is there")?;
+                restored.dressed += 1;
+                match new.meta.kind {
+                    Kind::Dir => drop(batch.dirs.insert(rest, (old.dir.dir(&old.name).await?, new))),
+                    Kind::Special => restored.dressed -= 1,
+                    Kind::File => old.dir.dress(&old.name, &new.meta).await?,
+                    Kind::Link => batch.items.push(item(old.dir.clone(), &old.name, new, path)),
+                }
+                return Ok(());
+            }
+            (What::Kind, Some(new)) => {
+                let old = old.context("it is there")?;
+                if old.meta.kind == Kind::Dir {
+                    bail!("a directory is there now: rename or remove it first");
+                }
+                if new.meta.kind == Kind::Dir {
+                    old.dir.unlink(&old.name).await?;
+                }
+                new
+            }
+            (What::Added | What::Content, Some(new)) => new,
+        };
+        let (dir, name) = match old_dir {
+            Some(dir) => {
+                let above = rest.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |at| &rest[..at]);
+                // It gets its time again when all is in it.
+                if !batch.dirs.contains_key(above) {
+                    let meta = new.dir.stat(b"").await?;
+                    let like = Side { dir: new.dir.clone(), name: Vec::new(), meta };
+                    batch.dirs.insert(above.to_vec(), ((*dir).clone(), like));
+                }
+                (dir, new.name.clone())
+            }
+            None => (goal.dir.clone(), goal.name.clone()),
+        };
+        batch.items.push(item(dir, &name, new, path));
+        Ok(())
+    }
+
+    async fn copy(&self, batch: Batch, progress: &Progress, links: &Links, tally: &mut Tally) -> Result<()> {
+        let descriptors = rt::raise_nofile().map_or(FEW, |most| usize::try_from(most).unwrap_or(usize::MAX));
+        let engine = Engine {
+            recursive: true,
+            preserve: true,
+            xattrs: true,
+            links: Some(links),
+            resume: false,
+            verify: false,
+            descriptors,
+            progress,
+            tops: RefCell::default(),
+            marks: RefCell::default(),
+        };
+        tally.add(engine.run(batch.items).await?);
+        for (path, (dir, like)) in batch.dirs {
+            tally.check(show(&path), dir.finish(&like.meta, true).await)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is done together.
+#[derive(Default)]
+struct Batch {
+    items: Vec<Item>,
+    /// Directories that are there, which get mode, owner and time of others.
+    dirs: HashMap<Vec<u8>, (Dir, Side)>,
+}
+
+fn item(dir: Rc<Dir>, name: &[u8], from: Side, path: &str) -> Item {
+    Item {
+        from: from.dir,
+        name: from.name,
+        meta: from.meta,
+        to: Target::named((*dir).clone()),
+        new: Some(name.to_vec()),
+        in_place: false,
+        path: Some(path.as_bytes().to_vec()),
+        depth: 0,
+        mark: None,
+    }
+}
+
+fn below(top: &str, path: &[u8]) -> String {
+    let path = show(path).to_string();
+    if path.is_empty() { top.into() } else { format!("{}/{path}", top.trim_end_matches('/')) }
+}
