@@ -143,6 +143,7 @@ const ARCHIVE: &[&str] = &[
     "rand4k_write_vs_disk",
     "unpack_vs_disk",
     "memory_per_million_files_mib",
+    "store_cold_read_vs_download",
     "rounds",
     "restic",
     "noisy",

@@ -16,6 +16,7 @@ mod random;
 mod seed;
 mod serve;
 mod stand;
+mod store;
 mod unpack;
 mod work;
 
@@ -36,7 +37,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const PARTS: [Part<Contest>; 10] = [
+const PARTS: [Part<Contest>; 11] = [
     ("bulk", bulk::measure),
     ("random", random::measure),
     ("create", create::measure),
@@ -47,9 +48,10 @@ const PARTS: [Part<Contest>; 10] = [
     ("old", old::measure),
     ("lookup", lookup::measure),
     ("seed", seed::measure),
+    ("store", store::measure),
 ];
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "seqread_vs_disk",
     "seqwrite_vs_disk",
     "create_vs_disk",
@@ -68,6 +70,7 @@ const KEYS: [&str; 18] = [
     "rand4k_write_vs_disk",
     "unpack_vs_disk",
     "memory_per_million_files_mib",
+    "store_cold_read_vs_download",
 ];
 
 /// Bytes that a client gives or takes at once.

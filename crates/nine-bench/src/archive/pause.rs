@@ -30,10 +30,11 @@ const TREE: &str = "tree";
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Place::Free.arrange(&[])?;
-    let sizes: &[u64] = contest.pace.of(&[64, 128, 256, 512, 1024], &[16, 64, 256], &[1, 2, 4]);
+    let sizes: &[u64] = contest.pace.of(&[64, 256, 1024, 10240], &[16, 64, 256], &[1, 2, 4]);
     let (mut points, mut worst) = (Vec::new(), None);
     for (i, &mib) in sizes.iter().enumerate() {
-        let stand = Stand::archive(Shape::of(mib * 2 + 256, mib * 4 + 512))?;
+        // The largest has 20 dumps of a hundredth each behind it.
+        let stand = Stand::archive(Shape::of(mib * 3 / 2 + 256, mib * 2 + 512))?;
         work::write(&stand.server(), TREE, 0, mib << 20, mib)?;
         let found = dumps(contest, &stand, (mib << 20) / 100)?;
         points.push((mib as f64, median(&found.with).unwrap_or_default().max(1e-3)));

@@ -16,6 +16,7 @@ use nine_io::synth::Tree;
 use nine_net::{Env, rt};
 use nine_proto::Time;
 use nine_servers::HostDisk;
+use nine_store::{Patience, Place, S3, Store};
 use rustix::process::{getegid, geteuid};
 
 use super::few::Few;
@@ -23,6 +24,8 @@ use crate::ours::{doors, on_cores};
 
 /// The names of the two files.
 pub(super) const DEVICES: [&str; 2] = ["c", "w"];
+/// The file that names an object store, if the worm is there and not in its file.
+pub(super) const STORE: &str = "store";
 /// The file that says how long it took to open, in milliseconds.
 pub(super) const OPENED: &str = "opened";
 
@@ -153,7 +156,25 @@ fn devices(dir: &Path, readers: u64) -> io::Result<[Arc<dyn Device>; 2]> {
         let disk = Arc::new(HostDisk::open(&dir.join(name), false)?);
         Ok(if readers > 0 { Arc::new(Few::new(disk, readers)) } else { disk })
     };
-    Ok([open(DEVICES[0])?, open(DEVICES[1])?])
+    let w = match std::fs::read_to_string(dir.join(STORE)) {
+        Ok(name) => in_store(&name)?,
+        Err(_) => open(DEVICES[1])?,
+    };
+    Ok([open(DEVICES[0])?, w])
+}
+
+fn in_store(name: &str) -> io::Result<Arc<dyn Device>> {
+    let place: Place = name.parse().map_err(io::Error::other)?;
+    let objects = Arc::new(S3::new(&place).map_err(io::Error::other)?);
+    let options = nine_store::Options {
+        name: name.into(),
+        sectors: place.sectors,
+        read_only: false,
+        patience: Patience::default(),
+        who: "nine-bench".into(),
+    };
+    let store = rt::block_on(async |_| Store::open(objects, options).await)?;
+    Ok(Arc::new(store.map_err(io::Error::other)?))
 }
 
 fn wall() -> Time {

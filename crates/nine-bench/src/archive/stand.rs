@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nine_proto::OpenFlags;
 use rustix::fs::{Advice, fadvise, syncfs};
 
-use super::serve::{DEVICES, OPENED, Shape, console};
+use super::serve::{DEVICES, OPENED, STORE, Shape, console};
 use crate::scratch::Scratch;
 use crate::server::Server;
 
@@ -33,8 +33,19 @@ impl Stand {
         Self::new(None)
     }
 
+    /// A new archive whose worm lies in the object store of this name.
+    pub fn on_store(shape: Shape, name: &str) -> io::Result<Self> {
+        let dir = Scratch::new()?;
+        std::fs::write(dir.path().join(STORE), name)?;
+        Self::within(Some(shape), dir)
+    }
+
     fn new(shape: Option<Shape>) -> io::Result<Self> {
-        let (dir, run) = (Scratch::new()?, Scratch::for_sockets()?);
+        Self::within(shape, Scratch::new()?)
+    }
+
+    fn within(shape: Option<Shape>, dir: Scratch) -> io::Result<Self> {
+        let run = Scratch::for_sockets()?;
         let stand = Self { server: RefCell::new(None), shape: Cell::new(shape), dir, run };
         stand.start()?;
         Ok(stand)
