@@ -8,6 +8,7 @@
 
 mod aoe;
 mod block;
+mod cec;
 mod client;
 mod control;
 mod http;
@@ -48,10 +49,13 @@ pub const TARGETS: &[Target] = &[
     ("aoe-frame", aoe_frame, 1),
     ("aoe-target", aoe_target, 1),
     ("aoe-initiator", aoe_initiator, 4),
+    ("cec-frame", cec_frame, 1),
+    ("cec", cec, 4),
 ];
 
 pub use aoe::{aoe_frame, aoe_initiator, aoe_target};
 pub use block::{expr, labels};
+pub use cec::{cec, cec_frame};
 pub use client::client;
 pub use control::control;
 pub use http::http;

@@ -44,9 +44,60 @@ fn all(program: &Program) -> Result<(), String> {
     fs::write(&script, text).map_err(|e| e.to_string())?;
     let mut served = Served::start(program, &script.display().to_string(), &["--http=http!127.0.0.1!0"])?;
     let url = served.url().ok_or("no address for browsers")?;
+    let mut archive = archive(program, &place.0)?;
+    let past = archive.url().ok_or("no address for browsers")?;
     let mut browser = Browser::start(&place.0)?;
-    let worked = work(&mut browser, &url, &far);
-    worked.map_err(|why| format!("{why}\n{}{}", served.log(), browser.log(&place.0)))
+    let worked = work(&mut browser, &url, &far).and_then(|()| history(&mut browser, &past));
+    worked.map_err(|why| format!("{why}\n{}{}{}", served.log(), archive.log(), browser.log(&place.0)))
+}
+
+/// An archive with a file that has been changed between two dumps, and removed after them.
+fn archive(program: &Program, place: &Path) -> Result<Served, String> {
+    let (disk, socket) = (place.join("disk").display().to_string(), place.join("s").display().to_string());
+    let ninefold = |words: &[&str], input: &str| -> Result<(), String> {
+        let text = place.join("input");
+        let fed = fs::write(&text, input).and_then(|()| File::open(&text)).map_err(|e| e.to_string())?;
+        let mut command = Command::new(&program.0);
+        command.args(words).args(["--config", "/dev/null"]).stdin(fed).stdout(Stdio::null());
+        command.env("NINEFOLD_SERVER", format!("unix!{socket}"));
+        match command.status() {
+            Ok(status) if status.success() => Ok(()),
+            other => Err(format!("ninefold {words:?}: {other:?}")),
+        }
+    };
+    ninefold(&["fs", "ream", &disk, "--size", "100M"], "")?;
+    let (listen, what) = (format!("unix!{socket}"), format!("fs:{disk},schedule=off"));
+    let options = ["--http=http!127.0.0.1!0", "--listen", "tcp!127.0.0.1!0 -insecure", "--listen", &listen];
+    let served = Served::start(program, &what, &options)?;
+    for (text, name) in [("one\n", "letter"), ("another\n", "letter"), ("", "<b>bad")] {
+        ninefold(&["write", "--create", &format!("/archive/{name}")], text)?;
+        ninefold(&["fs", "dump"], "")?;
+    }
+    ninefold(&["rm", "/archive/letter"], "")?;
+    Ok(served)
+}
+
+/// What was, from page to page as a person goes.
+fn history(browser: &mut Browser, url: &str) -> Result<(), String> {
+    for is_dark in [false, true] {
+        browser.call("Emulation.setScriptExecutionDisabled", &format!("\"value\":{is_dark}"))?;
+        browser.screen(if is_dark { 390 } else { 1100 }, 844, if is_dark { "dark" } else { "light" })?;
+        for (path, claims) in PAST {
+            browser.open(&format!("{url}{path}"))?;
+            for claim in *claims {
+                browser.holds(claim)?;
+            }
+            browser.holds("document.documentElement.scrollWidth <= innerWidth")?;
+            if let Some(error) = browser.events.iter().find(|event| is_error(event)) {
+                return Err(format!("the browser complains: {error}"));
+            }
+            let name = format!("past-{}{is_dark}.png", path.replace(['/', '?'], "-"));
+            let file = crate::target().join("browser").join(name);
+            fs::write(&file, browser.picture()?).map_err(|e| format!("{}: {e}", file.display()))?;
+            println!("a screenshot: {}", file.display());
+        }
+    }
+    Ok(())
 }
 
 fn work(browser: &mut Browser, url: &str, far: &str) -> Result<(), String> {
@@ -322,6 +373,36 @@ const WITHOUT_SCRIPTS: &[&str] = &[
     "['far/', 'README', 'large.bin'].every(n => names().includes(n)) && document.links.length > 10",
     "document.querySelectorAll('button, input').length === 0 && document.getElementById('live').hidden",
     "document.querySelector('caption').textContent.includes('entries')",
+];
+
+/// Pages of an archive, and what they are; with scripts and without.
+const PAST: &[(&str, &[&str])] = &[
+    (
+        "archive/",
+        &[
+            "names().includes('<b>bad') && !names().includes('letter') && document.querySelectorAll('b').length === 0",
+            "[...document.links].filter(a => a.search === '?versions').length === 3",
+            "document.querySelectorAll('thead th button').length <= 3",
+        ],
+    ),
+    (
+        "archive/letter?versions",
+        &[
+            "[...document.querySelectorAll('#versions tbody tr')].length === 3",
+            "document.getElementById('versions').rows[1].cells[2].textContent === 'removed'",
+            "[...document.links].filter(a => a.textContent === 'download').length === 2",
+            "(await (await fetch([...document.links].filter(a => a.textContent === 'download')[1].href)).text())
+               === 'one\\n'",
+        ],
+    ),
+    (
+        "dump/",
+        &[
+            "document.querySelectorAll('.months td a').length === 3",
+            "document.querySelector('.months td a').textContent > 0",
+            "document.querySelector('.months td a').pathname.startsWith('/dump/2')",
+        ],
+    ),
 ];
 
 #[cfg(test)]

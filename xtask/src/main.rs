@@ -18,6 +18,7 @@ mod packages;
 mod recorder;
 mod served;
 mod steps;
+mod stores;
 mod test;
 mod tidy;
 mod v9fs;
@@ -52,6 +53,7 @@ Usage: cargo xtask VERB
   dissector                 wireshark's dissector reads all that we say
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
+  stores                    an archive on object stores of others: versitygw and moto, which are fetched
   bless                     write golden/ anew from what the code says now; then read the difference
 ";
 
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         ["browser"] => packages::install(&mut steps, true)
             .and_then(|()| Program::built(&mut steps, false))
             .and_then(|program| browser::run(&mut steps, &program)),
+        ["stores"] => Program::built(&mut steps, false).and_then(|program| stores::run(&mut steps, &program)),
         ["v9fs", "--all", part @ ..] if part.len() < 2 => {
             clients(&mut steps, true, |steps, program| v9fs::run(steps, program, true, &part.concat()))
         }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::served::Program;
 use crate::steps::{Failed, Steps, cargo};
-use crate::{aoe, browser, diod, dissector, http, packages, tidy, v9fs};
+use crate::{aoe, browser, diod, dissector, http, packages, stores, tidy, v9fs};
 
 /// Runs every step; `all` adds what is too long for each change.
 pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
@@ -38,6 +38,7 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     if all {
         http::run(steps, &program)?;
         browser::run(steps, &program)?;
+        stores::run(steps, &program)?;
     }
     v9fs::run(steps, &program, all, "")
 }

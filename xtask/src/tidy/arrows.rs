@@ -138,6 +138,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nine-stream", &[]),
     ("nine-ring", &[]),
     ("nine-block", &[]),
+    ("nine-store", &["nine-block"]),
     ("nine-net", &["nine-stream", "nine-ring"]),
     ("nine-io", &["nine-proto", "nine-stream", "nine-net"]),
     ("nine-mux", &["nine-proto", "nine-io", "nine-net"]),
@@ -159,7 +160,8 @@ const ANY: &[&str] = &["*"];
 const DEV_ONLY: &[&str] = &["nine-bench", "nine-sim"];
 
 /// Crates that may have tokio among their dependencies.
-const TOKIO_CRATES: &[&str] = &["nine-net", "nine-servers", "nine-gate", "nine-bench", "ninefold"];
+const TOKIO_CRATES: &[&str] =
+    &["nine-net", "nine-servers", "nine-gate", "nine-bench", "nine-store", "ninefold"];
 
 /// Where in them it may stand: futures elsewhere depend on wakers only, so that the simulation can drive
 /// them.
@@ -167,6 +169,7 @@ const TOKIO_FILES: &[&str] = &[
     "crates/nine-net/src/rt.rs",
     "crates/nine-net/src/socket.rs",
     "crates/nine-servers/src/disk/",
+    "crates/nine-store/src/s3.rs",
     "crates/nine-gate/",
     "crates/nine-bench/",
     "crates/ninefold/",
