@@ -136,7 +136,7 @@ fn what_cannot_be_says_what_to_do() {
     assert!(said.contains("e7.0: the target does not answer"), "{said}");
     assert!(said.contains("ninefold aoe discover v0"), "{said}");
     let said = site.fails("aoe target 1.0 q5 v0");
-    assert!(said.contains("no device `q` is known here; these are: e, n, ram, w"), "{said}");
+    assert!(said.contains("no device `q` is known here; these are: e, n, ram, s3, w"), "{said}");
     let mut bare = Command::new("setpriv");
     let ninefold = ninefold(site.home.path());
     bare.args(["--bounding-set=-all", "--inh-caps=-all"])
