@@ -61,6 +61,8 @@ pub struct Settings {
     pub zone: Option<String>,
     /// Where the time of files comes from.
     pub wall: Wall,
+    /// Of the right by which it is written (docs/lease.md); 0: it needs none.
+    pub epoch: u32,
 }
 
 /// How a new one is made.
@@ -95,6 +97,7 @@ pub(crate) struct Inner {
     pub(crate) wall: Wall,
     pub(crate) zone: Zone,
     pub(crate) label: Label,
+    pub(crate) epoch: u32,
 }
 
 /// What the lock protects.
@@ -257,7 +260,8 @@ impl Archive {
         let (jobs, wall) = (Jobs::default(), settings.wall.clone());
         let driver = jobs.driver();
         let (state, removing) = (Mutex::new(state), AtomicUsize::new(0));
-        let inner = Inner { cw, cache, cached, state, jobs, removing, wall, zone, label };
+        let epoch = settings.epoch;
+        let inner = Inner { cw, cache, cached, state, jobs, removing, wall, zone, label, epoch };
         let archive = Self(Arc::new(inner));
         archive.load().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
         Ok((archive, driver))

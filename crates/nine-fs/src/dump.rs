@@ -428,7 +428,7 @@ impl Archive {
             (state.waiting[0].segment, state.next_worm, (state.newest.at, state.newest.blocks))
         };
         let there = cw.superblock(first).await.ok();
-        let it = match there.filter(|it| it.generation == waiting.generation) {
+        let it = match there.filter(|it| waiting.became(it)) {
             Some(it) => {
                 // A cut came between the superblock and the commit behind it. It may not be durable yet.
                 cw.flush_worm().await?;
@@ -470,7 +470,8 @@ impl Archive {
         let Some(root) = self.copy_tree(waiting.root, segment).await? else { return Ok(None) };
         self.forward(segment).await?;
         let Waiting { generation, time, date, next_inode, .. } = waiting;
-        let it = Super { generation, root, time, date, before, next: 0, next_inode, blocks: 0 };
+        let epoch = self.0.epoch;
+        let it = Super { generation, root, time, date, before, next: 0, next_inode, blocks: 0, epoch };
         segment.seal(it).await.map(Some)
     }
 

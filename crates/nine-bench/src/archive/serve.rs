@@ -126,6 +126,7 @@ fn open(dir: &Path, shape: Shape) -> io::Result<Archive> {
         ahead: shape.ahead,
         zone: Some("UTC".into()),
         wall: Arc::new(wall),
+        epoch: 0,
     };
     if is_new {
         for (name, size) in DEVICES.iter().zip(shape.devices) {

@@ -578,6 +578,15 @@ pub(crate) struct Super {
     pub(crate) next_inode: u64,
     /// Blocks of the segment.
     pub(crate) blocks: u64,
+    /// Of the right by which it was written (docs/lease.md); 0: without one.
+    pub(crate) epoch: u32,
+}
+
+impl Waiting {
+    /// Whether this is what has become of it on w.
+    pub(crate) fn became(&self, it: &Super) -> bool {
+        (it.generation, it.time) == (self.generation, self.time)
+    }
 }
 
 impl Super {
@@ -592,6 +601,7 @@ impl Super {
         put32(bytes, 52, self.before.1);
         let words = [self.before.0, self.next, self.next_inode, self.blocks];
         words.into_iter().enumerate().for_each(|(n, word)| put64(bytes, 56 + 8 * n, word));
+        put32(bytes, 88, self.epoch);
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
@@ -610,6 +620,7 @@ impl Super {
             next: get64(bytes, 64),
             next_inode: get64(bytes, 72),
             blocks: get64(bytes, 80),
+            epoch: get32(bytes, 88),
         };
         match [it.before.0, it.next, it.blocks].iter().all(|place| *place <= NEW) {
             true => Ok(it),

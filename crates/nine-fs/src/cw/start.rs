@@ -401,12 +401,13 @@ impl Cw {
         };
         if let Ok(it) = self.superblock(next).await
             && it.generation > generation
-            && fields.waiting.first().is_none_or(|waiting| waiting.generation != it.generation)
+            && fields.waiting.first().is_none_or(|waiting| !waiting.became(&it))
         {
             let Date { year, month, day, .. } = it.date;
             let text = format!(
-                "w has a dump of {year:04}-{month:02}-{day:02} that the cache does not know: the cache is \
-                older than w; `ninefold fs recover` makes it anew from the dumps"
+                "w has a dump of {year:04}-{month:02}-{day:02} that the cache does not know: another server has gone \
+                 on from here, or the cache is an old copy; `ninefold fs recover --force` makes it anew from the \
+                 dumps, and what only the cache has is lost then"
             );
             return Err(bad(text));
         }

@@ -156,6 +156,7 @@ fn settings() -> Settings {
         ahead: Ahead::Grow,
         zone: Some("UTC".into()),
         wall: Arc::new(|| Time { sec: 1_795_000_000, nsec: 0 }),
+        epoch: 0,
     }
 }
 

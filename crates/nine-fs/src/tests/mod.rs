@@ -50,6 +50,7 @@ impl Bench {
             ahead: Ahead::Grow,
             zone: Some("UTC".into()),
             wall: Arc::new(move || Time { sec: wall.load(Ordering::Relaxed), nsec: 0 }),
+            epoch: 0,
         };
         let ream = ream(block, fastworm);
         ready(Archive::ream(c.clone(), w.clone(), &ream, &settings)).unwrap();

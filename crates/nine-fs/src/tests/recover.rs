@@ -325,3 +325,46 @@ fn files_without_a_name_that_a_dump_has_are_counted_and_then_removed() {
     bench.check();
     assert_eq!(bench.archive.state().fs.blocks, 0, "nobody has them");
 }
+
+/// A copy of what is on it.
+fn image(of: &Arc<dyn Device>) -> Arc<dyn Device> {
+    let sectors = of.shape().sectors;
+    let copy: Arc<dyn Device> = Arc::new(Ram::new(sectors));
+    ready(copy.write(0, ready(of.read(0, sectors)).unwrap())).unwrap();
+    copy
+}
+
+#[test]
+fn a_cache_that_does_not_know_what_its_worm_has_is_refused() {
+    let mut bench = three().0;
+    let archive = bench.archive.clone();
+    bench.run(archive.close()).unwrap();
+    let (old, forked) = (image(&bench.c), (image(&bench.c), image(&bench.w)));
+    let makes = |bench: &mut Bench| {
+        bench.again();
+        let file = bench.make(ROOT, "later", mode::S_IFREG);
+        bench.write(file, 0, &noise(5, 300_000));
+    };
+    makes(&mut bench);
+    bench.dump();
+    bench.copied();
+    bench.settle();
+    let refused = |c: &Arc<dyn Device>, bench: &Bench| {
+        let opened = ready(Archive::open(c.clone(), bench.w.clone(), &bench.settings));
+        let said = opened.map(drop).unwrap_err().to_string();
+        assert!(said.contains("fs recover --force"), "{said}");
+    };
+    refused(&old, &bench);
+    // This one has made a dump of its own, of the same generation, and it is not on its worm.
+    let mut other = Bench::new(1 << 18, 8192, true);
+    (other.c, other.w) = forked;
+    other.clock.fetch_add(60, Ordering::Relaxed);
+    makes(&mut other);
+    other.archive.stop_copies();
+    other.dump();
+    other.sync();
+    assert_eq!(other.archive.state().waiting[0].generation, bench.archive.state().newest.generation);
+    refused(&other.c, &bench);
+    bench.again();
+    bench.check();
+}

@@ -178,6 +178,7 @@ impl Site {
             ahead: [Ahead::Never, Ahead::Grow, Ahead::Seed][rng.below(3)],
             zone: Some("UTC".into()),
             wall: Arc::new(move || Time { sec: wall.load(Ordering::Relaxed), nsec: 0 }),
+            epoch: 0,
         };
         let ream = Ream {
             name: "simulated".into(),

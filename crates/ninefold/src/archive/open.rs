@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use futures_util::future::select;
-use nine_block::{Ahead, Device, Growing, Kind, Part};
+use nine_block::{Ahead, Device, Growing, Kind, Part, Start};
 use nine_fs::{Archive, Copied, Driver, Recover, Recovered, Settings};
 use nine_net::{Env, rt};
 use nine_proto::Time;
@@ -48,6 +48,7 @@ pub fn settings(options: &Options, env: rt::Real) -> Settings {
         ahead: Ahead::Grow,
         zone: options.zone.clone(),
         wall: Arc::new(wall),
+        epoch: 0,
     }
 }
 
@@ -142,7 +143,8 @@ async fn devices_now(spec: &Spec, env: rt::Real) -> Result<Both> {
         Place::Own => file(&Place::own()?, env, &over).await,
         Place::File(path) => file(path, env, &over).await,
         Place::Devices(text) => {
-            let parts = Parts::open(OsStr::new(text), Open::Write, &over)?;
+            let start = if spec.options.anyway { Start::Anyway } else { Start::Careful };
+            let parts = Parts::open(OsStr::new(text), Open::Write, &over)?.starting(start);
             if parts.has_ram() {
                 fail::note("what is in memory is gone with this program");
             }
