@@ -42,7 +42,7 @@ pub use expr::{
 };
 pub use growing::Growing;
 pub use join::{Concat, Interleave};
-pub use mirror::{Bare, Event, Happening, MEMBERS_MOST, Mirror, Pause, Place, Rest, Start, Told};
+pub use mirror::{Bare, Event, Happening, MEMBERS_MOST, Mirror, Pause, Place, Rest, Start, Told, Watched};
 pub use moving::Moving;
 pub use part::Part;
 pub use plain::{Nothing, ReadOnly};

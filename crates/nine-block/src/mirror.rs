@@ -18,6 +18,7 @@ mod open;
 mod scrub;
 mod state;
 mod sure;
+mod watch;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub use self::bare::Bare;
 pub use self::keep::{Pause, Rest};
 pub use self::label::{MEMBERS_MOST, Place};
 pub use self::open::Start;
+pub use self::watch::Watched;
 
 use self::label::{HEAD, Now, REGIONS_MOST};
 use self::state::{Counts, Heal, State};

@@ -8,6 +8,7 @@ use crate::bits::{Bits, PER_SECTOR, sum};
 use crate::device::{Device, Io, Op, SECTOR, Shape};
 use crate::error::{Error, Kind, Result};
 use crate::locks::Locks;
+use crate::part::Part;
 use crate::plain::above;
 use crate::sync::{Mutex, lock};
 use crate::task::Tasks;
@@ -93,11 +94,25 @@ impl FakeWorm {
         Ok(Self::of(of, block, map, written))
     }
 
+    /// The sectors of one that another program may be writing: where nothing was written there is anything.
+    pub async fn watch(of: Arc<dyn Device>) -> Result<Part> {
+        let name = format!("f{}", of.name());
+        let Some((blocks, _, block)) = label(&of).await? else {
+            return Err(Error::new(Kind::Failed, "no label of a fake worm: it has to be made").of(name));
+        };
+        Part::new(of, name, head(block), blocks * block)
+    }
+
     fn of(of: Arc<dyn Device>, block: u64, map: u64, written: Bits) -> Self {
         let blocks = written.len();
         let (written, writing, tasks) = (Mutex::new(written), Locks::default(), Tasks::default());
         Self(Arc::new(Worm { of, block, blocks, map, written, writing, tasks }))
     }
+}
+
+/// Sectors before the data.
+fn head(block: u64) -> u64 {
+    block.max(2).next_multiple_of(block)
 }
 
 /// `(blocks, map, block)` of what is a worm.
@@ -122,9 +137,8 @@ async fn label(of: &Arc<dyn Device>) -> Result<Option<(u64, u64, u64)>> {
 }
 
 impl Worm {
-    /// Sectors before the data.
     fn head(&self) -> u64 {
-        self.block.max(2).next_multiple_of(self.block)
+        head(self.block)
     }
 
     /// Says so if it cannot be done; a write has its blocks from here on.

@@ -5,7 +5,9 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::*;
-use nine_block::{Arg, Built, Device, Error, How, Kind, Making, Op, Start, Table, Tree, What, Wrong, parse};
+use nine_block::{
+    Arg, Built, Device, Error, How, Kind, Making, Op, Proof, Start, Table, Tree, What, Wrong, parse,
+};
 
 const WORDS: [&str; 2] = ["ram", "store"];
 
@@ -116,7 +118,7 @@ fn a_tree_is_parsed_as_it_is_shown() {
 
 fn how(make: bool) -> How {
     let told = Arc::new(|_: &nine_block::Event| ());
-    How { block: 2, start: Start::Careful, make: make.then_some([7; 16]), told, rest: rest() }
+    How { block: 2, start: Start::Careful, watch: false, make: make.then_some([7; 16]), told, rest: rest() }
 }
 
 /// `w0` to `w3` are disks of the world; `e` ones do not answer.
@@ -190,6 +192,46 @@ fn a_mirror_starts_without_a_member_that_does_not_answer_when_told() {
     let built = build(&mut world, "{w0e1.0}", &anyway).unwrap_or_else(|wrong| panic!("{wrong}"));
     world.run(built.device.write(0, tagged(1, 0, 1))).unwrap().unwrap();
     assert!(built.device.status().contains("1 out: no answer"), "{}", built.device.status());
+}
+
+/// Another program writes, sets a member aside and lets it return; who watches never writes, and sees what is newest.
+#[test]
+fn what_another_program_writes_is_watched() {
+    let mut world = disks();
+    let text = "f{w0w1}";
+    let writer = build(&mut world, text, &how(true)).unwrap_or_else(|wrong| panic!("{wrong}"));
+    world.run(writer.device.write(0, tagged(1, 0, 4))).unwrap().unwrap();
+    let image = |world: &World| -> Vec<_> {
+        (0..2)
+            .flat_map(|disk| (0..400).map(move |at| (disk, at)))
+            .map(|(disk, at)| world.disks[disk].peek(at))
+            .collect()
+    };
+    let before = image(&world);
+    let watch = How { watch: true, ..how(false) };
+    let watched = build(&mut world, text, &watch).unwrap_or_else(|wrong| panic!("{wrong}")).device;
+    assert!(watched.shape().read_only && watched.shape().sectors == writer.device.shape().sectors);
+    let read = |world: &mut World, proof: Option<Proof>| {
+        let bytes = world.run(watched.read_proven(0, 1, proof)).unwrap();
+        bytes.map(|bytes| tag(&bytes, 0))
+    };
+    assert_eq!(read(&mut world, None), Ok(1));
+    assert!(world.run(watched.write(8, tagged(9, 8, 2))).unwrap().is_err());
+    world.run(watched.look()).unwrap().unwrap();
+    world.run(watched.flush()).unwrap().unwrap();
+    assert!(image(&world) == before, "who watches has written");
+    // The first member fails, and is set aside: what comes now is on the other.
+    world.disks[0].fail(Op::Write, Kind::Failed);
+    world.run(writer.device.write(4, tagged(2, 4, 4))).unwrap().unwrap();
+    let of = |watched: &Arc<dyn Device>, world: &mut World, proof| {
+        world.run(watched.read_proven(4, 1, proof)).unwrap().map(|bytes| tag(&bytes, 4))
+    };
+    let right = Proof::new(1, |_, bytes: &[u8]| tag(bytes, 4) == 2);
+    assert_eq!(of(&watched, &mut world, Some(right)), Ok(2), "the other member has it");
+    world.run(watched.look()).unwrap().unwrap();
+    assert_eq!(of(&watched, &mut world, None), Ok(2), "the labels say which member has everything");
+    world.disks[1].always(Some(Kind::Failed));
+    assert!(of(&watched, &mut world, None).is_err(), "what a member lacks is not taken from it");
 }
 
 /// Whoever writes there now, it is not us; and what is asked for in vain does not come later.

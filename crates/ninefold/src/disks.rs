@@ -38,6 +38,8 @@ pub struct Parts {
     tree: Tree,
     table: Table,
     given: Given,
+    how: Open,
+    start: Start,
 }
 
 /// How files are opened.
@@ -188,7 +190,15 @@ impl Parts {
             lock(&given.waiting).insert(path.into(), vec![Ok(given.files.open(path, how)?)]);
             let word = word.to_string_lossy().into_owned();
             let tree = Tree { at: 0, what: What::Leaf("w".into(), Arg::Text(word.clone())) };
-            return Ok(Self { word, path: Some(path.into()), tree, table, given });
+            return Ok(Self {
+                word,
+                path: Some(path.into()),
+                tree,
+                table,
+                given,
+                how,
+                start: Start::Careful,
+            });
         }
         let word = word.to_str().context("a device expression is UTF-8")?.to_owned();
         let tree = table.parse(&word).with_context(|| wrong(&word))?;
@@ -213,7 +223,12 @@ impl Parts {
                 _ => {}
             }
         }
-        Ok(Self { word, path: None, tree, table, given })
+        Ok(Self { word, path: None, tree, table, given, how, start: Start::Careful })
+    }
+
+    /// What its mirrors may start with; else no member that is missing may be newer.
+    pub fn starting(self, start: Start) -> Self {
+        Self { start, ..self }
     }
 
     /// Whether a part of it has to be made before it can be opened.
@@ -302,7 +317,8 @@ impl Parts {
     ) -> std::result::Result<Arc<dyn Device>, Wrong> {
         let how = How {
             block: BLOCK,
-            start: Start::Careful,
+            start: self.start,
+            watch: self.how == Open::Watch,
             make,
             told: Arc::new(|event| match event.what {
                 Happening::Back | Happening::Returning | Happening::Copied | Happening::Compared(0) => {

@@ -11,7 +11,7 @@ use super::{Arg, DEPTH_MOST, OLD, Tree, What, Wrong, parse};
 use crate::device::Device;
 use crate::error::{Error, Kind, Result};
 use crate::join::{Concat, Interleave};
-use crate::mirror::{Bare, Mirror, Rest, Start, Told};
+use crate::mirror::{Bare, Mirror, Rest, Start, Told, Watched};
 use crate::part::Part;
 use crate::plain::{Nothing, ReadOnly};
 use crate::ram::Ram;
@@ -39,6 +39,8 @@ pub struct How {
     pub block: u32,
     /// What a mirror may start with.
     pub start: Start,
+    /// Nothing is written: another program may be at work on the devices.
+    pub watch: bool,
     /// Mirrors and fake worms are made first, and not only opened: the name of the mirrors' set. An expression of
     /// several mirrors has several sets: the last byte counts them.
     pub make: Option<[u8; 16]>,
@@ -148,6 +150,7 @@ impl Build<'_> {
         Box::pin(async move {
             let result = match &tree.what {
                 What::Leaf(name, arg) => match self.table.open.get(name) {
+                    Some(open) if self.how.watch => open(arg).await.map(ReadOnly::new).map(arc),
                     Some(open) => open(arg).await,
                     None => {
                         let text =
@@ -174,6 +177,7 @@ impl Build<'_> {
                     }
                     self.mirror(members).await
                 }
+                What::Buffer(_, of) if self.how.watch => return self.device(of, depth - 1).await,
                 What::Buffer(bytes, of) => {
                     let of = self.device(of, depth - 1).await?;
                     let (name, rest) = (tree.to_string(), self.how.rest.clone());
@@ -198,6 +202,9 @@ impl Build<'_> {
     }
 
     async fn mirror(&mut self, members: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {
+        if self.how.watch {
+            return Watched::open(members).await.map(arc);
+        }
         if let Some(set) = &mut self.how.make {
             Mirror::make(&members, *set).await?;
             set[15] = set[15].wrapping_add(1);
@@ -215,6 +222,9 @@ impl Build<'_> {
             "ro" => Ok(arc(ReadOnly::new(of.remove(0)))),
             "f" => {
                 let of = of.remove(0);
+                if self.how.watch {
+                    return FakeWorm::watch(of).await.map(arc);
+                }
                 match self.how.make {
                     Some(_) => FakeWorm::make(of, self.how.block).await.map(arc),
                     None => FakeWorm::open(of).await.map(arc),

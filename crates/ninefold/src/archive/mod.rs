@@ -54,10 +54,12 @@ pub struct Options {
     pub memory: Option<u64>,
     /// Interfaces to disks on an Ethernet.
     pub over: Vec<String>,
+    /// Mirrors start with what is there, though a member that is missing may be newer.
+    pub anyway: bool,
 }
 
 impl Options {
-    const KEYS: [&str; 4] = ["zone", "schedule", "memory", "over"];
+    const KEYS: [&str; 5] = ["zone", "schedule", "memory", "over", "mirrors"];
 
     pub fn memory(&self) -> u64 {
         self.memory.unwrap_or_else(memory::share)
@@ -75,6 +77,12 @@ impl Options {
             "zone" => self.zone = Some(value.into()),
             "schedule" => self.schedule = Some(value.into()),
             "memory" => self.memory = Some(bytes(value)?),
+            "mirrors" if value == "anyway" => self.anyway = true,
+            "mirrors" => {
+                return Err(
+                    "`mirrors=anyway` starts them without members that are missing; else leave it out".into(),
+                );
+            }
             _ => self.over = value.split(',').map(String::from).collect(),
         }
         Ok(())
@@ -210,7 +218,7 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { zone, schedule, memory, over } = &self.options;
+        let Options { zone, schedule, memory, over, anyway } = &self.options;
         write!(f, "{}", self.place)?;
         let mut comma = if self.place == Place::Own { "" } else { "," };
         let mut word = |key: &str, value: Option<String>| {
@@ -222,6 +230,7 @@ impl fmt::Display for Spec {
         word("zone", zone.clone())?;
         word("schedule", schedule.clone())?;
         word("memory", memory.map(|bytes| bytes.to_string()))?;
+        word("mirrors", anyway.then(|| "anyway".into()))?;
         word("over", (!over.is_empty()).then(|| over.join(",")))
     }
 }
@@ -243,6 +252,7 @@ mod tests {
             "c w\"/a\" {e1.0e1.1},over=eth0,eth1",
             "follow /srv/archive",
             "follow {e1.0e1.1},over=eth0",
+            "c w\"/a\" {e1.0e1.1},mirrors=anyway,over=eth0",
         ] {
             assert_eq!(spec(word).unwrap().to_string(), word);
             assert_eq!(spec(&spec(word).unwrap().to_string()), spec(word));
@@ -255,6 +265,7 @@ mod tests {
             ("srv/a", "begins with `/`"),
             ("/a,memory=x", "is no size"),
             ("/a,zone=", "without a value"),
+            ("/a,mirrors=careful", "mirrors=anyway"),
         ] {
             let error = spec(word).unwrap_err();
             assert!(error.contains(said), "{word}: {error}");

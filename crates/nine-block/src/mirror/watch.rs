@@ -1,0 +1,143 @@
+//! A mirror at which another program is at work: read, and never written.
+//!
+//! In: its members. Out: what those have that lack nothing, by labels that are read again at each look. The members'
+//! labels, marks and sectors are left as they are.
+//!
+//! What is written while it is read may be on one member and not yet on another: who reads has a [`Proof`] of what he
+//! wants, and the next member is asked where it does not hold.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::label::{HEAD, Label, Place};
+use super::open::read_label;
+use super::{proven, stops};
+use crate::device::{Device, Io, Op, Shape};
+use crate::error::{Error, Kind, Result};
+use crate::plain::above;
+use crate::sync::{Mutex, lock};
+use crate::task::Tasks;
+
+#[cfg(doc)]
+use crate::Proof;
+
+/// See the module.
+pub struct Watched(Arc<Inner>);
+
+struct Inner {
+    of: Vec<Arc<dyn Device>>,
+    now: Mutex<Now>,
+    tasks: Tasks,
+}
+
+/// What the labels say.
+#[derive(Clone)]
+struct Now {
+    sectors: u64,
+    /// Members in the order in which they are asked, and how many of them have everything.
+    order: Vec<usize>,
+    whole: usize,
+}
+
+impl Watched {
+    /// Of these members, in the order in which they were made.
+    ///
+    /// # Errors
+    /// No member is in by the newest label that can be read, or they are of several mirrors.
+    pub async fn open(of: Vec<Arc<dyn Device>>) -> Result<Self> {
+        let now = look(&of).await.map_err(|error| error.of(name(&of)))?;
+        Ok(Self(Arc::new(Inner { of, now: Mutex::new(now), tasks: Tasks::default() })))
+    }
+}
+
+fn name(of: &[Arc<dyn Device>]) -> String {
+    format!("{{{}}}", of.iter().map(|member| member.name()).collect::<String>())
+}
+
+/// Reads all labels.
+async fn look(of: &[Arc<dyn Device>]) -> Result<Now> {
+    let (mut labels, mut why) = (Vec::new(), Vec::new());
+    for (number, member) in of.iter().enumerate() {
+        let read = async {
+            member.look().await?;
+            Result::Ok(read_label(&**member).await?.0)
+        };
+        match read.await {
+            Err(error) if error.kind == Kind::Reserved => return Err(error),
+            Err(error) => why.push(error.to_string()),
+            Ok(None) => why.push(format!("{}: no label of a mirror is on it", member.name())),
+            Ok(Some(label)) if (label.member, label.now.places.len()) != (number, of.len()) => {
+                why.push(format!("{}: it is another member, or of a mirror of others", member.name()));
+            }
+            Ok(Some(label)) => labels.push(label),
+        }
+    }
+    let failed = |text: String| Error::new(Kind::Failed, text);
+    if labels.iter().any(|label| label.set != labels[0].set) {
+        return Err(failed("its members are of several mirrors".into()));
+    }
+    let is_in = |label: &&Label| label.own().0 == Place::In;
+    let newest = labels.iter().filter(is_in).max_by_key(|label| label.now.event);
+    let Some(now) = newest.map(|label| label.now.clone()) else {
+        return Err(failed(format!("no member has everything: {}", why.join("; "))));
+    };
+    // One whose event is older lacks what was written since it was set aside.
+    let is_whole = |label: &&Label| label.now.event == now.event && label.own().0 == Place::In;
+    let (whole, others): (Vec<&Label>, Vec<&Label>) = labels.iter().partition(is_whole);
+    let order = whole.iter().chain(&others).map(|label| label.member).collect();
+    Ok(Now { sectors: now.sectors, order, whole: whole.len() })
+}
+
+impl Inner {
+    async fn read(self: Arc<Self>, io: Io) {
+        let now = lock(&self.now).clone();
+        // Without a proof nobody knows what others lack.
+        let asked = if io.proof.is_some() { now.order.len() } else { now.whole };
+        let mut first = None;
+        for member in &now.order[..asked] {
+            let read = self.of[*member].read_proven(HEAD + io.at, io.count, io.proof.clone()).await;
+            match read.and_then(|data| proven(&io, data)) {
+                Ok(data) => return io.end(Ok(data)),
+                Err(error) if stops(&error) => return io.end(Err(error)),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        io.end(Err(first.expect("one member has everything")));
+    }
+
+    async fn looks(self: Arc<Self>, io: Io) {
+        let now = look(&self.of).await;
+        io.end(now.map(|now| {
+            *lock(&self.now) = now;
+            Bytes::new()
+        }));
+    }
+}
+
+impl Device for Watched {
+    fn shape(&self) -> Shape {
+        let now = lock(&self.0.now);
+        let of = self.0.of[now.order[0]].shape();
+        Shape { sectors: now.sectors, read_only: true, ..of }
+    }
+
+    fn submit(&self, io: Io) {
+        let inner = self.0.clone();
+        match (io.op, io.judge(&self.shape())) {
+            (_, Err(error)) => io.end(Err(error.of(self.name()))),
+            (Op::Read, _) => self.0.tasks.spawn(inner.read(io)),
+            (Op::Look, _) => self.0.tasks.spawn(inner.looks(io)),
+            // Nothing was written.
+            _ => io.end(Ok(Bytes::new())),
+        }
+    }
+
+    fn name(&self) -> String {
+        name(&self.0.of)
+    }
+
+    fn status(&self) -> String {
+        above(self, &self.0.of.iter().collect::<Vec<_>>())
+    }
+}
