@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::future::Future;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 
 use common::*;
 use nine_block::{
@@ -232,6 +234,37 @@ fn what_another_program_writes_is_watched() {
     assert_eq!(of(&watched, &mut world, None), Ok(2), "the labels say which member has everything");
     world.disks[1].always(Some(Kind::Failed));
     assert!(of(&watched, &mut world, None).is_err(), "what a member lacks is not taken from it");
+}
+
+#[test]
+fn a_member_that_was_set_aside_is_not_waited_for() {
+    let mut world = disks();
+    let built = build(&mut world, "{w0w1}", &how(true)).unwrap_or_else(|wrong| panic!("{wrong}"));
+    world.disks[1].fail(Op::Write, Kind::Failed);
+    world.run(built.device.write(0, tagged(1, 0, 1))).unwrap().unwrap();
+    drop(built);
+    let mut table = Table::default();
+    let disks = world.devices();
+    table.letter("w", move |arg| {
+        let Arg::Numbers(numbers) = arg else { panic!("no numbers") };
+        match numbers[0] {
+            // It never answers.
+            1 => Box::pin(std::future::pending()),
+            n => std::future::ready(Ok(disks[n as usize].clone())).boxed(),
+        }
+    });
+    let built =
+        world.run(table.build("{w0w1}", &how(false))).unwrap().unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(built.device.status().contains("1 out: "), "{}", built.device.status());
+    let read = world.run(built.device.read(0, 1)).unwrap().unwrap();
+    assert_eq!(tag(&read, 0), 1);
+    // One that is in is waited for.
+    let how = how(false);
+    let mut waits = std::pin::pin!(table.build("{w1w0}", &how));
+    for _ in 0..1000 {
+        world.turn();
+        assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
 }
 
 /// Whoever writes there now, it is not us; and what is asked for in vain does not come later.

@@ -43,6 +43,7 @@ pub fn time_of(pause: Pause) -> Duration {
             Duration::from_nanos((sectors * SECTOR).saturating_mul(1000) / megabytes)
         }
         Pause::Idle => IDLE,
+        Pause::Late => LATE,
     }
 }
 
@@ -96,6 +97,8 @@ fn names() -> Vec<String> {
 const RESYNC: u64 = 100;
 /// Between two looks of a mirror for something to do.
 const IDLE: Duration = Duration::from_secs(5);
+/// For a member of a mirror that was set aside before: others answer in milliseconds.
+const LATE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

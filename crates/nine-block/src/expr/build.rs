@@ -1,9 +1,10 @@
 //! From a tree to devices, by a table of letters.
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use super::absent::{Absent, Opening};
 use super::buffer::Buffer;
@@ -11,7 +12,7 @@ use super::{Arg, DEPTH_MOST, OLD, Tree, What, Wrong, parse};
 use crate::device::Device;
 use crate::error::{Error, Kind, Result};
 use crate::join::{Concat, Interleave};
-use crate::mirror::{Bare, Mirror, Rest, Start, Told, Watched};
+use crate::mirror::{Bare, Mirror, Pause, Place, Rest, Start, Told, Watched};
 use crate::part::Part;
 use crate::plain::{Nothing, ReadOnly};
 use crate::ram::Ram;
@@ -135,6 +136,9 @@ struct Build<'a> {
     drivers: Vec<Driver>,
 }
 
+/// Of a member that is not waited for.
+const LATE: &str = "it was set aside before, and has not answered yet";
+
 /// A device that could not be opened.
 struct Failed {
     wrong: Wrong,
@@ -167,14 +171,7 @@ impl Build<'_> {
                     Part::named(of, name).await.map(arc)
                 }
                 What::Of("{", of) => {
-                    let mut members: Vec<Arc<dyn Device>> = Vec::new();
-                    for tree in of {
-                        members.push(match self.device(tree, depth - 1).await {
-                            Ok(device) => device,
-                            Err(failed) if self.may_lack(tree, &failed) => self.absent(tree, failed),
-                            Err(failed) => return Err(failed),
-                        });
-                    }
+                    let members = self.members(of, depth - 1).await?;
                     self.mirror(members).await
                 }
                 What::Buffer(_, of) if self.how.watch => return self.device(of, depth - 1).await,
@@ -199,6 +196,89 @@ impl Build<'_> {
                 Failed { wrong: Wrong { expr: self.text.clone(), at: tree.at, text }, kind }
             })
         })
+    }
+
+    /// Opens the members of a mirror: at the same time, but where they are made, for sets are counted. One that is out by
+    /// the newest label is not waited for long when all others are there.
+    async fn members(
+        &mut self,
+        of: &[Tree],
+        depth: usize,
+    ) -> std::result::Result<Vec<Arc<dyn Device>>, Failed> {
+        let mut opened: Vec<Option<std::result::Result<Arc<dyn Device>, Failed>>> = Vec::new();
+        if self.how.make.is_some() {
+            for tree in of {
+                opened.push(Some(self.device(tree, depth).await));
+            }
+        } else {
+            opened = self.open_all(of, depth).await;
+        }
+        let mut members = Vec::new();
+        for (tree, opened) in of.iter().zip(opened) {
+            let late = || Failed { wrong: self.wrong(tree, LATE), kind: Kind::Down };
+            members.push(match opened.unwrap_or_else(|| Err(late())) {
+                Ok(device) => device,
+                Err(failed) if self.may_lack(tree, &failed) => self.absent(tree, failed),
+                Err(failed) => return Err(failed),
+            });
+        }
+        Ok(members)
+    }
+
+    /// None of a member: it has not answered, and was set aside before.
+    async fn open_all(
+        &mut self,
+        of: &[Tree],
+        depth: usize,
+    ) -> Vec<Option<std::result::Result<Arc<dyn Device>, Failed>>> {
+        let opens = of.iter().map(|tree| {
+            let mut build =
+                Build { table: self.table, how: self.how.clone(), text: self.text, drivers: Vec::new() };
+            Box::pin(async move {
+                let device = build.device(tree, depth).await;
+                let label = match &device {
+                    Ok(device) => Mirror::places(&**device).await,
+                    Err(_) => None,
+                };
+                (device, build.drivers, label)
+            })
+        });
+        let mut opens: Vec<_> = opens.map(Some).collect();
+        let mut opened: Vec<Option<_>> = opens.iter().map(|_| None).collect();
+        // The newest event, and where members are by it.
+        let mut newest = (0, Vec::new());
+        let (mut late, rest) = (None, self.how.rest.clone());
+        let drivers = &mut self.drivers;
+        poll_fn(|cx| {
+            for (open, place) in opens.iter_mut().zip(&mut opened) {
+                let Some(Poll::Ready((device, more, label))) =
+                    open.as_mut().map(|open| open.as_mut().poll(cx))
+                else {
+                    continue;
+                };
+                (*open, *place) = (None, Some(device));
+                drivers.extend(more);
+                newest = label.into_iter().fold(std::mem::take(&mut newest), |was, is| match is.0 > was.0 {
+                    true => is,
+                    false => was,
+                });
+            }
+            let mut waits = opens.iter().enumerate().filter(|(_, open)| open.is_some()).peekable();
+            if waits.peek().is_none() {
+                return Poll::Ready(());
+            }
+            let is_out = |(member, _): (usize, _)| newest.1.get(member) == Some(&Place::Out);
+            match waits.all(is_out) {
+                true => late.get_or_insert_with(|| rest(Pause::Late)).as_mut().poll(cx),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+        opened
+    }
+
+    fn wrong(&self, tree: &Tree, text: &str) -> Wrong {
+        Wrong { expr: self.text.clone(), at: tree.at, text: text.into() }
     }
 
     async fn mirror(&mut self, members: Vec<Arc<dyn Device>>) -> Result<Arc<dyn Device>> {

@@ -32,6 +32,8 @@ pub enum Pause {
     Paced(u64, u64),
     /// There is nothing to do. Marks that were not needed from one such pause to the next are cleared.
     Idle,
+    /// All members have been opened but those that were set aside before: how long these are waited for still.
+    Late,
 }
 
 /// Pauses: for the program to choose.

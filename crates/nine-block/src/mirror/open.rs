@@ -100,6 +100,13 @@ impl Mirror {
         Ok(())
     }
 
+    /// By the label of a member, if it has one: its event, and where all members are by that.
+    pub(crate) async fn places(member: &dyn Device) -> Option<(u64, Vec<Place>)> {
+        let label = read_label(member).await.ok()?.0?;
+        let places = label.now.places.iter().map(|(place, _)| *place).collect();
+        Some((label.now.event, places))
+    }
+
     /// Starts with these members, in the order in which they were made; the first is read first.
     ///
     /// # Errors

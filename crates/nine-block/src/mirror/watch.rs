@@ -58,9 +58,11 @@ fn name(of: &[Arc<dyn Device>]) -> String {
 /// Reads all labels.
 async fn look(of: &[Arc<dyn Device>]) -> Result<Now> {
     let (mut labels, mut why) = (Vec::new(), Vec::new());
-    for (number, member) in of.iter().enumerate() {
+    // All at the same time: one that does not answer takes long.
+    let looks: Vec<_> = of.iter().map(|member| member.look()).collect();
+    for ((number, member), look) in of.iter().enumerate().zip(looks) {
         let read = async {
-            member.look().await?;
+            look.await?;
             Result::Ok(read_label(&**member).await?.0)
         };
         match read.await {
