@@ -144,6 +144,8 @@ const ARCHIVE: &[&str] = &[
     "unpack_vs_disk",
     "memory_per_million_files_mib",
     "store_cold_read_vs_download",
+    "scrub_keeps",
+    "resync_keeps",
     "rounds",
     "restic",
     "noisy",

@@ -18,6 +18,7 @@ mod serve;
 mod stand;
 mod store;
 mod unpack;
+mod upkeep;
 mod work;
 
 use std::cell::RefCell;
@@ -37,7 +38,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const PARTS: [Part<Contest>; 11] = [
+const PARTS: [Part<Contest>; 12] = [
     ("bulk", bulk::measure),
     ("random", random::measure),
     ("create", create::measure),
@@ -49,9 +50,10 @@ const PARTS: [Part<Contest>; 11] = [
     ("lookup", lookup::measure),
     ("seed", seed::measure),
     ("store", store::measure),
+    ("upkeep", upkeep::measure),
 ];
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 21] = [
     "seqread_vs_disk",
     "seqwrite_vs_disk",
     "create_vs_disk",
@@ -71,6 +73,8 @@ const KEYS: [&str; 19] = [
     "unpack_vs_disk",
     "memory_per_million_files_mib",
     "store_cold_read_vs_download",
+    "scrub_keeps",
+    "resync_keeps",
 ];
 
 /// Bytes that a client gives or takes at once.

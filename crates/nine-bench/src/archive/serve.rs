@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nine_block::{Ahead, Device};
+use nine_block::{Ahead, Device, Mirror, Pause, SECTOR, Start};
 use nine_fs::{Archive, Ream, Settings};
 use nine_io::server::Core;
 use nine_io::synth::Tree;
@@ -24,6 +24,10 @@ use crate::ours::{doors, on_cores};
 
 /// The names of the two files.
 pub(super) const DEVICES: [&str; 2] = ["c", "w"];
+/// The worm's other member, if it is a mirror.
+const OTHER: &str = "w2";
+/// Megabytes a second that are copied to a member, as the command has it.
+const RESYNC: u64 = 100;
 /// The file that names an object store, if the worm is there and not in its file.
 pub(super) const STORE: &str = "store";
 /// The file that says how long it took to open, in milliseconds.
@@ -43,6 +47,8 @@ pub(super) struct Shape {
     pub memory: u64,
     /// Reads of a device that are under way at a time; 0: as many as it takes.
     pub readers: u64,
+    /// The worm is a mirror of two files.
+    pub mirror: bool,
 }
 
 impl Shape {
@@ -57,19 +63,20 @@ impl Shape {
             block,
             memory,
             readers: 0,
+            mirror: false,
         }
     }
 
     /// One word for the command line of a child.
     pub fn word(&self) -> String {
-        let Self { devices: [c, w], ahead, fastworm, row_order, block, memory, readers } = self;
+        let Self { devices: [c, w], ahead, fastworm, row_order, block, memory, readers, mirror } = self;
         let ahead = match ahead {
             Ahead::Never => 0,
             Ahead::Seed => 1,
             Ahead::Grow => 2,
         };
-        let [fastworm, row_order] = [fastworm, row_order].map(|is| u8::from(*is));
-        format!("{c},{w},{ahead},{fastworm},{row_order},{block},{memory},{readers}")
+        let [fastworm, row_order, mirror] = [fastworm, row_order, mirror].map(|is| u8::from(*is));
+        format!("{c},{w},{ahead},{fastworm},{row_order},{block},{memory},{readers},{mirror}")
     }
 }
 
@@ -80,12 +87,13 @@ impl FromStr for Shape {
         let bad = || io::Error::from(io::ErrorKind::InvalidInput);
         let numbers: Result<Vec<u64>, _> = word.split(',').map(str::parse).collect();
         let numbers = numbers.map_err(|_| bad())?;
-        let [c, w, ahead, fastworm, row_order, block, memory, readers] = numbers[..] else {
+        let [c, w, ahead, fastworm, row_order, block, memory, readers, mirror] = numbers[..] else {
             return Err(bad());
         };
         let ahead = *[Ahead::Never, Ahead::Seed, Ahead::Grow].get(ahead as usize).ok_or_else(bad)?;
-        let (fastworm, row_order, block) = (fastworm == 1, row_order == 1, block as u32);
-        Ok(Self { devices: [c, w], ahead, fastworm, row_order, block, memory, readers })
+        let (fastworm, row_order, mirror) = (fastworm == 1, row_order == 1, mirror == 1);
+        let block = block as u32;
+        Ok(Self { devices: [c, w], ahead, fastworm, row_order, block, memory, readers, mirror })
     }
 }
 
@@ -140,11 +148,11 @@ fn open(dir: &Path, shape: Shape) -> io::Result<Archive> {
             identity: *b"nine-bench's own",
             owner: (geteuid().as_raw(), getegid().as_raw()),
         };
-        let [c, w] = devices(dir, shape.readers)?;
+        let [c, w] = devices(dir, shape, true)?;
         rt::block_on(async |_| Archive::ream(c, w, &ream, &settings).await)?.map_err(io::Error::other)?;
     }
     let begun = Instant::now();
-    let [c, w] = devices(dir, shape.readers)?;
+    let [c, w] = devices(dir, shape, false)?;
     let opened = rt::block_on(async |_| Archive::open(c, w, &settings).await)?;
     let (archive, driver) = opened.map_err(io::Error::other)?;
     std::fs::write(dir.join(OPENED), (begun.elapsed().as_secs_f64() * 1e3).to_string())?;
@@ -152,16 +160,55 @@ fn open(dir: &Path, shape: Shape) -> io::Result<Archive> {
     Ok(archive)
 }
 
-fn devices(dir: &Path, readers: u64) -> io::Result<[Arc<dyn Device>; 2]> {
+fn devices(dir: &Path, shape: Shape, make: bool) -> io::Result<[Arc<dyn Device>; 2]> {
+    let readers = shape.readers;
     let open = |name: &str| -> io::Result<Arc<dyn Device>> {
         let disk = Arc::new(HostDisk::open(&dir.join(name), false)?);
         Ok(if readers > 0 { Arc::new(Few::new(disk, readers)) } else { disk })
     };
     let w = match std::fs::read_to_string(dir.join(STORE)) {
         Ok(name) => in_store(&name)?,
+        Err(_) if shape.mirror => {
+            let other = dir.join(OTHER);
+            if make {
+                File::create(&other)?.set_len(shape.devices[1] << 20)?;
+            }
+            mirror(vec![open(DEVICES[1])?, open(OTHER)?], make)?
+        }
         Err(_) => open(DEVICES[1])?,
     };
     Ok([open(DEVICES[0])?, w])
+}
+
+/// As the command has one.
+fn mirror(members: Vec<Arc<dyn Device>>, make: bool) -> io::Result<Arc<dyn Device>> {
+    let opened = rt::block_on(async |_| {
+        if make {
+            Mirror::make(&members, *b"nine-bench's own").await?;
+        }
+        Mirror::open(members, Start::Careful, Arc::new(|_| ())).await
+    })?;
+    let mirror = opened.map_err(io::Error::other)?;
+    if !make {
+        let kept = mirror.clone();
+        std::thread::spawn(move || {
+            rt::block_on(async |env| {
+                let pause = move |pause| env.sleep_until(env.now() + pause_of(pause));
+                kept.keep(Arc::new(pause)).await;
+            })
+        });
+    }
+    Ok(Arc::new(mirror))
+}
+
+fn pause_of(pause: Pause) -> Duration {
+    match pause {
+        Pause::Moved(sectors) => Duration::from_nanos(sectors * SECTOR * 1000 / RESYNC),
+        Pause::Paced(sectors, megabytes) => {
+            pause_of(Pause::Moved(sectors)) * RESYNC as u32 / megabytes.max(1) as u32
+        }
+        Pause::Idle | Pause::Late => Duration::from_secs(5),
+    }
 }
 
 fn in_store(name: &str) -> io::Result<Arc<dyn Device>> {
@@ -189,9 +236,15 @@ mod tests {
 
     #[test]
     fn a_shape_comes_through_a_command_line_as_it_was() {
-        let shape =
-            Shape { ahead: Ahead::Seed, fastworm: true, row_order: true, readers: 20, ..Shape::of(64, 128) };
+        let shape = Shape {
+            ahead: Ahead::Seed,
+            fastworm: true,
+            row_order: true,
+            readers: 20,
+            mirror: true,
+            ..Shape::of(64, 128)
+        };
         assert_eq!(shape.word().parse::<Shape>().unwrap(), shape);
-        assert!("1,2".parse::<Shape>().is_err() && "1,2,9,0,0,16,64,0".parse::<Shape>().is_err());
+        assert!("1,2".parse::<Shape>().is_err() && "1,2,9,0,0,16,64,0,0".parse::<Shape>().is_err());
     }
 }

@@ -136,16 +136,25 @@ impl Stand {
 
     /// What a file of an archive's console says.
     pub fn ask(&self, file: &str) -> io::Result<String> {
-        let (_client, root) = self.server().client_at(&console(&self.socket()))?;
-        let file = root.open(file, OpenFlags::READ)?;
-        let mut text = Vec::new();
-        loop {
-            let more = file.read(text.len() as u64, 1 << 16)?;
-            if more.is_empty() {
-                return String::from_utf8(text).map_err(io::Error::other);
+        self.asker(file)?()
+    }
+
+    /// The same, whenever it is asked, from any thread.
+    pub fn asker(&self, file: &str) -> io::Result<impl Fn() -> io::Result<String> + Send + use<>> {
+        let (client, root) = self.server().client_at(&console(&self.socket()))?;
+        let name = file.to_owned();
+        Ok(move || {
+            let _client = &client;
+            let file = root.open(&name, OpenFlags::READ)?;
+            let mut text = Vec::new();
+            loop {
+                let more = file.read(text.len() as u64, 1 << 16)?;
+                if more.is_empty() {
+                    return String::from_utf8(text).map_err(io::Error::other);
+                }
+                text.extend_from_slice(&more);
             }
-            text.extend_from_slice(&more);
-        }
+        })
     }
 }
 

@@ -1,0 +1,104 @@
+//! What a client loses while everything is verified, and while a member of a mirror gets what it missed: eight operations
+//! under way on one connection, beside the same before and behind it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Contest;
+use super::serve::Shape;
+use super::stand::Stand;
+use super::work::{self, Blocks};
+use crate::place::Place;
+use crate::report::{Report, Row};
+
+const DEPTH: u16 = 8;
+/// The file at which the client works, and what there is beside.
+const WORK: &str = "work";
+const WORK_SIZE: u64 = 32 << 20;
+const TREE: &str = "tree";
+/// Longer than anything here takes, unless it hangs.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Between two looks whether it is done.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is done beside the client; on a thread of its own.
+type Work = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    Place::Free.arrange(&[])?;
+    let mib = contest.pace.of(1024, 256, 4);
+    let shape = Shape { mirror: true, ..Shape::of(mib * 2 + 256, mib * 2 + 64) };
+    let stand = Stand::archive(shape)?;
+    work::write(&stand.server(), WORK, 0, WORK_SIZE, 1)?;
+    work::write(&stand.server(), TREE, 0, mib << 20, 2)?;
+    stand.tell("dump wait")?;
+    work::settled(&stand)?;
+    let scrub = lost(contest, &stand, &format!("{mib} MiB are verified on two members"), || {
+        Ok(Box::new(stand.teller("scrub wait")?))
+    })?;
+    report.key("scrub_keeps", worst(&scrub));
+    report.extend(scrub);
+    let resync = lost(contest, &stand, "the worm is copied to its other member", || {
+        let (tell, ask) = (stand.teller("worm resync full 1")?, stand.asker("worm")?);
+        Ok(Box::new(move || {
+            tell()?;
+            let begun = Instant::now();
+            while ask()?.contains("resync full") {
+                if begun.elapsed() > LIMIT {
+                    return Err(io::Error::other("the member does not get everything"));
+                }
+                std::thread::sleep(LOOK);
+            }
+            Ok(())
+        }))
+    })?;
+    report.key("resync_keeps", worst(&resync));
+    report.extend(resync);
+    Ok(())
+}
+
+fn worst(rows: &[Row]) -> Option<f64> {
+    rows.iter().filter_map(Row::vs_peer).reduce(f64::min)
+}
+
+fn lost(
+    contest: &Contest,
+    stand: &Stand,
+    what: &str,
+    begins: impl Fn() -> io::Result<Work>,
+) -> io::Result<Vec<Row>> {
+    let kinds = [("read 64 KiB", 64, None), ("write 4 KiB", 4, Some(1))];
+    let mut rows = Vec::new();
+    for (kind, kib, writes) in kinds {
+        let blocks = |tag| Blocks::new(tag, WORK_SIZE, kib << 10, writes);
+        let mut load = work::load(&stand.server(), WORK, DEPTH, blocks)?;
+        let mut row =
+            Row { what: format!("{kind}, depth {DEPTH}, {what} / not"), unit: "k/s", ..Row::default() };
+        for _ in 0..contest.pace.of(3, 2, 1) {
+            let idle = contest.pace.turn() * 4;
+            let before = load.run(idle)?;
+            let (done, mut during) = (AtomicBool::new(false), Vec::new());
+            let work = begins()?;
+            std::thread::scope(|scope| {
+                let works = scope.spawn(|| {
+                    let told = work();
+                    done.store(true, Ordering::Relaxed);
+                    told
+                });
+                while !done.load(Ordering::Relaxed) {
+                    during.push(load.run(contest.pace.turn())?);
+                }
+                works.join().expect("it does not panic")
+            })?;
+            if during.len() > 1 {
+                during.pop();
+            }
+            let after = load.run(idle)?;
+            row.ours.push(during.iter().sum::<f64>() / during.len() as f64 / 1e3);
+            row.peer.push((before + after) / 2e3);
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
