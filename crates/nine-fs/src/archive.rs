@@ -62,7 +62,7 @@ pub struct Settings {
     /// Where the time of files comes from.
     pub wall: Wall,
     /// Of the right by which it is written (docs/lease.md); 0: it needs none.
-    pub epoch: u32,
+    pub epoch: u64,
 }
 
 /// How a new one is made.
@@ -97,7 +97,7 @@ pub(crate) struct Inner {
     pub(crate) wall: Wall,
     pub(crate) zone: Zone,
     pub(crate) label: Label,
-    pub(crate) epoch: u32,
+    pub(crate) epoch: u64,
 }
 
 /// What the lock protects.
@@ -154,7 +154,8 @@ pub(crate) fn errno(error: &Wrong) -> Error {
 }
 
 impl Archive {
-    /// Makes a new one. What was on the devices is lost.
+    /// Makes a new one. What was on the devices is lost. Where c has no sectors it has no cache device, and works on w
+    /// alone, which can be written again.
     ///
     /// # Errors
     /// What the devices say; that they are too small.
@@ -302,6 +303,7 @@ impl Archive {
         }
         let is_new =
             |(generation, dump): (&u32, &Dump)| dump.record.segment == 0 && !waiting.contains(generation);
+        let mut last = u32::MAX;
         while at != 0 && dumps.iter().any(is_new) {
             let it = match self.0.cw.superblock_of(at, blocks).await {
                 Ok(it) => it,
@@ -313,10 +315,11 @@ impl Archive {
             if let Some(dump) = dumps.get_mut(&it.generation) {
                 (dump.record.segment, dump.record.blocks) = (at, it.blocks);
             }
-            if it.before.0 >= at {
-                tracing::warn!("superblock {at} says that the one before it is behind it");
+            if it.generation >= last {
+                tracing::warn!("superblock {at} is not older than the one behind it");
                 break;
             }
+            last = it.generation;
             (at, blocks) = it.before;
         }
         Ok(dumps)

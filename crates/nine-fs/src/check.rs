@@ -203,8 +203,9 @@ impl Walk<'_> {
             Some(row) => {
                 self.rows.insert(row);
             }
-            None if at.at >= self.next_worm => {
-                self.checked.fault(|| format!("something points to {} of w, behind what is written", at.at));
+            None if !self.archive.0.cw.is_written(at.at, self.next_worm) => {
+                self.checked
+                    .fault(|| format!("something points to {} of w, where nothing is written", at.at));
             }
             None => {}
         }
@@ -375,6 +376,9 @@ impl crate::cw::Cw {
             let is_forwarded = self.worm_of(row).await?.is_some();
             match place {
                 Some(slot) if !slots.insert(slot) => faults.push(format!("slot {slot} is used twice")),
+                Some(slot) if self.in_place() && !self.is_written(slot, 0) => {
+                    faults.push(format!("row {row} is in place {slot}, which is free"));
+                }
                 _ => {}
             }
             if !pointed.contains(&row) && !is_forwarded {
@@ -387,6 +391,7 @@ impl crate::cw::Cw {
                 faults.push(format!("something points to row {row}, which is free"));
             }
         }
+        // In place those that dumps have are used too.
         let (_, said) = self.slots();
         if said != slots.len() as u64 {
             faults.push(format!("{} slots are used, {said} said", slots.len()));

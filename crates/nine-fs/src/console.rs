@@ -183,8 +183,15 @@ impl Archive {
         let mut text = String::new();
         let (name, zone) = (&self.0.label.name, &self.0.zone);
         let _ = writeln!(text, "name {name}\nblock {block} bytes\nzone {zone}");
-        let _ = writeln!(text, "cache {used} of {slots} blocks not on w");
-        let _ = writeln!(text, "worm {} of {worm} blocks written", state.next_worm);
+        let written = self.0.cw.written(state.next_worm);
+        if self.0.cw.in_place() {
+            let left = self.0.cw.worm_left(state.next_worm);
+            let _ = writeln!(text, "cache none, {used} of {slots} blocks in no dump yet");
+            let _ = writeln!(text, "worm {written} of {worm} blocks in use, {left} left");
+        } else {
+            let _ = writeln!(text, "cache {used} of {slots} blocks not on w");
+            let _ = writeln!(text, "worm {written} of {worm} blocks written");
+        }
         let _ = writeln!(text, "files {} blocks, next inode {}", state.fs.blocks, state.fs.next_inode);
         let (open, freed) = state.fs.mem.changed();
         let _ = writeln!(text, "changed {open} blocks, {freed} to be freed, in memory");

@@ -16,7 +16,7 @@ use crate::date::{Day, Due, Schedule};
 use crate::fs::{Op, Stop};
 use crate::item::{DumpRecord, Extent, Key, What};
 use crate::jobs::yield_now;
-use crate::ptr::Ptr;
+use crate::ptr::{NEW, Ptr};
 use crate::tree::node::{Node, NodeMut};
 use crate::tree::{Miss, Nodes};
 use std::future::poll_fn;
@@ -128,7 +128,7 @@ impl Whole {
         self.fs.touch(&[&key])?;
         // A dump makes room: it may take what is kept back, and does not wait for one.
         self.fs.room_behind(8, 0).map_err(|stop| match stop {
-            Stop::Full => Stop::Error(Error::new(Errno::ENOSPC, "the cache device is full")),
+            Stop::Full => Stop::Error(Error::new(Errno::ENOSPC, "there is no room for a dump")),
             stop => stop,
         })?;
         let same = self.dumps.values().filter(|dump| dump.record.day == day);
@@ -315,6 +315,7 @@ impl Archive {
             let is_due = dumper.due.as_mut().is_some_and(|due| due.tick(wall)) && !dumper.is_off;
             // What fills the cache goes to w, so that clients need not wait for it later.
             let is_full = used * 4 > slots * 3 && state.waiting.is_empty() && !dumper.busy;
+            let is_full = is_full && self.0.cw.dump_makes_room();
             state.scrubber.tick();
             state.waiters.wake();
             let due = (is_due || is_full) && !state.ends() && !state.dumper.marking;
@@ -354,18 +355,31 @@ impl Archive {
             self.next_tick().await;
             return Ok(());
         }
+        if self.0.cw.in_place() {
+            // It may have been made larger.
+            let _ = self.0.cw.look_at_worm().await;
+            if self.has_grown().await? {
+                return Ok(());
+            }
+        }
         let (slots, used) = self.0.cw.slots();
         let (trouble, room_on_worm) = {
             let state = &*self.state();
-            let left = self.0.cw.worm_blocks().saturating_sub(state.next_worm);
-            (state.dumper.trouble.clone(), left > used)
+            let cw = &self.0.cw;
+            // In place a dump takes room for its nodes alone: what is kept back will do.
+            let is_room = cw.in_place() || cw.worm_blocks().saturating_sub(state.next_worm) > used;
+            (state.dumper.trouble.clone(), is_room && cw.dump_makes_room())
         };
         if trouble.is_none() && room_on_worm && used * 8 > slots {
             tracing::info!("the cache is full: it is dumped");
             return self.dump().await.map(drop);
         }
         let why = trouble.map_or_else(|| "and so is the worm".into(), |(why, _)| why);
-        Err(Error::new(Errno::ENOSPC, format!("the cache device is full: {why}")))
+        let text = match self.0.cw.in_place() {
+            true => "the archive is full: make its device larger".into(),
+            false => format!("the cache device is full: {why}"),
+        };
+        Err(Error::new(Errno::ENOSPC, text))
     }
 
     /// Copies what waits, and sweeps behind it, unless somebody does.
@@ -417,13 +431,21 @@ impl Archive {
     /// Brings the oldest dump to w.
     async fn copy(&self, waiting: Waiting) -> nine_block::Result<()> {
         let cw = &self.0.cw;
+        if cw.in_place() {
+            // What had no room may have some by now.
+            let _ = cw.look_at_worm().await;
+            self.has_grown().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
+        }
         // Its blocks are on c before they are read there.
         self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
         let (first, next, before) = {
             let state = &mut *self.state();
             if state.waiting[0].segment == 0 {
-                state.waiting[0].segment = state.next_worm;
-                state.next_worm += 1;
+                let next = cw.segment_behind(state.next_worm);
+                let full = || Wrong::new(Kind::Range, "w is full: make it larger");
+                state.waiting[0].segment = std::mem::replace(&mut state.next_worm, next.ok_or_else(full)?);
+                // Who finds the superblock finds there where the next one will be: that is durable before.
+                state.noted |= cw.in_place();
             }
             (state.waiting[0].segment, state.next_worm, (state.newest.at, state.newest.blocks))
         };
@@ -440,7 +462,7 @@ impl Archive {
                     Ok(Some(it)) => it,
                     Ok(None) => return Ok(()),
                     Err(error) => {
-                        self.copy_failed(&segment);
+                        self.copy_failed(segment);
                         return Err(error);
                     }
                 }
@@ -450,7 +472,9 @@ impl Archive {
             let state = &mut *self.state();
             state.waiting.remove(0);
             state.newest = Newest { at: first, generation: it.generation, blocks: it.blocks as u32 };
-            state.next_worm = state.next_worm.max(it.next);
+            if !cw.in_place() {
+                state.next_worm = state.next_worm.max(it.next);
+            }
             state.dumper.skip = 0;
             if let Some(dump) = state.dumps.get_mut(&it.generation) {
                 dump.record = DumpRecord { root: it.root, segment: first, blocks: it.blocks, ..dump.record };
@@ -471,20 +495,23 @@ impl Archive {
         self.forward(segment).await?;
         let Waiting { generation, time, date, next_inode, .. } = waiting;
         let epoch = self.0.epoch;
-        let it = Super { generation, root, time, date, before, next: 0, next_inode, blocks: 0, epoch };
+        let it =
+            Super { generation, root, time, date, before, next: 0, next_inode, blocks: 0, behind: 0, epoch };
         segment.seal(it).await.map(Some)
     }
 
-    fn copy_failed(&self, segment: &Segment) {
-        self.0.cw.copying_failed(segment.rows());
+    fn copy_failed(&self, segment: Segment) {
+        let (is_place_bad, next) = (segment.is_place_bad(), segment.next());
+        self.0.cw.copying_failed(segment.give_up().into_iter());
         let most = self.0.cw.worm_blocks();
         let state = &mut *self.state();
-        if !segment.is_place_bad() {
+        // In place other places are tried the next time.
+        if !is_place_bad || self.0.cw.in_place() {
             return;
         }
         // What could not be written there is not tried there again: neither blocks nor a superblock.
         state.dumper.skip = (state.dumper.skip * 2).clamp(1, 1 << 12);
-        state.next_worm = (state.next_worm.max(segment.next()) + state.dumper.skip).min(most);
+        state.next_worm = (state.next_worm.max(next) + state.dumper.skip).min(most);
         state.waiting[0].segment = 0;
         state.noted = true;
     }
@@ -495,7 +522,9 @@ impl Archive {
         {
             let state = &mut *self.state();
             state.forward.extend(come);
-            state.next_worm = state.next_worm.max(segment.next());
+            if !self.0.cw.in_place() {
+                state.next_worm = state.next_worm.max(segment.next());
+            }
         }
         loop {
             self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
@@ -602,6 +631,11 @@ impl Archive {
         if segment.come() + extent.count as usize > BATCH / cw.block() {
             self.forward(segment).await?;
         }
+        if let Some(place) = cw.stays(extent.at.at, extent.count.into()).await? {
+            segment.stay(extent.at.at - NEW, place, extent.count.into());
+            return Ok(Ptr { at: place, ..extent.at });
+        }
+        segment.keep_together(extent.count.into())?;
         let (mut done, mut first) = (0, None);
         while done < extent.count {
             let count = (extent.count - done).min((READ / cw.block()) as u32);
@@ -666,7 +700,7 @@ impl Archive {
                 return Ok(());
             }
             for row in &rows {
-                state.fs.mem.give_up(crate::ptr::NEW + row);
+                state.fs.mem.give_up(NEW + row);
             }
             state.dumper.dirty = false;
             state.swept.extend(rows);

@@ -27,12 +27,23 @@ impl Archive {
             None => return Err(Error::new(Errno::EOPNOTSUPP, "nothing can be put behind this worm")),
         }
         self.0.cw.look_at_worm().await.map_err(|error| errno(&error))?;
+        self.has_grown().await?;
         let after = self.0.cw.worm_blocks();
         tracing::info!("the worm has {after} blocks, and had {before}");
         // A dump that had no room need not wait any longer.
         self.state().dumper.try_again();
         self.begin_copies();
         Ok(())
+    }
+
+    /// Without a cache device what is new is had behind a commit. Whether there was something.
+    pub(crate) async fn has_grown(&self) -> Result<bool> {
+        let is_new = self.0.cw.has_grown() && self.state().follows.is_none();
+        if is_new {
+            self.state().noted = true;
+            self.sync().await?;
+        }
+        Ok(is_new)
     }
 
     /// Tells the cache device or the worm something: "scrub", "return 1", what they know.

@@ -235,12 +235,21 @@ impl Memory {
         at.at >= NEW && at.made == self.generation
     }
 
+    /// The same of a block of a file: without a cache device none that a commit has is written again, so that what
+    /// follows one another lies beside each other when it is dumped.
+    pub(crate) fn may_change(&self, at: Ptr) -> bool {
+        self.is_current(at) && (!self.cw.in_place() || self.open.contains_key(&at.at))
+    }
+
     /// A new block, all zeros, beside another one if possible.
     ///
     /// # Panics
     /// If there are no rows: who makes blocks has asked for room before.
     pub(crate) fn grow(&mut self, near: Option<u64>, kind: Kind, owner: u64, index: u64) -> (Ptr, &mut [u8]) {
-        let at = self.cw.grow(near).expect("there was room before this began");
+        // What is written together lies together: the addresses of no two commits follow one another.
+        let follows = |near: u64| self.open.contains_key(&near) && crate::cw::follows(near + 1);
+        let apart = self.cw.in_place() && near.is_some_and(|near| !follows(near));
+        let at = self.cw.grow(near, apart).expect("there was room before this began");
         let at = Ptr { at, made: self.generation };
         let block = vec![0; self.cw.block()];
         let content = self.content();

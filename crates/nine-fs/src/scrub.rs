@@ -125,8 +125,10 @@ impl Archive {
     /// # Errors
     /// As [`verify`](Self::verify).
     pub async fn scrub(&self) -> Result<()> {
-        let (slots, worm) = (self.0.cw.slots().1, self.state().next_worm);
-        self.begin_scrub("scrub".into(), slots + worm)?;
+        let (slots, worm) = (self.0.cw.slots().1, self.0.cw.written(self.state().next_worm));
+        // In place what waits is among what is written.
+        let of = if self.0.cw.in_place() { worm } else { slots + worm };
+        self.begin_scrub("scrub".into(), of)?;
         {
             let scrubber = &mut self.state().scrubber;
             (scrubber.hurt, scrubber.more) = (Vec::new(), 0);
@@ -198,7 +200,7 @@ impl Archive {
             let crate::item::DumpRecord { segment, blocks, day, number, .. } = dump.record;
             (segment, blocks, format!("{}/{}", day.year_name(), day.dump_name(number)))
         };
-        for at in [at, (at + blocks).saturating_sub(1)] {
+        for at in [at, self.0.cw.second(at, blocks)] {
             if at > 0
                 && let Err(error) = self.0.cw.superblock(at).await
             {

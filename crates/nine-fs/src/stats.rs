@@ -48,7 +48,7 @@ impl Archive {
             figure("cache_used_blocks", "Of these, not on the worm.", number(used)),
             figure("cache_free_blocks", "Of these, to be had for changes.", number(free)),
             figure("worm_blocks", "Blocks that the worm has room for.", number(worm)),
-            figure("worm_written_blocks", "Of these, written.", number(state.next_worm)),
+            figure("worm_written_blocks", "Of these, written.", number(self.0.cw.written(state.next_worm))),
             figure("file_blocks", "Blocks of all files, as they are now.", number(state.fs.blocks)),
             figure("changed_blocks", "Changed in memory, and not durable.", changed as f64),
             figure("freed_blocks", "Freed in memory, and not durable.", freed as f64),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nine_block::{Device, Error, Kind as Wrong, Proof, SECTOR};
 
 use super::Result;
-use super::layout::{Label, Super};
+use super::layout::{LABELS, Label, Super};
 use super::tag::{Identity, Kind, Tag};
 
 /// Blocks that have nothing of ours, behind which nothing more is looked for: what is passed over when places of w
@@ -21,6 +21,8 @@ pub(crate) struct Worm<'a> {
     pub(crate) identity: Identity,
     /// Sectors of a block.
     pub(crate) per: u64,
+    /// Where the first segment begins.
+    pub(crate) first: u64,
 }
 
 /// What is there.
@@ -36,7 +38,13 @@ pub(crate) struct Chain {
 
 impl<'a> Worm<'a> {
     pub(crate) fn new(w: &'a dyn Device, label: &Label) -> Self {
-        Self { w, identity: label.identity, per: u64::from(label.block) / SECTOR }
+        let per = u64::from(label.block) / SECTOR;
+        Self { w, identity: label.identity, per, first: label.first() }
+    }
+
+    /// There is no cache device: segments lie anywhere, and have their superblocks' copies beside each other.
+    fn is_in_place(&self) -> bool {
+        self.first > LABELS
     }
 
     /// The superblock at this place.
@@ -61,16 +69,23 @@ impl<'a> Worm<'a> {
         let mut chain = Chain { dumps: Vec::new(), behind: from, generation: after };
         let mut last = after;
         loop {
-            let (at, it) = match self.superblock(chain.behind).await {
-                Ok(it) if it.generation > last => (chain.behind, it),
+            let at = chain.behind;
+            let mut found = self.superblock(at).await;
+            if self.is_in_place() && found.is_err() {
+                found = self.superblock(at + 1).await;
+            }
+            let (at, it) = match found {
+                Ok(it) if it.generation > last => (at, it),
                 Err(error) if passes(&error) => return Err(error),
+                // What else is written there is no part of it.
+                _ if self.is_in_place() => return Ok(chain),
                 _ => match self.look(&mut chain, last).await? {
                     Some(found) => found,
                     None => return Ok(chain),
                 },
             };
             last = it.generation;
-            chain.behind = it.next.max(chain.behind + 1);
+            chain.behind = if self.is_in_place() { it.next } else { it.next.max(chain.behind + 1) };
             chain.generation = chain.generation.max(last);
             chain.dumps.push((at, it));
         }

@@ -127,6 +127,7 @@ impl Cw {
     }
 
     async fn commit_now(&self, changes: &Changes) -> Result<()> {
+        self.stretch().await?;
         let sectors = Record::sectors(changes.fields.waiting.len(), changes.rows().count());
         assert!(sectors <= self.0.layout.journal_sectors() / 2, "a commit of {sectors} sectors");
         let must_make_room = {
@@ -183,12 +184,16 @@ impl Cw {
     /// Slots for the blocks, in their order.
     fn take(&self, changes: &Changes) -> Result<Vec<Range<u64>>> {
         let state = &mut *self.state();
+        let full = || Error::new(Wrong::Busy, "there is no room").of(self.slots_on().name());
+        if self.in_place() {
+            return changes.places(&mut state.slots).ok_or_else(full);
+        }
         let mut left = changes.blocks.len() as u64;
         let mut slots: Vec<Range<u64>> = Vec::new();
         while left > 0 {
             let Some(run) = state.take_slots(left) else {
                 slots.into_iter().flatten().for_each(|slot| state.slots.give(slot));
-                return Err(Error::new(Wrong::Busy, "the cache device has no room").of(self.0.c.name()));
+                return Err(full());
             };
             left -= run.end - run.start;
             slots.push(run);
@@ -204,20 +209,20 @@ impl Cw {
         for (changed, slot) in changes.blocks.iter().zip(slots.iter().cloned().flatten()) {
             let at = self.slot_at(slot);
             if !run.is_empty() && (at != next || run.len() >= RUN) {
-                writes.begin(&*self.0.c, run_at, run.split().freeze()).await;
+                writes.begin(&**self.slots_on(), run_at, run.split().freeze()).await;
             }
             if run.is_empty() {
                 run_at = at;
                 run.reserve(RUN.min(self.block() * changes.blocks.len()));
             }
             next = at + self.0.layout.per_block();
-            let sum = self.put_block(&mut run, changed);
+            let sum = self.put_block(&mut run, changed, slot);
             let number = changed.at.row().expect("what is committed is new");
             let row = Row { place: Place::Here(slot), made: changed.at.made, sum };
             entries.push(Entry { number, row, left: left.next().flatten() });
         }
         if !run.is_empty() {
-            writes.begin(&*self.0.c, run_at, run.freeze()).await;
+            writes.begin(&**self.slots_on(), run_at, run.freeze()).await;
         }
         for at in &changes.freed {
             let number = Ptr { at: *at, made: 0 }.row().expect("what is freed is new");
@@ -251,6 +256,7 @@ impl Cw {
             from = to;
         }
         writes.end().await?;
+        // In place c is an area of the same device.
         self.0.c.flush().await?;
         Ok((record, at, over))
     }
@@ -262,12 +268,14 @@ impl Cw {
     fn left(&self, changes: &Changes) -> Result<Vec<Option<u64>>> {
         let state = &mut *self.state();
         let mut all = Set::default();
-        let blocks = changes.blocks.iter().map(|_| Some(Op::Write));
-        let freed = changes.freed.iter().map(|_| Some(Op::Free));
-        let forward = changes.forward.iter().map(|_| Some(Op::Copy));
-        let ops = blocks.chain(freed).chain(forward).chain(changes.swept.iter().map(|_| None));
+        let blocks = changes.blocks.iter().map(|_| (Some(Op::Write), None));
+        let freed = changes.freed.iter().map(|_| (Some(Op::Free), None));
+        // In place most have come to where they are.
+        let come = |come: &Come| (Some(Op::Copy), Some(come.worm).filter(|_| self.in_place()));
+        let forward = changes.forward.iter().map(come);
+        let ops = blocks.chain(freed).chain(forward).chain(changes.swept.iter().map(|_| (None, None)));
         let mut left = Vec::with_capacity(changes.rows().count());
-        for (number, op) in changes.rows().zip(ops) {
+        for (number, (op, stays)) in changes.rows().zip(ops) {
             let at = crate::ptr::NEW + number;
             let (is, row) = state.of(at).expect("its page is loaded");
             let op = match (op, row.place) {
@@ -291,18 +299,21 @@ impl Cw {
                     format!("{op:?} of what is {row:?}: the tree, the rows and the slots do not agree");
                 return Err(self.wrong(at, text));
             }
-            left.push(slot);
+            left.push(slot.filter(|slot| stays != Some(*slot)));
         }
         Ok(left)
     }
 
-    /// A block as it lies on c, behind what is there. Its sum.
-    fn put_block(&self, run: &mut BytesMut, changed: &Changed) -> u32 {
+    /// A block as it lies in its slot, behind what is there. Its sum.
+    fn put_block(&self, run: &mut BytesMut, changed: &Changed, slot: u64) -> u32 {
         let Changed { at, kind, owner, index, block } = changed;
         let start = run.len();
         run.extend_from_slice(&block[..block.len() - TAG]);
         run.resize(start + block.len(), 0);
-        let tag = Tag { kind: *kind, made: at.made, at: at.at, owner: *owner, index: *index };
+        // Where it stays when it is dumped, it is what it will be. Of a node that points to rows a dump has a copy.
+        let is_final = self.in_place() && *kind == Kind::File;
+        let place = if is_final { slot } else { at.at };
+        let tag = Tag { kind: *kind, made: at.made, at: place, owner: *owner, index: *index };
         tag.seal(&mut run[start..], &self.0.identity)
     }
 
@@ -421,7 +432,7 @@ impl Cw {
         let runs = there.chunk_by(|(at, _), (next, _)| at + per == *next);
         let mut calls = VecDeque::new();
         for run in runs.flat_map(|run| run.chunks(RUN / self.block())) {
-            calls.push_back((self.0.c.read(run[0].0, run.len() as u64 * per), run));
+            calls.push_back((self.slots_on().read(run[0].0, run.len() as u64 * per), run));
             if calls.len() == WRITES && !self.is_there(calls.pop_front()).await? {
                 return Ok(false);
             }
@@ -476,9 +487,7 @@ impl State {
                     self.slots.give(slot);
                 }
             }
-            if let Place::Here(slot) = row.place {
-                self.used_slots.mark(slot, true);
-            }
+            self.mark_place(*row);
             if row.place == Place::Free {
                 self.free_rows.give(*number);
             }
@@ -492,7 +501,17 @@ impl State {
             // What was dirty is to be dumped from here on: that is all there is to it.
             debug_assert!(step(Is::Dirty, Op::Dump, true).is_some_and(|plan| plan.steps.is_empty()));
         }
+        self.claim(&record.fields);
         self.header.fields = record.fields.clone();
+    }
+
+    /// The place of this row is had by it, or by a dump.
+    pub(super) fn mark_place(&mut self, row: Row) {
+        match row.place {
+            Place::Here(slot) => self.used_slots.mark(slot, true),
+            Place::OnWorm(place) if self.header.layout.in_place => self.used_slots.mark(place, true),
+            Place::OnWorm(_) | Place::Free => {}
+        }
     }
 
     /// A sector of the table of copies.

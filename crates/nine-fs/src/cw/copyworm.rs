@@ -12,7 +12,7 @@ use bytes::Bytes;
 use nine_block::{Device, Error, Kind as Wrong};
 
 use super::chain::Worm;
-use super::layout::Label;
+use super::layout::{LABELS, Label};
 use super::tag::Tag;
 use super::{Cw, Result};
 
@@ -44,6 +44,10 @@ pub(crate) async fn copy(
 ) -> Result<Copied> {
     let bad = |text: String| Error::new(Wrong::Unsupported, text).of(to.name());
     let label = Cw::label(&**from).await?;
+    if label.first() > LABELS {
+        let text = "it has no cache device: its copy is one of the whole device";
+        return Err(Error::new(Wrong::Unsupported, text).of(from.name()));
+    }
     let source = Worm::new(&**from, &label);
     let all = source.chain(2, 0).await.map_err(|error| error.of(from.name()))?;
     let per = source.per;

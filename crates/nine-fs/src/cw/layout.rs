@@ -155,11 +155,17 @@ impl Fields {
             blocks: get64(bytes, 56),
             waiting: waiting.collect(),
         };
-        let mut places = fields.waiting.iter().map(|dump| dump.segment).chain([fields.newest.at]);
-        let are_before = places.all(|at| at == 0 || at < fields.next_worm);
-        let can_be =
-            fields.generation < u32::MAX && fields.blocks < NEW && fields.next_worm <= NEW && are_before;
+        let can_be = fields.generation < u32::MAX
+            && fields.blocks < NEW
+            && fields.next_worm <= NEW
+            && fields.segments().all(|at| at <= NEW);
         can_be.then_some(fields)
+    }
+
+    /// Where segments begin that have begun.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = u64> + '_ {
+        let segments = self.waiting.iter().map(|dump| dump.segment).chain([self.newest.at]);
+        segments.filter(|at| *at > 0)
     }
 }
 
@@ -177,6 +183,8 @@ pub(crate) struct Layout {
     pub(crate) copies: u64,
     /// The first block, and how many.
     pub(crate) slots: (u64, u64),
+    /// There is no cache device: slots are places of w, and all else is an area of it.
+    pub(crate) in_place: bool,
 }
 
 /// Bytes of the smallest journal.
@@ -184,9 +192,21 @@ const JOURNAL_LEAST: u64 = 1 << 20;
 /// The fewest slots.
 const SLOTS_LEAST: u64 = 128;
 
+/// A w without a cache device can become so many times as large as it was made.
+const GROWTH: u64 = 16;
+/// So many have as many rows as blocks; what is larger has rows for a quarter of its blocks.
+const ROWS_IN_PLACE: u64 = 1 << 26;
+/// Blocks of w before all else: its labels.
+pub(crate) const LABELS: u64 = 2;
+
 /// Sectors of a bitmap (docs/block.md).
 fn sectors_of_bits(bits: u64) -> u64 {
     bits.div_ceil(4032)
+}
+
+/// Blocks of the journal of a device that has so many.
+fn journal_of(blocks: u64, block: u32) -> u64 {
+    (blocks / 16).clamp(JOURNAL_LEAST / u64::from(block), (64 << 20) / u64::from(block))
 }
 
 impl Layout {
@@ -195,7 +215,7 @@ impl Layout {
         let per_block = u64::from(block) / 512;
         let blocks = sectors / per_block;
         let in_blocks = |sectors: u64| sectors.div_ceil(per_block);
-        let journal = (blocks / 16).clamp(JOURNAL_LEAST / u64::from(block), (64 << 20) / u64::from(block));
+        let journal = journal_of(blocks, block);
         // What is before the slots grows with their number: a little too much is left out at first.
         let mut slots = blocks.checked_sub(journal + 3)?;
         loop {
@@ -216,10 +236,46 @@ impl Layout {
                     forwarded: at_forwarded,
                     copies: at_copies,
                     slots: (at_slots, slots),
+                    in_place: false,
                 });
             }
             slots = slots.checked_sub((at_slots + slots - blocks).div_ceil(2).max(1))?;
         }
+    }
+
+    /// For a w of so many blocks that has no cache device: what is in the area behind its labels. None: it is too
+    /// small.
+    pub(crate) fn in_place(blocks: u64, block: u32) -> Option<Self> {
+        let per_block = u64::from(block) / 512;
+        let in_blocks = |sectors: u64| sectors.div_ceil(per_block);
+        let journal = journal_of(blocks, block);
+        // Who writes more than that in a generation has a dump in between.
+        let rows = blocks.min((blocks / 4).max(ROWS_IN_PLACE));
+        let used_slots = 1 + journal + in_blocks(rows.div_ceil(ROWS));
+        let used_rows = used_slots + in_blocks(sectors_of_bits(GROWTH * blocks));
+        let forwarded = used_rows + in_blocks(sectors_of_bits(rows));
+        let layout = Self {
+            block,
+            journal: (1, journal),
+            rows: (1 + journal, rows),
+            used_slots,
+            used_rows,
+            forwarded,
+            copies: forwarded + in_blocks(sectors_of_bits(rows)),
+            slots: (0, blocks),
+            in_place: true,
+        };
+        (blocks < 1 << 36 && blocks >= layout.front() + SLOTS_LEAST).then_some(layout)
+    }
+
+    /// Of a w without a cache device: the first block behind that area. Its last one has headers.
+    pub(crate) fn front(&self) -> u64 {
+        self.copies.saturating_add(LABELS + 1)
+    }
+
+    /// Of a w without a cache device: so many places there can be.
+    pub(crate) fn slots_most(&self) -> u64 {
+        self.used_rows.saturating_sub(self.used_slots).saturating_mul(self.per_block() * 4032)
     }
 
     /// The fewest sectors that a device needs.
@@ -229,6 +285,9 @@ impl Layout {
 
     /// Whether everything lies behind what is before it, and none is larger than can be.
     pub(crate) fn is_sane(&self) -> bool {
+        // In place there are no copies, and nothing is behind.
+        let (copies, behind) =
+            if self.in_place { (0, self.copies) } else { (self.slots.1.div_ceil(ROWS), self.slots.0) };
         let starts = [
             1,
             self.journal.0,
@@ -237,7 +296,7 @@ impl Layout {
             self.used_rows,
             self.forwarded,
             self.copies,
-            self.slots.0,
+            behind,
         ];
         let blocks = |sectors: u64| sectors.div_ceil(self.per_block());
         let sizes = [
@@ -247,13 +306,13 @@ impl Layout {
             blocks(sectors_of_bits(self.slots.1)),
             blocks(sectors_of_bits(self.rows.1)),
             blocks(sectors_of_bits(self.rows.1)),
-            blocks(self.slots.1.div_ceil(ROWS)),
+            blocks(copies),
         ];
         let fits = |(two, size): (&[u64], u64)| two[0].checked_add(size).is_some_and(|end| end <= two[1]);
         let enough = self.slots.1 >= SLOTS_LEAST && self.journal.1 >= JOURNAL_LEAST / u64::from(self.block);
         enough
             && self.slots.0 < 1 << 40
-            && self.rows.1 == 2 * self.slots.1
+            && if self.in_place { self.slots.0 == 0 } else { self.rows.1 == 2 * self.slots.1 }
             && starts.windows(2).zip(sizes).all(fits)
     }
 
@@ -282,18 +341,18 @@ pub(crate) struct Header {
     pub(crate) fields: Fields,
 }
 
-/// Whether it has this mark, and a version that this program knows.
-fn known(bytes: &[u8], mark: &[u8; 8], what: &str) -> Result<(), String> {
+/// Whether it has this mark, and a version and features that this program knows: which features.
+fn known(bytes: &[u8], mark: &[u8; 8], what: &str, can: u32) -> Result<u32, String> {
     if bytes[..8] != *mark {
         return Err(format!("there is no {what}"));
     }
     let (version, features) = (get32(bytes, 8), get32(bytes, 12));
-    if version > VERSION || features != 0 {
+    if version > VERSION || features & !can != 0 {
         return Err(format!(
             "its format is newer (version {version}, features {features:#x}): it needs a newer ninefold"
         ));
     }
-    Ok(())
+    Ok(features)
 }
 
 impl Header {
@@ -321,7 +380,8 @@ impl Header {
             self.replay.1,
         ];
         words.into_iter().enumerate().for_each(|(n, word)| put64(&mut bytes, 40 + 8 * n, word));
-        put32(&mut bytes, 152, u32::from(self.fastworm) | u32::from(self.row_order) << 1);
+        let options = [self.fastworm, self.row_order, layout.in_place];
+        put32(&mut bytes, 152, (0..).zip(options).map(|(bit, is)| u32::from(is) << bit).sum());
         let fields = self.fields.encode();
         put32(&mut bytes, 156, fields.len() as u32);
         bytes[160..160 + fields.len()].copy_from_slice(&fields);
@@ -336,7 +396,7 @@ impl Header {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        known(bytes, CACHE, "cache device's header")?;
+        known(bytes, CACHE, "cache device's header", 0)?;
         if sum(&bytes[..HEADER_BYTES - 4]) != get32(bytes, HEADER_BYTES - 4) {
             return Err("the header's sum is wrong".into());
         }
@@ -350,6 +410,7 @@ impl Header {
             forwarded: word(8),
             copies: word(9),
             slots: (word(10), word(11)),
+            in_place: get32(bytes, 152) & 4 != 0,
         };
         let length = get32(bytes, 156) as usize;
         let fields = (length <= FIELDS_MOST).then(|| Fields::decode(&bytes[160..160 + length])).flatten();
@@ -357,6 +418,7 @@ impl Header {
         let counted = [0, 1, 13].iter().all(|n| word(*n) < 1 << 63);
         let sane =
             counted && matches!(layout.block, 8192 | 16384 | 32768 | 65536) && layout.slots.1 < 1 << 40;
+        let sane = sane && layout.rows.1 < 1 << 41;
         match fields {
             Some(fields) if sane => Ok(Self {
                 layout,
@@ -531,10 +593,14 @@ pub(crate) struct Label {
     pub(crate) identity: Identity,
     pub(crate) made: Time,
     pub(crate) name: String,
+    /// There is no cache device: the first place, and of how many blocks it was made. Zeros: there is one.
+    pub(crate) in_place: (u64, u64),
 }
 
 /// Bytes of a name in a label.
 pub(crate) const NAME_MOST: usize = 64;
+/// The feature of a worm without a cache device.
+const IN_PLACE: u32 = 1;
 
 impl Label {
     /// Into the content of a block.
@@ -545,14 +611,31 @@ impl Label {
         bytes[24..40].copy_from_slice(&self.identity);
         put_time(bytes, 40, self.made);
         bytes[52..52 + self.name.len()].copy_from_slice(self.name.as_bytes());
+        if self.in_place.0 > 0 {
+            [12, 16].into_iter().for_each(|at| put32(bytes, at, IN_PLACE));
+            put64(bytes, 116, self.in_place.0);
+            put64(bytes, 124, self.in_place.1);
+        }
+    }
+
+    /// Where the first segment begins.
+    pub(crate) fn first(&self) -> u64 {
+        self.in_place.0.max(LABELS)
     }
 
     /// From the first bytes of a block: the size of a block is not known before.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        known(bytes, WORM, "worm's label")?;
+        let features = known(bytes, WORM, "worm's label", IN_PLACE)?;
         let block = get32(bytes, 20);
         if !matches!(block, 8192 | 16384 | 32768 | 65536) {
             return Err(format!("its label says blocks of {block} bytes"));
+        }
+        let in_place = match features {
+            0 => (0, 0),
+            _ => (get64(bytes, 116), get64(bytes, 124)),
+        };
+        if features != 0 && !(LABELS + 1..=in_place.1.min(NEW)).contains(&in_place.0) {
+            return Err("its label says what cannot be".into());
         }
         let name = bytes[52..52 + NAME_MOST].split(|byte| *byte == 0).next().unwrap_or_default();
         Ok(Self {
@@ -560,6 +643,7 @@ impl Label {
             identity: bytes[24..40].try_into().expect("16 bytes"),
             made: get_time(bytes, 40),
             name: String::from_utf8_lossy(name).into(),
+            in_place,
         })
     }
 }
@@ -579,7 +663,9 @@ pub(crate) struct Super {
     /// Blocks of the segment.
     pub(crate) blocks: u64,
     /// Of the right by which it was written (docs/lease.md); 0: without one.
-    pub(crate) epoch: u32,
+    pub(crate) epoch: u64,
+    /// Without a cache device: places from here on had nothing at its moment.
+    pub(crate) behind: u64,
 }
 
 impl Waiting {
@@ -601,7 +687,8 @@ impl Super {
         put32(bytes, 52, self.before.1);
         let words = [self.before.0, self.next, self.next_inode, self.blocks];
         words.into_iter().enumerate().for_each(|(n, word)| put64(bytes, 56 + 8 * n, word));
-        put32(bytes, 88, self.epoch);
+        put64(bytes, 88, self.epoch);
+        put64(bytes, 96, self.behind);
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
@@ -620,9 +707,10 @@ impl Super {
             next: get64(bytes, 64),
             next_inode: get64(bytes, 72),
             blocks: get64(bytes, 80),
-            epoch: get32(bytes, 88),
+            epoch: get64(bytes, 88),
+            behind: get64(bytes, 96),
         };
-        match [it.before.0, it.next, it.blocks].iter().all(|place| *place <= NEW) {
+        match [it.before.0, it.next, it.blocks, it.behind].iter().all(|place| *place <= NEW) {
             true => Ok(it),
             false => Err("the superblock says what cannot be".into()),
         }
@@ -673,6 +761,34 @@ mod tests {
                 assert!(ends.iter().all(|(end, next)| end <= next), "{ends:?}");
                 let left = sectors / per - layout.slots.0 - slots;
                 assert!(left <= 4 + slots / 100, "{left} blocks of {sectors} sectors are left over");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_cache_all_lies_before_the_places_and_the_bits_can_grow() {
+        for block in [8192, 16384, 32768, 65536] {
+            for blocks in (300..9000).step_by(797).chain([1 << 20, 1 << 30, (1 << 35) + 7]) {
+                let Some(layout) = Layout::in_place(blocks, block) else {
+                    assert!(blocks < 1000, "{blocks} blocks of {block}");
+                    continue;
+                };
+                assert!(layout.is_sane() && layout.slots_most() >= 16 * blocks);
+                let grown = Layout { slots: (0, layout.slots_most()), ..layout.clone() };
+                assert!(grown.is_sane());
+                let over = Layout { slots: (0, layout.slots_most() + 1), ..layout.clone() };
+                assert!(!over.is_sane());
+                assert!(blocks < 1 << 14 || layout.front() < blocks / 12, "{} of {blocks}", layout.front());
+                let label = Label {
+                    block,
+                    identity: [4; 16],
+                    made: Time { sec: 1, nsec: 2 },
+                    name: "alone".into(),
+                    in_place: (layout.front(), blocks),
+                };
+                let mut bytes = vec![0; 512];
+                label.encode(&mut bytes);
+                assert_eq!(Label::decode(&bytes), Ok(label));
             }
         }
     }

@@ -10,7 +10,8 @@
 //!                                  |---> segment (a dump on its way)         --> w
 //! ```
 //! Always holds: what the last durable commit says is on c and w, whatever happens; a slot that it names is not
-//! written; a place of w is written once.
+//! written; a place of w that a dump has is never written again. Without a cache device slots are places of w, and c
+//! is an area of it (`in_place`).
 
 mod bytes;
 mod chain;
@@ -19,6 +20,7 @@ mod copies;
 mod copyworm;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
+mod in_place;
 mod layout;
 mod read;
 mod room;
@@ -42,6 +44,7 @@ pub(crate) use commit::{Changed, Changes, Come};
 use copies::Copies;
 pub use copyworm::Copied;
 pub(crate) use copyworm::copy as copy_worm;
+pub(crate) use in_place::follows;
 pub(crate) use layout::{Date, Fields, Header, Label, Layout, Newest, Super, WAITING_MOST, Waiting};
 use layout::{Place, Row};
 use room::Room;
@@ -63,6 +66,8 @@ struct Inner {
     w: Arc<dyn Device>,
     layout: Layout,
     identity: Identity,
+    /// Where on w the first segment begins.
+    first: u64,
     fastworm: bool,
     row_order: bool,
     state: Mutex<State>,
@@ -156,16 +161,24 @@ impl Cw {
         self.state().header.fields.clone()
     }
 
-    /// A new address for a block, next to another one if that can be: `near` is the address before.
-    pub(crate) fn grow(&self, near: Option<u64>) -> Option<u64> {
+    /// A new address for a block, next to another one if that can be: `near` is the address before. With `apart` not
+    /// next to it.
+    pub(crate) fn grow(&self, near: Option<u64>, apart: bool) -> Option<u64> {
         let mut state = self.state();
         let beside = near.and_then(|near| near.checked_sub(NEW)).map(|row| row + 1);
-        if let Some(row) = beside
+        if let Some(row) = beside.filter(|_| !apart)
             && state.free_rows.take_at(row)
         {
             return Some(NEW + row);
         }
-        let row = state.free_rows.take(1)?.start;
+        let mut row = state.free_rows.take(1)?.start;
+        if apart
+            && Some(row) == beside
+            && let Some(other) = state.free_rows.take(1)
+        {
+            state.free_rows.give(row);
+            row = other.start;
+        }
         if near.is_none() {
             // Whoever begins here may go on here.
             state.free_rows.skip(63);
@@ -195,7 +208,8 @@ impl Cw {
 
     /// Slots that are kept back for removals.
     pub(crate) fn kept_back(&self) -> u64 {
-        (self.0.layout.slots.1 / 64).max(64)
+        let slots = if self.in_place() { self.worm_blocks() } else { self.0.layout.slots.1 };
+        (slots / 64).max(64)
     }
 
     /// Slots that can be had, rows that can be had.
@@ -204,9 +218,13 @@ impl Cw {
         (state.slots.free() + state.copies.len() as u64, state.free_rows.free())
     }
 
-    /// How many slots there are, and how many hold what is not on w.
+    /// How many blocks can wait for a dump, or to be copied, and how many do: slots, or in place rows.
     pub(crate) fn slots(&self) -> (u64, u64) {
-        (self.0.layout.slots.1, self.state().used_slots.count)
+        let state = self.state();
+        match self.in_place() {
+            true => (self.0.layout.rows.1, state.used_rows.count - state.forwarded.count),
+            false => (self.0.layout.slots.1, state.used_slots.count),
+        }
     }
 
     /// Blocks of w, as far as it is known.

@@ -101,7 +101,7 @@ impl Cw {
 
     fn on_worm(&self, at: u64, next: u64) -> Result<From> {
         // What is behind has never been written; a segment that is on its way is read through its rows.
-        match at < next {
+        match self.is_before(at, next) {
             true => Ok(From::Worm(at)),
             false => Err(Error::new(Wrong::Failed, format!("w is not written at {at}"))),
         }
@@ -140,7 +140,7 @@ impl Cw {
             .map(|run| {
                 let sectors = (run.end - run.start) as u64 * self.0.layout.per_block();
                 let device = match sources[run.start] {
-                    From::Slot(..) => &self.0.c,
+                    From::Slot(..) => self.slots_on(),
                     From::Worm(_) => &self.0.w,
                 };
                 let proof = self.proof(at + run.start as u64, &sources[run.clone()]);
@@ -199,7 +199,7 @@ impl Cw {
 
     /// One block; `everywhere`: from all members of a mirror.
     async fn read_one(&self, at: u64, from: From, everywhere: bool) -> Result<Bytes> {
-        let device = if let From::Worm(_) = from { &self.0.w } else { &self.0.c };
+        let device = if let From::Worm(_) = from { &self.0.w } else { self.slots_on() };
         let proof = self.proof(at, &[from]);
         let proof = if everywhere { proof.everywhere() } else { proof };
         let bytes = device.read_proven(self.sector(from), self.0.layout.per_block(), Some(proof)).await?;
@@ -243,7 +243,7 @@ impl Cw {
     /// The inode that a row's block says it is of, right or not: for people.
     pub(crate) async fn owner_by_tag(&self, row: u64) -> Option<u64> {
         let slot = self.place_of(row).await.ok()??;
-        let block = self.0.c.read(self.slot_at(slot), self.0.layout.per_block()).await.ok()?;
+        let block = self.slots_on().read(self.slot_at(slot), self.0.layout.per_block()).await.ok()?;
         Some(super::get64(&block, block.len() - TAG + 16))
     }
 

@@ -24,6 +24,18 @@ impl Room {
         room
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// There are so many from now on, those behind the others free.
+    pub(crate) fn stretch(&mut self, len: u64) {
+        self.words.resize(len.div_ceil(64) as usize, 0);
+        self.free += len - self.len;
+        self.len = len;
+    }
+
     /// How many are free.
     pub(crate) fn free(&self) -> u64 {
         self.free
@@ -52,6 +64,24 @@ impl Room {
         }
         self.hand = if end == self.len { 0 } else { end };
         Some(first..end)
+    }
+
+    /// Takes so many neighbours, unless so many runs of free ones are looked at that are shorter.
+    pub(crate) fn take_run(&mut self, count: u64, tries: usize) -> Option<Range<u64>> {
+        let mut short = Vec::new();
+        let found = loop {
+            match self.take(count) {
+                Some(run) if run.end - run.start == count => break Some(run),
+                Some(run) if short.len() < tries => short.push(run),
+                Some(run) => {
+                    short.push(run);
+                    break None;
+                }
+                None => break None,
+            }
+        };
+        short.into_iter().flatten().for_each(|number| self.give(number));
+        found
     }
 
     /// The next ones are looked for so many further on: who has the last ones may get neighbours.
@@ -96,6 +126,16 @@ mod tests {
         assert_eq!((room.free(), room.take(1)), (0, None));
         room.give(500);
         assert_eq!(room.take(9), Some(500..501));
+    }
+
+    #[test]
+    fn a_run_is_whole_or_none_and_what_was_looked_at_is_free_again() {
+        let mut room = Room::new(64, (0..64).filter(|n| n % 4 == 3 || *n == 40));
+        room.give(35);
+        let free = room.free();
+        assert_eq!(room.take_run(7, 5), None);
+        assert_eq!((room.take_run(8, usize::MAX), room.free()), (None, free));
+        assert_eq!((room.take_run(7, usize::MAX), room.free()), (Some(32..39), free - 7));
     }
 
     #[test]

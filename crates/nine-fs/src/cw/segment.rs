@@ -6,6 +6,8 @@
 //!
 //! Always holds: what w has is not written again, unless it is the same.
 
+use std::ops::Range;
+
 use bytes::{Bytes, BytesMut};
 use nine_block::{Error, Kind as Wrong};
 
@@ -32,10 +34,15 @@ pub(crate) struct Segment {
     come: Vec<Come>,
     /// A place of w could not be written.
     failed: bool,
+    /// In place: blocks of the dump, copied or not.
+    blocks: u64,
+    /// In place: where the next ones go.
+    together: Range<u64>,
 }
 
 impl Segment {
-    /// Goes on with the segment whose superblock belongs at `first`, from `next` on.
+    /// Goes on with the segment whose superblock belongs at `first`, from `next` on; in place that is where the next
+    /// segment begins.
     pub(crate) fn new(cw: &Cw, first: u64, next: u64) -> Self {
         Self {
             cw: cw.clone(),
@@ -45,6 +52,8 @@ impl Segment {
             run_at: next,
             come: Vec::new(),
             failed: false,
+            blocks: 0,
+            together: 0..0,
         }
     }
 
@@ -68,6 +77,44 @@ impl Segment {
         self.come.iter().map(|come| come.row)
     }
 
+    /// Blocks that stay where they are.
+    pub(crate) fn stay(&mut self, row: u64, place: u64, count: u64) {
+        self.come.extend((0..count).map(|n| Come { row: row + n, worm: place + n, same: true }));
+        self.blocks += count;
+    }
+
+    /// It ends here: what has come, and no commit has heard of, has no place. The rows of that.
+    pub(crate) fn give_up(self) -> Vec<u64> {
+        let rows = self.rows().collect();
+        // What cannot be written is nobody's until the next start.
+        if self.cw.in_place() && !self.failed {
+            let stays = |come: &Come| self.cw.is_written(come.worm, 0);
+            let places = self.come.iter().filter(|come| !stays(come)).map(|come| come.worm);
+            self.cw.give_places(places.chain(self.together.clone()).collect::<Vec<_>>().into_iter());
+        }
+        rows
+    }
+
+    /// The next blocks, so many, will lie beside each other.
+    ///
+    /// # Errors
+    /// [`Wrong::Range`]: in place there may be no such room.
+    pub(crate) fn keep_together(&mut self, count: u64) -> Result<()> {
+        if self.cw.in_place() {
+            let text = "w is full, or what is free there lies too scattered: make it larger";
+            let none = || Error::new(Wrong::Range, text).of(self.cw.0.w.name());
+            self.together = self.cw.run(count).ok_or_else(none)?;
+        }
+        Ok(())
+    }
+
+    /// Where the next block goes, if there is room.
+    fn place(&mut self) -> Option<u64> {
+        // The last block of a segment is its second superblock.
+        let next = Some(self.next).filter(|next| next + 1 < self.cw.worm_blocks());
+        if self.cw.in_place() { self.together.next().or_else(|| self.cw.place()) } else { next }
+    }
+
     /// A new block has its turn. Where on w it is; not durable yet. What could not be written is behind
     /// [`next`](Self::next), if this fails.
     ///
@@ -80,32 +127,37 @@ impl Segment {
         (owner, index): (u64, u64),
         content: &[u8],
     ) -> Result<u64> {
-        // The last block of a segment is its second superblock.
-        let is_full = |cw: &Cw| self.next + 1 >= cw.worm_blocks();
-        if is_full(&self.cw) {
+        let mut place = self.place();
+        if place.is_none() {
             // It may have been made larger.
             let _ = self.cw.0.w.look().await;
+            place = self.place();
         }
-        if is_full(&self.cw) {
+        let Some(place) = place else {
             return Err(Error::new(Wrong::Range, "w is full: make it larger").of(self.cw.0.w.name()));
+        };
+        let block = self.cw.block();
+        if place != self.run_at + (self.run.len() / block) as u64 {
+            self.write().await?;
         }
-        let (block, start) = (self.cw.block(), self.run.len());
+        let start = self.run.len();
         if start == 0 {
             self.run.reserve(RUN);
-            self.run_at = self.next;
+            self.run_at = place;
         }
         self.run.extend_from_slice(content);
         self.run.resize(start + block, 0);
-        let tag = Tag { kind, made, at: self.next, owner, index };
+        let tag = Tag { kind, made, at: place, owner, index };
         tag.seal(&mut self.run[start..], &self.cw.0.identity);
-        self.come.push(Come { row: at - NEW, worm: self.next, same: kind == Kind::File });
-        self.next += 1;
+        self.come.push(Come { row: at - NEW, worm: place, same: kind == Kind::File });
+        self.blocks += 1;
+        self.next += u64::from(!self.cw.in_place());
         if self.run.len() + block > RUN {
             self.write().await?;
             // As in a commit: clients' requests may go on beside it.
             yield_now().await;
         }
-        Ok(self.next - 1)
+        Ok(place)
     }
 
     async fn write(&mut self) -> Result<()> {
@@ -130,9 +182,13 @@ impl Segment {
     pub(crate) async fn seal(&mut self, it: Super) -> Result<Super> {
         self.write().await?;
         self.cw.0.w.flush().await?;
-        let it = Super { next: self.next + 1, blocks: self.next + 1 - self.first, ..it };
+        let (next, blocks) = match self.cw.in_place() {
+            true => (self.next, self.blocks + 2),
+            false => (self.next + 1, self.next + 1 - self.first),
+        };
+        let it = Super { next, blocks, behind: self.cw.behind(), ..it };
         let mut written = Err(Error::new(Wrong::Failed, "there was no superblock to write"));
-        for at in [self.next, self.first] {
+        for at in [self.cw.second(self.first, blocks), self.first] {
             let mut block = vec![0; self.cw.block()];
             it.encode(&mut block);
             let tag = Tag { kind: Kind::Super, made: it.generation, at, owner: 0, index: 0 };

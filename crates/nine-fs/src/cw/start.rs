@@ -13,12 +13,13 @@ use super::chain::{Chain, Worm};
 use super::commit::Writes;
 use super::copies::{Copies, Copy};
 use super::layout::{
-    Fields, HEADER, Header, Label, Layout, Newest, Place, ROWS, Record, Row, Super, is_sector,
+    Fields, HEADER, Header, LABELS, Label, Layout, Newest, Place, ROWS, Record, Row, Super, WAITING_MOST,
+    is_sector,
 };
 use super::room::Room;
 use super::rows::{self, Rows};
 use super::tag::{Identity, Kind, Tag};
-use super::{Cw, Inner, Journal, Marks, Result, State, read_all};
+use super::{Cw, Inner, Journal, Marks, Result, State, in_place, read_all};
 use crate::hash::{Map, Set};
 
 /// Sizes that blocks may have, bytes.
@@ -60,7 +61,7 @@ fn bad(text: impl std::fmt::Display) -> Error {
 }
 
 impl Cw {
-    fn new(c: Arc<dyn Device>, w: Arc<dyn Device>, header: Header) -> Self {
+    fn new(c: Arc<dyn Device>, w: Arc<dyn Device>, header: Header, first: u64) -> Self {
         let layout = header.layout.clone();
         let marks = |len| Marks { bits: Bits::new(len), count: 0, changed: Default::default() };
         let journal = Journal { at: header.replay.0, number: header.replay.1, used: 0, doubtful: false };
@@ -85,6 +86,7 @@ impl Cw {
             w,
             layout,
             identity: header.identity,
+            first,
             fastworm: header.fastworm,
             row_order: header.row_order,
             state: Mutex::new(state),
@@ -94,11 +96,15 @@ impl Cw {
     }
 
     /// Makes a new, empty one; whatever was on the devices is lost. The tree has no root yet: the first commit says it.
+    /// Where c has no sectors it has no cache device.
     ///
     /// # Errors
     /// [`Wrong::Unsupported`] if a device is too small; what the devices say.
     pub(crate) async fn ream(c: Arc<dyn Device>, w: Arc<dyn Device>, making: Making) -> Result<Self> {
-        let layout = layout_of(&*c, making.block)?;
+        let (c, layout) = match c.shape().sectors {
+            0 => in_place::make(&w, making.block).await?,
+            _ => (c.clone(), layout_of(&*c, making.block)?),
+        };
         let per = layout.per_block();
         if w.shape().sectors < 64 * per {
             let text = format!("{} sectors are too few for a worm: {} at least", w.shape().sectors, 64 * per);
@@ -106,25 +112,28 @@ impl Cw {
         }
         let identity = making.identity;
         for at in [0, 1] {
-            let label = Label { block: making.block, identity, made: making.time, name: making.name.clone() };
+            let in_place = if layout.in_place { (layout.front(), layout.slots.1) } else { (0, 0) };
+            let (block, made, name) = (making.block, making.time, making.name.clone());
+            let label = Label { block, identity, made, name, in_place };
             let mut block = vec![0; making.block as usize];
             label.encode(&mut block);
             Tag { kind: Kind::Label, made: 0, at, owner: 0, index: 0 }.seal(&mut block, &identity);
             w.write(at * per, block.into()).await?;
         }
         w.flush().await?;
-        let fields = Fields { generation: 1, next_inode: 1, next_worm: 2, ..Fields::default() };
+        let first = if layout.in_place { layout.front() } else { LABELS };
+        let fields = Fields { generation: 1, next_inode: 1, next_worm: first, ..Fields::default() };
         let header = Header {
             layout: layout.clone(),
             identity,
             number: 1,
             incarnation: 1,
             replay: (0, 1),
-            fastworm: making.fastworm,
-            row_order: making.row_order,
+            fastworm: making.fastworm || layout.in_place,
+            row_order: making.row_order && !layout.in_place,
             fields,
         };
-        Self::begin(c, w, header).await
+        Self::begin(c, w, header, first, 0).await
     }
 
     /// Gives a worm a new cache, from what w itself says; whatever was on c is lost.
@@ -137,8 +146,20 @@ impl Cw {
         how: &Recovering,
     ) -> Result<(Self, Chain)> {
         let label = Self::label(&*w).await?;
-        let layout = layout_of(&*c, label.block)?;
-        let chain = Worm::new(&*w, &label).chain(2, 0).await.map_err(|error| error.of(w.name()))?;
+        let is_in_place = c.shape().sectors == 0;
+        let c = in_place::cache(c, &w, &label)?;
+        let worm = Worm::new(&*w, &label);
+        let layout = match is_in_place {
+            false => layout_of(&*c, label.block)?,
+            true => {
+                let layout = Layout::in_place(label.in_place.1, label.block);
+                let layout = layout.filter(|layout| layout.front() == label.first());
+                let layout = layout.ok_or_else(|| bad("its label says what cannot be").of(w.name()))?;
+                let places = (w.shape().sectors / worm.per).min(layout.slots_most());
+                Layout { slots: (0, places), ..layout }
+            }
+        };
+        let chain = worm.chain(worm.first, 0).await.map_err(|error| error.of(w.name()))?;
         let Some((at, newest)) = chain.dumps.last().copied() else {
             return Err(Error::new(Wrong::Unsupported, "it has no dump").of(w.name()));
         };
@@ -149,8 +170,8 @@ impl Cw {
         };
         let it = it.ok_or_else(|| Error::new(Wrong::Unsupported, "it has no such dump").of(w.name()))?;
         let fields = Fields {
-            // What was on its way to w when c was lost may have left blocks there.
-            generation: chain.generation + 1,
+            // What was on its way to w when c was lost may have left blocks there; in place all generations since.
+            generation: chain.generation + if is_in_place { 2 + WAITING_MOST as u32 } else { 1 },
             root: it.root,
             next_inode: found.map(|it| it.next_inode).max().unwrap_or_default(),
             next_worm: chain.behind,
@@ -163,18 +184,25 @@ impl Cw {
             number: 1,
             incarnation: how.incarnation,
             replay: (0, 1),
-            fastworm: how.fastworm,
+            fastworm: how.fastworm || is_in_place,
             row_order: false,
             fields,
         };
-        Ok((Self::begin(c, w, header).await?, chain))
+        let taken = chain.dumps.iter().map(|(_, it)| it.behind).max().unwrap_or_default();
+        Ok((Self::begin(c, w, header, label.first(), taken).await?, chain))
     }
 
-    /// Nothing is on c but this header.
-    async fn begin(c: Arc<dyn Device>, w: Arc<dyn Device>, header: Header) -> Result<Self> {
+    /// Nothing is on c but this header; in place so many places of w are had by dumps.
+    async fn begin(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        header: Header,
+        first: u64,
+        taken: u64,
+    ) -> Result<Self> {
         let layout = header.layout.clone();
         let per = layout.per_block();
-        let cw = Self::new(c, w, header.clone());
+        let cw = Self::new(c, w, header.clone(), first);
         // From here on, until the headers are there, nobody takes it for a cache.
         for at in [0, HEADER, cw.last_block(), cw.last_block() + HEADER] {
             cw.0.c.write(at, vec![0; (HEADER * SECTOR) as usize].into()).await?;
@@ -187,7 +215,10 @@ impl Cw {
         ];
         let mut writes = Writes::default();
         for (block, len) in maps {
-            let bits = Bits::new(len);
+            let mut bits = Bits::new(len);
+            if layout.in_place && block == layout.used_slots {
+                (0..taken.min(len)).for_each(|place| bits.set(place));
+            }
             let mut from = 0;
             while from < bits.sectors() {
                 let to = bits.sectors().min(from + 2048);
@@ -207,7 +238,8 @@ impl Cw {
         }
         cw.0.c.flush().await?;
         let (c, w) = (cw.0.c.clone(), cw.0.w.clone());
-        Self::open(c, w).await
+        let label = Self::label(&*w).await?;
+        Self::open_with(c, w, &label).await
     }
 
     /// The one that is there.
@@ -216,21 +248,46 @@ impl Cw {
     /// In words for people: what does not fit together, and what to do.
     pub(crate) async fn open(c: Arc<dyn Device>, w: Arc<dyn Device>) -> Result<Self> {
         let label = Self::label(&*w).await?;
-        let header = best_header(&*c, &label).await.map_err(|error| error.of(c.name()))?;
-        let blocks = c.shape().sectors / header.layout.per_block();
-        if !header.layout.is_sane() || header.replay.0 > header.layout.journal_sectors() {
+        let c = in_place::cache(c, &w, &label)?;
+        Self::open_with(c, w, &label).await
+    }
+
+    /// The same, with what is c in any case.
+    async fn open_with(c: Arc<dyn Device>, w: Arc<dyn Device>, label: &Label) -> Result<Self> {
+        let header = best_header(&*c, label).await.map_err(|error| error.of(c.name()))?;
+        let layout = &header.layout;
+        let blocks = c.shape().sectors / layout.per_block();
+        let is_sane = layout.is_sane() && header.replay.0 <= layout.journal_sectors();
+        let is_its = !layout.in_place || layout.front() == label.first();
+        if !is_sane || !is_its {
             return Err(bad("its header says what cannot be").of(c.name()));
         }
-        if header.layout.slots.0 + header.layout.slots.1 >= blocks {
+        if !layout.in_place && layout.slots.0 + layout.slots.1 >= blocks {
             let text = format!("the cache device has become smaller: it has {blocks} blocks now");
             return Err(bad(text).of(c.name()));
         }
-        let cw = Self::new(c, w, header);
+        let cw = Self::new(c, w, header, label.first());
+        let (has, had) = (cw.worm_blocks(), cw.0.layout.slots.1);
+        if cw.in_place() && (had > has || had > cw.0.layout.slots_most()) {
+            let text = format!(
+                "w has {has} blocks, and had {had}: what has been put behind it is missing, or w is another"
+            );
+            return Err(bad(text).of(cw.0.w.name()));
+        }
+        if !cw.are_in_order(&cw.fields()) {
+            return Err(bad("its header says what cannot be").of(cw.0.c.name()));
+        }
         cw.read_marks().await?;
         cw.replay().await?;
         {
             let state = &mut *cw.state();
-            state.slots = Room::new(cw.0.layout.slots.1, state.used_slots.bits.ones());
+            if cw.in_place() {
+                let fields = state.header.fields.clone();
+                state.claim(&fields);
+                (0..label.first()).for_each(|place| state.used_slots.mark(place, true));
+                state.stretch(has);
+            }
+            state.slots = Room::new(state.used_slots.bits.len(), state.used_slots.bits.ones());
             state.free_rows = Room::new(cw.0.layout.rows.1, state.used_rows.bits.ones());
         }
         cw.fits().await?;
@@ -338,9 +395,13 @@ impl Cw {
         let bytes = read_all(&*self.0.c, first + at, end - at, None).await?;
         let can_be = |record: &Record| {
             record.entries.iter().all(|entry| {
-                let slots = [entry.left, entry.row.place.slot()];
+                let place = match entry.row.place {
+                    Place::OnWorm(place) => Some(place).filter(|_| layout.in_place),
+                    place => place.slot(),
+                };
+                let slots = [entry.left, place];
                 entry.number < layout.rows.1 && slots.iter().flatten().all(|slot| *slot < layout.slots.1)
-            })
+            }) && self.are_in_order(&record.fields)
         };
         Ok(Record::decode(&bytes).filter(can_be).map(|record| (record, end)))
     }
@@ -352,12 +413,11 @@ impl Cw {
             if let Some(slot) = entry.left {
                 state.used_slots.mark(slot, false);
             }
-            if let Place::Here(slot) = entry.row.place {
-                state.used_slots.mark(slot, true);
-            }
+            state.mark_place(entry.row);
             state.used_rows.mark(entry.number, entry.row.place != Place::Free);
             state.forwarded.mark(entry.number, matches!(entry.row.place, Place::OnWorm(_)));
         }
+        state.claim(&record.fields);
         state.header.fields = record.fields;
     }
 
@@ -365,8 +425,8 @@ impl Cw {
     async fn fits(&self) -> Result<()> {
         let fields = self.fields();
         let has = self.worm_blocks();
-        // The place of a superblock to come may be the first behind its end.
-        if fields.next_worm > has + 1 {
+        // The place of a superblock to come may be the first behind its end. In place it was looked at before.
+        if fields.next_worm > has + 1 && !self.in_place() {
             let text = format!(
                 "w has {has} blocks, where {} were written: what has been put behind it is missing, or w is another",
                 fields.next_worm
@@ -375,7 +435,7 @@ impl Cw {
         }
         let Newest { at, generation, blocks } = fields.newest;
         let next = match at {
-            0 => 2,
+            0 => self.0.first,
             at => match self.superblock_of(at, blocks).await {
                 Ok(it) if it.generation == generation => it.next,
                 Ok(it) => {
@@ -419,7 +479,7 @@ impl Cw {
         match self.superblock(first).await {
             Ok(it) => Ok(it),
             Err(error) => {
-                let last = first + u64::from(blocks).saturating_sub(1);
+                let last = self.second(first, blocks.into());
                 self.superblock(last).await.map_err(|_| error)
             }
         }
@@ -432,7 +492,8 @@ impl Cw {
 
     /// w, by itself.
     pub(crate) fn worm(&self) -> Worm<'_> {
-        Worm { w: &*self.0.w, identity: self.0.identity, per: self.0.layout.per_block() }
+        let Inner { w, identity, layout, first, .. } = &*self.0;
+        Worm { w: &**w, identity: *identity, per: layout.per_block(), first: *first }
     }
 
     /// Copies that a former life has left: as they come, while everything else goes on.

@@ -159,7 +159,7 @@ impl Fs {
                 None => None,
                 Some(at) if whole => Some((at, None)),
                 Some(at) => match self.mem.get(at) {
-                    Ok(block) => Some((at, (!self.mem.is_current(at)).then_some(block))),
+                    Ok(block) => Some((at, (!self.mem.may_change(at)).then_some(block))),
                     Err(tree::Miss(at, _)) => {
                         missing.push(at);
                         None
@@ -193,7 +193,7 @@ impl Fs {
             let part = &data[(start + from - offset) as usize..(start + to - offset) as usize];
             let (from, to) = (from as usize, to as usize);
             match old {
-                Some((at, old)) if self.mem.is_current(at) => {
+                Some((at, old)) if self.mem.may_change(at) => {
                     let whole = to - from == content as usize;
                     let block =
                         self.mem.change(at, (Kind::File, ino, number), whole).expect("it is in memory");
@@ -208,8 +208,9 @@ impl Fs {
                         _ => {}
                     }
                     block[from..to].copy_from_slice(part);
-                    if old.is_none() {
-                        self.more(it, 1);
+                    match old {
+                        Some((old, _)) => self.mem.free(old),
+                        None => self.more(it, 1),
                     }
                     map.put(number, at);
                 }
@@ -341,14 +342,15 @@ impl Fs {
         }
         if let Some((at, old)) = last {
             let (number, tail) = (keep - 1, tail as usize);
-            if self.mem.is_current(at) {
+            if self.mem.may_change(at) {
                 drop(old);
                 let block = self.mem.change(at, (Kind::File, ino, number), false).expect("it is in memory");
                 block[tail..].fill(0);
             } else {
-                let (at, block) = self.mem.grow(None, Kind::File, ino, number);
+                let (new, block) = self.mem.grow(None, Kind::File, ino, number);
                 block[..tail].copy_from_slice(&old[..tail]);
-                map.put(number, at);
+                map.put(number, new);
+                self.mem.free(at);
             }
         }
         self.store(ino, map);

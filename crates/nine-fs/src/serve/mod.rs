@@ -334,7 +334,7 @@ impl Archive {
         let (slots, used) = self.0.cw.slots();
         // What can be written is what has room on w in the end, behind what c has for it; and on c, while nothing goes
         // from there.
-        let left = worm.saturating_sub(state.next_worm).saturating_sub(used);
+        let left = self.0.cw.worm_left(state.next_worm);
         let on_c = (slots - used).saturating_sub(self.0.cw.kept_back());
         let free = if state.dumper.can_copy() { left } else { left.min(on_c) };
         Statfs {

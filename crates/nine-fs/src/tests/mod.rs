@@ -3,6 +3,7 @@
 mod document;
 mod found;
 mod grow;
+mod in_place;
 mod recover;
 mod rot;
 

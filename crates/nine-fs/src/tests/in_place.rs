@@ -1,0 +1,294 @@
+//! An archive without a cache device.
+
+use std::sync::atomic::AtomicU64;
+
+use nine_block::{FakeWorm, Growing, Io, Nothing, Op, Shape};
+
+use super::*;
+use crate::Recover;
+
+/// A disk that counts what is written to it, sectors.
+struct Counting(Ram, AtomicU64);
+
+impl Device for Counting {
+    fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn submit(&self, io: Io) {
+        if io.op == Op::Write {
+            self.1.fetch_add(io.count, Ordering::Relaxed);
+        }
+        self.0.submit(io);
+    }
+}
+
+fn bench(w: Arc<dyn Device>) -> Bench {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    (bench.c, bench.w) = (Arc::new(Nothing), w);
+    bench.make_again();
+    bench
+}
+
+/// As a client writes: not all at once.
+fn fill(bench: &mut Bench, file: u64, from: u64, data: &[u8]) {
+    for (n, piece) in (0..).zip(data.chunks(1 << 17)) {
+        bench.write(file, from + (n << 17), piece);
+    }
+}
+
+#[test]
+fn dumps_stay_as_they_were_whatever_is_written_behind_them() {
+    let mut bench = bench(Arc::new(Ram::new(1 << 17)));
+    let mut kept = Vec::new();
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    let mut now = noise(0, 3_000_000);
+    bench.write(file, 0, &now);
+    for round in 1..8 {
+        let at = (round * 311_111) as usize;
+        let piece = noise(round, 70_000 * round as usize % 300_000);
+        bench.write(file, at as u64, &piece);
+        now[at..at + piece.len()].copy_from_slice(&piece);
+        if round % 2 == 0 {
+            bench.sync();
+        }
+        let other = bench.make(ROOT, &format!("other{round}"), mode::S_IFREG);
+        bench.write(other, 0, &noise(round + 100, 100_000));
+        if round > 2 {
+            bench.unlink(ROOT, &format!("other{}", round - 2));
+        }
+        kept.push((bench.dump(), now.clone()));
+        if round % 3 == 0 {
+            bench.copied();
+            bench.settle();
+            bench.check();
+        }
+        if round % 3 == 1 {
+            bench.again();
+        }
+    }
+    bench.copied_in_the_end();
+    bench.settle();
+    bench.check();
+    bench.again();
+    for (dump, was) in &kept {
+        assert!(bench.read(Some(dump.generation), file) == *was, "{}", dump.name);
+    }
+    assert!(bench.read(None, file) == now);
+    assert_eq!(bench.archive.state().waiting.len(), 0);
+    let archive = bench.archive.clone();
+    bench.run(archive.scrub()).unwrap();
+    assert!(bench.archive.status().contains("cache none, "), "{}", bench.archive.status());
+}
+
+#[test]
+fn what_stays_is_written_once() {
+    let disk = Arc::new(Counting(Ram::new(1 << 18), AtomicU64::new(0)));
+    let mut bench = bench(disk.clone());
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    // Synced in between, in the middle of a block: what follows lies elsewhere, and need not be copied for that.
+    let data = noise(1, 40_000_000);
+    for (n, piece) in data.chunks(1_000_000).enumerate() {
+        bench.write(file, n as u64 * 1_000_000, piece);
+        if n % 7 == 3 {
+            bench.sync();
+        }
+    }
+    bench.sync();
+    let before = disk.1.load(Ordering::Relaxed);
+    let dump = bench.dump();
+    bench.copied();
+    let written = (disk.1.load(Ordering::Relaxed) - before) * 512;
+    assert!(written < 2_000_000, "{written} bytes to dump {}", data.len());
+    assert!(bench.read(Some(dump.generation), file) == data);
+    bench.settle();
+    bench.check();
+    assert!(bench.archive.dumps()[0].blocks > 40_000_000 / 8192);
+}
+
+#[test]
+fn what_is_scattered_comes_together_in_a_dump() {
+    let disk = Arc::new(Counting(Ram::new(1 << 15), AtomicU64::new(0)));
+    let mut bench = bench(disk.clone());
+    let archive = bench.archive.clone();
+    // Every other place of some is free, and then no others are.
+    let small = |n: u64| format!("small{n}");
+    for n in 0..600 {
+        let file = bench.make(ROOT, &small(n), mode::S_IFREG);
+        bench.write(file, 0, &noise(n, 8000));
+    }
+    bench.sync();
+    for n in (0..600).step_by(2) {
+        let file = bench.lookup(None, ROOT, &small(n)).unwrap();
+        bench.unlink(ROOT, &small(n));
+        archive.reap(file);
+    }
+    bench.settle();
+    bench.sync();
+    let in_between = bench.make(ROOT, "in between", mode::S_IFREG);
+    let (free, _) = archive.0.cw.room();
+    fill(&mut bench, in_between, 0, &noise(5, (free as usize - 320) * 8128));
+    bench.sync();
+    let large = bench.make(ROOT, "large", mode::S_IFREG);
+    let data = noise(7, 90 * 8128);
+    fill(&mut bench, large, 0, &data);
+    bench.sync();
+    bench.unlink(ROOT, "in between");
+    archive.reap(in_between);
+    bench.settle();
+    bench.sync();
+    let before = disk.1.load(Ordering::Relaxed);
+    let dump = bench.dump();
+    bench.copied();
+    let written = (disk.1.load(Ordering::Relaxed) - before) / 16;
+    assert!((60..200).contains(&written), "{written} blocks written");
+    bench.settle();
+    bench.check();
+    assert!(bench.read(Some(dump.generation), large) == data);
+    assert!(bench.read(None, large) == data);
+}
+
+#[test]
+fn what_is_removed_before_a_dump_gives_its_room_back() {
+    let mut bench = bench(Arc::new(Ram::new(1 << 15)));
+    let archive = bench.archive.clone();
+    let left = |archive: &Archive| archive.0.cw.worm_left(0);
+    let before = left(&archive);
+    for round in 0..6 {
+        let file = bench.make(ROOT, "file", mode::S_IFREG);
+        fill(&mut bench, file, 0, &noise(round, 8_000_000));
+        bench.sync();
+        assert!(left(&archive) + 900 < before);
+        bench.unlink(ROOT, "file");
+        archive.reap(file);
+        bench.settle();
+        bench.sync();
+    }
+    assert!(left(&archive) + 40 > before, "{} of {before}", left(&archive));
+    // And what no dump has is all that is lost when it is full.
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    let full = (0..200).find_map(|n| {
+        let write = archive
+            .attempt(|state| state.fs.write(file, Some(n * 100_000), &noise(n, 100_000), 0, Time::default()));
+        bench.run(write).err()
+    });
+    assert_eq!(full.unwrap().errno, nine_proto::Errno::ENOSPC);
+    bench.check();
+}
+
+#[test]
+fn it_grows_with_its_device() {
+    let small: Arc<dyn Device> = Arc::new(Ram::new(1 << 15));
+    let growing = Arc::new(Growing::new(small.clone()));
+    let mut bench = bench(growing.clone());
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    fill(&mut bench, file, 0, &noise(1, 8_000_000));
+    bench.dump();
+    bench.copied();
+    growing.add(Arc::new(Ram::new(1 << 16))).unwrap();
+    let archive = bench.archive.clone();
+    let before = archive.0.cw.worm_left(0);
+    bench.run(archive.command("grow")).unwrap();
+    assert!(archive.0.cw.worm_left(0) > before + 3900);
+    fill(&mut bench, file, 8_000_000, &noise(2, 24_000_000));
+    let dump = bench.dump();
+    // As after a cut.
+    bench.again();
+    bench.copied_in_the_end();
+    bench.settle();
+    bench.check();
+    assert!(bench.read(Some(dump.generation), file)[8_000_000..] == noise(2, 24_000_000));
+    let archive = bench.archive.clone();
+    bench.run(archive.close()).unwrap();
+    let refused = ready(Archive::open(bench.c.clone(), small, &bench.settings)).map(drop).unwrap_err();
+    assert!(refused.to_string().contains("what has been put behind it is missing"), "{refused}");
+}
+
+#[test]
+fn its_dumps_are_enough_to_go_on_from() {
+    let w: Arc<dyn Device> = Arc::new(Ram::new(1 << 16));
+    let mut bench = bench(w.clone());
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    let mut kept = Vec::new();
+    for round in 0..4 {
+        bench.write(file, round * 200_000, &noise(round, 500_000));
+        let dump = bench.dump();
+        bench.copied();
+        kept.push((dump, bench.read(None, file)));
+    }
+    bench.write(file, 0, &noise(9, 5_000_000));
+    bench.sync();
+    // The area is lost.
+    let archive = bench.archive.clone();
+    bench.run(archive.close()).unwrap();
+    ready(w.write(32, vec![0; 16 * 512].into())).unwrap();
+    let first = ready(crate::cw::Cw::label(&*w)).unwrap().first();
+    ready(w.write((first - 1) * 16, vec![0; 16 * 512].into())).unwrap();
+    assert!(ready(Archive::open(bench.c.clone(), w.clone(), &bench.settings)).is_err());
+    let how = Recover { dump: None, fastworm: true, random: 77 };
+    let (c, settings) = (bench.c.clone(), bench.settings.clone());
+    let recovered = bench.run(Archive::recover(c, w.clone(), &settings, &how)).unwrap();
+    assert_eq!((&recovered.dump, recovered.dumps), (&kept[3].0.name, 4));
+    bench.again();
+    bench.check();
+    bench.write(file, 0, &noise(10, 5_000_000));
+    bench.dump();
+    bench.copied();
+    bench.settle();
+    bench.check();
+    for (dump, was) in &kept {
+        assert!(bench.read(Some(dump.generation), file) == *was, "{}", dump.name);
+    }
+}
+
+#[test]
+fn another_follows_it() {
+    let w: Arc<dyn Device> = Arc::new(Ram::new(1 << 16));
+    let mut bench = bench(w.clone());
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 500_000));
+    bench.dump();
+    bench.copied();
+    let (follower, driver) = ready(Archive::follow(w, &bench.settings)).unwrap();
+    bench.write(file, 100, &noise(2, 500_000));
+    let dump = bench.dump();
+    bench.copied();
+    let now = bench.read(None, file);
+    let mut other = Bench::new(1 << 18, 8192, true);
+    (other.archive, other.driver) = (follower.clone(), driver);
+    other.archive.tick(std::time::Duration::from_secs(6));
+    other.settle();
+    assert_eq!(follower.dumps().len(), 2);
+    assert!(other.read(Some(dump.generation), file) == now);
+    assert!(other.read(None, file) == now);
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let nothing: Arc<dyn Device> = Arc::new(Nothing);
+    let disk = || -> Arc<dyn Device> { Arc::new(Ram::new(1 << 16)) };
+    let said = |result: nine_block::Result<(Archive, Driver)>| result.map(drop).unwrap_err().to_string();
+    let cached = Bench::new(1 << 18, 8192, true);
+    let refused = said(ready(Archive::open(nothing.clone(), cached.w.clone(), &cached.settings)));
+    assert!(refused.contains("has a cache device"), "{refused}");
+    let alone = bench(disk());
+    let refused = said(ready(Archive::open(disk(), alone.w.clone(), &alone.settings)));
+    assert!(refused.contains("`c n WORM`"), "{refused}");
+    let how = Recover { dump: None, fastworm: true, random: 1 };
+    for (c, w) in [(&nothing, &cached.w), (&disk(), &alone.w)] {
+        assert!(ready(Archive::recover(c.clone(), w.clone(), &alone.settings, &how)).is_err());
+    }
+    let refused = ready(Archive::copy_worm(&alone.w, &disk(), |_, _| {})).unwrap_err();
+    assert!(refused.to_string().contains("the whole device"), "{refused}");
+    let once: Arc<dyn Device> = Arc::new(ready(FakeWorm::make(disk(), 16)).unwrap());
+    let refused =
+        ready(Archive::ream(nothing.clone(), once, &ream(8192, true), &alone.settings)).unwrap_err();
+    assert!(refused.to_string().contains("written once"), "{refused}");
+    let small: Arc<dyn Device> = Arc::new(Ram::new(1 << 11));
+    let refused = ready(Archive::ream(nothing, small, &ream(8192, true), &alone.settings)).unwrap_err();
+    assert!(refused.to_string().contains("at least"), "{refused}");
+}
