@@ -79,7 +79,9 @@ pub fn goes(seed: u64, wrap: Option<Wrap>, seen: Rc<RefCell<Seen>>) {
     let world = World::new(seed);
     let (env, mut rng) = (world.env(), world.rng());
     world.run(async move {
-        let worm = [Worm::Plain, Worm::Plain, Worm::Once, Worm::Fake, Worm::Store][rng.below(5)];
+        let worms =
+            [Worm::Plain, Worm::Plain, Worm::InPlace, Worm::InPlace, Worm::Once, Worm::Fake, Worm::Store];
+        let worm = worms[rng.below(worms.len())];
         let (c_mib, w_mib) = ([8, 16, 32][rng.below(3)], [64, 128][rng.below(2)]);
         let mut site = Site::new(&env, &mut rng, worm, c_mib, w_mib);
         if let Some(wrap) = wrap {
@@ -103,7 +105,7 @@ pub fn goes(seed: u64, wrap: Option<Wrap>, seen: Rc<RefCell<Seen>>) {
 /// An archive is made; sometimes the power goes meanwhile, and it is made once more.
 async fn makes(site: &mut Site, rng: &mut Rng, seen: &RefCell<Seen>) {
     site.makes_worm().await;
-    if site.worm == Worm::Plain && rng.one_in(3) {
+    if matches!(site.worm, Worm::Plain | Worm::InPlace) && rng.one_in(3) {
         let mains = site.mains.clone();
         mains.lasts(Some(rng.below(30) as u64));
         let (c, w) = site.devices().await.expect("they are there");
@@ -322,7 +324,7 @@ pub async fn comes_to_worm(site: &Site, running: &Running) {
     for _ in 0..20 {
         match running.archive.copied().await {
             Ok(()) => return,
-            Err(error) if site.worm != Worm::Plain => drop(error),
+            Err(error) if !matches!(site.worm, Worm::Plain | Worm::InPlace) => drop(error),
             Err(error) => panic!("a dump does not come to w: {error}"),
         }
         site.env.sleep_until(site.env.now() + Duration::from_secs(11)).await;
@@ -339,7 +341,7 @@ impl Seen {
         for fate in Fate::ALL {
             assert!(self.fates.contains_key(&fate), "no cut was {fate:?}");
         }
-        for worm in [Worm::Plain, Worm::Once, Worm::Fake, Worm::Store] {
+        for worm in [Worm::Plain, Worm::InPlace, Worm::Once, Worm::Fake, Worm::Store] {
             assert!(self.worms.contains_key(&worm), "no worm was {worm:?}");
         }
         let Counts { kept, dropped, torn, .. } = self.disks;

@@ -175,7 +175,7 @@ fn goes(seed: u64, seen: &Rc<RefCell<Seen>>) {
     world.run(async move {
         let plan = Plan::new(&mut rng);
         println!("{seed}: {plan:?}");
-        let worm = [Worm::Plain, Worm::Once][rng.below(2)];
+        let worm = [Worm::Plain, Worm::InPlace, Worm::Once][rng.below(3)];
         let mut site = Site::new(&env, &mut rng, worm, 16, 64);
         let oracle = Rc::new(Oracle::new());
         site.pace.set(50);

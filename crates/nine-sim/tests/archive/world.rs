@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use nine_block::{Ahead, Device, FakeWorm};
+use nine_block::{Ahead, Device, FakeWorm, Nothing};
 use nine_fs::{Archive, Checked, Depth, Ream, Settings};
 use nine_io::client::{Client, File, Options};
 use nine_io::server::{Core, Gate, Service};
@@ -37,6 +37,8 @@ pub enum Worm {
     /// One that takes each sector once.
     Once,
     Fake,
+    /// There is no cache device: what is new is written there in its place.
+    InPlace,
     /// Objects, which stay when the power goes; a request that was under way then may still be done.
     Store,
 }
@@ -221,12 +223,16 @@ impl Site {
     /// The devices for the next life.
     pub async fn devices(&mut self) -> nine_block::Result<(Arc<dyn Device>, Arc<dyn Device>)> {
         (self.c, self.w) = (self.c.reopen(), self.w.reopen());
-        let c: Arc<dyn Device> = Arc::new(self.c.clone());
+        let c: Arc<dyn Device> = match self.worm {
+            Worm::InPlace => Arc::new(Nothing),
+            _ => Arc::new(self.c.clone()),
+        };
         let w: Arc<dyn Device> = match self.worm {
             Worm::Store => self.in_store(self.w.shape().sectors, false).await?,
             _ => Arc::new(self.w.clone()),
         };
-        let (c, w) = ((self.wrap)(c, true), (self.wrap)(w, false));
+        let c = if self.worm == Worm::InPlace { c } else { (self.wrap)(c, true) };
+        let w = (self.wrap)(w, false);
         let w = if self.worm == Worm::Fake { Arc::new(FakeWorm::open(w).await?) } else { w };
         Ok((c, w))
     }
@@ -256,7 +262,8 @@ impl Site {
             w = self.in_store(w.shape().sectors, true).await.map_err(|error| error.to_string())?;
         }
         // Nobody polls the driver: nothing changes meanwhile.
-        let opened = Archive::open(Arc::new(c), w, &self.settings).await;
+        let c: Arc<dyn Device> = if self.worm == Worm::InPlace { Arc::new(Nothing) } else { Arc::new(c) };
+        let opened = Archive::open(c, w, &self.settings).await;
         let (archive, _driver) = opened.map_err(|error| error.to_string())?;
         let checked = archive.check(Depth::Dumps).await.map_err(|error| error.to_string())?;
         match checked.faults.is_empty() {
