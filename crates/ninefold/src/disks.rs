@@ -281,14 +281,17 @@ impl Parts {
         Ok(Whole { device, stays: !is_lost(&self.tree), files: self.given.files, serial })
     }
 
-    /// Makes both devices of `c CACHE WORM`. What `make` is given for: mirrors and fake worms that are not there are
-    /// made, of sets of these names, on disks that begin with zeros; with `force` on all.
+    /// Makes both devices of `c CACHE WORM`, or of `c n DISK`. What `make` is given for: mirrors and fake worms that
+    /// are not there are made, of sets of these names, on disks that begin with zeros; with `force` on all.
     pub async fn build_both(self, env: rt::Real, make: Option<[[u8; 16]; 2]>, force: bool) -> Result<Both> {
         let What::Of("c", of) = &self.tree.what else { bail!("{}: {CACHED}", self.word) };
         let taken =
             |file: &Opened<File>| file.as_ref().err().filter(|error| error.kind == Kind::Reserved).cloned();
         if let Some(error) = lock(&self.given.shared).values().find_map(taken) {
             return Err(error.into());
+        }
+        if is_none(&of[0]) && is_once(&of[1]) {
+            bail!("{}: what is written once has a cache before it: `c CACHE WORM`", of[1]);
         }
         let of = [("the cache", &of[0]), ("the worm", &of[1])];
         let mut both = Vec::new();
@@ -412,6 +415,21 @@ fn has_made(tree: &Tree) -> bool {
         What::Of(_, of) => of.iter().any(has_made),
         What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => has_made(of),
         What::Leaf(..) => false,
+    }
+}
+
+/// Whether it is no device at all.
+pub fn is_none(tree: &Tree) -> bool {
+    tree.what == What::Leaf("n".into(), Arg::None)
+}
+
+/// Whether it takes each sector once.
+fn is_once(tree: &Tree) -> bool {
+    match &tree.what {
+        What::Of("f", _) => true,
+        What::Of(_, of) => of.iter().any(is_once),
+        What::Part(of, ..) | What::Named(of, _) | What::Buffer(_, of) => is_once(of),
+        What::Leaf(letter, _) => letter == "s3",
     }
 }
 
@@ -633,7 +651,8 @@ fn progress(env: rt::Real, name: String, whole: u64) -> Rest {
 }
 
 /// What an archive is made of.
-pub const CACHED: &str = "an archive is the path of a file, which begins with `/` or `./`, or `c CACHE WORM`";
+pub const CACHED: &str = "an archive is the path of a file, which begins with `/` or `./`, or `c CACHE WORM`, or \
+                          `c n DISK` without a cache";
 /// Sectors of a block, for partitions and joins.
 const BLOCK: u32 = 16;
 /// Sectors among which the labels of a mirror are.

@@ -162,7 +162,8 @@ async fn refuse(cache: &dyn Device, worm: &dyn Device) -> Result<()> {
             worm.name()
         );
     }
-    for device in [cache, worm] {
+    // There may be no cache.
+    for device in [cache, worm].into_iter().filter(|device| device.shape().sectors > 0) {
         ensure!(is_blank(device).await?, "{}: something is on it, and would be lost; --force", device.name());
     }
     Ok(())

@@ -101,6 +101,12 @@ impl Place {
         all
     }
 
+    /// Whether what is new has a device of its own.
+    pub fn has_cache(&self) -> bool {
+        let Self::Devices(text) = self else { return true };
+        !matches!(disks::parse(text), Ok(Tree { what: What::Of("c", of), .. }) if disks::is_none(&of[0]))
+    }
+
     /// The same, relative paths being below `dir`.
     pub fn within(&self, dir: &Path) -> Result<Self> {
         self.map(|path| Ok(std::path::absolute(dir.join(path))?))

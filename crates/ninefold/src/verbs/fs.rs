@@ -96,7 +96,10 @@ fn make(args: FsReam) -> Result<Tally> {
     let making = Making { name, block: block as u32, size: bytes, fastworm: !no_fastworm, force };
     let (cache, worm) = rt::block_on(async |env| ream(&spec, &making, env).await)??;
     let mut said = format!("archive {}, blocks of {} KiB\n", making.name, block >> 10);
-    said += &format!("    cache  {}\n    worm   {}\n", size(cache), size(worm));
+    said += &match cache {
+        0 => format!("    no cache\n    disk   {}\n", size(worm)),
+        _ => format!("    cache  {}\n    worm   {}\n", size(cache), size(worm)),
+    };
     // That it can be opened is known now, and not when somebody waits for it.
     rt::block_on(async |env| {
         let Opened { archive, driver, .. } = open(&spec, env).await?;
@@ -177,10 +180,11 @@ async fn recover(args: FsRecover, env: rt::Real) -> Result<Tally> {
     match open(&spec, env).await {
         Ok(Opened { archive, driver, .. }) => {
             beside(&archive, driver, env, archive.close()).await?;
-            ensure!(
-                force,
-                "its cache is whole: what was changed since the dump would be lost for nothing; --force"
-            );
+            let what = match spec.place.has_cache() {
+                true => "its cache is whole",
+                false => "it has no cache that could be lost, and is whole",
+            };
+            ensure!(force, "{what}: what was changed since the dump would be lost for nothing; --force");
         }
         Err(error) if error.chain().any(|cause| cause.is::<nine_block::Error>()) => {
             let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<nine_block::Error>());
