@@ -146,6 +146,7 @@ const ARCHIVE: &[&str] = &[
     "store_cold_read_vs_download",
     "scrub_keeps",
     "resync_keeps",
+    "no_cache_write_and_dump_vs_cached",
     "rounds",
     "restic",
     "noisy",

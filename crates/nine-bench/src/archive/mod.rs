@@ -3,6 +3,7 @@
 //! In: two sparse files beside the build, and a directory there. Out: rows and keys, each from the file that measures
 //! it. Client and servers are processes; the kernel says where they run, unless a row says otherwise.
 
+mod alone;
 mod bulk;
 mod cost;
 mod crash;
@@ -38,7 +39,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const PARTS: [Part<Contest>; 12] = [
+const PARTS: [Part<Contest>; 13] = [
     ("bulk", bulk::measure),
     ("random", random::measure),
     ("create", create::measure),
@@ -51,9 +52,10 @@ const PARTS: [Part<Contest>; 12] = [
     ("seed", seed::measure),
     ("store", store::measure),
     ("upkeep", upkeep::measure),
+    ("alone", alone::measure),
 ];
 
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "seqread_vs_disk",
     "seqwrite_vs_disk",
     "create_vs_disk",
@@ -75,6 +77,7 @@ const KEYS: [&str; 21] = [
     "store_cold_read_vs_download",
     "scrub_keeps",
     "resync_keeps",
+    "no_cache_write_and_dump_vs_cached",
 ];
 
 /// Bytes that a client gives or takes at once.

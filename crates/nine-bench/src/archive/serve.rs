@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nine_block::{Ahead, Device, Mirror, Pause, SECTOR, Start};
+use nine_block::{Ahead, Device, Mirror, Nothing, Pause, SECTOR, Start};
 use nine_fs::{Archive, Ream, Settings};
 use nine_io::server::Core;
 use nine_io::synth::Tree;
@@ -36,7 +36,7 @@ pub(super) const OPENED: &str = "opened";
 /// What an archive is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// MiB of the cache and of the worm.
+    /// MiB of the cache and of the worm; 0: there is no cache.
     pub devices: [u64; 2],
     pub ahead: Ahead,
     pub fastworm: bool,
@@ -177,7 +177,12 @@ fn devices(dir: &Path, shape: Shape, make: bool) -> io::Result<[Arc<dyn Device>;
         }
         Err(_) => open(DEVICES[1])?,
     };
-    Ok([open(DEVICES[0])?, w])
+    // What has no bytes is no cache.
+    let c: Arc<dyn Device> = match std::fs::metadata(dir.join(DEVICES[0]))?.len() {
+        0 => Arc::new(Nothing),
+        _ => open(DEVICES[0])?,
+    };
+    Ok([c, w])
 }
 
 /// As the command has one.
