@@ -46,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     ("labels", labels, 20),
     ("archive-formats", archive_formats, 4),
     ("archive-image", archive_image, 500),
+    ("archive-lease", archive_lease, 20),
     ("aoe-frame", aoe_frame, 1),
     ("aoe-target", aoe_target, 1),
     ("aoe-initiator", aoe_initiator, 4),
@@ -65,7 +66,7 @@ pub use nonet::nonet;
 pub use script::script;
 pub use server::server;
 
-pub use nine_fs::fuzz::{formats as archive_formats, image as archive_image};
+pub use nine_fs::fuzz::{formats as archive_formats, image as archive_image, lease as archive_lease};
 
 /// A byte stream of T-messages, cut into frames as a transport would, in every dialect.
 pub fn tmsg(data: &[u8]) {

@@ -20,6 +20,7 @@ mod device;
 mod error;
 mod expr;
 mod growing;
+mod guard;
 mod join;
 mod locks;
 mod mirror;
@@ -41,6 +42,7 @@ pub use expr::{
     Arg, Built, DEPTH_MOST, DEVICES_MOST, Driver, How, Making, TEXT_MOST, Table, Tree, What, Wrong, parse,
 };
 pub use growing::Growing;
+pub use guard::{Guard, Now, Right};
 pub use join::{Concat, Interleave};
 pub use mirror::{Bare, Event, Happening, MEMBERS_MOST, Mirror, Pause, Place, Rest, Start, Told, Watched};
 pub use moving::Moving;

@@ -20,6 +20,7 @@ mod grow;
 mod hash;
 mod item;
 mod jobs;
+pub mod lease;
 mod live;
 mod memory;
 mod ptr;

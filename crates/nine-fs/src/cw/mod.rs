@@ -38,7 +38,7 @@ use nine_block::{Bits, Device, Error, Io, Kind as Wrong, Op as Asked, Proof, SEC
 
 use crate::hash::Set;
 use crate::ptr::NEW;
-use bytes::{get32, get64, put32, put64};
+pub(crate) use bytes::{get32, get64, put32, put64};
 pub(crate) use chain::Chain;
 pub(crate) use commit::{Changed, Changes, Come};
 use copies::Copies;
@@ -52,7 +52,7 @@ use rows::Rows;
 pub(crate) use segment::Segment;
 pub(crate) use start::{Making, Recovering};
 use step::State as Is;
-pub(crate) use tag::{Identity, Kind, TAG, Tag};
+pub(crate) use tag::{Identity, Kind, TAG, Tag, sum};
 
 /// Of blocks, commits and starts.
 pub(crate) type Result<T> = std::result::Result<T, Error>;

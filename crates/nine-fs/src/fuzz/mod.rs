@@ -8,6 +8,8 @@ mod image;
 
 pub use image::image;
 
+pub use crate::lease::fuzz::lease;
+
 use crate::item::{Attributes, DumpRecord, Entry, Extent, Key, Named, Usage};
 use crate::tree::node::{self, Node, NodeMut};
 

@@ -1,0 +1,371 @@
+//! A device that is written as long as whoever writes it has the right to.
+//!
+//! In: operations; a [`Right`], which whoever keeps a lease extends, and ends. Out: reads always, what changes the
+//! device while the right is valid.
+//!
+//! Always holds: nothing that changes the device is submitted to it without the right; what was not acknowledged within
+//! the right is not answered as done; a right that has been lost never comes back.
+//!
+//! A guard stands above mirrors: below one, a member would fail alone.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use crate::device::{Device, Io, Op, Shape};
+use crate::error::{Error, Kind, Result};
+use crate::sync::{Mutex, lock};
+
+/// The time since any moment, by a clock that goes on while the machine sleeps, and never goes back.
+pub type Now = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// The right to write, of one epoch. Who keeps it and all guards that ask it share one.
+pub struct Right {
+    epoch: u64,
+    now: Now,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Not any more from this moment on.
+    until: Duration,
+    lost: Option<Error>,
+    /// It is given up: nothing new begins, what is under way may end well.
+    ends: bool,
+    /// Operations that were begun with it and have not ended: as many as users of the guards have begun.
+    under: usize,
+    /// Who waits for their end. One each of those who give it up.
+    waits: Vec<Waker>,
+}
+
+impl Right {
+    /// Of this epoch, and not valid yet.
+    pub fn new(epoch: u64, now: Now) -> Self {
+        Self { epoch, now, state: Mutex::new(State::default()) }
+    }
+
+    /// The epoch: each is larger than all that had the right before.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// It is valid until then, by its own clock; if it was until later, it still is.
+    pub fn extend(&self, until: Duration) {
+        let mut state = lock(&self.state);
+        state.until = state.until.max(until);
+    }
+
+    /// It is lost for ever, and why. What is under way goes on. The first reason stays.
+    pub fn lose(&self, why: impl fmt::Display) {
+        let mut state = lock(&self.state);
+        state.lost.get_or_insert_with(|| Error::new(Kind::Reserved, why));
+    }
+
+    /// Until when it is valid, if it has not been lost; that may be over.
+    pub fn until(&self) -> Option<Duration> {
+        let state = lock(&self.state);
+        state.lost.is_none().then_some(state.until)
+    }
+
+    /// Whether something may be written now.
+    ///
+    /// # Errors
+    /// [`Kind::Down`]: it is not valid now, and may be again. [`Kind::Reserved`]: it is lost.
+    pub fn check(&self) -> Result<()> {
+        let now = (self.now)();
+        self.judge(&lock(&self.state), now)
+    }
+
+    /// It is given up: nothing is begun with it any more, and this ends when nothing is under way. Then it is lost.
+    pub async fn give_up(&self) {
+        lock(&self.state).ends = true;
+        self.quiet().await;
+        self.lose(GIVEN_UP);
+    }
+
+    /// Ends when nothing that was begun with it is under way.
+    pub async fn quiet(&self) {
+        poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            if state.under == 0 {
+                return Poll::Ready(());
+            }
+            if !state.waits.iter().any(|waits| waits.will_wake(cx.waker())) {
+                state.waits.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn judge(&self, state: &State, now: Duration) -> Result<()> {
+        match &state.lost {
+            Some(lost) => Err(lost.clone()),
+            None if now < state.until => Ok(()),
+            None => {
+                let since = now - state.until;
+                let text = format!(
+                    "the right to write (epoch {}) has run out {since:?} ago: is the arbiter there, and who has it?",
+                    self.epoch
+                );
+                Err(Error::new(Kind::Down, text))
+            }
+        }
+    }
+
+    fn begin(self: &Arc<Self>) -> Result<Under> {
+        let now = (self.now)();
+        let mut state = lock(&self.state);
+        self.judge(&state, now)?;
+        if state.ends {
+            return Err(Error::new(Kind::Reserved, GIVEN_UP));
+        }
+        state.under += 1;
+        Ok(Under(self.clone()))
+    }
+}
+
+const GIVEN_UP: &str = "the right to write has been given up here: another may have it";
+
+/// Something is under way.
+struct Under(Arc<Right>);
+
+impl Drop for Under {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.under -= 1;
+        let waits = if state.under == 0 { std::mem::take(&mut state.waits) } else { Vec::new() };
+        drop(state);
+        waits.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// See the module.
+pub struct Guard {
+    of: Arc<dyn Device>,
+    right: Arc<Right>,
+}
+
+impl Guard {
+    /// Lets changes pass as long as this right is valid.
+    pub fn new(of: Arc<dyn Device>, right: Arc<Right>) -> Self {
+        Self { of, right }
+    }
+
+    /// Gives the right up, for all its guards: nothing new is begun, what is under way ends, and what was written here
+    /// is made durable. Where several devices have the right, each is told; then the lease may be released.
+    ///
+    /// # Errors
+    /// What the flush says. The right is given up all the same.
+    pub async fn give_up(&self) -> Result<()> {
+        self.right.give_up().await;
+        self.of.flush().await.map(drop)
+    }
+}
+
+impl Device for Guard {
+    fn shape(&self) -> Shape {
+        self.of.shape()
+    }
+
+    fn submit(&self, io: Io) {
+        let under = match io.op {
+            Op::Read | Op::Look => return self.of.submit(io),
+            Op::Write | Op::Flush | Op::Discard => self.right.begin(),
+        };
+        let under = match under {
+            Ok(under) => under,
+            Err(error) => return io.end(Err(error.of(self.name()))),
+        };
+        let (op, at, count, data, name) = (io.op, io.at, io.count, io.data.clone(), self.name());
+        let done = move |result: Result<_>| {
+            // Behind another's write it may have come, and may have been overwritten: nobody can say.
+            let within = under.0.check().map_err(|error| {
+                let text = format!("not acknowledged in time, so it may be there or not: {error}");
+                Error { text: text.into(), ..error }.of(name)
+            });
+            io.end(result.and_then(|data| within.map(|()| data)));
+            drop(under);
+        };
+        self.of.submit(match op {
+            Op::Write => Io::write(at, data, done),
+            op => Io::other(op, at, count, done),
+        });
+    }
+
+    fn name(&self) -> String {
+        self.of.name()
+    }
+
+    fn status(&self) -> String {
+        self.of.status()
+    }
+
+    fn control(&self, words: &[&str]) -> Result<()> {
+        self.of.control(words)
+    }
+}
+
+#[cfg(all(test, not(nine_loom)))]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::Context;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::Ram;
+
+    /// A disk that ends what it was asked when it is told to.
+    #[derive(Default)]
+    struct Slow(Mutex<Vec<Io>>);
+
+    impl Slow {
+        fn end(&self) -> usize {
+            let waiting = std::mem::take(&mut *lock(&self.0));
+            let count = waiting.len();
+            waiting.into_iter().for_each(|io| {
+                let data = if io.op == Op::Read { io.bytes() } else { 0 };
+                io.end(Ok(vec![0; data].into()));
+            });
+            count
+        }
+    }
+
+    impl Device for Slow {
+        fn shape(&self) -> Shape {
+            Ram::new(64).shape()
+        }
+
+        fn submit(&self, io: Io) {
+            lock(&self.0).push(io);
+        }
+
+        fn name(&self) -> String {
+            "slow".into()
+        }
+    }
+
+    /// A guarded disk, its right, and its clock in seconds.
+    fn guarded() -> (Arc<Slow>, Arc<dyn Device>, Arc<Guard>, Arc<Right>, Arc<AtomicU64>) {
+        let (slow, clock) = (Arc::new(Slow::default()), Arc::new(AtomicU64::new(100)));
+        let time = clock.clone();
+        let now: Now = Arc::new(move || Duration::from_secs(time.load(Ordering::Relaxed)));
+        let right = Arc::new(Right::new(17, now));
+        let guard = Arc::new(Guard::new(slow.clone(), right.clone()));
+        (slow, guard.clone(), guard, right, clock)
+    }
+
+    fn poll<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Of what is done: begun before the device ends it.
+    fn kind(slow: &Slow, call: crate::Call) -> Option<Kind> {
+        slow.end();
+        poll(call).expect("it has ended").err().map(|error| error.kind)
+    }
+
+    fn sector() -> Bytes {
+        vec![1; 512].into()
+    }
+
+    #[test]
+    fn what_changes_passes_while_the_right_is_valid_and_reads_pass_always() {
+        let (slow, device, _, right, clock) = guarded();
+        let changes = |device: &dyn Device, slow: &Slow| {
+            [
+                kind(slow, device.write(0, sector())),
+                kind(slow, device.flush()),
+                kind(slow, device.discard(0, 1)),
+            ]
+        };
+        assert_eq!(changes(&*device, &slow), [Some(Kind::Down); 3]);
+        right.extend(Duration::from_secs(103));
+        right.extend(Duration::from_secs(101));
+        assert_eq!(changes(&*device, &slow), [None; 3]);
+        clock.store(103, Ordering::Relaxed);
+        assert_eq!(changes(&*device, &slow), [Some(Kind::Down); 3]);
+        // It comes again, unless it is lost.
+        right.extend(Duration::from_secs(106));
+        assert_eq!(changes(&*device, &slow), [None; 3]);
+        right.lose("venus has it");
+        right.lose("mars has it");
+        right.extend(Duration::from_secs(200));
+        assert_eq!(changes(&*device, &slow), [Some(Kind::Reserved); 3]);
+        assert_eq!(&*right.check().unwrap_err().text, "venus has it");
+        assert_eq!((kind(&slow, device.read(0, 1)), kind(&slow, device.look())), (None, None));
+    }
+
+    #[test]
+    fn what_is_acknowledged_too_late_is_not_answered_as_done() {
+        let (slow, device, _, right, clock) = guarded();
+        right.extend(Duration::from_secs(103));
+        let (write, read) = (device.write(0, sector()), device.read(0, 1));
+        clock.store(104, Ordering::Relaxed);
+        assert_eq!(kind(&slow, write), Some(Kind::Down));
+        assert_eq!(kind(&slow, read), None);
+        right.extend(Duration::from_secs(110));
+        let flush = device.flush();
+        right.lose("venus has it");
+        assert_eq!(kind(&slow, flush), Some(Kind::Reserved));
+    }
+
+    #[test]
+    fn who_gives_up_waits_for_what_is_under_way_and_flushes() {
+        let (slow, device, guard, right, _) = guarded();
+        right.extend(Duration::from_secs(103));
+        let write = device.write(0, sector());
+        {
+            let mut given = pin!(guard.give_up());
+            assert!(poll(given.as_mut()).is_none());
+            assert_eq!(
+                poll(device.flush()).unwrap().unwrap_err().kind,
+                Kind::Reserved,
+                "nothing new is begun"
+            );
+            assert_eq!(slow.end(), 1);
+            assert_eq!(poll(write), Some(Ok(Bytes::new())), "what was begun before ends well");
+            assert!(poll(given.as_mut()).is_none(), "the flush is under way");
+            assert_eq!(slow.end(), 1);
+            assert_eq!(poll(given.as_mut()), Some(Ok(())));
+        }
+        assert_eq!(right.until(), None);
+    }
+}
+
+#[cfg(all(test, nine_loom))]
+mod any_order {
+    use loom::thread::spawn;
+
+    use super::*;
+    use crate::sync::check;
+    use crate::task::Tasks;
+
+    #[test]
+    fn who_waits_for_quiet_is_woken_in_any_order() {
+        check(|| {
+            let right = Arc::new(Right::new(1, Arc::new(|| Duration::ZERO)));
+            right.extend(Duration::from_secs(1));
+            let ended = Arc::new(Mutex::new(false));
+            let others = [0; 2].map(|_| {
+                let under = right.begin().unwrap();
+                spawn(move || drop(under))
+            });
+            let (tasks, told) = (Tasks::default(), ended.clone());
+            tasks.spawn(async move {
+                right.quiet().await;
+                *lock(&told) = true;
+            });
+            others.into_iter().for_each(|other| other.join().expect("it has not failed"));
+            assert!(*lock(&ended));
+        });
+    }
+}

@@ -1,0 +1,543 @@
+//! How one machine comes to be the main one, stays it, and learns that it is not: without a clock and without a disk.
+//!
+//! In: the time, what was read of the slots, which writes have ended. Out: what is to be done next, one thing at a
+//! time; and how long the right to write is valid.
+//!
+//! ```text
+//! Begins -> Settles -> Watches -> Claims -> Holds -> Lost
+//!                         ^---------'---------'
+//! ```
+//! Always holds: a right begins, and begins again, with a look behind a write; it ends by the time alone. Why two
+//! machines never have one at the same moment is in docs/lease.md, and the names of the rules here are the names there.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_block::Result;
+
+use super::State;
+use super::arbiter::{Copy, EPOCHS, Header, Is, Record, Slot, epoch_behind};
+
+/// What was read of a machine's two places; of machine 0, the headers.
+pub(crate) type Read = [Result<Bytes>; 2];
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Everything is read: [`Machine::looked`].
+    Look,
+    /// This is written at this sector, and flushed: [`Machine::wrote`].
+    Write(u64, Bytes),
+    /// Nothing until then, or until somebody wishes something else.
+    Wait(Duration),
+    /// Nothing ever.
+    Over,
+}
+
+/// What is wanted of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// It is not the main one.
+    Watch,
+    /// It is the main one as soon as nobody else is, with an epoch larger than this.
+    Main(u64),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It looks whether another has its name and is at work.
+    Begins,
+    /// It has said that it is there, at this time if that was acknowledged.
+    Settles(Option<Duration>),
+    /// It claims from this time on, if it is to.
+    Watches(Duration),
+    Claims,
+    /// Its right is valid until then.
+    Holds(Duration),
+    /// It gives its right back when the record that is on its way has come.
+    Leaves,
+    Lost(String),
+}
+
+/// What was seen of a slot.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    slot: Slot,
+    /// When it was known first.
+    since: Duration,
+    /// It was the same a period later.
+    quiet: bool,
+}
+
+/// A record on its way.
+#[derive(Clone, Copy, Debug)]
+struct Put {
+    record: Record,
+    /// It is not written earlier.
+    from: Duration,
+    /// When it was submitted first.
+    first: Option<Duration>,
+}
+
+/// A record that is there.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    first: Duration,
+    at: Duration,
+}
+
+/// See the module.
+pub(crate) struct Machine {
+    header: Header,
+    /// Which of them.
+    me: u8,
+    instance: [u8; 16],
+    random: u64,
+    wish: Wish,
+    phase: Phase,
+    /// By machines, from 1 on.
+    seen: Vec<Option<Seen>>,
+    /// Main ones that the administrator has said to be dead: their instances and epochs.
+    dead: Vec<([u8; 16], u64)>,
+    /// What is, or was before us, in our own places.
+    own: [Option<Record>; 2],
+    epoch: u64,
+    held: u64,
+    serial: u64,
+    put: Option<Put>,
+    done: Option<Done>,
+    /// Before these times nothing new is written to our places: what failed there may still come.
+    free: [Duration; 2],
+    look_at: Duration,
+    /// When the look that is under way began, and when the last one ended.
+    looks: Option<Duration>,
+    looked: Option<Duration>,
+    trouble: Option<String>,
+    /// By how much a right is shorter than a period.
+    margin: Duration,
+    /// Whether it looks again behind a write: never false but where a test shows what comes of it.
+    again: bool,
+}
+
+impl Machine {
+    /// A life of a machine of an arbiter: `instance` and `random` are random.
+    pub(crate) fn new(header: Header, me: u8, instance: [u8; 16], random: u64) -> Self {
+        let (machines, margin) = (header.names.len(), header.period / 4);
+        Self {
+            header,
+            me,
+            instance,
+            random,
+            wish: Wish::Watch,
+            phase: Phase::Begins,
+            seen: vec![None; machines],
+            dead: Vec::new(),
+            own: [None; 2],
+            epoch: 0,
+            held: 0,
+            serial: 0,
+            put: None,
+            done: None,
+            free: [Duration::ZERO; 2],
+            look_at: Duration::ZERO,
+            looks: None,
+            looked: None,
+            trouble: None,
+            margin,
+            again: true,
+        }
+    }
+
+    /// Without margin, or without the looks behind writes.
+    #[cfg(test)]
+    pub(crate) fn spoil(&mut self, margin: bool, again: bool) {
+        self.margin = if margin { self.margin } else { Duration::ZERO };
+        self.again = again;
+    }
+
+    pub(crate) fn wish(&mut self, now: Duration, wish: Wish) {
+        self.wish = wish;
+        self.look_at = self.look_at.min(now);
+        if wish == Wish::Watch {
+            self.dead.clear();
+            let waits = self.put.is_none_or(|put| put.first.is_none());
+            match (&self.phase, waits) {
+                (Phase::Holds(_), true) => self.release(now),
+                (Phase::Holds(_), false) => self.phase = Phase::Leaves,
+                _ => {}
+            }
+        }
+    }
+
+    /// Those who are seen as the main one now are dead, as somebody knows who answers for it.
+    pub(crate) fn force(&mut self) {
+        let me = self.me;
+        let seen = (1..).zip(&self.seen).filter(|(machine, _)| *machine != me);
+        let newest = seen.filter_map(|(_, seen)| seen.as_ref()?.slot.newest());
+        self.dead = newest.filter(|it| it.is == Is::Held).map(|it| (it.instance, it.epoch)).collect();
+    }
+
+    /// Whether it has looked at all.
+    pub(crate) fn has_looked(&self) -> bool {
+        self.looked.is_some()
+    }
+
+    /// What hinders it, for people.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    pub(crate) fn state(&self, now: Duration) -> State {
+        match &self.phase {
+            Phase::Lost(why) => State::Lost { why: why.clone() },
+            Phase::Claims => State::Claiming { epoch: self.epoch },
+            Phase::Holds(until) if until.is_zero() => State::Claiming { epoch: self.epoch },
+            Phase::Holds(until) => State::Ours { epoch: self.epoch, until: *until },
+            _ => {
+                let others = self.others().filter_map(|(machine, seen)| {
+                    Some((machine, seen?))
+                        .filter(|(_, seen)| seen.slot.newest().is_some_and(|it| it.is == Is::Held))
+                });
+                let main = others.max_by_key(|(_, seen)| seen.slot.held());
+                State::Watching {
+                    main: main.map(|(machine, seen)| super::Main {
+                        name: self.header.name(machine).into(),
+                        epoch: seen.slot.held(),
+                        silent: now.saturating_sub(seen.since),
+                        is_gone: seen.quiet,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Whether nothing of ours stands in the way of others, and it is known to be so.
+    pub(crate) fn is_idle(&self) -> bool {
+        match self.phase {
+            Phase::Begins | Phase::Settles(_) | Phase::Lost(_) => true,
+            Phase::Watches(_) => self.put.is_none(),
+            Phase::Claims | Phase::Holds(_) | Phase::Leaves => false,
+        }
+    }
+
+    /// What is to be done; what was asked for is to be answered before it is asked again.
+    pub(crate) fn next(&mut self, now: Duration) -> Next {
+        if matches!(self.phase, Phase::Lost(_)) {
+            return Next::Over;
+        }
+        let due = self.put.filter(|put| put.from <= now);
+        // Who has slept looks before he writes.
+        let slept = matches!(self.phase, Phase::Holds(_))
+            && self.looked.is_none_or(|looked| looked + self.header.period / 2 < now);
+        if let Some(put) = due.filter(|_| !slept) {
+            let first = put.first.unwrap_or(now);
+            self.put = Some(Put { first: Some(first), ..put });
+            return Next::Write(put.record.at(), put.record.encode(&self.header.identity));
+        }
+        if self.look_at <= now {
+            self.looks = Some(now);
+            return Next::Look;
+        }
+        let waits = self.put.filter(|_| due.is_none()).map(|put| put.from);
+        Next::Wait(waits.map_or(self.look_at, |from| from.min(self.look_at)))
+    }
+
+    /// How a write has ended.
+    pub(crate) fn wrote(&mut self, now: Duration, result: Result<()>) {
+        let Some(put) = self.put else { return };
+        let copy = put.record.copy();
+        if let Err(error) = result {
+            // It may be there, or come: the same is as good, and nothing else for a while.
+            self.trouble = Some(format!("the arbiter cannot be written: {error}"));
+            self.free[copy] = now + self.header.period;
+            self.put = Some(Put { from: now + self.header.period / 4, ..put });
+            return;
+        }
+        self.put = None;
+        self.own[copy] = Some(put.record);
+        self.done = Some(Done { first: put.first.unwrap_or(now), at: now });
+        match &mut self.phase {
+            Phase::Settles(since) => *since = Some(now),
+            Phase::Claims | Phase::Holds(_) => self.look_at = now,
+            Phase::Leaves => self.release(now),
+            _ => {}
+        }
+        if !self.again {
+            self.believe(now);
+        }
+    }
+
+    /// What a look has found, of machine 0 to the last.
+    pub(crate) fn looked(&mut self, now: Duration, reads: Vec<Read>) {
+        let Some(begun) = self.looks.take() else { return };
+        let (quarter, identity) = (self.header.period / 4, self.header.identity);
+        self.look_at = (begun + quarter).max(now);
+        let mut reads = reads.into_iter();
+        let headers = reads.next().into_iter().flatten().flatten();
+        let mut headers = headers.filter_map(|bytes| Header::decode(&bytes).ok());
+        let is_ours = headers.clone().any(|header| header.identity == identity);
+        if headers.any(|header| header.identity != identity) {
+            return self.lose("the arbiter has been made anew: start again");
+        }
+        let slot = |(machine, [one, two]): (u8, Read)| -> Result<Slot> {
+            Ok(Slot([Copy::of(one, machine, 0, &identity)?, Copy::of(two, machine, 1, &identity)?]))
+        };
+        let slots: Vec<Slot> = match (1..).zip(reads).map(slot).collect() {
+            Ok(slots) => slots,
+            Err(error) => {
+                self.trouble = Some(format!("the arbiter cannot be read: {error}"));
+                self.look_at = now + quarter;
+                return;
+            }
+        };
+        if slots.len() != self.seen.len() {
+            return;
+        }
+        self.looked = Some(now);
+        for (seen, slot) in self.seen.iter_mut().zip(slots) {
+            *seen = match *seen {
+                Some(Seen { slot: was, since, quiet }) if was == slot => {
+                    Some(Seen { slot, since, quiet: quiet || begun >= since + self.header.period })
+                }
+                _ => Some(Seen { slot, since: now, quiet: false }),
+            };
+        }
+        let unreadable =
+            |(_, seen): &(u8, Option<&Seen>)| seen.is_some_and(|seen| seen.slot.newest().is_none());
+        let trouble = self.others().find(unreadable).map(|(machine, _)| self.unreadable(machine));
+        self.trouble = trouble;
+        if !matches!(self.phase, Phase::Begins)
+            && let Some(why) = self.is_another()
+        {
+            return self.lose(why);
+        }
+        self.decide(begun, now, is_ours);
+        self.wake(now);
+    }
+
+    fn decide(&mut self, begun: Duration, now: Duration, may_heal: bool) {
+        let Some(own) = self.seen[usize::from(self.me) - 1] else { return };
+        // Only what was looked at behind our last write says what came of it.
+        let settled = self.put.is_none() && self.done.is_none_or(|done| begun >= done.at);
+        match self.phase {
+            Phase::Begins => match own.slot.newest() {
+                None => self.trouble = Some(self.unreadable(self.me)),
+                Some(newest) if own.quiet || newest.is == Is::Nothing && !own.slot.is_hurt() => {
+                    self.begin(now, &own.slot, newest)
+                }
+                Some(_) => {}
+            },
+            Phase::Settles(Some(since)) if begun >= since + self.header.period => {
+                self.phase = Phase::Watches(now);
+                self.watch(now, &own.slot, may_heal);
+            }
+            Phase::Watches(_) if settled => self.watch(now, &own.slot, may_heal),
+            Phase::Claims if settled => self.claim(now),
+            Phase::Holds(until) => self.hold(now, until, settled),
+            _ => {}
+        }
+    }
+
+    /// It says that it is there, on top of what its former lives have left.
+    fn begin(&mut self, now: Duration, slot: &Slot, newest: Record) {
+        self.own = slot.0.map(|copy| match copy {
+            Copy::Right(record) => Some(record),
+            Copy::Wrong(_) => None,
+        });
+        (self.epoch, self.held, self.serial) = (slot.epoch(), slot.held(), newest.serial);
+        self.put(now, Is::Here);
+        self.phase = Phase::Settles(None);
+    }
+
+    fn watch(&mut self, now: Duration, own: &Slot, may_heal: bool) {
+        let Phase::Watches(from) = self.phase else { return };
+        match self.wish {
+            Wish::Main(floor) if now >= from && self.in_the_way().next().is_none() => {
+                self.put_claim(now, floor)
+            }
+            // What of our own is wrong is written again, one place after the other.
+            _ if own.is_hurt() && may_heal => self.put(now, Is::Nothing),
+            _ => {}
+        }
+    }
+
+    fn put_claim(&mut self, now: Duration, floor: u64) {
+        let seen = self.seen.iter().flatten().map(|seen| seen.slot.epoch()).max();
+        let behind = floor.max(self.header.floor).max(seen.unwrap_or(0)).max(self.epoch);
+        match behind < 1 << 61 {
+            true => {
+                self.epoch = epoch_behind(behind, self.me);
+                self.phase = Phase::Claims;
+                self.put(now, Is::Claiming);
+            }
+            false => {
+                self.trouble = Some("there are no epochs left: make an arbiter and an archive anew".into())
+            }
+        }
+    }
+
+    /// Its claim is there, and was looked behind.
+    fn claim(&mut self, now: Duration) {
+        let Wish::Main(floor) = self.wish else { return self.back_off(now) };
+        let (me, mut yields, mut waits) = (self.me, false, false);
+        for (machine, seen) in self.in_the_way() {
+            let claims = seen.slot.newest().is_some_and(|it| it.is == Is::Claiming);
+            // Of two that claim the smaller number waits until the other has given way.
+            match claims && machine > me {
+                true => waits = true,
+                false => yields = true,
+            }
+        }
+        let larger = self.others().any(|(_, seen)| seen.is_some_and(|seen| seen.slot.epoch() >= self.epoch));
+        match (yields, waits, larger) {
+            (true, ..) => self.back_off(now),
+            (_, true, _) => self.look_at = now + self.header.period / 4,
+            (.., true) => self.put_claim(now, floor),
+            _ => {
+                self.held = self.epoch;
+                self.phase = Phase::Holds(Duration::ZERO);
+                self.put(now, Is::Held);
+            }
+        }
+    }
+
+    fn hold(&mut self, now: Duration, until: Duration, settled: bool) {
+        let after = self.others().find(|(_, seen)| seen.is_some_and(|seen| seen.slot.held() > self.epoch));
+        if let Some((machine, Some(seen))) = after {
+            let (name, epoch) = (self.header.name(machine), seen.slot.held());
+            let why = format!("{name} is the main one now (epoch {epoch}; this was epoch {})", self.epoch);
+            return self.lose(why);
+        }
+        let (Some(done), true) = (self.done, settled) else { return };
+        if now < until || self.in_the_way().next().is_none() {
+            let until = until.max(done.first + self.header.period.saturating_sub(self.margin));
+            self.dead.clear();
+            self.phase = Phase::Holds(until);
+        }
+        self.renew(done);
+    }
+
+    fn renew(&mut self, done: Done) {
+        let period = self.header.period;
+        self.put(done.first + period / 4, Is::Held);
+        let Some(put) = &mut self.put else { return };
+        // The other place has its turn a period behind what has failed there; this one halfway: so the right lasts.
+        let other = self.free[1 - put.record.copy()];
+        if other > put.from {
+            put.from = put.from.max(other.saturating_sub(period / 2));
+        }
+    }
+
+    fn release(&mut self, now: Duration) {
+        if let Some(put) = self.put.take() {
+            self.serial = put.record.serial - 1;
+        }
+        self.phase = Phase::Watches(now);
+        self.put(now, Is::Nothing);
+    }
+
+    fn back_off(&mut self, now: Duration) {
+        let quarter = self.header.period / 4;
+        let chance = quarter * 3 * (self.chance() % 1024) as u32 / 1024;
+        self.phase = Phase::Watches(now + quarter + chance);
+        self.put(now, Is::Nothing);
+    }
+
+    fn put(&mut self, from: Duration, is: Is) {
+        self.serial += 1;
+        let (machine, epoch, held) = (self.me, self.epoch, self.held);
+        let record = Record { machine, is, epoch, held, serial: self.serial, instance: self.instance };
+        self.put = Some(Put { record, from: from.max(self.free[record.copy()]), first: None });
+    }
+
+    fn lose(&mut self, why: impl Into<String>) {
+        self.phase = Phase::Lost(why.into());
+        self.put = None;
+    }
+
+    /// Without looking, as the canary does.
+    fn believe(&mut self, now: Duration) {
+        match (&self.phase, self.done) {
+            (Phase::Claims, _) => {
+                self.held = self.epoch;
+                self.phase = Phase::Holds(Duration::ZERO);
+                self.put(now, Is::Held);
+            }
+            (Phase::Holds(until), Some(done)) => {
+                self.phase = Phase::Holds((*until).max(done.first + self.header.period - self.margin));
+                self.renew(done);
+            }
+            _ => {}
+        }
+    }
+
+    /// What lies in our own places is nothing that we, or those before us, have put there.
+    fn is_another(&self) -> Option<String> {
+        let own = self.seen[usize::from(self.me) - 1]?;
+        let strange = own.slot.0.into_iter().zip(self.own).find_map(|(copy, own)| match copy {
+            Copy::Right(record) if own != Some(record) => {
+                Some(record).filter(|record| self.put.is_none_or(|put| put.record != *record))
+            }
+            _ => None,
+        })?;
+        let name = self.header.name(self.me);
+        Some(match strange.instance == self.instance {
+            true => {
+                format!("the arbiter has forgotten what it acknowledged of {name}: it is no disk for this")
+            }
+            false => {
+                format!("another machine goes by the name {name}, or this one was started twice: end one")
+            }
+        })
+    }
+
+    /// It looks again when somebody may be out of the way.
+    fn wake(&mut self, now: Duration) {
+        if matches!(self.phase, Phase::Claims | Phase::Holds(_) | Phase::Leaves | Phase::Lost(_)) {
+            return;
+        }
+        let period = self.header.period;
+        let waited = self.seen.iter().flatten().filter(|seen| !seen.quiet).map(|seen| seen.since + period);
+        let from = match self.phase {
+            Phase::Watches(from) => Some(from),
+            Phase::Settles(since) => since.map(|since| since + period),
+            _ => None,
+        };
+        let soonest = waited.chain(from).filter(|at| *at > now).min();
+        self.look_at = soonest.map_or(self.look_at, |at| at.min(self.look_at));
+    }
+
+    fn others(&self) -> impl Iterator<Item = (u8, Option<&Seen>)> {
+        let all = (1..).zip(self.seen.iter().map(Option::as_ref));
+        all.filter(move |(machine, _)| *machine != self.me)
+    }
+
+    /// Others that may have the right, or come to have it.
+    fn in_the_way(&self) -> impl Iterator<Item = (u8, &Seen)> {
+        self.others().filter_map(|(machine, seen)| Some((machine, seen?))).filter(|(_, seen)| {
+            match seen.slot.newest() {
+                None => true,
+                Some(it) if it.is == Is::Nothing => false,
+                Some(it) => !seen.quiet && !self.dead.contains(&(it.instance, it.epoch)),
+            }
+        })
+    }
+
+    fn unreadable(&self, machine: u8) -> String {
+        format!(
+            "what {} has said cannot be read: nobody becomes the main one. End all of them, then make the arbiter \
+            anew: fs arbiter --again",
+            self.header.name(machine)
+        )
+    }
+
+    /// SplitMix64.
+    fn chance(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+const _: () = assert!(EPOCHS > 15);
