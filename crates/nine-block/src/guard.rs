@@ -64,6 +64,11 @@ impl Right {
         state.lost.get_or_insert_with(|| Error::new(Kind::Reserved, why));
     }
 
+    /// Why it is lost for ever, if it is.
+    pub fn lost(&self) -> Option<Error> {
+        lock(&self.state).lost.clone()
+    }
+
     /// Until when it is valid, if it has not been lost; that may be over.
     pub fn until(&self) -> Option<Duration> {
         let state = lock(&self.state);

@@ -36,6 +36,7 @@ use crate::memory::Memory;
 use crate::ptr::Ptr;
 use crate::scrub;
 use crate::tree;
+use crate::turns::Turns;
 use crate::users::Users;
 
 /// Ticks after which a file that could not be removed is tried again.
@@ -132,6 +133,9 @@ pub(crate) struct State {
     /// Whose dumps these are is another server's.
     pub(crate) follows: Option<follow::State>,
     pub(crate) grow: Option<Grow>,
+    pub(crate) turns: Option<Turns>,
+    /// Of the newest superblock.
+    pub(crate) newest_epoch: u64,
     /// Nobody new comes in.
     pub(crate) closed_to_new: bool,
     pub(crate) dumper: dump::State,
@@ -250,6 +254,8 @@ impl Archive {
             stopped,
             follows: None,
             grow: None,
+            turns: None,
+            newest_epoch: 0,
             closed_to_new: false,
             dumper: dump::State::default(),
             scrubber: scrub::State::default(),
@@ -270,6 +276,7 @@ impl Archive {
 
     /// What is kept in memory of the tree; and what a former life has left undone is begun.
     async fn load(&self) -> Result<()> {
+        self.knows_epoch().await.map_err(|error| errno(&error))?;
         self.attempt(|state| state.fs.load_usage()).await?;
         let dumps = self.attempt(|state| state.find_dumps()).await?;
         let dumps = self.known_dumps(dumps).await.map_err(|error| errno(&error))?;

@@ -37,6 +37,8 @@ scrub stop         what reads ends
 grow [DEVICE]      what the worm's device has become larger by is used; another one is put behind it
 cache WORDS        for the cache device: `return 1`, `scrub`; its words and state: the file `cache`
 worm WORDS         the same for the worm
+takeover [WORDS]   this machine becomes the main one of several; `main-is-dead`: also where the arbiter is not there
+handover           another may become the main one: all is in its place, and this one follows
 path INODE         in the log: where the inode is
 ";
 
@@ -87,7 +89,9 @@ impl Archive {
         let wrong = |why: String| Error::new(Errno::EINVAL, why);
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
-        if self.state().follows.is_some() && !matches!(word, "verify" | "scrub" | "path" | "grow" | "worm") {
+        if self.state().follows.is_some()
+            && !matches!(word, "verify" | "scrub" | "path" | "grow" | "worm" | "takeover" | "handover")
+        {
             return Err(Error::new(Errno::EROFS, "it follows the worm of another server: tell that one"));
         }
         match (word, rest) {
@@ -130,6 +134,7 @@ impl Archive {
                 Ok(())
             }
             ("grow", words) => self.grow(words).await,
+            ("takeover" | "handover", _) => self.turn(line).await,
             ("cache" | "worm", words) => self.tell_device(word, words),
             ("path", ino) => {
                 let ino = ino.parse().map_err(|_| wrong(format!("`{ino}` is no inode")))?;
@@ -209,6 +214,9 @@ impl Archive {
             let _ = writeln!(text, "the copy waits: {why}");
         }
         state.scrubber.said(&mut text);
+        if let Some(turns) = &state.turns {
+            text += &(turns.said)();
+        }
         if let Some(follows) = &state.follows {
             text += &follows.said();
         } else if let Some(error) = &state.stopped {

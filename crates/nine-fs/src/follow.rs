@@ -105,7 +105,7 @@ impl Archive {
             let newest = Newest { at, generation: it.generation, blocks: it.blocks as u32 };
             cw.followed(newest, it.next);
             let state = &mut *self.state();
-            (state.newest, state.next_worm) = (newest, it.next);
+            (state.newest, state.next_worm, state.newest_epoch) = (newest, it.next, it.epoch);
             state.fs.mem.root = it.root;
             state.dumps.insert(it.generation, Dump { record: record_of(at, &it) });
             tracing::info!("dump {}", crate::recover::name(it.date));

@@ -31,6 +31,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod turns;
 mod users;
 
 pub use archive::{Archive, Ream, Settings, Wall};
@@ -41,3 +42,4 @@ pub use grow::Grow;
 pub use jobs::Driver;
 pub use recover::{Recover, Recovered};
 pub use stats::Figure;
+pub use turns::Turns;

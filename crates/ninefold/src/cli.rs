@@ -4,6 +4,7 @@
 //! definitions make the completions and the man pages.
 
 mod history;
+mod turns;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use crate::config::{General, Remote, Serving};
 use crate::serve::{Export, bytes};
 
 pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
+pub use turns::{FsArbiter, FsTakeover};
 
 /// File servers and their files, over 9P.
 #[derive(Debug, Parser)]
@@ -476,6 +478,10 @@ pub enum FsVerb {
     Con(FsOf),
     Grow(FsGrow),
     Copyworm(FsCopyworm),
+    Arbiter(FsArbiter),
+    Takeover(FsTakeover),
+    /// Let another machine become the main one of an archive: all is put in its place, and this one follows
+    Handover(FsOf),
     Ctl(FsCtl),
     Yesterday(FsYesterday),
     History(FsHistory),

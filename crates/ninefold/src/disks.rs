@@ -51,6 +51,8 @@ pub enum Open {
     Read,
     /// To be read, while another may write them.
     Watch,
+    /// To be written, as others do.
+    Share,
 }
 
 /// One device of them.
@@ -547,6 +549,7 @@ impl File {
     fn open(path: &Path, how: Open) -> io::Result<Self> {
         let disk = match how {
             Open::Watch => HostDisk::watch(path)?,
+            Open::Share => HostDisk::share(path)?,
             how => HostDisk::open(path, how == Open::Read)?,
         };
         let (is, moves) = (Mutex::new(Is::of(path)?), AtomicBool::new(false));

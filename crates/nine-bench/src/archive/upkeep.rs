@@ -1,5 +1,5 @@
-//! What a client loses while everything is verified, and while a member of a mirror gets what it missed: eight operations
-//! under way on one connection, beside the same before and behind it.
+//! What a client loses while everything is verified, and while a member of a mirror gets what it missed: eight
+//! operations under way on one connection, beside the same before and behind it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -198,8 +198,8 @@ impl Build<'_> {
         })
     }
 
-    /// Opens the members of a mirror: at the same time, but where they are made, for sets are counted. One that is out by
-    /// the newest label is not waited for long when all others are there.
+    /// Opens the members of a mirror: at the same time, but where they are made, for sets are counted. One that is out
+    /// by the newest label is not waited for long when all others are there.
     async fn members(
         &mut self,
         of: &[Tree],

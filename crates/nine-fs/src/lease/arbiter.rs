@@ -44,6 +44,17 @@ pub struct Arbiter {
     pub identity: [u8; 16],
 }
 
+impl Arbiter {
+    /// The one that was made on this device.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`]: there is none. What the device says.
+    pub async fn read(device: &dyn Device) -> Result<Self> {
+        let Header { identity, period, names, .. } = header(device).await?;
+        Ok(Self { names, period, identity })
+    }
+}
+
 /// What the header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -293,6 +304,30 @@ pub async fn format(device: &dyn Device, arbiter: &Arbiter, force: bool) -> Resu
         return Err(wrong("something is on it: say --force if that may go"));
     }
     put(device, &header).await
+}
+
+/// What machines have written on it, one a line: name, what it is by that, epoch.
+///
+/// # Errors
+/// There is no arbiter; what the device says.
+pub async fn shown(device: &dyn Device) -> Result<String> {
+    let header = header(device).await?;
+    let mut text = format!("period {:?}\n", header.period);
+    for machine in header.machines() {
+        let mut copies = [Copy::Wrong(0); 2];
+        for (copy, place) in copies.iter_mut().enumerate() {
+            *place = Copy::of(device.read(at(machine, copy), PER).await, machine, copy, &header.identity)?;
+        }
+        let what = match Slot(copies).newest().map(|record| (record.is, record.epoch, record.held)) {
+            None => "cannot be read".to_owned(),
+            Some((Is::Held, epoch, _)) => format!("the main one, if it is alive, with epoch {epoch}"),
+            Some((Is::Claiming, epoch, _)) => format!("claims epoch {epoch}"),
+            Some((_, _, 0)) => "never was the main one".to_owned(),
+            Some((_, _, held)) => format!("not the main one; it was, with epoch {held}"),
+        };
+        text += &format!("{}: {what}\n", header.name(machine));
+    }
+    Ok(text)
 }
 
 /// Makes an arbiter anew when slots cannot be read, or machines have lost their way: names and period stay. Epochs go

@@ -187,6 +187,19 @@ impl Machine {
         self.trouble.as_deref()
     }
 
+    /// The machine with the largest epoch that has been held, and that.
+    pub(crate) fn last(&self) -> Option<(String, u64)> {
+        let seen = (1..).zip(self.seen.iter().flatten());
+        let held = seen.map(|(machine, seen)| (seen.slot.held(), machine));
+        let (epoch, machine) = held.max().filter(|(epoch, _)| *epoch > 0)?;
+        Some((self.header.name(machine).to_owned(), epoch))
+    }
+
+    pub(crate) fn next_epoch(&self, floor: u64) -> u64 {
+        let seen = self.seen.iter().flatten().map(|seen| seen.slot.epoch());
+        epoch_behind(seen.fold(floor.max(self.header.floor), u64::max), self.me)
+    }
+
     pub(crate) fn state(&self, now: Duration) -> State {
         match &self.phase {
             Phase::Lost(why) => State::Lost { why: why.clone() },

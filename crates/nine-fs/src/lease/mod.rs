@@ -23,7 +23,7 @@ use bytes::Bytes;
 use nine_block::{Device, Error, Kind, Result, Right};
 
 use crate::jobs::Waiters;
-pub use arbiter::{Arbiter, format, reset};
+pub use arbiter::{Arbiter, format, reset, shown};
 use machine::{Machine, Next, Wish};
 
 /// The period that is right for most: a dead main one has a successor after about five seconds.
@@ -163,6 +163,22 @@ impl Lease {
     /// What hinders it, for people.
     pub fn trouble(&self) -> Option<String> {
         self.shared().machine.trouble().map(str::to_owned)
+    }
+
+    /// Whether all machines' records have been read, and nothing hinders that now.
+    pub fn knows(&self) -> bool {
+        let shared = self.shared();
+        shared.machine.has_looked() && shared.machine.trouble().is_none()
+    }
+
+    /// Who has been the main one with the largest epoch, alive or not: its name, and the epoch.
+    pub fn last(&self) -> Option<(String, u64)> {
+        self.shared().machine.last()
+    }
+
+    /// An epoch of this machine, larger than all that are known and than this one; nobody else ever has it.
+    pub fn next_epoch(&self, floor: u64) -> u64 {
+        self.shared().machine.next_epoch(floor)
     }
 
     /// Becomes the main one as soon as nobody else is, however long that may be; dropped, it does not any more, unless

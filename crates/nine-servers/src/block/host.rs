@@ -71,6 +71,19 @@ impl HostDisk {
         Self::open_as(path, true, false)
     }
 
+    /// Opens a file to be written by several programs of this machine, which agree by what they write.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), but for `ResourceBusy`; of a block device: what another machine has written there since
+    /// would not be read.
+    pub fn share(path: &Path) -> io::Result<Self> {
+        if !std::fs::metadata(path)?.is_file() {
+            let text = "several programs share a regular file, or a target on an Ethernet";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{}: {text}", path.display())));
+        }
+        Self::open_as(path, false, false)
+    }
+
     fn open_as(path: &Path, read_only: bool, locked: bool) -> io::Result<Self> {
         let said = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let inner = Inner::open(path, read_only, locked).map_err(said)?;

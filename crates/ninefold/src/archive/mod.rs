@@ -8,6 +8,7 @@ mod memory;
 mod open;
 pub mod places;
 mod running;
+mod standby;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use crate::serve::bytes;
 pub use make::{Making, ream};
 pub use open::{Opened, copy_worm, open, over, recover, work};
 pub use running::Archives;
+pub use standby::arbiter;
 
 /// Dumps are made so, unless told otherwise.
 const SCHEDULE: &str = "05:00";
@@ -56,10 +58,18 @@ pub struct Options {
     pub over: Vec<String>,
     /// Mirrors start with what is there, though a member that is missing may be newer.
     pub anyway: bool,
+    /// The disk on which machines agree who is the main one, and what this one is called there.
+    pub arbiter: Option<String>,
+    pub machine: Option<String>,
+    /// All of them have the same cache device; else each has its own.
+    pub shared: bool,
+    /// It is not the main one from the start.
+    pub standby: bool,
 }
 
 impl Options {
-    const KEYS: [&str; 5] = ["zone", "schedule", "memory", "over", "mirrors"];
+    const KEYS: [&str; 9] =
+        ["zone", "schedule", "memory", "over", "mirrors", "arbiter", "machine", "cache", "begin"];
 
     pub fn memory(&self) -> u64 {
         self.memory.unwrap_or_else(memory::share)
@@ -77,6 +87,17 @@ impl Options {
             "zone" => self.zone = Some(value.into()),
             "schedule" => self.schedule = Some(value.into()),
             "memory" => self.memory = Some(bytes(value)?),
+            "arbiter" => {
+                disks::parse(value).map_err(|wrong| format!("the arbiter: {wrong}"))?;
+                self.arbiter = Some(value.into());
+            }
+            "machine" => self.machine = Some(value.into()),
+            "cache" if value == "shared" => self.shared = true,
+            "cache" => return Err("`cache=shared`: all machines have this cache; else leave it out".into()),
+            "begin" if value == "standby" => self.standby = true,
+            "begin" => {
+                return Err("`begin=standby`: another machine is the main one; else leave it out".into());
+            }
             "mirrors" if value == "anyway" => self.anyway = true,
             "mirrors" => {
                 return Err(
@@ -122,6 +143,19 @@ impl Place {
             Some(named("HOME")?.join(".local/state"))
         });
         Ok(state.context("neither $XDG_STATE_HOME nor $HOME says where")?.join("ninefold/archive"))
+    }
+
+    /// Where others read its dumps, as a follower says it.
+    pub fn worm(&self) -> Result<String> {
+        Ok(match self {
+            Self::Own => utf8(Self::own()?)?,
+            Self::File(path) => utf8(path.clone())?,
+            Self::Follow(worm) => worm.clone(),
+            Self::Devices(text) => match disks::parse(text)?.what {
+                What::Of("c", of) => of[1].to_string(),
+                _ => anyhow::bail!("`{text}`: {CACHED}"),
+            },
+        })
     }
 
     fn map(&self, mut to: impl FnMut(&Path) -> Result<PathBuf>) -> Result<Self> {
@@ -224,7 +258,8 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { zone, schedule, memory, over, anyway } = &self.options;
+        let Options { zone, schedule, memory, over, anyway, arbiter, machine, shared, standby } =
+            &self.options;
         write!(f, "{}", self.place)?;
         let mut comma = if self.place == Place::Own { "" } else { "," };
         let mut word = |key: &str, value: Option<String>| {
@@ -236,6 +271,10 @@ impl fmt::Display for Spec {
         word("zone", zone.clone())?;
         word("schedule", schedule.clone())?;
         word("memory", memory.map(|bytes| bytes.to_string()))?;
+        word("arbiter", arbiter.clone())?;
+        word("machine", machine.clone())?;
+        word("cache", shared.then(|| "shared".into()))?;
+        word("begin", standby.then(|| "standby".into()))?;
         word("mirrors", anyway.then(|| "anyway".into()))?;
         word("over", (!over.is_empty()).then(|| over.join(",")))
     }
@@ -259,6 +298,7 @@ mod tests {
             "follow /srv/archive",
             "follow {e1.0e1.1},over=eth0",
             "c w\"/a\" {e1.0e1.1},mirrors=anyway,over=eth0",
+            "c e1.0 e1.1,arbiter=e2.0,machine=mars,cache=shared,begin=standby,over=eth0,eth1",
         ] {
             assert_eq!(spec(word).unwrap().to_string(), word);
             assert_eq!(spec(&spec(word).unwrap().to_string()), spec(word));
@@ -272,6 +312,8 @@ mod tests {
             ("/a,memory=x", "is no size"),
             ("/a,zone=", "without a value"),
             ("/a,mirrors=careful", "mirrors=anyway"),
+            ("/a,arbiter=q5,machine=x", "the arbiter: "),
+            ("/a,cache=mine", "cache=shared"),
         ] {
             let error = spec(word).unwrap_err();
             assert!(error.contains(said), "{word}: {error}");

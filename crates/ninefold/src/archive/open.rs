@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use futures_util::future::select;
-use nine_block::{Ahead, Device, Growing, Kind, Part, Start};
+use nine_block::{Ahead, Device, Growing, Guard, Kind, Part, Right, Start};
 use nine_fs::{Archive, Copied, Driver, Recover, Recovered, Settings};
 use nine_net::{Env, rt};
 use nine_proto::Time;
@@ -33,6 +33,14 @@ pub struct Opened {
     pub archive: Archive,
     pub driver: Driver,
     pub name: String,
+}
+
+impl Opened {
+    /// Its dumps are made by themselves from now on, as was said.
+    pub fn schedule(&self, options: &Options) -> Result<()> {
+        let words = options.schedule();
+        self.archive.schedule(words).map_err(|why| anyhow!("schedule={words}: {why}"))
+    }
 }
 
 /// How an archive works.
@@ -62,18 +70,32 @@ pub async fn open(spec: &Spec, env: rt::Real) -> Result<Opened> {
     if let Place::Follow(worm) = &spec.place {
         return follow(worm, &spec.options, env).await;
     }
+    open_by(spec, None, env).await
+}
+
+/// The same, where nothing is written without this right.
+pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> Result<Opened> {
     let both = devices(spec, env).await?;
     let (name, ..) = Archive::label(&*both.worm).await.map_err(|error| {
         anyhow!("{error}\n  `ninefold fs ream` makes an archive there; what is there now is lost then.")
     })?;
     let growing = Arc::new(Growing::new(both.worm));
-    let (archive, driver) = Archive::open(both.cache, growing.clone(), &settings(&spec.options, env)).await?;
+    let (c, w) = (guarded(both.cache, right), guarded(growing.clone(), right));
+    let settings = Settings { epoch: right.map_or(0, |right| right.epoch()), ..settings(&spec.options, env) };
+    let (archive, driver) = Archive::open(c, w, &settings).await?;
     let from = match both.whole {
         Some((path, whole)) => grow::From::File(path, whole),
         None => grow::From::Devices,
     };
     archive.grows_by(grow::by(from, growing, over(&spec.options, env)));
     Ok(Opened { archive, driver, name })
+}
+
+fn guarded(device: Arc<dyn Device>, right: Option<&Arc<Right>>) -> Arc<dyn Device> {
+    match right {
+        Some(right) => Arc::new(Guard::new(device, right.clone())),
+        None => device,
+    }
 }
 
 fn is_reserved(error: &anyhow::Error) -> bool {
@@ -84,7 +106,7 @@ fn is_reserved(error: &anyhow::Error) -> bool {
 }
 
 /// The dumps of another server's archive, from its worm.
-async fn follow(word: &str, options: &Options, env: rt::Real) -> Result<Opened> {
+pub async fn follow(word: &str, options: &Options, env: rt::Real) -> Result<Opened> {
     let worm = watch(word, &over(options, env)).await?;
     let (name, ..) = Archive::label(&*worm).await?;
     let (archive, driver) = Archive::follow(worm, &settings(options, env)).await?;
@@ -122,8 +144,20 @@ pub async fn copy_worm(from: &str, to: &str, over: &Over, told: impl FnMut(u64, 
 
 /// Gives the archive of this place a new cache, from a dump.
 pub async fn recover(spec: &Spec, how: &Recover, env: rt::Real) -> Result<Recovered> {
+    recover_by(spec, how, None, env).await
+}
+
+/// The same, where nothing is written without this right.
+pub async fn recover_by(
+    spec: &Spec,
+    how: &Recover,
+    right: Option<&Arc<Right>>,
+    env: rt::Real,
+) -> Result<Recovered> {
     let both = devices(spec, env).await?;
-    Ok(Archive::recover(both.cache, both.worm, &settings(&spec.options, env), how).await?)
+    let (c, w) = (guarded(both.cache, right), guarded(both.worm, right));
+    let settings = Settings { epoch: right.map_or(0, |right| right.epoch()), ..settings(&spec.options, env) };
+    Ok(Archive::recover(c, w, &settings, how).await?)
 }
 
 async fn devices(spec: &Spec, env: rt::Real) -> Result<Both> {

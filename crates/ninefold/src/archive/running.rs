@@ -13,15 +13,18 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use arc_swap::ArcSwapOption;
 use nine_fs::{Archive, Figure};
+use nine_io::server::{Answer, FileServer, Req};
 use nine_io::synth::{Dir, File, Node, Tree};
 use nine_mux::told;
 use nine_net::{Env, rt};
+use nine_proto::Names;
 
 use super::make::{Making, ream};
 use super::open::{self, Opened};
 use super::places::word;
-use super::{Options, Place, Spec};
+use super::{Options, Place, Spec, standby};
 use crate::dial::within;
 
 /// The longest wait for an archive that ends.
@@ -45,13 +48,23 @@ struct Open {
     words: String,
 }
 
-/// An archive that is being opened, by another thread.
+/// An archive that is being opened, by another thread; and what is served when it is.
 #[derive(Default)]
-pub struct Coming(Mutex<State>);
+pub struct Coming {
+    state: Mutex<State>,
+    now: Now,
+}
+
+/// What is served now.
+#[derive(Clone, Default)]
+struct Now(Arc<ArcSwapOption<Archive>>);
 
 #[derive(Default)]
 struct State {
-    come: Option<Result<(Archive, String), String>>,
+    /// What it is called, or why there is none.
+    come: Option<Result<String, String>>,
+    /// Its thread has nothing more to do.
+    over: bool,
     waiting: Vec<Waker>,
 }
 
@@ -60,20 +73,43 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Coming {
-    fn come(&self, what: Result<(Archive, String), String>) {
-        let mut state = lock(&self.0);
-        state.come = Some(what);
+    /// It is open, or will not be.
+    pub fn come(&self, what: Result<(Archive, String), String>) {
+        let what = what.map(|(archive, name)| {
+            self.changes(archive);
+            name
+        });
+        self.tells(|state| state.come = Some(what));
+    }
+
+    /// This one is served there from now on.
+    pub fn changes(&self, to: Archive) {
+        self.now.0.store(Some(Arc::new(to)));
+    }
+
+    /// When the archive is open.
+    pub async fn opened(&self) -> Result<(), String> {
+        self.until(|state| Some(state.come.as_ref()?.as_ref().map(drop).map_err(Clone::clone))).await
+    }
+
+    /// When all is done that was to be done after it was closed.
+    async fn over(&self) {
+        self.until(|state| state.over.then_some(())).await;
+    }
+
+    fn tells(&self, what: impl FnOnce(&mut State)) {
+        let mut state = lock(&self.state);
+        what(&mut state);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// The archive, when it is open.
-    pub async fn archive(&self) -> Result<Archive, String> {
+    async fn until<T>(&self, is_so: impl Fn(&State) -> Option<T>) -> T {
         std::future::poll_fn(|cx| {
-            let mut state = lock(&self.0);
-            if let Some(come) = &state.come {
-                return Poll::Ready(come.clone().map(|(archive, _)| archive));
+            let mut state = lock(&self.state);
+            if let Some(is) = is_so(&state) {
+                return Poll::Ready(is);
             }
             if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
                 state.waiting.push(cx.waker().clone());
@@ -84,11 +120,52 @@ impl Coming {
     }
 
     fn is_open(&self) -> Option<(Archive, String)> {
-        lock(&self.0).come.clone()?.ok()
+        let name = lock(&self.state).come.clone()?.ok()?;
+        Some((self.now.archive(), name))
     }
 
     fn has_failed(&self) -> bool {
-        matches!(lock(&self.0).come, Some(Err(_)))
+        matches!(lock(&self.state).come, Some(Err(_)))
+    }
+}
+
+/// Whatever is open there now: its nodes mean the same to what comes after it.
+impl FileServer for Coming {
+    fn serve(&self, req: Req) -> Answer {
+        self.now.with(|archive| archive.serve(req))
+    }
+
+    fn names(&self) -> Arc<dyn Names> {
+        Arc::new(self.now.clone())
+    }
+}
+
+/// As they are there now: connections keep this for long.
+impl Names for Now {
+    fn user(&self, uid: u32) -> String {
+        self.with(|archive| archive.user(uid))
+    }
+
+    fn group(&self, gid: u32) -> String {
+        self.with(|archive| archive.group(gid))
+    }
+
+    fn uid(&self, name: &[u8]) -> Option<u32> {
+        self.with(|archive| archive.uid(name))
+    }
+
+    fn gid(&self, name: &[u8]) -> Option<u32> {
+        self.with(|archive| archive.gid(name))
+    }
+}
+
+impl Now {
+    fn with<T>(&self, does: impl FnOnce(&Archive) -> T) -> T {
+        does(self.0.load().as_ref().expect("it is served when it is open"))
+    }
+
+    fn archive(&self) -> Archive {
+        self.with(Archive::clone)
     }
 }
 
@@ -96,7 +173,7 @@ impl Archives {
     /// Opens the archive of this place.
     pub async fn open(&self, spec: &Spec) -> Result<(), String> {
         let coming = self.begin(spec).map_err(|error| format!("{error:#}"))?;
-        coming.archive().await.map(drop)
+        coming.opened().await
     }
 
     /// Begins to open an archive, unless that has been done.
@@ -123,6 +200,7 @@ impl Archives {
             if let Err(error) = ended {
                 of.come(Err(error.to_string()));
             }
+            of.tells(|state| state.over = true);
         });
         begun.context("a thread for an archive")?;
         all.insert(key, Running { options, words: [word].into(), coming: coming.clone() });
@@ -188,7 +266,11 @@ impl Archives {
                 None => Err(anyhow::anyhow!("its devices do not answer")),
             };
             match closed {
-                Ok(()) => tracing::info!("archive {name}: all is in its place"),
+                Ok(()) => {
+                    tracing::info!("archive {name}: all is in its place");
+                    // Another machine need not wait until a lease has run out.
+                    within(env, PATIENCE, coming.over()).await;
+                }
                 Err(error) => {
                     let text =
                         format!("archive {name}: what was changed last, and not synced, is not durable");
@@ -208,10 +290,15 @@ async fn run(spec: &Spec, coming: &Coming, env: rt::Real) {
             make_own(env).await?;
         }
         let opened = open::open(spec, env).await?;
-        let schedule = opened.archive.schedule(spec.options.schedule());
-        schedule.map_err(|why| anyhow::anyhow!("schedule={}: {why}", spec.options.schedule()))?;
+        opened.schedule(&spec.options)?;
         anyhow::Ok(opened)
     };
+    if spec.options.arbiter.is_some() || spec.options.machine.is_some() {
+        if let Err(error) = standby::run(spec, coming, env).await {
+            coming.come(Err(format!("{error:#}")));
+        }
+        return;
+    }
     match opened.await {
         Ok(Opened { archive, driver, name }) => {
             coming.come(Ok((archive.clone(), name)));

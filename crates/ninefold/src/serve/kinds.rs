@@ -397,8 +397,8 @@ impl Kinds for Servers {
                 let open = move || {
                     let coming = coming.clone();
                     Box::pin(async move {
-                        let archive = coming.archive().await.map_err(std::io::Error::other)?;
-                        Ok(Arc::new(archive) as Arc<dyn FileServer>)
+                        coming.opened().await.map_err(std::io::Error::other)?;
+                        Ok(coming as Arc<dyn FileServer>)
                     }) as nine_mux::Boxed<_>
                 };
                 Local::soon(&name, open, self.core.clone())

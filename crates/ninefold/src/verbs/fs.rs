@@ -3,6 +3,7 @@
 //!
 //! In: words of the command line, /fs/NAME/{ctl,status,dumps}. Out: text, or a JSON object for each dump.
 
+mod arbiter;
 mod con;
 mod date;
 mod diff;
@@ -26,7 +27,7 @@ use serde_json::json;
 use super::{sorted, text};
 use crate::archive::{self, Making, Opened, Options, Spec, open, ream, recover as recover_at, work};
 use crate::cli::{
-    self, FsCheck, FsCopyworm, FsCtl, FsDump, FsDumps, FsGrow, FsOf, FsReam, FsRecover, FsVerb,
+    self, FsCheck, FsCopyworm, FsCtl, FsDump, FsDumps, FsGrow, FsOf, FsReam, FsRecover, FsTakeover, FsVerb,
 };
 use crate::config::{Config, DialectChoice, Remote};
 use crate::copy::Steps;
@@ -65,6 +66,12 @@ pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
             let of = FsOf { addr: None, name, remote };
             with(of, config, async |_, dir| grow(dir, device.as_deref()).await)
         }
+        FsVerb::Arbiter(args) => rt::block_on(async |env| arbiter::run(args, env).await)?,
+        FsVerb::Takeover(FsTakeover { main_is_dead, of }) => {
+            let words = if main_is_dead { "takeover main-is-dead" } else { "takeover" };
+            with(of, config, async |_, dir| turn(dir, words).await)
+        }
+        FsVerb::Handover(of) => with(of, config, async |_, dir| turn(dir, "handover").await),
         FsVerb::Yesterday(args) => restore::yesterday(args, config),
         FsVerb::History(args) => history::run(args, config),
         FsVerb::Diff(args) => diff::run(args, config),
@@ -244,6 +251,14 @@ async fn tell(dir: &File, line: &str) -> Result<()> {
     })?;
     ctl.write(0, line.as_bytes()).await?;
     Ok(ctl.close().await?)
+}
+
+/// Changes which machine is the main one, and says what that has come to.
+async fn turn(dir: &File, words: &str) -> Result<()> {
+    tell(dir, words).await?;
+    let status = text(dir, "status").await?;
+    let line = status.lines().find(|line| line.starts_with("machine "));
+    show(&format!("{}\n", line.unwrap_or_default()))
 }
 
 async fn copy_worm(args: FsCopyworm, env: rt::Real) -> Result<Tally> {

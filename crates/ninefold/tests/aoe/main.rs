@@ -6,6 +6,7 @@ mod common;
 mod lists;
 mod moves;
 mod site;
+mod turns;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

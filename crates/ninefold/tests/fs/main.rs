@@ -6,6 +6,7 @@ mod devices;
 mod history;
 mod lost;
 mod site;
+mod turns;
 
 use std::fs;
 use std::io::Write;

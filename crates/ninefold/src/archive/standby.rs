@@ -1,0 +1,572 @@
+//! An archive that several machines may serve: one is the main one, by a lease; the others stand by, and serve the
+//! dumps that come to its worm.
+//!
+//! In: an arbiter, the archive's devices, words of its console. Out: the archive that is served now: the whole one, or
+//! what its worm has.
+//!
+//! ```text
+//!            takeover (the main one is gone, or has handed over)
+//! stands by ----------------------------------------------------> main
+//!           <----------------------------------------------------
+//!            handover, or another one has the lease
+//! ```
+//! Always holds: nothing is written on its devices without the right that the lease gives (docs/lease.md).
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use nine_block::{Device, Error as Wrong, Kind, Right};
+use nine_fs::lease::{self, Lease};
+use nine_fs::{Archive, Recover, Recovered, Turns};
+use nine_net::{Env, rt};
+
+use super::open::{self, Opened, over, work};
+use super::running::Coming;
+use super::{Options, Spec};
+use crate::blocks::Over;
+use crate::dial::within;
+use crate::disks::{Open, Parts};
+use crate::output::date;
+
+/// The longest wait for the arbiter, beside what the lease itself takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What the arbiter's disk has not answered by then it is asked again.
+const SILENCE: Duration = Duration::from_secs(3);
+/// Between two looks at what is known of the lease.
+const LOOK: Duration = Duration::from_millis(50);
+/// Between two looks whether a right has been lost: guards know it at once.
+const BETWEEN: Duration = Duration::from_millis(500);
+
+/// Archives that work: each until it is closed.
+type Works = FuturesUnordered<Pin<Box<dyn Future<Output = u64>>>>;
+
+/// What a line of the console asks for, and who waits for it.
+struct Asked {
+    line: String,
+    answer: Arc<Answer>,
+}
+
+#[derive(Default)]
+struct Answer(Mutex<Said>);
+
+#[derive(Default)]
+struct Said {
+    result: Option<Result<(), String>>,
+    waker: Option<Waker>,
+}
+
+/// What consoles and the thread of the archive share.
+#[derive(Default)]
+struct Desk {
+    state: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    asked: VecDeque<Asked>,
+    waker: Option<Waker>,
+    /// For the status: what this machine is, and by what; and what hinders its lease.
+    said: String,
+    lease: Option<Lease>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Answer {
+    fn give(&self, said: Result<(), String>) {
+        let waker = {
+            let mut state = lock(&self.0);
+            state.result = Some(said);
+            state.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    async fn taken(&self) -> Result<(), String> {
+        std::future::poll_fn(|cx| {
+            let mut state = lock(&self.0);
+            state.waker = Some(cx.waker().clone());
+            state.result.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl Desk {
+    async fn next(&self) -> Asked {
+        std::future::poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            state.waker = Some(cx.waker().clone());
+            state.asked.pop_front().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    fn turns(self: &Arc<Self>) -> Turns {
+        let (desk, shown) = (self.clone(), self.clone());
+        Turns {
+            does: Arc::new(move |line| {
+                let answer = Arc::<Answer>::default();
+                let waker = {
+                    let mut state = lock(&desk.state);
+                    state.asked.push_back(Asked { line: line.into(), answer: answer.clone() });
+                    state.waker.take()
+                };
+                waker.into_iter().for_each(Waker::wake);
+                Box::pin(async move { answer.taken().await })
+            }),
+            said: Arc::new(move || {
+                let state = lock(&shown.state);
+                let trouble = state.lease.as_ref().and_then(Lease::trouble);
+                match trouble {
+                    Some(why) => format!("{}arbiter: {why}\n", state.said),
+                    None => state.said.clone(),
+                }
+            }),
+        }
+    }
+}
+
+/// The time that goes on while the machine sleeps.
+struct Clock(rt::Real);
+
+impl lease::Clock for Clock {
+    fn now(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    }
+
+    fn sleep_until(&self, at: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.0.sleep_until(self.0.now() + at.saturating_sub(self.now())))
+    }
+
+    fn entropy(&self, bytes: &mut [u8]) {
+        self.0.entropy(bytes);
+    }
+}
+
+/// What is served now, and by which right.
+struct Now {
+    archive: Archive,
+    number: u64,
+    right: Option<Arc<Right>>,
+    /// That right is none of the arbiter's.
+    alone: bool,
+}
+
+struct Standby<'a> {
+    spec: &'a Spec,
+    env: rt::Real,
+    arbiter: Arc<dyn Device>,
+    machine: &'a str,
+    lease: Lease,
+    period: Duration,
+    desk: Arc<Desk>,
+    works: Works,
+    begun: u64,
+    /// The largest epoch that the worm was seen to know.
+    floor: u64,
+}
+
+/// Serves the archive by turns, until it is closed.
+///
+/// # Errors
+/// It could not be opened at first; from then on errors are told to whoever asks, and the log.
+pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
+    let mut it = Standby::open(spec, env).await?;
+    let mut now = it.first().await?;
+    coming.come(Ok((now.archive.clone(), now.archive.name().to_owned())));
+    loop {
+        match it.event(&now).await {
+            Event::Ended => {
+                if now.right.take().is_some() {
+                    // Somebody else need not wait until it has run out.
+                    within(&env, PATIENCE, it.lease.release()).await;
+                }
+                it.lease.end();
+                return Ok(());
+            }
+            Event::Lost(why) => {
+                tracing::error!("{why}: this machine is not the main one any more, and follows");
+                now.archive.stops(Wrong::new(Kind::Reserved, &why));
+                if let Err(error) = it.steps_down(&mut now, coming).await {
+                    tracing::error!(
+                        "the worm cannot be followed, and what was there last is served: {error:#}"
+                    );
+                }
+            }
+            Event::Back => {
+                if let Err(error) = it.comes_back(&mut now, coming).await {
+                    tracing::error!(
+                        "{error:#}: the archive is not opened by the lease, and its worm is followed"
+                    );
+                }
+            }
+            Event::Asked(Asked { line, answer }) => {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let done = match (&words[..], &now.right) {
+                    (["takeover"], None) => it.takes_over(&mut now, coming, false).await,
+                    (["takeover", "main-is-dead"], None) => it.takes_over(&mut now, coming, true).await,
+                    (["takeover", ..], Some(_)) => Err(anyhow!("this machine is the main one already")),
+                    (["handover"], Some(_)) => it.hands_over(&mut now, coming).await,
+                    (["handover"], None) => Err(anyhow!("this machine is not the main one")),
+                    _ => Err(anyhow!("write: takeover, takeover main-is-dead, or handover")),
+                };
+                answer.give(done.map_err(|error| format!("{error:#}")));
+            }
+        }
+    }
+}
+
+enum Event {
+    /// The archive was closed: the program ends.
+    Ended,
+    /// Another machine has the lease, and why.
+    Lost(String),
+    /// It went on without the arbiter, which is there again and gives the lease.
+    Back,
+    Asked(Asked),
+}
+
+impl<'a> Standby<'a> {
+    async fn open(spec: &'a Spec, env: rt::Real) -> Result<Self> {
+        let Options { arbiter: Some(word), machine: Some(machine), .. } = &spec.options else {
+            bail!("`arbiter=` and `machine=` belong together: which of its machines this one is");
+        };
+        let arbiter = arbiter(word, &spec.options, env).await?;
+        let period = lease::Arbiter::read(&*arbiter).await.with_context(|| word.clone())?.period;
+        let lease = Self::life(&arbiter, machine, env).await?;
+        let desk = Arc::<Desk>::default();
+        let works = Works::new();
+        Ok(Self { spec, env, arbiter, machine, lease, period, desk, works, begun: 0, floor: 0 })
+    }
+
+    /// Begins a life at the arbiter.
+    async fn life(arbiter: &Arc<dyn Device>, machine: &str, env: rt::Real) -> Result<Lease> {
+        let lease = Lease::open(arbiter.clone(), machine, Arc::new(Clock(env))).await?;
+        env.spawn(Box::pin(lease.clone().run()));
+        Ok(lease)
+    }
+
+    /// What it is at the start: the main one, unless it is to wait, or another is, or has been since.
+    async fn first(&mut self) -> Result<Now> {
+        let why = match self.may_begin().await {
+            Ok(None) => return self.main(false).await,
+            Ok(Some(why)) => why,
+            Err(error) => format!("{error:#}"),
+        };
+        tracing::warn!(
+            "{why}: this machine stands by, and follows; `ninefold fs takeover` makes it the main one"
+        );
+        self.follower(&why).await
+    }
+
+    /// Nothing, if it may be the main one from the start; else why not.
+    async fn may_begin(&self) -> Result<Option<String>> {
+        if self.spec.options.standby {
+            return Ok(Some("it is to stand by".into()));
+        }
+        if let Some(main) = self.main_one().await? {
+            return Ok(Some(format!("{} is the main one", main.name)));
+        }
+        match self.lease.last() {
+            Some((last, _)) if last != self.machine && !self.spec.options.shared => {
+                let text = format!(
+                    "{last} has been the main one since this machine was: its cache has what is newest"
+                );
+                Ok(Some(text))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Another machine that is the main one and alive; known when all has been looked at for as long as it takes.
+    async fn main_one(&self) -> Result<Option<lease::Main>> {
+        let begun = self.env.now();
+        loop {
+            let waited = self.env.now().saturating_sub(begun);
+            match self.lease.state() {
+                lease::State::Lost { why } => bail!("{why}"),
+                _ if !self.lease.knows() => {}
+                lease::State::Watching { main: None } => return Ok(None),
+                lease::State::Watching { main: Some(main) } if main.is_gone => return Ok(None),
+                // What was heard first may have been said before we asked: a look comes each quarter of a period.
+                lease::State::Watching { main: Some(main) } if main.silent + self.period / 2 < waited => {
+                    return Ok(Some(main));
+                }
+                _ => {}
+            }
+            if waited > 2 * self.period + PATIENCE {
+                let why = self.lease.trouble().unwrap_or_else(|| "it does not answer".into());
+                bail!("the arbiter {}: {why}", self.arbiter.name());
+            }
+            self.env.sleep_until(self.env.now() + LOOK).await;
+        }
+    }
+
+    /// Becomes the main one.
+    async fn main(&mut self, is_dead: bool) -> Result<Now> {
+        let last = self.lease.last();
+        let right = self.right(is_dead).await?;
+        let opened = self.open_main(&right, last).await;
+        match opened {
+            Ok((opened, said)) => {
+                tracing::info!("this machine is the main one: {said}");
+                let alone = !matches!(self.lease.state(), lease::State::Ours { .. });
+                Ok(Now { alone, ..self.serves(opened, Some(right), said) })
+            }
+            Err(error) => {
+                right.give_up().await;
+                within(&self.env, PATIENCE, self.lease.release()).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn right(&self, is_dead: bool) -> Result<Arc<Right>> {
+        let patience = 3 * self.period + PATIENCE;
+        let claimed = match is_dead {
+            true => within(&self.env, patience, self.lease.force(0)).await,
+            false => within(&self.env, patience, self.lease.claim(0)).await,
+        };
+        match (claimed, self.lease.trouble()) {
+            (Some(claimed), _) => Ok(claimed?),
+            (None, Some(why)) if is_dead => Ok(self.alone(&why)),
+            (None, why) => {
+                let why = why.unwrap_or_else(|| "another machine has it".into());
+                bail!("the arbiter {} does not give the lease: {why}", self.arbiter.name())
+            }
+        }
+    }
+
+    /// A right without the arbiter, for which the administrator answers. When the arbiter is there again, the lease is
+    /// claimed; or the right is lost, if another machine is seen to be the main one.
+    fn alone(&self, why: &str) -> Arc<Right> {
+        tracing::warn!("{why}: this machine goes on without the arbiter, as it was told to");
+        let clock = Clock(self.env);
+        let epoch = self.lease.next_epoch(self.floor);
+        let right = Right::new(epoch, Arc::new(move || lease::Clock::now(&clock)));
+        right.extend(Duration::MAX);
+        let (lease, env, right) = (self.lease.clone(), self.env, Arc::new(right));
+        let alone = right.clone();
+        env.spawn(Box::pin(async move {
+            loop {
+                env.sleep_until(env.now() + LOOK).await;
+                match lease.state() {
+                    _ if right.lost().is_some() => return,
+                    _ if !lease.knows() => {}
+                    lease::State::Lost { why } => return right.lose(why),
+                    lease::State::Watching { main: Some(main) } if !main.is_gone => {
+                        if main.silent < BETWEEN {
+                            return right.lose(format!(
+                                "{} is the main one, too, and alive: what each has written since is on its own \
+                                 devices alone, and one of them is to be given up",
+                                main.name
+                            ));
+                        }
+                    }
+                    // From here on it is ours as any other.
+                    _ => match lease.claim(right.epoch()).await {
+                        Ok(_) => return,
+                        Err(error) => return right.lose(error),
+                    },
+                }
+            }
+        }));
+        alone
+    }
+
+    /// Opens the archive itself; and says from when it goes on.
+    async fn open_main(&self, right: &Arc<Right>, last: Option<(String, u64)>) -> Result<(Opened, String)> {
+        let epoch = right.epoch();
+        let of = match &last {
+            Some((name, _)) => format!("after {name}, "),
+            None => String::new(),
+        };
+        let is_newest = self.spec.options.shared || last.is_none_or(|(name, _)| name == self.machine);
+        let mut said = format!("{of}epoch {epoch}, all that was answered as durable is there");
+        if !is_newest {
+            let mut random = [0; 8];
+            self.env.entropy(&mut random);
+            let how = Recover { dump: None, fastworm: true, random: u64::from_ne_bytes(random) };
+            let recovered = open::recover_by(self.spec, &how, Some(right), self.env).await?;
+            let Recovered { dump, time, .. } = recovered;
+            said = format!(
+                "{of}epoch {epoch}, from dump {dump} of {}: what was changed later is not here",
+                date(time)
+            );
+        }
+        let opened = open::open_by(self.spec, Some(right), self.env).await?;
+        opened.schedule(&self.spec.options)?;
+        Ok((opened, said))
+    }
+
+    /// Serves what the worm has.
+    async fn follower(&mut self, why: &str) -> Result<Now> {
+        let opened = open::follow(&self.spec.place.worm()?, &self.spec.options, self.env).await?;
+        Ok(self.serves(opened, None, format!("it follows: {why}")))
+    }
+
+    fn serves(&mut self, opened: Opened, right: Option<Arc<Right>>, said: String) -> Now {
+        self.begun += 1;
+        let (number, Opened { archive, driver, .. }) = (self.begun, opened);
+        archive.takes_turns(self.desk.turns());
+        let part = if right.is_some() { "the main one" } else { "standby" };
+        {
+            let mut state = lock(&self.desk.state);
+            state.said = format!("machine {}, {part}: {said}\n", self.machine);
+            state.lease = Some(self.lease.clone());
+        }
+        let working = work(archive.clone(), driver, self.env);
+        self.works.push(Box::pin(async move {
+            working.await;
+            number
+        }));
+        Now { archive, number, right, alone: false }
+    }
+
+    async fn event(&mut self, now: &Now) -> Event {
+        let desk = self.desk.clone();
+        let (env, lease) = (self.env, self.lease.clone());
+        let lost = async move {
+            let Some(right) = &now.right else { return std::future::pending().await };
+            loop {
+                if let Some(why) = right.lost() {
+                    return Event::Lost(why.to_string());
+                }
+                if now.alone && matches!(lease.state(), lease::State::Ours { .. }) {
+                    return Event::Back;
+                }
+                env.sleep_until(env.now() + BETWEEN).await;
+            }
+        };
+        let (lost, asked) = (pin!(lost), pin!(desk.next()));
+        let other = select(lost, asked);
+        let works = &mut self.works;
+        let ended = pin!(async {
+            // Those before it may end whenever they have answered.
+            while works.next().await.is_some_and(|number| number != now.number) {}
+        });
+        match select(ended, other).await {
+            Either::Left(_) => Event::Ended,
+            Either::Right((Either::Left((lost, _)), _)) => lost,
+            Either::Right((Either::Right((asked, _)), _)) => Event::Asked(asked),
+        }
+    }
+
+    /// Something is done while archives go on.
+    async fn beside<T>(works: &mut Works, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
+        loop {
+            if works.is_empty() {
+                return what.await;
+            }
+            match select(what, works.next()).await {
+                Either::Left((done, _)) => return done,
+                Either::Right((_, rest)) => what = rest,
+            }
+        }
+    }
+
+    async fn takes_over(&mut self, now: &mut Now, coming: &Coming, is_dead: bool) -> Result<()> {
+        self.floor = now.archive.newest_epoch();
+        let mut works = std::mem::take(&mut self.works);
+        let new = Self::beside(&mut works, async {
+            if !is_dead && let Some(lease::Main { name, epoch, .. }) = self.main_one().await? {
+                bail!(
+                    "{name} is the main one (epoch {epoch}), and alive: `ninefold fs handover` there; or, if that \
+                     cannot be, `ninefold fs takeover --main-is-dead`"
+                );
+            }
+            self.main(is_dead).await
+        });
+        let new = new.await;
+        self.works.extend(works);
+        self.becomes(now, new?, coming).await;
+        Ok(())
+    }
+
+    async fn hands_over(&mut self, now: &mut Now, coming: &Coming) -> Result<()> {
+        let right = now.right.clone().context("this machine is not the main one")?;
+        let mut works = std::mem::take(&mut self.works);
+        let archive = now.archive.clone();
+        let shared = self.spec.options.shared;
+        let closed = Self::beside(&mut works, async {
+            if !shared {
+                // What the other goes on from is what the worm has.
+                archive.dump().await.context("it stays the main one")?;
+                archive.copied().await.context("it stays the main one")?;
+            }
+            anyhow::Ok(archive.close().await)
+        });
+        let closed = closed.await;
+        self.works.extend(works);
+        let closed = closed?;
+        right.give_up().await;
+        self.steps_down(now, coming).await?;
+        closed.context("what was changed last may not be durable")
+    }
+
+    /// The arbiter is there again, and has given the lease: the archive is opened by that.
+    async fn comes_back(&mut self, now: &mut Now, coming: &Coming) -> Result<()> {
+        let mut works = std::mem::take(&mut self.works);
+        let archive = now.archive.clone();
+        let new = Self::beside(&mut works, async {
+            archive.close().await?;
+            self.main(false).await
+        });
+        let new = new.await;
+        self.works.extend(works);
+        if let Some(right) = &now.right {
+            right.lose("the arbiter is there again, and the lease counts");
+        }
+        match new {
+            Ok(new) => {
+                self.becomes(now, new, coming).await;
+                Ok(())
+            }
+            Err(error) => self.steps_down(now, coming).await.and(Err(error)),
+        }
+    }
+
+    /// Gives the lease back, and follows.
+    async fn steps_down(&mut self, now: &mut Now, coming: &Coming) -> Result<()> {
+        now.right = None;
+        if let lease::State::Lost { .. } = self.lease.state() {
+            // Another life may have it again.
+            self.lease = Self::life(&self.arbiter, self.machine, self.env).await?;
+        }
+        within(&self.env, PATIENCE, self.lease.release()).await;
+        let mut works = std::mem::take(&mut self.works);
+        let new = Self::beside(&mut works, self.follower("another machine may be the main one")).await;
+        self.works.extend(works);
+        self.becomes(now, new?, coming).await;
+        Ok(())
+    }
+
+    /// From now on the new one is served.
+    async fn becomes(&mut self, now: &mut Now, new: Now, coming: &Coming) {
+        coming.changes(new.archive.clone());
+        let old = std::mem::replace(now, new);
+        if let Err(error) = Self::beside(&mut self.works, old.archive.close()).await {
+            tracing::debug!("{error}: of what was served before");
+        }
+    }
+}
+
+/// The disk on which machines agree.
+pub async fn arbiter(word: &str, options: &Options, env: rt::Real) -> Result<Arc<dyn Device>> {
+    let over = Over { patience: SILENCE, ..over(options, env) };
+    let parts = Parts::open(OsStr::new(word), Open::Share, &over)?;
+    ensure!(!parts.has_ram(), "an arbiter in memory is nobody else's");
+    Ok(parts.build(env, None).await.with_context(|| format!("the arbiter {word}"))?.device)
+}

@@ -1,0 +1,48 @@
+//! `fs`: archives that several machines may serve.
+
+use clap::Args;
+
+use super::FsOf;
+
+/// Make, or look at, the disk on which machines agree which of them is the main one of an archive
+///
+/// It takes 128 KiB of a disk that all machines reach, and that fails with neither of them: a target on an Ethernet of
+/// a third one. See docs/archive.md, "Two machines".
+#[derive(Debug, Args)]
+pub struct FsArbiter {
+    /// A device as in docs/block.md (e5.0), or a file that is there
+    #[arg(value_name = "DEVICE")]
+    pub device: String,
+    /// The machines that may be the main one, 2 to 15; without names: what is there is shown
+    #[arg(value_name = "MACHINE", num_args = 0..)]
+    pub machines: Vec<String>,
+    /// Seconds after which a machine that says nothing is not the main one any more
+    #[arg(long, value_name = "SECONDS", default_value = "4")]
+    pub period: f64,
+    /// Whatever is there now
+    #[arg(long)]
+    pub force: bool,
+    /// What machines have written on it cannot be read any more: it is made anew, with the same machines, while none of
+    /// them is at work
+    #[arg(long, conflicts_with_all = ["machines", "force"])]
+    pub again: bool,
+    /// With --again: the epoch of the newest dump, which `ninefold fs status` of a follower shows
+    #[arg(long, value_name = "EPOCH", default_value = "0", requires = "again")]
+    pub behind: u64,
+    /// Interfaces to the Ethernet of its disk there: e1.0
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub over: Vec<String>,
+}
+
+/// Make a machine that stands by the main one of an archive
+///
+/// Refused while the main one is alive.
+#[derive(Debug, Args)]
+pub struct FsTakeover {
+    /// The main one is dead, whatever the arbiter says, or it is not there: if that is not so, what both change is lost
+    /// on one of them
+    #[arg(long)]
+    pub main_is_dead: bool,
+    #[command(flatten)]
+    pub of: FsOf,
+}

@@ -1,0 +1,138 @@
+//! Two machines and one archive: they take turns.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::common::{Server, ninefold};
+
+/// What both machines reach: disks, and the arbiter.
+struct Shared {
+    dir: tempfile::TempDir,
+}
+
+impl Shared {
+    fn new(period: &str) -> Self {
+        let it = Self { dir: tempfile::tempdir().unwrap() };
+        for (name, mib) in [("c", 64_u64), ("c2", 64), ("w", 400), ("arbiter", 1)] {
+            fs::File::create(it.dir.path().join(name)).unwrap().set_len(mib << 20).unwrap();
+        }
+        it.ok(&["fs", "ream", &format!("c {} {}", it.disk("c"), it.disk("w"))]);
+        let said = it.ok(&["fs", "arbiter", &it.disk("arbiter"), "mars", "venus", "--period", period]);
+        assert!(said.contains("machine=venus"), "{said}");
+        it
+    }
+
+    fn disk(&self, name: &str) -> String {
+        format!("w\"{}\"", self.dir.path().join(name).display())
+    }
+
+    fn ok(&self, words: &[&str]) -> String {
+        let output = run(self.dir.path(), words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A machine at work, with these words behind the place of its archive.
+    fn machine(&self, name: &str, cache: &str, words: &str) -> Server {
+        let (c, w) = (self.disk(cache), self.disk("w"));
+        let what =
+            format!("fs:c {c} {w},arbiter={},machine={name},schedule=off{words}", self.disk("arbiter"));
+        let dir = tempfile::tempdir().unwrap();
+        let socket = format!("unix!{}", dir.path().join("s").display());
+        Server::in_dir(dir, &["serve", &what, "--listen", &socket, "--listen", "tcp!127.0.0.1!0"])
+    }
+}
+
+fn run(dir: &Path, words: &[&str]) -> std::process::Output {
+    let mut command: Command = ninefold(dir);
+    command.args(words).stdin(Stdio::null()).output().unwrap()
+}
+
+fn status(server: &Server) -> String {
+    server.ok(["fs", "status"])
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never happens that {what}");
+    }
+}
+
+#[test]
+fn with_a_shared_cache_what_was_synced_is_there_after_a_takeover() {
+    let shared = Shared::new("1");
+    let mars = shared.machine("mars", "c", ",cache=shared");
+    assert!(status(&mars).contains("machine mars, the main one: "), "{}", status(&mars));
+    mars.fed(&["write", "--create", "/archive/old"], b"old\n");
+    let dump = mars.ok(["fs", "dump", "--wait"]);
+    let venus = shared.machine("venus", "c", ",cache=shared,begin=standby");
+    assert!(status(&venus).contains("machine venus, standby: "), "{}", status(&venus));
+    // It serves what the worm has, and changes nothing.
+    assert_eq!(venus.ok(["cat", &format!("/dump/{}/old", dump.trim_end())]), "old\n");
+    assert_eq!(venus.ok(["cat", "/archive/old"]), "old\n");
+    let said = venus.fails(["write", "--create", "/archive/x"]);
+    assert!(said.contains("Read-only") || said.contains("follows"), "{said}");
+    let said = venus.fails(["fs", "takeover"]);
+    assert!(said.contains("mars is the main one (epoch ") && said.contains("handover"), "{said}");
+    let said = venus.fails(["fs", "handover"]);
+    assert!(said.contains("not the main one"), "{said}");
+
+    mars.fed(&["write", "--create", "/archive/new"], b"new\n");
+    mars.ok(["fs", "sync"]);
+    mars.signal(Signal::KILL);
+    let said = venus.ok(["fs", "takeover"]);
+    assert!(said.contains("machine venus, the main one: after mars, "), "{said}");
+    assert_eq!(venus.ok(["cat", "/archive/old", "/archive/new"]), "old\nnew\n");
+    venus.fed(&["write", "--create", "/archive/newer"], b"newer\n");
+    venus.ok(["fs", "dump", "--wait"]);
+
+    // The old one comes back, and stands by until it is handed over.
+    let mut mars = mars;
+    mars.child.wait().unwrap();
+    let mars = shared.machine("mars", "c", ",cache=shared");
+    assert!(
+        status(&mars).contains("machine mars, standby: it follows: venus is the main one"),
+        "{}",
+        status(&mars)
+    );
+    until("the follower sees the dump", || mars.ok(["ls", "/archive"]).contains("newer"));
+    venus.fed(&["write", "--create", "/archive/last"], b"last\n");
+    let said = venus.ok(["fs", "handover"]);
+    assert!(said.contains("machine venus, standby: "), "{said}");
+    assert!(mars.ok(["fs", "takeover"]).contains("the main one: after venus, "));
+    assert_eq!(mars.ok(["cat", "/archive/newer", "/archive/last"]), "newer\nlast\n");
+    let said = shared.ok(&["fs", "arbiter", &shared.disk("arbiter")]);
+    assert!(
+        said.contains("mars: the main one, ") && said.contains("venus: not the main one; it was, "),
+        "{said}"
+    );
+}
+
+#[test]
+fn with_caches_of_their_own_what_no_dump_has_is_lost_and_named() {
+    let shared = Shared::new("1");
+    let mut mars = shared.machine("mars", "c", "");
+    mars.fed(&["write", "--create", "/archive/old"], b"old\n");
+    let dump = mars.ok(["fs", "dump", "--wait"]);
+    let dump = dump.trim_end();
+    mars.fed(&["write", "--create", "/archive/new"], b"new\n");
+    mars.ok(["fs", "sync"]);
+    let mut venus = shared.machine("venus", "c2", ",begin=standby");
+    mars.signal(Signal::KILL);
+    let said = venus.ok(["fs", "takeover"]);
+    assert!(said.contains(&format!("from dump {dump} of ")) && said.contains("is not here"), "{said}");
+    assert_eq!(venus.ok(["ls", "/archive"]), "adm\nold\n");
+    venus.fed(&["write", "--create", "/archive/of-venus"], b"v\n");
+    // The old one does not become the main one by itself, though nobody is.
+    mars.child.wait().unwrap();
+    assert_eq!(venus.stop().0, Some(0));
+    let said = shared.ok(&["fs", "arbiter", &shared.disk("arbiter")]);
+    assert!(said.contains("venus: not the main one; it was, "), "{said}");
+    let mars = shared.machine("mars", "c", "");
+    assert!(status(&mars).contains("standby: it follows: venus has been the main one"), "{}", status(&mars));
+}
