@@ -4,7 +4,8 @@
 //! asked, who has gone.
 //!
 //! Always holds: a line is of somebody who has shown the password; a conversation has one line that is not answered;
-//! its [`Id`] never comes again; at most [`CONVERSATIONS`] are there.
+//! its [`Id`] never comes again; at most [`CONVERSATIONS`] are there, and so many wrong passwords are heard in two
+//! seconds, whatever cards they come from.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -124,6 +125,9 @@ pub struct Server {
     all: BTreeMap<Key, Conversation>,
     /// Whose turn it is to send.
     turn: Option<Key>,
+    /// Places of conversations that ended before a wrong password was answered: until when they stay taken. With those
+    /// of `all` at most [`CONVERSATIONS`].
+    paying: Vec<Duration>,
     out: VecDeque<(Mac, Vec<u8>)>,
     events: VecDeque<Event>,
     next: u64,
@@ -139,6 +143,7 @@ impl Server {
             guard: Guard::new(password),
             all: BTreeMap::new(),
             turn: None,
+            paying: Vec::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
             next: 0,
@@ -272,7 +277,9 @@ impl Server {
         }
         self.ends(key, Why::Anew);
         let of_card = self.all.keys().filter(|(mac, _)| *mac == from).count();
-        let has_room = self.all.len() < CONVERSATIONS && of_card < PER_CARD && self.events.len() < EVENTS;
+        self.paying.retain(|until| now < *until);
+        let is_free = self.all.len() + self.paying.len() < CONVERSATIONS;
+        let has_room = is_free && of_card < PER_CARD && self.events.len() < EVENTS;
         if !has_room || !self.guard.hears(now, from) {
             return self.refuse(key);
         }
@@ -403,7 +410,12 @@ impl Server {
     }
 
     fn ends(&mut self, key: Key, why: Why) {
-        if let Some(Conversation { id, known: true, .. }) = self.all.remove(&key) {
+        let Some(Conversation { id, state, known, .. }) = self.all.remove(&key) else { return };
+        // Else who hangs up guesses again at once, as any card that he likes.
+        if let State::Login { wrong: Some(until), .. } = state {
+            self.paying.push(until);
+        }
+        if known {
             self.events.push_back(Event::End(id, why));
         }
     }

@@ -522,6 +522,31 @@ fn a_wrong_password_waits_and_the_third_shuts_its_card_out() {
 }
 
 #[test]
+fn who_hangs_up_behind_a_wrong_password_guesses_no_faster() {
+    let mut server = quiet_server();
+    let hang_up = bare(Kind::Reset, 0);
+    // He says that he is a thousand cards, and ends each conversation, or begins it anew, before he hears of it.
+    let anew = Frame { data: b"anew", ..Frame::bare(Kind::Inita, CONN) }.bytes();
+    let mut guesses = |now: Duration| {
+        let mut wrong = 0;
+        for n in 0..1000u16 {
+            let [a, b] = n.to_le_bytes();
+            let from = Mac([2, 7, 7, 7, a, b]);
+            let guess = data(9, format!("guess {n}\r").as_bytes());
+            for packet in [&bare(Kind::Inita, 0), &bare(Kind::Initc, 0), &guess, &anew, &hang_up] {
+                server.receive(now, from, packet);
+                its(&mut server, now);
+            }
+            wrong += std::iter::from_fn(|| server.event()).count();
+        }
+        assert_eq!(server.conversations(), 0);
+        wrong
+    };
+    let times = [MS, SECOND, 2 * SECOND, 2 * SECOND + MS, 3 * SECOND, 9 * SECOND];
+    assert_eq!(times.map(&mut guesses), [CONVERSATIONS, 0, 0, CONVERSATIONS, 0, CONVERSATIONS]);
+}
+
+#[test]
 fn an_answer_that_is_too_long_is_cut() {
     let (mut server, id) = logged_in(MS);
     server.receive(MS, HER, &data(10, b"a\r"));
