@@ -15,6 +15,8 @@ use crate::serve::token;
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// The conversation is not open.
+    Before,
     /// The password may be asked for until then.
     Waits(Duration),
     /// It was said, and would be wrong until then.
@@ -36,7 +38,7 @@ pub struct Login {
 
 impl Login {
     /// `types`: a person sits at the terminal, who logs in unless there is a file.
-    pub fn new(file: Option<&Path>, types: bool, name: &str, now: Duration) -> Result<Self> {
+    pub fn new(file: Option<&Path>, types: bool, name: &str) -> Result<Self> {
         let first = |file: &Path| -> Result<String> {
             let text = token::private(file, "the password")?;
             let line = text.lines().next().unwrap_or_default();
@@ -44,8 +46,15 @@ impl Login {
             Ok(line.into())
         };
         let password = file.map(first).transpose()?;
-        let stage = if types && password.is_none() { Stage::In } else { Stage::Waits(now + ASKS) };
+        let stage = if types && password.is_none() { Stage::In } else { Stage::Before };
         Ok(Self { stage, password, name: name.into(), last: String::new() })
+    }
+
+    /// The conversation is open: from now on the console may ask.
+    pub fn begin(&mut self, now: Duration) {
+        if self.stage == Stage::Before {
+            self.stage = Stage::Waits(now + ASKS);
+        }
     }
 
     pub fn stage(&self) -> Stage {
@@ -56,7 +65,7 @@ impl Login {
     pub fn deadline(&self) -> Option<Duration> {
         match self.stage {
             Stage::Waits(until) | Stage::Said(until) => Some(until),
-            Stage::In => None,
+            Stage::Before | Stage::In => None,
         }
     }
 
@@ -107,3 +116,24 @@ impl Login {
 const ASKS: Duration = Duration::from_secs(2);
 /// How long one may take to say that a password is wrong.
 const RIGHT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that agrees after many questions has asked for nothing before.
+    #[test]
+    fn a_console_has_time_to_ask_from_when_it_is_open() {
+        let opened = Duration::from_secs(9);
+        let mut login = Login::new(None, false, "fs").unwrap();
+        assert_eq!((login.stage(), login.deadline()), (Stage::Before, None));
+        login.begin(opened);
+        assert_eq!(login.deadline(), Some(opened + ASKS));
+        login.late();
+        login.begin(opened);
+        assert_eq!(login.stage(), Stage::In);
+        let mut person = Login::new(None, true, "fs").unwrap();
+        person.begin(opened);
+        assert_eq!(person.stage(), Stage::In);
+    }
+}

@@ -161,7 +161,7 @@ impl Talk {
     fn new(args: &Cec, call: Arc<Call>, name: &str, env: rt::Real) -> Result<Self> {
         let escape = (args.escape as u32 & 0x1f) as u8;
         let terminal = Terminal::raw();
-        let login = Login::new(args.password_file.as_deref(), terminal.is_some(), name, env.now())?;
+        let login = Login::new(args.password_file.as_deref(), terminal.is_some(), name)?;
         let (keys, screen) = (terminal::keyboard()?, terminal::screen()?);
         Ok(Self {
             env,
@@ -186,6 +186,7 @@ impl Talk {
         if let Err(end) = self.call.opened().await {
             bail!("{end}");
         }
+        self.login.begin(self.env.now());
         let ended = self.converse(Duration::from_secs(args.linger)).await;
         // What was said is shown to its end.
         terminal::shown(&mut self.screen).await;
