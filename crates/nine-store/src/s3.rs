@@ -10,6 +10,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -21,6 +22,7 @@ use object_store::{
     UpdateVersion,
 };
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
 
 use crate::again::Patience;
 use crate::objects::{Answer, Condition, Etag, Fault, Got, Listed, Objects, Rest};
@@ -41,7 +43,13 @@ pub struct S3 {
     runtime: Option<Runtime>,
     handle: Handle,
     begun: Instant,
+    silence: Duration,
+    pace: Arc<Pace>,
 }
+
+/// Bytes a second at which an object may leave. How much of one is on its way is seen nowhere, so what takes longer
+/// counts as silent, and the next may take twice as long: else a slow network would never put a large object.
+struct Pace(AtomicU64);
 
 impl S3 {
     /// Makes ready; nothing is asked of the store yet.
@@ -64,8 +72,8 @@ impl S3 {
         let client = ClientOptions::new()
             .with_allow_http(true)
             .with_connect_timeout(CONNECT.min(whole))
-            .with_read_timeout(SILENCE.min(whole))
-            .with_timeout(whole.max(SILENCE));
+            // It would count from the first byte that leaves to the last that comes: see `within`.
+            .with_timeout_disabled();
         let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(&place.bucket)
@@ -112,6 +120,8 @@ impl S3 {
             runtime: Some(runtime),
             handle,
             begun: Instant::now(),
+            silence: SILENCE.min(whole),
+            pace: Arc::new(Pace(AtomicU64::new(QUICK))),
         })
     }
 
@@ -150,30 +160,44 @@ impl Objects for S3 {
                 PutMode::Update(UpdateVersion { e_tag: Some(etag.to_string()), version: None })
             }
         };
+        let (silence, pace) = (self.silence, self.pace.clone());
         self.there(async move {
             let payload: PutPayload = parts.into_iter().collect();
-            let put = store.put_opts(&path, payload, PutOptions::from(mode)).await?;
+            let (bytes, now) = (payload.content_length() as u64, pace.0.load(Relaxed));
+            let put = store.put_opts(&path, payload, PutOptions::from(mode));
+            let begun = Instant::now();
+            let Ok(put) = timeout(silence + time(bytes, now), put).await else {
+                pace.is_slower_than(now);
+                return Err(silent());
+            };
+            let put = put?;
+            pace.has_left(bytes, begun.elapsed());
             Ok(put.e_tag.map(|etag| Etag(etag.into())))
         })
     }
 
     fn get(&self, name: &str, range: Option<Range<u64>>) -> Answer<Got> {
         let (store, path) = (self.store.clone(), self.path(name));
-        let got = self.there(async move {
+        let silence = self.silence;
+        let most = silence + time(range.as_ref().map_or(LARGEST, |range| range.end - range.start), SLOW);
+        let got = async move {
             let range = range.map(GetRange::Bounded);
-            let got = store.get_opts(&path, GetOptions { range, ..GetOptions::default() }).await?;
+            let got = store.get_opts(&path, GetOptions { range, ..GetOptions::default() });
+            let got = within(silence, got).await??;
             let (size, wanted) = (got.meta.size, got.range.end - got.range.start);
             let etag = got.meta.e_tag.clone().map(|etag| Etag(etag.into()));
             let mut stream = got.into_stream();
             let mut bytes = BytesMut::with_capacity(wanted.min(LARGEST) as usize);
-            while let Some(part) = stream.next().await {
+            while let Some(part) = within(silence, stream.next()).await? {
                 bytes.extend_from_slice(&part?);
                 if bytes.len() as u64 > wanted {
                     break;
                 }
             }
             Ok((Got { bytes: bytes.freeze(), size, etag }, wanted))
-        });
+        };
+        // A store that says a byte now and then is not silent, and as bad.
+        let got = self.there(async move { within(most, got).await? });
         Box::pin(async move {
             let (got, wanted) = got.await?;
             match got.bytes.len() as u64 {
@@ -185,11 +209,11 @@ impl Objects for S3 {
 
     fn list(&self, under: &str, after: &str) -> Answer<Vec<Listed>> {
         let (store, prefix) = (self.store.clone(), self.prefix.clone());
-        let (under, after) = (self.path(under), self.path(after));
+        let (under, after, silence) = (self.path(under), self.path(after), self.silence);
         self.there(async move {
             let mut names = store.list_with_offset(Some(&under), &after).take(PAGE);
             let mut page = Vec::new();
-            while let Some(meta) = names.next().await {
+            while let Some(meta) = within(silence, names.next()).await? {
                 let meta = meta?;
                 let name = meta.location.as_ref().strip_prefix(&*prefix);
                 page.extend(name.map(|name| Listed { name: name.into(), size: meta.size }));
@@ -213,6 +237,33 @@ impl Objects for S3 {
         getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
         u128::from_le_bytes(bytes)
     }
+}
+
+impl Pace {
+    /// An object has not left at this pace. Of many at a time only the first one counts.
+    fn is_slower_than(&self, pace: u64) {
+        self.0.fetch_min((pace / 2).max(SLOW), Relaxed);
+    }
+
+    /// One has: who is as quick has time enough at half of its pace.
+    fn has_left(&self, bytes: u64, took: Duration) {
+        let pace = bytes as f64 / took.as_secs_f64() / 2.0;
+        self.0.fetch_max((pace as u64).min(QUICK), Relaxed);
+    }
+}
+
+/// How long so many bytes take at a pace.
+fn time(bytes: u64, pace: u64) -> Duration {
+    Duration::from_secs(bytes / pace)
+}
+
+/// What it comes to, unless there is silence.
+async fn within<T>(silence: Duration, it: impl Future<Output = T>) -> object_store::Result<T> {
+    timeout(silence, it).await.map_err(|_| silent())
+}
+
+fn silent() -> object_store::Error {
+    object_store::Error::Generic { store: "S3", source: "the store does not answer".into() }
 }
 
 /// What went wrong, in words for people.
@@ -292,6 +343,9 @@ fn value(text: &str, section: &str, name: &str) -> Option<String> {
     None
 }
 
+/// Bytes a second: at first, and at last.
+const QUICK: u64 = 1 << 20;
+const SLOW: u64 = 8 << 10;
 /// Bytes for which there is room before they come: more than any object of ours has.
 const LARGEST: u64 = 64 << 20;
 /// Characters of what a store says.
@@ -308,6 +362,29 @@ mod tests {
                     <Message>Reduce your rate.</Message></Error>";
         assert_eq!((status(text), said(text)), (Some(503), "SlowDown: Reduce your rate".to_string()));
         assert_eq!(said("x status code: 500 y"), "the store answers 500");
+    }
+
+    #[test]
+    fn what_does_not_leave_in_its_time_has_more_the_next_time() {
+        let pace = Pace(AtomicU64::new(QUICK));
+        let cell = crate::gather::CELL * nine_block::SECTOR;
+        let seconds = |pace: &Pace| time(cell, pace.0.load(Relaxed)).as_secs();
+        assert_eq!(seconds(&pace), 8);
+        // Eight that began at the same pace.
+        (0..8).for_each(|_| pace.is_slower_than(QUICK));
+        assert_eq!(seconds(&pace), 16);
+        // One that began long before says nothing new.
+        pace.is_slower_than(QUICK);
+        assert_eq!(seconds(&pace), 16);
+        (0..20).for_each(|_| pace.is_slower_than(pace.0.load(Relaxed)));
+        assert_eq!(seconds(&pace), 1024);
+        // It has become better; what is small says nothing.
+        pace.has_left(cell, Duration::from_secs(32));
+        assert_eq!(seconds(&pace), 64);
+        pace.has_left(512, Duration::from_secs(1));
+        assert_eq!(seconds(&pace), 64);
+        pace.has_left(cell, Duration::ZERO);
+        assert_eq!(seconds(&pace), 8);
     }
 
     #[test]
