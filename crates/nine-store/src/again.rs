@@ -2,9 +2,10 @@
 //!
 //! In: a request, and how long it may fail. Out: its answer, or the fault that it had last.
 
+use std::future::Future;
 use std::time::Duration;
 
-use crate::objects::{Answer, Fault, Objects};
+use crate::objects::{Fault, Objects};
 
 /// How long a request may fail before its operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +19,10 @@ impl Patience {
 
     /// Asks until there is an answer that stands: each pause is by chance between half of its length and all of it, and
     /// twice as long as the one before.
-    pub(crate) async fn again<T>(
+    pub(crate) async fn again<T, F: Future<Output = Result<T, Fault>>>(
         self,
         objects: &dyn Objects,
-        mut ask: impl FnMut() -> Answer<T>,
+        mut ask: impl FnMut() -> F,
     ) -> Result<T, Fault> {
         let (begun, mut pause, mut asked) = (objects.now(), Self::FIRST, 0u32);
         loop {

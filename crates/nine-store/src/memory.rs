@@ -36,6 +36,10 @@ pub enum Fate {
     Late,
     /// The condition of a put is not looked at.
     Careless,
+    /// Whatever the condition of a put is, it does not hold.
+    Stubborn,
+    /// The store has no name for the version.
+    Nameless,
 }
 
 /// A request, for who decides its fate.
@@ -190,6 +194,9 @@ impl Objects for Memory {
             let fate = this.fate("put", &Request::Put(name.clone()));
             this.clone().wait(fate).await;
             before(fate)?;
+            if fate == Fate::Stubborn {
+                return Err(Fault::Refused);
+            }
             let mut state = lock(&this.0);
             if fate == Fate::Late {
                 state.late.push((name, bytes, condition));
@@ -227,7 +234,8 @@ impl Objects for Memory {
                 return Err(Fault::Never("an object is shorter than its name says".into()));
             }
             let part = bytes.slice(range.start as usize..range.end.min(size) as usize);
-            Ok(Got { bytes: part, size, etag: Some(etag(*version)) })
+            let etag = Some(etag(*version)).filter(|_| fate != Fate::Nameless);
+            Ok(Got { bytes: part, size, etag })
         })
     }
 

@@ -127,24 +127,27 @@ pub async fn swap(
     expected: Option<Etag>,
     bytes: Bytes,
 ) -> Result<Swapped, Fault> {
-    let condition = expected.map_or(Condition::New, Condition::Is);
-    let is_ours = |got: &Got| got.bytes == bytes;
-    loop {
-        let put = || objects.put(name, vec![bytes.clone()], condition.clone());
-        match patience.again(&**objects, put).await {
-            Ok(etag) => return Ok(Swapped::Done(etag)),
+    let condition = &expected.map_or(Condition::New, Condition::Is);
+    let ask = || async {
+        match objects.put(name, vec![bytes.clone()], condition.clone()).await {
             Err(Fault::Refused | Fault::Missing) => {}
-            Err(fault) => return Err(fault),
+            put => return put.map(Swapped::Done),
         }
-        match patience.again(&**objects, || objects.get(name, None)).await {
-            Ok(got) if is_ours(&got) => return Ok(Swapped::Done(got.etag)),
-            // It was refused because somebody was about to put there, and nobody has.
-            Ok(Got { etag: Some(etag), .. }) if condition == Condition::Is(etag.clone()) => {}
-            Err(Fault::Missing) if condition == Condition::New => {}
-            Ok(got) => return Ok(Swapped::Other(Some(got))),
-            Err(Fault::Missing) => return Ok(Swapped::Other(None)),
-            Err(fault) => return Err(fault),
+        let there = match objects.get(name, None).await {
+            Ok(got) if got.bytes == bytes => return Ok(Swapped::Done(got.etag)),
+            Err(Fault::Missing) => None,
+            got => Some(got?),
+        };
+        let is_as_expected = match (&there, condition) {
+            (None, Condition::New) => true,
+            (Some(got), Condition::Is(etag)) => got.etag.as_ref() == Some(etag),
+            _ => false,
+        };
+        if is_as_expected {
+            // Somebody was about to put there, and has not.
+            return Err(Fault::Later(format!("{name} is refused, and is as it was")));
         }
-        objects.rest(Patience::FIRST).await;
-    }
+        Ok(Swapped::Other(there))
+    };
+    patience.again(&**objects, ask).await
 }

@@ -291,6 +291,31 @@ fn a_store_grows() {
 }
 
 #[test]
+fn a_store_that_refuses_for_ever_is_waited_for_as_long_as_was_said() {
+    let memory = Memory::default();
+    let larger = || try_open(&memory, Options { sectors: Some(1 << 21), ..options("two") }).unwrap();
+    memory.decided_by(|_| Fate::Stubborn);
+    let error = now(open(&memory, "one").write(0, of(1, 1))).unwrap_err();
+    assert!(error.kind == Kind::Down && error.text.contains("store is refused, and is not there"), "{error}");
+    memory.heal();
+    now(open(&memory, "one").write(0, of(1, 1))).unwrap();
+    // No larger one takes the place of the object that says what it is.
+    memory.decided_by(|_| Fate::Stubborn);
+    let error = now(larger().write(1, of(1, 1))).unwrap_err();
+    assert!(error.kind == Kind::Down && error.text.contains("`If-Match`"), "{error}");
+    memory.decided_by(|_| Fate::Nameless);
+    let error = now(larger().write(1, of(1, 1))).unwrap_err();
+    assert!(error.kind == Kind::Unsupported && error.text.contains("ETag"), "{error}");
+    memory.decided_by(|_| Fate::Stubborn);
+    let objects: Arc<dyn Objects> = Arc::new(memory.clone());
+    let swapped = now(swap(&objects, Patience::default(), "lease", None, Bytes::from_static(b"a 1")));
+    assert!(matches!(swapped, Err(Fault::Later(_))), "{swapped:?}");
+    memory.heal();
+    now(larger().write(1, of(1, 1))).unwrap();
+    assert_eq!(larger().shape().sectors, 1 << 21);
+}
+
+#[test]
 fn a_swap_is_done_once() {
     let memory = Memory::default();
     let objects: Arc<dyn Objects> = Arc::new(memory.clone());

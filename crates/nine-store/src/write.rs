@@ -10,10 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nine_block::{Error, Kind, Result, SECTOR};
 
-use crate::again::Patience;
 use crate::format::{About, Id, STORE, claim, claim_name, claimant};
 use crate::gather::{Cut, sectors_of};
-use crate::objects::{Condition, Etag, Fault, Got};
+use crate::objects::{Condition, Fault, Got};
 use crate::store::{Inner, Right, SECTORS_MOST, State, error};
 
 /// Bytes that are gathered at most; who writes more waits.
@@ -202,23 +201,21 @@ impl Inner {
         &self,
         name: &str,
         parts: &[Bytes],
-        is_ours: impl Fn(&Got) -> bool,
+        is_ours: impl Fn(&Got) -> bool + Sync,
     ) -> std::result::Result<bool, Fault> {
-        loop {
-            let put = || self.objects.put(name, parts.to_vec(), Condition::New);
-            match self.options.patience.again(&*self.objects, put).await {
-                Ok(_) => return Ok(true),
+        let ask = || async {
+            match self.objects.put(name, parts.to_vec(), Condition::New).await {
                 Err(Fault::Refused) => {}
                 Err(Fault::Missing) => return Err(Fault::Never("the store takes no objects here".into())),
-                Err(fault) => return Err(fault),
+                put => return put.map(|_| true),
             }
-            match self.get(name, None).await {
-                Ok(got) => return Ok(is_ours(&got)),
-                // It was refused because another put it at the same time, and has not: a moment later it can be judged.
-                Err(Fault::Missing) => self.objects.rest(Patience::FIRST).await,
-                Err(fault) => return Err(fault),
+            match self.objects.get(name, None).await {
+                // Another put it at the same time, and has not: a moment later it can be judged.
+                Err(Fault::Missing) => Err(Fault::Later(format!("{name} is refused, and is not there"))),
+                got => got.map(|got| is_ours(&got)),
             }
-        }
+        };
+        self.options.patience.again(&*self.objects, ask).await
     }
 
     /// Our epoch; from now on it is ours alone.
@@ -279,24 +276,24 @@ impl Inner {
 
     async fn grow(&self) -> Result<()> {
         let wanted = self.options.sectors.unwrap_or(0).min(SECTORS_MOST);
-        loop {
-            let about = self.state().about.expect("it was read");
+        let ask = || async {
+            let got = self.objects.get(STORE, None).await?;
+            let about = About::decode(&got.bytes).map_err(Fault::Never)?;
             if about.sectors >= wanted {
                 return Ok(());
             }
-            let got = self.get(STORE, None).await.map_err(|fault| error(&fault))?;
             let larger = Bytes::from(About { sectors: wanted, ..about }.encode());
-            let etag: Option<Etag> = got.etag.filter(|_| got.bytes == about.encode());
-            let condition = etag.map(Condition::Is);
-            if let Some(condition) = condition {
-                let put = || self.objects.put(STORE, vec![larger.clone()], condition.clone());
-                match self.options.patience.again(&*self.objects, put).await {
-                    Ok(_) | Err(Fault::Refused) => {}
-                    Err(fault) => return Err(error(&fault)),
-                }
+            let none =
+                || Fault::Never("the store has no names for versions (ETag), so it cannot grow".into());
+            let condition = Condition::Is(got.etag.ok_or_else(none)?);
+            match self.objects.put(STORE, vec![larger], condition).await {
+                // By somebody who makes it larger now; or its answer was lost.
+                Err(Fault::Refused) => Err(Fault::Later("`store` is not replaced (`If-Match`)".into())),
+                put => put.map(drop),
             }
-            self.about().await?;
-        }
+        };
+        self.options.patience.again(&*self.objects, ask).await.map_err(|fault| error(&fault))?;
+        self.about().await.map(drop)
     }
 }
 
