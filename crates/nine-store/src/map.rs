@@ -132,8 +132,8 @@ impl Epoch {
     }
 
     fn missing(&self) -> u64 {
-        let last = self.beyond.last().map_or(0, |last| last - self.next + 1);
-        u64::from(last) - self.beyond.len() as u64
+        let last = self.beyond.last().map_or(0, |last| u64::from(last - self.next) + 1);
+        last - self.beyond.len() as u64
     }
 }
 
@@ -190,5 +190,8 @@ mod tests {
         map.insert(object(2, 2, 2, 1));
         assert_eq!((map.next(2), map.next(1), map.missing()), (5, 0, 4));
         assert!(size_of::<(u64, Part)>() <= 24);
+        // Names that nobody can have given who counts from 0.
+        [0, 1].into_iter().for_each(|n| map.insert(object(3, u32::MAX - n, 0, 1)));
+        assert_eq!((map.next(3), map.missing()), (0, 4 + (1 << 32) - 2));
     }
 }

@@ -129,6 +129,14 @@ impl Store {
     pub fn identity(&self) -> Option<[u8; 16]> {
         self.0.state().about.map(|about| about.identity)
     }
+
+    /// The next object has this number.
+    #[cfg(test)]
+    pub(crate) fn number(&self, next: u32) {
+        if let Right::Ours { number, .. } = &mut self.0.state().right {
+            *number = next;
+        }
+    }
 }
 
 impl Inner {

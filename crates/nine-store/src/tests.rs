@@ -275,6 +275,27 @@ fn a_store_that_does_not_look_at_conditions_is_refused() {
 }
 
 #[test]
+fn who_has_no_more_numbers_writes_no_more() {
+    let memory = Memory::default();
+    let one = now(Store::open(Arc::new(memory.clone()), options("one"))).unwrap();
+    let device: Arc<dyn Device> = Arc::new(one.clone());
+    now(device.write(0, of(1, 1))).unwrap();
+    now(device.flush()).unwrap();
+    one.number(u32::MAX - 1);
+    now(device.write(1, of(1, 1))).unwrap();
+    now(device.flush()).unwrap();
+    now(device.write(2, of(1, 1))).unwrap();
+    let error = now(device.flush()).unwrap_err();
+    assert!(error.kind == Kind::Reserved && error.text.contains("no more numbers"), "{error}");
+    assert_eq!(kind(now(device.write(3, of(1, 1)))), Kind::Reserved);
+    assert_eq!(now(follow(&memory).read(0, 2)).unwrap(), of(1, 2));
+    // A name that somebody has given: what would be flushed behind it were never found again.
+    memory.change("claim/ffffffff", Bytes::new());
+    let error = now(open(&memory, "two").write(3, of(1, 1))).unwrap_err();
+    assert!(error.kind == Kind::Unsupported && error.text.contains("all claims are made"), "{error}");
+}
+
+#[test]
 fn a_store_grows() {
     let memory = Memory::default();
     let one = open(&memory, "one");

@@ -97,14 +97,12 @@ impl Inner {
     pub async fn flush(self: &Arc<Self>) -> Result<()> {
         let (last, troubles) = {
             let mut state = self.state();
-            let Right::Ours { .. } = &state.right else {
-                return match &state.right {
-                    Right::Lost(error) => Err(error.clone()),
-                    _ => Ok(()),
-                };
-            };
             state.cut_all();
-            let Right::Ours { number, .. } = state.right else { unreachable!("it was ours") };
+            let number = match &state.right {
+                Right::Ours { number, .. } => *number,
+                Right::Lost(error) => return Err(error.clone()),
+                Right::None => return Ok(()),
+            };
             (number, state.resume())
         };
         self.kick();
@@ -233,7 +231,10 @@ impl Inner {
             return ours;
         }
         self.make().await?;
-        let epoch = self.newest_claim().await? + 1;
+        // Another one must be able to come.
+        let epoch = self.newest_claim().await?.checked_add(1).filter(|epoch| *epoch < u32::MAX);
+        let none = || Error::new(Kind::Unsupported, "all claims are made, as the names below `claim` say");
+        let epoch = epoch.ok_or_else(none)?;
         let bytes = Bytes::from(claim(epoch, self.objects.random(), &self.options.who));
         let put =
             self.put_new(&claim_name(epoch), std::slice::from_ref(&bytes), |got| got.bytes == bytes).await;
@@ -302,7 +303,12 @@ impl State {
     fn cut(&mut self, run: u64) {
         let Right::Ours { epoch, number } = &mut self.right else { return };
         let id = Id { epoch: *epoch, number: *number };
-        *number += 1;
+        let Some(next) = number.checked_add(1) else {
+            let text = "this claim has no more numbers for objects; a program that opens anew has another";
+            self.right = Right::Lost(Error::new(Kind::Reserved, text));
+            return;
+        };
+        *number = next;
         self.gather.cut(run, id);
         self.queue.push_back(run);
     }
