@@ -253,11 +253,15 @@ fn what_is_gone_or_changed_is_an_error() {
     let two = follow(&memory);
     assert_eq!(kind(now(two.read(3, 1))), Kind::Unwritten);
     assert!(two.status().contains("1 objects are not there, though later ones are"), "{}", two.status());
+    let two_more = open(&memory, "two");
     memory.change("data/00000001-00000000-000000000000-0003", of(1, 2));
     for at in [0, 2] {
         assert!(now(two.read(at, 1)).is_err());
     }
     memory.remove("store");
+    // None with another identity takes its place.
+    let error = now(two_more.write(9, of(1, 1))).unwrap_err();
+    assert!(error.kind == Kind::Failed && error.text.contains("`store` is gone"), "{error}");
     let error = try_open(&memory, options("x")).err().unwrap();
     assert!(error.text.contains("`store`"), "{error}");
     memory.change("store", Bytes::from_static(b"a letter"));

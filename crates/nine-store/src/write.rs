@@ -249,6 +249,10 @@ impl Inner {
     /// Makes the store, if there is none, or larger, if it is to be.
     async fn make(&self) -> Result<()> {
         let Some(bytes) = self.about().await? else {
+            if self.state().about.is_some() {
+                let text = "its object `store` is gone: somebody has removed it";
+                return Err(Error::new(Kind::Failed, text));
+            }
             let identity = self.objects.random().to_le_bytes();
             let about = About { identity, sectors: self.wanted() };
             let bytes = Bytes::from(about.encode());
