@@ -90,8 +90,14 @@ impl Place {
 
     /// Whether requests to this address need no TLS: it is this machine, or that was said.
     pub fn may_be_open(&self, url: &str) -> bool {
-        let Some(rest) = url.strip_prefix("http://") else { return true };
-        let host = rest.split('/').next().unwrap_or_default();
+        let url = url.to_ascii_lowercase();
+        if url.starts_with("https://") {
+            return true;
+        }
+        let rest = url.strip_prefix("http://").unwrap_or_default();
+        let host = rest.split(['/', '\\', '?', '#']).next().unwrap_or_default();
+        // Before an @ stands who asks.
+        let host = host.rsplit('@').next().unwrap_or_default();
         let host = host
             .strip_prefix('[')
             .and_then(|host| host.split(']').next())
@@ -151,12 +157,28 @@ mod tests {
     #[test]
     fn only_this_machine_needs_no_tls() {
         let mut place = Place::default();
-        for url in ["http://127.0.0.1:9", "http://localhost/x", "http://[::1]:9000/", "https://far.example"] {
+        for url in [
+            "http://127.0.0.1:9",
+            "HTTP://LocalHost/x",
+            "http://[::1]:9000/",
+            "http://a:b@127.0.0.1:9/",
+            "https://far.example",
+            "HTTPS://far.example",
+        ] {
             assert!(place.may_be_open(url), "{url}");
         }
-        for url in
-            ["http://far.example", "http://127.0.0.1.example:80", "http://10.0.0.1:9000", "http://[::2]"]
-        {
+        for url in [
+            "http://far.example",
+            "http://127.0.0.1.example:80",
+            "http://10.0.0.1:9000",
+            "http://[::2]",
+            "HTTP://far.example",
+            " http://far.example",
+            "http://127.0.0.1:80@far.example",
+            "http://localhost:80@far.example/",
+            "http://far.example\\@localhost",
+            "",
+        ] {
             assert!(!place.may_be_open(url), "{url}");
         }
         place.insecure = true;
