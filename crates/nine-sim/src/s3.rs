@@ -95,6 +95,11 @@ impl Server {
         self.state().objects.keys().cloned().collect()
     }
 
+    /// Somebody else puts an object that is empty.
+    pub fn put(&self, name: &str) {
+        self.state().objects.insert(name.into(), (Vec::new(), 0));
+    }
+
     /// An object is gone.
     pub fn remove(&self, name: &str) {
         self.state().objects.remove(name);

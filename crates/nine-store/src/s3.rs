@@ -209,13 +209,14 @@ impl Objects for S3 {
 
     fn list(&self, under: &str, after: &str) -> Answer<Vec<Listed>> {
         let (store, prefix) = (self.store.clone(), self.prefix.clone());
-        let (under, after, silence) = (self.path(under), self.path(after), self.silence);
+        let (names_under, silence) = (under.to_string(), self.silence);
+        let (under, after) = (self.path(under), self.path(after));
         self.there(async move {
             let mut names = store.list_with_offset(Some(&under), &after).take(PAGE);
             let mut page = Vec::new();
             while let Some(meta) = within(silence, names.next()).await? {
                 let meta = meta?;
-                let name = meta.location.as_ref().strip_prefix(&*prefix);
+                let name = below(meta.location.as_ref(), &prefix, &names_under);
                 page.extend(name.map(|name| Listed { name: name.into(), size: meta.size }));
             }
             Ok(page)
@@ -255,6 +256,12 @@ impl Pace {
 /// How long so many bytes take at a pace.
 fn time(bytes: u64, pace: u64) -> Duration {
     Duration::from_secs(bytes / pace)
+}
+
+/// The name of an object, if it is one of those. Tools that show folders make objects whose names end with `/`, and the
+/// crate takes that away.
+fn below<'a>(location: &'a str, prefix: &str, under: &str) -> Option<&'a str> {
+    location.strip_prefix(prefix).filter(|name| name.starts_with(under))
 }
 
 /// What it comes to, unless there is silence.
@@ -385,6 +392,12 @@ mod tests {
         assert_eq!(seconds(&pace), 64);
         pace.has_left(cell, Duration::ZERO);
         assert_eq!(seconds(&pace), 8);
+    }
+
+    #[test]
+    fn a_folder_is_no_object() {
+        let below = |location: &'static str| below(location, "a/", "data/");
+        assert_eq!((below("a/data/x"), below("a/data"), below("b/data/x")), (Some("data/x"), None, None));
     }
 
     #[test]
