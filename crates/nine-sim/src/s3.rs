@@ -41,6 +41,7 @@ struct State {
     versions: u64,
     fate: Option<Decides>,
     requests: u64,
+    head: BTreeMap<String, String>,
 }
 
 struct Request {
@@ -109,6 +110,11 @@ impl Server {
     pub fn requests(&self) -> u64 {
         self.state().requests
     }
+
+    /// What the last request has said in its head; the name in small letters.
+    pub fn head(&self, name: &str) -> Option<String> {
+        self.state().head.get(name).cloned()
+    }
 }
 
 fn serve(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
@@ -120,6 +126,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         let fate = {
             let mut state = state.lock().unwrap();
             state.requests += 1;
+            state.head.clone_from(&request.head);
             state.fate.as_mut().map_or(Fate::Good, |fate| fate(&request.method, &name))
         };
         let error = |status, code: &str| Reply {

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::path::Path;
 use object_store::{
     ClientOptions, GetOptions, GetRange, ObjectStore, PutMode, PutOptions, PutPayload, RetryConfig,
-    UpdateVersion,
+    StaticCredentialProvider, UpdateVersion,
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
@@ -90,12 +90,10 @@ impl S3 {
             place.profile.clone().or_else(|| set("AWS_PROFILE")).unwrap_or_else(|| "default".into());
         if place.profile.is_some() || set("AWS_ACCESS_KEY_ID").is_none() {
             let of = |name| ini("AWS_SHARED_CREDENTIALS_FILE", "credentials", &profile, name);
-            if let (Some(id), Some(secret)) = (of("aws_access_key_id"), of("aws_secret_access_key")) {
-                builder = builder.with_access_key_id(id).with_secret_access_key(secret);
-                builder = match of("aws_session_token") {
-                    Some(token) => builder.with_token(token),
-                    None => builder,
-                };
+            if let (Some(key_id), Some(secret_key)) = (of("aws_access_key_id"), of("aws_secret_access_key")) {
+                // All of it: a token of the environment belongs to another key.
+                let key = AwsCredential { key_id, secret_key, token: of("aws_session_token") };
+                builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(key)));
             } else if let Some(profile) = &place.profile {
                 return Err(format!("there is no profile `{profile}` with a key in ~/.aws/credentials"));
             }
@@ -295,6 +293,9 @@ fn fault(error: object_store::Error) -> Fault {
              no role"
                 .into(),
         ),
+        _ if text.contains("<Code>ExpiredToken<") || text.contains("<Code>InvalidToken<") => {
+            Fault::Denied(format!("{said}: AWS_SESSION_TOKEN, or the one of ~/.aws/credentials, is to be renewed"))
+        }
         E::InvalidPath { .. } | E::NotSupported { .. } | E::NotImplemented { .. } => Fault::Never(said),
         _ => match status(&text) {
             Some(408 | 409 | 429) | None => Fault::Later(said),
@@ -369,6 +370,10 @@ mod tests {
                     <Message>Reduce your rate.</Message></Error>";
         assert_eq!((status(text), said(text)), (Some(503), "SlowDown: Reduce your rate".to_string()));
         assert_eq!(said("x status code: 500 y"), "the store answers 500");
+        let text =
+            "status code: 400 Bad Request: <Error><Code>ExpiredToken</Code><Message>It is.</Message></Error>";
+        let expired = fault(object_store::Error::Generic { store: "S3", source: text.into() });
+        assert!(matches!(&expired, Fault::Denied(text) if text.contains("is to be renewed")), "{expired:?}");
     }
 
     #[test]

@@ -128,6 +128,15 @@ fn what_is_wrong_is_said_with_what_to_do() {
     let said = ream(&expr);
     assert!(said.contains("SlowDown: by a test (asked ") && said.contains("s3\"attic/a\""), "{said}");
     store.heal();
+    // A key of a file is used as it is there: a token of the environment is of another one.
+    let (_, word) = expr.split_once("s3").unwrap();
+    let word = word.replace("&patience=1", "&profile=default");
+    let mut keyed = site.command(&["block", "status", &format!("ro s3{word}")]);
+    keyed.envs([("AWS_ACCESS_KEY_ID", "other"), ("AWS_SECRET_ACCESS_KEY", "x"), ("AWS_SESSION_TOKEN", "t")]);
+    assert!(keyed.output().unwrap().status.success());
+    let signed = store.head("authorization").unwrap();
+    assert!(signed.contains("Credential=glenda/") && !signed.contains("token"), "{signed}");
+    assert_eq!(store.head("x-amz-security-token"), None);
     for (from, to, wanted) in [
         ("attic", "cellar", "there is no such bucket"),
         ("http://127.0.0.1", "http://192.0.2.1", "without TLS"),
