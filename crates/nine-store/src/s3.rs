@@ -185,7 +185,10 @@ impl Objects for S3 {
             let (size, wanted) = (got.meta.size, got.range.end - got.range.start);
             let etag = got.meta.e_tag.clone().map(|etag| Etag(etag.into()));
             let mut stream = got.into_stream();
-            let mut bytes = BytesMut::with_capacity(wanted.min(LARGEST) as usize);
+            if wanted > LARGEST {
+                return Ok((Got { bytes: Bytes::new(), size, etag }, wanted));
+            }
+            let mut bytes = BytesMut::with_capacity(wanted as usize);
             while let Some(part) = within(silence, stream.next()).await? {
                 bytes.extend_from_slice(&part?);
                 if bytes.len() as u64 > wanted {
@@ -198,10 +201,7 @@ impl Objects for S3 {
         let got = self.there(async move { within(most, got).await? });
         Box::pin(async move {
             let (got, wanted) = got.await?;
-            match got.bytes.len() as u64 {
-                len if len == wanted => Ok(got),
-                len => Err(Fault::Later(format!("{len} bytes came of {wanted}"))),
-            }
+            whole(got, wanted)
         })
     }
 
@@ -254,6 +254,15 @@ impl Pace {
 /// How long so many bytes take at a pace.
 fn time(bytes: u64, pace: u64) -> Duration {
     Duration::from_secs(bytes / pace)
+}
+
+/// What was read, if it is all that was wanted.
+fn whole(got: Got, wanted: u64) -> Result<Got, Fault> {
+    match got.bytes.len() as u64 {
+        len if len == wanted => Ok(got),
+        _ if wanted > LARGEST => Err(Fault::Never(format!("an object of {wanted} bytes is none of ours"))),
+        len => Err(Fault::Later(format!("{len} bytes came of {wanted}"))),
+    }
 }
 
 /// The name of an object, if it is one of those. Tools that show folders make objects whose names end with `/`, and the
@@ -354,7 +363,7 @@ fn value(text: &str, section: &str, name: &str) -> Option<String> {
 /// Bytes a second: at first, and at last.
 const QUICK: u64 = 1 << 20;
 const SLOW: u64 = 8 << 10;
-/// Bytes for which there is room before they come: more than any object of ours has.
+/// Bytes that are read at once: more than any object of ours has.
 const LARGEST: u64 = 64 << 20;
 /// Characters of what a store says.
 const SAID: usize = 300;
@@ -397,6 +406,14 @@ mod tests {
         assert_eq!(seconds(&pace), 64);
         pace.has_left(cell, Duration::ZERO);
         assert_eq!(seconds(&pace), 8);
+    }
+
+    #[test]
+    fn what_came_in_part_is_asked_again_and_what_is_too_much_is_not() {
+        let got = |len| Got { bytes: vec![0; len].into(), size: 0, etag: None };
+        assert!(whole(got(7), 7).is_ok());
+        assert!(matches!(whole(got(6), 7), Err(Fault::Later(_))));
+        assert!(matches!(whole(got(0), LARGEST + 1), Err(Fault::Never(_))));
     }
 
     #[test]
