@@ -142,5 +142,7 @@ mod tests {
             guard.judge(SECOND, Mac([n; 6]), b"wrong");
             assert!(guard.wrong.len() <= CARDS);
         }
+        let of = |at: Option<&(Mac, u32, Duration)>| at.unwrap().0;
+        assert_eq!((of(guard.wrong.front()), of(guard.wrong.back())), (Mac([136; 6]), Mac([199; 6])));
     }
 }
