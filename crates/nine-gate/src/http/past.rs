@@ -135,7 +135,7 @@ impl Past {
         let top = root.walk(&self.dumps).await?;
         let mut years: Vec<u16> = names(&top).await?.iter().filter_map(|name| year_of(name)).collect();
         years.sort_unstable_by(|a, b| b.cmp(a));
-        let mut looked = 0;
+        let (mut looked, mut oldest) = (0, before);
         for year in years.into_iter().filter(|year| before.is_none_or(|before| *year <= before.year)) {
             let year = format!("{year:04}");
             let dir = top.walk(&year).await?;
@@ -154,9 +154,9 @@ impl Past {
                 let Some(attr) = all.next().await else { break };
                 runs.add(Some(*dump), seen(attr)?);
             }
+            oldest = dumps.last().copied().or(oldest);
             if is_cut {
-                let before = dumps.last().copied().or(before);
-                return Ok(Versions { all: runs.end(false), before });
+                return Ok(Versions { all: runs.end(false), before: oldest });
             }
         }
         Ok(Versions { all: runs.end(true), before: None })

@@ -145,4 +145,12 @@ fn thousands_of_dumps_are_looked_at_by_and_by() {
     assert!(page(&site, "/archive/f?versions").contains("href=\"?versions&amp;before=2026/0101500\""));
     let rest = json(&site, "/archive/f?versions&before=2026/0101500");
     assert_eq!((&rest["complete"], &rest["before"]), (&true.into(), &serde_json::Value::Null));
+    // As many as one answer looks into, and a year before them.
+    let old = dir.path().join("dump/2025/1231");
+    fs::create_dir_all(&old).unwrap();
+    fs::write(old.join("f"), "old").unwrap();
+    let first = json(&site, "/archive/f?versions&before=2026/01012000");
+    assert_eq!((&first["complete"], &first["before"]), (&false.into(), &"2026/0101".into()));
+    let rest = json(&site, "/archive/f?versions&before=2026/0101");
+    assert_eq!((&rest["complete"], &rest["versions"][0]["first"]), (&true.into(), &"2025/1231".into()));
 }
