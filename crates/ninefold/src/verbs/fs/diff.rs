@@ -196,11 +196,13 @@ fn head(sign: &str, place: &Place, side: &Option<Side>, out: &mut Output) -> Res
     }
 }
 
+fn lines(text: &[u8]) -> Vec<&[u8]> {
+    text.split_inclusive(|byte| *byte == b'\n').collect()
+}
+
 /// What diff -u has behind the names.
 fn hunks(old: &[u8], new: &[u8], mut put: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let lines =
-        |text: &'_ [u8]| -> Vec<_> { text.split_inclusive(|byte| *byte == b'\n').map(Vec::from).collect() };
-    let (a, b): (Vec<Vec<u8>>, Vec<Vec<u8>>) = (lines(old), lines(new));
+    let (a, b) = (lines(old), lines(new));
     let until = Instant::now().checked_add(PATIENCE).context("the clock is at its end")?;
     let ops = capture_diff_slices_deadline(Algorithm::Myers, &a, &b, Some(until));
     let mut line = |sign: &[u8], line: &[u8]| -> Result<()> {
