@@ -409,6 +409,21 @@ pub async fn resolve_names(root: &File, path: &[u8], follow: bool) -> Result<(Fi
     Ok((root.walk(done.join(&b'/')).await?, done))
 }
 
+/// Why there is nothing at `path`. A server that has come past the first name only stops (walk(5)): whether the next one
+/// is not there, or cannot be read, or is not for us, it says when it is asked for that one alone.
+pub async fn why_absent(root: &File, path: &[u8], error: Error) -> Error {
+    if error.errno() != Errno::ENOENT {
+        return error;
+    }
+    let all: Vec<&[u8]> = names(path).collect();
+    for at in (1..all.len()).rev() {
+        if let Ok(dir) = root.walk(all[..at].join(&b'/')).await {
+            return dir.walk(all[at]).await.err().unwrap_or(error);
+        }
+    }
+    error
+}
+
 fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b"."))
 }

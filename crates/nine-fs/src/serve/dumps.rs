@@ -87,6 +87,14 @@ impl Archive {
         Qid { ty: Qid::DIR, vers: state.dumps.len() as u32, path }
     }
 
+    /// By which a directory lists one: nothing of a dump is read for it.
+    pub(super) fn qid_in_list(&self, state: &State, node: &Node) -> Qid {
+        match node {
+            Node::File(file) => Qid { ty: Qid::DIR, vers: 0, path: file.view.path(file.ino) },
+            _ => self.qid_of_dumps(state, node),
+        }
+    }
+
     pub(super) fn attr_of_dumps(&self, state: &State, node: &Node) -> Attr {
         let (name, year) = match node {
             Node::Year(year) => (format!("{year:04}"), Some(*year)),

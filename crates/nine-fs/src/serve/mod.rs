@@ -293,9 +293,14 @@ impl Archive {
                 if at <= cookie {
                     continue;
                 }
-                let attr = self.attr(state, &node, true)?;
-                let entry = Dirent { qid: attr.qid, cookie: at, ty: 4, name: name.as_bytes() };
-                if !buf.push(&entry, Some(&attr)) {
+                // That a dump is there is known, whether or not it can be read; its root is read only for who wants it.
+                let attr = match stats.then(|| self.attr(state, &node, true)).transpose() {
+                    Err(Stop::Error(_)) => None,
+                    attr => attr?,
+                };
+                let entry =
+                    Dirent { qid: self.qid_in_list(state, &node), cookie: at, ty: 4, name: name.as_bytes() };
+                if !buf.push(&entry, attr.as_ref()) {
                     break;
                 }
             }

@@ -20,7 +20,7 @@ use super::end::{Dir, Found, Kind, Meta};
 use super::progress::Steps;
 use super::remote;
 use super::sum::Sum;
-use crate::dial::Sessions;
+use crate::dial::{Sessions, why_absent};
 use crate::operand::Place;
 
 /// Directories that are looked at, or wait until those before them have been told of.
@@ -43,16 +43,14 @@ impl Side {
     /// What is at a place of a server; `None`: nothing.
     pub async fn at(sessions: &Sessions, place: &Place) -> Result<Option<Self>> {
         let root = sessions.root(place).await?;
-        let (dir, name) = match place.split() {
-            Some((dir, name)) => (root.walk(dir).await, name.to_vec()),
-            None => (root.walk(&place.path).await, Vec::new()),
-        };
+        let (path, name) = place.split().unwrap_or((&place.path, b""));
+        let (dir, name) = (root.walk(path).await, name.to_vec());
         let found = match dir {
             Ok(dir) => {
                 let dir = Dir::Remote(remote::Dir::new(dir));
                 dir.stat(&name).await.map(|meta| Self { dir: Rc::new(dir), name, meta })
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(why_absent(&root, path, error).await.into()),
         };
         match found {
             Ok(side) => Ok(Some(side)),

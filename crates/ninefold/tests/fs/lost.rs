@@ -54,6 +54,46 @@ fn a_lost_cache_is_made_anew_from_a_dump() {
 }
 
 #[test]
+fn a_dump_that_cannot_be_read_hides_no_other() {
+    let mut site = Site::new();
+    [("c", 60), ("w", 200)].iter().for_each(|(name, size)| disk(&site, name, *size));
+    let expr = "c w\"c\" w\"w\"";
+    site.ok_words(&["fs", "ream", expr]);
+    let mut server = site.serve(&format!("fs:{expr},schedule=off"));
+    let mut dumps = Vec::new();
+    for word in ["one", "two"] {
+        server.fed(&["write", "--create", &format!("/archive/{word}-alone")], word.as_bytes());
+        dumps.push(server.ok(["fs", "dump", "--wait"]).trim_end().to_owned());
+        server.ok(["rm", &format!("/archive/{word}-alone")]);
+    }
+    assert_eq!(server.stop().0, Some(0));
+    site.dir = site::taken(&mut server);
+    // The node in which the first dump's root is.
+    let mut bytes = fs::read(site.path("w")).unwrap();
+    let name = b"one-alone";
+    let at = (0..8 << 20).find(|at| bytes[*at..].starts_with(name)).unwrap();
+    bytes[at] ^= 1;
+    fs::write(site.path("w"), bytes).unwrap();
+    let server = site.serve(&format!("fs:{expr},schedule=off"));
+    let (year, _) = dumps[0].split_once('/').unwrap();
+    let names: Vec<&str> = dumps.iter().map(|dump| dump.split_once('/').unwrap().1).collect();
+    let listed = server.ok(["ls", &format!("/dump/{year}")]);
+    assert_eq!(listed.lines().collect::<Vec<_>>(), names);
+    // And what cannot be read is not taken for what was not there.
+    let output = server.run(["fs", "history", "/archive/two-alone"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.contains(&format!("\n{}", dumps[1])) && said.trim_end().ends_with("Input/output error"),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+    for verb in ["restore", "diff"] {
+        let said = server.fails(["fs", verb, &dumps[0], "/archive/two-alone"]);
+        assert!(said.contains("Input/output error"), "{said}");
+    }
+}
+
+#[test]
 fn another_server_reads_the_dumps_as_they_come() {
     let mut site = Site::new();
     site.ok("fs ream ./disk --size 200M");

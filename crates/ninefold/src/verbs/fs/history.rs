@@ -94,7 +94,10 @@ async fn versions(past: &Past, quiet: bool, mut tell: impl FnMut(Run) -> Result<
         };
         let steps = &steps;
         async move {
-            let found = past.root.walk_attr(&place.path, GetMask::ALL).await;
+            let found = match past.root.walk_attr(&place.path, GetMask::ALL).await {
+                Err(error) => Err(dial::why_absent(&past.root, &place.path, error).await),
+                found => found,
+            };
             steps.one();
             let is = match there(found) {
                 Ok(Some((file, attr))) => (Is::There(Box::new(attr)), Some(file)),
