@@ -318,7 +318,7 @@ impl How<'_> {
             _ if is_same => attributes(),
             (Kind::Link, _) => {
                 let (old, new) = try_join(old.readlink(), new.readlink()).await?;
-                (old != new).then_some(What::Content)
+                if old == new { attributes() } else { Some(What::Content) }
             }
             // To read it does something.
             _ if a.is_event || b.is_event => attributes(),

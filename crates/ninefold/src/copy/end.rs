@@ -170,12 +170,12 @@ impl Dir {
         }
     }
 
-    /// Makes a link, in place of what is there.
-    pub async fn symlink(&self, name: &[u8], target: &[u8], meta: &Meta) -> Result<()> {
+    /// Makes a link, in place of what is there; with its owner, if that is to be kept and can be given.
+    pub async fn symlink(&self, name: &[u8], target: &[u8], meta: &Meta, preserve: bool) -> Result<()> {
         check(name)?;
         match self {
-            Dir::Local(dir) => dir.symlink(name, target, meta),
-            Dir::Remote(dir) => dir.symlink(name, target, meta).await,
+            Dir::Local(dir) => dir.symlink(name, target, meta, preserve),
+            Dir::Remote(dir) => dir.symlink(name, target, meta, preserve).await,
         }
     }
 

@@ -371,7 +371,7 @@ impl Engine<'_> {
             }
             Kind::Link => {
                 let target = from.readlink(name).await?;
-                to.dir.symlink(item.as_new(), &target, meta).await?;
+                to.dir.symlink(item.as_new(), &target, meta, self.preserve).await?;
             }
             _ => match self.links.filter(|_| meta.links > 1) {
                 Some(links) => self.linked(item, links).await?,

@@ -74,9 +74,14 @@ impl Dir {
         Ok(fs::readlinkat(&*self.0, name, Vec::new())?.into_bytes())
     }
 
-    pub fn symlink(&self, name: &[u8], target: &[u8], meta: &Meta) -> Result<()> {
+    pub fn symlink(&self, name: &[u8], target: &[u8], meta: &Meta, preserve: bool) -> Result<()> {
         let temp = temp_name();
         fs::symlinkat(target, &*self.0, &*temp)?;
+        if preserve {
+            let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+            // Only root may give it away.
+            let _ = fs::chownat(&*self.0, &*temp, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+        }
         if let Err(e) = fs::renameat(&*self.0, &*temp, &*self.0, name) {
             let _ = fs::unlinkat(&*self.0, &*temp, AtFlags::empty());
             return Err(e.into());

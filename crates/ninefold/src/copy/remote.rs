@@ -101,7 +101,7 @@ impl Dir {
         Ok(self.0.walk(name).await?.readlink().await?.into_vec())
     }
 
-    pub async fn symlink(&self, name: &[u8], target: &[u8], meta: &Meta) -> Result<()> {
+    pub async fn symlink(&self, name: &[u8], target: &[u8], meta: &Meta, preserve: bool) -> Result<()> {
         match self.0.symlink(name, target, NOGID).await {
             Err(e) if e.errno() == Errno::EEXIST && self.0.client().dialect().is_l() => {
                 let temp = temp_name();
@@ -117,11 +117,14 @@ impl Dir {
             }
             made => drop(made?),
         }
-        // A server that keeps no times of links is good enough.
-        let set = SetAttr { mtime: Some(TimeSet::To(meta.mtime)), ..SetAttr::default() };
-        if let Ok(link) = self.0.walk(name).await {
-            let _ = link.setattr(&set).await;
+        // A server that keeps no times of links, or does not let us give them away, is good enough.
+        let Ok(link) = self.0.walk(name).await else { return Ok(()) };
+        if preserve {
+            let owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..SetAttr::default() };
+            let _ = link.setattr(&owner).await;
         }
+        let time = SetAttr { mtime: Some(TimeSet::To(meta.mtime)), ..SetAttr::default() };
+        let _ = link.setattr(&time).await;
         Ok(())
     }
 

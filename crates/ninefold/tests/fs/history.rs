@@ -6,6 +6,8 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 
+use nine_proto::{GetMask, SetAttr};
+
 use crate::common::{self, Server};
 use crate::site::Site;
 
@@ -202,13 +204,39 @@ fn a_tree_comes_back_as_it_was_and_takes_nothing_away() {
     assert!(said.contains("all of"), "{said}");
 }
 
-#[test]
-fn names_of_one_file_and_what_is_written_on_it_come_back() {
-    let server = served();
+/// The root of the archive, of a client that says what no verb does.
+fn archive(server: &Server) -> nine_io::client::blocking::File {
     let addr: nine_net::Addr = format!("unix!{}", server.socket().display()).parse().unwrap();
     let client = nine_io::client::blocking::Client::dial(&addr, LIMIT, Default::default()).unwrap();
     let uid = rustix::process::geteuid().as_raw();
-    let archive = client.attach("", uid, "").unwrap().walk("archive").unwrap();
+    client.attach("", uid, "").unwrap().walk("archive").unwrap()
+}
+
+#[test]
+fn links_come_back_as_whose_they_were() {
+    let server = served();
+    let archive = archive(&server);
+    let owner = SetAttr { uid: Some(1234), gid: Some(1235), ..SetAttr::default() };
+    archive.walk("t/round").unwrap().setattr(&owner).unwrap();
+    let first = dump(&server);
+    server.ok(["rm", "-r", "/archive/t"]);
+    server.ok(["fs", "restore", &first, "/archive/t"]);
+    let attr = archive.walk("t/round").unwrap().getattr(GetMask::BASIC).unwrap();
+    assert_eq!((attr.uid, attr.gid), (1234, 1235));
+    let again = server.ok(["fs", "restore", "--force", &first, "/archive/t"]);
+    assert_eq!(again, format!("/archive/t: all of /dump/{first}/t is there\n"));
+    // That only its owner is another is seen, and mended.
+    archive.walk("t/round").unwrap().setattr(&SetAttr { uid: Some(1), ..SetAttr::default() }).unwrap();
+    let said = server.ok(["fs", "diff", &first, "/archive/t"]);
+    assert!(said.ends_with("\nm /archive/t/round\n"), "{said}");
+    server.ok(["fs", "restore", "--force", &first, "/archive/t"]);
+    assert_eq!(archive.walk("t/round").unwrap().getattr(GetMask::BASIC).unwrap().uid, 1234);
+}
+
+#[test]
+fn names_of_one_file_and_what_is_written_on_it_come_back() {
+    let server = served();
+    let archive = archive(&server);
     let (tree, file) = (archive.walk("t").unwrap(), archive.walk("t/a").unwrap());
     tree.walk("sub").unwrap().link("another", &file).unwrap();
     file.set_xattr("user.said", b"of a", 0).unwrap();
@@ -217,7 +245,7 @@ fn names_of_one_file_and_what_is_written_on_it_come_back() {
     server.ok(["rm", "-r", "/archive/t"]);
     let said = server.ok(["fs", "restore", "latest", "/archive/t"]);
     assert!(said.ends_with("6 files are back\n"), "{said}");
-    let mask = nine_proto::GetMask::BASIC;
+    let mask = GetMask::BASIC;
     let (a, other) = (archive.walk("t/a").unwrap(), archive.walk("t/sub/another").unwrap());
     let (a, attr, other) = (&a, a.getattr(mask).unwrap(), other.getattr(mask).unwrap());
     assert_eq!((attr.nlink, attr.qid), (2, other.qid));
