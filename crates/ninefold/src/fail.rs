@@ -28,6 +28,11 @@ impl Tally {
         self.failed += 1;
     }
 
+    /// How many have failed so far.
+    pub fn failed(&self) -> usize {
+        self.failed
+    }
+
     /// Failures that have been told already.
     pub fn add(&mut self, failed: usize) {
         self.failed += failed;

@@ -96,9 +96,9 @@ pub struct FsDiff {
 /// Bring a file or a tree back from a dump
 ///
 /// With modes, times, links and extended attributes, and owners where that is permitted. A file is written beside its
-/// place, and renamed when it is whole. What is there and is the same stays; what differs is only overwritten with
-/// --force, and nothing is changed before all of that has been looked at. What has come since stays where it is. DATE
-/// is what `fs yesterday` takes.
+/// place, and renamed when it is whole. What is there and is the same stays; what differs is only overwritten, and
+/// gets its mode, owner and time again, with --force, and nothing is changed before all of that has been looked at.
+/// What has come since stays where it is. DATE is what `fs yesterday` takes.
 #[derive(Debug, Args)]
 pub struct FsRestore {
     /// From which dump

@@ -2,8 +2,9 @@
 //!
 //! In: a place of a dump, and where it shall go. Out: what was done. The engine copies what the comparison finds.
 //!
-//! Always holds: without force nothing is changed before everything has been looked at, and what differs is not
-//! overwritten. What only the destination has stays. [`BATCH`] differences are held at once, whatever there is to do.
+//! Always holds: without force nothing is changed before everything has been looked at, and of what is there only the
+//! times of directories that get something. What only the destination has stays. [`BATCH`] differences are held at
+//! once, whatever there is to do.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -43,8 +44,12 @@ pub struct Restored {
     pub files: u64,
     /// Those whose mode, owner or time was set.
     pub dressed: u64,
+    /// Those whose mode, owner or time is another one, and stays.
+    pub kept: u64,
     /// What has come since, and stays.
     pub newer: u64,
+    /// What could not be brought back.
+    pub failed: usize,
 }
 
 /// Where it goes: a name in a directory.
@@ -135,7 +140,7 @@ impl Restoring<'_> {
         let steps = Steps::new(true, "", None);
         let mut comparison = Comparison::new(there, Some(source), false, &steps);
         let (progress, links) = (Progress::new(self.quiet, None), Links::default());
-        let (mut restored, mut batch) = (Restored::default(), Batch::default());
+        let (mut restored, mut batch, before) = (Restored::default(), Batch::default(), tally.failed());
         loop {
             let change = comparison.next().await?;
             let is_last = change.is_none();
@@ -145,7 +150,7 @@ impl Restoring<'_> {
                 tally.check(show(path.as_bytes()), added)?;
             }
             if is_last || batch.items.len() >= BATCH || batch.dirs.len() >= BATCH {
-                self.copy(std::mem::take(&mut batch), &progress, &links, tally).await?;
+                self.copy(std::mem::take(&mut batch), to, &progress, &links, tally).await?;
             }
             if is_last {
                 break;
@@ -153,6 +158,7 @@ impl Restoring<'_> {
         }
         progress.end();
         restored.files = progress.files();
+        restored.failed = tally.failed() - before;
         Ok(restored)
     }
 
@@ -200,16 +206,20 @@ impl Restoring<'_> {
                 return Ok(());
             }
             (What::Content | What::Kind, _) if !self.force => bail!("it has come to differ meanwhile"),
+            (What::Attributes, Some(new)) if new.meta.kind == Kind::Special => return Ok(()),
+            (What::Attributes, Some(_)) if !self.force => {
+                restored.kept += 1;
+                return Ok(());
+            }
+            (What::Attributes, Some(new)) if new.meta.kind == Kind::Link => new,
             (What::Attributes, Some(new)) => {
                 // Attributes differ of what both have.
                 let old = old.context("it is there")?;
-                restored.dressed += 1;
                 match new.meta.kind {
                     Kind::Dir => drop(batch.dirs.insert(rest, (old.dir.dir(&old.name).await?, new))),
-                    Kind::Special => restored.dressed -= 1,
-                    Kind::File => old.dir.dress(&old.name, &new.meta).await?,
-                    Kind::Link => batch.items.push(item(old.dir.clone(), &old.name, new, path)),
+                    _ => old.dir.dress(&old.name, &new.meta).await?,
                 }
+                restored.dressed += 1;
                 return Ok(());
             }
             (What::Kind, Some(new)) => {
@@ -229,7 +239,11 @@ impl Restoring<'_> {
                 let above = rest.iter().rposition(|byte| *byte == b'/').map_or(&[][..], |at| &rest[..at]);
                 // It gets its time again when all is in it.
                 if !batch.dirs.contains_key(above) {
-                    let meta = new.dir.stat(b"").await?;
+                    let mut meta = new.dir.stat(b"").await?;
+                    if !self.force {
+                        let Meta { mode, uid, gid, .. } = dir.stat(b"").await?;
+                        meta = Meta { mode, uid, gid, ..meta };
+                    }
                     let like = Side { dir: new.dir.clone(), name: Vec::new(), meta };
                     batch.dirs.insert(above.to_vec(), ((*dir).clone(), like));
                 }
@@ -241,7 +255,14 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    async fn copy(&self, batch: Batch, progress: &Progress, links: &Links, tally: &mut Tally) -> Result<()> {
+    async fn copy(
+        &self,
+        batch: Batch,
+        to: &str,
+        progress: &Progress,
+        links: &Links,
+        tally: &mut Tally,
+    ) -> Result<()> {
         let descriptors = rt::raise_nofile().map_or(FEW, |most| usize::try_from(most).unwrap_or(usize::MAX));
         let engine = Engine {
             recursive: true,
@@ -257,7 +278,7 @@ impl Restoring<'_> {
         };
         tally.add(engine.run(batch.items).await?);
         for (path, (dir, like)) in batch.dirs {
-            tally.check(show(&path), dir.finish(&like.meta, true).await)?;
+            tally.check(below(to, &path), dir.finish(&like.meta, true).await)?;
         }
         Ok(())
     }

@@ -198,6 +198,12 @@ fn a_tree_comes_back_as_it_was_and_takes_nothing_away() {
     let said = server.fails(["fs", "restore", "--force", &first, "/archive/t"]);
     assert!(said.contains("/archive/t/b: a directory is there now"), "{said}");
     assert_eq!(server.ok(["cat", "/archive/t/sub/deep/y"]), "y\n");
+    // It is not said to be there.
+    let output = server.run(["fs", "restore", "--force", &first, "/archive/t"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let rest = "nothing is back; 1 that has come since stays; 1 failed\n";
+    assert_eq!(said, format!("/dump/{first}/t -> /archive/t: {rest}"));
+    assert_eq!(output.status.code(), Some(1));
     // Nothing is left of what was on its way.
     assert_eq!(server.ok(["ls", "-a", "/archive/t"]), "a\nb\nround\nsince\nsub\n");
     let said = server.ok(["fs", "yesterday", "-c", &first, "/archive/t/a"]);
@@ -210,6 +216,27 @@ fn archive(server: &Server) -> nine_io::client::blocking::File {
     let client = nine_io::client::blocking::Client::dial(&addr, LIMIT, Default::default()).unwrap();
     let uid = rustix::process::geteuid().as_raw();
     client.attach("", uid, "").unwrap().walk("archive").unwrap()
+}
+
+#[test]
+fn what_is_there_keeps_its_mode_unless_it_is_forced() {
+    let server = served();
+    let first = dump(&server);
+    let archive = archive(&server);
+    let mode = |path: &str| archive.walk(path).unwrap().getattr(GetMask::BASIC).unwrap().mode & 0o777;
+    // What was open to all is so no more.
+    for path in ["t/b", "t/sub"] {
+        let set = SetAttr { mode: Some(0o500), ..SetAttr::default() };
+        archive.walk(path).unwrap().setattr(&set).unwrap();
+    }
+    server.ok(["rm", "/archive/t/sub/x"]);
+    let said = server.ok(["fs", "restore", &first, "/archive/t"]);
+    let kept = "1 file is back; 2 have other modes, owners or times, which stay\n";
+    assert_eq!(said, format!("/dump/{first}/t -> /archive/t: {kept}"));
+    assert_eq!((mode("t/b"), mode("t/sub"), mode("t/sub/x")), (0o500, 0o500, 0o644));
+    let said = server.ok(["fs", "restore", "--force", &first, "/archive/t"]);
+    assert!(said.ends_with(": 0 files are back, 2 have mode, owner and time again\n"), "{said}");
+    assert_eq!((mode("t/b"), mode("t/sub")), (0o644, 0o755));
 }
 
 #[test]

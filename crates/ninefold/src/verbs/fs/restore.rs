@@ -39,13 +39,14 @@ pub fn run(args: FsRestore, config: &Config) -> Result<Tally> {
 
 /// A line about what was done.
 fn said(from: &Place, to: &str, done: &Restored) -> String {
-    let Restored { files, dressed, newer } = *done;
+    let Restored { files, dressed, kept, newer, failed } = *done;
     let count = |n: u64, one: &str, more: &str| match n {
         1 => format!("1 {one}"),
         n => format!("{n} {more}"),
     };
-    let mut text = match (files, dressed) {
-        (0, 0) => format!("{to}: all of {from} is there"),
+    let mut text = match (files, dressed, failed) {
+        (0, 0, 0) => format!("{to}: all of {from} is there"),
+        (0, 0, _) => format!("{from} -> {to}: nothing is back"),
         _ => format!("{from} -> {to}: {}", count(files, "file is back", "files are back")),
     };
     if dressed > 0 {
@@ -54,8 +55,16 @@ fn said(from: &Place, to: &str, done: &Restored) -> String {
             count(dressed, "has its mode, owner and time again", "have mode, owner and time again")
         );
     }
+    if kept > 0 {
+        let (one, more) =
+            ("has another mode, owner or time, which stays", "have other modes, owners or times, which stay");
+        text += &format!("; {}", count(kept, one, more));
+    }
     if newer > 0 {
         text += &format!("; {}", count(newer, "that has come since stays", "that have come since stay"));
+    }
+    if failed > 0 {
+        text += &format!("; {failed} failed");
     }
     text + "\n"
 }
