@@ -118,6 +118,8 @@ pub struct Engine<'a> {
     pub xattrs: bool,
     /// Names of the same file shall be that again.
     pub links: Option<&'a Links>,
+    /// There was nothing: what has come there meanwhile stays, and is an error.
+    pub fresh: bool,
     /// What does not become whole stays as a part and is continued; what has arrived is passed over.
     pub resume: bool,
     /// A file is compared with its source before it gets its name.
@@ -351,6 +353,14 @@ impl Engine<'_> {
         Ok(())
     }
 
+    /// An error if something has come where nothing was: a rename would replace it.
+    async fn refuse_there(&self, item: &Item) -> Result<()> {
+        if self.fresh && item.to.dir.stat(item.as_new()).await.is_ok() {
+            bail!("something has come there meanwhile, and stays");
+        }
+        Ok(())
+    }
+
     /// Copies what is no directory.
     async fn one(&self, item: &Item) -> Result<()> {
         let Item { from, name, meta, to, .. } = item;
@@ -371,6 +381,7 @@ impl Engine<'_> {
             }
             Kind::Link => {
                 let target = from.readlink(name).await?;
+                self.refuse_there(item).await?;
                 to.dir.symlink(item.as_new(), &target, meta, self.preserve).await?;
             }
             _ => match self.links.filter(|_| meta.links > 1) {
@@ -386,6 +397,7 @@ impl Engine<'_> {
     async fn linked(&self, item: &Item, links: &Links) -> Result<()> {
         let (dir, new) = (&item.to.dir, item.as_new());
         let mut made = links.0.lock().await;
+        self.refuse_there(item).await?;
         // Where that cannot be, they are files of their own.
         if let Some((other, name)) = made.get(&item.meta.id)
             && dir.link(new, other, name).await.is_ok()
@@ -439,6 +451,7 @@ impl Engine<'_> {
             self.lacks(&item.path(), sink.set_xattrs(&source.xattrs().await?).await?);
         }
         let resumed = sink.start() > 0;
+        self.refuse_there(item).await?;
         sink.keep(meta, self.preserve).await?;
         self.progress.resumed(resumed);
         Ok(())
@@ -668,5 +681,59 @@ impl Queue {
     fn try_again(&mut self) {
         let again = std::mem::take(&mut self.again);
         self.extend(again);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::local;
+    use super::*;
+
+    #[test]
+    fn what_has_come_meanwhile_stays_where_nothing_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        for top in [&from, &to] {
+            fs::create_dir_all(top.join("d")).unwrap();
+        }
+        for name in ["d/f", "d/new"] {
+            fs::write(from.join(name), "old").unwrap();
+        }
+        std::os::unix::fs::symlink("old", from.join("d/link")).unwrap();
+        fs::hard_link(from.join("d/f"), from.join("d/other")).unwrap();
+        for name in ["d/f", "d/link", "d/other"] {
+            fs::write(to.join(name), "of today").unwrap();
+        }
+        let named = |path| Dir::Local(local::Dir::named(path).unwrap());
+        let (progress, links) = (Progress::new(true, None), Links::default());
+        let engine = Engine {
+            recursive: true,
+            preserve: false,
+            xattrs: false,
+            links: Some(&links),
+            fresh: true,
+            resume: false,
+            verify: false,
+            descriptors: 64,
+            progress: &progress,
+            tops: RefCell::default(),
+            marks: RefCell::default(),
+        };
+        let failed = rt::block_on(async |_| {
+            let (source, target) = (Rc::new(named(&from)), Target::named(named(&to)));
+            let (name, path) = (b"d".to_vec(), Some(b"d".to_vec()));
+            let meta = source.stat(&name).await.unwrap();
+            let (new, in_place, depth, mark) = (None, false, 0, None);
+            engine
+                .run(vec![Item { from: source, name, meta, to: target, new, in_place, path, depth, mark }])
+                .await
+        });
+        assert_eq!(failed.unwrap().unwrap(), 3);
+        for (name, text) in [("f", "of today"), ("link", "of today"), ("other", "of today"), ("new", "old")] {
+            assert_eq!(fs::read_to_string(to.join("d").join(name)).unwrap(), text, "{name}");
+        }
+        assert_eq!(fs::read_dir(to.join("d")).unwrap().count(), 4, "nothing is left of what was on its way");
     }
 }

@@ -83,6 +83,7 @@ fn copy(sources: Vec<Operand>, to: Operand, copying: &Copying, remote: Remote) -
             preserve: copying.preserve,
             xattrs: false,
             links: None,
+            fresh: false,
             resume: copying.resume,
             verify: copying.verify,
             descriptors,

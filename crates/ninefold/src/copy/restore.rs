@@ -269,6 +269,7 @@ impl Restoring<'_> {
             preserve: true,
             xattrs: true,
             links: Some(links),
+            fresh: !self.force,
             resume: false,
             verify: false,
             descriptors,
