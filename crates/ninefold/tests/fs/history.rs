@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use nine_proto::{GetMask, SetAttr};
+use nine_proto::{GetMask, OpenFlags, Qid, SetAttr, Time, TimeSet};
 
 use crate::common::{self, Server};
 use crate::site::Site;
@@ -258,6 +258,47 @@ fn links_come_back_as_whose_they_were() {
     assert!(said.ends_with("\nm /archive/t/round\n"), "{said}");
     server.ok(["fs", "restore", "--force", &first, "/archive/t"]);
     assert_eq!(archive.walk("t/round").unwrap().getattr(GetMask::BASIC).unwrap().uid, 1234);
+}
+
+#[test]
+fn a_link_that_leads_elsewhere_is_another_version_however_old_it_is() {
+    let server = served();
+    let (archive, odd) = (archive(&server), OsStr::from_bytes(b"/archive/t/\xff"));
+    let tree = archive.walk("t").unwrap();
+    let then =
+        SetAttr { mtime: Some(TimeSet::To(Time { sec: 1_000_000_000, nsec: 0 })), ..SetAttr::default() };
+    let mut dumps = Vec::new();
+    for target in ["v1", "v2"] {
+        let _ = tree.unlink("current", false);
+        tree.symlink("current", target, nine_proto::NOGID).unwrap();
+        tree.walk("current").unwrap().setattr(&then).unwrap();
+        dumps.push(dump(&server));
+    }
+    let said = server.ok(["fs", "history", "/archive/t/current"]);
+    let ends: Vec<_> = rows(&said).iter().map(|row| (row[0].to_owned(), row[1].to_owned())).collect();
+    let [first, second] = &dumps[..] else { unreachable!() };
+    assert_eq!(ends, [(second.clone(), "now".into()), (first.clone(), first.clone())], "{said}");
+    // A path is the bytes it is.
+    tree.symlink(b"\xff", "x", nine_proto::NOGID).unwrap();
+    let output = server.run([OsStr::new("fs"), OsStr::new("history"), OsStr::new("--json"), odd]);
+    let one: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(one["path-hex"], "2f617263686976652f742fff");
+}
+
+#[test]
+fn what_cannot_be_compared_is_listed_by_itself() {
+    let server = served();
+    let first = dump(&server);
+    // Of exclusive use, and somebody has it: only that it was touched is known.
+    let file = archive(&server).walk("t/a").unwrap();
+    file.setattr(&SetAttr { mode: Some(0o640), special: Some(Qid::EXCL), ..SetAttr::default() }).unwrap();
+    let held = file.open("", OpenFlags::READ).unwrap();
+    let said = server.ok(["fs", "history", "/archive/t/a"]);
+    let ends = |said: &str| rows(said).iter().map(|row| format!("{} {}", row[0], row[1])).collect::<Vec<_>>();
+    assert_eq!(ends(&said), ["now now".into(), format!("{first} {first}")], "{said}");
+    held.close().unwrap();
+    let said = server.ok(["fs", "history", "/archive/t/a"]);
+    assert_eq!(ends(&said), [format!("{first} now")], "{said}");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 use std::cell::Cell;
 
 use anyhow::Result;
+use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt};
 use nine_io::client::File;
 use nine_proto::{Attr, GetMask, Time};
@@ -151,22 +152,28 @@ async fn is_same(newer: &Is, file: Option<&File>, older: &Is, other: Option<&Fil
     }
     let knows = |attr: &Attr| attr.valid.has(GetMask::CTIME);
     let is_sure = knows(a) && knows(b) && (a.ctime, a.qid.vers) == (b.ctime, b.qid.vers);
-    match (file, other) {
-        (Some(file), Some(other)) if !is_sure && Kind::of(a.mode) == Kind::File && !a.qid.is_event() => {
-            reads_alike(file, other, a.size).await
-        }
+    let (Some(file), Some(other), false) = (file, other, is_sure) else { return Ok(true) };
+    let alike = match Kind::of(a.mode) {
+        Kind::File if !a.qid.is_event() => reads_alike(file, other, a.size).await,
+        Kind::Link => lead_alike(file, other).await,
         _ => Ok(true),
-    }
+    };
+    // What cannot be read may be another one.
+    alike.or_else(|error| if fail::is_final(&error) { Err(error) } else { Ok(false) })
+}
+
+async fn lead_alike(a: &File, b: &File) -> Result<bool> {
+    let (a, b) = try_join(a.readlink(), b.readlink()).await?;
+    Ok(a == b)
 }
 
 async fn reads_alike(a: &File, b: &File, size: u64) -> Result<bool> {
     let open = async |file: &File| file.open("", nine_proto::OpenFlags::READ).await;
-    let (a, b) = futures_util::future::try_join(open(a), open(b)).await?;
+    let (a, b) = try_join(open(a), open(b)).await?;
     let (mut mine, mut other) = (vec![0; PIECE as usize], vec![0; PIECE as usize]);
     let mut at = 0;
     while at < size {
-        let both = futures_util::future::try_join(a.read_at(at, &mut mine), b.read_at(at, &mut other));
-        let (n, m) = both.await?;
+        let (n, m) = try_join(a.read_at(at, &mut mine), b.read_at(at, &mut other)).await?;
         if n != m || mine[..n] != other[..m] {
             return Ok(false);
         }
@@ -228,7 +235,7 @@ fn object(past: &Past, run: &Run) -> serde_json::Value {
         object.insert("gid".into(), json!(attr.gid));
         object.insert("owner".into(), json!(past.user(attr.uid)));
         if let Some(place) = run.place(past) {
-            put_text(&mut object, "path", place.to_string().as_bytes());
+            put_text(&mut object, "path", &place.written());
         }
     }
     object.into()
