@@ -15,6 +15,8 @@ use nine_io::client::Error as ClientError;
 use nine_net::rt::Signal;
 use nine_proto::{Errno, WireError};
 
+use crate::output::calm;
+
 /// What a verb comes to when it has not failed as a whole: how many of its operands did.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -84,6 +86,8 @@ pub fn verb(name: &'static str) {
 /// One line that is no failure.
 pub fn note(text: impl fmt::Display) {
     let verb = VERB.get().copied().unwrap_or_default();
+    // A server's words may be anything.
+    let text = calm(&text.to_string());
     let line = || eprintln!("ninefold: {verb}: {text}");
     match BAR.get() {
         Some(bar) => bar.suspend(line),

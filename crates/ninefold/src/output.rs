@@ -48,6 +48,11 @@ impl Output {
         self.print(format_args!("{value}\n"))
     }
 
+    /// Lines of a server's.
+    pub fn lines(&mut self, text: &str) -> Result<()> {
+        if self.terminal { self.print(calm(text)) } else { self.print(text) }
+    }
+
     /// Data.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(self.out.write_all(bytes).map_err(Stdout)?)
@@ -57,6 +62,19 @@ impl Output {
     pub fn flush(&mut self) -> Result<()> {
         Ok(self.out.flush().map_err(Stdout)?)
     }
+}
+
+/// Lines that somebody else has written, for a person: but for ends of lines and tabs nothing moves the cursor.
+pub fn calm(text: &str) -> String {
+    let mut calm = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => calm.push(c),
+            c if c.is_control() => calm.extend(c.escape_default()),
+            c => calm.push(c),
+        }
+    }
+    calm
 }
 
 /// The letters that ls(1) has for a mode.

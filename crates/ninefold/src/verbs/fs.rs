@@ -88,7 +88,7 @@ pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
 
 fn show(said: &str) -> Result<()> {
     let mut out = Output::new();
-    out.print(said)?;
+    out.lines(said)?;
     out.flush()
 }
 

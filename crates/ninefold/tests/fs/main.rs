@@ -142,22 +142,25 @@ fn the_console_is_talked_with_line_by_line() {
     let mut site = Site::new();
     site.ok("fs ream ./disk --size 100M --name home");
     let server = site.serve("fs:./disk,schedule=off");
-    let talk = |input: &str| {
+    let talk = |input: &[u8]| {
         let mut con = server.client();
         con.args(["fs", "con"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut con = con.spawn().unwrap();
-        con.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        con.stdin.take().unwrap().write_all(input).unwrap();
         let output = con.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         (output.status.code(), said, String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (status, said, _) = talk("help\n\nstatus\ndump\nstats\nexit\nnothing\n");
+    let (status, said, _) = talk(b"help\n\nstatus\ndump\nstats\nexit\nnothing\n");
     for part in ["shown: cache dumps hurt ", "path INODE", "name home\n", "\nok\n", "\ndumps "] {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert_eq!(status, Some(0));
     // What fails is told, and the next line is read.
-    let (status, said, wrong) = talk("dunp\nsync\n");
+    let (status, said, wrong) = talk(b"dunp\nd\xff\nsync\n");
     assert!(wrong.contains("`dunp` is no command") && said == "ok\n", "{said}{wrong}");
     assert_eq!(status, Some(1));
+    // Nothing that a server says moves the cursor.
+    let (_, _, wrong) = talk(b"du\x1b[2Jnp\n");
+    assert!(wrong.contains(r"`du\u{1b}[2Jnp` is no command") && !wrong.contains('\u{1b}'), "{wrong}");
 }

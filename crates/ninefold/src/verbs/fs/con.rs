@@ -3,7 +3,7 @@
 //! In: lines of the standard input. Out: what its files say, what its `ctl` answers. What fails is told, and the next
 //! line is read.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 use anyhow::Result;
 use nine_io::client::File;
@@ -16,20 +16,16 @@ use crate::verbs::{sorted, text};
 pub async fn run(dir: &File) -> Result<Tally> {
     let mut tally = Tally::default();
     let (input, is_terminal) = (std::io::stdin(), std::io::stdin().is_terminal());
-    let mut line = String::new();
+    let prompt = |text| if is_terminal { show(text) } else { Ok(()) };
+    let mut line = Vec::new();
     loop {
-        if is_terminal {
-            print!("> ");
-            std::io::stdout().flush()?;
-        }
+        prompt("> ")?;
         line.clear();
-        if input.lock().read_line(&mut line)? == 0 {
-            if is_terminal {
-                println!();
-            }
+        if input.lock().read_until(b'\n', &mut line)? == 0 {
+            prompt("\n")?;
             return Ok(tally);
         }
-        match line.trim() {
+        match String::from_utf8_lossy(&line).trim() {
             "" => {}
             "exit" | "quit" => return Ok(tally),
             words => drop(tally.check(words, ask(dir, words).await)?),
