@@ -7,8 +7,8 @@
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use indicatif::ProgressBar;
 use nine_io::client::Error as ClientError;
@@ -89,15 +89,15 @@ pub fn note(text: impl fmt::Display) {
     // A server's words may be anything.
     let text = calm(&text.to_string());
     let line = || eprintln!("ninefold: {verb}: {text}");
-    match BAR.get() {
+    match &*BAR.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(bar) => bar.suspend(line),
         None => line(),
     }
 }
 
-/// A bar that lines must not tear.
+/// A bar that lines must not tear; the one before is over.
 pub fn beside(bar: ProgressBar) {
-    let _ = BAR.set(bar);
+    *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
 }
 
 fn say(error: &anyhow::Error) {
@@ -294,5 +294,5 @@ impl fmt::Display for Stdout {
 impl std::error::Error for Stdout {}
 
 static VERB: OnceLock<&'static str> = OnceLock::new();
-static BAR: OnceLock<ProgressBar> = OnceLock::new();
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 static NO_PROOF: AtomicBool = AtomicBool::new(false);

@@ -17,10 +17,7 @@ const EVERY: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub struct Progress {
-    look: Look,
-    begin: Instant,
-    /// When something was shown last.
-    shown: Cell<Option<Instant>>,
+    shown: Shown,
     bytes: Cell<u64>,
     had: Cell<u64>,
     checked: Cell<u64>,
@@ -29,29 +26,75 @@ pub struct Progress {
     skipped: Cell<u64>,
 }
 
+/// How it is shown, and when.
+struct Shown {
+    look: Look,
+    begin: Instant,
+    /// When something was shown last.
+    last: Cell<Option<Instant>>,
+}
+
 enum Look {
     Nothing,
     Lines,
     Bar(ProgressBar),
 }
 
-impl Progress {
-    /// `size`: the bytes there will be, if that is known.
-    pub fn new(quiet: bool, size: Option<u64>) -> Self {
+impl Shown {
+    fn new(quiet: bool, bar: impl FnOnce() -> ProgressBar) -> Self {
         let look = match (quiet, std::io::stderr().is_terminal()) {
             (true, _) => Look::Nothing,
             (false, false) => Look::Lines,
             (false, true) => {
-                let bar = bar(size);
+                let bar = bar();
+                bar.set_draw_target(ProgressDrawTarget::hidden());
                 fail::beside(bar.clone());
                 Look::Bar(bar)
             }
         };
+        Self { look, begin: Instant::now(), last: Cell::new(None) }
+    }
+
+    fn bar(&self) -> Option<&ProgressBar> {
+        if let Look::Bar(bar) = &self.look { Some(bar) } else { None }
+    }
+
+    /// Nothing more comes.
+    fn end(&self) {
+        self.bar().inspect(|bar| bar.finish_and_clear());
+    }
+
+    /// Something has changed: on a bar, or for a line that says what there is after so long.
+    fn show(&self, on: impl FnOnce(&ProgressBar), line: impl FnOnce(Duration) -> String) {
+        let now = Instant::now();
+        let begun = now.duration_since(self.begin);
+        if begun < SOON {
+            return;
+        }
+        match &self.look {
+            Look::Nothing => {}
+            Look::Bar(bar) => {
+                if self.last.replace(Some(now)).is_none() {
+                    bar.set_draw_target(ProgressDrawTarget::stderr());
+                }
+                on(bar);
+            }
+            Look::Lines => {
+                if is_due(self.last.get().unwrap_or(self.begin), now) {
+                    self.last.set(Some(now));
+                    fail::note(line(begun));
+                }
+            }
+        }
+    }
+}
+
+impl Progress {
+    /// `size`: the bytes there will be, if that is known.
+    pub fn new(quiet: bool, size: Option<u64>) -> Self {
         let zero = || Cell::new(0);
         Self {
-            look,
-            begin: Instant::now(),
-            shown: Cell::new(None),
+            shown: Shown::new(quiet, || bar(size)),
             bytes: zero(),
             had: zero(),
             checked: zero(),
@@ -64,19 +107,19 @@ impl Progress {
     /// Bytes have been moved.
     pub fn bytes(&self, n: usize) {
         add(&self.bytes, n as u64);
-        self.show(Instant::now());
+        self.show();
     }
 
     /// Bytes have been read to compare them.
     pub fn checked(&self, n: usize) {
         add(&self.checked, n as u64);
-        self.show(Instant::now());
+        self.show();
     }
 
     /// Bytes were there already.
     pub fn had(&self, n: u64) {
         add(&self.had, n);
-        if let (Look::Bar(bar), 1..) = (&self.look, n) {
+        if let (Some(bar), 1..) = (self.shown.bar(), n) {
             bar.set_position(self.had.get() + self.bytes.get());
             bar.reset_eta();
         }
@@ -85,7 +128,7 @@ impl Progress {
     /// A file is done.
     pub fn file(&self) {
         add(&self.files, 1);
-        self.show(Instant::now());
+        self.show();
     }
 
     /// One of them may have been continued.
@@ -119,33 +162,16 @@ impl Progress {
 
     /// Nothing more comes.
     pub fn end(&self) {
-        if let Look::Bar(bar) = &self.look {
-            bar.finish_and_clear();
-        }
+        self.shown.end();
     }
 
-    fn show(&self, now: Instant) {
-        if now.duration_since(self.begin) < SOON {
-            return;
-        }
-        match &self.look {
-            Look::Nothing => {}
-            Look::Bar(bar) => {
-                if self.shown.replace(Some(now)).is_none() {
-                    bar.set_draw_target(ProgressDrawTarget::stderr());
-                }
-                bar.set_position(self.had.get() + self.bytes.get());
-                bar.set_prefix(format!("{} files", self.files.get()));
-                bar.set_message(self.compared());
-            }
-            Look::Lines => {
-                if is_due(self.shown.get().unwrap_or(self.begin), now) {
-                    self.shown.set(Some(now));
-                    let line = line(self.files.get(), self.bytes.get(), now.duration_since(self.begin));
-                    fail::note(line + &self.compared());
-                }
-            }
-        }
+    fn show(&self) {
+        let on = |bar: &ProgressBar| {
+            bar.set_position(self.had.get() + self.bytes.get());
+            bar.set_prefix(format!("{} files", self.files.get()));
+            bar.set_message(self.compared());
+        };
+        self.shown.show(on, |time| line(self.files.get(), self.bytes.get(), time) + &self.compared());
     }
 
     fn compared(&self) -> String {
@@ -158,10 +184,8 @@ impl Progress {
 
 /// How many of something have been looked at, shown where that takes long, as a copy's progress is.
 pub struct Steps {
-    look: Look,
+    shown: Shown,
     what: &'static str,
-    begin: Instant,
-    shown: Cell<Option<Instant>>,
     done: Cell<u64>,
     read: Cell<u64>,
 }
@@ -169,77 +193,48 @@ pub struct Steps {
 impl Steps {
     /// So many, if that is known, of `what`.
     pub fn new(quiet: bool, what: &'static str, of: Option<u64>) -> Self {
-        let look = match (quiet, std::io::stderr().is_terminal()) {
-            (true, _) => Look::Nothing,
-            (false, false) => Look::Lines,
-            (false, true) => {
-                let bar = of.map_or_else(ProgressBar::no_length, ProgressBar::new);
-                let of = if of.is_some() { "{bar:30} {pos} of {len}" } else { "{spinner} {pos}" };
-                // What is put together here is a good template.
-                let style =
-                    ProgressStyle::with_template(&format!("{of} {what}{{msg}}")).expect("a good template");
-                bar.set_draw_target(ProgressDrawTarget::hidden());
-                let bar = bar.with_style(style);
-                fail::beside(bar.clone());
-                Look::Bar(bar)
-            }
+        let bar = || {
+            let bar = of.map_or_else(ProgressBar::no_length, ProgressBar::new);
+            let of = if of.is_some() { "{bar:30} {pos} of {len}" } else { "{spinner} {pos}" };
+            bar.with_style(style(&format!("{of} {what}{{msg}}")))
         };
-        let (shown, done, read) = (Cell::new(None), Cell::new(0), Cell::new(0));
-        Self { look, what, begin: Instant::now(), shown, done, read }
+        Self { shown: Shown::new(quiet, bar), what, done: Cell::new(0), read: Cell::new(0) }
     }
 
     /// One more.
     pub fn one(&self) {
         add(&self.done, 1);
-        self.show(Instant::now());
+        self.show();
     }
 
     /// It is so far, of so many.
     pub fn at(&self, done: u64, of: u64) {
         self.done.set(done);
-        if let Look::Bar(bar) = &self.look {
-            bar.set_length(of);
-        }
-        self.show(Instant::now());
+        self.shown.bar().inspect(|bar| bar.set_length(of));
+        self.show();
     }
 
     /// Bytes have been read for it.
     pub fn read(&self, n: usize) {
         add(&self.read, n as u64);
-        self.show(Instant::now());
+        self.show();
     }
 
     /// Nothing more comes.
     pub fn end(&self) {
-        if let Look::Bar(bar) = &self.look {
-            bar.finish_and_clear();
-        }
+        self.shown.end();
     }
 
-    fn show(&self, now: Instant) {
-        if now.duration_since(self.begin) < SOON {
-            return;
-        }
-        let read = match self.read.get() {
+    fn show(&self) {
+        let read = || match self.read.get() {
             0 => String::new(),
             n => format!(", {} read", HumanBytes(n)),
         };
-        match &self.look {
-            Look::Nothing => {}
-            Look::Bar(bar) => {
-                if self.shown.replace(Some(now)).is_none() {
-                    bar.set_draw_target(ProgressDrawTarget::stderr());
-                }
-                bar.set_position(self.done.get());
-                bar.set_message(read);
-            }
-            Look::Lines => {
-                if is_due(self.shown.get().unwrap_or(self.begin), now) {
-                    self.shown.set(Some(now));
-                    fail::note(format_args!("{} {} so far{read}", self.done.get(), self.what));
-                }
-            }
-        }
+        let on = |bar: &ProgressBar| {
+            bar.set_position(self.done.get());
+            bar.set_message(read());
+        };
+        self.shown.show(on, |_| format!("{} {} so far{}", self.done.get(), self.what, read()));
     }
 }
 
@@ -259,17 +254,18 @@ fn line(files: u64, bytes: u64, time: Duration) -> String {
 }
 
 fn bar(size: Option<u64>) -> ProgressBar {
-    // The templates are constants, and these are right.
-    let style = |template: &str| ProgressStyle::with_template(template).expect("a good template");
-    let bar = match size {
+    match size {
         Some(size) => ProgressBar::new(size)
             .with_style(style("{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} to go{msg}")),
         None => {
             ProgressBar::no_length().with_style(style("{spinner} {prefix}, {bytes}, {bytes_per_sec}{msg}"))
         }
-    };
-    bar.set_draw_target(ProgressDrawTarget::hidden());
-    bar
+    }
+}
+
+/// Of what is written here.
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("a good template")
 }
 
 #[cfg(test)]
