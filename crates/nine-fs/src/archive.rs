@@ -274,7 +274,8 @@ impl Archive {
         Ok((archive, driver))
     }
 
-    /// What is kept in memory of the tree; and what a former life has left undone is begun.
+    /// What is kept in memory of the tree; and what a former life has left undone is begun, unless nothing is to
+    /// change.
     async fn load(&self) -> Result<()> {
         self.knows_epoch().await.map_err(|error| errno(&error))?;
         self.attempt(|state| state.fs.load_usage()).await?;
@@ -285,7 +286,9 @@ impl Archive {
             tracing::warn!("/adm/users is not taken, the users are the five that there always are: {error}");
         }
         let orphans = self.attempt(|state| state.fs.orphans()).await?;
-        orphans.into_iter().for_each(|ino| self.reap(ino));
+        if self.state().stopped.is_none() {
+            orphans.into_iter().for_each(|ino| self.reap(ino));
+        }
         self.begin_copies();
         let archive = self.clone();
         self.0.jobs.begin(async move {

@@ -51,8 +51,7 @@ impl Archive {
         let label = Cw::label(&*w).await?;
         let c: Arc<dyn Device> = Arc::new(Ram::new(Cw::least(label.block)));
         let how = Recovering { date: None, fastworm: true, incarnation: 1 };
-        let (cw, chain) = Cw::recover(c.clone(), w.clone(), &how).await?;
-        drop(cw);
+        let (_, chain) = Cw::recover(c.clone(), w.clone(), &how).await?;
         let why = Wrong::new(Kind::ReadOnly, "it follows the worm of another server, where it is changed");
         let (archive, driver) = Self::open_as(c, w, settings, Some(why)).await?;
         {

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -129,6 +129,18 @@ impl Job {
                 drop(job);
             }
         }
+    }
+}
+
+impl Driver {
+    /// Does something, and polls the jobs meanwhile.
+    pub(crate) async fn beside<T>(mut self, what: impl Future<Output = T>) -> T {
+        let mut what = pin!(what);
+        poll_fn(|cx| {
+            let _ = Pin::new(&mut self).poll(cx);
+            what.as_mut().poll(cx)
+        })
+        .await
     }
 }
 

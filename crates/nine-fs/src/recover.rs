@@ -2,9 +2,7 @@
 //!
 //! In: a worm, a device for a new cache. Out: an archive as it was at the moment of a dump, with all dumps.
 
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
 
 use nine_block::{Device, Error as Wrong, Kind};
 use nine_proto::{Result, Time};
@@ -15,6 +13,7 @@ use crate::date::{Day, parse_dump_name};
 use crate::dump::Dump;
 use crate::fs::Op;
 use crate::item::{Attributes, DumpRecord, Key, What};
+use crate::jobs::Driver;
 use crate::tree;
 
 /// Cells that are counted at a time.
@@ -60,22 +59,28 @@ impl Archive {
             Some(name) => Some(date(name).ok_or_else(|| bad(name))?),
         };
         let how = Recovering { date: from, fastworm: how.fastworm, incarnation: how.random >> 1 };
-        let (cw, chain) = Cw::recover(c.clone(), w.clone(), &how).await?;
-        let root = cw.fields().root;
-        drop(cw);
-        let (archive, mut driver) = Self::open(c, w, settings).await?;
-        let mut done = pin!(archive.go_on_from(&chain));
-        let done = std::future::poll_fn(|cx| {
-            let _ = Pin::new(&mut driver).poll(cx);
-            match done.as_mut().poll(cx) {
-                Poll::Ready(done) => Poll::Ready(done),
-                Poll::Pending => Poll::Pending,
-            }
-        });
-        done.await.map_err(|error| Wrong::new(Kind::Failed, error))?;
-        let it = chain.dumps.iter().find(|(_, it)| it.root == root).map(|(_, it)| *it);
-        let it = it.ok_or_else(|| Wrong::new(Kind::Failed, "the dump has gone"))?;
+        let (it, chain) = Cw::recover(c.clone(), w.clone(), &how).await?;
+        // What is to be removed stays until all is counted.
+        let (archive, driver) = Self::open_still(c, w, settings).await?;
+        let done = driver.beside(archive.go_on_from(&chain)).await;
+        done.map_err(|error| Wrong::new(Kind::Failed, error))?;
         Ok(Recovered { dump: name(it.date), time: it.time, dumps: chain.dumps.len() })
+    }
+
+    /// The one that is on these devices, in which nothing changes by itself: no file goes, and no dump is copied.
+    ///
+    /// # Errors
+    /// In words for people.
+    pub(crate) async fn open_still(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        settings: &Settings,
+    ) -> nine_block::Result<(Self, Driver)> {
+        let why = Wrong::new(Kind::ReadOnly, "it is being opened");
+        let (archive, driver) = Self::open_as(c, w, settings, Some(why)).await?;
+        archive.stop_copies();
+        archive.state().stopped = None;
+        Ok((archive, driver))
     }
 
     /// Copies the dumps of a worm, at which a server may be at work, to another device: what is new since the last

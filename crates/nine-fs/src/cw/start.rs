@@ -136,7 +136,7 @@ impl Cw {
         Self::begin(c, w, header, first, 0).await
     }
 
-    /// Gives a worm a new cache, from what w itself says; whatever was on c is lost.
+    /// Gives a worm a new cache, from what w itself says; whatever was on c is lost. The dump from which it goes on.
     ///
     /// # Errors
     /// [`Wrong::Unsupported`] if there is no such dump, or c is too small; what the devices say.
@@ -144,7 +144,7 @@ impl Cw {
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
         how: &Recovering,
-    ) -> Result<(Self, Chain)> {
+    ) -> Result<(Super, Chain)> {
         let label = Self::label(&*w).await?;
         let is_in_place = c.shape().sectors == 0;
         let c = in_place::cache(c, &w, &label)?;
@@ -188,8 +188,10 @@ impl Cw {
             row_order: false,
             fields,
         };
+        let it = *it;
         let taken = chain.dumps.iter().map(|(_, it)| it.behind).max().unwrap_or_default();
-        Ok((Self::begin(c, w, header, label.first(), taken).await?, chain))
+        Self::begin(c, w, header, label.first(), taken).await?;
+        Ok((it, chain))
     }
 
     /// Nothing is on c but this header; in place so many places of w are had by dumps.
