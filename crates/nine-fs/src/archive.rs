@@ -836,6 +836,11 @@ impl State {
         }
     }
 
+    /// The tree is another one: so may be its users.
+    pub(crate) fn users_may_be_others(&mut self) {
+        self.users_changed = true;
+    }
+
     /// This inode is /adm/users.
     pub(crate) fn is_users_file(&mut self, ino: u64) {
         self.users_file = Some(ino);

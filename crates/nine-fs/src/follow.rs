@@ -107,6 +107,7 @@ impl Archive {
             (state.newest, state.next_worm, state.newest_epoch) = (newest, it.next, it.epoch);
             state.fs.mem.root = it.root;
             state.dumps.insert(it.generation, Dump { record: record_of(at, &it) });
+            state.users_may_be_others();
             tracing::info!("dump {}", crate::recover::name(it.date));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! A cache that is lost: all goes on from a dump that is on w.
 
 use nine_block::FakeWorm;
+use nine_proto::Names;
 
 use super::*;
 use crate::{Recover, Recovered};
@@ -202,6 +203,8 @@ fn who_follows_a_worm_has_its_dumps_as_they_come_and_changes_nothing() {
     for n in 5..8 {
         let file = main.make(ROOT, &format!("file{n}"), mode::S_IFREG);
         main.write(file, 0, &noise(n, 200_000));
+        let user = format!("user{n}");
+        main.run(main.archive.clone().command(&format!("newuser {user}"))).unwrap();
         let dump = main.dump();
         main.settle();
         if n == 6 {
@@ -216,6 +219,7 @@ fn who_follows_a_worm_has_its_dumps_as_they_come_and_changes_nothing() {
         assert_eq!(archive.dumps().last().unwrap().name, dump.name, "{n}");
         let read = other.lookup(None, ROOT, &format!("file{n}")).unwrap();
         assert!(other.read(Some(dump.generation), read) == noise(n, 200_000));
+        assert!(archive.state().users.uid(user.as_bytes()).is_some(), "{user}");
     }
     assert_eq!(archive.dumps(), main.archive.dumps());
     other.run(archive.scrub()).unwrap();
