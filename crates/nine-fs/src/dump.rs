@@ -96,6 +96,12 @@ impl State {
         self.trouble.as_ref().map(|(why, _)| &**why)
     }
 
+    /// A sweep is to be done.
+    #[cfg(test)]
+    pub(crate) fn dirty_now(&mut self) {
+        self.dirty = true;
+    }
+
     /// What the last copy has failed for may have gone.
     pub(crate) fn try_again(&mut self) {
         self.trouble = None;
@@ -145,6 +151,12 @@ impl Whole {
         self.waiting.push(waiting);
         self.dumper.dirty = true;
         Ok(waiting)
+    }
+
+    /// Each node on the way of a sweep may take a slot, and gives none back before the next commit: without room it is
+    /// done later.
+    fn can_sweep(&self) -> bool {
+        self.fs.mem.cw.room().0 >= self.fs.mem.promised() + 64
     }
 
     /// Replaces pointers to forwarded rows on the way to the leaf of this key, and in it. The first key behind
@@ -342,7 +354,8 @@ impl Archive {
             if state.ends() {
                 return Err(Error::new(Errno::EROFS, "nothing is changed any more"));
             }
-            let copying = !state.waiting.is_empty() || state.dumper.busy || state.dumper.dirty;
+            let copying =
+                !state.waiting.is_empty() || state.dumper.busy || state.dumper.dirty && state.can_sweep();
             // A commit under way has taken slots, and will give back what it leaves.
             let hope = state.is_committing() || copying && state.dumper.trouble.is_none();
             (state.has_changes(), hope)
@@ -385,7 +398,7 @@ impl Archive {
     /// Copies what waits, and sweeps behind it, unless somebody does.
     pub(crate) fn begin_copies(&self) {
         let state = &mut *self.state();
-        let has_work = !state.waiting.is_empty() || state.dumper.dirty;
+        let has_work = !state.waiting.is_empty() || state.dumper.dirty && state.can_sweep();
         let dumper = &mut state.dumper;
         if dumper.busy || dumper.stop || dumper.trouble.is_some() || !has_work || state.stopped.is_some() {
             return;
@@ -679,10 +692,7 @@ impl Archive {
         let mut from: Option<Vec<u8>> = Some(Vec::new());
         while let Some(key) = from {
             let step = |state: &mut Whole| {
-                // Each node on the way may take a slot, and gives none back before the next commit: without room it is
-                // done later.
-                let is_room = state.fs.mem.cw.room().0 >= state.fs.mem.promised() + 64;
-                if !state.waiting.is_empty() || state.dumper.stop || !is_room {
+                if !state.waiting.is_empty() || state.dumper.stop || !state.can_sweep() {
                     return Ok(None);
                 }
                 // Its place is in the tree as it is now.

@@ -615,3 +615,18 @@ fn more_than_the_cache_has_room_for_goes_through_it_to_the_worm() {
     bench.check();
     assert!(bench.read(None, file) == pieces.concat());
 }
+
+#[test]
+fn a_full_cache_does_not_wait_for_a_sweep_that_has_no_room() {
+    let mut bench = Bench::new(1 << 15, 8192, true);
+    bench.sync();
+    let archive = bench.archive.clone();
+    archive.state().dumper.dirty_now();
+    let (slots, _) = archive.0.cw.slots();
+    archive.0.cw.promise(slots);
+    let said = bench.run(archive.find_room()).unwrap_err();
+    assert_eq!(said.errno, Errno::ENOSPC);
+    archive.0.cw.break_promise(slots);
+    bench.settle();
+    bench.check();
+}
