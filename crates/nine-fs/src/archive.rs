@@ -219,13 +219,24 @@ impl Archive {
         settings: &Settings,
         stopped: Option<Wrong>,
     ) -> nine_block::Result<(Self, Driver)> {
+        let label = Cw::label(&*w).await?;
+        let (archive, driver) = Self::of(Cw::open(c, w).await?, label, settings, stopped)?;
+        archive.load().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
+        Ok((archive, driver))
+    }
+
+    /// The one of this cached worm, of whose tree nothing is in memory yet.
+    pub(crate) fn of(
+        cw: Cw,
+        label: Label,
+        settings: &Settings,
+        stopped: Option<Wrong>,
+    ) -> nine_block::Result<(Self, Driver)> {
         let bad = |text: String| Wrong::new(Kind::Unsupported, text);
         let zone = match &settings.zone {
             Some(name) => Zone::new(name).map_err(bad)?,
             None => Zone::local(),
         };
-        let label = Cw::label(&*w).await?;
-        let cw = Cw::open(c, w).await?;
         let cache = Cache::new(options(&cw, settings));
         let cached = cache.over(Arc::new(cw.clone()))?;
         let fields = cw.fields();
@@ -269,14 +280,12 @@ impl Archive {
         let (state, removing) = (Mutex::new(state), AtomicUsize::new(0));
         let epoch = settings.epoch;
         let inner = Inner { cw, cache, cached, state, jobs, removing, wall, zone, label, epoch };
-        let archive = Self(Arc::new(inner));
-        archive.load().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
-        Ok((archive, driver))
+        Ok((Self(Arc::new(inner)), driver))
     }
 
     /// What is kept in memory of the tree; and what a former life has left undone is begun, unless nothing is to
     /// change.
-    async fn load(&self) -> Result<()> {
+    pub(crate) async fn load(&self) -> Result<()> {
         self.knows_epoch().await.map_err(|error| errno(&error))?;
         self.attempt(|state| state.fs.load_usage()).await?;
         let dumps = self.attempt(|state| state.find_dumps()).await?;
@@ -753,7 +762,7 @@ impl Archive {
     }
 
     /// Reads /adm/users, if there is one.
-    async fn load_users(&self) -> Result<()> {
+    pub(crate) async fn load_users(&self) -> Result<()> {
         let find = |state: &mut State| {
             let root = state.fs.mem.root;
             let mut at = crate::fs::ROOT;
@@ -817,11 +826,6 @@ impl State {
     /// Whether a commit is under way.
     pub(crate) fn is_committing(&self) -> bool {
         self.committing
-    }
-
-    /// Whatever changes, changes this.
-    pub(crate) fn moment(&self) -> (u64, usize, bool) {
-        (self.epoch, self.fs.mem.changed().0, self.has_changes())
     }
 
     fn fields(&self) -> Fields {

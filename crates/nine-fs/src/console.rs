@@ -20,6 +20,7 @@ use nine_io::synth::{Ask, Dir, File};
 use nine_proto::{Errno, Error, Names, Result};
 
 use crate::archive::{Archive, State};
+use crate::check::Depth;
 use crate::dump::Dumped;
 use crate::users::Users;
 
@@ -34,6 +35,9 @@ newuser WORDS      as Ken's: NAME | NAME : | NAME =LEADER | NAME +MEMBER | NAME 
 verify DUMP        all of a dump (2026/1121) is read; answered when it is, with an error if something is wrong
 scrub [wait]       everything is read, and healed from mirrors; beside all else. `wait`: answered at its end
 scrub stop         what reads ends
+check [HOW]        whether all is as it must be, beside all else: names, links, rows and slots. HOW: `quick`, the
+                   names alone; `blocks`, content too; `dumps`, of all dumps; and `wait`, answered at its end
+check stop         it ends
 grow [DEVICE]      what the worm's device has become larger by is used; another one is put behind it
 cache WORDS        for the cache device: `return 1`, `scrub`; its words and state: the file `cache`
 worm WORDS         the same for the worm
@@ -90,7 +94,7 @@ impl Archive {
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         if self.state().follows.is_some()
-            && !matches!(word, "verify" | "scrub" | "path" | "grow" | "worm" | "takeover" | "handover")
+            && !matches!(word, "verify" | "scrub" | "check" | "path" | "grow" | "worm" | "takeover" | "handover")
         {
             return Err(Error::new(Errno::EROFS, "it follows the worm of another server: tell that one"));
         }
@@ -123,7 +127,7 @@ impl Archive {
             ("newuser", words) if !words.is_empty() => self.new_user(words).await,
             ("verify", name) if !name.is_empty() => self.verify(name).await,
             ("scrub", "wait") => self.scrub().await,
-            ("scrub", "stop") => {
+            ("scrub" | "check", "stop") => {
                 self.state().scrubber.stop();
                 Ok(())
             }
@@ -131,6 +135,24 @@ impl Archive {
                 let archive = self.clone();
                 // How it ends is in the log, and in `status`.
                 self.begin(async move { drop(archive.scrub().await) });
+                Ok(())
+            }
+            ("check", words) => {
+                let words: Vec<&str> = words.split_whitespace().collect();
+                let depth = match words.iter().copied().filter(|word| *word != "wait").collect::<Vec<_>>()[..]
+                {
+                    [] => Depth::Names,
+                    ["quick"] => Depth::Quick,
+                    ["blocks"] => Depth::Blocks,
+                    ["dumps"] | ["blocks", "dumps"] | ["dumps", "blocks"] => Depth::Dumps,
+                    _ => return Err(wrong("write: check [quick|blocks|dumps] [wait], or check stop".into())),
+                };
+                if words.contains(&"wait") {
+                    return self.check_and_tell(depth).await;
+                }
+                let archive = self.clone();
+                // How it ends is in the log, and in `status`.
+                self.begin(async move { drop(archive.check_and_tell(depth).await) });
                 Ok(())
             }
             ("grow", words) => self.grow(words).await,

@@ -102,7 +102,7 @@ impl Archive {
         }
         for (at, it) in worm.chain(next, after).await?.dumps {
             let newest = Newest { at, generation: it.generation, blocks: it.blocks as u32 };
-            cw.followed(newest, it.next);
+            cw.followed(newest, &it);
             let state = &mut *self.state();
             (state.newest, state.next_worm, state.newest_epoch) = (newest, it.next, it.epoch);
             state.fs.mem.root = it.root;

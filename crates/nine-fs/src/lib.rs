@@ -35,7 +35,7 @@ mod turns;
 mod users;
 
 pub use archive::{Archive, Ream, Settings, Wall};
-pub use check::{Checked, Depth};
+pub use check::{Checked, Depth, Repaired};
 pub use cw::Copied;
 pub use dump::Dumped;
 pub use grow::Grow;

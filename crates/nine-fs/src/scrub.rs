@@ -73,6 +73,11 @@ impl State {
         self.hurt.len() as u64 + self.more
     }
 
+    /// So many more were read.
+    pub(crate) fn has_read(&mut self, blocks: u64) {
+        self.blocks += blocks;
+    }
+
     pub(crate) fn tick(&mut self) {
         self.credit = SHARE;
     }
@@ -137,7 +142,11 @@ impl Archive {
         self.end_scrub(done)
     }
 
-    fn begin_scrub(&self, what: String, of: u64) -> Result<()> {
+    /// Somebody reads everything from now on.
+    ///
+    /// # Errors
+    /// EBUSY if another does.
+    pub(crate) fn begin_scrub(&self, what: String, of: u64) -> Result<()> {
         let state = &mut *self.state();
         if let Some(what) = &state.scrubber.what {
             let text = format!("{what} is under way: `scrub stop` ends it");
@@ -151,26 +160,32 @@ impl Archive {
     }
 
     fn end_scrub(&self, done: nine_block::Result<()>) -> Result<()> {
-        let state = &mut *self.state();
-        let scrubber = &mut state.scrubber;
-        let what = scrubber.what.take().unwrap_or_default();
-        let (blocks, wrong) = (scrubber.blocks, scrubber.wrong);
+        let (what, blocks, wrong, stop) = {
+            let scrubber = &self.state().scrubber;
+            (scrubber.what.clone().unwrap_or_default(), scrubber.blocks, scrubber.wrong, scrubber.stop)
+        };
         let result = match done {
             Err(error) => Err(errno(&error)),
-            Ok(()) if scrubber.stop => Err(Error::new(Errno::EINTR, format!("{what} was stopped"))),
+            Ok(()) if stop => Err(Error::new(Errno::EINTR, format!("{what} was stopped"))),
             Ok(()) if wrong > 0 => {
                 Err(Error::new(Errno::EIO, format!("{wrong} of {blocks} blocks are wrong: see `hurt`")))
             }
             Ok(()) => Ok(()),
         };
-        let how = match &result {
+        self.end_reading(&match &result {
             Ok(()) => format!("{blocks} blocks, all right"),
             Err(error) => error.to_string(),
-        };
-        tracing::info!("{what}: {how}");
-        scrubber.last = Some(format!("last {what}: {how}"));
-        state.waiters.wake();
+        });
         result
+    }
+
+    /// He has ended, and this is how.
+    pub(crate) fn end_reading(&self, how: &str) {
+        let state = &mut *self.state();
+        let what = state.scrubber.what.take().unwrap_or_default();
+        tracing::info!("{what}: {how}");
+        state.scrubber.last = Some(format!("last {what}: {how}"));
+        state.waiters.wake();
     }
 
     async fn read_everything(&self) -> nine_block::Result<()> {
@@ -325,7 +340,7 @@ impl Archive {
     }
 
     /// Waits until so many bytes more may be read. Whether it is to stop.
-    async fn scrub_pause(&self, bytes: u64) -> bool {
+    pub(crate) async fn scrub_pause(&self, bytes: u64) -> bool {
         poll_fn(|cx| {
             let state = &mut *self.state();
             if state.scrubber.stop || state.dumper.is_stopped() {
@@ -356,14 +371,7 @@ impl Archive {
         if self.state().scrubber.hurt.iter().any(|hurt| (hurt.dump, hurt.ino) == (dump, ino)) {
             return;
         }
-        let path = self.attempt(|state| {
-            let root = match dump {
-                None => state.fs.mem.root,
-                Some(dump) => state.dumps.get(&dump).ok_or(Errno::ENOENT)?.record.root,
-            };
-            state.fs.path(root, ino)
-        });
-        let path = path.await.unwrap_or_else(|_| format!("inode {ino}"));
+        let path = self.path_of(dump, ino).await;
         let state = &mut *self.state();
         let of = state.dump_name(dump);
         tracing::error!("{path}{of}: {what}");
@@ -371,6 +379,18 @@ impl Archive {
             HURT_MOST => state.scrubber.more += 1,
             _ => state.scrubber.hurt.push(Hurt { dump, ino, path, what, time: self.time() }),
         }
+    }
+
+    /// Where an inode is, in a dump or now, as far as that can be read.
+    pub(crate) async fn path_of(&self, dump: Option<u32>, ino: u64) -> String {
+        let path = self.attempt(|state| {
+            let root = match dump {
+                None => state.fs.mem.root,
+                Some(dump) => state.dumps.get(&dump).ok_or(Errno::ENOENT)?.record.root,
+            };
+            state.fs.path(root, ino)
+        });
+        path.await.unwrap_or_else(|_| format!("inode {ino}"))
     }
 
     /// Who is hurt, a line for each.
@@ -390,7 +410,7 @@ impl Archive {
 
 impl crate::archive::State {
     /// " of 2026/1121", or nothing.
-    fn dump_name(&self, dump: Option<u32>) -> String {
+    pub(crate) fn dump_name(&self, dump: Option<u32>) -> String {
         let Some(record) = dump.and_then(|dump| self.dumps.get(&dump)).map(|dump| dump.record) else {
             return String::new();
         };

@@ -522,18 +522,28 @@ pub struct FsReam {
 
 /// Look whether an archive is whole, while nobody serves it
 ///
-/// Nothing is mended. Exit status 1 if there are faults.
+/// Nothing is written, and what was not finished stays so; `ninefold fs ctl check` does it while it is served. Exit
+/// status 1 if there are faults.
 #[derive(Debug, Args)]
 pub struct FsCheck {
     /// The path of a file, or `c CACHE WORM`; what `serve fs:` makes if not given
     #[arg(value_name = "ARCHIVE", default_value = "", hide_default_value = true)]
     pub archive: Place,
+    /// Names and what is counted of the newest moment alone
+    #[arg(long, conflicts_with_all = ["blocks", "dumps", "repair"])]
+    pub quick: bool,
     /// Read the content of all files, too
     #[arg(long, conflicts_with = "dumps")]
     pub blocks: bool,
     /// Read the content of all files of all dumps
     #[arg(long)]
     pub dumps: bool,
+    /// Mend what can be mended without loss; each mend is printed before it is done
+    #[arg(long)]
+    pub repair: bool,
+    /// Print what `--repair` would do, and do nothing
+    #[arg(long, requires = "repair")]
+    pub dry_run: bool,
     /// Interfaces to the Ethernet of its disks there: e1.0
     #[arg(long, value_name = "IFACE", value_delimiter = ',')]
     pub over: Vec<String>,

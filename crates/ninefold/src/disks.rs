@@ -410,8 +410,8 @@ impl Parts {
     }
 }
 
-/// Whether a part of it has to be made before it can be opened.
-fn has_made(tree: &Tree) -> bool {
+/// Whether a part of it has to be made before it can be opened, and is kept by writing to it.
+pub fn has_made(tree: &Tree) -> bool {
     match &tree.what {
         What::Of("{" | "f", _) => true,
         What::Of(_, of) => of.iter().any(has_made),

@@ -464,7 +464,7 @@ impl Cw {
 
 impl super::Journal {
     /// Where a record of so many sectors goes, and how much of the end it leaves over.
-    fn room(&self, sectors: u64, most: u64) -> Option<(u64, u64)> {
+    pub(super) fn room(&self, sectors: u64, most: u64) -> Option<(u64, u64)> {
         let (at, over) = if self.at + sectors <= most { (self.at, 0) } else { (0, most - self.at) };
         (self.used + over + sectors <= most).then_some((at, over))
     }
@@ -475,16 +475,18 @@ impl State {
     fn apply(&mut self, record: &Record, same: &Set<u64>) {
         for Entry { number, row, left } in &record.entries {
             let before = self.rows.get(*number).expect("its page is loaded");
+            self.changes(*number, before);
             self.rows.set(*number, *row);
             if let Some(slot) = *left {
                 self.used_slots.mark(slot, false);
                 let copy = Copy { slot, sum: before.sum };
                 let stays = match row.place {
+                    _ if self.hold.is_some() => false,
                     Place::OnWorm(worm) => same.contains(number) && self.copies.add(worm, copy),
                     _ => false,
                 };
                 if !stays {
-                    self.slots.give(slot);
+                    self.leave(slot);
                 }
             }
             self.mark_place(*row);

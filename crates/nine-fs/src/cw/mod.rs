@@ -20,8 +20,10 @@ mod copies;
 mod copyworm;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
+mod hold;
 mod in_place;
 mod layout;
+mod mend;
 mod read;
 mod room;
 mod rows;
@@ -44,9 +46,11 @@ pub(crate) use commit::{Changed, Changes, Come};
 use copies::Copies;
 pub use copyworm::Copied;
 pub(crate) use copyworm::copy as copy_worm;
+pub(crate) use hold::Held;
 pub(crate) use in_place::follows;
 pub(crate) use layout::{Date, Fields, Header, Label, Layout, Newest, Super, WAITING_MOST, Waiting};
-use layout::{Place, Row};
+pub(crate) use layout::{Place, Row};
+pub(crate) use mend::RowMend;
 use room::Room;
 use rows::Rows;
 pub(crate) use segment::Segment;
@@ -99,6 +103,9 @@ struct State {
     shrunk: u64,
     /// Why nothing can be committed any more.
     stopped: Option<Error>,
+    /// A moment that somebody reads, and how many there have been.
+    hold: Option<hold::Hold>,
+    holds: u64,
 }
 
 /// Bits, and which sectors of them have changed since the last checkpoint.
@@ -215,7 +222,7 @@ impl Cw {
     /// Slots that can be had, rows that can be had.
     pub(crate) fn room(&self) -> (u64, u64) {
         let state = self.state();
-        (state.slots.free() + state.copies.len() as u64, state.free_rows.free())
+        (state.slots.free() + state.copies.len() as u64 + state.held(), state.free_rows.free())
     }
 
     /// How many blocks can wait for a dump, or to be copied, and how many do: slots, or in place rows.
@@ -248,9 +255,10 @@ impl Cw {
     }
 
     /// Another server has written a dump: it is read from here on.
-    pub(crate) fn followed(&self, newest: Newest, next_worm: u64) {
+    pub(crate) fn followed(&self, newest: Newest, it: &Super) {
         let fields = &mut self.state().header.fields;
-        (fields.newest, fields.next_worm) = (newest, next_worm);
+        (fields.newest, fields.next_worm, fields.root) = (newest, it.next, it.root);
+        fields.generation = fields.generation.max(it.generation + 1);
     }
 
     /// Rows that say where on w their block is.
@@ -347,8 +355,10 @@ impl State {
     /// Takes slots for new blocks, neighbours if possible; copies make room.
     fn take_slots(&mut self, most: u64) -> Option<std::ops::Range<u64>> {
         if self.slots.free() == 0 {
-            let slot = self.copies.evict()?;
-            self.slots.give(slot);
+            match self.copies.evict() {
+                Some(slot) => self.slots.give(slot),
+                None => self.let_go(),
+            }
         }
         self.slots.take(most)
     }

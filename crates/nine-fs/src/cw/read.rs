@@ -23,7 +23,7 @@ const KEEPING_MOST: u64 = 4096;
 
 /// From where a block is read, and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
+pub(super) enum From {
     /// Its slot, and the sum of what is there; of a copy, the w-address.
     Slot(u64, u32, Option<u64>),
     Worm(u64),
@@ -112,7 +112,8 @@ impl Cw {
         let mut sources = self.find_all(at, count).await?;
         loop {
             let result = self.read_from(at, &sources).await;
-            if result.is_ok() {
+            if let Ok(bytes) = &result {
+                self.keep(&sources, bytes);
                 return result;
             }
             // A slot may have become another's meanwhile.
@@ -132,7 +133,7 @@ impl Cw {
         Ok(sources)
     }
 
-    async fn read_from(&self, at: u64, sources: &[From]) -> Result<Bytes> {
+    pub(super) async fn read_from(&self, at: u64, sources: &[From]) -> Result<Bytes> {
         // Neighbours are read together, all at the same time.
         let runs = neighbours(sources, |from| self.sector(from), self.0.layout.per_block());
         let calls: Vec<_> = runs
@@ -168,14 +169,11 @@ impl Cw {
                 Err(error) => return Err(error),
             };
             if alone {
-                self.keep(sources, &bytes);
                 return Ok(bytes);
             }
             all.extend_from_slice(&bytes);
         }
-        let all = Bytes::from(all);
-        self.keep(sources, &all);
-        Ok(all)
+        Ok(all.into())
     }
 
     /// Each by itself, where not all could be read together. Copies are given up for what w has.
@@ -256,7 +254,7 @@ impl Cw {
     }
 
     /// Whether this is the block.
-    fn judge(&self, at: u64, from: From, block: &[u8]) -> Result<()> {
+    pub(super) fn judge(&self, at: u64, from: From, block: &[u8]) -> Result<()> {
         let end = block.len() - TAG;
         let tag = Tag::open(block, &self.0.identity).map_err(|text| self.wrong(at, text))?;
         let is_it = match from {

@@ -79,6 +79,8 @@ impl Cw {
             committing: false,
             shrunk: 0,
             stopped: None,
+            hold: None,
+            holds: 0,
             header: header.clone(),
         };
         Self(Arc::new(Inner {
@@ -249,6 +251,14 @@ impl Cw {
     /// # Errors
     /// In words for people: what does not fit together, and what to do.
     pub(crate) async fn open(c: Arc<dyn Device>, w: Arc<dyn Device>) -> Result<Self> {
+        let cw = Self::look(c, w).await?;
+        let incarnation = cw.state().header.incarnation + 1;
+        cw.checkpoint(Some(incarnation)).await?;
+        Ok(cw)
+    }
+
+    /// The same, with nothing written: what the journal says is taken over in memory. Nothing may be committed.
+    pub(crate) async fn look(c: Arc<dyn Device>, w: Arc<dyn Device>) -> Result<Self> {
         let label = Self::label(&*w).await?;
         let c = in_place::cache(c, &w, &label)?;
         Self::open_with(c, w, &label).await
@@ -293,8 +303,6 @@ impl Cw {
             state.free_rows = Room::new(cw.0.layout.rows.1, state.used_rows.bits.ones());
         }
         cw.fits().await?;
-        let incarnation = cw.state().header.incarnation + 1;
-        cw.checkpoint(Some(incarnation)).await?;
         Ok(cw)
     }
 
@@ -533,7 +541,7 @@ impl Cw {
 use super::Date;
 
 impl State {
-    fn marks(&mut self, which: usize) -> &mut Marks {
+    pub(super) fn marks(&mut self, which: usize) -> &mut Marks {
         match which {
             0 => &mut self.used_slots,
             1 => &mut self.used_rows,

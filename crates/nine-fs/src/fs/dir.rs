@@ -23,7 +23,7 @@ impl Fs {
         }
     }
 
-    fn directory(&self, ino: u64) -> Op<Attributes> {
+    pub(super) fn directory(&self, ino: u64) -> Op<Attributes> {
         let it = self.own(ino)?;
         match (it.is_dir(), it.links) {
             (false, _) => Err(Errno::ENOTDIR.into()),
@@ -67,7 +67,7 @@ impl Fs {
         }
         self.quota(it.uid, OWN)?;
         let ino = self.next_inode;
-        if ino >> 44 != 0 {
+        if ino >= super::INODES {
             return Err(Errno::ENOSPC.into());
         }
         let (own, inline) = (Key::attributes(ino), Key::inline(ino));
@@ -87,7 +87,15 @@ impl Fs {
     }
 
     /// Enters a name, for which there is room and whose way is in memory.
-    fn enter(&mut self, dir: u64, parent: &mut Attributes, name: &[u8], ino: u64, kind: u8, now: Time) {
+    pub(super) fn enter(
+        &mut self,
+        dir: u64,
+        parent: &mut Attributes,
+        name: &[u8],
+        ino: u64,
+        kind: u8,
+        now: Time,
+    ) {
         parent.cookies += 1;
         parent.size += 1;
         parent.links += u32::from(u32::from(kind) << 12 == mode::S_IFDIR);

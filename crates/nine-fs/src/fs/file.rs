@@ -70,6 +70,11 @@ impl Fs {
         if wrong { Err(broken(ino, "an extent makes no sense")) } else { Ok(found) }
     }
 
+    /// Where a block of a file is, if it is no hole.
+    pub(crate) fn block_at(&self, root: Ptr, ino: u64, block: u64) -> Op<Option<Ptr>> {
+        Ok(find(&self.extents(root, ino, block, block + 1)?, block))
+    }
+
     /// Bytes of a file, in pieces as they lie in memory; fewer at its end.
     pub(crate) fn read(&self, root: Ptr, ino: u64, offset: u64, count: u32) -> Op<VecDeque<Bytes>> {
         let it = self.attributes(root, ino)?;

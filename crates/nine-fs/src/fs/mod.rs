@@ -9,6 +9,7 @@
 mod dir;
 mod file;
 mod gone;
+mod mend;
 mod xattr;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,9 @@ pub(crate) const ROOT: u64 = 1;
 
 /// Users whose numbers may have changed before operations wait for the commit.
 const USED: usize = 64;
+
+/// Inode numbers are below this.
+pub(crate) const INODES: u64 = 1 << 44;
 
 /// What a file is charged for itself, beside its blocks, bytes.
 pub(crate) const OWN: u64 = 512;

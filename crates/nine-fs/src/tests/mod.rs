@@ -4,6 +4,7 @@ mod document;
 mod found;
 mod grow;
 mod in_place;
+mod mend;
 mod recover;
 mod rot;
 

@@ -221,6 +221,7 @@ fn who_follows_a_worm_has_its_dumps_as_they_come_and_changes_nothing() {
         assert!(other.read(Some(dump.generation), read) == noise(n, 200_000));
         assert!(archive.state().users.uid(user.as_bytes()).is_some(), "{user}");
     }
+    other.run(archive.command("check dumps wait")).unwrap();
     assert_eq!(archive.dumps(), main.archive.dumps());
     other.run(archive.scrub()).unwrap();
     for word in ["dump", "newuser glenda", "sync"] {
@@ -232,7 +233,7 @@ fn who_follows_a_worm_has_its_dumps_as_they_come_and_changes_nothing() {
 }
 
 /// It is not written.
-struct Odd(Arc<dyn Device>);
+pub(super) struct Odd(pub(super) Arc<dyn Device>);
 
 impl Device for Odd {
     fn shape(&self) -> nine_block::Shape {

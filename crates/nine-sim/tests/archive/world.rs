@@ -248,7 +248,7 @@ impl Site {
         Ok(Arc::new(Store::open(Arc::new(self.store.clone()), options).await?))
     }
 
-    /// What is there now, on disks of its own: it is opened, and looked at before anything goes on by itself.
+    /// What is there now, on disks of its own: it is looked at, and nothing goes on by itself.
     pub async fn checks(&self) -> Result<Checked, String> {
         let power = self.power.after(Fate::All);
         let [c, w] = <[Disk; 2]>::try_from(power.disks()).ok().expect("c and w");
@@ -261,9 +261,9 @@ impl Site {
         if self.worm == Worm::Store {
             w = self.in_store(w.shape().sectors, true).await.map_err(|error| error.to_string())?;
         }
-        // Nobody polls the driver: nothing changes meanwhile.
+        // What is not finished stays so.
         let c: Arc<dyn Device> = if self.worm == Worm::InPlace { Arc::new(Nothing) } else { Arc::new(c) };
-        let opened = Archive::open(c, w, &self.settings).await;
+        let opened = Archive::look(c, w, &self.settings).await;
         let (archive, _driver) = opened.map_err(|error| error.to_string())?;
         let checked = archive.check(Depth::Dumps).await.map_err(|error| error.to_string())?;
         match checked.faults.is_empty() {

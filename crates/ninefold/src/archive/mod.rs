@@ -21,7 +21,7 @@ use crate::disks::{self, CACHED};
 use crate::serve::bytes;
 
 pub use make::{Making, ream};
-pub use open::{Opened, copy_worm, open, over, recover, work};
+pub use open::{Opened, copy_worm, look, open, over, recover, repair, work};
 pub use running::Archives;
 pub use standby::arbiter;
 

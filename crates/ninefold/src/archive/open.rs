@@ -11,13 +11,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use futures_util::future::select;
 use nine_block::{Ahead, Device, Growing, Guard, Kind, Part, Right, Start};
-use nine_fs::{Archive, Copied, Driver, Recover, Recovered, Settings};
+use nine_fs::{Archive, Copied, Depth, Driver, Recover, Recovered, Repaired, Settings};
 use nine_net::{Env, rt};
 use nine_proto::Time;
 
 use super::{Options, Place, Spec, grow, is_path};
 use crate::blocks::Over;
-use crate::disks::{Both, Open, Parts, is_blank};
+use crate::disks::{self, Both, Open, Parts, is_blank};
 use crate::fail;
 
 /// For disks on an Ethernet.
@@ -75,7 +75,7 @@ pub async fn open(spec: &Spec, env: rt::Real) -> Result<Opened> {
 
 /// The same, where nothing is written without this right.
 pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> Result<Opened> {
-    let both = devices(spec, env).await?;
+    let both = devices(spec, Open::Write, env).await?;
     let (name, ..) = Archive::label(&*both.worm).await.map_err(|error| {
         anyhow!("{error}\n  `ninefold fs ream` makes an archive there; what is there now is lost then.")
     })?;
@@ -89,6 +89,26 @@ pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> 
     };
     archive.grows_by(grow::by(from, growing, over(&spec.options, env)));
     Ok(Opened { archive, driver, name })
+}
+
+/// The archive of this place, to be looked at: nothing is written.
+pub async fn look(spec: &Spec, env: rt::Real) -> Result<Opened> {
+    let both = devices(spec, Open::Read, env).await?;
+    let (name, ..) = Archive::label(&*both.worm).await?;
+    let (archive, driver) = Archive::look(both.cache, both.worm, &settings(&spec.options, env)).await?;
+    Ok(Opened { archive, driver, name })
+}
+
+/// Mends the archive of this place, as far as it can be; or, `dry`, says what would be done.
+pub async fn repair(
+    spec: &Spec,
+    (depth, dry): (Depth, bool),
+    env: rt::Real,
+    told: impl FnMut(&str),
+) -> Result<Repaired> {
+    let both = devices(spec, if dry { Open::Read } else { Open::Write }, env).await?;
+    let settings = settings(&spec.options, env);
+    Ok(Archive::repair(both.cache, both.worm, &settings, (depth, dry), told).await?)
 }
 
 fn guarded(device: Arc<dyn Device>, right: Option<&Arc<Right>>) -> Arc<dyn Device> {
@@ -154,31 +174,31 @@ pub async fn recover_by(
     right: Option<&Arc<Right>>,
     env: rt::Real,
 ) -> Result<Recovered> {
-    let both = devices(spec, env).await?;
+    let both = devices(spec, Open::Write, env).await?;
     let (c, w) = (guarded(both.cache, right), guarded(both.worm, right));
     let settings = Settings { epoch: right.map_or(0, |right| right.epoch()), ..settings(&spec.options, env) };
     Ok(Archive::recover(c, w, &settings, how).await?)
 }
 
-async fn devices(spec: &Spec, env: rt::Real) -> Result<Both> {
+async fn devices(spec: &Spec, how: Open, env: rt::Real) -> Result<Both> {
     // Who had them may be about to let go.
     for _ in 0..TRIES {
-        match devices_now(spec, env).await {
+        match devices_now(spec, how, env).await {
             Err(error) if is_reserved(&error) => env.sleep_until(env.now() + BETWEEN).await,
             other => return other,
         }
     }
-    devices_now(spec, env).await
+    devices_now(spec, how, env).await
 }
 
-async fn devices_now(spec: &Spec, env: rt::Real) -> Result<Both> {
+async fn devices_now(spec: &Spec, how: Open, env: rt::Real) -> Result<Both> {
     let over = over(&spec.options, env);
     match &spec.place {
-        Place::Own => file(&Place::own()?, env, &over).await,
-        Place::File(path) => file(path, env, &over).await,
+        Place::Own => file(&Place::own()?, how, env, &over).await,
+        Place::File(path) => file(path, how, env, &over).await,
         Place::Devices(text) => {
             let start = if spec.options.anyway { Start::Anyway } else { Start::Careful };
-            let parts = Parts::open(OsStr::new(text), Open::Write, &over)?.starting(start);
+            let parts = Parts::open(OsStr::new(text), how, &over)?.starting(start);
             if parts.has_ram() {
                 fail::note("what is in memory is gone with this program");
             }
@@ -188,8 +208,8 @@ async fn devices_now(spec: &Spec, env: rt::Real) -> Result<Both> {
     }
 }
 
-async fn file(path: &Path, env: rt::Real, over: &Over) -> Result<Both> {
-    let whole = Parts::open(path.as_os_str(), Open::Write, over)?.build(env, None).await?.device;
+async fn file(path: &Path, how: Open, env: rt::Real, over: &Over) -> Result<Both> {
+    let whole = Parts::open(path.as_os_str(), how, over)?.build(env, None).await?.device;
     cut(path, &whole).await
 }
 

@@ -18,14 +18,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use futures_util::future::{Either, select};
 use nine_block::Kind;
-use nine_fs::{Archive, Checked, Copied, Depth, Recover, Recovered};
+use nine_fs::{Archive, Copied, Depth, Recover, Recovered, Repaired};
 use nine_io::client::{Error, File};
 use nine_net::{Env, rt};
 use nine_proto::{Errno, OpenFlags, Time};
 use serde_json::json;
 
 use super::{sorted, text};
-use crate::archive::{self, Making, Opened, Options, Spec, open, ream, recover as recover_at, work};
+use crate::archive::{
+    self, Making, Opened, Options, Spec, look, open, ream, recover as recover_at, repair, work,
+};
 use crate::cli::{
     self, FsCheck, FsCopyworm, FsCtl, FsDump, FsDumps, FsGrow, FsOf, FsReam, FsRecover, FsTakeover, FsVerb,
 };
@@ -39,8 +41,6 @@ use crate::output::{Output, date, table};
 
 /// Between two looks whether a dump is on the worm.
 const SECOND: Duration = Duration::from_secs(1);
-/// Looks at an archive that changes of itself.
-const LOOKS: usize = 20;
 
 pub fn run(args: cli::Fs, config: &Config) -> Result<Tally> {
     match args.verb {
@@ -143,41 +143,43 @@ async fn beside<T>(
 }
 
 async fn check(args: FsCheck, env: rt::Real) -> Result<Tally> {
-    let FsCheck { archive: place, blocks, dumps, over } = args;
-    let depth = match (blocks, dumps) {
-        (_, true) => Depth::Dumps,
-        (true, _) => Depth::Blocks,
+    let FsCheck { archive: place, quick, blocks, dumps, repair: mend, dry_run, over } = args;
+    let depth = match (quick, blocks, dumps) {
+        (_, _, true) => Depth::Dumps,
+        (_, true, _) => Depth::Blocks,
+        (true, ..) => Depth::Quick,
         _ => Depth::Names,
     };
     let spec = Spec { place, options: Options { over, ..Options::default() } };
-    let opened = open(&spec, env).await;
-    let Opened { archive, driver, .. } = opened
-        .context("an archive is checked while nobody serves it; `ninefold fs status` asks its server")?;
-    let looked = beside(&archive, driver, env, async {
-        // What a former life has left undone is done meanwhile.
-        let mut looks = 0;
-        let checked = loop {
-            looks += 1;
-            match archive.check(depth).await {
-                Err(error) if error.errno == Errno::EAGAIN && looks < LOOKS => {
-                    // Why a dump does not come to the worm is no fault of what is there.
-                    let _ = archive.copied().await;
-                }
-                other => break other,
+    let served = "an archive is checked so while nobody serves it; `ninefold fs ctl check` asks its server";
+    let mut out = Output::new();
+    let checked = if mend {
+        let mut shown = Ok(());
+        let tell = |text: &str| {
+            let line = if dry_run { format!("would mend: {text}\n") } else { format!("mend: {text}\n") };
+            if shown.is_ok() {
+                shown = out.print(line).and_then(|()| out.flush());
             }
         };
-        archive.close().await.and(checked)
-    });
-    let Checked { faults, files, blocks } = looked.await?;
-    let mut out = Output::new();
-    for fault in &faults {
+        let Repaired { mended, left } = repair(&spec, (depth, dry_run), env, tell).await.context(served)?;
+        shown?;
+        out.print(format_args!("{mended} {}\n", if dry_run { "to be mended" } else { "mended" }))?;
+        left
+    } else {
+        let Opened { archive, driver, .. } = look(&spec, env).await.context(served)?;
+        let looked = beside(&archive, driver, env, async {
+            let checked = archive.check(depth).await;
+            archive.close().await.and(checked)
+        });
+        looked.await?
+    };
+    for fault in &checked.faults {
         out.print(format_args!("{fault}\n"))?;
     }
-    let verdict = if faults.is_empty() { "it is whole".into() } else { format!("{} faults", faults.len()) };
-    out.print(format_args!("{files} files, {blocks} blocks read: {verdict}\n"))?;
+    out.print(format_args!("{}\n", checked.said()))?;
     out.flush()?;
     let mut tally = Tally::default();
-    tally.add(faults.len());
+    tally.add(checked.faults.len());
     Ok(tally)
 }
 

@@ -121,8 +121,17 @@ fn a_rotten_block_is_found() {
     fs::write(site.path("w"), bytes).unwrap();
     let output = site.command(&["fs", "check", expr, "--dumps"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.code() == Some(1) && said.contains("inode ") && said.contains(" faults\n"),
-        "{said}"
-    );
+    assert!(output.status.code() == Some(1) && said.contains("/x: block 0 of inode "), "{said}");
+    assert!(said.contains("is lost: ") && said.contains(" faults\n"), "{said}");
+    // It is told, and no file is cut for it.
+    let output = site.command(&["fs", "check", expr, "--repair", "--blocks"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && said.starts_with("0 mended\n"), "{said}");
+    // Nothing was written by looking, whoever may write.
+    let before = fs::read(site.path("c")).unwrap();
+    let output = site.command(&["fs", "check", expr, "--repair", "--dry-run"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    site.ok_words(&["fs", "check", expr]);
+    site.ok_words(&["fs", "check", expr, "--quick"]);
+    assert!(fs::read(site.path("c")).unwrap() == before);
 }

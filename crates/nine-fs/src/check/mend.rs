@@ -1,0 +1,229 @@
+//! What a check has found is mended, where that takes nothing away that is somebody's.
+//!
+//! In: an archive that nobody serves. Out: commits, and what is left. Names first, then what is counted, each time by a
+//! new check: so a mend never rests on what another has changed. A cut in between leaves an archive that is whole, or
+//! as wrong as it was.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nine_block::{Device, Error as Wrong, Kind, ReadOnly};
+
+use super::{Checked, Depth};
+use crate::archive::{Archive, Settings};
+use crate::cw::{Cw, Place, RowMend};
+use crate::jobs::Driver;
+
+/// Something that is set right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mend {
+    /// Of an inode.
+    Links(u64, u32),
+    /// Entries of a directory.
+    Entries(u64, u64),
+    /// The last cookie of a directory.
+    Cookies(u64, u64),
+    /// Where a directory is.
+    Parent(u64, u64),
+    /// Blocks of an inode.
+    Blocks(u64, u64),
+    /// Whether it is noted as one of which something is to be removed.
+    Noted(u64, bool),
+    /// A cell that makes no sense goes; another one says the same.
+    Cell(Vec<u8>),
+    /// A directory's name and its cookie.
+    Pair(u64, u64),
+    /// This one goes: directory, cookie.
+    Name(u64, u64),
+    /// Of an inode that has lost them.
+    Attributes { ino: u64, kind: u8, size: u64, cookies: u64, parent: u64 },
+    /// An inode without a name gets one.
+    Found(u64),
+    /// Bytes of a user.
+    Usage(u32, u64),
+    /// Blocks of all files.
+    All(u64),
+    /// The inode number that is given next.
+    Next(u64),
+    /// A row, or a slot.
+    Row(RowMend),
+}
+
+impl Mend {
+    /// What is counted waits until nothing of this kind is left.
+    fn is_first(&self) -> bool {
+        use Mend::{Attributes, Cell, Found, Name, Next, Pair, Parent};
+        matches!(self, Attributes { .. } | Cell(_) | Found(_) | Name(..) | Next(_) | Pair(..) | Parent(..))
+    }
+
+    fn inode(&self) -> Option<u64> {
+        match *self {
+            Self::Links(ino, _) | Self::Entries(ino, _) | Self::Cookies(ino, _) | Self::Parent(ino, _) => {
+                Some(ino)
+            }
+            Self::Blocks(ino, _) | Self::Noted(ino, _) | Self::Found(ino) => Some(ino),
+            Self::Pair(dir, _) | Self::Name(dir, _) => Some(dir),
+            Self::Attributes { ino, .. } => Some(ino),
+            Self::Cell(_) | Self::Usage(..) | Self::All(_) | Self::Next(_) | Self::Row(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Mend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Links(ino, links) => write!(f, "inode {ino} has {links} links"),
+            Self::Entries(ino, entries) => write!(f, "inode {ino} has {entries} entries"),
+            Self::Cookies(ino, last) => write!(f, "the last cookie of inode {ino} is {last}"),
+            Self::Parent(ino, parent) => write!(f, "inode {ino} is in inode {parent}"),
+            Self::Blocks(ino, blocks) => write!(f, "inode {ino} has {blocks} blocks"),
+            Self::Noted(ino, true) => {
+                write!(f, "inode {ino}: what is behind its size goes at the next start")
+            }
+            Self::Noted(ino, false) => write!(f, "inode {ino} is not noted any more: nothing of it is to go"),
+            Self::Cell(key) => write!(f, "what makes no sense goes: {:?}", crate::item::Key::parse(key)),
+            Self::Pair(dir, cookie) => {
+                write!(f, "inode {dir}: its name with cookie {cookie}, by what is left of it")
+            }
+            Self::Name(dir, cookie) => write!(f, "inode {dir}: its name with cookie {cookie} goes"),
+            Self::Attributes { ino, .. } => {
+                write!(f, "inode {ino} gets attributes, as far as they are known")
+            }
+            Self::Found(ino) => write!(f, "inode {ino} is now /lost+found/{ino}"),
+            Self::Usage(uid, bytes) => write!(f, "user {uid} has {bytes} bytes"),
+            Self::All(blocks) => write!(f, "all files have {blocks} blocks"),
+            Self::Next(ino) => write!(f, "the next inode is {ino}"),
+            Self::Row(RowMend { row: Some(row), to, .. }) => match to.place {
+                Place::Free => write!(f, "row {row} is free"),
+                Place::Here(slot) => write!(f, "row {row} is used, and slot {slot}"),
+                Place::OnWorm(at) => write!(f, "row {row} is on w at {at}"),
+            },
+            Self::Row(RowMend { left, .. }) => write!(f, "slot {} is free", left.unwrap_or_default()),
+        }
+    }
+}
+
+/// How a repair has ended.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// What was mended, or would be.
+    pub mended: usize,
+    /// What is left; of a dry run all there is.
+    pub left: Checked,
+}
+
+impl Archive {
+    /// The one that is on these devices, to be looked at: nothing is written, and what is not finished stays so. Where
+    /// something of it cannot be read, [`check`](Self::check) says what.
+    ///
+    /// # Errors
+    /// In words for people: what would keep it from being opened.
+    pub async fn look(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        settings: &Settings,
+    ) -> nine_block::Result<(Self, Driver)> {
+        let why = Wrong::new(Kind::ReadOnly, "it is only looked at");
+        let label = Cw::label(&*w).await?;
+        let cw = Cw::look(Arc::new(ReadOnly::new(c)), Arc::new(ReadOnly::new(w))).await?;
+        let (archive, driver) = Self::of(cw, label, settings, Some(why))?;
+        // No client has been at work for a long time.
+        archive.state().now = Duration::from_secs(1);
+        if let Err(error) = archive.load().await {
+            tracing::warn!("not all of it can be read: {error}");
+        }
+        Ok((archive, driver))
+    }
+
+    /// Mends what a check finds, as far as it can be mended; each is told before. `dry`: it is told, and not done.
+    ///
+    /// # Errors
+    /// What keeps it from being opened, or from being changed.
+    pub async fn repair(
+        c: Arc<dyn Device>,
+        w: Arc<dyn Device>,
+        settings: &Settings,
+        (wanted, dry): (Depth, bool),
+        mut told: impl FnMut(&str),
+    ) -> nine_block::Result<Repaired> {
+        let (mut mended, mut before) = (0, Vec::new());
+        loop {
+            let depth = if dry { wanted.max(Depth::Names) } else { Depth::Names };
+            let (left, texts) = looks(&c, &w, settings, depth).await?;
+            let rows: Vec<RowMend> = left
+                .mends
+                .iter()
+                .filter_map(|mend| if let Mend::Row(row) = mend { Some(*row) } else { None })
+                .collect();
+            let is_first = left.mends.iter().any(Mend::is_first);
+            let is_now = |mend: &Mend| match mend {
+                Mend::Row(_) => true,
+                // The tree takes slots: which are free is known first.
+                _ => rows.is_empty() && (!is_first || mend.is_first()),
+            };
+            let now = left.mends.iter().zip(&texts).filter(|(mend, _)| dry || is_now(mend));
+            let now: Vec<(Mend, String)> = now.map(|(mend, text)| (mend.clone(), text.clone())).collect();
+            if now.is_empty() || now == before {
+                // What was mended and is there again cannot be mended.
+                let left = match wanted > depth {
+                    true => looks(&c, &w, settings, wanted).await?.0,
+                    false => left,
+                };
+                return Ok(Repaired { mended, left });
+            }
+            now.iter().for_each(|(_, text)| told(text));
+            mended += now.len();
+            if dry {
+                return Ok(Repaired { mended, left });
+            }
+            if rows.is_empty() {
+                mend_tree(&c, &w, settings, &now).await?;
+            } else {
+                Cw::open(c.clone(), w.clone()).await?.mend(&rows).await?;
+            }
+            before = now;
+        }
+    }
+}
+
+/// A check of what is on the disks, and in words what could be done.
+async fn looks(
+    c: &Arc<dyn Device>,
+    w: &Arc<dyn Device>,
+    settings: &Settings,
+    depth: Depth,
+) -> nine_block::Result<(Checked, Vec<String>)> {
+    let (archive, driver) = Archive::look(c.clone(), w.clone(), settings).await?;
+    let done = driver.beside(async {
+        let checked = archive.check(depth).await?;
+        let mut texts = Vec::new();
+        for mend in &checked.mends {
+            texts.push(match mend.inode() {
+                Some(ino) => format!("{}: {mend}", archive.path_of(None, ino).await),
+                None => mend.to_string(),
+            });
+        }
+        archive.close().await?;
+        Ok((checked, texts))
+    });
+    done.await.map_err(|error: nine_proto::Error| Wrong::new(Kind::Failed, error))
+}
+
+async fn mend_tree(
+    c: &Arc<dyn Device>,
+    w: &Arc<dyn Device>,
+    settings: &Settings,
+    mends: &[(Mend, String)],
+) -> nine_block::Result<()> {
+    let (archive, driver) = Archive::open_still(c.clone(), w.clone(), settings).await?;
+    let now = archive.time();
+    let done = driver.beside(async {
+        for (mend, _) in mends {
+            archive.attempt(|state| state.fs.mend(mend, now)).await?;
+            archive.state().noted = true;
+        }
+        archive.close().await
+    });
+    done.await.map_err(|error: nine_proto::Error| Wrong::new(Kind::Failed, error))
+}

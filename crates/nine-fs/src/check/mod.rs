@@ -1,0 +1,658 @@
+//! Whether an archive is whole: its trees, its rows and slots, and that they say the same.
+//!
+//! In: the moment of the last commit, which is held while others go on (cw's `hold`). Out: what is wrong, in words, and
+//! how it can be mended, where it can. Nothing is changed here, and nothing is kept but what has to be compared: for
+//! each file some hundred bytes.
+
+mod mend;
+mod rows;
+
+use std::collections::BTreeMap;
+
+use nine_proto::{Errno, Error, Result, mode};
+
+use crate::archive::Archive;
+use crate::cw::{Held, TAG, Tag};
+use crate::fs::ROOT;
+use crate::hash::Map;
+use crate::item::{Attributes, Entry, Extent, Key, Named, What};
+use crate::ptr::Ptr;
+use crate::tree::node::{self, Node};
+
+pub(crate) use mend::Mend;
+pub use mend::Repaired;
+
+/// Faults that are told; of more there is only said that there are.
+const MOST: usize = 100;
+/// Mends that are remembered; what is beyond is found the next time.
+const MENDS_MOST: usize = 10_000;
+/// What is counted is not more than this.
+const COUNT_MOST: u64 = (1 << 63) - 1;
+/// Bytes that are read between two looks whether it is to wait.
+const PIECE: u64 = 128 << 10;
+/// Dumps in which a lost block is looked for, newest first.
+const DUMPS: usize = 64;
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// The tree as it is now: names, links, what is counted.
+    Quick,
+    /// The trees of dumps that wait, too, and the rows and slots; of files which blocks they have.
+    Names,
+    /// The content of all files too, as it lies on c and w.
+    Blocks,
+    /// The same of all dumps: all of w that is pointed to.
+    Dumps,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    /// What is wrong. Nothing: it is whole.
+    pub faults: Vec<String>,
+    /// Inodes of the current tree.
+    pub files: u64,
+    /// Blocks that were read.
+    pub blocks: u64,
+    /// What can be done about it.
+    pub(crate) mends: Vec<Mend>,
+}
+
+impl Checked {
+    fn fault(&mut self, text: impl FnOnce() -> String) {
+        match self.faults.len() {
+            MOST => self.faults.push("... and more".into()),
+            n if n > MOST => {}
+            _ => self.faults.push(text()),
+        }
+    }
+
+    fn mend(&mut self, mend: Mend) {
+        if self.mends.len() < MENDS_MOST && !self.mends.contains(&mend) {
+            self.mends.push(mend);
+        }
+    }
+
+    /// For people, one line.
+    pub fn said(&self) -> String {
+        let Self { faults, files, blocks, .. } = self;
+        let verdict = match faults.len() {
+            0 => "it is whole".into(),
+            n if n > MOST => format!("more than {MOST} faults"),
+            n => format!("{n} faults"),
+        };
+        format!("{files} files, {blocks} blocks read: {verdict}")
+    }
+}
+
+/// Where a name is: directory and cookie.
+type At = (u64, u64);
+
+/// What is known of an inode.
+#[derive(Default)]
+struct Known {
+    it: Option<Attributes>,
+    /// There is something of its own, and not only names that lead to it.
+    is_there: bool,
+    has_names: bool,
+    names: u32,
+    /// The first of them, and of directories all others.
+    first: At,
+    more: Vec<At>,
+    /// What the first of them says that it is.
+    kind: u8,
+    subdirectories: u32,
+    entries: u64,
+    cookies: u64,
+    /// The last of them.
+    last_cookie: u64,
+    blocks: u64,
+    /// The block behind the last extent.
+    next: u64,
+    inline: u64,
+    orphan: bool,
+    /// Bytes of its attributes' names and values.
+    xattrs: u64,
+}
+
+/// What a walk gathers.
+struct Walk<'a> {
+    archive: &'a Archive,
+    held: &'a Held,
+    depth: Depth,
+    /// Which dump; none: as it is now.
+    dump: Option<u32>,
+    checked: Checked,
+    files: BTreeMap<u64, Known>,
+    /// Names that were seen, each by directory, cookie, inode; and those that cookies lead to.
+    entries: Map<At, u64>,
+    /// Cookies that say something else than their names.
+    odd: Vec<At>,
+    /// Who uses how much.
+    usage: BTreeMap<u32, u64>,
+    /// Rows that something points to, of any tree, and the generations.
+    rows: Map<u64, u32>,
+    /// Of this tree: none is there twice.
+    own: crate::hash::Set<u64>,
+    /// Not all of it could be read: what is counted says nothing.
+    partial: bool,
+    /// Not all of any tree could be.
+    blind: bool,
+    read: u64,
+}
+
+impl Archive {
+    /// Looks whether all is as it must be, at the moment of the last commit, while clients go on. Nothing is changed.
+    ///
+    /// # Errors
+    /// EBUSY if another reads everything, or if the moment could not be held because so much has changed. EINTR if it
+    /// was stopped. EIO if nothing can be committed. What cannot be read is no error of this but a fault that it tells.
+    pub async fn check(&self, depth: Depth) -> Result<Checked> {
+        self.sync().await?;
+        self.begin_scrub("check".into(), 0)?;
+        let done = self.check_now(depth).await;
+        let how = match &done {
+            Ok(checked) => checked.said(),
+            Err(error) => error.to_string(),
+        };
+        self.end_reading(&how);
+        done
+    }
+
+    /// The same for the console: faults go to the log.
+    pub(crate) async fn check_and_tell(&self, depth: Depth) -> Result<()> {
+        let checked = self.check(depth).await?;
+        checked.faults.iter().for_each(|fault| tracing::error!("check: {fault}"));
+        match checked.faults.is_empty() {
+            true => Ok(()),
+            false => Err(Error::new(Errno::EIO, checked.said())),
+        }
+    }
+
+    async fn check_now(&self, depth: Depth) -> Result<Checked> {
+        let held = self.0.cw.hold();
+        let mut walk = Walk::new(self, &held, depth);
+        walk.tree(held.fields.root).await?;
+        walk.names();
+        walk.numbers();
+        walk.checked.files = walk.files.len() as u64;
+        let waiting: Vec<_> = held.fields.waiting.iter().map(|it| (it.generation, it.root)).collect();
+        let dumps: Vec<_> = {
+            let state = &*self.state();
+            let is_old = |(generation, root): &(u32, Ptr)| {
+                *generation < held.fields.generation
+                    && root.row().is_none()
+                    && waiting.iter().all(|(waiting, _)| waiting != generation)
+            };
+            state
+                .dumps
+                .iter()
+                .map(|(generation, dump)| (*generation, dump.record.root))
+                .filter(is_old)
+                .collect()
+        };
+        if depth >= Depth::Names {
+            for (generation, root) in waiting {
+                walk.other(generation, root).await?;
+            }
+            walk.table().await?;
+        }
+        if depth == Depth::Dumps {
+            for (generation, root) in dumps {
+                walk.other(generation, root).await?;
+            }
+        }
+        Ok(walk.checked)
+    }
+}
+
+impl<'a> Walk<'a> {
+    fn new(archive: &'a Archive, held: &'a Held, depth: Depth) -> Self {
+        Self {
+            archive,
+            held,
+            depth,
+            dump: None,
+            checked: Checked::default(),
+            files: BTreeMap::new(),
+            entries: Map::default(),
+            odd: Vec::new(),
+            usage: BTreeMap::new(),
+            rows: Map::default(),
+            own: crate::hash::Set::default(),
+            partial: false,
+            blind: false,
+            read: 0,
+        }
+    }
+
+    /// The tree of a dump. What is wrong there stays: a dump is never changed.
+    async fn other(&mut self, generation: u32, root: Ptr) -> Result<()> {
+        let mut walk = Walk::new(self.archive, self.held, self.depth);
+        walk.dump = Some(generation);
+        walk.checked = std::mem::take(&mut self.checked);
+        walk.rows = std::mem::take(&mut self.rows);
+        let mends = walk.checked.mends.len();
+        walk.tree(root).await?;
+        walk.names();
+        walk.checked.mends.truncate(mends);
+        self.blind |= walk.partial;
+        (self.checked, self.rows) = (walk.checked, walk.rows);
+        Ok(())
+    }
+
+    /// Something is wrong, of this tree.
+    fn fault(&mut self, text: impl FnOnce() -> String) {
+        let (archive, dump) = (self.archive, self.dump);
+        self.checked.fault(|| text() + &archive.state().dump_name(dump));
+    }
+
+    fn wrong(&mut self, text: impl FnOnce() -> String, mend: Mend) {
+        self.fault(text);
+        self.checked.mend(mend);
+    }
+
+    /// So many blocks are read next.
+    async fn pause(&mut self, blocks: u64) -> Result<()> {
+        self.checked.blocks += blocks;
+        self.archive.state().scrubber.has_read(blocks);
+        self.read += blocks * self.held.block() as u64;
+        if self.read >= PIECE && self.archive.scrub_pause(std::mem::take(&mut self.read)).await {
+            return Err(Error::new(Errno::EINTR, "the check was stopped"));
+        }
+        match self.held.is_there() {
+            true => Ok(()),
+            false => {
+                let text = "so much has changed meanwhile that the moment could not be held: check again when less is";
+                Err(Error::new(Errno::EBUSY, text))
+            }
+        }
+    }
+
+    async fn tree(&mut self, root: Ptr) -> Result<()> {
+        // The nodes to come: pointer, level, bounds.
+        type Next = (Ptr, Option<u8>, Vec<u8>, Option<Vec<u8>>);
+        let mut next: Vec<Next> = vec![(root, None, Vec::new(), None)];
+        while let Some((at, level, low, high)) = next.pop() {
+            if !self.pointed(at) {
+                // What is below it is known; and it could be there very often.
+                self.partial = true;
+                continue;
+            }
+            self.pause(1).await?;
+            let is_it = |block: &bytes::Bytes| {
+                if !Tag::is_node(block) || Tag::made(block) != at.made {
+                    return Err("it is another block than what points to it says".into());
+                }
+                let node = Node(&block[..block.len() - TAG]);
+                let level = level.unwrap_or(node.level());
+                match level == node.level() && node::within(node, &low, high.as_deref()) {
+                    true => Ok(()),
+                    false => Err(String::from("it is none of its place in the tree")),
+                }
+            };
+            let read = self.held.blocks(at.at, 1).await.map_err(|error| error.to_string());
+            let block = match read.and_then(|block| is_it(&block).map(|()| block)) {
+                Ok(block) => block,
+                Err(why) => {
+                    let ino = |key: &[u8]| key.first_chunk().map_or(0, |ino| u64::from_be_bytes(*ino));
+                    let (from, to) = (ino(&low), high.as_deref().map(ino));
+                    self.partial = true;
+                    self.fault(|| {
+                        let to = to.map_or("the last".into(), |to| to.to_string());
+                        format!("node {:#x}, what is of inodes {from} to {to}, is lost: {why}", at.at)
+                    });
+                    continue;
+                }
+            };
+            let content = &block[..block.len() - TAG];
+            let node = Node(content);
+            if node.level() == 0 {
+                for (key, value) in node::cells(content) {
+                    self.cell(key, value).await?;
+                }
+                continue;
+            }
+            let children: Vec<(&[u8], Ptr)> = node::children(content).collect();
+            for (i, (key, child)) in children.iter().enumerate().rev() {
+                if child.made > at.made {
+                    self.fault(|| format!("node {:#x} is older than one below it", at.at));
+                }
+                let low = if i == 0 { low.clone() } else { key.to_vec() };
+                let high = children.get(i + 1).map(|(key, _)| key.to_vec()).or_else(|| high.clone());
+                next.push((*child, Some(node.level() - 1), low, high));
+            }
+        }
+        self.blind |= self.partial;
+        Ok(())
+    }
+
+    /// Something points there. False: it did before.
+    fn pointed(&mut self, at: Ptr) -> bool {
+        match at.row() {
+            Some(row) => {
+                self.rows.insert(row, at.made);
+            }
+            None if !self.held.is_written(at.at) => {
+                self.fault(|| format!("something points to {} of w, where nothing is written", at.at));
+            }
+            None => {}
+        }
+        let is_first = self.own.insert(at.at);
+        if !is_first {
+            self.fault(|| format!("block {:#x} is there twice", at.at));
+        }
+        is_first
+    }
+
+    /// Of an inode something of its own is there.
+    fn known(&mut self, ino: u64) -> &mut Known {
+        let known = self.files.entry(ino).or_default();
+        known.is_there = true;
+        known
+    }
+
+    async fn cell(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let Some(what) = Key::parse(key) else {
+            self.fault(|| format!("a key that is none: {key:02x?}"));
+            self.partial = true;
+            return Ok(());
+        };
+        let (mut is_right, mut mend) = (true, None);
+        match what {
+            What::Attributes(ino) => {
+                let it = Attributes::decode(value);
+                is_right = it.is_some();
+                self.known(ino).it = it;
+            }
+            What::Inline(ino) => {
+                let known = self.known(ino);
+                known.inline = value.len() as u64;
+                is_right = known.it.is_none_or(|it| value.len() as u64 <= it.size);
+            }
+            What::Name(dir, name) => match Entry::decode(value) {
+                Some(Entry { ino, cookie, kind }) => self.named((dir, cookie), ino, kind),
+                None => {
+                    let known = self.known(dir);
+                    known.has_names = true;
+                    (is_right, mend) = (false, Some(Mend::Cell(Key::name(dir, name).to_vec())));
+                }
+            },
+            What::Cookie(dir, cookie) => {
+                let known = self.known(dir);
+                (known.has_names, known.cookies) = (true, known.cookies + 1);
+                known.last_cookie = known.last_cookie.max(cookie);
+                let named = Named::decode(value).map(|named| named.ino);
+                (is_right, mend) = (named.is_some(), Some(Mend::Pair(dir, cookie)));
+                if self.entries.remove(&(dir, cookie)) != named {
+                    self.odd.push((dir, cookie));
+                }
+            }
+            What::Extent(ino, block) => match Extent::decode(value) {
+                Some(extent) => {
+                    let known = self.known(ino);
+                    is_right = block >= known.next;
+                    known.next = block + u64::from(extent.count);
+                    known.blocks += u64::from(extent.count);
+                    for n in 0..extent.count {
+                        self.pointed(extent.split(n, 1).at);
+                    }
+                    if self.depth >= Depth::Blocks {
+                        self.content((ino, block), extent).await?;
+                    }
+                }
+                None => (is_right, self.partial) = (false, true),
+            },
+            What::Orphan(ino) => self.files.entry(ino).or_default().orphan = true,
+            What::Dump(_) => is_right = crate::item::DumpRecord::decode(value).is_some(),
+            What::Usage(uid) => {
+                let usage = crate::item::Usage::decode(value);
+                is_right = usage.is_some();
+                self.usage.extend(usage.map(|usage| (uid, usage.bytes)));
+            }
+            What::Xattr(ino, name, piece) => {
+                let name = if piece == 0 { name.len() } else { 0 };
+                self.known(ino).xattrs += (name + value.len()) as u64;
+            }
+        }
+        if !is_right {
+            self.fault(|| format!("{what:?} makes no sense"));
+            mend.into_iter().for_each(|mend| self.checked.mend(mend));
+        }
+        Ok(())
+    }
+
+    fn named(&mut self, at: At, ino: u64, kind: u8) {
+        let is_dir = u32::from(kind) << 12 == mode::S_IFDIR;
+        let known = self.files.entry(ino).or_default();
+        known.names += 1;
+        match known.names {
+            1 => (known.first, known.kind) = (at, kind),
+            _ if is_dir => known.more.push(at),
+            _ => {}
+        }
+        let dir = self.known(at.0);
+        (dir.has_names, dir.entries) = (true, dir.entries + 1);
+        dir.subdirectories += u32::from(is_dir);
+        self.entries.insert(at, ino);
+    }
+
+    /// Reads blocks of a file, each by itself if one is wrong.
+    async fn content(&mut self, (ino, block): (u64, u64), extent: Extent) -> Result<()> {
+        let step = ((1 << 20) / self.held.block()) as u32;
+        for first in (0..extent.count).step_by(step as usize) {
+            let count = step.min(extent.count - first);
+            self.pause(count.into()).await?;
+            let part = extent.split(first, count);
+            let all = self.held.blocks(part.at.at, count.into()).await;
+            let is_right = |bytes: &bytes::Bytes, n: u64| Tag::whose(bytes) == (ino, n);
+            let of = |n: u32| block + u64::from(first + n);
+            if let Ok(all) = all
+                && all
+                    .chunks_exact(self.held.block())
+                    .zip(0..)
+                    .all(|(bytes, n)| is_right(&all.slice_ref(bytes), of(n)))
+            {
+                continue;
+            }
+            for n in 0..count {
+                let at = part.split(n, 1).at;
+                let why = match self.held.blocks(at.at, 1).await {
+                    Ok(bytes) if is_right(&bytes, of(n)) => continue,
+                    Ok(_) => "it is another one's".into(),
+                    Err(error) => error.to_string(),
+                };
+                self.lost(ino, of(n), at, &why).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A block of a file is lost: whose it was, and who has it still.
+    async fn lost(&mut self, ino: u64, block: u64, at: Ptr, why: &str) -> Result<()> {
+        if self.checked.faults.len() > MOST {
+            return Ok(());
+        }
+        let path = self.archive.path_of(self.dump, ino).await;
+        let mut text = format!("{path}: block {block} of inode {ino} is lost: {why}");
+        if self.dump.is_none() {
+            text += &match self.had(ino, block, at).await {
+                Some(dump) => format!("; dump {dump} has an older one"),
+                None => "; no dump has an older one".into(),
+            };
+            text += " (`ninefold fs history`)";
+        }
+        self.fault(|| text);
+        Ok(())
+    }
+
+    /// The newest dump that has another version of this block, which can be read.
+    async fn had(&self, ino: u64, block: u64, lost: Ptr) -> Option<String> {
+        let dumps: Vec<u32> = self.archive.state().dumps.keys().rev().take(DUMPS).copied().collect();
+        let mut tried = vec![lost];
+        for dump in dumps {
+            let find = |state: &mut crate::archive::State| {
+                let root = state.dumps.get(&dump).ok_or(Errno::ENOENT)?.record.root;
+                state.fs.block_at(root, ino, block)
+            };
+            let Ok(Some(at)) = self.archive.attempt(find).await else { continue };
+            if tried.contains(&at) {
+                continue;
+            }
+            tried.push(at);
+            let read = self.held.blocks(at.at, 1).await;
+            if read.is_ok_and(|bytes| Tag::whose(&bytes) == (ino, block)) {
+                let dumps = self.archive.dumps();
+                return dumps.into_iter().find(|it| it.generation == dump).map(|it| it.name);
+            }
+        }
+        None
+    }
+
+    /// Names, links and cookies say the same.
+    fn names(&mut self) {
+        if self.partial {
+            // What was found may rest on what is lost.
+            self.checked.mends.clear();
+            return self.fault(|| "as not all of it can be read, names and counts are not compared".into());
+        }
+        for ((dir, cookie), _) in std::mem::take(&mut self.entries) {
+            self.wrong(
+                || format!("inode {dir}: a name without its cookie {cookie}"),
+                Mend::Pair(dir, cookie),
+            );
+        }
+        for (dir, cookie) in std::mem::take(&mut self.odd) {
+            self.wrong(|| format!("inode {dir}: cookie {cookie} without its name"), Mend::Pair(dir, cookie));
+        }
+        let files = std::mem::take(&mut self.files);
+        for (ino, known) in &files {
+            match known.it {
+                Some(it) => self.of_inode(*ino, known, &it),
+                None => self.of_nothing(*ino, known),
+            }
+        }
+        self.files = files;
+    }
+
+    /// What is said of an inode without attributes.
+    fn of_nothing(&mut self, ino: u64, known: &Known) {
+        if known.is_there && !known.orphan {
+            let dir = known.has_names || u32::from(known.kind) << 12 == mode::S_IFDIR;
+            let kind = match (dir, known.kind) {
+                (true, _) => (mode::S_IFDIR >> 12) as u8,
+                (false, 0) => (mode::S_IFREG >> 12) as u8,
+                (false, kind) => kind,
+            };
+            let content = self.held.block() as u64 - TAG as u64;
+            let size = if dir { known.entries } else { known.inline.max(known.next.saturating_mul(content)) };
+            let (size, cookies) = (size.min(COUNT_MOST), known.last_cookie.min(COUNT_MOST));
+            self.wrong(
+                || format!("inode {ino}: there is something of it, but no attributes"),
+                Mend::Attributes { ino, kind, size, cookies, parent: known.first.0 },
+            );
+        } else if known.names > 0 {
+            for (dir, cookie) in [known.first].into_iter().chain(known.more.iter().copied()) {
+                self.wrong(
+                    || format!("inode {dir}: a name leads to inode {ino}, which is not there"),
+                    Mend::Name(dir, cookie),
+                );
+            }
+        }
+    }
+
+    fn of_inode(&mut self, ino: u64, known: &Known, it: &Attributes) {
+        let content = self.held.block() as u64 - TAG as u64;
+        let links = match it.is_dir() {
+            true if ino == ROOT || known.names > 0 => 2 + known.subdirectories,
+            true => 0,
+            false => known.names,
+        };
+        if it.is_dir() && known.names > 1 {
+            let all = || [known.first].into_iter().chain(known.more.iter().copied());
+            let stays = all().find(|(dir, _)| *dir == it.parent).unwrap_or(known.first);
+            for (dir, cookie) in all().filter(|at| *at != stays) {
+                self.wrong(|| format!("inode {ino}: a directory with two names"), Mend::Name(dir, cookie));
+            }
+        }
+        if links == 0 && !known.orphan {
+            self.wrong(
+                || format!("inode {ino}: it has no name, and nobody would remove it"),
+                Mend::Found(ino),
+            );
+        } else if it.links != links {
+            self.wrong(
+                || format!("inode {ino}: {} links, where there are {links}", it.links),
+                Mend::Links(ino, links),
+            );
+        }
+        let behind = !it.is_dir() && known.next > it.size.div_ceil(content);
+        if links > 0 && behind && !known.orphan {
+            self.wrong(|| format!("inode {ino}: there are blocks behind its size"), Mend::Noted(ino, true));
+        } else if links > 0 && !behind && known.orphan {
+            self.wrong(|| format!("inode {ino}: it would be cut, and is"), Mend::Noted(ino, false));
+        }
+        if it.is_dir() && (it.size != known.entries || known.cookies != known.entries) {
+            self.wrong(
+                || {
+                    let Known { entries, cookies, .. } = known;
+                    format!("inode {ino}: {entries} entries, {cookies} cookies, {} said", it.size)
+                },
+                Mend::Entries(ino, known.entries),
+            );
+        }
+        if it.is_dir() && it.cookies < known.last_cookie {
+            self.wrong(
+                || format!("inode {ino}: cookie {} is there, {} said", known.last_cookie, it.cookies),
+                Mend::Cookies(ino, known.last_cookie.min(COUNT_MOST)),
+            );
+        }
+        if it.is_dir() && ino != ROOT && known.names == 1 && it.parent != known.first.0 {
+            self.wrong(
+                || format!("inode {ino}: it is in inode {}, {} said", known.first.0, it.parent),
+                Mend::Parent(ino, known.first.0),
+            );
+        }
+        if it.blocks != known.blocks {
+            self.wrong(
+                || format!("inode {ino}: {} blocks, {} said", known.blocks, it.blocks),
+                Mend::Blocks(ino, known.blocks),
+            );
+        }
+    }
+
+    /// What is counted of all is right.
+    fn numbers(&mut self) {
+        if self.partial {
+            return;
+        }
+        let block = self.held.block() as u64;
+        let mut sums: BTreeMap<u32, u64> = self.usage.keys().map(|uid| (*uid, 0)).collect();
+        let mut all = 0;
+        for (ino, known) in &self.files {
+            let Some(it) = known.it else { continue };
+            all += known.blocks;
+            let own = if *ino == ROOT { 0 } else { crate::fs::OWN };
+            let sum = sums.entry(it.uid).or_default();
+            *sum = sum.saturating_add(own + known.blocks * block + known.xattrs);
+        }
+        let said = self.held.fields.blocks;
+        if all != said {
+            self.wrong(|| format!("{all} blocks of files, {said} said"), Mend::All(all));
+        }
+        for (uid, bytes) in sums {
+            let said = self.usage.get(&uid).copied().unwrap_or(0);
+            if said != bytes {
+                self.wrong(|| format!("user {uid}: {bytes} bytes, {said} said"), Mend::Usage(uid, bytes));
+            }
+        }
+        let last = self.files.iter().rfind(|(_, known)| known.is_there).map_or(ROOT, |(ino, _)| *ino);
+        let next = self.held.fields.next_inode;
+        if last >= next && last >= crate::fs::INODES {
+            self.fault(|| format!("inode {last} is there, and no number is as large"));
+        } else if last >= next {
+            self.wrong(|| format!("inode {last} is there, and {next} would be given"), Mend::Next(last + 1));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Rows that are set right, whatever they and the bits have said.
+//!
+//! In: rows as they are to be. Out: a commit that says so.
+
+use bytes::Bytes;
+use nine_block::SECTOR;
+
+use super::commit::Writes;
+use super::layout::{Entry, Place, Record, Row};
+use super::{Cw, Result, rows};
+
+/// A row as it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowMend {
+    /// None: only the slot is meant.
+    pub(crate) row: Option<u64>,
+    pub(crate) to: Row,
+    /// A slot that is free from now on.
+    pub(crate) left: Option<u64>,
+}
+
+impl Cw {
+    /// A bit of used slots (0), used rows (1) or forwarded rows (2) says something else.
+    #[cfg(test)]
+    pub(crate) async fn set_bit(&self, which: usize, bit: u64, to: bool) -> Result<()> {
+        self.state().marks(which).mark(bit, to);
+        self.checkpoint(None).await
+    }
+
+    /// The sector of c at which the block of a row begins.
+    #[cfg(test)]
+    pub(crate) async fn sector_of_row(&self, row: u64) -> u64 {
+        self.slot_at(self.place_of(row).await.unwrap().unwrap())
+    }
+
+    /// Makes them durable, as many as one commit takes, and puts them in place. What else is in memory is not right
+    /// from then on: it is to be opened again.
+    ///
+    /// # Errors
+    /// What the device says. A cut leaves all of it or nothing.
+    pub(crate) async fn mend(&self, mends: &[RowMend]) -> Result<()> {
+        // The journal is free, and this its first record.
+        self.checkpoint(None).await?;
+        let mends = &mends[..mends.len().min(self.entries_most())];
+        let nobody = {
+            let state = &*self.state();
+            (0..state.used_rows.bits.len()).find(|row| !state.used_rows.bits.has(*row))
+        };
+        let entries = mends.iter().filter_map(|mend| {
+            let number = mend.row.or(nobody)?;
+            Some(Entry { number, row: mend.to, left: mend.left })
+        });
+        let entries: Vec<Entry> = entries.collect();
+        for entry in &entries {
+            self.load(rows::page_of(entry.number)).await?;
+        }
+        let (record, at, over) = {
+            let state = &*self.state();
+            let fields = state.header.fields.clone();
+            let (incarnation, number) = (state.header.incarnation, state.journal.number);
+            let record = Record { incarnation, number, fields, entries };
+            let sectors = Record::sectors(record.fields.waiting.len(), record.entries.len());
+            let most = self.0.layout.journal_sectors();
+            let (at, over) = state.journal.room(sectors, most).expect("a checkpoint has made room");
+            (record, at, over)
+        };
+        let bytes = Bytes::from(record.encode(&self.0.identity));
+        let (first, sectors) =
+            (self.0.layout.journal.0 * self.0.layout.per_block(), bytes.len() as u64 / SECTOR);
+        let mut writes = Writes::default();
+        writes.begin(&*self.0.c, first + at, bytes).await;
+        writes.end().await?;
+        self.0.c.flush().await?;
+        {
+            let state = &mut *self.state();
+            (state.journal.at, state.journal.number) = (at + sectors, state.journal.number + 1);
+            state.journal.used += sectors + over;
+            for Entry { number, row, left } in record.entries {
+                state.rows.set(number, row);
+                left.into_iter().for_each(|slot| state.used_slots.mark(slot, false));
+                row.place.slot().into_iter().for_each(|slot| state.used_slots.mark(slot, true));
+                state.used_rows.mark(number, row.place != Place::Free);
+                state.forwarded.mark(number, matches!(row.place, Place::OnWorm(_)));
+            }
+        }
+        self.checkpoint(None).await
+    }
+}

@@ -1,0 +1,162 @@
+//! The tree is set right: what a check has found, one thing at a time.
+//!
+//! In: a mend, of a tree in which nothing else changes. Out: one change, as all others are.
+
+use nine_proto::{Errno, Error, Time, mode};
+
+use super::{Fs, Op, ROOT, Stop};
+use crate::check::Mend;
+use crate::item::{Attributes, Entry, Key, Kind, Named, Usage, What};
+use crate::tree;
+
+/// Where what has lost its name is put.
+const FOUND: &[u8] = b"lost+found";
+
+impl Fs {
+    /// Mends it.
+    pub(crate) fn mend(&mut self, mend: &Mend, now: Time) -> Op<()> {
+        match *mend {
+            // It is not of the tree.
+            Mend::Row(_) => Ok(()),
+            Mend::Links(ino, links) => self.amend(ino, |it| it.links = links),
+            Mend::Entries(ino, entries) => self.amend(ino, |it| it.size = entries),
+            Mend::Cookies(ino, last) => self.amend(ino, |it| it.cookies = last),
+            Mend::Parent(ino, parent) => self.amend(ino, |it| it.parent = parent),
+            Mend::Blocks(ino, blocks) => self.amend(ino, |it| it.blocks = blocks),
+            Mend::Noted(ino, is_noted) => {
+                let key = Key::orphan(ino);
+                self.before(&[&key])?;
+                match is_noted {
+                    true => self.put(&key, &[]),
+                    false => drop(self.delete(&key)),
+                }
+                Ok(())
+            }
+            Mend::Cell(ref key) => {
+                self.before(&[key])?;
+                self.delete(key);
+                Ok(())
+            }
+            Mend::Pair(dir, cookie) => self.pair(dir, cookie),
+            Mend::Name(dir, cookie) => {
+                let Some((name, _)) = self.name_of(dir, cookie)? else { return Ok(()) };
+                let (name, cookie) = (Key::name(dir, &name), Key::cookie(dir, cookie));
+                self.before(&[&name, &cookie])?;
+                self.delete(&name);
+                self.delete(&cookie);
+                Ok(())
+            }
+            Mend::Attributes { ino, kind, size, cookies, parent } => {
+                self.before(&[&Key::attributes(ino)])?;
+                let mode = u32::from(kind) << 12 | 0o600;
+                let parent = if parent == 0 { ROOT } else { parent };
+                let times =
+                    Attributes { atime: now, mtime: now, ctime: now, btime: now, ..Attributes::default() };
+                // What is counted is set right when it is there.
+                self.set(ino, &Attributes { mode, size, cookies, parent, links: 1, version: 1, ..times });
+                Ok(())
+            }
+            Mend::Found(ino) => self.found(ino, now),
+            Mend::Usage(uid, bytes) => {
+                self.room_to_remove()?;
+                self.usage.entry(uid).or_insert(Usage { bytes: 0, most: 0 }).bytes = bytes;
+                self.used.insert(uid);
+                Ok(())
+            }
+            Mend::All(blocks) => {
+                self.blocks = blocks;
+                Ok(())
+            }
+            Mend::Next(ino) => {
+                self.next_inode = self.next_inode.max(ino);
+                Ok(())
+            }
+        }
+    }
+
+    /// These keys may be changed.
+    fn before(&self, keys: &[&[u8]]) -> Op<()> {
+        self.touch(keys)?;
+        self.room_to_remove()
+    }
+
+    fn amend(&mut self, ino: u64, change: impl FnOnce(&mut Attributes)) -> Op<()> {
+        let mut it = self.own(ino)?;
+        self.before(&[&Key::attributes(ino)])?;
+        change(&mut it);
+        self.set(ino, &it);
+        Ok(())
+    }
+
+    /// The name in a directory that has this cookie.
+    fn name_of(&self, dir: u64, cookie: u64) -> Op<Option<(Vec<u8>, Entry)>> {
+        let mut found = None;
+        tree::range(&self.mem, self.mem.root, &Key::start_of(dir, Kind::Name), |key, value| {
+            let Some(What::Name(of, name)) = Key::parse(key).filter(|_| found.is_none()) else {
+                return false;
+            };
+            if of != dir {
+                return false;
+            }
+            let entry = Entry::decode(value).filter(|entry| entry.cookie == cookie);
+            found = entry.map(|entry| (name.to_vec(), entry));
+            true
+        })?;
+        Ok(found)
+    }
+
+    /// A name and its cookie say the same: what one has lost the other knows. Where they differ the name is right.
+    fn pair(&mut self, dir: u64, cookie: u64) -> Op<()> {
+        let own = Key::cookie(dir, cookie);
+        if let Some((name, Entry { ino, kind, .. })) = self.name_of(dir, cookie)? {
+            self.before(&[&own])?;
+            self.put(&own, &Named { ino, kind, name: &name }.encode());
+            return Ok(());
+        }
+        let named = tree::get(&self.mem, self.mem.root, &own, <[u8]>::to_vec)?;
+        let lost = named.as_deref().and_then(Named::decode);
+        let Some(Named { ino, kind, name }) = lost else {
+            self.before(&[&own])?;
+            self.delete(&own);
+            return Ok(());
+        };
+        let key = Key::name(dir, name);
+        let is_taken = tree::get(&self.mem, self.mem.root, &key, |_| ())?.is_some();
+        self.before(&[&own, &key])?;
+        match is_taken {
+            true => drop(self.delete(&own)),
+            false => self.put(&key, &Entry { ino, cookie, kind }.encode()),
+        }
+        Ok(())
+    }
+
+    /// What has lost its name gets one, in a directory of the root.
+    fn found(&mut self, ino: u64, now: Time) -> Op<()> {
+        let mut it = self.own(ino)?;
+        let Some(Entry { ino: dir, .. }) = self.lookup(self.mem.root, ROOT, FOUND)? else {
+            let Attributes { uid, gid, .. } = self.own(ROOT)?;
+            let times =
+                Attributes { atime: now, mtime: now, ctime: now, btime: now, ..Attributes::default() };
+            self.make(ROOT, FOUND, Attributes { mode: mode::S_IFDIR | 0o700, uid, gid, ..times }, b"")?;
+            return Err(Stop::Again);
+        };
+        let mut parent = self.directory(dir).map_err(|stop| match stop {
+            Stop::Error(_) => {
+                let text = "/lost+found is no directory: call it otherwise, and repair again";
+                Stop::Error(Error::new(Errno::ENOTDIR, text))
+            }
+            stop => stop,
+        })?;
+        let name = ino.to_string();
+        let key = Key::name(dir, name.as_bytes());
+        self.before(&[&Key::attributes(ino), &key, &Key::cookie(dir, parent.cookies + 1)])?;
+        if self.lookup(self.mem.root, dir, name.as_bytes())?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        it.parent = dir;
+        it.links = if it.is_dir() { it.links.max(2) } else { 1 };
+        self.set(ino, &it);
+        self.enter(dir, &mut parent, name.as_bytes(), ino, it.kind(), now);
+        Ok(())
+    }
+}
