@@ -513,7 +513,11 @@ impl Archive {
     /// A block could not be read. Whose it is, is said in the log.
     fn unreadable(&self, at: Ptr, error: &Wrong) -> Error {
         tracing::error!("{error} (generation {})", at.made);
-        errno(error)
+        match error.kind {
+            // Nothing is wrong with what is there.
+            Kind::Down | Kind::Busy => Error::new(Errno::ETIMEDOUT, error.text.to_string()),
+            _ => errno(error),
+        }
     }
 
     /// All that has changed up to now is durable when this ends well.

@@ -194,6 +194,7 @@ impl Archive {
             let waits = |dump: &u32| state.waiting.iter().any(|waiting| waiting.generation == *dump);
             state.dumps.keys().copied().filter(|dump| !waits(dump)).collect()
         };
+        self.read_labels().await;
         for dump in dumps {
             self.read_superblocks(dump).await;
             self.read_dump(Walk { dump, own: true }).await?;
@@ -207,6 +208,20 @@ impl Archive {
         Ok(())
     }
 
+    /// Both copies of w's label, and the headers of c, from all members of mirrors.
+    async fn read_labels(&self) {
+        let cw = &self.0.cw;
+        for error in cw.scrub(0, 2).await.into_iter().filter_map(nine_block::Result::err) {
+            tracing::warn!("{error}: a copy of the label of w is missing; there are two");
+        }
+        for error in cw.scrub_headers().await {
+            tracing::warn!(
+                "{error}: a copy of a header of c is missing; there are four, and the next commits write it"
+            );
+        }
+        self.state().scrubber.blocks += 2;
+    }
+
     /// Both copies: what can be read of a dump does not depend on one.
     async fn read_superblocks(&self, dump: u32) {
         let (at, blocks, name) = {
@@ -216,8 +231,9 @@ impl Archive {
             (segment, blocks, format!("{}/{}", day.year_name(), day.dump_name(number)))
         };
         for at in [at, self.0.cw.second(at, blocks)] {
+            self.state().scrubber.blocks += u64::from(at > 0);
             if at > 0
-                && let Err(error) = self.0.cw.superblock(at).await
+                && let Some(Err(error)) = self.0.cw.scrub(at, 1).await.pop()
             {
                 tracing::warn!("{error}: a copy of the superblock of {name} is missing; there are two");
             }
@@ -231,9 +247,9 @@ impl Archive {
         self.state().scrubber.blocks += 1;
         let Err(error) = cw.scrub_row(row).await else { return Ok(()) };
         // It may have been freed, or changed, since.
-        if cw.place_of(row).await? == Some(slot) && error.kind == Kind::Failed {
+        if cw.place_of(row).await? == Some(slot) {
             let owner = cw.owner_by_tag(row).await.unwrap_or_default();
-            self.wrong(None, owner, &error).await;
+            self.wrong(None, owner, &error).await?;
         }
         Ok(())
     }
@@ -263,7 +279,7 @@ impl Archive {
                 Ok(block) => block,
                 Err(error) => {
                     let text = format!("what is of inodes {} to {}: {error}", inos.0, inos.1);
-                    self.wrong(Some(walk.dump), inos.0, &Wrong::new(Kind::Failed, text)).await;
+                    self.wrong(Some(walk.dump), inos.0, &Wrong::new(error.kind, text)).await?;
                     continue;
                 }
             };
@@ -315,7 +331,7 @@ impl Archive {
                     }
                 });
                 if let Err(error) = is_it {
-                    self.wrong(Some(walk.dump), ino, &error).await;
+                    self.wrong(Some(walk.dump), ino, &error).await?;
                 }
             }
         }
@@ -360,9 +376,16 @@ impl Archive {
     }
 
     /// What is read is wrong.
-    async fn wrong(&self, dump: Option<u32>, ino: u64, error: &Wrong) {
+    ///
+    /// # Errors
+    /// It is not: a device does not answer, or is another's, and nobody knows what is there.
+    async fn wrong(&self, dump: Option<u32>, ino: u64, error: &Wrong) -> nine_block::Result<()> {
+        if !matches!(error.kind, Kind::Failed | Kind::Unwritten | Kind::Range) {
+            return Err(error.clone());
+        }
         self.state().scrubber.wrong += 1;
         self.hurt(dump, ino, error).await;
+        Ok(())
     }
 
     /// Something of this file cannot be read: its path is said and remembered.

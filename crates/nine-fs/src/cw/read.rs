@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nine_block::{Error, Kind as Wrong, Proof};
 
 use super::copies::Copy;
-use super::layout::{Place, Row, is_sector};
+use super::layout::{HEADER, Header, Place, Row, is_sector};
 use super::rows::{self, Rows};
 use super::step::{Op, Step, step};
 use super::tag::{Kind, TAG, Tag};
@@ -236,6 +236,27 @@ impl Cw {
     pub(crate) async fn scrub_row(&self, row: u64) -> Result<()> {
         let from = self.find(NEW + row).await?;
         self.read_one(NEW + row, from, true).await.map(drop)
+    }
+
+    /// What is wrong with the headers of c, as they lie there. One that is being written may be torn: it is read again.
+    pub(crate) async fn scrub_headers(&self) -> Vec<Error> {
+        let is_right = |bytes: &[u8]| Header::decode(bytes).is_ok();
+        let mut wrong = Vec::new();
+        for at in [0, HEADER, self.last_block(), self.last_block() + HEADER] {
+            let mut last = None;
+            for _ in 0..2 {
+                let proof = Proof::new(HEADER, move |_, bytes| is_right(bytes)).everywhere();
+                last = match self.0.c.read_proven(at, HEADER, Some(proof)).await {
+                    Ok(bytes) => Header::decode(&bytes).err().map(|text| Error::new(Wrong::Failed, text)),
+                    Err(error) => Some(error),
+                };
+                if last.is_none() {
+                    break;
+                }
+            }
+            wrong.extend(last.map(|error| error.of(self.0.c.name())));
+        }
+        wrong
     }
 
     /// The inode that a row's block says it is of, right or not: for people.

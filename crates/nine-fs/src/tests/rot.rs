@@ -1,6 +1,8 @@
 //! Blocks that are not what was written: found, healed where there is another copy, and told with the path they hurt.
 
-use nine_block::{Mirror, Start};
+use std::sync::atomic::AtomicBool;
+
+use nine_block::{Error as Wrong, Io, Kind, Mirror, Op, Shape, Start};
 
 use super::*;
 use crate::jobs::yield_now;
@@ -151,4 +153,71 @@ fn one_reads_at_a_time_and_ends_when_it_is_told_to() {
     bench.run(archive.command("scrub stop")).unwrap();
     assert!(bench.run(first).unwrap_err().to_string().contains("stopped"));
     bench.run(archive.scrub()).unwrap();
+}
+
+/// A disk that does not answer for a while.
+struct Away(Arc<dyn Device>, AtomicBool);
+
+impl Device for Away {
+    fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn submit(&self, io: Io) {
+        match io.op == Op::Read && self.1.load(Ordering::Relaxed) {
+            true => io.end(Err(Wrong::new(Kind::Down, "it does not answer"))),
+            false => self.0.submit(io),
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_answer_hurts_no_file() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let away = Arc::new(Away(bench.w.clone(), AtomicBool::new(false)));
+    bench.w = away.clone();
+    bench.again();
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    bench.write(file, 0, &noise(1, 100_000));
+    let dump = bench.dump();
+    bench.copied();
+    bench.settle();
+    bench.sync();
+    bench.again();
+    away.1.store(true, Ordering::Relaxed);
+    let archive = bench.archive.clone();
+    for word in ["scrub wait".into(), format!("verify {}", dump.name)] {
+        let said = bench.run(archive.command(&word)).unwrap_err();
+        assert!(said.to_string().contains("does not answer"), "{said}");
+    }
+    let read = bench.run(archive.attempt(|state| state.fs.read(state.fs.mem.root, file, 0, 10)));
+    assert_eq!(read.unwrap_err().errno, nine_proto::Errno::ETIMEDOUT);
+    assert_eq!(said(&bench, "hurt"), "");
+    away.1.store(false, Ordering::Relaxed);
+    bench.run(archive.scrub()).unwrap();
+}
+
+#[test]
+fn labels_superblocks_and_headers_are_healed_too() {
+    let (mut bench, [c, w]) = mirrored();
+    bench.dump();
+    bench.copied();
+    bench.settle();
+    bench.sync();
+    let superblock = bench.archive.state().newest.at * 16;
+    let places = [(&w, 128), (&w, 128 + 16), (&w, 128 + superblock), (&c, 128), (&c, 128 + 8)];
+    for (n, (disks, sector)) in places.iter().enumerate() {
+        rot(&disks[n % 2], *sector);
+    }
+    let archive = bench.archive.clone();
+    bench.run(archive.scrub()).unwrap();
+    bench.settle();
+    for (disks, sector) in places {
+        let [one, other] = [0, 1].map(|member: usize| ready(disks[member].read(sector, 1)).unwrap());
+        assert!(one == other, "sector {sector}");
+    }
 }
