@@ -649,6 +649,7 @@ impl Archive {
             }
         }
         self.tick_dumps(now);
+        self.tick_scrub();
         self.tick_following(now);
         self.reap_dropped();
         if std::mem::take(&mut self.state().users_changed) {

@@ -34,7 +34,8 @@ quota USER BYTES   the most that a user's files may take; 0: any
 newuser WORDS      as Ken's: NAME | NAME : | NAME =LEADER | NAME +MEMBER | NAME -MEMBER | NAME NEWNAME
 verify DUMP        all of a dump (2026/1121) is read; answered when it is, with an error if something is wrong
 scrub [wait]       everything is read, and healed from mirrors; beside all else. `wait`: answered at its end
-scrub stop         what reads ends
+scrub stop         what reads ends; the next scrub goes on where this one was
+scrub schedule WORDS  by itself, at 2:00: every 30d | off
 check [HOW]        whether all is as it must be, beside all else: names, links, rows and slots. HOW: `quick`, the
                    names alone; `blocks`, content too; `dumps`, of all dumps; and `wait`, answered at its end
 check stop         it ends
@@ -130,6 +131,9 @@ impl Archive {
             ("scrub" | "check", "stop") => {
                 self.state().scrubber.stop();
                 Ok(())
+            }
+            ("scrub", words) if words.starts_with("schedule ") => {
+                self.schedule_scrub(words.trim_start_matches("schedule ")).map_err(wrong)
             }
             ("scrub", "") => {
                 let archive = self.clone();
@@ -234,6 +238,9 @@ impl Archive {
         }
         if let Some(why) = state.dumper.why_not() {
             let _ = writeln!(text, "the copy waits: {why}");
+        }
+        if let Some(due) = state.scrubber.due {
+            let _ = writeln!(text, "next scrub at {}", due.next);
         }
         state.scrubber.said(&mut text);
         if let Some(turns) = &state.turns {

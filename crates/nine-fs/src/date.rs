@@ -42,13 +42,13 @@ impl Zone {
         }
     }
 
-    fn date(&self, secs: i64) -> Date {
+    pub(crate) fn date(&self, secs: i64) -> Date {
         let secs = secs.clamp(EARLIEST, Timestamp::MAX.as_second());
         self.0.to_datetime(Timestamp::from_second(secs).expect("it is in range")).date()
     }
 
     /// The first moment at which clocks show this or later, so many minutes after midnight.
-    fn first(&self, date: Date, minutes: u16) -> Option<i64> {
+    pub(crate) fn first(&self, date: Date, minutes: u16) -> Option<i64> {
         let (hour, minute) = (minutes / 60, minutes % 60);
         let wall =
             self.0.to_ambiguous_timestamp(date.to_datetime(Time::new(hour as i8, minute as i8, 0, 0).ok()?));

@@ -25,6 +25,7 @@ mod live;
 mod memory;
 mod ptr;
 mod recover;
+mod rounds;
 mod scrub;
 mod serve;
 mod stats;

@@ -19,6 +19,7 @@ use crate::cw::{TAG, Tag};
 use crate::item::{Extent, Key, What};
 use crate::jobs::yield_now;
 use crate::ptr::Ptr;
+use crate::rounds::DueRound;
 use crate::tree::node::{self, Node};
 
 /// Bytes that are read for each tick while clients are at work.
@@ -53,6 +54,10 @@ pub(crate) struct State {
     wrong: u64,
     /// How the last one has ended.
     last: Option<String>,
+    /// The dump at which a scrub was stopped: the next goes on there.
+    from: Option<u32>,
+    /// When everything is read by itself.
+    pub(crate) due: Option<DueRound>,
     /// Who is hurt, as far as was met since the last scrub began; and how many more.
     hurt: Vec<Hurt>,
     more: u64,
@@ -126,6 +131,7 @@ impl Archive {
     }
 
     /// Everything is read: all of w that a dump has, and what of c is not on w yet. What a mirror can heal is healed.
+    /// One that was stopped is gone on with at the dump at which it was.
     ///
     /// # Errors
     /// As [`verify`](Self::verify).
@@ -136,7 +142,9 @@ impl Archive {
         self.begin_scrub("scrub".into(), of)?;
         {
             let scrubber = &mut self.state().scrubber;
-            (scrubber.hurt, scrubber.more) = (Vec::new(), 0);
+            if scrubber.from.is_none() {
+                (scrubber.hurt, scrubber.more) = (Vec::new(), 0);
+            }
         }
         let done = self.read_everything().await;
         self.end_scrub(done)
@@ -192,12 +200,17 @@ impl Archive {
         let dumps: Vec<u32> = {
             let state = &*self.state();
             let waits = |dump: &u32| state.waiting.iter().any(|waiting| waiting.generation == *dump);
-            state.dumps.keys().copied().filter(|dump| !waits(dump)).collect()
+            let from = state.scrubber.from.unwrap_or(0);
+            state.dumps.range(from..).map(|(dump, _)| *dump).filter(|dump| !waits(dump)).collect()
         };
         self.read_labels().await;
         for dump in dumps {
+            self.state().scrubber.from = Some(dump);
             self.read_superblocks(dump).await;
             self.read_dump(Walk { dump, own: true }).await?;
+            if self.state().scrubber.stop {
+                return Ok(());
+            }
         }
         for row in self.0.cw.used_rows() {
             if self.scrub_pause(self.0.cw.block() as u64).await {
@@ -205,6 +218,7 @@ impl Archive {
             }
             self.read_row(row).await?;
         }
+        self.state().scrubber.from = None;
         Ok(())
     }
 

@@ -221,3 +221,47 @@ fn labels_superblocks_and_headers_are_healed_too() {
         assert!(one == other, "sector {sector}");
     }
 }
+
+#[test]
+fn a_scrub_comes_by_itself_and_one_that_was_stopped_is_gone_on_with() {
+    let mut bench = Bench::new(1 << 18, 8192, true);
+    let file = bench.make(ROOT, "file", mode::S_IFREG);
+    let mut dumps = Vec::new();
+    for n in 0..4 {
+        bench.write(file, 0, &noise(n, 1_000_000));
+        dumps.push(bench.dump());
+        bench.copied();
+    }
+    bench.settle();
+    bench.sync();
+    let archive = bench.archive.clone();
+    assert!(bench.run(archive.command("scrub schedule now")).is_err());
+    bench.run(archive.command("scrub schedule every 30d")).unwrap();
+    let next = archive.state().scrubber.due.unwrap().next;
+    assert!(archive.status().contains(&format!("next scrub at {next}\n")), "{}", archive.status());
+    bench.clock.store(next - 60, Ordering::Relaxed);
+    bench.settle();
+    assert!(!archive.status().contains("last scrub"), "{}", archive.status());
+    bench.clock.store(next, Ordering::Relaxed);
+    bench.settle();
+    assert!(archive.status().contains("last scrub: ") && archive.status().contains("all right"));
+    let all = archive.state().scrubber.blocks();
+    // It is stopped in the third of four dumps.
+    let mut scrub = Box::pin(archive.scrub());
+    let mut cx = Context::from_waker(Waker::noop());
+    let (half, mut now) = (all * 5 / 8, 0);
+    while archive.state().scrubber.blocks() < half {
+        assert!(scrub.as_mut().poll(&mut cx).is_pending());
+        now += 20;
+        archive.tick(std::time::Duration::from_millis(now));
+    }
+    bench.run(archive.command("scrub stop")).unwrap();
+    assert!(bench.run(scrub).unwrap_err().to_string().contains("stopped"));
+    bench.run(archive.scrub()).unwrap();
+    let rest = archive.state().scrubber.blocks();
+    assert!(rest < all * 5 / 8 && rest > all * 3 / 8, "{rest} of {all}");
+    bench.run(archive.scrub()).unwrap();
+    assert_eq!(archive.state().scrubber.blocks(), all);
+    bench.run(archive.command("scrub schedule off")).unwrap();
+    assert!(archive.state().scrubber.due.is_none());
+}

@@ -27,6 +27,8 @@ pub use standby::arbiter;
 
 /// Dumps are made so, unless told otherwise.
 const SCHEDULE: &str = "05:00";
+/// Everything is read so often, unless told otherwise; where reading costs money, never.
+const SCRUB: &str = "every 30d";
 
 /// An archive: where it is, and how it is to work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,7 @@ pub enum Place {
 pub struct Options {
     pub zone: Option<String>,
     pub schedule: Option<String>,
+    pub scrub: Option<String>,
     pub memory: Option<u64>,
     /// Interfaces to disks on an Ethernet.
     pub over: Vec<String>,
@@ -68,8 +71,8 @@ pub struct Options {
 }
 
 impl Options {
-    const KEYS: [&str; 9] =
-        ["zone", "schedule", "memory", "over", "mirrors", "arbiter", "machine", "cache", "begin"];
+    const KEYS: [&str; 10] =
+        ["zone", "schedule", "scrub", "memory", "over", "mirrors", "arbiter", "machine", "cache", "begin"];
 
     pub fn memory(&self) -> u64 {
         self.memory.unwrap_or_else(memory::share)
@@ -86,6 +89,7 @@ impl Options {
         match key {
             "zone" => self.zone = Some(value.into()),
             "schedule" => self.schedule = Some(value.into()),
+            "scrub" => self.scrub = Some(value.into()),
             "memory" => self.memory = Some(bytes(value)?),
             "arbiter" => {
                 disks::parse(value).map_err(|wrong| format!("the arbiter: {wrong}"))?;
@@ -107,6 +111,15 @@ impl Options {
             _ => self.over = value.split(',').map(String::from).collect(),
         }
         Ok(())
+    }
+}
+
+impl Spec {
+    /// When everything is read by itself.
+    pub fn scrub(&self) -> &str {
+        let in_store =
+            matches!(&self.place, Place::Devices(text) | Place::Follow(text) if text.contains("s3\""));
+        self.options.scrub.as_deref().unwrap_or(if in_store { "off" } else { SCRUB })
     }
 }
 
@@ -258,7 +271,7 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { zone, schedule, memory, over, anyway, arbiter, machine, shared, standby } =
+        let Options { zone, schedule, scrub, memory, over, anyway, arbiter, machine, shared, standby } =
             &self.options;
         write!(f, "{}", self.place)?;
         let mut comma = if self.place == Place::Own { "" } else { "," };
@@ -270,6 +283,7 @@ impl fmt::Display for Spec {
         };
         word("zone", zone.clone())?;
         word("schedule", schedule.clone())?;
+        word("scrub", scrub.clone())?;
         word("memory", memory.map(|bytes| bytes.to_string()))?;
         word("arbiter", arbiter.clone())?;
         word("machine", machine.clone())?;
@@ -294,6 +308,7 @@ mod tests {
             "c w\"/a\" w\"/b\"",
             "zone=UTC",
             "/srv/a,zone=Europe/Berlin,schedule=05:00,17:30,memory=1073741824",
+            "/srv/a,scrub=every 7d",
             "c w\"/a\" {e1.0e1.1},over=eth0,eth1",
             "follow /srv/archive",
             "follow {e1.0e1.1},over=eth0",
@@ -306,6 +321,10 @@ mod tests {
         let of = spec("/a,schedule=every 2h,memory=1G").unwrap();
         assert_eq!((of.options.schedule(), of.options.memory()), ("every 2h", 1 << 30));
         assert_eq!(spec("/a").unwrap().options.schedule(), "05:00");
+        let store = "c w\"/a\" s3\"attic/main\"";
+        for (word, scrub) in [("/a", "every 30d"), ("/a,scrub=off", "off"), (store, "off")] {
+            assert_eq!(spec(word).unwrap().scrub(), scrub, "{word}");
+        }
         for (word, said) in [
             ("w\"/a\"", "c CACHE WORM"),
             ("srv/a", "begins with `/`"),

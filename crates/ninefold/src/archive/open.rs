@@ -36,10 +36,11 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Its dumps are made by themselves from now on, as was said.
-    pub fn schedule(&self, options: &Options) -> Result<()> {
-        let words = options.schedule();
-        self.archive.schedule(words).map_err(|why| anyhow!("schedule={words}: {why}"))
+    /// Dumps and scrubs are made by themselves from now on, as was said.
+    pub fn schedule(&self, spec: &Spec) -> Result<()> {
+        let (dumps, scrubs) = (spec.options.schedule(), spec.scrub());
+        self.archive.schedule(dumps).map_err(|why| anyhow!("schedule={dumps}: {why}"))?;
+        self.archive.schedule_scrub(scrubs).map_err(|why| anyhow!("scrub={scrubs}: {why}"))
     }
 }
 

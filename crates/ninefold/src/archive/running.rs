@@ -290,7 +290,7 @@ async fn run(spec: &Spec, coming: &Coming, env: rt::Real) {
             make_own(env).await?;
         }
         let opened = open::open(spec, env).await?;
-        opened.schedule(&spec.options)?;
+        opened.schedule(spec)?;
         anyhow::Ok(opened)
     };
     if spec.options.arbiter.is_some() || spec.options.machine.is_some() {

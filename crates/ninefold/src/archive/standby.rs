@@ -406,7 +406,7 @@ impl<'a> Standby<'a> {
             );
         }
         let opened = open::open_by(self.spec, Some(right), self.env).await?;
-        opened.schedule(&self.spec.options)?;
+        opened.schedule(self.spec)?;
         Ok((opened, said))
     }
 
