@@ -32,6 +32,7 @@ use crate::hash::Map;
 use crate::item::{DumpRecord, Key, What};
 use crate::jobs::{Driver, Jobs, Waiters, yield_now};
 use crate::live::Lives;
+use crate::log::Log;
 use crate::memory::Memory;
 use crate::ptr::Ptr;
 use crate::scrub;
@@ -99,6 +100,7 @@ pub(crate) struct Inner {
     pub(crate) zone: Zone,
     pub(crate) label: Label,
     pub(crate) epoch: u64,
+    pub(crate) log: Log,
 }
 
 /// What the lock protects.
@@ -278,8 +280,8 @@ impl Archive {
         let (jobs, wall) = (Jobs::default(), settings.wall.clone());
         let driver = jobs.driver();
         let (state, removing) = (Mutex::new(state), AtomicUsize::new(0));
-        let epoch = settings.epoch;
-        let inner = Inner { cw, cache, cached, state, jobs, removing, wall, zone, label, epoch };
+        let (epoch, log) = (settings.epoch, Log::new(jobs.clone()));
+        let inner = Inner { cw, cache, cached, state, jobs, removing, wall, zone, label, epoch, log };
         Ok((Self(Arc::new(inner)), driver))
     }
 
@@ -292,7 +294,9 @@ impl Archive {
         let dumps = self.known_dumps(dumps).await.map_err(|error| errno(&error))?;
         self.state().dumps = dumps;
         if let Err(error) = self.load_users().await {
-            tracing::warn!("/adm/users is not taken, the users are the five that there always are: {error}");
+            self.warn(format_args!(
+                "/adm/users is not taken, the users are the five that there always are: {error}"
+            ));
         }
         let orphans = self.attempt(|state| state.fs.orphans()).await?;
         if self.state().stopped.is_none() {
@@ -302,7 +306,7 @@ impl Archive {
         let archive = self.clone();
         self.0.jobs.begin(async move {
             if let Err(error) = archive.0.cw.find_copies().await {
-                tracing::warn!("copies of a former life are not used: {error}");
+                archive.warn(format_args!("copies of a former life are not used: {error}"));
             }
         });
         Ok(())
@@ -327,7 +331,7 @@ impl Archive {
             let it = match self.0.cw.superblock_of(at, blocks).await {
                 Ok(it) => it,
                 Err(error) => {
-                    tracing::warn!("{error}: how large some dumps are is not known");
+                    self.warn(format_args!("{error}: how large some dumps are is not known"));
                     break;
                 }
             };
@@ -335,7 +339,7 @@ impl Archive {
                 (dump.record.segment, dump.record.blocks) = (at, it.blocks);
             }
             if it.generation >= last {
-                tracing::warn!("superblock {at} is not older than the one behind it");
+                self.warn(format_args!("superblock {at} is not older than the one behind it"));
                 break;
             }
             last = it.generation;
@@ -512,7 +516,7 @@ impl Archive {
 
     /// A block could not be read. Whose it is, is said in the log.
     fn unreadable(&self, at: Ptr, error: &Wrong) -> Error {
-        tracing::error!("{error} (generation {})", at.made);
+        self.error(format_args!("{error} (generation {})", at.made));
         match error.kind {
             // Nothing is wrong with what is there.
             Kind::Down | Kind::Busy => Error::new(Errno::ETIMEDOUT, error.text.to_string()),
@@ -562,10 +566,10 @@ impl Archive {
         loop {
             if let Err(error) = self.commit().await {
                 let state = &mut *self.state();
-                tracing::error!(
+                self.error(format_args!(
                     "{error}: nothing is changed any more, and what was answered is safe: mend the devices \
                     and start again"
-                );
+                ));
                 (state.stopped, state.committing) = (Some(error), false);
                 state.waiters.wake();
                 return;
@@ -589,7 +593,7 @@ impl Archive {
             Ok(taken) => taken,
             Err(error) => {
                 // Who uses how much is worth less than what they write.
-                tracing::error!("who uses how much could not be noted: {error}");
+                self.error(format_args!("who uses how much could not be noted: {error}"));
                 let state = &mut *self.state();
                 state.fs.forget_used();
                 state.close(self.0.cw.entries_most() / 4)
@@ -601,7 +605,7 @@ impl Archive {
                 Ok(()) => break,
                 Err(error) if matches!(error.kind, Kind::Down | Kind::Busy) && !self.state().ends() => {
                     if tries == 0 {
-                        tracing::warn!("{error}: commits wait for that");
+                        self.warn(format_args!("{error}: commits wait for that"));
                     }
                     tries = 1;
                     self.next_tick().await;
@@ -609,7 +613,7 @@ impl Archive {
                 Err(error) if error.kind == Kind::Poisoned || tries >= 3 => return Err(error),
                 Err(error) => {
                     tries += 1;
-                    tracing::warn!("{error}: the commit is tried again");
+                    self.warn(format_args!("{error}: the commit is tried again"));
                 }
             }
         }
@@ -656,7 +660,7 @@ impl Archive {
             let archive = self.clone();
             self.begin(async move {
                 if let Err(error) = archive.load_users().await {
-                    tracing::warn!("/adm/users is not taken: {error}");
+                    archive.warn(format_args!("/adm/users is not taken: {error}"));
                 }
             });
         }
@@ -736,7 +740,8 @@ impl Archive {
             let done = archive.attempt(step).await;
             archive.0.removing.fetch_sub(1, Ordering::Relaxed);
             if let Err(error) = done {
-                tracing::warn!("inode {ino}: what is to be removed of it is still there: {error}");
+                archive
+                    .warn(format_args!("inode {ino}: what is to be removed of it is still there: {error}"));
                 for _ in 0..REAP_AGAIN {
                     archive.next_tick().await;
                 }

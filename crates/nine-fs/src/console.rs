@@ -7,6 +7,8 @@
 //! stats    all that is counted
 //! hurt     one a line: when, which file cannot be read, of which dump, why; since the last scrub
 //! dumps    one a line: name, time, blocks on w, or that it is on its way
+//! log      what it has told: seconds since 1970 and a line, the newest 64 KiB
+//! news     the same, from the open on: a reader waits for more
 //! cache    the cache device and what it is made of
 //! worm     the same of the worm
 //! users    /adm/users as it counts
@@ -56,12 +58,16 @@ impl Archive {
         };
         let archive = self.clone();
         let ctl = File::text(|_| HELP.into()).on_write(move |ask| archive.asked(ask)).mode(0o600);
+        let log = self.log();
+        let news = File::opened(move |_, _| Ok(Box::new(log.news()))).mode(0o444).event();
         Dir::new()
             .file("ctl", ctl)
             .file("status", of(Self::status))
             .file("dumps", of(Self::dumps_text))
             .file("stats", of(Self::stats))
             .file("hurt", of(Self::hurt_text))
+            .file("log", of(|archive| archive.log().text()))
+            .file("news", news)
             .file("cache", of(|archive| archive.0.cw.devices().0.status()))
             .file("worm", of(|archive| archive.0.cw.devices().1.status()))
             .file("users", of(|archive| archive.state().users.to_string()))
@@ -165,7 +171,7 @@ impl Archive {
             ("path", ino) => {
                 let ino = ino.parse().map_err(|_| wrong(format!("`{ino}` is no inode")))?;
                 let path = self.attempt(|state: &mut State| state.fs.path(state.fs.mem.root, ino)).await?;
-                tracing::info!("inode {ino}: {path}");
+                self.info(format_args!("inode {ino}: {path}"));
                 Ok(())
             }
             _ => {
@@ -184,7 +190,7 @@ impl Archive {
         self.state().is_users_file(ino);
         self.state().users = Arc::new(users);
         self.sync().await?;
-        tracing::info!("newuser: {said}");
+        self.info(format_args!("newuser: {said}"));
         Ok(())
     }
 

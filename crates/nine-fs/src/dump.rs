@@ -261,7 +261,9 @@ impl Archive {
         self.begin_copies();
         self.state().waiters.wake();
         let found = self.dumps().into_iter().find(|dump| dump.generation == waiting.generation);
-        found.ok_or_else(|| Errno::EIO.into())
+        let dump = found.ok_or(Errno::EIO)?;
+        self.info(format_args!("dump {}", dump.name));
+        Ok(dump)
     }
 
     /// All dumps, oldest first.
@@ -337,9 +339,8 @@ impl Archive {
         if due {
             let archive = self.clone();
             self.begin(async move {
-                match archive.dump().await {
-                    Ok(dump) => tracing::info!("dump {}", dump.name),
-                    Err(error) => tracing::error!("the dump that was due has failed: {error}"),
+                if let Err(error) = archive.dump().await {
+                    archive.error(format_args!("the dump that was due has failed: {error}"));
                 }
                 archive.state().dumper.marking = false;
             });
@@ -384,7 +385,7 @@ impl Archive {
             (state.dumper.trouble.clone(), is_room && cw.dump_makes_room())
         };
         if trouble.is_none() && room_on_worm && used * 8 > slots {
-            tracing::info!("the cache is full: it is dumped");
+            self.info(format_args!("the cache is full: it is dumped"));
             return self.dump().await.map(drop);
         }
         let why = trouble.map_or_else(|| "and so is the worm".into(), |(why, _)| why);
@@ -412,7 +413,9 @@ impl Archive {
             let state = &mut *archive.state();
             state.dumper.busy = false;
             if let Err(error) = result {
-                tracing::error!("{error}: the dump waits on the cache device, and is copied again later");
+                archive.error(format_args!(
+                    "{error}: the dump waits on the cache device, and is copied again later"
+                ));
                 state.dumper.trouble = Some((error.text.to_string(), state.now + RETRY));
             }
             state.waiters.wake();
@@ -494,7 +497,9 @@ impl Archive {
             }
             state.noted = true;
         }
-        self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))
+        self.sync().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
+        self.info(format_args!("dump {} is on the worm", crate::recover::name(it.date)));
+        Ok(())
     }
 
     /// All of a dump, up to its superblock. None: it is to stop.

@@ -82,7 +82,7 @@ impl Archive {
             follows.busy = false;
             let trouble = looked.err().map(|error| error.to_string());
             if let Some(why) = trouble.as_ref().filter(|why| follows.trouble.as_ref() != Some(why)) {
-                tracing::warn!("{why}: new dumps are not seen until it can be read");
+                archive.warn(format_args!("{why}: new dumps are not seen until it can be read"));
             }
             follows.trouble = trouble;
         });
@@ -108,7 +108,7 @@ impl Archive {
             state.fs.mem.root = it.root;
             state.dumps.insert(it.generation, Dump { record: record_of(at, &it) });
             state.users_may_be_others();
-            tracing::info!("dump {}", crate::recover::name(it.date));
+            self.info(format_args!("dump {}", crate::recover::name(it.date)));
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ impl Archive {
         self.0.cw.look_at_worm().await.map_err(|error| errno(&error))?;
         self.has_grown().await?;
         let after = self.0.cw.worm_blocks();
-        tracing::info!("the worm has {after} blocks, and had {before}");
+        self.info(format_args!("the worm has {after} blocks, and had {before}"));
         // A dump that had no room need not wait any longer.
         self.state().dumper.try_again();
         self.begin_copies();

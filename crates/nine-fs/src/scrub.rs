@@ -191,7 +191,7 @@ impl Archive {
     pub(crate) fn end_reading(&self, how: &str) {
         let state = &mut *self.state();
         let what = state.scrubber.what.take().unwrap_or_default();
-        tracing::info!("{what}: {how}");
+        self.info(format_args!("{what}: {how}"));
         state.scrubber.last = Some(format!("last {what}: {how}"));
         state.waiters.wake();
     }
@@ -226,12 +226,12 @@ impl Archive {
     async fn read_labels(&self) {
         let cw = &self.0.cw;
         for error in cw.scrub(0, 2).await.into_iter().filter_map(nine_block::Result::err) {
-            tracing::warn!("{error}: a copy of the label of w is missing; there are two");
+            self.warn(format_args!("{error}: a copy of the label of w is missing; there are two"));
         }
         for error in cw.scrub_headers().await {
-            tracing::warn!(
+            self.warn(format_args!(
                 "{error}: a copy of a header of c is missing; there are four, and the next commits write it"
-            );
+            ));
         }
         self.state().scrubber.blocks += 2;
     }
@@ -249,7 +249,9 @@ impl Archive {
             if at > 0
                 && let Some(Err(error)) = self.0.cw.scrub(at, 1).await.pop()
             {
-                tracing::warn!("{error}: a copy of the superblock of {name} is missing; there are two");
+                self.warn(format_args!(
+                    "{error}: a copy of the superblock of {name} is missing; there are two"
+                ));
             }
         }
     }
@@ -411,7 +413,7 @@ impl Archive {
         let path = self.path_of(dump, ino).await;
         let state = &mut *self.state();
         let of = state.dump_name(dump);
-        tracing::error!("{path}{of}: {what}");
+        self.error(format_args!("{path}{of}: {what}"));
         match state.scrubber.hurt.len() {
             HURT_MOST => state.scrubber.more += 1,
             _ => state.scrubber.hurt.push(Hurt { dump, ino, path, what, time: self.time() }),

@@ -22,6 +22,7 @@ use nine_block::{
     Arg, Device, Error, Happening, How, Io, Kind, Moving, Pause, Rest, SECTOR, Shape, Start, Table, Tree,
     What, Wrong,
 };
+use nine_fs::Log;
 use nine_net::{Env, rt};
 use nine_servers::HostDisk;
 use ring::digest::{SHA256, digest};
@@ -40,6 +41,7 @@ pub struct Parts {
     given: Given,
     how: Open,
     start: Start,
+    events: Events,
 }
 
 /// How files are opened.
@@ -71,6 +73,30 @@ pub struct Both {
     pub worm: Arc<dyn Device>,
     /// The file that both are parts of, if they are.
     pub whole: Option<(PathBuf, Arc<dyn Device>)>,
+    pub events: Events,
+}
+
+/// What happens to mirrors goes to the log, and to that of the archive that is made of them.
+#[derive(Clone, Default)]
+pub struct Events(Arc<Mutex<Option<Log>>>);
+
+impl Events {
+    /// They go there from now on.
+    pub fn to(&self, log: Log) {
+        *lock(&self.0) = Some(log);
+    }
+
+    fn tell(&self, event: &nine_block::Event, time: i64) {
+        match event.what {
+            Happening::Back | Happening::Returning | Happening::Copied | Happening::Compared(0) => {
+                tracing::info!("{event}");
+            }
+            _ => tracing::warn!("{event}"),
+        }
+        if let Some(log) = &*lock(&self.0) {
+            log.push(time, event);
+        }
+    }
 }
 
 /// Those that are open.
@@ -200,6 +226,7 @@ impl Parts {
                 given,
                 how,
                 start: Start::Careful,
+                events: Events::default(),
             });
         }
         let word = word.to_str().context("a device expression is UTF-8")?.to_owned();
@@ -225,7 +252,8 @@ impl Parts {
                 _ => {}
             }
         }
-        Ok(Self { word, path: None, tree, table, given, how, start: Start::Careful })
+        let (start, events) = (Start::Careful, Events::default());
+        Ok(Self { word, path: None, tree, table, given, how, start, events })
     }
 
     /// What its mirrors may start with; else no member that is missing may be newer.
@@ -310,7 +338,7 @@ impl Parts {
             both.push(device.context(what)?);
         }
         let [cache, worm] = <[_; 2]>::try_from(both).ok().expect("there are two");
-        Ok(Both { cache, worm, whole: None })
+        Ok(Both { cache, worm, whole: None, events: self.events })
     }
 
     /// The device of a part of the expression, at work.
@@ -320,17 +348,13 @@ impl Parts {
         env: rt::Real,
         make: Option<[u8; 16]>,
     ) -> std::result::Result<Arc<dyn Device>, Wrong> {
+        let events = self.events.clone();
         let how = How {
             block: BLOCK,
             start: self.start,
             watch: self.how == Open::Watch,
             make,
-            told: Arc::new(|event| match event.what {
-                Happening::Back | Happening::Returning | Happening::Copied | Happening::Compared(0) => {
-                    tracing::info!("{event}");
-                }
-                _ => tracing::warn!("{event}"),
-            }),
+            told: Arc::new(move |event| events.tell(event, env.wall().as_secs() as i64)),
             rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
         };
         let built = self.table.build(text, &how).await?;

@@ -131,7 +131,7 @@ impl Archive {
         // No client has been at work for a long time.
         archive.state().now = Duration::from_secs(1);
         if let Err(error) = archive.load().await {
-            tracing::warn!("not all of it can be read: {error}");
+            archive.warn(format_args!("not all of it can be read: {error}"));
         }
         Ok((archive, driver))
     }
@@ -147,6 +147,11 @@ impl Archive {
         (wanted, dry): (Depth, bool),
         mut told: impl FnMut(&str),
     ) -> nine_block::Result<Repaired> {
+        if Cw::label(&*w).await?.in_place {
+            let text = "without a cache device nothing is mended: `ninefold fs recover` makes its tables anew from the \
+                        dumps";
+            return Err(Error::new(Kind::Unsupported, text));
+        }
         let (mut mended, mut before) = (0, Vec::new());
         loop {
             let depth = if dry { wanted.max(Depth::Names) } else { Depth::Names };

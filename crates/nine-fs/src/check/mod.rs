@@ -163,7 +163,7 @@ impl Archive {
     /// The same for the console: faults go to the log.
     pub(crate) async fn check_and_tell(&self, depth: Depth) -> Result<()> {
         let checked = self.check(depth).await?;
-        checked.faults.iter().for_each(|fault| tracing::error!("check: {fault}"));
+        checked.faults.iter().for_each(|fault| self.error(format_args!("check: {fault}")));
         match checked.faults.is_empty() {
             true => Ok(()),
             false => Err(Error::new(Errno::EIO, checked.said())),

@@ -94,7 +94,19 @@ impl Archive {
             Asked::Auth { .. } => {
                 return Err(Error::new(Errno::ENOENT, "authentication not required").into());
             }
-            Asked::Attach { aname, .. } => return self.attach(req, state, aname),
+            Asked::Attach { aname, .. } => {
+                let attached = self.attach(req, state, aname);
+                let (who, aname) = (&req.who().name, String::from_utf8_lossy(aname));
+                match &attached {
+                    Ok(_) => self.note(format_args!("{who} attaches to `{aname}`")),
+                    Err(Stop::Error(why)) => {
+                        self.note(format_args!("{who} may not attach to `{aname}`: {why}"))
+                    }
+                    // It is asked again.
+                    Err(_) => {}
+                }
+                return attached;
+            }
             _ => {}
         }
         let node = req.node::<Node>()?;

@@ -17,7 +17,7 @@ use nine_proto::Time;
 
 use super::{Options, Place, Spec, grow, is_path};
 use crate::blocks::Over;
-use crate::disks::{self, Both, Open, Parts, is_blank};
+use crate::disks::{self, Both, Events, Open, Parts, is_blank};
 use crate::fail;
 
 /// For disks on an Ethernet.
@@ -84,6 +84,7 @@ pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> 
     let (c, w) = (guarded(both.cache, right), guarded(growing.clone(), right));
     let settings = Settings { epoch: right.map_or(0, |right| right.epoch()), ..settings(&spec.options, env) };
     let (archive, driver) = Archive::open(c, w, &settings).await?;
+    both.events.to(archive.log());
     let from = match both.whole {
         Some((path, whole)) => grow::From::File(path, whole),
         None => grow::From::Devices,
@@ -224,7 +225,7 @@ pub async fn cut(path: &Path, whole: &Arc<dyn Device>) -> Result<Both> {
         Ok(Arc::new(part) as Arc<dyn Device>)
     };
     let whole = Some((path.into(), whole.clone()));
-    Ok(Both { cache: part("cache").await?, worm: part("worm").await?, whole })
+    Ok(Both { cache: part("cache").await?, worm: part("worm").await?, whole, events: Events::default() })
 }
 
 /// Does the work of an archive, until it is closed.

@@ -36,7 +36,11 @@ pub async fn run(dir: &File) -> Result<Tally> {
 /// A file of the console is shown; all else is for its `ctl`.
 async fn ask(dir: &File, words: &str) -> Result<()> {
     let files = sorted(dir, None).await?;
-    let files = files.iter().map(|file| String::from_utf8_lossy(&file.name).into_owned());
+    // One that waits would hold up all lines behind it.
+    let files = files
+        .iter()
+        .filter(|file| !file.qid.is_event())
+        .map(|file| String::from_utf8_lossy(&file.name).into_owned());
     let files: Vec<String> = files.filter(|name| name != "ctl").collect();
     if words == "help" {
         show(&format!("shown: {}\n{}exit\n", files.join(" "), text(dir, "ctl").await?))

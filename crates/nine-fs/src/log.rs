@@ -1,0 +1,260 @@
+//! What an archive has told: its console's `log`, the end of it, and `news`, where readers wait for what comes.
+//!
+//! In: lines, from wherever something happens, also with locks held. Out: text; answers to who waits, given by a job,
+//! when nothing is locked.
+//!
+//! Always holds: at most [`KEPT`] bytes are kept, whole lines; the oldest go. Who reads `news` and is behind by more
+//! reads how many bytes he has lost.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use nine_io::server::ReqId;
+use nine_io::synth::{Ask, Handle};
+use nine_proto::{Errno, Error};
+
+use crate::archive::Archive;
+use crate::jobs::Jobs;
+
+/// Bytes that are kept: a thousand lines.
+const KEPT: usize = 64 << 10;
+/// Bytes of a line; what is longer is cut.
+const LINE: usize = 2 << 10;
+/// Requests that wait for news; one more is refused with EBUSY.
+const WAITING: usize = 256;
+
+/// See the module. Cheap to clone; it holds nothing of the archive but its jobs.
+#[derive(Clone)]
+pub struct Log(Arc<Mutex<Kept>>, Jobs);
+
+#[derive(Default)]
+struct Kept {
+    text: VecDeque<u8>,
+    /// Bytes that have gone before it.
+    gone: u64,
+    waiting: Vec<(Place, Ask)>,
+    /// A job that answers is under way.
+    answers: bool,
+}
+
+/// How far a reader is, in bytes since the start.
+type Place = Arc<Mutex<u64>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kept {
+    fn push(&mut self, time: i64, text: &str) {
+        let mut line = format!("{time} {}", text.replace('\n', "\\n"));
+        let end = (0..=LINE.min(line.len())).rev().find(|at| line.is_char_boundary(*at));
+        line.truncate(end.unwrap_or(0));
+        self.text.extend(line.as_bytes());
+        self.text.push_back(b'\n');
+        while self.text.len() > KEPT {
+            let end = self.text.iter().position(|byte| *byte == b'\n').map_or(self.text.len(), |at| at + 1);
+            self.text.drain(..end);
+            self.gone += end as u64;
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.gone + self.text.len() as u64
+    }
+
+    /// What is behind a place, at most so many bytes. None: nothing yet.
+    fn take(&self, place: &mut u64, count: usize) -> Option<Bytes> {
+        let lost = self.gone.saturating_sub(*place);
+        if lost > 0 {
+            *place = self.gone;
+            let mut note = Bytes::from(format!("... {lost} bytes lost\n"));
+            note.truncate(count);
+            return Some(note);
+        }
+        let from = (*place - self.gone) as usize;
+        let bytes: Bytes = self.text.iter().skip(from).take(count).copied().collect();
+        *place += bytes.len() as u64;
+        (!bytes.is_empty()).then_some(bytes)
+    }
+
+    /// Answers to who waits, as far as there is something.
+    fn answers(&mut self) -> Vec<(Ask, Bytes)> {
+        let mut answers = Vec::new();
+        for (place, ask) in std::mem::take(&mut self.waiting) {
+            let taken = self.take(&mut lock(&place), ask.count as usize);
+            match taken {
+                Some(bytes) => answers.push((ask, bytes)),
+                None => self.waiting.push((place, ask)),
+            }
+        }
+        answers
+    }
+}
+
+impl Log {
+    pub(crate) fn new(jobs: Jobs) -> Self {
+        Self(Arc::default(), jobs)
+    }
+
+    /// Something has happened at this time, in seconds since 1970.
+    pub fn push(&self, time: i64, text: impl Display) {
+        let begins = {
+            let kept = &mut *lock(&self.0);
+            kept.push(time, &text.to_string());
+            !kept.waiting.is_empty() && !std::mem::replace(&mut kept.answers, true)
+        };
+        if begins {
+            let log = self.clone();
+            self.1.begin(async move {
+                let answers = {
+                    let kept = &mut *lock(&log.0);
+                    kept.answers = false;
+                    kept.answers()
+                };
+                answers.into_iter().for_each(|(ask, bytes)| ask.give(bytes));
+            });
+        }
+    }
+
+    /// All that is kept.
+    pub(crate) fn text(&self) -> String {
+        let kept = lock(&self.0);
+        let bytes: Vec<u8> = kept.text.iter().copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A reader of what comes from now on.
+    pub(crate) fn news(&self) -> News {
+        let end = lock(&self.0).end();
+        News { log: self.clone(), place: Arc::new(Mutex::new(end)) }
+    }
+}
+
+/// An open `news`.
+pub(crate) struct News {
+    log: Log,
+    place: Place,
+}
+
+impl Handle for News {
+    fn read(&self, ask: Ask) {
+        if ask.count == 0 {
+            return ask.give(Bytes::new());
+        }
+        let (taken, ask) = {
+            let kept = &mut *lock(&self.log.0);
+            let taken = kept.take(&mut lock(&self.place), ask.count as usize);
+            if taken.is_none() && kept.waiting.len() < WAITING {
+                return kept.waiting.push((self.place.clone(), ask));
+            }
+            (taken, ask)
+        };
+        match taken {
+            Some(bytes) => ask.give(bytes),
+            None => ask.fail(Error::new(Errno::EBUSY, format!("{WAITING} wait for news already"))),
+        }
+    }
+
+    fn cancel(&self, id: ReqId) -> bool {
+        let taken = {
+            let kept = &mut *lock(&self.log.0);
+            let at = kept.waiting.iter().position(|(_, ask)| ask.id() == id);
+            at.map(|at| kept.waiting.remove(at))
+        };
+        let is_mine = taken.is_some();
+        taken.into_iter().for_each(|(_, ask)| ask.fail(Errno::EINTR.into()));
+        is_mine
+    }
+}
+
+impl Drop for News {
+    fn drop(&mut self) {
+        // What waits is answered when nothing is locked.
+        let gone: Vec<(Place, Ask)> = {
+            let kept = &mut *lock(&self.log.0);
+            let (gone, stay) = std::mem::take(&mut kept.waiting)
+                .into_iter()
+                .partition(|(place, _)| Arc::ptr_eq(place, &self.place));
+            kept.waiting = stay;
+            gone
+        };
+        drop(gone);
+    }
+}
+
+impl Archive {
+    /// What it has told.
+    pub fn log(&self) -> Log {
+        self.0.log.clone()
+    }
+
+    /// Something that its owner may like to know.
+    pub(crate) fn info(&self, text: impl Display) {
+        tracing::info!("{text}");
+        self.note(text);
+    }
+
+    /// Something that he should look at.
+    pub(crate) fn warn(&self, text: impl Display) {
+        tracing::warn!("{text}");
+        self.note(text);
+    }
+
+    /// Something that is wrong.
+    pub(crate) fn error(&self, text: impl Display) {
+        tracing::error!("{text}");
+        self.note(text);
+    }
+
+    /// For its own log alone.
+    pub(crate) fn note(&self, text: impl Display) {
+        self.0.log.push(self.time().sec, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Bench;
+
+    #[test]
+    fn the_oldest_lines_go_and_who_is_behind_is_told() {
+        let mut kept = Kept::default();
+        let (mut place, mut behind) = (0, 0);
+        kept.push(5, "one\nline");
+        assert_eq!(kept.take(&mut place, 4).unwrap(), "5 on");
+        assert_eq!(kept.take(&mut place, 100).unwrap(), "e\\nline\n");
+        assert_eq!(kept.take(&mut place, 100), None);
+        for _ in 0..2 * KEPT / LINE {
+            kept.push(6, &"ä".repeat(LINE));
+        }
+        let text: Vec<u8> = kept.text.iter().copied().collect();
+        assert!(text.len() <= KEPT && text.len() > KEPT - 2 * LINE && text.starts_with(b"6 "));
+        let lost = format!("... {} bytes lost\n", kept.gone);
+        assert_eq!(kept.take(&mut behind, 100).unwrap(), lost);
+        assert_eq!(kept.take(&mut behind, KEPT).unwrap(), text);
+        assert_eq!(kept.take(&mut behind, KEPT), None);
+        assert_eq!(behind, kept.end());
+    }
+
+    #[test]
+    fn an_archive_tells_what_becomes_of_it() {
+        let mut bench = Bench::new(1 << 15, 8192, true);
+        let archive = bench.archive.clone();
+        let (log, mut place) = (archive.log(), 0);
+        bench.run(archive.command("dump wait")).unwrap();
+        bench.run(archive.command("newuser glenda")).unwrap();
+        bench.run(archive.command("check wait")).unwrap();
+        let text = log.text();
+        for line in ["dump 2026/1118", "dump 2026/1118 is on the worm", "newuser: ", ": it is whole"] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(text.lines().all(|line| line.starts_with("1795")), "{text}");
+        let read = lock(&log.0).take(&mut place, KEPT).unwrap();
+        assert_eq!(read, text.as_bytes());
+        log.push(7, "a member has gone");
+        assert_eq!(lock(&log.0).take(&mut place, KEPT).unwrap(), "7 a member has gone\n");
+    }
+}
