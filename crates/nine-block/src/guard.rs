@@ -256,13 +256,21 @@ mod tests {
     }
 
     /// A guarded disk, its right, and its clock in seconds.
-    fn guarded() -> (Arc<Slow>, Arc<dyn Device>, Arc<Guard>, Arc<Right>, Arc<AtomicU64>) {
+    struct Bench {
+        slow: Arc<Slow>,
+        device: Arc<dyn Device>,
+        guard: Arc<Guard>,
+        right: Arc<Right>,
+        clock: Arc<AtomicU64>,
+    }
+
+    fn guarded() -> Bench {
         let (slow, clock) = (Arc::new(Slow::default()), Arc::new(AtomicU64::new(100)));
         let time = clock.clone();
         let now: Now = Arc::new(move || Duration::from_secs(time.load(Ordering::Relaxed)));
         let right = Arc::new(Right::new(17, now));
         let guard = Arc::new(Guard::new(slow.clone(), right.clone()));
-        (slow, guard.clone(), guard, right, clock)
+        Bench { slow, device: guard.clone(), guard, right, clock }
     }
 
     fn poll<T>(future: impl Future<Output = T>) -> Option<T> {
@@ -284,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_changes_passes_while_the_right_is_valid_and_reads_pass_always() {
-        let (slow, device, _, right, clock) = guarded();
+        let Bench { slow, device, right, clock, .. } = guarded();
         let changes = |device: &dyn Device, slow: &Slow| {
             [
                 kind(slow, device.write(0, sector())),
@@ -311,7 +319,7 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_too_late_is_not_answered_as_done() {
-        let (slow, device, _, right, clock) = guarded();
+        let Bench { slow, device, right, clock, .. } = guarded();
         right.extend(Duration::from_secs(103));
         let (write, read) = (device.write(0, sector()), device.read(0, 1));
         clock.store(104, Ordering::Relaxed);
@@ -325,7 +333,7 @@ mod tests {
 
     #[test]
     fn who_gives_up_waits_for_what_is_under_way_and_flushes() {
-        let (slow, device, guard, right, _) = guarded();
+        let Bench { slow, device, guard, right, .. } = guarded();
         right.extend(Duration::from_secs(103));
         let write = device.write(0, sector());
         {

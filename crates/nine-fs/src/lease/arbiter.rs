@@ -256,6 +256,13 @@ impl Slot {
         self.0.iter().any(|copy| copy.right().is_none())
     }
 
+    /// Whether its machine wants nothing, and no other life of it has been here since it said so: what two lives have
+    /// written may hide what one of them holds.
+    pub(crate) fn is_free(&self) -> bool {
+        let [one, two] = self.0.map(|copy| copy.right().map(|record| record.instance));
+        one.is_some() && one == two && self.newest().is_some_and(|record| record.is == Is::Nothing)
+    }
+
     /// The largest epoch that may have been claimed in it: a record that is lost may have had the next one.
     pub(crate) fn epoch(&self) -> u64 {
         let hurt = if self.is_hurt() { EPOCHS } else { 0 };
@@ -516,5 +523,9 @@ mod tests {
         assert_eq!((whole.newest(), whole.epoch(), whole.held()), (Some(claim), 33, 17));
         assert_eq!((hurt.newest(), hurt.epoch(), hurt.held()), (Some(claim), 33 + EPOCHS, 33));
         assert_eq!(Slot([wrong; 2]).newest(), None);
+        let fresh = [0, 1].map(|copy| Record::fresh(1, copy));
+        let other = Record { instance: [1; 16], ..fresh[0] };
+        assert!(Slot(fresh.map(Copy::Right)).is_free() && !Slot([Copy::Right(claim), old]).is_free());
+        assert!(!Slot([Copy::Right(other), old]).is_free() && !Slot([wrong, old]).is_free());
     }
 }

@@ -27,7 +27,7 @@ pub fn lease(data: &[u8]) {
     let header = Header { identity: IDENTITY, period: Duration::from_secs(4), floor: 3, names };
     let mut machine = Machine::new(header.clone(), 1, [1; 16], 5);
     let (mut now, mut acts) = (Duration::ZERO, data);
-    let mut places = vec![[header.encode(), header.encode()], fresh(1), fresh(2)];
+    let mut places = [[header.encode(), header.encode()], fresh(1), fresh(2)];
     while let Some((&act, rest)) = acts.split_first() {
         acts = rest;
         let arg = rest.first().copied().unwrap_or(act);
@@ -78,7 +78,8 @@ fn slot(data: &[u8], machine: u8, sealed: bool) -> Bytes {
     let mut place = vec![0; PLACE];
     fill(&mut place, 12, data, b"9foldM\0\0");
     if sealed {
-        (place[8..12].copy_from_slice(&[1, 0, 0, 0]), place[56..72].copy_from_slice(&IDENTITY));
+        place[8..12].copy_from_slice(&[1, 0, 0, 0]);
+        place[56..72].copy_from_slice(&IDENTITY);
         (place[12], place[13]) = (machine, place[13] % 5);
         // Numbers that are met.
         for at in [16, 24, 32] {

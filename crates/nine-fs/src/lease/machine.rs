@@ -335,9 +335,7 @@ impl Machine {
         match self.phase {
             Phase::Begins => match own.slot.newest() {
                 None => self.trouble = Some(self.unreadable(self.me)),
-                Some(newest) if own.quiet || newest.is == Is::Nothing && !own.slot.is_hurt() => {
-                    self.begin(now, &own.slot, newest)
-                }
+                Some(newest) if own.quiet || own.slot.is_free() => self.begin(now, &own.slot, newest),
                 Some(_) => {}
             },
             Phase::Settles(Some(since)) if begun >= since + self.header.period => {
@@ -530,7 +528,7 @@ impl Machine {
         self.others().filter_map(|(machine, seen)| Some((machine, seen?))).filter(|(_, seen)| {
             match seen.slot.newest() {
                 None => true,
-                Some(it) if it.is == Is::Nothing => false,
+                Some(_) if seen.slot.is_free() => false,
                 Some(it) => !seen.quiet && !self.dead.contains(&(it.instance, it.epoch)),
             }
         })

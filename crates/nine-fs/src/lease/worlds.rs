@@ -655,7 +655,7 @@ fn what_the_rules_are_for_is_found_without_them() {
     assert_eq!(found(100, faults, Spoil::Nothing), 0);
     let look = found(100, faults, Spoil::Look);
     assert!(look > 4, "without looks: {look} of 100");
-    let faults = Faults { pause: 4, kill: 0, ..faults };
+    let faults = Faults { pause: 4, kill: 0, slow: 0, ..faults };
     let margin = found(400, faults, Spoil::Margin);
     assert!(margin > 0, "without margin: {margin} of 400");
 }
