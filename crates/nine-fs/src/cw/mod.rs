@@ -258,6 +258,7 @@ impl Cw {
     pub(crate) fn followed(&self, newest: Newest, it: &Super) {
         let fields = &mut self.state().header.fields;
         (fields.newest, fields.next_worm, fields.root) = (newest, it.next, it.root);
+        fields.next_inode = fields.next_inode.max(it.next_inode);
         fields.generation = fields.generation.max(it.generation + 1);
     }
 

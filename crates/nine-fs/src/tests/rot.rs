@@ -250,6 +250,7 @@ fn a_scrub_comes_by_itself_and_one_that_was_stopped_is_gone_on_with() {
     let mut scrub = Box::pin(archive.scrub());
     let mut cx = Context::from_waker(Waker::noop());
     let (half, mut now) = (all * 5 / 8, 0);
+    assert!(scrub.as_mut().poll(&mut cx).is_pending() && archive.state().scrubber.blocks() < half);
     while archive.state().scrubber.blocks() < half {
         assert!(scrub.as_mut().poll(&mut cx).is_pending());
         now += 20;
