@@ -156,6 +156,8 @@ pub struct Site {
 impl Drop for Site {
     fn drop(&mut self) {
         self.mains.cut(&self.power);
+        self.store.decided_by(|_| store::Fate::Denied);
+        self.store.go();
     }
 }
 
