@@ -352,7 +352,8 @@ impl Parts {
         let how = How {
             block: BLOCK,
             start: self.start,
-            watch: self.how == Open::Watch,
+            // Of what is only looked at nothing is noted either.
+            watch: self.how == Open::Watch || self.how == Open::Read && self.has_made(),
             make,
             told: Arc::new(move |event| events.tell(event, env.wall().as_secs() as i64)),
             rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),

@@ -147,10 +147,10 @@ impl Archive {
         (wanted, dry): (Depth, bool),
         mut told: impl FnMut(&str),
     ) -> nine_block::Result<Repaired> {
-        if Cw::label(&*w).await?.in_place {
+        if Cw::label(&*w).await?.in_place.0 > 0 {
             let text = "without a cache device nothing is mended: `ninefold fs recover` makes its tables anew from the \
                         dumps";
-            return Err(Error::new(Kind::Unsupported, text));
+            return Err(Wrong::new(Kind::Unsupported, text));
         }
         let (mut mended, mut before) = (0, Vec::new());
         loop {

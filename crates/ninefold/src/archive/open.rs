@@ -17,7 +17,7 @@ use nine_proto::Time;
 
 use super::{Options, Place, Spec, grow, is_path};
 use crate::blocks::Over;
-use crate::disks::{self, Both, Events, Open, Parts, is_blank};
+use crate::disks::{Both, Events, Open, Parts, is_blank};
 use crate::fail;
 
 /// For disks on an Ethernet.

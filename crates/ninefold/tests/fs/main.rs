@@ -151,24 +151,35 @@ fn the_console_is_talked_with_line_by_line() {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         (output.status.code(), said, String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let (_, said, wrong) = talk(b"check quick wait
+    let (_, said, wrong) = talk(
+        b"check quick wait
 check wait
 log
-");
-    assert!(said.starts_with("ok
+",
+    );
+    assert!(
+        said.starts_with(
+            "ok
 ok
-") && said.contains(": it is whole
-"), "{said}{wrong}");
+"
+        ) && said.contains(
+            ": it is whole
+"
+        ),
+        "{said}{wrong}"
+    );
     let status = server.ok(["fs", "status"]);
     assert!(status.contains("next scrub at ") && status.contains("last check: "), "{status}");
-    let (status, said, _) = talk(b"help
+    let (status, said, _) = talk(
+        b"help
 
 status
 dump
 stats
 exit
 nothing
-");
+",
+    );
     for part in ["shown: cache dumps hurt ", "path INODE", "name home\n", "\nok\n", "\ndumps "] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -39,7 +39,7 @@ fn an_archive_lives_in_a_store() {
     let (mut site, store) = (Site::new(), Server::start());
     let expr = place(&site, &store, "&size=2G");
     // Who looks at a bucket with a tool that has folders may make some.
-    ["a/", "a/data/", "a/claim/"].map(|folder| store.put(folder));
+    ["a/", "a/data/", "a/claim/"].iter().for_each(|folder| store.put(folder));
     let said = site.ok_words(&["fs", "ream", &expr, "--no-fastworm"]);
     assert!(said.contains("worm   4194304 sectors"), "{said}");
     let said = site.fails_words(&["fs", "ream", &expr]);
