@@ -101,7 +101,10 @@ impl Archive {
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         if self.state().follows.is_some()
-            && !matches!(word, "verify" | "scrub" | "check" | "path" | "grow" | "worm" | "takeover" | "handover")
+            && !matches!(
+                word,
+                "verify" | "scrub" | "check" | "path" | "grow" | "worm" | "takeover" | "handover"
+            )
         {
             return Err(Error::new(Errno::EROFS, "it follows the worm of another server: tell that one"));
         }
