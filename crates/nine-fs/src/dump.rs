@@ -5,6 +5,7 @@
 //! Always holds: the moment takes no longer than a small change of the tree, whatever its size; one dump is copied at a
 //! time, the oldest first; while clients are at work a copy gets [`SHARE`] for each tick, else all it can use.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nine_block::{Error as Wrong, Kind};
@@ -550,6 +551,45 @@ impl Archive {
                 return Ok(());
             }
         }
+    }
+
+    /// What the tree says of dumps is as of their moments: where they are by now, rows and superblocks know.
+    pub(crate) async fn known_dumps(
+        &self,
+        mut dumps: BTreeMap<u32, Dump>,
+    ) -> nine_block::Result<BTreeMap<u32, Dump>> {
+        let (waiting, mut at, mut blocks) = {
+            let state = &*self.state();
+            let waiting: Vec<u32> = state.waiting.iter().map(|waiting| waiting.generation).collect();
+            (waiting, state.newest.at, state.newest.blocks)
+        };
+        for dump in dumps.values_mut() {
+            if let Some(root) = self.on_worm(dump.record.root).await? {
+                dump.record.root = root;
+            }
+        }
+        let is_new =
+            |(generation, dump): (&u32, &Dump)| dump.record.segment == 0 && !waiting.contains(generation);
+        let mut last = u32::MAX;
+        while at != 0 && dumps.iter().any(is_new) {
+            let it = match self.0.cw.superblock_of(at, blocks).await {
+                Ok(it) => it,
+                Err(error) => {
+                    self.warn(format_args!("{error}: how large some dumps are is not known"));
+                    break;
+                }
+            };
+            if let Some(dump) = dumps.get_mut(&it.generation) {
+                (dump.record.segment, dump.record.blocks) = (at, it.blocks);
+            }
+            if it.generation >= last {
+                self.warn(format_args!("superblock {at} is not older than the one behind it"));
+                break;
+            }
+            last = it.generation;
+            (at, blocks) = it.before;
+        }
+        Ok(dumps)
     }
 
     /// Where a block is on w, if it is.

@@ -409,8 +409,8 @@ pub async fn resolve_names(root: &File, path: &[u8], follow: bool) -> Result<(Fi
     Ok((root.walk(done.join(&b'/')).await?, done))
 }
 
-/// Why there is nothing at `path`. A server that has come past the first name only stops (walk(5)): whether the next one
-/// is not there, or cannot be read, or is not for us, it says when it is asked for that one alone.
+/// Why there is nothing at `path`. A server that has come past the first name only stops (walk(5)): whether the next
+/// one is not there, or cannot be read, or is not for us, it says when it is asked for that one alone.
 pub async fn why_absent(root: &File, path: &[u8], error: Error) -> Error {
     if error.errno() != Errno::ENOENT {
         return error;
