@@ -69,6 +69,15 @@ struct Seen {
     quiet: bool,
 }
 
+/// A main one of this instance and epoch, and its slot in the first look since it was said to be dead: if that changes,
+/// it is not.
+#[derive(Clone, Copy, Debug)]
+struct Dead {
+    instance: [u8; 16],
+    epoch: u64,
+    slot: Option<Slot>,
+}
+
 /// A record on its way.
 #[derive(Clone, Copy, Debug)]
 struct Put {
@@ -97,8 +106,8 @@ pub(crate) struct Machine {
     phase: Phase,
     /// By machines, from 1 on.
     seen: Vec<Option<Seen>>,
-    /// Main ones that the administrator has said to be dead: their instances and epochs.
-    dead: Vec<([u8; 16], u64)>,
+    /// Main ones that the administrator has said to be dead.
+    dead: Vec<Dead>,
     /// What is, or was before us, in our own places.
     own: [Option<Record>; 2],
     epoch: u64,
@@ -174,7 +183,8 @@ impl Machine {
         let me = self.me;
         let seen = (1..).zip(&self.seen).filter(|(machine, _)| *machine != me);
         let newest = seen.filter_map(|(_, seen)| seen.as_ref()?.slot.newest());
-        self.dead = newest.filter(|it| it.is == Is::Held).map(|it| (it.instance, it.epoch)).collect();
+        let held = newest.filter(|it| it.is == Is::Held);
+        self.dead = held.map(|it| Dead { instance: it.instance, epoch: it.epoch, slot: None }).collect();
     }
 
     /// Whether it has looked at all.
@@ -189,10 +199,15 @@ impl Machine {
 
     /// The machine with the largest epoch that has been held, and that.
     pub(crate) fn last(&self) -> Option<(String, u64)> {
-        let seen = (1..).zip(self.seen.iter().flatten());
-        let held = seen.map(|(machine, seen)| (seen.slot.held(), machine));
-        let (epoch, machine) = held.max().filter(|(epoch, _)| *epoch > 0)?;
-        Some((self.header.name(machine).to_owned(), epoch))
+        self.helds().max_by_key(|(_, held)| *held).filter(|(_, held)| *held > 0)
+    }
+
+    /// The largest epoch of each machine with which it may have been the main one.
+    pub(crate) fn helds(&self) -> impl Iterator<Item = (String, u64)> + '_ {
+        let seen = (1..).zip(&self.seen);
+        seen.filter_map(|(machine, seen)| {
+            Some((self.header.name(machine).to_owned(), seen.as_ref()?.slot.held()))
+        })
     }
 
     pub(crate) fn next_epoch(&self, floor: u64) -> u64 {
@@ -315,6 +330,13 @@ impl Machine {
                 _ => Some(Seen { slot, since: now, quiet: false }),
             };
         }
+        self.dead.retain_mut(|dead| {
+            let is_it = |slot: &Slot| {
+                slot.newest().is_some_and(|it| (it.instance, it.epoch) == (dead.instance, dead.epoch))
+            };
+            let slot = self.seen.iter().flatten().map(|seen| seen.slot).find(is_it);
+            slot.is_some_and(|slot| *dead.slot.get_or_insert(slot) == slot)
+        });
         let unreadable =
             |(_, seen): &(u8, Option<&Seen>)| seen.is_some_and(|seen| seen.slot.newest().is_none());
         let trouble = self.others().find(unreadable).map(|(machine, _)| self.unreadable(machine));
@@ -529,7 +551,7 @@ impl Machine {
             match seen.slot.newest() {
                 None => true,
                 Some(_) if seen.slot.is_free() => false,
-                Some(it) => !seen.quiet && !self.dead.contains(&(it.instance, it.epoch)),
+                Some(_) => !seen.quiet && !self.dead.iter().any(|dead| dead.slot == Some(seen.slot)),
             }
         })
     }

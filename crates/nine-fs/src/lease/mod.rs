@@ -176,6 +176,20 @@ impl Lease {
         self.shared().machine.last()
     }
 
+    /// The largest epoch with which the machine of this name has been the main one; 0: none that is known.
+    pub fn held_by(&self, name: &str) -> u64 {
+        self.shared().machine.helds().find(|(of, _)| of == name).map_or(0, |(_, held)| held)
+    }
+
+    /// The same as [`last`](Self::last), of all machines but this one.
+    pub fn last_but(&self, name: &str) -> Option<(String, u64)> {
+        self.shared()
+            .machine
+            .helds()
+            .filter(|(of, held)| of != name && *held > 0)
+            .max_by_key(|(_, held)| *held)
+    }
+
     /// An epoch of this machine, larger than all that are known and than this one; nobody else ever has it.
     pub fn next_epoch(&self, floor: u64) -> u64 {
         self.shared().machine.next_epoch(floor)

@@ -463,12 +463,14 @@ impl World {
         }
     }
 
-    /// Whether no other life that is there has ever been the main one.
+    /// Whether no other life that is there has ever been the main one, or is about to be.
     fn are_dead(&self, but: usize) -> bool {
         let others = self.sites.iter().enumerate().filter(|(site, _)| *site != but);
-        let lives: Vec<usize> = others.filter_map(|(_, site)| Some(site.life.as_ref()?.number)).collect();
-        !self.given.values().any(|(life, _)| lives.contains(life))
-            && self.sites.iter().filter(|site| site.name == self.sites[but].name).count() == 1
+        let mut lives = others.filter_map(|(_, site)| site.life.as_ref());
+        !lives.any(|life| {
+            let is_near = matches!(life.lease.state(), State::Claiming { .. } | State::Ours { .. });
+            is_near || self.given.values().any(|(given, _)| *given == life.number)
+        }) && self.sites.iter().filter(|site| site.name == self.sites[but].name).count() == 1
     }
 
     fn judge(&mut self) -> std::result::Result<(), String> {
