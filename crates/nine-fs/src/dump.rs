@@ -616,6 +616,9 @@ impl Archive {
                 let Frame { at, content, owner, .. } = stack.pop().expect("there is a top");
                 let level = Node(&content).level();
                 let kind = if level == 0 { cw::Kind::Leaf } else { cw::Kind::Branch };
+                if segment.come() >= BATCH / self.0.cw.block() {
+                    self.forward(segment).await?;
+                }
                 let worm = segment.put(kind, (at.at, at.made), (owner, level.into()), &content).await?;
                 let come = Ptr { at: worm, ..at };
                 let Some(parent) = stack.last_mut() else { return Ok(Some(come)) };

@@ -186,6 +186,11 @@ impl Cw {
         let state = &mut *self.state();
         let full = || Error::new(Wrong::Busy, "there is no room").of(self.slots_on().name());
         if self.in_place() {
+            if let Some(places) = changes.places(&mut state.slots) {
+                return Ok(places);
+            }
+            // A moment that somebody reads holds some.
+            state.let_go();
             return changes.places(&mut state.slots).ok_or_else(full);
         }
         let mut left = changes.blocks.len() as u64;

@@ -173,10 +173,14 @@ impl Held {
         let Place::Here(slot) = it.place else { return false };
         let sources = [From::Slot(slot, it.sum, None)];
         let bytes = self.cw.slots_on().read(self.cw.slot_at(slot), self.block() as u64 / SECTOR).await;
-        let at = if self.in_place() { slot } else { NEW + row };
         bytes.is_ok_and(|block| {
             let tag = super::Tag::open(&block, self.cw.identity());
-            let is_it = tag.is_ok_and(|tag| (tag.at, tag.made) == (at, it.made));
+            // Without a cache device blocks of files have their places in them, nodes their rows.
+            let at = |tag: &super::Tag| match self.in_place() && tag.kind == super::Kind::File {
+                true => slot,
+                false => NEW + row,
+            };
+            let is_it = tag.is_ok_and(|tag| (tag.at, tag.made) == (at(&tag), it.made));
             is_it && self.cw.judge(NEW + row, sources[0], &block).is_ok()
         })
     }

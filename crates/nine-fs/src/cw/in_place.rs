@@ -138,12 +138,24 @@ impl Cw {
 
     /// So many places beside each other. None: there are not, anywhere.
     pub(super) fn run(&self, count: u64) -> Option<Range<u64>> {
-        self.state().slots.take_run(count, usize::MAX)
+        let state = &mut *self.state();
+        if self.spare(state, count) { state.slots.take_run(count, usize::MAX) } else { None }
     }
 
     /// A place for a block of a dump. None: there is no room.
     pub(super) fn place(&self) -> Option<u64> {
-        self.state().slots.take(1).map(|place| place.start)
+        let state = &mut *self.state();
+        if self.spare(state, 1) { state.slots.take(1).map(|place| place.start) } else { None }
+    }
+
+    /// Whether there are so many places beside those that commits to come will take: else a commit would wait for a dump
+    /// that waits for it. A moment that somebody reads is worth less.
+    fn spare(&self, state: &mut State, count: u64) -> bool {
+        let least = self.promised() + count;
+        if state.slots.free() < least {
+            state.let_go();
+        }
+        state.slots.free() >= least
     }
 
     /// These are not wanted, and no commit has heard of them.

@@ -192,6 +192,15 @@ impl Cw {
         };
         let it = *it;
         let taken = chain.dumps.iter().map(|(_, it)| it.behind).max().unwrap_or_default();
+        let places = header.layout.slots.1;
+        if is_in_place && (taken > places || chain.behind + 2 > places) {
+            let text = "dumps have places behind its end: what has been put behind it is missing";
+            return Err(bad(text).of(w.name()));
+        }
+        if is_in_place && places - taken < WAITING_MOST as u64 {
+            let text = "what dumps may have leaves no room to go on: make it larger first";
+            return Err(Error::new(Wrong::Unsupported, text).of(w.name()));
+        }
         Self::begin(c, w, header, label.first(), taken).await?;
         Ok((it, chain))
     }
