@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use futures_util::future::{AbortHandle, abortable};
 use nine_aoe::driver::Disk;
 use nine_block::{
     Arg, Device, Error, Happening, How, Io, Kind, Moving, Pause, Rest, SECTOR, Shape, Start, Table, Tree,
@@ -42,6 +43,7 @@ pub struct Parts {
     how: Open,
     start: Start,
     events: Events,
+    ends: Ends,
 }
 
 /// How files are opened.
@@ -74,6 +76,23 @@ pub struct Both {
     /// The file that both are parts of, if they are.
     pub whole: Option<(PathBuf, Arc<dyn Device>)>,
     pub events: Events,
+    /// Of what its mirrors and buffers do beside operations.
+    pub ends: Ends,
+}
+
+/// What mirrors and buffers do beside operations, and how it is ended.
+#[derive(Clone, Default)]
+pub struct Ends(Arc<Mutex<Vec<AbortHandle>>>);
+
+impl Ends {
+    fn add(&self, one: AbortHandle) {
+        lock(&self.0).push(one);
+    }
+
+    /// From now on nothing is done that nobody has asked for.
+    pub fn end(&self) {
+        lock(&self.0).drain(..).for_each(|one| one.abort());
+    }
 }
 
 /// What happens to mirrors goes to the log, and to that of the archive that is made of them.
@@ -227,6 +246,7 @@ impl Parts {
                 how,
                 start: Start::Careful,
                 events: Events::default(),
+                ends: Ends::default(),
             });
         }
         let word = word.to_str().context("a device expression is UTF-8")?.to_owned();
@@ -253,7 +273,7 @@ impl Parts {
             }
         }
         let (start, events) = (Start::Careful, Events::default());
-        Ok(Self { word, path: None, tree, table, given, how, start, events })
+        Ok(Self { word, path: None, tree, table, given, how, start, events, ends: Ends::default() })
     }
 
     /// What its mirrors may start with; else no member that is missing may be newer.
@@ -338,7 +358,7 @@ impl Parts {
             both.push(device.context(what)?);
         }
         let [cache, worm] = <[_; 2]>::try_from(both).ok().expect("there are two");
-        Ok(Both { cache, worm, whole: None, events: self.events })
+        Ok(Both { cache, worm, whole: None, events: self.events, ends: self.ends })
     }
 
     /// The device of a part of the expression, at work.
@@ -359,7 +379,14 @@ impl Parts {
             rest: Arc::new(move |pause| env.sleep_until(env.now() + time_of(pause))),
         };
         let built = self.table.build(text, &how).await?;
-        built.drivers.into_iter().for_each(|driver| env.spawn(driver));
+        for driver in built.drivers {
+            let (driver, ends) = abortable(driver);
+            self.ends.add(ends);
+            env.spawn(Box::pin(async move {
+                // It has been ended, or has nothing more to do.
+                let _ = driver.await;
+            }));
+        }
         Ok(built.device)
     }
 

@@ -13,6 +13,7 @@ mod standby;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use nine_block::{Arg, Tree, What};
@@ -68,6 +69,8 @@ pub struct Options {
     pub shared: bool,
     /// It is not the main one from the start.
     pub standby: bool,
+    /// How long a disk on an Ethernet may be silent; nothing: as long as is usual. No word says it.
+    pub patience: Option<Duration>,
 }
 
 impl Options {
@@ -271,8 +274,9 @@ impl fmt::Display for Place {
 
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { zone, schedule, scrub, memory, over, anyway, arbiter, machine, shared, standby } =
-            &self.options;
+        let Options {
+            zone, schedule, scrub, memory, over, anyway, arbiter, machine, shared, standby, ..
+        } = &self.options;
         write!(f, "{}", self.place)?;
         let mut comma = if self.place == Place::Own { "" } else { "," };
         let mut word = |key: &str, value: Option<String>| {
@@ -331,7 +335,7 @@ mod tests {
             ("/a,memory=x", "is no size"),
             ("/a,zone=", "without a value"),
             ("/a,mirrors=careful", "mirrors=anyway"),
-            ("/a,arbiter=q5,machine=x", "the arbiter: "),
+            ("/a,arbiter=(w,machine=x", "the arbiter: "),
             ("/a,cache=mine", "cache=shared"),
         ] {
             let error = spec(word).unwrap_err();

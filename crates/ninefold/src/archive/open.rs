@@ -17,7 +17,7 @@ use nine_proto::Time;
 
 use super::{Options, Place, Spec, grow, is_path};
 use crate::blocks::Over;
-use crate::disks::{Both, Events, Open, Parts, is_blank};
+use crate::disks::{Both, Ends, Events, Open, Parts, is_blank};
 use crate::fail;
 
 /// For disks on an Ethernet.
@@ -33,6 +33,8 @@ pub struct Opened {
     pub archive: Archive,
     pub driver: Driver,
     pub name: String,
+    /// Of what its devices do by themselves.
+    pub ends: Ends,
 }
 
 impl Opened {
@@ -63,7 +65,7 @@ pub fn settings(options: &Options, env: rt::Real) -> Settings {
 
 /// How its disks on an Ethernet are reached.
 pub fn over(options: &Options, env: rt::Real) -> Over {
-    Over { env, interfaces: options.over.clone(), patience: PATIENCE }
+    Over { env, interfaces: options.over.clone(), patience: options.patience.unwrap_or(PATIENCE) }
 }
 
 /// Opens the archive of this place, as it was at its last commit. What works beside its devices runs in this runtime.
@@ -90,7 +92,7 @@ pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> 
         None => grow::From::Devices,
     };
     archive.grows_by(grow::by(from, growing, over(&spec.options, env)));
-    Ok(Opened { archive, driver, name })
+    Ok(Opened { archive, driver, name, ends: both.ends })
 }
 
 /// The archive of this place, to be looked at: nothing is written.
@@ -98,7 +100,7 @@ pub async fn look(spec: &Spec, env: rt::Real) -> Result<Opened> {
     let both = devices(spec, Open::Read, env).await?;
     let (name, ..) = Archive::label(&*both.worm).await?;
     let (archive, driver) = Archive::look(both.cache, both.worm, &settings(&spec.options, env)).await?;
-    Ok(Opened { archive, driver, name })
+    Ok(Opened { archive, driver, name, ends: both.ends })
 }
 
 /// Mends the archive of this place, as far as it can be; or, `dry`, says what would be done.
@@ -132,7 +134,7 @@ pub async fn follow(word: &str, options: &Options, env: rt::Real) -> Result<Open
     let worm = watch(word, &over(options, env)).await?;
     let (name, ..) = Archive::label(&*worm).await?;
     let (archive, driver) = Archive::follow(worm, &settings(options, env)).await?;
-    Ok(Opened { archive, driver, name })
+    Ok(Opened { archive, driver, name, ends: Ends::default() })
 }
 
 /// The worm of an archive at which another server may be at work: an expression, or the path of a file of both.
@@ -179,7 +181,10 @@ pub async fn recover_by(
     let both = devices(spec, Open::Write, env).await?;
     let (c, w) = (guarded(both.cache, right), guarded(both.worm, right));
     let settings = Settings { epoch: right.map_or(0, |right| right.epoch()), ..settings(&spec.options, env) };
-    Ok(Archive::recover(c, w, &settings, how).await?)
+    let recovered = Archive::recover(c, w, &settings, how).await;
+    // Who opens it next has mirrors of his own.
+    both.ends.end();
+    Ok(recovered?)
 }
 
 async fn devices(spec: &Spec, how: Open, env: rt::Real) -> Result<Both> {
@@ -225,7 +230,13 @@ pub async fn cut(path: &Path, whole: &Arc<dyn Device>) -> Result<Both> {
         Ok(Arc::new(part) as Arc<dyn Device>)
     };
     let whole = Some((path.into(), whole.clone()));
-    Ok(Both { cache: part("cache").await?, worm: part("worm").await?, whole, events: Events::default() })
+    Ok(Both {
+        cache: part("cache").await?,
+        worm: part("worm").await?,
+        whole,
+        events: Events::default(),
+        ends: Ends::default(),
+    })
 }
 
 /// Does the work of an archive, until it is closed.

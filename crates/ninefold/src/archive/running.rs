@@ -300,7 +300,7 @@ async fn run(spec: &Spec, coming: &Coming, env: rt::Real) {
         return;
     }
     match opened.await {
-        Ok(Opened { archive, driver, name }) => {
+        Ok(Opened { archive, driver, name, .. }) => {
             coming.come(Ok((archive.clone(), name)));
             open::work(archive, driver, env).await;
         }

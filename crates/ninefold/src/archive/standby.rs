@@ -32,7 +32,7 @@ use super::running::Coming;
 use super::{Options, Spec};
 use crate::blocks::Over;
 use crate::dial::within;
-use crate::disks::{Open, Parts};
+use crate::disks::{Ends, Open, Parts};
 use crate::output::date;
 
 /// The longest wait for the arbiter, beside what the lease itself takes.
@@ -159,15 +159,16 @@ struct Now {
     archive: Archive,
     number: u64,
     right: Option<Arc<Right>>,
+    ends: Ends,
     /// That right is none of the arbiter's.
     alone: bool,
 }
 
-struct Standby<'a> {
-    spec: &'a Spec,
+struct Standby {
+    spec: Spec,
     env: rt::Real,
     arbiter: Arc<dyn Device>,
-    machine: &'a str,
+    machine: String,
     lease: Lease,
     period: Duration,
     desk: Arc<Desk>,
@@ -188,6 +189,7 @@ pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
     loop {
         match it.event(&now).await {
             Event::Ended => {
+                now.ends.end();
                 if now.right.take().is_some() {
                     // Somebody else need not wait until it has run out.
                     within(&env, PATIENCE, it.lease.release()).await;
@@ -197,6 +199,7 @@ pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
             }
             Event::Lost(why) => {
                 tracing::error!("{why}: this machine is not the main one any more, and follows");
+                now.ends.end();
                 now.archive.stops(Wrong::new(Kind::Reserved, &why));
                 if let Err(error) = it.steps_down(&mut now, coming).await {
                     tracing::error!(
@@ -237,8 +240,8 @@ enum Event {
     Asked(Asked),
 }
 
-impl<'a> Standby<'a> {
-    async fn open(spec: &'a Spec, env: rt::Real) -> Result<Self> {
+impl Standby {
+    async fn open(spec: &Spec, env: rt::Real) -> Result<Self> {
         let Options { arbiter: Some(word), machine: Some(machine), .. } = &spec.options else {
             bail!("`arbiter=` and `machine=` belong together: which of its machines this one is");
         };
@@ -247,6 +250,9 @@ impl<'a> Standby<'a> {
         let lease = Self::life(&arbiter, machine, env).await?;
         let desk = Arc::<Desk>::default();
         let works = Works::new();
+        let (mut spec, machine) = (spec.clone(), machine.clone());
+        // What a disk is asked for again comes before another machine may write there.
+        spec.options.patience = Some(period / 4);
         Ok(Self { spec, env, arbiter, machine, lease, period, desk, works, begun: 0, floor: 0 })
     }
 
@@ -279,7 +285,7 @@ impl<'a> Standby<'a> {
             return Ok(Some(format!("{} is the main one", main.name)));
         }
         match self.lease.last() {
-            Some((last, _)) if last != self.machine && !self.spec.options.shared => {
+            Some((last, _)) if last != self.machine && !self.is_shared() => {
                 let text = format!(
                     "{last} has been the main one since this machine was: its cache has what is newest"
                 );
@@ -315,9 +321,17 @@ impl<'a> Standby<'a> {
 
     /// Becomes the main one.
     async fn main(&mut self, is_dead: bool) -> Result<Now> {
-        let last = self.lease.last();
+        // What this machine held last nobody else changes; the others are asked when they cannot change it any more.
+        let own = self.lease.held_by(&self.machine);
         let right = self.right(is_dead).await?;
-        let opened = self.open_main(&right, last).await;
+        let other = self.lease.last_but(&self.machine);
+        let is_newest = match &other {
+            Some((_, held)) => own > *held,
+            None => own > 0 || self.floor == 0,
+        };
+        let last =
+            if is_newest { (own > 0).then(|| self.machine.clone()) } else { other.map(|(name, _)| name) };
+        let opened = self.open_main(&right, last, is_newest).await;
         match opened {
             Ok((opened, said)) => {
                 tracing::info!("this machine is the main one: {said}");
@@ -335,8 +349,8 @@ impl<'a> Standby<'a> {
     async fn right(&self, is_dead: bool) -> Result<Arc<Right>> {
         let patience = 3 * self.period + PATIENCE;
         let claimed = match is_dead {
-            true => within(&self.env, patience, self.lease.force(0)).await,
-            false => within(&self.env, patience, self.lease.claim(0)).await,
+            true => within(&self.env, patience, self.lease.force(self.floor)).await,
+            false => within(&self.env, patience, self.lease.claim(self.floor)).await,
         };
         match (claimed, self.lease.trouble()) {
             (Some(claimed), _) => Ok(claimed?),
@@ -367,18 +381,28 @@ impl<'a> Standby<'a> {
                     lease::State::Lost { why } => return right.lose(why),
                     lease::State::Watching { main: Some(main) } if !main.is_gone => {
                         if main.silent < BETWEEN {
-                            return right.lose(format!(
-                                "{} is the main one, too, and alive: what each has written since is on its own \
-                                 devices alone, and one of them is to be given up",
-                                main.name
-                            ));
+                            return right.lose(both_live(&main.name));
                         }
                     }
-                    // From here on it is ours as any other.
-                    _ => match lease.claim(right.epoch()).await {
-                        Ok(_) => return,
-                        Err(error) => return right.lose(error),
-                    },
+                    // From here on it is ours as any other; unless the other one, which was silent, is heard.
+                    _ => {
+                        let heard = async {
+                            loop {
+                                env.sleep_until(env.now() + LOOK).await;
+                                match lease.state() {
+                                    lease::State::Watching { main: Some(main) } if !main.is_gone => {
+                                        return main.name;
+                                    }
+                                    _ => {}
+                                }
+                            }
+                        };
+                        match select(pin!(lease.claim(right.epoch())), pin!(heard)).await {
+                            Either::Left((Ok(_), _)) => return,
+                            Either::Left((Err(error), _)) => return right.lose(error),
+                            Either::Right((name, _)) => return right.lose(both_live(&name)),
+                        }
+                    }
                 }
             }
         }));
@@ -386,28 +410,37 @@ impl<'a> Standby<'a> {
     }
 
     /// Opens the archive itself; and says from when it goes on.
-    async fn open_main(&self, right: &Arc<Right>, last: Option<(String, u64)>) -> Result<(Opened, String)> {
+    async fn open_main(
+        &self,
+        right: &Arc<Right>,
+        last: Option<String>,
+        is_newest: bool,
+    ) -> Result<(Opened, String)> {
         let epoch = right.epoch();
         let of = match &last {
-            Some((name, _)) => format!("after {name}, "),
+            Some(name) => format!("after {name}, "),
             None => String::new(),
         };
-        let is_newest = self.spec.options.shared || last.is_none_or(|(name, _)| name == self.machine);
         let mut said = format!("{of}epoch {epoch}, all that was answered as durable is there");
-        if !is_newest {
+        if !is_newest && !self.is_shared() {
             let mut random = [0; 8];
             self.env.entropy(&mut random);
             let how = Recover { dump: None, fastworm: true, random: u64::from_ne_bytes(random) };
-            let recovered = open::recover_by(self.spec, &how, Some(right), self.env).await?;
+            let recovered = open::recover_by(&self.spec, &how, Some(right), self.env).await?;
             let Recovered { dump, time, .. } = recovered;
             said = format!(
                 "{of}epoch {epoch}, from dump {dump} of {}: what was changed later is not here",
                 date(time)
             );
         }
-        let opened = open::open_by(self.spec, Some(right), self.env).await?;
-        opened.schedule(self.spec)?;
+        let opened = open::open_by(&self.spec, Some(right), self.env).await?;
+        opened.schedule(&self.spec)?;
         Ok((opened, said))
+    }
+
+    /// Whether whoever takes over goes on with what is there: without a cache device, on the one disk.
+    fn is_shared(&self) -> bool {
+        self.spec.options.shared || !self.spec.place.has_cache()
     }
 
     /// Serves what the worm has.
@@ -418,7 +451,7 @@ impl<'a> Standby<'a> {
 
     fn serves(&mut self, opened: Opened, right: Option<Arc<Right>>, said: String) -> Now {
         self.begun += 1;
-        let (number, Opened { archive, driver, .. }) = (self.begun, opened);
+        let (number, Opened { archive, driver, ends, .. }) = (self.begun, opened);
         archive.takes_turns(self.desk.turns());
         let part = if right.is_some() { "the main one" } else { "standby" };
         {
@@ -431,7 +464,7 @@ impl<'a> Standby<'a> {
             working.await;
             number
         }));
-        Now { archive, number, right, alone: false }
+        Now { archive, number, right, ends, alone: false }
     }
 
     async fn event(&mut self, now: &Now) -> Event {
@@ -499,7 +532,7 @@ impl<'a> Standby<'a> {
         let right = now.right.clone().context("this machine is not the main one")?;
         let mut works = std::mem::take(&mut self.works);
         let archive = now.archive.clone();
-        let shared = self.spec.options.shared;
+        let shared = self.is_shared();
         let closed = Self::beside(&mut works, async {
             if !shared {
                 // What the other goes on from is what the worm has.
@@ -511,6 +544,7 @@ impl<'a> Standby<'a> {
         let closed = closed.await;
         self.works.extend(works);
         let closed = closed?;
+        now.ends.end();
         right.give_up().await;
         self.steps_down(now, coming).await?;
         closed.context("what was changed last may not be durable")
@@ -519,9 +553,10 @@ impl<'a> Standby<'a> {
     /// The arbiter is there again, and has given the lease: the archive is opened by that.
     async fn comes_back(&mut self, now: &mut Now, coming: &Coming) -> Result<()> {
         let mut works = std::mem::take(&mut self.works);
-        let archive = now.archive.clone();
+        let (archive, ends) = (now.archive.clone(), now.ends.clone());
         let new = Self::beside(&mut works, async {
             archive.close().await?;
+            ends.end();
             self.main(false).await
         });
         let new = new.await;
@@ -543,7 +578,7 @@ impl<'a> Standby<'a> {
         now.right = None;
         if let lease::State::Lost { .. } = self.lease.state() {
             // Another life may have it again.
-            self.lease = Self::life(&self.arbiter, self.machine, self.env).await?;
+            self.lease = Self::life(&self.arbiter, &self.machine, self.env).await?;
         }
         within(&self.env, PATIENCE, self.lease.release()).await;
         let mut works = std::mem::take(&mut self.works);
@@ -561,6 +596,13 @@ impl<'a> Standby<'a> {
             tracing::debug!("{error}: of what was served before");
         }
     }
+}
+
+fn both_live(name: &str) -> String {
+    format!(
+        "{name} is the main one, too, and alive: what each has written since is on its own devices alone, and one of \
+         them is to be given up"
+    )
 }
 
 /// The disk on which machines agree.
