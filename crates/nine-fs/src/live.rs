@@ -67,6 +67,11 @@ impl Drop for Live {
 }
 
 impl Lives {
+    /// Whether it is one of these, and not of another archive in whose place this one is served.
+    pub(crate) fn has_made(&self, live: &Live) -> bool {
+        Arc::ptr_eq(&live.dropped, &self.dropped)
+    }
+
     /// A file, met under this name.
     pub(crate) fn get(&mut self, ino: u64, dir: u64, name: &[u8]) -> Arc<Live> {
         if let Some(live) = self.files.get(&ino).and_then(Weak::upgrade) {

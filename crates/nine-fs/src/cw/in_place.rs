@@ -148,8 +148,8 @@ impl Cw {
         if self.spare(state, 1) { state.slots.take(1).map(|place| place.start) } else { None }
     }
 
-    /// Whether there are so many places beside those that commits to come will take: else a commit would wait for a dump
-    /// that waits for it. A moment that somebody reads is worth less.
+    /// Whether there are so many places beside those that commits to come will take: else a commit would wait for a
+    /// dump that waits for it. A moment that somebody reads is worth less.
     fn spare(&self, state: &mut State, count: u64) -> bool {
         let least = self.promised() + count;
         if state.slots.free() < least {

@@ -21,7 +21,7 @@ use nine_proto::{
 };
 
 use crate::archive::{Archive, State};
-use crate::fs::{Op, Stop};
+use crate::fs::{Op, ROOT, Stop};
 use crate::item::{APPEND, EXCLUSIVE};
 use crate::users::{EXECUTE, READ, WRITE};
 use node::{File, Node, Opened, View};
@@ -110,6 +110,15 @@ impl Archive {
             _ => {}
         }
         let node = req.node::<Node>()?;
+        if let Node::File(File { live: Some(live), ino, .. }) = &*node
+            && *ino != ROOT
+            && !state.lives.has_made(live)
+            && !matches!(op, Asked::Clunk)
+        {
+            // Its number may be another file's by now.
+            let text = "another machine has changed the archive meanwhile: open it again";
+            return Err(Error::new(Errno::ESTALE, text).into());
+        }
         match (&*node, &op) {
             (Node::Xattr(value), &Asked::Read { offset, count }) => {
                 let from = usize::try_from(offset).unwrap_or(usize::MAX).min(value.len());
@@ -240,7 +249,7 @@ impl Archive {
         self.person(req, state).may(&it, EXECUTE)?;
         if name == b".." {
             return match (file.view, file.ino) {
-                (View::Dump(generation), crate::fs::ROOT) => Ok(self.above_dump(state, generation)),
+                (View::Dump(generation), ROOT) => Ok(self.above_dump(state, generation)),
                 (view, _) => state.meet(view, it.parent, it.parent, b".."),
             };
         }
