@@ -194,7 +194,12 @@ fn all(program: &Program, name: &str, start: Start) -> Result<(), String> {
     if !status.contains(" 214748364800 sectors") || status.contains("are not there") {
         return Err(status);
     }
-    Ok(())
+    // An arbiter beside the worm: made, and replaced on conditions.
+    let arbiter = format!("s3{word}");
+    run(&["fs", "arbiter", &arbiter, "mars", "venus"])?;
+    run(&["fs", "arbiter", &arbiter, "--again"])?;
+    let turns = run(&["fs", "arbiter", &arbiter])?;
+    if turns.contains("mars: ") && turns.contains("venus: ") { Ok(()) } else { Err(turns) }
 }
 
 /// Waits until somebody listens there.

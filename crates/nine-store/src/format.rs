@@ -8,13 +8,18 @@ pub(crate) const STORE: &str = "store";
 pub(crate) const CLAIM: &str = "claim/";
 /// Sectors, by epoch and number.
 pub(crate) const DATA: &str = "data/";
+/// A slate.
+pub(crate) const LEASE: &str = "lease";
 
 /// Bytes of who has claimed.
 pub(crate) const WHO: usize = 64;
 
 const MAGIC: &[u8; 8] = b"9foldO\0\0";
 const CLAIMED: &[u8; 8] = b"9foldK\0\0";
+const SLATE: &[u8; 8] = b"9foldS\0\0";
 const VERSION: u32 = 1;
+/// Bytes of a sector.
+const SIZE: usize = nine_block::SECTOR as usize;
 
 /// Which object of sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,6 +148,49 @@ pub(crate) fn claimant(bytes: &[u8]) -> String {
     who.filter(|who| !who.is_empty()).unwrap_or_else(|| "somebody".into())
 }
 
+/// What the sectors of a slate are as an object.
+pub(crate) fn slate(sectors: &[u8], random: u128) -> Vec<u8> {
+    let there = || sectors.chunks(SIZE).zip(0u64..).filter(|(sector, _)| **sector != [0; SIZE]);
+    let mut bytes = SLATE.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend((there().count() as u32).to_le_bytes());
+    bytes.extend(random.to_le_bytes());
+    for (sector, at) in there() {
+        bytes.extend(at.to_le_bytes());
+        bytes.extend(sector);
+    }
+    summed(bytes)
+}
+
+/// The sectors of a slate that has so many.
+///
+/// # Errors
+/// Why not, in words for people.
+pub(crate) fn sectors(bytes: &[u8], count: usize) -> Result<Vec<u8>, &'static str> {
+    let broken = "the object `lease` is broken";
+    if !bytes.starts_with(SLATE) {
+        return Err("the object `lease` is not ours: something else lies below this prefix");
+    }
+    if bytes.get(8..12).is_some_and(|version| version != VERSION.to_le_bytes()) {
+        return Err("a newer program has made the object `lease`, and is needed to read it");
+    }
+    let body = bytes.get(32..bytes.len().saturating_sub(8)).filter(|_| is_summed(bytes)).ok_or(broken)?;
+    let parts = body.chunks(8 + SIZE);
+    if bytes[12..16] != (parts.len() as u32).to_le_bytes() {
+        return Err(broken);
+    }
+    let (mut all, mut least) = (vec![0; count * SIZE], 0);
+    for part in parts {
+        let (at, sector) =
+            part.split_first_chunk().filter(|(_, sector)| sector.len() == SIZE).ok_or(broken)?;
+        let at = usize::try_from(u64::from_le_bytes(*at)).ok().filter(|at| (least..count).contains(at));
+        let at = at.ok_or(broken)?;
+        all[at * SIZE..][..SIZE].copy_from_slice(sector);
+        least = at + 1;
+    }
+    Ok(all)
+}
+
 fn summed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = sum(&bytes);
     bytes.extend(sum.to_le_bytes());
@@ -216,5 +264,32 @@ mod tests {
         assert!(About::decode(&bytes[..55]).is_err() && About::decode(&[]).is_err());
         assert_eq!(claimant(&claim(3, 9, "glenda on gnot")), "glenda on gnot");
         assert_eq!(claimant(b"x"), "somebody");
+    }
+
+    #[test]
+    fn a_slate_is_what_was_put_there_or_nothing() {
+        let mut all = vec![0; 32 * SIZE];
+        assert_eq!(sectors(&slate(&all, 7), 32).unwrap(), all);
+        all[5 * SIZE..6 * SIZE].fill(5);
+        all[31 * SIZE + 511] = 31;
+        let bytes = slate(&all, 7);
+        assert_eq!(bytes.len(), 32 + 2 * 520 + 8);
+        assert_eq!(sectors(&bytes, 32).unwrap(), all);
+        assert_eq!(sectors(&bytes, 31), Err("the object `lease` is broken"));
+        for at in 0..bytes.len() {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 0x10;
+            assert!(sectors(&wrong, 32).is_err() && sectors(&bytes[..at], 32).is_err(), "{at}");
+        }
+        // The sum is right, and the sense is not.
+        let with = |at: usize, byte: u8| {
+            let mut wrong = bytes[..bytes.len() - 8].to_vec();
+            wrong[at] = byte;
+            sectors(&summed(wrong), 32)
+        };
+        assert!(with(16, 9).is_ok());
+        for (at, byte) in [(8, 2), (12, 1), (12, 3), (32 + 520, 5), (32 + 520, 32), (39, 1)] {
+            assert!(with(at, byte).is_err(), "{at}");
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! A worm whose sectors lie in the objects of a store that speaks S3 (docs/store.md).
+//! A worm whose sectors lie in the objects of a store that speaks S3 (docs/store.md); and [`Slate`], a small disk in
+//! one object, for an arbiter.
 //!
 //! In: operations of a [`Device`](nine_block::Device). Out: objects that are put once, and read in parts.
 //!
@@ -21,6 +22,7 @@ mod objects;
 mod place;
 #[cfg(feature = "s3")]
 mod s3;
+mod slate;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -32,4 +34,5 @@ pub use objects::{Answer, Condition, Etag, Fault, Got, Listed, Objects, Rest, Sw
 pub use place::Place;
 #[cfg(feature = "s3")]
 pub use s3::S3;
+pub use slate::Slate;
 pub use store::{Options, Store};

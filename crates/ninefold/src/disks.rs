@@ -204,7 +204,7 @@ impl Given {
                 Ok(disk)
             })
         });
-        stores::know(&mut table, how != Open::Write);
+        stores::know(&mut table, how);
         table
     }
 }

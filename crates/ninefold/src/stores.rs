@@ -1,20 +1,25 @@
-//! Worms in object stores: what `s3"bucket/prefix"` stands for in an expression.
+//! Worms in object stores, and slates for arbiters: what `s3"bucket/prefix"` stands for in an expression.
 //!
-//! In: the name. Out: the device; or, where this program was built without the feature `s3`, words that say so.
+//! In: the name, and how it is opened. Out: the device; or, where this program was built without the feature `s3`, words
+//! that say so.
 
 use nine_block::{Arg, Making, Table};
 
+use crate::disks::Open;
+
 /// Makes the word known.
-pub fn know(table: &mut Table, read_only: bool) {
-    table.letter("s3", move |arg| open(arg, read_only));
+pub fn know(table: &mut Table, how: Open) {
+    table.letter("s3", move |arg| open(arg, how));
 }
 
 #[cfg(feature = "s3")]
-fn open(arg: &Arg, read_only: bool) -> Making {
+fn open(arg: &Arg, how: Open) -> Making {
     use std::sync::Arc;
 
     use nine_block::{Device, Error, Kind};
-    use nine_store::{Options, Patience, Place, S3, Store};
+    use nine_store::{Options, Patience, Place, S3, Slate, Store};
+
+    use crate::archive::SILENCE;
 
     let wrong = |text: String| Error::new(Kind::Unsupported, text);
     let name = match arg {
@@ -23,23 +28,31 @@ fn open(arg: &Arg, read_only: bool) -> Making {
     };
     Box::pin(async move {
         let name = name?;
-        let place: Place = name.parse().map_err(wrong)?;
+        let mut place: Place = name.parse().map_err(wrong)?;
+        if how == Open::Share {
+            // Who waits longer for an arbiter asks it again.
+            place.patience.get_or_insert(SILENCE);
+        }
         let said = format!("s3\"{}\"", name.split('?').next().unwrap_or_default());
-        let objects = S3::new(&place).map_err(|text| wrong(text).of(&said))?;
+        let objects = Arc::new(S3::new(&place).map_err(|text| wrong(text).of(&said))?);
+        let patience = place.patience.map_or_else(Patience::default, Patience);
+        if how == Open::Share {
+            return Ok(Arc::new(Slate::new(objects, said, patience)) as Arc<dyn Device>);
+        }
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let options = Options {
             name: said,
             sectors: place.sectors,
-            read_only,
-            patience: place.patience.map_or_else(Patience::default, Patience),
+            read_only: how != Open::Write,
+            patience,
             who: format!("{host}, process {}", std::process::id()),
         };
-        Ok(Arc::new(Store::open(Arc::new(objects), options).await?) as Arc<dyn Device>)
+        Ok(Arc::new(Store::open(objects, options).await?) as Arc<dyn Device>)
     })
 }
 
 #[cfg(not(feature = "s3"))]
-fn open(_: &Arg, _: bool) -> Making {
+fn open(_: &Arg, _: Open) -> Making {
     use nine_block::{Error, Kind};
 
     let text = "this program was built without object stores: cargo build --features s3";

@@ -24,6 +24,8 @@ use crate::serve::bytes;
 pub use make::{Making, ream};
 pub use open::{Opened, copy_worm, look, open, over, recover, repair, work};
 pub use running::Archives;
+#[cfg(feature = "s3")]
+pub use standby::SILENCE;
 pub use standby::arbiter;
 
 /// Dumps are made so, unless told otherwise.

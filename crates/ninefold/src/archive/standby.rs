@@ -38,7 +38,7 @@ use crate::output::date;
 /// The longest wait for the arbiter, beside what the lease itself takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What the arbiter's disk has not answered by then it is asked again.
-const SILENCE: Duration = Duration::from_secs(3);
+pub const SILENCE: Duration = Duration::from_secs(3);
 /// Between two looks at what is known of the lease.
 const LOOK: Duration = Duration::from_millis(50);
 /// Between two looks whether a right has been lost: guards know it at once.

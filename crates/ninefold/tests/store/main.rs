@@ -151,3 +151,48 @@ fn what_is_wrong_is_said_with_what_to_do() {
     let said = ream("c w\"c\" s31");
     assert!(said.contains("the name of a bucket is expected"), "{said}");
 }
+
+/// Two machines share nothing but a store: the worm is there, and the slate by which they agree who writes it.
+#[test]
+fn two_machines_agree_in_the_store_which_of_them_writes() {
+    let (site, store) = (Site::new(), Server::start());
+    for name in ["c", "c2"] {
+        fs::File::create(site.path(name)).unwrap().set_len(60 << 20).unwrap();
+    }
+    let of = |prefix: &str| format!("s3\"attic/{prefix}?endpoint=http://127.0.0.1:{}&unsigned\"", store.port);
+    let expr = |cache: &str| format!("c w\"{}\" {}", site.path(cache).display(), of("a"));
+    site.ok_words(&["fs", "ream", &expr("c"), "--no-fastworm"]);
+    let arbiter = of("turns");
+    let said = site.fails_words(&["fs", "arbiter", &arbiter]);
+    assert!(said.contains("s3\"attic/turns?") && said.contains("it is no arbiter"), "{said}");
+    let said = site.ok_words(&["fs", "arbiter", &arbiter, "mars", "venus", "--period", "1"]);
+    assert!(said.contains("machine=venus"), "{said}");
+    let machine = |name: &str, cache: &str, words: &str| {
+        let what = format!("fs:{},arbiter={arbiter},machine={name},schedule=off{words}", expr(cache));
+        let dir = tempfile::tempdir().unwrap();
+        let socket = format!("unix!{}", dir.path().join("s").display());
+        common::Server::in_dir(dir, &["serve", &what, "--listen", &socket, "--listen", "tcp!127.0.0.1!0"])
+    };
+    let mut mars = machine("mars", "c", "");
+    mars.fed(&["write", "--create", "/archive/old"], b"old\n");
+    let dump = mars.ok(["fs", "dump", "--wait"]);
+    let venus = machine("venus", "c2", ",begin=standby");
+    assert_eq!(venus.ok(["cat", &format!("/dump/{}/old", dump.trim_end())]), "old\n");
+    let said = venus.fails(["fs", "takeover"]);
+    assert!(said.contains("mars is the main one (epoch "), "{said}");
+    mars.signal(Signal::KILL);
+    mars.child.wait().unwrap();
+    let said = venus.ok(["fs", "takeover"]);
+    assert!(said.contains(&format!("from dump {} of ", dump.trim_end())), "{said}");
+    venus.fed(&["write", "--create", "/archive/new"], b"new\n");
+    venus.ok(["fs", "dump", "--wait"]);
+    let mars = machine("mars", "c", "");
+    let said = mars.ok(["fs", "status"]);
+    assert!(said.contains("machine mars, standby: it follows: venus is the main one"), "{said}");
+    assert_eq!(mars.ok(["cat", "/archive/old", "/archive/new"]), "old\nnew\n");
+    let said = site.ok_words(&["fs", "arbiter", &arbiter]);
+    assert!(said.contains("venus: the main one, "), "{said}");
+    let names = store.names();
+    let has = |name: &str| names.iter().any(|there| there == name);
+    assert!(has("turns/lease") && has("a/claim/00000002") && !has("turns/store"), "{names:?}");
+}

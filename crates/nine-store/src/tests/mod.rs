@@ -1,5 +1,7 @@
 //! The device against objects in memory: what goes wrong, one by one, and by seeds with an oracle.
 
+mod slate;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;

@@ -1,0 +1,213 @@
+//! A small disk that several machines write, in one object (docs/store.md, "The slate").
+//!
+//! In: operations of a [`Device`]. Out: gets of the object, and puts on the condition that nobody has put since.
+//!
+//! Always holds: each write takes effect at one moment, on top of all writes before it. One that was given up takes
+//! effect before any other that is answered later, or never.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_block::{Device, Error, Io, Kind, Op, Result, SECTOR, Shape, Tasks};
+
+use crate::Patience;
+use crate::format::{LEASE, sectors, slate};
+use crate::objects::{Condition, Etag, Fault, Got, Objects, Swapped, swap};
+use crate::store::error;
+use crate::turns::{Turns, lock};
+
+/// As many as an arbiter has.
+const SECTORS: u64 = 256;
+/// How often others may come before a write: each of them has written once.
+const ROUNDS: u32 = 32;
+/// What is asked within it is answered by one get.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// See the module.
+pub struct Slate(Arc<Inner>);
+
+struct Inner {
+    objects: Arc<dyn Objects>,
+    name: String,
+    patience: Patience,
+    tasks: Tasks,
+    /// One write at a time, in the order in which they came.
+    writes: Turns,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// When it was last looked at. It may be older than what is there: then a put is refused.
+    seen: Option<Seen>,
+    /// The next get answers them: as many as are under way.
+    reads: Vec<Io>,
+    /// Somebody gets, and goes on until there are no reads.
+    gets: bool,
+}
+
+#[derive(Clone)]
+struct Seen {
+    /// None: there is no object.
+    etag: Option<Etag>,
+    sectors: Bytes,
+}
+
+impl Slate {
+    /// It is as it will be found. `name` is for messages; a request is asked for again during `patience`.
+    pub fn new(objects: Arc<dyn Objects>, name: String, patience: Patience) -> Self {
+        let (tasks, writes, state) = (Tasks::default(), Turns::new(1), Mutex::default());
+        Self(Arc::new(Inner { objects, name, patience, tasks, writes, state }))
+    }
+}
+
+impl Inner {
+    /// Answers reads until there are none.
+    async fn answer(self: Arc<Self>) {
+        loop {
+            self.objects.rest(GATHER).await;
+            let reads = {
+                let mut state = lock(&self.state);
+                state.gets = !state.reads.is_empty();
+                std::mem::take(&mut state.reads)
+            };
+            if reads.is_empty() {
+                return;
+            }
+            let got = self.get().await;
+            for io in reads {
+                let part = |seen: &Seen| {
+                    seen.sectors.slice((io.at * SECTOR) as usize..(io.end_at() * SECTOR) as usize)
+                };
+                let result = got.as_ref().map(part).map_err(|error| error.clone().of(&self.name));
+                io.end(result);
+            }
+        }
+    }
+
+    async fn get(&self) -> Result<Seen> {
+        let ask = || self.objects.get(LEASE, None);
+        match self.patience.again(&*self.objects, ask).await {
+            Ok(got) => self.saw(Some(got)),
+            Err(Fault::Missing) => self.saw(None),
+            Err(fault) => Err(error(&fault)),
+        }
+    }
+
+    /// Takes note of what is there.
+    fn saw(&self, there: Option<Got>) -> Result<Seen> {
+        let seen = match there {
+            Some(Got { bytes, etag: Some(etag), .. }) => {
+                let all = sectors(&bytes, SECTORS as usize).map_err(|text| Error::new(Kind::Failed, text))?;
+                Seen { etag: Some(etag), sectors: all.into() }
+            }
+            Some(_) => return Err(careless("it has no ETag for `lease`")),
+            None => Seen { etag: None, sectors: vec![0; (SECTORS * SECTOR) as usize].into() },
+        };
+        let mut state = lock(&self.state);
+        if seen.etag.is_none() && state.seen.as_ref().is_some_and(|before| before.etag.is_some()) {
+            return Err(Error::new(Kind::Failed, "the object `lease` is gone: somebody has removed it"));
+        }
+        state.seen = Some(seen.clone());
+        Ok(seen)
+    }
+
+    async fn write(&self, at: u64, data: &[u8]) -> Result<()> {
+        let _turn = self.writes.turn().await;
+        for _ in 0..ROUNDS {
+            let known = lock(&self.state).seen.clone();
+            let Seen { etag, sectors } = match known {
+                Some(seen) => seen,
+                None => self.get().await?,
+            };
+            let mut sectors = sectors.to_vec();
+            sectors[(at * SECTOR) as usize..][..data.len()].copy_from_slice(data);
+            let is_new = etag.is_none();
+            match swap(&self.objects, self.patience, LEASE, etag, self.object(&sectors)).await {
+                Ok(Swapped::Done(Some(etag))) => {
+                    let etag = if is_new { self.is_kept(etag, &sectors).await? } else { etag };
+                    lock(&self.state).seen = Some(Seen { etag: Some(etag), sectors: sectors.into() });
+                    return Ok(());
+                }
+                Ok(Swapped::Done(None)) => return Err(careless("it has no ETag for `lease`")),
+                Ok(Swapped::Other(there)) => drop(self.saw(there)?),
+                Err(fault) => return Err(error(&fault)),
+            }
+        }
+        Err(Error::new(Kind::Down, "others write all the time"))
+    }
+
+    fn object(&self, sectors: &[u8]) -> Bytes {
+        slate(sectors, self.objects.random()).into()
+    }
+
+    /// Whether the store keeps conditions, tried with an object that has just been made: the version that is there then.
+    async fn is_kept(&self, first: Etag, sectors: &[u8]) -> Result<Etag> {
+        self.is_refused(Condition::New, sectors).await?;
+        let next = swap(&self.objects, self.patience, LEASE, Some(first.clone()), self.object(sectors)).await;
+        match next.map_err(|fault| error(&fault))? {
+            Swapped::Done(Some(etag)) => {
+                self.is_refused(Condition::Is(first), sectors).await?;
+                Ok(etag)
+            }
+            _ => Err(Error::new(Kind::Down, "another machine makes it, too")),
+        }
+    }
+
+    async fn is_refused(&self, condition: Condition, sectors: &[u8]) -> Result<()> {
+        let ask = || self.objects.put(LEASE, vec![self.object(sectors)], condition.clone());
+        match self.patience.again(&*self.objects, ask).await {
+            Err(Fault::Refused) => Ok(()),
+            Ok(_) => Err(careless("it replaces `lease` whatever the condition")),
+            Err(fault) => Err(error(&fault)),
+        }
+    }
+
+    async fn does(&self, op: Op, at: u64, data: &[u8]) -> Result<Bytes> {
+        match op {
+            Op::Write => self.write(at, data).await?,
+            Op::Look => drop(self.get().await?),
+            Op::Discard => return Err(Error::new(Kind::Unsupported, "what is on a slate stays")),
+            // A put that was answered is durable.
+            Op::Flush | Op::Read => {}
+        }
+        Ok(Bytes::new())
+    }
+}
+
+fn careless(text: &str) -> Error {
+    Error::new(Kind::Unsupported, format!("no arbiter can be in this store: {text}"))
+}
+
+impl Device for Slate {
+    fn shape(&self) -> Shape {
+        let all = SECTORS as u32;
+        Shape { sectors: SECTORS, atom: all, most: all, read_only: false, durable: true }
+    }
+
+    fn name(&self) -> String {
+        self.0.name.clone()
+    }
+
+    fn submit(&self, io: Io) {
+        if let Err(error) = io.judge(&self.shape()) {
+            return io.end(Err(error.of(self.name())));
+        }
+        let inner = self.0.clone();
+        if io.op != Op::Read {
+            return self.0.tasks.spawn(async move {
+                let result = inner.does(io.op, io.at, &io.data).await;
+                io.end(result.map_err(|error| error.of(&inner.name)));
+            });
+        }
+        let gets = {
+            let mut state = lock(&inner.state);
+            state.reads.push(io);
+            std::mem::replace(&mut state.gets, true)
+        };
+        if !gets {
+            self.0.tasks.spawn(inner.answer());
+        }
+    }
+}
