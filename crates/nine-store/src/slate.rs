@@ -142,7 +142,7 @@ impl Inner {
         slate(sectors, self.objects.random()).into()
     }
 
-    /// Whether the store keeps conditions, tried with an object that has just been made: the version that is there then.
+    /// Whether the store keeps conditions, tried with an object that was just made: the version that is there now.
     async fn is_kept(&self, first: Etag, sectors: &[u8]) -> Result<Etag> {
         self.is_refused(Condition::New, sectors).await?;
         let next = swap(&self.objects, self.patience, LEASE, Some(first.clone()), self.object(sectors)).await;

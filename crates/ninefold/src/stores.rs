@@ -1,7 +1,7 @@
 //! Worms in object stores, and slates for arbiters: what `s3"bucket/prefix"` stands for in an expression.
 //!
-//! In: the name, and how it is opened. Out: the device; or, where this program was built without the feature `s3`, words
-//! that say so.
+//! In: the name, and how it is opened. Out: the device; or, where this program was built without the feature `s3`,
+//! words that say so.
 
 use nine_block::{Arg, Making, Table};
 
