@@ -228,7 +228,8 @@ fn a_scrub_comes_by_itself_and_one_that_was_stopped_is_gone_on_with() {
     let file = bench.make(ROOT, "file", mode::S_IFREG);
     let mut dumps = Vec::new();
     for n in 0..4 {
-        bench.write(file, 0, &noise(n, 1_000_000));
+        // Some times as much as is read at once.
+        bench.write(file, 0, &noise(n, 4_000_000));
         dumps.push(bench.dump());
         bench.copied();
     }
@@ -260,7 +261,7 @@ fn a_scrub_comes_by_itself_and_one_that_was_stopped_is_gone_on_with() {
     assert!(bench.run(scrub).unwrap_err().to_string().contains("stopped"));
     bench.run(archive.scrub()).unwrap();
     let rest = archive.state().scrubber.blocks();
-    assert!(rest < all * 5 / 8 && rest > all / 8, "{rest} of {all}");
+    assert!(rest < all * 5 / 8 && rest > all * 3 / 8, "{rest} of {all}");
     bench.run(archive.scrub()).unwrap();
     assert_eq!(archive.state().scrubber.blocks(), all);
     bench.run(archive.command("scrub schedule off")).unwrap();
