@@ -583,7 +583,7 @@ impl Archive {
         }
         {
             let state = &mut *self.state();
-            state.fs.mem.closed();
+            state.fs.mem.closed(changes.forward.iter().map(|come| come.worm));
             state.durable = epoch;
             state.waiters.wake();
         }
@@ -866,5 +866,6 @@ impl Drop for Fetching<'_> {
 
 fn options(cw: &Cw, settings: &Settings) -> Options {
     let block = cw.block() as u64;
-    Options { block, memory: settings.memory, ahead: settings.ahead, ..Options::default() }
+    let ahead = if cw.may_read_ahead() { settings.ahead } else { Ahead::Never };
+    Options { block, memory: settings.memory, ahead, ..Options::default() }
 }

@@ -693,6 +693,9 @@ impl Archive {
             self.forward(segment).await?;
         }
         if let Some(place) = cw.stays(extent.at.at, extent.count.into()).await? {
+            // From here on its tag alone says what it is, and what its place had before may have had the same.
+            self.pace(i64::from(extent.count) * cw.block() as i64).await;
+            cw.stands(extent.at.at, extent.count.into()).await?;
             segment.stay(extent.at.at - NEW, place, extent.count.into());
             return Ok(Ptr { at: place, ..extent.at });
         }

@@ -109,6 +109,12 @@ impl Cw {
         self.0.layout.in_place
     }
 
+    /// Whether what lies behind a block may be read before it is wanted. Who follows does not know when a place becomes
+    /// another's.
+    pub(crate) fn may_read_ahead(&self) -> bool {
+        self.in_place() || self.0.first == LABELS
+    }
+
     /// Where slots are.
     pub(super) fn slots_on(&self) -> &Arc<dyn Device> {
         if self.in_place() { &self.0.w } else { &self.0.c }
