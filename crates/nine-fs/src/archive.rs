@@ -222,7 +222,17 @@ impl Archive {
         stopped: Option<Wrong>,
     ) -> nine_block::Result<(Self, Driver)> {
         let label = Cw::label(&*w).await?;
-        let (archive, driver) = Self::of(Cw::open(c, w).await?, label, settings, stopped)?;
+        Self::on(Cw::open(c, w).await?, label, settings, stopped).await
+    }
+
+    /// The same of this cached worm.
+    pub(crate) async fn on(
+        cw: Cw,
+        label: Label,
+        settings: &Settings,
+        stopped: Option<Wrong>,
+    ) -> nine_block::Result<(Self, Driver)> {
+        let (archive, driver) = Self::of(cw, label, settings, stopped)?;
         archive.load().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
         Ok((archive, driver))
     }

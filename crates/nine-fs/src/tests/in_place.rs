@@ -20,7 +20,8 @@ fn counting(sectors: u64) -> (Arc<dyn Device>, Arc<AtomicU64>) {
     (Arc::new(Watched(Arc::new(Ram::new(sectors)), write)), count)
 }
 
-/// A disk that says of some blocks that it has written them, and has not, while it is to; and the last of their sectors.
+/// A disk that says of some blocks that it has written them, and has not, while it is to; and where the last one was to
+/// go, a sector.
 fn losing(
     sectors: u64,
     loses: impl Fn(&Tag) -> bool + Send + Sync + 'static,
@@ -46,7 +47,7 @@ fn losing(
     (Arc::new(Watched(disk, write)), is_to, last)
 }
 
-fn bench(w: Arc<dyn Device>) -> Bench {
+pub(super) fn bench(w: Arc<dyn Device>) -> Bench {
     let mut bench = Bench::new(1 << 18, 8192, true);
     (bench.c, bench.w) = (Arc::new(Nothing), w);
     bench.make_again();
@@ -314,10 +315,72 @@ fn a_node_that_has_not_come_to_its_place_is_copied_again() {
     assert!(bench.read(Some(dump.generation), file) == noise(1, 100_000));
 }
 
+/// The front area is lost, and made anew.
+fn recovered(bench: &mut Bench) -> crate::Recovered {
+    let archive = bench.archive.clone();
+    bench.run(archive.close()).unwrap();
+    let (c, w, settings) = (bench.c.clone(), bench.w.clone(), bench.settings.clone());
+    let first = ready(crate::cw::Cw::label(&*w)).unwrap().first();
+    for at in [2, first - 1] {
+        ready(w.write(at * 16, vec![0; 16 * 512].into())).unwrap();
+    }
+    assert!(ready(Archive::open(c.clone(), w.clone(), &settings)).is_err());
+    let how = Recover { dump: None, fastworm: true, random: 77 };
+    let recovered = bench.run(Archive::recover(c, w, &settings, &how)).unwrap();
+    bench.again();
+    recovered
+}
+
+#[test]
+fn a_recovery_finds_what_is_free_among_dumps() {
+    for rot in [false, true] {
+        let mut bench = bench(Arc::new(Ram::new(1 << 15)));
+        let mut kept = Vec::new();
+        for round in 0..if rot { 2 } else { 12 } {
+            let archive = bench.archive.clone();
+            let other = bench.make(ROOT, "other", mode::S_IFREG);
+            fill(&mut bench, other, 0, &noise(round + 100, 4_000_000));
+            bench.sync();
+            let file = bench.make(ROOT, &format!("file{round}"), mode::S_IFREG);
+            bench.write(file, 0, &noise(round, 200_000));
+            bench.unlink(ROOT, "other");
+            archive.reap(other);
+            bench.settle();
+            kept.push((bench.dump(), file));
+            bench.copied();
+            bench.settle();
+        }
+        bench.sync();
+        let before = bench.archive.0.cw.worm_left(0);
+        if rot {
+            // Of the oldest dump alone.
+            let root = bench.archive.state().dumps[&kept.remove(0).0.generation].record.root;
+            ready(bench.w.write(root.at * 16, vec![0; 512 * 16].into())).unwrap();
+        }
+        recovered(&mut bench);
+        let after = bench.archive.0.cw.worm_left(0);
+        // Where it is not known what a dump has, nothing before the end of all is free.
+        assert!(if rot { after + 900 < before } else { after + 20 > before }, "{after} of {before}");
+        let last = bench.make(ROOT, "last", mode::S_IFREG);
+        fill(&mut bench, last, 0, &noise(99, if rot { 1_000_000 } else { 8_000_000 }));
+        kept.push((bench.dump(), last));
+        bench.copied();
+        bench.settle();
+        bench.again();
+        for (n, (dump, file)) in kept.iter().enumerate() {
+            let first = bench.read(Some(dump.generation), *file);
+            let was = if *file == last { 99 } else { n as u64 + u64::from(rot) };
+            assert!(first == noise(was, first.len()) && first.len() >= 200_000, "{}", dump.name);
+        }
+        if !rot {
+            bench.check();
+        }
+    }
+}
+
 #[test]
 fn its_dumps_are_enough_to_go_on_from() {
-    let w: Arc<dyn Device> = Arc::new(Ram::new(1 << 16));
-    let mut bench = bench(w.clone());
+    let mut bench = bench(Arc::new(Ram::new(1 << 16)));
     let file = bench.make(ROOT, "file", mode::S_IFREG);
     let mut kept = Vec::new();
     for round in 0..4 {
@@ -328,18 +391,8 @@ fn its_dumps_are_enough_to_go_on_from() {
     }
     bench.write(file, 0, &noise(9, 5_000_000));
     bench.sync();
-    // The area is lost.
-    let archive = bench.archive.clone();
-    bench.run(archive.close()).unwrap();
-    ready(w.write(32, vec![0; 16 * 512].into())).unwrap();
-    let first = ready(crate::cw::Cw::label(&*w)).unwrap().first();
-    ready(w.write((first - 1) * 16, vec![0; 16 * 512].into())).unwrap();
-    assert!(ready(Archive::open(bench.c.clone(), w.clone(), &bench.settings)).is_err());
-    let how = Recover { dump: None, fastworm: true, random: 77 };
-    let (c, settings) = (bench.c.clone(), bench.settings.clone());
-    let recovered = bench.run(Archive::recover(c, w.clone(), &settings, &how)).unwrap();
+    let recovered = recovered(&mut bench);
     assert_eq!((&recovered.dump, recovered.dumps), (&kept[3].0.name, 4));
-    bench.again();
     bench.check();
     bench.write(file, 0, &noise(10, 5_000_000));
     bench.dump();
