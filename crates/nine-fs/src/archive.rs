@@ -222,7 +222,17 @@ impl Archive {
         stopped: Option<Wrong>,
     ) -> nine_block::Result<(Self, Driver)> {
         let label = Cw::label(&*w).await?;
-        let (archive, driver) = Self::of(Cw::open(c, w).await?, label, settings, stopped)?;
+        Self::on(Cw::open(c, w).await?, label, settings, stopped).await
+    }
+
+    /// The same of this cached worm.
+    pub(crate) async fn on(
+        cw: Cw,
+        label: Label,
+        settings: &Settings,
+        stopped: Option<Wrong>,
+    ) -> nine_block::Result<(Self, Driver)> {
+        let (archive, driver) = Self::of(cw, label, settings, stopped)?;
         archive.load().await.map_err(|error| Wrong::new(Kind::Failed, error))?;
         Ok((archive, driver))
     }
@@ -583,7 +593,7 @@ impl Archive {
         }
         {
             let state = &mut *self.state();
-            state.fs.mem.closed();
+            state.fs.mem.closed(changes.forward.iter().map(|come| come.worm));
             state.durable = epoch;
             state.waiters.wake();
         }
@@ -866,5 +876,6 @@ impl Drop for Fetching<'_> {
 
 fn options(cw: &Cw, settings: &Settings) -> Options {
     let block = cw.block() as u64;
-    Options { block, memory: settings.memory, ahead: settings.ahead, ..Options::default() }
+    let ahead = if cw.may_read_ahead() { settings.ahead } else { Ahead::Never };
+    Options { block, memory: settings.memory, ahead, ..Options::default() }
 }

@@ -663,7 +663,8 @@ impl Archive {
         }
     }
 
-    async fn frame(&self, at: Ptr, level: Option<u8>) -> nine_block::Result<Frame> {
+    /// A node that is read as it lies there.
+    pub(crate) async fn frame(&self, at: Ptr, level: Option<u8>) -> nine_block::Result<Frame> {
         let block = self.0.cached.get(at.at).await?;
         let is_it = cw::Tag::made(&block) == at.made && cw::Tag::is_node(&block);
         if !is_it || level.is_some_and(|level| Node(&block).level() != level) {
@@ -693,6 +694,9 @@ impl Archive {
             self.forward(segment).await?;
         }
         if let Some(place) = cw.stays(extent.at.at, extent.count.into()).await? {
+            // From here on its tag alone says what it is, and what its place had before may have had the same.
+            self.pace(i64::from(extent.count) * cw.block() as i64).await;
+            cw.stands(extent.at.at, extent.count.into()).await?;
             segment.stay(extent.at.at - NEW, place, extent.count.into());
             return Ok(Ptr { at: place, ..extent.at });
         }
@@ -771,9 +775,9 @@ impl Archive {
 }
 
 /// A node on its way to w.
-struct Frame {
+pub(crate) struct Frame {
     at: Ptr,
-    content: Vec<u8>,
+    pub(crate) content: Vec<u8>,
     owner: u64,
     next: usize,
 }

@@ -51,9 +51,9 @@ impl Archive {
         let label = Cw::label(&*w).await?;
         let c: Arc<dyn Device> = Arc::new(Ram::new(Cw::least(label.block)));
         let how = Recovering { date: None, fastworm: true, incarnation: 1 };
-        let (_, chain) = Cw::recover(c.clone(), w.clone(), &how).await?;
+        let (cw, _, chain) = Cw::recover(c, w, &how).await?;
         let why = Wrong::new(Kind::ReadOnly, "it follows the worm of another server, where it is changed");
-        let (archive, driver) = Self::open_as(c, w, settings, Some(why)).await?;
+        let (archive, driver) = Self::on(cw, label, settings, Some(why)).await?;
         {
             let state = &mut *archive.state();
             state.follows = Some(self::State::default());

@@ -326,8 +326,12 @@ impl Memory {
         (blocks, std::mem::take(&mut self.freed))
     }
 
-    /// The commit is durable.
-    pub(crate) fn closed(&mut self) {
+    /// The commit is durable. Dumps have these places from now on: without a cache device somebody else may have had
+    /// them, and what he had may have been read ahead.
+    pub(crate) fn closed(&mut self, places: impl Iterator<Item = u64>) {
+        if self.cw.in_place() {
+            places.for_each(|place| self.cached.forget(place));
+        }
         for (at, block) in self.closing.drain() {
             self.cached.keep(at, block);
         }

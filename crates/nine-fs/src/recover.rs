@@ -4,17 +4,18 @@
 
 use std::sync::Arc;
 
-use nine_block::{Device, Error as Wrong, Kind};
+use nine_block::{Bits, Device, Error as Wrong, Kind};
 use nine_proto::{Result, Time};
 
 use crate::archive::{Archive, Settings, State};
-use crate::cw::{Chain, Copied, Cw, Date, Recovering, Super, copy_worm};
+use crate::cw::{Chain, Copied, Cw, Date, Label, Recovering, Super, copy_worm};
 use crate::date::{Day, parse_dump_name};
-use crate::dump::Dump;
+use crate::dump::{Dump, Frame};
 use crate::fs::Op;
-use crate::item::{Attributes, DumpRecord, Key, What};
+use crate::item::{Attributes, DumpRecord, Extent, Key, What};
 use crate::jobs::Driver;
-use crate::tree;
+use crate::ptr::Ptr;
+use crate::tree::{self, node::Node};
 
 /// Cells that are counted at a time.
 const CELLS: usize = 4096;
@@ -59,11 +60,11 @@ impl Archive {
             Some(name) => Some(date(name).ok_or_else(|| bad(name))?),
         };
         let how = Recovering { date: from, fastworm: how.fastworm, incarnation: how.random >> 1 };
-        let (it, chain) = Cw::recover(c.clone(), w.clone(), &how).await?;
+        let (label, (cw, it, chain)) = (Cw::label(&*w).await?, Cw::recover(c, w, &how).await?);
         // What is to be removed stays until all is counted.
-        let (archive, driver) = Self::open_still(c, w, settings).await?;
-        let done = driver.beside(archive.go_on_from(&chain)).await;
-        done.map_err(|error| Wrong::new(Kind::Failed, error))?;
+        let (archive, driver) = Self::still(cw, label, settings).await?;
+        driver.beside(archive.go_on_from(&chain)).await?;
+        archive.0.cw.finish().await?;
         Ok(Recovered { dump: name(it.date), time: it.time, dumps: chain.dumps.len() })
     }
 
@@ -76,8 +77,13 @@ impl Archive {
         w: Arc<dyn Device>,
         settings: &Settings,
     ) -> nine_block::Result<(Self, Driver)> {
+        let label = Cw::label(&*w).await?;
+        Self::still(Cw::open(c, w).await?, label, settings).await
+    }
+
+    async fn still(cw: Cw, label: Label, settings: &Settings) -> nine_block::Result<(Self, Driver)> {
         let why = Wrong::new(Kind::ReadOnly, "it is being opened");
-        let (archive, driver) = Self::open_as(c, w, settings, Some(why)).await?;
+        let (archive, driver) = Self::on(cw, label, settings, Some(why)).await?;
         archive.stop_copies();
         archive.state().stopped = None;
         Ok((archive, driver))
@@ -97,7 +103,60 @@ impl Archive {
     }
 
     /// The tree learns of all dumps, and what is counted is counted.
-    async fn go_on_from(&self, chain: &Chain) -> Result<()> {
+    async fn go_on_from(&self, chain: &Chain) -> nine_block::Result<()> {
+        let cw = &self.0.cw;
+        if cw.in_place() {
+            let had = self.had_by(chain).await.map_err(|error| {
+                self.warn(format_args!(
+                    "{error}: what else dumps have is not known, and places that were free among them stay theirs"
+                ));
+            });
+            cw.has_only(had.ok())?;
+        }
+        self.counts(chain).await.map_err(|error| Wrong::new(Kind::Failed, error))
+    }
+
+    /// The places that dumps have: their superblocks, and all that their trees point to.
+    async fn had_by(&self, chain: &Chain) -> nine_block::Result<Bits> {
+        let mut had = Bits::new(self.0.cw.places_of_all());
+        let mut has = |at: Ptr, count: u64| {
+            let end = at.at.checked_add(count).filter(|end| *end <= had.len());
+            let text = || format!("block {:#x} of a dump is not on w", at.at);
+            let end = end.ok_or_else(|| Wrong::new(Kind::Failed, text()))?;
+            let known = count == 1 && had.has(at.at);
+            (at.at..end).for_each(|place| had.set(place));
+            Ok(!known)
+        };
+        // Of what two dumps have the tree is one, and is walked once.
+        for (at, it) in &chain.dumps {
+            has(Ptr { at: *at, made: 0 }, 2)?;
+            let mut left = vec![(it.root, None)];
+            while let Some((at, level)) = left.pop() {
+                if !has(at, 1)? {
+                    continue;
+                }
+                let Frame { content, .. } = self.frame(at, level).await?;
+                let node = Node(&content);
+                let below = node.level().checked_sub(1);
+                // They are read as they lie.
+                for i in (0..node.len()).rev() {
+                    let (key, value) = node.cell(i);
+                    match (below, Key::parse(key)) {
+                        (Some(_), _) => left.push((node.child(i), below)),
+                        (None, Some(What::Extent(..))) => {
+                            if let Some(extent) = Extent::decode(value) {
+                                has(extent.at, extent.count.into())?;
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(had)
+    }
+
+    async fn counts(&self, chain: &Chain) -> Result<()> {
         let (mut from, mut blocks) = (Some(Vec::new()), 0);
         while let Some(key) = from {
             let (next, more) = self.attempt(|state| state.count(&key)).await?;

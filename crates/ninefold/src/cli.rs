@@ -493,7 +493,7 @@ pub enum FsVerb {
 #[derive(Debug, Args)]
 pub struct FsReam {
     /// The path of a file, which begins with / or ./ and is made if it is not there; or `c CACHE WORM`, two devices as
-    /// in docs/block.md: 'c w"/dev/nvme0n1" {e1.0e2.0}'
+    /// in docs/block.md: 'c w"/dev/nvme0n1" {e1.0e2.0}'; or `c n DISK`, one without a cache
     #[arg(value_name = "ARCHIVE")]
     pub archive: Place,
     /// What it is called

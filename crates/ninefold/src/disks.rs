@@ -706,7 +706,8 @@ fn progress(env: rt::Real, name: String, whole: u64) -> Rest {
 }
 
 /// What an archive is made of.
-pub const CACHED: &str = "an archive is the path of a file, which begins with `/` or `./`, or `c CACHE WORM`";
+pub const CACHED: &str = "an archive is the path of a file, which begins with `/` or `./`, or `c CACHE WORM`, or \
+                          `c n DISK` without a cache";
 /// Sectors of a block, for partitions and joins.
 const BLOCK: u32 = 16;
 /// Sectors among which the labels of a mirror are.

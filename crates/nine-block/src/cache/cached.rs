@@ -115,7 +115,8 @@ impl Cached {
         call
     }
 
-    /// Nobody will want this block as it is any more: what is kept of it may go.
+    /// Nobody will want this block as it is any more: what is kept of it may go, and what is read ahead just now is not
+    /// kept.
     pub fn forget(&self, block: u64) {
         self.0.forget(block);
     }

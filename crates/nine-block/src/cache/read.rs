@@ -121,11 +121,15 @@ impl Disk {
         }
     }
 
-    /// Nobody will want this block as it is: it goes, unless it is written or read just now.
+    /// Nobody will want this block as it is: it goes, unless it is written just now, or somebody waits for it. What is
+    /// read ahead just now is not kept.
     pub(super) fn forget(&self, block: u64) {
         let key = self.key(block);
         let mut shard = lock(self.shared.shard(key));
-        let can_go = |entry: &mut Entry| !entry.dirty && matches!(entry.held, Held::Data(_));
+        let can_go = |entry: &mut Entry| match &entry.held {
+            Held::Data(_) => !entry.dirty,
+            Held::Reading(waiters) => waiters.is_empty(),
+        };
         if shard.get(key).is_some_and(can_go) {
             let gone = shard.remove(key).expect("it is there, above");
             self.shared.held.fetch_sub(1, Relaxed);

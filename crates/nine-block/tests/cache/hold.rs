@@ -58,6 +58,25 @@ fn what_is_forgotten_is_not_held() {
     slow.end_all();
 }
 
+/// What is read ahead is as it was then.
+#[test]
+fn what_is_forgotten_while_it_is_read_ahead_is_not_kept() {
+    let cache = Cache::new(Options { ahead: Ahead::Seed, ..options(1000) });
+    let slow = Arc::new(Slow::new(100 * 8));
+    let cached = cache.over(slow.clone()).unwrap();
+    for block in 0..2 {
+        let call = cached.get(block);
+        cached.forget(block + 3);
+        slow.end_all();
+        now(call).unwrap();
+    }
+    assert!(cached.hit(3).is_some() && cached.hit(4).is_none());
+    let mut again = cached.get(4);
+    assert!(poll(&mut again).is_none(), "it has to be read");
+    slow.end_all();
+    now(again).unwrap();
+}
+
 /// Blocks that are read together share memory. Whatever becomes of them, it is bounded; and one that is wanted again
 /// has its own.
 #[test]

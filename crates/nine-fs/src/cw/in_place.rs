@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nine_block::{Device, Error, Kind as Wrong, Part};
+use nine_block::{Bits, Device, Error, Kind as Wrong, Part};
 
-use super::layout::{LABELS, Label, Layout, Place};
+use super::layout::{LABELS, Label, Layout, Place, WAITING_MOST};
 use super::room::Room;
 use super::tag::Kind;
 use super::{Changed, Changes, Cw, Fields, Result, State};
@@ -109,6 +109,12 @@ impl Cw {
         self.0.layout.in_place
     }
 
+    /// Whether what lies behind a block may be read before it is wanted. Who follows does not know when a place becomes
+    /// another's.
+    pub(crate) fn may_read_ahead(&self) -> bool {
+        self.in_place() || self.0.first == LABELS
+    }
+
     /// Where slots are.
     pub(super) fn slots_on(&self) -> &Arc<dyn Device> {
         if self.in_place() { &self.0.w } else { &self.0.c }
@@ -180,6 +186,33 @@ impl Cw {
             }
         }
         Ok(first)
+    }
+
+    /// Of what a recovery has taken for had, these places alone are; and there is room to go on.
+    ///
+    /// # Errors
+    /// [`Wrong::Unsupported`]: there is not.
+    pub(crate) fn has_only(&self, had: Option<Bits>) -> Result<()> {
+        let state = &mut *self.state();
+        if let Some(had) = had {
+            let mut free = state.used_slots.bits.clone();
+            free.without(&had);
+            let behind = free.ones().filter(|place| *place >= self.0.first);
+            behind.for_each(|place| state.used_slots.mark(place, false));
+            let fields = state.header.fields.clone();
+            state.claim(&fields);
+            state.slots = Room::new(state.used_slots.bits.len(), state.used_slots.bits.ones());
+        }
+        if state.slots.free() < WAITING_MOST as u64 {
+            let text = "what dumps may have leaves no room to go on: make it larger first";
+            return Err(Error::new(Wrong::Unsupported, text).of(self.0.w.name()));
+        }
+        Ok(())
+    }
+
+    /// Places that there are.
+    pub(crate) fn places_of_all(&self) -> u64 {
+        self.state().used_slots.bits.len()
     }
 
     /// Behind all places that somebody has.

@@ -338,6 +338,8 @@ pub(crate) struct Header {
     pub(crate) replay: (u64, u64),
     pub(crate) fastworm: bool,
     pub(crate) row_order: bool,
+    /// It is being made anew from dumps, and has not all of them yet.
+    pub(crate) is_unfinished: bool,
     pub(crate) fields: Fields,
 }
 
@@ -380,7 +382,7 @@ impl Header {
             self.replay.1,
         ];
         words.into_iter().enumerate().for_each(|(n, word)| put64(&mut bytes, 40 + 8 * n, word));
-        let options = [self.fastworm, self.row_order, layout.in_place];
+        let options = [self.fastworm, self.row_order, layout.in_place, self.is_unfinished];
         put32(&mut bytes, 152, (0..).zip(options).map(|(bit, is)| u32::from(is) << bit).sum());
         let fields = self.fields.encode();
         put32(&mut bytes, 156, fields.len() as u32);
@@ -428,6 +430,7 @@ impl Header {
                 replay: (word(12), word(13)),
                 fastworm: get32(bytes, 152) & 1 != 0,
                 row_order: get32(bytes, 152) & 2 != 0,
+                is_unfinished: get32(bytes, 152) & 8 != 0,
                 fields,
             }),
             _ => Err("the header says what cannot be".into()),
@@ -804,6 +807,7 @@ mod tests {
             replay: (40, 17),
             fastworm: true,
             row_order: false,
+            is_unfinished: true,
             fields: fields(),
         };
         assert_eq!(Header::decode(&header.encode()), Ok(header));
@@ -832,6 +836,7 @@ mod tests {
             replay: (40, 17),
             fastworm: true,
             row_order: false,
+            is_unfinished: true,
             fields: fields(),
         };
         let mut bytes = header.encode();

@@ -217,19 +217,35 @@ impl Cw {
 
     /// Blocks of w as they lie there, whatever c has, each by itself where one is wrong.
     pub(crate) async fn scrub(&self, at: u64, count: u64) -> Vec<Result<Bytes>> {
-        let from: Vec<From> = (at..at + count).map(From::Worm).collect();
-        let (sector, sectors) = (self.sector(from[0]), count * self.0.layout.per_block());
-        let proof = self.proof(at, &from).everywhere();
+        self.read_everywhere(at, &(at..at + count).map(From::Worm).collect::<Vec<_>>()).await
+    }
+
+    /// Blocks that lie beside each other on w, from all members of a mirror, each by itself where one is wrong.
+    async fn read_everywhere(&self, first: u64, from: &[From]) -> Vec<Result<Bytes>> {
+        let (sector, sectors) = (self.sector(from[0]), from.len() as u64 * self.0.layout.per_block());
+        let proof = self.proof(first, from).everywhere();
         if let Ok(bytes) = self.0.w.read_proven(sector, sectors, Some(proof.clone())).await
             && proof.holds(&bytes)
         {
             return bytes.chunks_exact(self.block()).map(|block| Ok(bytes.slice_ref(block))).collect();
         }
-        let mut blocks = Vec::with_capacity(count as usize);
-        for at in at..at + count {
-            blocks.push(self.read_one(at, From::Worm(at), true).await);
+        let mut blocks = Vec::with_capacity(from.len());
+        for (at, from) in (first..).zip(from) {
+            blocks.push(self.read_one(at, *from, true).await);
         }
         blocks
+    }
+
+    /// What these rows say lies beside each other on w is there: in place, on all members of a mirror.
+    pub(crate) async fn stands(&self, at: u64, count: u64) -> Result<()> {
+        let from = self.find_all(at, count).await?;
+        self.read_everywhere(at, &from).await.into_iter().try_for_each(|block| block.map(drop))
+    }
+
+    /// The same of places beside each other, by the sums of what was written there.
+    pub(super) async fn has_come(&self, places: &[(u64, u32)]) -> Result<()> {
+        let from: Vec<From> = places.iter().map(|(place, sum)| From::Slot(*place, *sum, None)).collect();
+        self.read_everywhere(places[0].0, &from).await.into_iter().try_for_each(|block| block.map(drop))
     }
 
     /// The same of a row's block, as it lies on c.

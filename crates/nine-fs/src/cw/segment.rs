@@ -38,6 +38,8 @@ pub(crate) struct Segment {
     blocks: u64,
     /// In place: where the next ones go.
     together: Range<u64>,
+    /// In place: what was written where, by sums, as long as `come` has it.
+    written: Vec<(u64, u32)>,
 }
 
 impl Segment {
@@ -54,6 +56,7 @@ impl Segment {
             failed: false,
             blocks: 0,
             together: 0..0,
+            written: Vec::new(),
         }
     }
 
@@ -148,7 +151,10 @@ impl Segment {
         self.run.extend_from_slice(content);
         self.run.resize(start + block, 0);
         let tag = Tag { kind, made, at: place, owner, index };
-        tag.seal(&mut self.run[start..], &self.cw.0.identity);
+        let sum = tag.seal(&mut self.run[start..], &self.cw.0.identity);
+        if self.cw.in_place() {
+            self.written.push((place, sum));
+        }
         self.come.push(Come { row: at - NEW, worm: place, same: kind == Kind::File });
         self.blocks += 1;
         self.next += u64::from(!self.cw.in_place());
@@ -174,7 +180,22 @@ impl Segment {
     pub(crate) async fn durable(&mut self) -> Result<Vec<Come>> {
         self.write().await?;
         self.cw.0.w.flush().await?;
+        self.looks().await?;
         Ok(std::mem::take(&mut self.come))
+    }
+
+    /// What was written is there: where its place has been another's before, nothing else would tell.
+    async fn looks(&mut self) -> Result<()> {
+        let most = RUN / self.cw.block();
+        for run in self.written.chunk_by(|(at, _), (next, _)| at + 1 == *next) {
+            for piece in run.chunks(most) {
+                let there = self.cw.has_come(piece).await;
+                self.failed |= there.as_ref().is_err_and(is_of_the_place);
+                there?;
+            }
+        }
+        self.written.clear();
+        Ok(())
     }
 
     /// The end: the superblock, in the last and the first block; one of them must come there. Where the next segment

@@ -133,12 +133,14 @@ impl Cw {
             replay: (0, 1),
             fastworm: making.fastworm || layout.in_place,
             row_order: making.row_order && !layout.in_place,
+            is_unfinished: false,
             fields,
         };
         Self::begin(c, w, header, first, 0).await
     }
 
     /// Gives a worm a new cache, from what w itself says; whatever was on c is lost. The dump from which it goes on.
+    /// Until [`finish`](Self::finish) it is not opened again. In place all places are had that any dump may have.
     ///
     /// # Errors
     /// [`Wrong::Unsupported`] if there is no such dump, or c is too small; what the devices say.
@@ -146,7 +148,7 @@ impl Cw {
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
         how: &Recovering,
-    ) -> Result<(Super, Chain)> {
+    ) -> Result<(Self, Super, Chain)> {
         let label = Self::label(&*w).await?;
         let is_in_place = c.shape().sectors == 0;
         let c = in_place::cache(c, &w, &label)?;
@@ -188,6 +190,7 @@ impl Cw {
             replay: (0, 1),
             fastworm: how.fastworm || is_in_place,
             row_order: false,
+            is_unfinished: true,
             fields,
         };
         let it = *it;
@@ -197,12 +200,16 @@ impl Cw {
             let text = "dumps have places behind its end: what has been put behind it is missing";
             return Err(bad(text).of(w.name()));
         }
-        if is_in_place && places - taken < WAITING_MOST as u64 {
-            let text = "what dumps may have leaves no room to go on: make it larger first";
-            return Err(Error::new(Wrong::Unsupported, text).of(w.name()));
-        }
-        Self::begin(c, w, header, label.first(), taken).await?;
-        Ok((it, chain))
+        Ok((Self::begin(c, w, header, label.first(), taken).await?, it, chain))
+    }
+
+    /// What is made anew has all that it needs.
+    ///
+    /// # Errors
+    /// As of a commit.
+    pub(crate) async fn finish(&self) -> Result<()> {
+        self.state().header.is_unfinished = false;
+        self.checkpoint(None).await
     }
 
     /// Nothing is on c but this header; in place so many places of w are had by dumps.
@@ -270,7 +277,13 @@ impl Cw {
     pub(crate) async fn look(c: Arc<dyn Device>, w: Arc<dyn Device>) -> Result<Self> {
         let label = Self::label(&*w).await?;
         let c = in_place::cache(c, &w, &label)?;
-        Self::open_with(c, w, &label).await
+        let cw = Self::open_with(c, w, &label).await?;
+        if cw.state().header.is_unfinished {
+            let text = "it is being made anew from the dumps, and that did not come to its end: \
+                        `ninefold fs recover`, once more";
+            return Err(bad(text).of(cw.0.c.name()));
+        }
+        Ok(cw)
     }
 
     /// The same, with what is c in any case.

@@ -2,8 +2,6 @@
 
 use std::sync::Mutex;
 
-use nine_block::{Error as Wrong, Io, Kind, Op, Shape};
-
 use super::recover::Odd;
 use super::*;
 use crate::check::Mend;
@@ -475,30 +473,6 @@ fn where_a_node_is_lost_nothing_is_taken_for_free() {
     assert!(repaired.unwrap().left.faults.is_empty() && told.len() == 1, "{told:?}");
 }
 
-/// A disk of which nothing can be written after so many times.
-struct Cut(Arc<dyn Device>, Mutex<u32>);
-
-impl Device for Cut {
-    fn shape(&self) -> Shape {
-        self.0.shape()
-    }
-
-    fn name(&self) -> String {
-        self.0.name()
-    }
-
-    fn submit(&self, io: Io) {
-        if io.op == Op::Write {
-            let left = &mut *self.1.lock().unwrap();
-            if *left == 0 {
-                return io.end(Err(Wrong::new(Kind::Poisoned, "the power is cut")));
-            }
-            *left -= 1;
-        }
-        self.0.submit(io);
-    }
-}
-
 #[test]
 fn a_repair_that_is_cut_is_gone_on_with() {
     let mut cuts = 0;
@@ -511,7 +485,7 @@ fn a_repair_that_is_cut_is_gone_on_with() {
             rows.iter().take(3).map(|(row, _)| Hurt::Bit(1, *row, false)).collect()
         });
         let whole = bench.c.clone();
-        bench.c = Arc::new(Cut(whole.clone(), Mutex::new(writes)));
+        bench.c = cut_after(&whole, writes);
         let (repaired, _) = repair(&mut bench, false);
         bench.c = whole;
         if let Ok(repaired) = repaired {

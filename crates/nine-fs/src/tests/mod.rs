@@ -10,10 +10,10 @@ mod rot;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use nine_block::{Ahead, Device, Ram};
+use nine_block::{Ahead, Device, Error as Wrong, Io, Kind, Op as Asked, Ram, Shape};
 use nine_proto::{SetAttr, Time, mode};
 
 use crate::archive::{Archive, Ream, Settings};
@@ -30,6 +30,38 @@ pub(crate) struct Bench {
     pub(crate) w: Arc<dyn Device>,
     settings: Settings,
     clock: Arc<AtomicI64>,
+}
+
+/// A disk on which somebody sees each write first: he gives it back, or ends it himself.
+struct Watched<F>(Arc<dyn Device>, F);
+
+impl<F: Fn(Io) -> Option<Io> + Send + Sync + 'static> Device for Watched<F> {
+    fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn submit(&self, io: Io) {
+        let io = if io.op == Asked::Write { self.1(io) } else { Some(io) };
+        io.into_iter().for_each(|io| self.0.submit(io));
+    }
+}
+
+/// A disk of which nothing can be written after so many times.
+fn cut_after(disk: &Arc<dyn Device>, writes: u32) -> Arc<dyn Device> {
+    let left = AtomicU32::new(writes);
+    let one_less = |left: u32| left.checked_sub(1);
+    let write = move |io: Io| match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less) {
+        Ok(_) => Some(io),
+        Err(_) => {
+            io.end(Err(Wrong::new(Kind::Poisoned, "the power is cut")));
+            None
+        }
+    };
+    Arc::new(Watched(disk.clone(), write))
 }
 
 fn ready<T>(future: impl Future<Output = T>) -> T {

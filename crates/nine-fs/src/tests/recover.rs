@@ -18,7 +18,10 @@ fn recover(bench: &mut Bench, dump: Option<&str>) -> nine_block::Result<Recovere
 
 /// Some files, of which more is there in each of three dumps.
 fn three() -> (Bench, Vec<crate::Dumped>) {
-    let mut bench = Bench::new(1 << 18, 8192, true);
+    three_on(Bench::new(1 << 18, 8192, true))
+}
+
+fn three_on(mut bench: Bench) -> (Bench, Vec<crate::Dumped>) {
     let mut dumps = Vec::new();
     for n in 0..3 {
         let file = bench.make(ROOT, &format!("file{n}"), mode::S_IFREG);
@@ -372,4 +375,45 @@ fn a_cache_that_does_not_know_what_its_worm_has_is_refused() {
     refused(&other.c, &bench);
     bench.again();
     bench.check();
+}
+
+#[test]
+fn a_recovery_that_is_cut_is_done_again_before_anything_else() {
+    for in_place in [false, true] {
+        let (mut cuts, mut unfinished) = (0, 0);
+        for writes in 0.. {
+            let alone = || super::in_place::bench(Arc::new(Ram::new(1 << 16)));
+            let (mut bench, dumps) =
+                three_on(if in_place { alone() } else { Bench::new(1 << 16, 8192, true) });
+            let archive = bench.archive.clone();
+            bench.run(archive.close()).unwrap();
+            let (c, w) = (bench.c.clone(), bench.w.clone());
+            let cut =
+                |disk: &Arc<dyn Device>, is_its| if is_its { cut_after(disk, writes) } else { disk.clone() };
+            let how = Recover { dump: Some(dumps[1].name.clone()), fastworm: true, random: 77 };
+            let settings = bench.settings.clone();
+            let all = Archive::recover(cut(&c, !in_place), cut(&w, in_place), &settings, &how);
+            let is_done = bench.run(all).is_ok();
+            cuts += u32::from(!is_done);
+            match ready(Archive::open(c, w, &settings)) {
+                Ok(opened) => {
+                    // What it was before, or all that it is to be.
+                    (bench.archive, bench.driver) = opened;
+                    has(&mut bench, None, if writes < 4 { 3 } else { 2 });
+                    assert_eq!(bench.archive.dumps().len(), 3);
+                    bench.check();
+                }
+                Err(error) => {
+                    assert!(!is_done, "{error}");
+                    unfinished += u32::from(error.to_string().contains("once more"));
+                }
+            }
+            recover(&mut bench, None).unwrap();
+            goes_on(&mut bench, &dumps, 3);
+            if is_done {
+                break;
+            }
+        }
+        assert!(cuts > 10 && unfinished > 3, "{cuts} cuts, of which {unfinished} are found");
+    }
 }

@@ -15,7 +15,7 @@ use nine_sim::{Rng, World, seeds};
 use crate::client::{Allowed, Worker};
 use crate::oracle::{DIRS, Oracle};
 use crate::said::Said;
-use crate::world::{MS, Mains, Running, Site, Worm, Wrap, alone, reads_dumps};
+use crate::world::{MS, Mains, Running, Site, Worm, Wrap, reads_dumps};
 
 /// Worlds of a usual run.
 const WORLDS: u64 = 40;
@@ -79,7 +79,8 @@ pub fn goes(seed: u64, wrap: Option<Wrap>, seen: Rc<RefCell<Seen>>) {
     let world = World::new(seed);
     let (env, mut rng) = (world.env(), world.rng());
     world.run(async move {
-        let worms = [Worm::Plain, Worm::Plain, alone(), alone(), Worm::Once, Worm::Fake, Worm::Store];
+        let worms =
+            [Worm::Plain, Worm::Plain, Worm::InPlace, Worm::InPlace, Worm::Once, Worm::Fake, Worm::Store];
         let worm = worms[rng.below(worms.len())];
         let (c_mib, w_mib) = ([8, 16, 32][rng.below(3)], [64, 128][rng.below(2)]);
         let mut site = Site::new(&env, &mut rng, worm, c_mib, w_mib);
@@ -341,7 +342,7 @@ impl Seen {
         for fate in Fate::ALL {
             assert!(self.fates.contains_key(&fate), "no cut was {fate:?}");
         }
-        for worm in [Worm::Plain, alone(), Worm::Once, Worm::Fake, Worm::Store] {
+        for worm in [Worm::Plain, Worm::InPlace, Worm::Once, Worm::Fake, Worm::Store] {
             assert!(self.worms.contains_key(&worm), "no worm was {worm:?}");
         }
         let Counts { kept, dropped, torn, .. } = self.disks;

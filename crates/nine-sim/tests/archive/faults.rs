@@ -16,7 +16,7 @@ use nine_sim::{Rng, World, seeds};
 use crate::client::{Allowed, Worker, reads};
 use crate::cuts::Says;
 use crate::oracle::{DIRS, Oracle};
-use crate::world::{MS, Running, Site, Worm, alone};
+use crate::world::{MS, Running, Site, Worm};
 
 /// Worlds of a usual run.
 const WORLDS: u64 = 40;
@@ -175,7 +175,7 @@ fn goes(seed: u64, seen: &Rc<RefCell<Seen>>) {
     world.run(async move {
         let plan = Plan::new(&mut rng);
         println!("{seed}: {plan:?}");
-        let worm = [Worm::Plain, alone(), Worm::Once][rng.below(3)];
+        let worm = [Worm::Plain, Worm::InPlace, Worm::Once][rng.below(3)];
         let mut site = Site::new(&env, &mut rng, worm, 16, 64);
         let oracle = Rc::new(Oracle::new());
         site.pace.set(50);

@@ -13,7 +13,7 @@ use nine_sim::{World, seeds};
 use crate::client::{Allowed, Worker};
 use crate::cuts::{Says, comes_to_worm};
 use crate::oracle::Oracle;
-use crate::world::{Running, Site, Worm, alone, reads_dumps};
+use crate::world::{Running, Site, Worm, reads_dumps};
 
 /// Worlds of a usual run.
 const WORLDS: u64 = 8;
@@ -39,7 +39,7 @@ fn goes(seed: u64) {
     let world = World::new(seed);
     let (env, mut rng) = (world.env(), world.rng());
     world.run(async move {
-        let worm = [Worm::Plain, alone(), Worm::Once][rng.below(3)];
+        let worm = [Worm::Plain, Worm::InPlace, Worm::Once][rng.below(3)];
         let in_place = worm == Worm::InPlace;
         let mut site = Site::new(&env, &mut rng, worm, 8, if in_place { 8 } else { 2 });
         site.pace.set(50);

@@ -43,12 +43,6 @@ pub enum Worm {
     Store,
 }
 
-/// A disk without a cache device, where somebody looks for its faults (NINE_IN_PLACE): it is not offered yet, for rare
-/// worlds lose something.
-pub fn alone() -> Worm {
-    if std::env::var_os("NINE_IN_PLACE").is_some() { Worm::InPlace } else { Worm::Plain }
-}
-
 /// The power: how many steps it stays, and whether it has gone.
 #[derive(Default)]
 pub struct Mains {

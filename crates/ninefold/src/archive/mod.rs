@@ -234,10 +234,6 @@ impl FromStr for Place {
             };
         }
         match disks::parse(word) {
-            // Worlds of it that are cut at the worst moment lose a dump, one in a hundred.
-            Ok(Tree { what: What::Of("c", of), .. }) if disks::is_none(&of[0]) => {
-                Err("an archive without a cache device is not there yet: give it one, `c CACHE WORM`".into())
-            }
             Ok(Tree { what: What::Of("c", _), .. }) => Ok(Self::Devices(word.into())),
             Ok(_) => Err(format!("`{word}`: {CACHED}")),
             Err(wrong) => Err(format!("{CACHED}: {wrong}")),

@@ -40,7 +40,8 @@ fn two_files_a_mirror_before_a_fake_worm_and_parts_of_a_disk() {
     for (name, size) in [("c", 60), ("w", 200), ("m1", 60), ("m2", 60), ("f", 200), ("p", 300), ("a", 100)] {
         disk(&site, name, size);
     }
-    let exprs = ["c w\"c\" w\"w\"", "c {w\"m1\"w\"m2\"} f w\"f\"", "c p(w\"p\")0.25 p(w\"p\")25.75"];
+    let exprs =
+        ["c w\"c\" w\"w\"", "c {w\"m1\"w\"m2\"} f w\"f\"", "c p(w\"p\")0.25 p(w\"p\")25.75", "c n w\"a\""];
     for expr in exprs {
         let said = site.ok_words(&["fs", "ream", expr, "--no-fastworm"]);
         assert!(said.contains("mount fsctl: /fs"), "{said}");
@@ -62,11 +63,44 @@ fn two_files_a_mirror_before_a_fake_worm_and_parts_of_a_disk() {
 }
 
 #[test]
-fn an_archive_without_a_cache_is_not_made() {
-    let site = Site::new();
+fn a_disk_without_a_cache_grows_is_followed_and_is_no_worm() {
+    let mut site = Site::new();
     disk(&site, "a", 60);
-    let said = site.fails_words(&["fs", "ream", "c n w\"a\""]);
-    assert!(said.contains("without a cache device is not there yet"), "{said}");
+    disk(&site, "f", 60);
+    let said = site.fails_words(&["fs", "ream", "c n f w\"f\""]);
+    assert!(said.contains("`c CACHE WORM`"), "{said}");
+    let expr = "c n w\"a\"";
+    let said = site.ok_words(&["fs", "ream", expr]);
+    assert!(said.contains("no cache"), "{said}");
+    let mut server = site.serve(&format!("fs:{expr}"));
+    server.fed(&["write", "--create", "/archive/note"], b"one");
+    let first = server.ok(["fs", "dump", "--wait"]);
+    server.fed(&["write", "/archive/note"], b"two");
+    server.ok(["fs", "sync"]);
+    let status = server.ok(["fs", "status"]);
+    assert!(status.contains("cache none, ") && status.contains(" of 3840 blocks in use, "), "{status}");
+    let file = fs::File::options().write(true).open(server.dir.path().join("a")).unwrap();
+    file.set_len(100 << 20).unwrap();
+    server.ok(["fs", "grow"]);
+    let status = server.ok(["fs", "status"]);
+    assert!(status.contains(" of 6400 blocks in use, "), "{status}");
+    server.signal(rustix::process::Signal::KILL);
+    server.child.wait().unwrap();
+    site.dir = crate::site::taken(&mut server);
+    let said = site.ok_words(&["fs", "check", expr, "--dumps"]);
+    assert!(said.ends_with("it is whole\n"), "{said}");
+    let said = site.fails_words(&["fs", "recover", expr]);
+    assert!(said.contains("no cache that could be lost") && said.contains("--force"), "{said}");
+    let said = site.fails_words(&["fs", "check", "c w\"f\" w\"a\""]);
+    assert!(said.contains("no cache device"), "{said}");
+    let said = site.fails_words(&["fs", "copyworm", "w\"a\"", "w\"f\""]);
+    assert!(said.contains("the whole device"), "{said}");
+    let mut server = site.serve("fs:follow w\"a\"");
+    assert_eq!(server.ok(["cat", &format!("/dump/{}/note", first.trim_end())]), "one");
+    assert_eq!(server.stop().0, Some(0), "{}", server.log());
+    site.dir = crate::site::taken(&mut server);
+    let server = site.serve(&format!("fs:{expr}"));
+    assert_eq!(server.ok(["cat", "/archive/note"]), "two");
 }
 
 #[test]
