@@ -54,7 +54,7 @@ enum Phase {
     Claims,
     /// Its right is valid until then.
     Holds(Duration),
-    /// It gives its right back when the record that is on its way has come.
+    /// It gives its right back when the record that is on its way has come, and was looked behind.
     Leaves,
     Lost(String),
 }
@@ -118,7 +118,7 @@ pub(crate) struct Machine {
     /// Before these times nothing new is written to our places: what failed there may still come.
     free: [Duration; 2],
     look_at: Duration,
-    /// When the look that is under way began, and when the last one ended.
+    /// When the look that is under way began, and the last one that told something.
     looks: Option<Duration>,
     looked: Option<Duration>,
     trouble: Option<String>,
@@ -254,9 +254,8 @@ impl Machine {
             return Next::Over;
         }
         let due = self.put.filter(|put| put.from <= now);
-        // Who has slept looks before he writes.
-        let slept = matches!(self.phase, Phase::Holds(_))
-            && self.looked.is_none_or(|looked| looked + self.header.period / 2 < now);
+        // Who has slept looks before he writes, whatever it is: another may go by his name.
+        let slept = self.looked.is_none_or(|looked| looked + self.header.period / 2 < now);
         if let Some(put) = due.filter(|_| !slept) {
             let first = put.first.unwrap_or(now);
             self.put = Some(Put { first: Some(first), ..put });
@@ -286,8 +285,7 @@ impl Machine {
         self.done = Some(Done { first: put.first.unwrap_or(now), at: now });
         match &mut self.phase {
             Phase::Settles(since) => *since = Some(now),
-            Phase::Claims | Phase::Holds(_) => self.look_at = now,
-            Phase::Leaves => self.release(now),
+            Phase::Claims | Phase::Holds(_) | Phase::Leaves => self.look_at = now,
             _ => {}
         }
         if !self.again {
@@ -321,7 +319,7 @@ impl Machine {
         if slots.len() != self.seen.len() {
             return;
         }
-        self.looked = Some(now);
+        self.looked = Some(begun);
         for (seen, slot) in self.seen.iter_mut().zip(slots) {
             *seen = match *seen {
                 Some(Seen { slot: was, since, quiet }) if was == slot => {
@@ -347,7 +345,7 @@ impl Machine {
             return self.lose(why);
         }
         self.decide(begun, now, is_ours);
-        self.wake(now);
+        self.wake(begun, now);
     }
 
     fn decide(&mut self, begun: Duration, now: Duration, may_heal: bool) {
@@ -367,6 +365,7 @@ impl Machine {
             Phase::Watches(_) if settled => self.watch(now, &own.slot, may_heal),
             Phase::Claims if settled => self.claim(now),
             Phase::Holds(until) => self.hold(now, until, settled),
+            Phase::Leaves if settled => self.release(now),
             _ => {}
         }
     }
@@ -524,8 +523,8 @@ impl Machine {
         })
     }
 
-    /// It looks again when somebody may be out of the way.
-    fn wake(&mut self, now: Duration) {
+    /// It looks again when somebody may be out of the way; at once, if that came while it looked.
+    fn wake(&mut self, begun: Duration, now: Duration) {
         if matches!(self.phase, Phase::Claims | Phase::Holds(_) | Phase::Leaves | Phase::Lost(_)) {
             return;
         }
@@ -536,8 +535,8 @@ impl Machine {
             Phase::Settles(since) => since.map(|since| since + period),
             _ => None,
         };
-        let soonest = waited.chain(from).filter(|at| *at > now).min();
-        self.look_at = soonest.map_or(self.look_at, |at| at.min(self.look_at));
+        let soonest = waited.chain(from).filter(|at| *at > begun).min();
+        self.look_at = soonest.map_or(self.look_at, |at| at.max(now).min(self.look_at));
     }
 
     fn others(&self) -> impl Iterator<Item = (u8, Option<&Seen>)> {
