@@ -45,12 +45,12 @@ impl Archive {
     /// The dumps on this worm, on which another server may be at work: new ones come by themselves.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`]: there is no archive, or no dump yet. What the worm says.
+    /// [`Kind::Unsupported`]: there is no archive; [`Kind::Unwritten`]: no dump yet. What the worm says.
     pub async fn follow(w: Arc<dyn Device>, settings: &Settings) -> nine_block::Result<(Self, Driver)> {
         let w: Arc<dyn Device> = Arc::new(ReadOnly::new(w));
         let label = Cw::label(&*w).await?;
         let c: Arc<dyn Device> = Arc::new(Ram::new(Cw::least(label.block)));
-        let how = Recovering { date: None, fastworm: true, incarnation: 1 };
+        let how = Recovering { date: None, fastworm: Some(true), incarnation: 1 };
         let (cw, _, chain) = Cw::recover(c, w, &how).await?;
         let why = Wrong::new(Kind::ReadOnly, "it follows the worm of another server, where it is changed");
         let (archive, driver) = Self::on(cw, label, settings, Some(why)).await?;

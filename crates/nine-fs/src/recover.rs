@@ -25,8 +25,9 @@ const CELLS: usize = 4096;
 pub struct Recover {
     /// The dump from which all goes on, as its directory is called ("2026/1121"); none: the newest.
     pub dump: Option<String>,
-    /// As when it was [made](crate::Ream::fastworm).
-    pub fastworm: bool,
+    /// As when it was [made](crate::Ream::fastworm); none: as the cache was that is there, and so where none can be
+    /// read.
+    pub fastworm: Option<bool>,
     /// Random: what an older life has left on the same device does not count.
     pub random: u64,
 }

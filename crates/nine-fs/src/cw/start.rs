@@ -42,7 +42,8 @@ pub(crate) struct Making {
 pub(crate) struct Recovering {
     /// The dump from which all goes on; none: the newest.
     pub(crate) date: Option<Date>,
-    pub(crate) fastworm: bool,
+    /// None: as it was.
+    pub(crate) fastworm: Option<bool>,
     /// Random: what an older life has left in the journal of the same device is not of this one.
     pub(crate) incarnation: u64,
 }
@@ -143,7 +144,8 @@ impl Cw {
     /// Until [`finish`](Self::finish) it is not opened again. In place all places are had that any dump may have.
     ///
     /// # Errors
-    /// [`Wrong::Unsupported`] if there is no such dump, or c is too small; what the devices say.
+    /// [`Wrong::Unwritten`] if there is no dump yet; [`Wrong::Unsupported`] if there is no such dump, or c is too small;
+    /// what the devices say.
     pub(crate) async fn recover(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
@@ -165,7 +167,7 @@ impl Cw {
         };
         let chain = worm.chain(worm.first, 0).await.map_err(|error| error.of(w.name()))?;
         let Some((at, newest)) = chain.dumps.last().copied() else {
-            return Err(Error::new(Wrong::Unsupported, "it has no dump").of(w.name()));
+            return Err(Error::new(Wrong::Unwritten, "it has no dump").of(w.name()));
         };
         let found = chain.dumps.iter().map(|(_, it)| it);
         let it = match how.date {
@@ -182,13 +184,17 @@ impl Cw {
             newest: Newest { at, generation: newest.generation, blocks: newest.blocks as u32 },
             ..Fields::default()
         };
+        let fastworm = match how.fastworm {
+            Some(fastworm) => fastworm,
+            None => best_header(&*c, &label).await.map_or(true, |was| was.fastworm),
+        };
         let header = Header {
             layout,
             identity: label.identity,
             number: 1,
             incarnation: how.incarnation,
             replay: (0, 1),
-            fastworm: how.fastworm || is_in_place,
+            fastworm: fastworm || is_in_place,
             row_order: false,
             is_unfinished: true,
             fields,

@@ -325,7 +325,7 @@ fn recovered(bench: &mut Bench) -> crate::Recovered {
         ready(w.write(at * 16, vec![0; 16 * 512].into())).unwrap();
     }
     assert!(ready(Archive::open(c.clone(), w.clone(), &settings)).is_err());
-    let how = Recover { dump: None, fastworm: true, random: 77 };
+    let how = Recover { dump: None, fastworm: Some(true), random: 77 };
     let recovered = bench.run(Archive::recover(c, w, &settings, &how)).unwrap();
     bench.again();
     recovered
@@ -437,7 +437,7 @@ fn what_does_not_fit_together_is_refused() {
     let alone = bench(disk());
     let refused = said(ready(Archive::open(disk(), alone.w.clone(), &alone.settings)));
     assert!(refused.contains("`c n WORM`"), "{refused}");
-    let how = Recover { dump: None, fastworm: true, random: 1 };
+    let how = Recover { dump: None, fastworm: Some(true), random: 1 };
     for (c, w) in [(&nothing, &cached.w), (&disk(), &alone.w)] {
         assert!(ready(Archive::recover(c.clone(), w.clone(), &alone.settings, &how)).is_err());
     }

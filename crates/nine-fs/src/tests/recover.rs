@@ -7,7 +7,7 @@ use super::*;
 use crate::{Recover, Recovered};
 
 fn recover(bench: &mut Bench, dump: Option<&str>) -> nine_block::Result<Recovered> {
-    let how = Recover { dump: dump.map(String::from), fastworm: true, random: 0x1234_5678_9abc };
+    let how = Recover { dump: dump.map(String::from), fastworm: Some(true), random: 0x1234_5678_9abc };
     let (c, w, settings) = (bench.c.clone(), bench.w.clone(), bench.settings.clone());
     let recovered = bench.run(Archive::recover(c, w, &settings, &how));
     if recovered.is_ok() {
@@ -390,7 +390,7 @@ fn a_recovery_that_is_cut_is_done_again_before_anything_else() {
             let (c, w) = (bench.c.clone(), bench.w.clone());
             let cut =
                 |disk: &Arc<dyn Device>, is_its| if is_its { cut_after(disk, writes) } else { disk.clone() };
-            let how = Recover { dump: Some(dumps[1].name.clone()), fastworm: true, random: 77 };
+            let how = Recover { dump: Some(dumps[1].name.clone()), fastworm: Some(true), random: 77 };
             let settings = bench.settings.clone();
             let all = Archive::recover(cut(&c, !in_place), cut(&w, in_place), &settings, &how);
             let is_done = bench.run(all).is_ok();
@@ -416,4 +416,39 @@ fn a_recovery_that_is_cut_is_done_again_before_anything_else() {
         }
         assert!(cuts > 10 && unfinished > 3, "{cuts} cuts, of which {unfinished} are found");
     }
+}
+
+/// Whether what is read from w is kept on c, as the cache's header says.
+fn is_fastworm(bench: &Bench) -> bool {
+    ready(bench.c.read(0, 1)).unwrap()[152] & 1 != 0
+}
+
+#[test]
+fn a_cache_that_is_made_anew_is_as_it_was_unless_it_is_said() {
+    for was in [true, false] {
+        let mut bench = Bench::new(1 << 18, 8192, was);
+        bench.dump();
+        bench.copied();
+        let mut anew = |fastworm| {
+            let how = Recover { dump: None, fastworm, random: 5 };
+            let (c, w, settings) = (bench.c.clone(), bench.w.clone(), bench.settings.clone());
+            bench.run(Archive::recover(c, w, &settings, &how)).unwrap();
+            bench.again();
+            is_fastworm(&bench)
+        };
+        assert_eq!((anew(None), anew(Some(!was)), anew(None)), (was, !was, !was));
+        // Nothing is there.
+        bench.c = Arc::new(Ram::new(1 << 18));
+        let how = Recover { dump: None, fastworm: None, random: 6 };
+        let (c, w, settings) = (bench.c.clone(), bench.w.clone(), bench.settings.clone());
+        bench.run(Archive::recover(c, w, &settings, &how)).unwrap();
+        assert!(is_fastworm(&bench));
+    }
+}
+
+#[test]
+fn where_no_dump_is_yet_that_is_what_a_follower_says() {
+    let bench = Bench::new(1 << 18, 8192, true);
+    let said = ready(Archive::follow(bench.w.clone(), &bench.settings)).err().expect("there is none");
+    assert_eq!(said.kind, nine_block::Kind::Unwritten, "{said}");
 }

@@ -425,7 +425,7 @@ impl Standby {
         if !is_newest && !self.is_shared() {
             let mut random = [0; 8];
             self.env.entropy(&mut random);
-            let how = Recover { dump: None, fastworm: true, random: u64::from_ne_bytes(random) };
+            let how = Recover { dump: None, fastworm: None, random: u64::from_ne_bytes(random) };
             let recovered = open::recover_by(&self.spec, &how, Some(right), self.env).await?;
             let Recovered { dump, time, .. } = recovered;
             said = format!(

@@ -208,7 +208,7 @@ async fn recover(args: FsRecover, env: rt::Real) -> Result<Tally> {
     }
     let mut random = [0; 8];
     env.entropy(&mut random);
-    let how = Recover { dump, fastworm: !no_fastworm, random: u64::from_ne_bytes(random) };
+    let how = Recover { dump, fastworm: Some(!no_fastworm), random: u64::from_ne_bytes(random) };
     let Recovered { dump, time, dumps } = recover_at(&spec, &how, env).await?;
     show(&format!("it goes on from dump {dump}, of {}; {dumps} dumps are there\n", date(time)))?;
     Ok(Tally::default())
