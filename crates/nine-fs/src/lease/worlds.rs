@@ -428,6 +428,10 @@ impl World {
                 self.acts();
             }
             self.turn();
+            // An order is of the moment: who does not wait for the lease then does not hear it.
+            for life in self.sites.iter().filter_map(|site| site.life.as_ref()) {
+                *life.order.lock().unwrap() = false;
+            }
             self.judge()?;
         }
         Ok(())
