@@ -254,6 +254,7 @@ impl Archive {
         state.scrubber.said(&mut text);
         if let Some(turns) = &state.turns {
             text += &(turns.said)();
+            let _ = writeln!(text, "newest epoch on the worm {}", state.newest_epoch);
         }
         if let Some(follows) = &state.follows {
             text += &follows.said();

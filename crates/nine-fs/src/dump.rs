@@ -489,6 +489,7 @@ impl Archive {
             let state = &mut *self.state();
             state.waiting.remove(0);
             state.newest = Newest { at: first, generation: it.generation, blocks: it.blocks as u32 };
+            state.newest_epoch = it.epoch;
             if !cw.in_place() {
                 state.next_worm = state.next_worm.max(it.next);
             }

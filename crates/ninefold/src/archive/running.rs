@@ -63,6 +63,8 @@ struct Now(Arc<ArcSwapOption<Archive>>);
 struct State {
     /// What it is called, or why there is none.
     come: Option<Result<String, String>>,
+    /// The program ends: what is served now is closed, and whatever comes is to be.
+    ends: bool,
     /// Its thread has nothing more to do.
     over: bool,
     waiting: Vec<Waker>,
@@ -90,6 +92,16 @@ impl Coming {
     /// When the archive is open.
     pub async fn opened(&self) -> Result<(), String> {
         self.until(|state| Some(state.come.as_ref()?.as_ref().map(drop).map_err(Clone::clone))).await
+    }
+
+    /// When the program ends.
+    pub async fn ending(&self) {
+        self.until(|state| state.ends.then_some(())).await;
+    }
+
+    /// Whether it does.
+    pub fn ends(&self) -> bool {
+        lock(&self.state).ends
     }
 
     /// When all is done that was to be done after it was closed.
@@ -260,6 +272,8 @@ impl Archives {
         let all: Vec<Running> = std::mem::take(&mut *lock(&self.0)).into_values().collect();
         let mut result = Ok(());
         for Running { coming, .. } in all {
+            // Said first: what comes to be served from now on is closed by whoever brings it.
+            coming.tells(|state| state.ends = true);
             let Some((archive, name)) = coming.is_open() else { continue };
             let closed = match within(env, PATIENCE, archive.close()).await {
                 Some(closed) => closed.map_err(anyhow::Error::from),

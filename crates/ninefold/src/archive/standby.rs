@@ -20,7 +20,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use nine_block::{Device, Error as Wrong, Kind, Right};
 use nine_fs::lease::{self, Lease};
@@ -43,6 +43,8 @@ pub const SILENCE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);
 /// Between two looks whether a right has been lost: guards know it at once.
 const BETWEEN: Duration = Duration::from_millis(500);
+/// Between two tries to follow a worm that cannot be opened, or has no dump yet.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// Archives that work: each until it is closed.
 type Works = FuturesUnordered<Pin<Box<dyn Future<Output = u64>>>>;
@@ -162,6 +164,8 @@ struct Now {
     ends: Ends,
     /// That right is none of the arbiter's.
     alone: bool,
+    /// It is what was there last: the worm is to be followed, for this reason, and could not be opened.
+    stale: Option<String>,
 }
 
 struct Standby {
@@ -184,10 +188,10 @@ struct Standby {
 /// It could not be opened at first; from then on errors are told to whoever asks, and the log.
 pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
     let mut it = Standby::open(spec, env).await?;
-    let mut now = it.first().await?;
+    let mut now = it.first(coming).await?;
     coming.come(Ok((now.archive.clone(), now.archive.name().to_owned())));
     loop {
-        match it.event(&now).await {
+        match it.event(&now, coming).await {
             Event::Ended => {
                 now.ends.end();
                 if now.right.take().is_some() {
@@ -201,12 +205,9 @@ pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
                 tracing::error!("{why}: this machine is not the main one any more, and follows");
                 now.ends.end();
                 now.archive.stops(Wrong::new(Kind::Reserved, &why));
-                if let Err(error) = it.steps_down(&mut now, coming).await {
-                    tracing::error!(
-                        "the worm cannot be followed, and what was there last is served: {error:#}"
-                    );
-                }
+                it.steps_down(&mut now, coming, &why).await;
             }
+            Event::Again(why) => it.steps_down(&mut now, coming, &why).await,
             Event::Back => {
                 if let Err(error) = it.comes_back(&mut now, coming).await {
                     tracing::error!(
@@ -237,6 +238,8 @@ enum Event {
     Lost(String),
     /// It went on without the arbiter, which is there again and gives the lease.
     Back,
+    /// The worm may be there again to be followed, and why it is to be.
+    Again(String),
     Asked(Asked),
 }
 
@@ -263,17 +266,43 @@ impl Standby {
         Ok(lease)
     }
 
-    /// What it is at the start: the main one, unless it is to wait, or another is, or has been since.
-    async fn first(&mut self) -> Result<Now> {
-        let why = match self.may_begin().await {
-            Ok(None) => return self.main(false).await,
-            Ok(Some(why)) => why,
-            Err(error) => format!("{error:#}"),
+    /// What it is at the start: the main one, unless it is to wait, or another is, or has been since. Where the worm
+    /// has no dump yet, whoever stands by waits for the first one.
+    async fn first(&mut self, coming: &Coming) -> Result<Now> {
+        let (why, failed) = match self.may_begin().await {
+            Ok(None) => match self.main(false, coming).await {
+                Ok(now) => return Ok(now),
+                Err(error) => (format!("{error:#}"), Some(error)),
+            },
+            Ok(Some(why)) => (why, None),
+            Err(error) => (format!("{error:#}"), None),
         };
+        let mut said = false;
+        let opened = loop {
+            match self.watched().await {
+                Ok(opened) => break opened,
+                Err(error) if failed.is_none() && is_without_dump(&error) && !coming.ends() => {
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::warn!(
+                            "{why}: this machine stands by, and waits for the first dump: {error:#}"
+                        );
+                    }
+                }
+                Err(error) => return Err(failed.unwrap_or(error)),
+            }
+            select(pin!(self.env.sleep_until(self.env.now() + AGAIN)), pin!(coming.ending())).await;
+        };
+        // An arbiter that was made anew gives epochs that the worm has seen larger ones than: that is mended by taking
+        // over, which claims behind them. All else that keeps it from being the main one is told.
+        if let Some(error) = failed
+            && opened.archive.newest_epoch() <= self.lease.held_by(&self.machine)
+        {
+            return Err(error);
+        }
         tracing::warn!(
             "{why}: this machine stands by, and follows; `ninefold fs takeover` makes it the main one"
         );
-        self.follower(&why).await
+        Ok(self.follower(opened, &why))
     }
 
     /// Nothing, if it may be the main one from the start; else why not.
@@ -313,17 +342,35 @@ impl Standby {
             }
             if waited > 2 * self.period + PATIENCE {
                 let why = self.lease.trouble().unwrap_or_else(|| "it does not answer".into());
-                bail!("the arbiter {}: {why}", self.arbiter.name());
+                bail!("the arbiter {}: {why}; {}", self.arbiter.name(), self.known());
             }
             self.env.sleep_until(self.env.now() + LOOK).await;
         }
     }
 
+    /// What is known of the main one while the arbiter says nothing: for whoever has to say whether it is dead.
+    fn known(&self) -> String {
+        match self.lease.state() {
+            lease::State::Watching { main: Some(lease::Main { name, epoch, silent, .. }) } => format!(
+                "{name} was the main one (epoch {epoch}) {silent:.0?} ago, when it was heard last: if only the arbiter \
+                 is away, {name} goes on when it is back, and nothing is to be done; only where {name} is known to be \
+                 dead, `ninefold fs takeover --main-is-dead`"
+            ),
+            _ => "no main one was heard of since this machine began".into(),
+        }
+    }
+
     /// Becomes the main one.
-    async fn main(&mut self, is_dead: bool) -> Result<Now> {
+    async fn main(&mut self, is_dead: bool, coming: &Coming) -> Result<Now> {
         // What this machine held last nobody else changes; the others are asked when they cannot change it any more.
         let own = self.lease.held_by(&self.machine);
-        let right = self.right(is_dead).await?;
+        let right = {
+            let (right, ends) = (pin!(self.right(is_dead)), pin!(coming.ending()));
+            match select(right, ends).await {
+                Either::Left((right, _)) => right?,
+                Either::Right(_) => bail!("the program ends"),
+            }
+        };
         let other = self.lease.last_but(&self.machine);
         let is_newest = match &other {
             Some((_, held)) => own > *held,
@@ -443,35 +490,45 @@ impl Standby {
         self.spec.options.shared || !self.spec.place.has_cache()
     }
 
-    /// Serves what the worm has.
-    async fn follower(&mut self, why: &str) -> Result<Now> {
-        let opened = open::follow(&self.spec.place.worm()?, &self.spec.options, self.env).await?;
-        Ok(self.serves(opened, None, format!("it follows: {why}")))
+    /// What the worm has, opened.
+    async fn watched(&self) -> Result<Opened> {
+        open::follow(&self.spec.place.worm()?, &self.spec.options, self.env).await
+    }
+
+    /// Serves it.
+    fn follower(&mut self, opened: Opened, why: &str) -> Now {
+        self.serves(opened, None, format!("it follows: {why}"))
     }
 
     fn serves(&mut self, opened: Opened, right: Option<Arc<Right>>, said: String) -> Now {
         self.begun += 1;
         let (number, Opened { archive, driver, ends, .. }) = (self.begun, opened);
         archive.takes_turns(self.desk.turns());
-        let part = if right.is_some() { "the main one" } else { "standby" };
-        {
-            let mut state = lock(&self.desk.state);
-            state.said = format!("machine {}, {part}: {said}\n", self.machine);
-            state.lease = Some(self.lease.clone());
-        }
+        self.says(if right.is_some() { "the main one" } else { "standby" }, &said);
         let working = work(archive.clone(), driver, self.env);
         self.works.push(Box::pin(async move {
             working.await;
             number
         }));
-        Now { archive, number, right, ends, alone: false }
+        Now { archive, number, right, ends, alone: false, stale: None }
     }
 
-    async fn event(&mut self, now: &Now) -> Event {
+    /// For the status.
+    fn says(&self, part: &str, said: &str) {
+        let mut state = lock(&self.desk.state);
+        state.said = format!("machine {}, {part}: {said}\n", self.machine);
+        state.lease = Some(self.lease.clone());
+    }
+
+    async fn event(&mut self, now: &Now, coming: &Coming) -> Event {
         let desk = self.desk.clone();
         let (env, lease) = (self.env, self.lease.clone());
         let lost = async move {
-            let Some(right) = &now.right else { return std::future::pending().await };
+            let Some(right) = &now.right else {
+                let Some(why) = &now.stale else { return std::future::pending().await };
+                env.sleep_until(env.now() + AGAIN).await;
+                return Event::Again(why.clone());
+            };
             loop {
                 if let Some(why) = right.lost() {
                     return Event::Lost(why.to_string());
@@ -485,10 +542,12 @@ impl Standby {
         let (lost, asked) = (pin!(lost), pin!(desk.next()));
         let other = select(lost, asked);
         let works = &mut self.works;
-        let ended = pin!(async {
+        let closed = async {
             // Those before it may end whenever they have answered.
             while works.next().await.is_some_and(|number| number != now.number) {}
-        });
+        };
+        // What was closed to be opened in another way, and cannot be, is no end.
+        let ended = pin!(join(closed, coming.ending()));
         match select(ended, other).await {
             Either::Left(_) => Event::Ended,
             Either::Right((Either::Left((lost, _)), _)) => lost,
@@ -512,41 +571,61 @@ impl Standby {
 
     async fn takes_over(&mut self, now: &mut Now, coming: &Coming, is_dead: bool) -> Result<()> {
         self.floor = now.archive.newest_epoch();
+        let before = lock(&self.desk.state).said.clone();
+        self.says("standby", "it takes over");
         let mut works = std::mem::take(&mut self.works);
         let new = Self::beside(&mut works, async {
-            if !is_dead && let Some(lease::Main { name, epoch, .. }) = self.main_one().await? {
-                bail!(
-                    "{name} is the main one (epoch {epoch}), and alive: `ninefold fs handover` there; or, if that \
-                     cannot be, `ninefold fs takeover --main-is-dead`"
-                );
+            if !is_dead {
+                let main = match select(pin!(self.main_one()), pin!(coming.ending())).await {
+                    Either::Left((main, _)) => main?,
+                    Either::Right(_) => bail!("the program ends"),
+                };
+                if let Some(lease::Main { name, epoch, .. }) = main {
+                    bail!(
+                        "{name} is the main one (epoch {epoch}), and alive: `ninefold fs handover` there; or, if that \
+                         cannot be, end it, and take over then"
+                    );
+                }
             }
-            self.main(is_dead).await
+            self.main(is_dead, coming).await
         });
         let new = new.await;
         self.works.extend(works);
-        self.becomes(now, new?, coming).await;
-        Ok(())
+        match new {
+            Ok(new) => {
+                self.becomes(now, new, coming).await;
+                Ok(())
+            }
+            Err(error) => {
+                lock(&self.desk.state).said = before;
+                Err(error)
+            }
+        }
     }
 
+    /// What follows it is open before anything is given up: if that cannot be, it stays the main one.
     async fn hands_over(&mut self, now: &mut Now, coming: &Coming) -> Result<()> {
         let right = now.right.clone().context("this machine is not the main one")?;
         let mut works = std::mem::take(&mut self.works);
         let archive = now.archive.clone();
-        let shared = self.is_shared();
-        let closed = Self::beside(&mut works, async {
-            if !shared {
-                // What the other goes on from is what the worm has.
+        let done = Self::beside(&mut works, async {
+            // What the other goes on from is what the worm has; and a follower wants a dump.
+            if !self.is_shared() || !archive.dumps().iter().any(|dump| dump.copied) {
                 archive.dump().await.context("it stays the main one")?;
                 archive.copied().await.context("it stays the main one")?;
             }
-            anyhow::Ok(archive.close().await)
+            let opened =
+                self.watched().await.context("it stays the main one: its worm cannot be followed")?;
+            anyhow::Ok((opened, archive.close().await))
         });
-        let closed = closed.await;
+        let done = done.await;
         self.works.extend(works);
-        let closed = closed?;
+        let (opened, closed) = done?;
         now.ends.end();
         right.give_up().await;
-        self.steps_down(now, coming).await?;
+        within(&self.env, PATIENCE, self.lease.release()).await;
+        let new = self.follower(opened, "it has been handed over");
+        self.becomes(now, new, coming).await;
         closed.context("what was changed last may not be durable")
     }
 
@@ -557,7 +636,7 @@ impl Standby {
         let new = Self::beside(&mut works, async {
             archive.close().await?;
             ends.end();
-            self.main(false).await
+            self.main(false, coming).await
         });
         let new = new.await;
         self.works.extend(works);
@@ -569,23 +648,39 @@ impl Standby {
                 self.becomes(now, new, coming).await;
                 Ok(())
             }
-            Err(error) => self.steps_down(now, coming).await.and(Err(error)),
+            Err(error) => {
+                self.steps_down(now, coming, &format!("{error:#}")).await;
+                Err(error)
+            }
         }
     }
 
-    /// Gives the lease back, and follows.
-    async fn steps_down(&mut self, now: &mut Now, coming: &Coming) -> Result<()> {
-        now.right = None;
-        if let lease::State::Lost { .. } = self.lease.state() {
-            // Another life may have it again.
-            self.lease = Self::life(&self.arbiter, &self.machine, self.env).await?;
-        }
-        within(&self.env, PATIENCE, self.lease.release()).await;
+    /// Gives the lease back, and follows; what cannot be done now is done again later.
+    async fn steps_down(&mut self, now: &mut Now, coming: &Coming, why: &str) {
+        (now.right, now.stale) = (None, Some(why.into()));
         let mut works = std::mem::take(&mut self.works);
-        let new = Self::beside(&mut works, self.follower("another machine may be the main one")).await;
+        let opened = Self::beside(&mut works, async {
+            if let lease::State::Lost { .. } = self.lease.state() {
+                // Another life may have it again.
+                self.lease = Self::life(&self.arbiter, &self.machine, self.env).await?;
+            }
+            within(&self.env, PATIENCE, self.lease.release()).await;
+            self.watched().await
+        });
+        let opened = opened.await;
         self.works.extend(works);
-        self.becomes(now, new?, coming).await;
-        Ok(())
+        match opened {
+            Ok(opened) => {
+                let new = self.follower(opened, why);
+                self.becomes(now, new, coming).await;
+            }
+            Err(error) => {
+                let said =
+                    format!("{error:#}: the worm cannot be followed, and what was there last is served");
+                tracing::error!("{said}; it is tried again");
+                self.says("standby", &said);
+            }
+        }
     }
 
     /// From now on the new one is served.
@@ -595,7 +690,19 @@ impl Standby {
         if let Err(error) = Self::beside(&mut self.works, old.archive.close()).await {
             tracing::debug!("{error}: of what was served before");
         }
+        // Whoever ends the program has closed what was served when he said so.
+        if coming.ends()
+            && let Err(error) = Self::beside(&mut self.works, now.archive.close()).await
+        {
+            tracing::error!("{error}: of what was just opened");
+        }
     }
+}
+
+/// Whether it is a worm without a dump.
+fn is_without_dump(error: &anyhow::Error) -> bool {
+    let mut all = error.chain().filter_map(|cause| cause.downcast_ref::<Wrong>());
+    all.any(|error| error.kind == Kind::Unwritten)
 }
 
 fn both_live(name: &str) -> String {

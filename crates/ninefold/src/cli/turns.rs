@@ -26,7 +26,7 @@ pub struct FsArbiter {
     /// them is at work
     #[arg(long, conflicts_with_all = ["machines", "force"])]
     pub again: bool,
-    /// With --again: the epoch of the newest dump, which `ninefold fs status` of a follower shows
+    /// With --again: the newest epoch on the worm, as `ninefold fs status` shows it
     #[arg(long, value_name = "EPOCH", default_value = "0", requires = "again")]
     pub behind: u64,
     /// Interfaces to the Ethernet of its disk there: e1.0

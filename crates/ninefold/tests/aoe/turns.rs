@@ -228,6 +228,13 @@ fn without_the_arbiter_nobody_writes_but_by_word_of_who_answers_for_it() {
     // The main one waits for it, and goes on when it is there again.
     goes(&mut arbiter);
     until(&mars, "arbiter: ");
+    // What is known is said, and mars, which lives, is not called dead.
+    let output = venus.tells("fs takeover").stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let known =
+        ["mars was the main one (epoch 1) ", "if only the arbiter is away, mars goes on when it is back"];
+    assert!(!output.status.success() && known.iter().all(|known| said.contains(known)), "{said}");
+    assert!(mars.fs("status").contains("machine mars, the main one: "));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| mars.writes("waited", "waited\n"));
         arbiter = lab.site.target("3.0 arbiter v0 v1");

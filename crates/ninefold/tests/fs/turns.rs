@@ -136,3 +136,67 @@ fn with_caches_of_their_own_what_no_dump_has_is_lost_and_named() {
     let mars = shared.machine("mars", "c", "");
     assert!(status(&mars).contains("standby: it follows: venus has been the main one"), "{}", status(&mars));
 }
+
+#[test]
+fn who_hands_over_follows_first_and_a_worm_that_is_away_is_tried_again() {
+    let shared = Shared::new("1");
+    let (w, away) = (shared.dir.path().join("w"), shared.dir.path().join("away"));
+    let mars = shared.machine("mars", "c", ",cache=shared");
+    mars.fed(&["write", "--create", "/archive/old"], b"old\n");
+    fs::rename(&w, &away).unwrap();
+    let said = mars.fails(["fs", "handover"]);
+    assert!(said.contains("it stays the main one"), "{said}");
+    mars.fed(&["write", "--create", "/archive/new"], b"new\n");
+    assert!(status(&mars).contains("machine mars, the main one: "), "{}", status(&mars));
+    // No dump was there to be followed: it has made one.
+    fs::rename(&away, &w).unwrap();
+    assert!(mars.ok(["fs", "handover"]).contains("machine mars, standby: it follows"));
+    assert_eq!(mars.ok(["cat", "/archive/old"]), "old\n");
+
+    // It is the main one again, and loses the lease: the worm is away when it finds that out.
+    mars.ok(["fs", "takeover"]);
+    fs::rename(&w, &away).unwrap();
+    shared.ok(&["fs", "arbiter", &shared.disk("arbiter"), "--again"]);
+    until("it finds that out", || status(&mars).contains("machine mars, standby: "));
+    assert!(status(&mars).contains("the worm cannot be followed"), "{}", status(&mars));
+    assert_eq!(mars.ok(["cat", "/archive/new"]), "new\n");
+    fs::rename(&away, &w).unwrap();
+    until("it follows", || status(&mars).contains("standby: it follows: "));
+}
+
+#[test]
+fn who_finds_an_arbiter_made_anew_follows_and_takes_over_behind_what_the_worm_knows() {
+    let shared = Shared::new("1");
+    for name in ["a", "b"] {
+        let mut mars = shared.machine("mars", "c", "");
+        mars.fed(&["write", "--create", &format!("/archive/{name}")], b"text\n");
+        mars.ok(["fs", "dump", "--wait"]);
+        assert_eq!(mars.stop().0, Some(0));
+    }
+    shared.ok(&["fs", "arbiter", &shared.disk("arbiter"), "mars", "venus", "--period", "1", "--force"]);
+    let mars = shared.machine("mars", "c", "");
+    let said = status(&mars);
+    assert!(
+        said.contains("machine mars, standby: ") && said.contains("newest epoch on the worm 17\n"),
+        "{said}"
+    );
+    let said = mars.ok(["fs", "takeover"]);
+    assert!(said.contains("machine mars, the main one: ") && said.contains("epoch 33, "), "{said}");
+}
+
+#[test]
+fn who_ends_while_it_takes_over_never_was_the_main_one() {
+    let shared = Shared::new("5");
+    let mut mars = shared.machine("mars", "c", ",cache=shared");
+    mars.ok(["fs", "dump", "--wait"]);
+    let mut venus = shared.machine("venus", "c", ",cache=shared,begin=standby");
+    status(&venus);
+    mars.signal(Signal::KILL);
+    mars.child.wait().unwrap();
+    let mut takes = venus.client().args(["fs", "takeover"]).stdin(Stdio::null()).spawn().unwrap();
+    until("it takes over", || status(&venus).contains("machine venus, standby: it takes over"));
+    assert_eq!(venus.stop().0, Some(0));
+    assert!(!takes.wait().unwrap().success());
+    let said = shared.ok(&["fs", "arbiter", &shared.disk("arbiter")]);
+    assert!(said.contains("venus: never was the main one"), "{said}");
+}
