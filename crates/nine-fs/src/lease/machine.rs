@@ -358,6 +358,13 @@ impl Machine {
                 Some(newest) if own.quiet || own.slot.is_free() => self.begin(now, &own.slot, newest),
                 Some(_) => {}
             },
+            // It has looked again before it says that it is there: what it begins with may not be there any more.
+            Phase::Settles(None) if self.put.is_some_and(|put| put.first.is_none()) => {
+                match own.slot.newest() {
+                    Some(newest) if own.quiet || own.slot.is_free() => self.begin(now, &own.slot, newest),
+                    _ => (self.phase, self.put) = (Phase::Begins, None),
+                }
+            }
             Phase::Settles(Some(since)) if begun >= since + self.header.period => {
                 self.phase = Phase::Watches(now);
                 self.watch(now, &own.slot, may_heal);
