@@ -342,21 +342,20 @@ impl Standby {
             }
             if waited > 2 * self.period + PATIENCE {
                 let why = self.lease.trouble().unwrap_or_else(|| "it does not answer".into());
-                bail!("the arbiter {}: {why}; {}", self.arbiter.name(), self.known());
+                bail!("{}: {why}", self.known());
             }
             self.env.sleep_until(self.env.now() + LOOK).await;
         }
     }
 
-    /// What is known of the main one while the arbiter says nothing: for whoever has to say whether it is dead.
+    /// What is known while the arbiter says nothing, for whoever has to say whether the main one is dead: an error of
+    /// 9P has 127 bytes for all of it.
     fn known(&self) -> String {
         match self.lease.state() {
-            lease::State::Watching { main: Some(lease::Main { name, epoch, silent, .. }) } => format!(
-                "{name} was the main one (epoch {epoch}) {silent:.0?} ago, when it was heard last: if only the arbiter \
-                 is away, {name} goes on when it is back, and nothing is to be done; only where {name} is known to be \
-                 dead, `ninefold fs takeover --main-is-dead`"
-            ),
-            _ => "no main one was heard of since this machine began".into(),
+            lease::State::Watching { main: Some(lease::Main { name, epoch, silent, .. }) } => {
+                format!("{name} was the main one (epoch {epoch}) {silent:.0?} ago, and may be still")
+            }
+            _ => format!("the arbiter {}", self.arbiter.name()),
         }
     }
 
