@@ -48,7 +48,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Kept {
     fn push(&mut self, time: i64, text: &str) {
-        let mut line = format!("{time} {}", text.replace('\n', "\\n"));
+        let mut line = format!("{time} ");
+        for char in text.chars() {
+            // Names of files are anybody's, and who reads this has a terminal.
+            match char.is_control() {
+                true => line.extend(char.escape_default()),
+                false => line.push(char),
+            }
+        }
         let end = (0..=LINE.min(line.len())).rev().find(|at| line.is_char_boundary(*at));
         line.truncate(end.unwrap_or(0));
         self.text.extend(line.as_bytes());
@@ -223,9 +230,9 @@ mod tests {
     fn the_oldest_lines_go_and_who_is_behind_is_told() {
         let mut kept = Kept::default();
         let (mut place, mut behind) = (0, 0);
-        kept.push(5, "one\nline");
+        kept.push(5, "one\n\x1bline");
         assert_eq!(kept.take(&mut place, 4).unwrap(), "5 on");
-        assert_eq!(kept.take(&mut place, 100).unwrap(), "e\\nline\n");
+        assert_eq!(kept.take(&mut place, 100).unwrap(), "e\\n\\u{1b}line\n");
         assert_eq!(kept.take(&mut place, 100), None);
         for _ in 0..2 * KEPT / LINE {
             kept.push(6, &"ä".repeat(LINE));
