@@ -18,6 +18,7 @@ mod seed;
 mod serve;
 mod stand;
 mod store;
+mod takeover;
 mod unpack;
 mod upkeep;
 mod work;
@@ -39,7 +40,7 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const PARTS: [Part<Contest>; 13] = [
+const PARTS: [Part<Contest>; 14] = [
     ("bulk", bulk::measure),
     ("random", random::measure),
     ("create", create::measure),
@@ -53,9 +54,10 @@ const PARTS: [Part<Contest>; 13] = [
     ("store", store::measure),
     ("upkeep", upkeep::measure),
     ("alone", alone::measure),
+    ("takeover", takeover::measure),
 ];
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "seqread_vs_disk",
     "seqwrite_vs_disk",
     "create_vs_disk",
@@ -78,6 +80,7 @@ const KEYS: [&str; 22] = [
     "scrub_keeps",
     "resync_keeps",
     "no_cache_write_and_dump_vs_cached",
+    "takeover_s",
 ];
 
 /// Bytes that a client gives or takes at once.

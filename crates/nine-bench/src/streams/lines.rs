@@ -47,6 +47,8 @@ pub(super) enum Carrier<'f> {
     Ether(&'static str),
     /// On the same.
     TcpAt([Ipv4Addr; 2]),
+    /// The same, over UDP.
+    IlAt([Ipv4Addr; 2]),
 }
 
 /// `/net` of a mux.
@@ -64,8 +66,8 @@ pub(super) enum Net<'f> {
 
 #[derive(Clone, Copy)]
 pub(super) enum Job {
-    /// So many bytes in writes of 64 KiB: GB/s until the last one is read.
-    Bytes(usize),
+    /// So many bytes in writes of so many: GB/s until the last one is read.
+    Bytes(usize, usize),
     /// So many messages of so many bytes to and fro: microseconds of one.
     Trips(u32, usize),
 }
@@ -140,7 +142,7 @@ async fn answer(
     over: &AtomicBool,
 ) -> io::Result<()> {
     let at = match carrier {
-        Carrier::TcpAt([_, there]) => SocketAddr::from((there, 0)),
+        Carrier::TcpAt([_, there]) | Carrier::IlAt([_, there]) => SocketAddr::from((there, 0)),
         _ => SocketAddr::from((net.address(Side::There), 0)),
     };
     // Who was told waits no longer; who is never told learns that this end has gone.
@@ -161,7 +163,7 @@ async fn answer(
                 socket.connect(from)?;
                 serve(&mut Datagrams(socket), job).await
             }
-            Carrier::Il | Carrier::IlFiles(_) => {
+            Carrier::Il | Carrier::IlAt(_) | Carrier::IlFiles(_) => {
                 let addr = Addr::Il { host: at.ip().to_string(), port: 0 };
                 let listener = datagram::Listener::bind(&addr, &env)?;
                 let Addr::Il { port, .. } = *listener.addr() else { unreachable!("it is of il") };
@@ -218,7 +220,7 @@ async fn call(
             socket.set_read_timeout(Some(SILENCE))?;
             perform(&mut Datagrams(socket), job).await
         }
-        Carrier::Il => {
+        Carrier::Il | Carrier::IlAt(_) => {
             let addr = Addr::Il { host: to.ip().to_string(), port: to.port() };
             let mut talk = Ours(datagram::dial(&addr, SILENCE, &env).await?);
             in_task(env, async move { perform(&mut talk, job).await }).await
@@ -279,11 +281,11 @@ async fn in_task<T: 'static>(
 /// The near end's part.
 async fn perform(wire: &mut impl Wire, job: Job) -> io::Result<f64> {
     match job {
-        Job::Bytes(bytes) => {
-            let (begun, mut left, mut buf) = (Instant::now(), bytes, vec![0; WRITE]);
+        Job::Bytes(bytes, write) => {
+            let (begun, mut left, mut buf) = (Instant::now(), bytes, vec![0; write]);
             while left > 0 {
                 buf.fill(left as u8);
-                let piece = left.min(WRITE);
+                let piece = left.min(write);
                 wire.write(&buf[..piece]).await?;
                 left -= piece;
             }
@@ -304,8 +306,8 @@ async fn perform(wire: &mut impl Wire, job: Job) -> io::Result<f64> {
 /// The far end's.
 async fn serve(wire: &mut impl Wire, job: Job) -> io::Result<()> {
     match job {
-        Job::Bytes(bytes) => {
-            let (mut left, mut buf) = (bytes, vec![0; WRITE]);
+        Job::Bytes(bytes, write) => {
+            let (mut left, mut buf) = (bytes, vec![0; write]);
             while left > 0 {
                 match wire.read(&mut buf).await? {
                     0 => return Err(io::ErrorKind::UnexpectedEof.into()),

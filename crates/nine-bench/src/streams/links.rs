@@ -14,8 +14,9 @@ use nine_sim::delay::{Shape, Side, Way};
 
 use super::lines::{Carrier, Files, Job, MACS, Net, turn};
 use super::plumbing::Plumbing;
-use super::{Work, alone, gateway, micros_a_round_trip, volume};
+use super::{WRITE, Work, alone, gateway, gigabytes_a_second, micros_a_round_trip, volume};
 use crate::args::Pace;
+use crate::child::Child;
 use crate::far::Far;
 use crate::peers;
 use crate::place::Place;
@@ -76,7 +77,7 @@ pub(super) fn il(pace: &Pace, report: &mut Report) -> io::Result<()> {
         .map(|&line| Race {
             what: format!("{}: il / TCP", line.what),
             unit: "MB/s",
-            turns: beside(&far, line, [Carrier::Il, Carrier::Tcp], Job::Bytes(size), "MB/s"),
+            turns: beside(&far, line, [Carrier::Il, Carrier::Tcp], Job::Bytes(size, WRITE), "MB/s"),
         })
         .collect();
     let trips = Job::Trips(pace.of(5_000, 1_000, 20), MESSAGE);
@@ -102,8 +103,8 @@ fn loopback(pace: Pace, report: &mut Report) -> io::Result<()> {
         what: format!("loopback, {}: il / TCP", place.label()),
         unit: "GB/s",
         turns: [
-            once(Carrier::Il, place, Job::Bytes(bytes), 1.0),
-            once(Carrier::Tcp, place, Job::Bytes(bytes), 1.0),
+            once(Carrier::Il, place, Job::Bytes(bytes, WRITE), 1.0),
+            once(Carrier::Tcp, place, Job::Bytes(bytes, WRITE), 1.0),
             Some(Box::new(move || Ok(alone(Work::Copy, bytes)))),
         ],
     };
@@ -171,7 +172,7 @@ pub(super) fn tables(pace: &Pace, report: &mut Report) -> io::Result<()> {
     told(report, "here, a link of 10 Mbit/s", rows);
     let rows = contest(*pace, &far, lossy, size, &all, tcp)?;
     told(report, "here, the same, of whose packets 1 % are lost", rows);
-    ethernet(*pace, &far, &run, report)
+    on_ethernet(*pace, &far, &run, report)
 }
 
 /// Throughput and round trips of one byte of all of these over a link, each beside the same peer.
@@ -192,7 +193,11 @@ fn contest<'f>(
                 unit: "us",
                 turns: beside(far, line, [ours, peer], trips, "us"),
             },
-            Race { what, unit: "KB/s", turns: beside(far, line, [ours, peer], Job::Bytes(size), "KB/s") },
+            Race {
+                what,
+                unit: "KB/s",
+                turns: beside(far, line, [ours, peer], Job::Bytes(size, WRITE), "KB/s"),
+            },
         ]
     });
     let mut rows = interleave(rounds(pace), pace.patience(), races.collect())?.into_iter();
@@ -235,8 +240,8 @@ fn beside<'f>(
     [ours, peer, (unit != "us").then(limit)]
 }
 
-/// Nonet on an Ethernet of the kernel's, without a limit, beside TCP on the same.
-fn ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io::Result<()> {
+/// An Ethernet of the kernel's between both sides, as long as what comes back lives.
+fn ethernet(far: &Far, run: &Scratch) -> io::Result<Child> {
     let log = run.path().join("ip.log");
     // Who stays there, so that its network has a name.
     let there = far.start(Side::There, &["sleep".into(), "3600".into()], &log)?;
@@ -252,35 +257,105 @@ fn ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io::Re
         words.push((side, format!("addr add {at}/24 dev {CARD}")));
         words.push((side, format!("link set {CARD} up")));
     }
-    let ip = || -> io::Result<()> {
-        let program = peers::find("ip").ok_or_else(|| io::Error::other("there is no ip(8)"))?;
-        for (side, words) in &words {
-            let words = words.split(' ').map(OsString::from);
-            let words: Vec<OsString> = [program.clone().into()].into_iter().chain(words).collect();
-            if !far.start(*side, &words, &log)?.wait(SILENCE)?.success() {
-                return Err(io::Error::other(std::fs::read_to_string(&log)?.trim().to_owned()));
-            }
+    let program = peers::find("ip").ok_or_else(|| io::Error::other("there is no ip(8)"))?;
+    for (side, words) in &words {
+        let words = words.split(' ').map(OsString::from);
+        let words: Vec<OsString> = [program.clone().into()].into_iter().chain(words).collect();
+        if !far.start(*side, &words, &log)?.wait(SILENCE)?.success() {
+            return Err(io::Error::other(std::fs::read_to_string(&log)?.trim().to_owned()));
         }
-        // A packet socket is not everybody's.
-        turn(Net::Far(far), Carrier::Ether(CARD), Place::Cross, Job::Trips(1, 1)).map(drop)
-    };
-    if let Err(why) = ip() {
-        report.notes.push(format!(
-            "MISSING, and not measured: nonet on an Ethernet of the kernel's (veth, iproute2, CAP_NET_RAW): {why}"
-        ));
-        return Ok(());
     }
-    let carriers = [Carrier::Ether(CARD), Carrier::TcpAt(ETHERNET_AT)];
-    let race = |what: &str, unit, job, times: f64| {
-        let [ours, peer] = carriers.map(|carrier| -> Option<Turn<'_>> {
-            Some(Box::new(move || Ok(turn(Net::Far(far), carrier, Place::Cross, job)? * times)))
-        });
-        Race { what: format!("{what}, veth, cross: nonet / TCP"), unit, turns: [ours, peer, None] }
+    Ok(there)
+}
+
+/// nonet beside TCP, on an Ethernet.
+fn on_ethernet(pace: Pace, far: &Far, run: &Scratch, report: &mut Report) -> io::Result<()> {
+    let made = ethernet(far, run).and_then(|there| {
+        // A packet socket is not everybody's.
+        turn(Net::Far(far), Carrier::Ether(CARD), Place::Cross, Job::Trips(1, 1)).map(|_| there)
+    });
+    let _there = match made {
+        Ok(there) => there,
+        Err(why) => {
+            report.notes.push(format!(
+                "MISSING, and not measured: nonet on an Ethernet of the kernel's (veth, iproute2, CAP_NET_RAW): {why}"
+            ));
+            return Ok(());
+        }
     };
+    let (bytes, trips) = on_wire(pace, WRITE);
+    let carriers = [Carrier::Ether(CARD), Carrier::TcpAt(ETHERNET_AT)];
+    let net = Net::Far(far);
     let races = vec![
-        race("64 KiB written", "MB/s", Job::Bytes(pace.of(100_000_000, 20_000_000, 100_000)), 1e3),
-        race("one byte to and fro", "us", Job::Trips(pace.of(5_000, 1_000, 5), 1), 1.0),
+        race("64 KiB written, veth, cross: nonet / TCP", net, carriers, bytes),
+        race("one byte to and fro, veth, cross: nonet / TCP", net, carriers, trips),
     ];
+    for row in interleave(rounds(pace), pace.patience(), races)? {
+        report.push(row);
+    }
+    Ok(())
+}
+
+/// What is asked of a line without a limit.
+fn on_wire(pace: Pace, write: usize) -> (Job, Job) {
+    (Job::Bytes(pace.of(100_000_000, 20_000_000, 100_000), write), Job::Trips(pace.of(5_000, 1_000, 5), 1))
+}
+
+fn race<'f>(what: &str, net: Net<'f>, carriers: [Carrier<'f>; 2], job: Job) -> Race<'f> {
+    let (unit, times) = if matches!(job, Job::Bytes(..)) { ("MB/s", 1e3) } else { ("us", 1.0) };
+    let [ours, peer] = carriers.map(|carrier| -> Option<Turn<'f>> {
+        Some(Box::new(move || Ok(turn(net, carrier, Place::Cross, job)? * times)))
+    });
+    Race { what: what.into(), unit, turns: [ours, peer, None] }
+}
+
+/// Table 1 of *A Diskless Fileserver*: between two processes, writes of 16 KiB one way and one byte to and fro. Of its
+/// rows, AoE has an experiment of its own (`aoe`), and Datakit and Cyclone are no more.
+pub(super) fn table_1(pace: &Pace, report: &mut Report) -> io::Result<()> {
+    const WRITE: usize = 16 << 10;
+    let (pace, place) = (*pace, Place::Cross);
+    let size = volume(pace) / 4;
+    let pipe = |plumbing| -> Option<Turn<'static>> {
+        Some(Box::new(move || Ok(gigabytes_a_second(plumbing, Work::Copy, place, size, WRITE)? * 1e3)))
+    };
+    let trip = |plumbing| -> Option<Turn<'static>> {
+        Some(Box::new(move || micros_a_round_trip(plumbing, place, pace.of(20_000, 5_000, 100))))
+    };
+    let (far, run) = (boxed(report, &[])?, Scratch::for_sockets()?);
+    let there = far.as_ref().map(|far| ethernet(far, &run)).transpose();
+    let (bytes, trips) = on_wire(pace, WRITE);
+    let loopback = [Carrier::Il, Carrier::Tcp];
+    let mut races = vec![
+        Race {
+            what: "Table 1, 16 KiB written: our pipe / pipe(2)".into(),
+            unit: "MB/s",
+            turns: [pipe(Plumbing::Ours(0)), pipe(Plumbing::Pipe), None],
+        },
+        Race {
+            what: "Table 1, one byte to and fro: our pipe / pipe(2)".into(),
+            unit: "us",
+            turns: [trip(Plumbing::Ours(0)), trip(Plumbing::Pipe), trip(Plumbing::Park)],
+        },
+        race("Table 1, 16 KiB written: il / TCP, loopback", Net::Loopback, loopback, bytes),
+        race("Table 1, one byte to and fro: il / TCP, loopback", Net::Loopback, loopback, trips),
+    ];
+    match (&far, &there) {
+        (Some(far), Ok(_)) => {
+            let wire = [Carrier::IlAt(ETHERNET_AT), Carrier::TcpAt(ETHERNET_AT)];
+            races.push(race(
+                "Table 1, 16 KiB written: il / TCP, Ethernet (veth)",
+                Net::Far(far),
+                wire,
+                bytes,
+            ));
+            let what = "Table 1, one byte to and fro: il / TCP, Ethernet (veth)";
+            races.push(race(what, Net::Far(far), wire, trips));
+        }
+        (_, Err(why)) => {
+            report.notes.push(format!("MISSING, and not measured: an Ethernet of the kernel's: {why}"))
+        }
+        (None, Ok(_)) => {}
+    }
     for row in interleave(rounds(pace), pace.patience(), races)? {
         report.push(row);
     }

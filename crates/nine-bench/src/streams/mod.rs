@@ -67,7 +67,7 @@ fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
     Ok(report)
 }
 
-const PARTS: [Part<Pace>; 7] = [
+const PARTS: [Part<Pace>; 8] = [
     ("copy", copy),
     ("move", hand_over),
     ("rtt", round_trip),
@@ -75,6 +75,7 @@ const PARTS: [Part<Pace>; 7] = [
     ("net", gateway::measure),
     ("il", links::il),
     ("tables", links::tables),
+    ("table1", links::table_1),
 ];
 
 const KEYS: [&str; 23] = [
@@ -130,7 +131,7 @@ fn throughput(pace: Pace, report: &mut Report, work: Work, keys: [&'static str; 
     for (place, key) in [Place::Cross, Place::Same].into_iter().zip(keys) {
         let label = place.label();
         let turn = |plumbing| -> Option<Turn<'static>> {
-            Some(Box::new(move || gigabytes_a_second(plumbing, work, place, volume(pace))))
+            Some(Box::new(move || gigabytes_a_second(plumbing, work, place, volume(pace), WRITE)))
         };
         let limit = || -> Option<Turn<'static>> { Some(Box::new(move || Ok(alone(work, volume(pace))))) };
         let mut races = Vec::new();
@@ -219,12 +220,19 @@ fn round_trip(pace: &Pace, report: &mut Report) -> io::Result<()> {
 }
 
 /// The seed's first program.
-fn gigabytes_a_second(plumbing: Plumbing, work: Work, place: Place, bytes: usize) -> io::Result<f64> {
+fn gigabytes_a_second(
+    plumbing: Plumbing,
+    work: Work,
+    place: Place,
+    bytes: usize,
+    write: usize,
+) -> io::Result<f64> {
+    assert!(work == Work::Copy || write == WRITE, "what is handed over is of one size");
     let Ends { mut near, mut far } = plumbing.make()?;
     let begun = Instant::now();
     let reader = std::thread::spawn(move || -> io::Result<usize> {
         place.stand_far()?;
-        let (mut seen, mut buf) = (0, vec![0; WRITE]);
+        let (mut seen, mut buf) = (0, vec![0; write]);
         loop {
             let n = match work {
                 Work::Copy => far.read(&mut buf)?,
@@ -237,8 +245,8 @@ fn gigabytes_a_second(plumbing: Plumbing, work: Work, place: Place, bytes: usize
         }
     });
     place.stand_near()?;
-    let mut buf = vec![0; WRITE];
-    for n in 0..bytes / WRITE {
+    let mut buf = vec![0; write];
+    for n in 0..bytes / write {
         match work {
             Work::Copy => {
                 buf.fill(n as u8);
@@ -249,7 +257,7 @@ fn gigabytes_a_second(plumbing: Plumbing, work: Work, place: Place, bytes: usize
     }
     drop(near);
     let seen = reader.join().map_err(|_| io::Error::other("the reader has failed"))??;
-    crate::turns::rate(begun, seen as u64, (bytes / WRITE * WRITE) as u64)
+    crate::turns::rate(begun, seen as u64, (bytes / write * write) as u64)
 }
 
 /// The same work on the same bytes by one thread, with nothing between.
