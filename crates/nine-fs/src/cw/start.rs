@@ -144,8 +144,8 @@ impl Cw {
     /// Until [`finish`](Self::finish) it is not opened again. In place all places are had that any dump may have.
     ///
     /// # Errors
-    /// [`Wrong::Unwritten`] if there is no dump yet; [`Wrong::Unsupported`] if there is no such dump, or c is too small;
-    /// what the devices say.
+    /// [`Wrong::Unwritten`] if there is no dump yet; [`Wrong::Unsupported`] if there is no such dump, or c is too
+    /// small; what the devices say.
     pub(crate) async fn recover(
         c: Arc<dyn Device>,
         w: Arc<dyn Device>,
