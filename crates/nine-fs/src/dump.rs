@@ -323,7 +323,8 @@ impl Archive {
         let due = {
             let state = &mut *self.state();
             let dumper = &mut state.dumper;
-            dumper.credit = SHARE;
+            // What was copied at once, and was more, is made up for.
+            dumper.credit = (dumper.credit + SHARE).min(SHARE);
             if dumper.trouble.as_ref().is_some_and(|(_, at)| now >= *at) {
                 dumper.trouble = None;
             }

@@ -84,7 +84,8 @@ impl State {
     }
 
     pub(crate) fn tick(&mut self) {
-        self.credit = SHARE;
+        // What was read at once, and was more, is made up for.
+        self.credit = (self.credit + SHARE).min(SHARE);
     }
 
     /// It ends as soon as it can.

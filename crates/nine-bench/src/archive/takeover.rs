@@ -27,34 +27,22 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
     for round in 0..contest.pace.of(5, 3, 1) {
         let (name, other) = if round % 2 == 0 { ("mars", "venus") } else { ("venus", "mars") };
         let next = site.machine(other, ",begin=standby")?;
+        // One that has just begun waits until its own last life has gone, and that nobody else has its name.
+        std::thread::sleep(Duration::from_secs_f64(3.0 * PERIOD));
         // Synced, and in no dump.
         let bytes = pattern(PIECE, round as u64 + 1).repeat((mib << 20) as usize / PIECE);
-        fs::write(site.path("file"), &bytes)?;
-        site.tell(&[
-            "put",
-            "-q",
-            "-f",
-            &site.word("file"),
-            ":/archive/file",
-            "--server",
-            &site.socket(name),
-        ])?;
+        let (file, back) = (format!("file{round}"), format!("back{round}"));
+        let there = format!(":/archive/{file}");
+        fs::write(site.path(&file), &bytes)?;
+        site.tell(&["put", "-q", &site.word(&file), &there, "--server", &site.socket(name)])?;
         site.tell(&["fs", "sync", "--server", &site.socket(name)])?;
         drop(main);
         let begun = Instant::now();
         site.tell(&["fs", "takeover", "--server", &site.socket(other)])?;
         row.ours.push(begun.elapsed().as_secs_f64());
         row.limit.push(PERIOD);
-        site.tell(&[
-            "get",
-            "-q",
-            "-f",
-            ":/archive/file",
-            &site.word("back"),
-            "--server",
-            &site.socket(other),
-        ])?;
-        if fs::read(site.path("back"))? != bytes {
+        site.tell(&["get", "-q", &there, &site.word(&back), "--server", &site.socket(other)])?;
+        if fs::read(site.path(&back))? != bytes {
             return Err(io::Error::other("what was synced is not there after a takeover"));
         }
         main = next;
