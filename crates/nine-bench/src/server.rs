@@ -79,10 +79,19 @@ impl Server {
 
     /// The same at another socket of the same process.
     pub fn client_at(&self, socket: &Path) -> io::Result<(Client, File)> {
+        self.client_of(socket, &self.aname)
+    }
+
+    /// The same of another tree.
+    pub fn client_to(&self, aname: &str) -> io::Result<(Client, File)> {
+        self.client_of(&self.socket, aname)
+    }
+
+    fn client_of(&self, socket: &Path, aname: &str) -> io::Result<(Client, File)> {
         let addr = Addr::Unix { path: socket.into() };
         let options = Options { dialects: vec![Dialect::L], msize: self.msize, ..Options::default() };
         let client = Client::dial(&addr, SILENCE, options)?;
-        let root = client.attach("", geteuid().as_raw(), &self.aname)?;
+        let root = client.attach("", geteuid().as_raw(), aname)?;
         Ok((client, root))
     }
 

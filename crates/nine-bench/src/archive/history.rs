@@ -1,64 +1,122 @@
-//! A dump beside a backup: until it can be browsed and until it is copied, and `restic backup` of the same tree to a
-//! repository of the same file system.
+//! Dumps beside backups of the same tree by restic, to a repository of the same file system, and beside snapshots of
+//! btrfs: until what is kept can be browsed and until it is copied, what it takes, a file of an old date, and how long
+//! it takes until all of it has been verified.
 
 use std::fs::File;
 use std::io;
 use std::time::Instant;
+
+use nine_proto::OpenFlags;
 
 use super::Contest;
 use super::serve::Shape;
 use super::stand::Stand;
 use super::{pattern, work};
 use crate::files::file_name;
+use crate::peers::btrfs::Volume;
 use crate::peers::restic::Repository;
 use crate::place::Place;
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 use crate::stats::median;
 
-const SIZE: u64 = 64 << 10;
+const SIZE: u64 = 100_000;
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Place::Free.arrange(&[])?;
-    let files: u32 = contest.pace.of(16_384, 2_048, 32);
+    let files: u32 = contest.pace.of(100_000, 2_048, 32);
     let mib = (u64::from(files) * SIZE) >> 20;
-    let stand = Stand::archive(Shape::of(mib * 2 + 256, mib * 4 + 256))?;
-    let (tree, run) = (Scratch::new()?, Scratch::new()?);
+    let stand = Stand::archive(Shape::of(mib * 2 + 256, mib * 2 + 1024))?;
+    let (plain, run) = (Scratch::new()?, Scratch::new()?);
     let restic = Repository::new(run.path())?;
-    let row = |what: String| Row { what, unit: "s", ..Row::default() };
-    let mut rows = ["", ", a hundredth changed"].map(|changed| {
-        ["browse", "copied"]
-            .map(|to| row(format!("dump of {mib} MiB in {files} files{changed}, {to} / restic")))
+    let volume = Volume::new(run.path(), mib * 2 + 1024)?;
+    if let Err(why) = &volume {
+        report.notes.push(format!("peer of dumps: btrfs is MISSING: {why}"));
+    }
+    let volume = volume.ok();
+    let tree = volume.as_ref().map_or_else(|| plain.path().to_owned(), Volume::tree);
+    let what = format!("{mib} MiB in {files} files");
+    let row = |what: String, unit| Row { what, unit, ..Row::default() };
+    let mut kept = ["", ", a hundredth changed"].map(|changed| {
+        ["browse / restic", "copied / restic", "browse / btrfs, a snapshot"]
+            .map(|to| row(format!("dump of {what}{changed}, {to}"), "s"))
     });
-    for round in 0..=contest.pace.of(5, 3, 1) {
+    let mut old = row(format!("{what}: one of them as it was at the first date / restic"), "ms");
+    let rounds = contest.pace.of(3, 3, 1);
+    for round in 0..=rounds {
         let changed = (0..files).filter(|n| round == 0 || n % 100 == round);
         for n in changed.clone() {
-            std::fs::write(
-                tree.path().join(file_name(n)),
-                pattern(SIZE as usize, u64::from(n) << 8 | u64::from(round)),
-            )?;
+            let bytes = pattern(SIZE as usize, u64::from(n) << 8 | u64::from(round));
+            std::fs::write(tree.join(file_name(n)), bytes)?;
         }
         work::write_files(&stand.server(), changed, SIZE, round.into())?;
         stand.sync()?;
-        rustix::fs::syncfs(File::open(tree.path())?)?;
+        rustix::fs::syncfs(File::open(&tree)?)?;
         let begun = Instant::now();
         stand.tell("dump")?;
         let browse = begun.elapsed().as_secs_f64();
         work::copied(&stand)?;
         let copied = begun.elapsed().as_secs_f64();
         work::settled(&stand)?;
-        let theirs = restic.as_ref().map(|restic| restic.backup(tree.path())).transpose()?;
-        let rows = &mut rows[usize::from(round > 0)];
-        for (row, ours) in rows.iter_mut().zip([browse, copied]) {
+        let name = format!("round{round}");
+        let backup = restic.as_ref().map(|restic| restic.backup(&tree, &name)).transpose()?;
+        let snapshot = volume.as_ref().map(|volume| volume.snapshot(&name)).transpose()?;
+        let rows = &mut kept[usize::from(round > 0)];
+        let figures = [(browse, backup), (copied, backup), (browse, snapshot)];
+        for (row, (ours, theirs)) in rows.iter_mut().zip(figures) {
             row.ours.push(ours);
             row.peer.extend(theirs);
         }
+        let file = file_name(files / 2 + round);
+        old.ours.push(first_dump(&stand, &file)? * 1e3);
+        let theirs = restic.as_ref().map(|restic| restic.read(&tree.join(&file), "round0")).transpose()?;
+        old.peer.extend(theirs.map(|seconds| seconds * 1e3));
     }
+    let mut stored = row(format!("{what}, and {rounds} times a hundredth of them: stored / restic"), "MiB");
+    stored.ours.push(written(&stand)?);
+    let theirs = restic.as_ref().map(Repository::stored).transpose()?;
+    stored.peer.extend(theirs.map(|bytes| bytes as f64 / f64::from(1 << 20)));
+    stored.limit.push((mib + mib * u64::from(rounds) / 100) as f64);
+    let mut verified = row("all of it is verified / restic".into(), "s");
+    let begun = Instant::now();
+    stand.tell("scrub wait")?;
+    verified.ours.push(begun.elapsed().as_secs_f64());
+    verified.peer.extend(restic.as_ref().map(Repository::check).transpose()?);
     let speedup = |row: &Row| {
         median(&row.ours.iter().zip(&row.peer).map(|(ours, theirs)| theirs / ours).collect::<Vec<_>>())
     };
-    report.key("dump_restic_speedup", speedup(&rows[1][0]));
-    report.key("dump_copied_restic_speedup", speedup(&rows[1][1]));
-    report.extend(rows.into_iter().flatten().collect());
+    report.key("dump_restic_speedup", speedup(&kept[1][0]));
+    report.key("dump_copied_restic_speedup", speedup(&kept[1][1]));
+    report.extend(kept.into_iter().flatten().filter(|row| !row.peer.is_empty()).collect());
+    report.extend(vec![old, stored, verified]);
     Ok(())
+}
+
+/// Seconds until a client that is new has read a file of the first dump.
+fn first_dump(stand: &Stand, file: &str) -> io::Result<f64> {
+    let dumps = stand.ask("dumps")?;
+    let first = dumps.split(' ').next().unwrap_or_default();
+    let begun = Instant::now();
+    let (_client, root) = stand.server().client_to("dump")?;
+    let file = root.open(format!("{first}/{file}"), OpenFlags::READ)?;
+    let mut read = 0;
+    while read < SIZE {
+        let more = file.read(read, 1 << 20)?.len() as u64;
+        if more == 0 {
+            return Err(io::Error::other("a file of a dump is shorter than it was"));
+        }
+        read += more;
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// MiB of what is written of the worm.
+fn written(stand: &Stand) -> io::Result<f64> {
+    let status = stand.ask("status")?;
+    let number = |line: &str| line.split(' ').nth(1).and_then(|word| word.parse::<f64>().ok());
+    let of = |name: &str| status.lines().find(|line| line.starts_with(name)).and_then(number);
+    match (of("worm "), of("block ")) {
+        (Some(blocks), Some(bytes)) => Ok(blocks * bytes / f64::from(1 << 20)),
+        _ => Err(io::Error::other("the status does not say what is written")),
+    }
 }

@@ -1,5 +1,6 @@
 //! Other people's servers and clients, as Debian packages them.
 
+pub mod btrfs;
 pub mod curl;
 pub mod diod;
 pub mod nbdkit;

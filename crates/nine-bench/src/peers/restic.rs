@@ -22,10 +22,39 @@ impl Repository {
         Ok(Some(it))
     }
 
-    /// Seconds of a backup.
-    pub fn backup(&self, dir: &Path) -> io::Result<f64> {
+    /// Seconds of a backup of this name.
+    pub fn backup(&self, dir: &Path, name: &str) -> io::Result<f64> {
+        self.timed(&["backup".as_ref(), "--tag".as_ref(), name.as_ref(), dir])
+    }
+
+    /// Seconds until a file is there as it was in the backup of this name.
+    pub fn read(&self, file: &Path, name: &str) -> io::Result<f64> {
+        self.timed(&["dump".as_ref(), "--tag".as_ref(), name.as_ref(), "latest".as_ref(), file])
+    }
+
+    /// Seconds until all that is stored has been read, and is right.
+    pub fn check(&self) -> io::Result<f64> {
+        self.timed(&["check".as_ref(), "--read-data".as_ref()])
+    }
+
+    /// Bytes of all its files.
+    pub fn stored(&self) -> io::Result<u64> {
+        let (mut dirs, mut bytes) = (vec![self.run.join("repository")], 0);
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir)? {
+                let entry = entry?;
+                match entry.file_type()?.is_dir() {
+                    true => dirs.push(entry.path()),
+                    false => bytes += entry.metadata()?.len(),
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn timed(&self, words: &[&Path]) -> io::Result<f64> {
         let begun = Instant::now();
-        self.perform(&["backup".as_ref(), dir])?;
+        self.perform(words)?;
         Ok(begun.elapsed().as_secs_f64())
     }
 
