@@ -147,6 +147,7 @@ const ARCHIVE: &[&str] = &[
     "scrub_keeps",
     "resync_keeps",
     "no_cache_write_and_dump_vs_cached",
+    "takeover_s",
     "rounds",
     "restic",
     "noisy",

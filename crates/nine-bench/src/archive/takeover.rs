@@ -14,13 +14,14 @@ use crate::command;
 use crate::report::{Report, Row};
 use crate::scratch::Scratch;
 
-/// Of the arbiter, as it is unless somebody says something else; nobody takes over sooner from one that did not let go.
-const PERIOD: f64 = 4.0;
+/// Milliseconds of the arbiter's period, as they are unless somebody says something else.
+const PERIOD: u64 = 4000;
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let site = Site::new()?;
+    let period = contest.pace.of(PERIOD, PERIOD, 500) as f64 / 1e3;
+    let site = Site::new(period)?;
     let mib = contest.pace.of(256, 64, 1);
     let mut row = Row { what: format!("taken over, {mib} MiB in the journal"), unit: "s", ..Row::default() };
     let mut main = site.machine("mars", "")?;
@@ -28,7 +29,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         let (name, other) = if round % 2 == 0 { ("mars", "venus") } else { ("venus", "mars") };
         let next = site.machine(other, ",begin=standby")?;
         // One that has just begun waits until its own last life has gone, and that nobody else has its name.
-        std::thread::sleep(Duration::from_secs_f64(3.0 * PERIOD));
+        std::thread::sleep(Duration::from_secs_f64(3.0 * period));
         // Synced, and in no dump.
         let bytes = pattern(PIECE, round as u64 + 1).repeat((mib << 20) as usize / PIECE);
         let (file, back) = (format!("file{round}"), format!("back{round}"));
@@ -40,7 +41,8 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         let begun = Instant::now();
         site.tell(&["fs", "takeover", "--server", &site.socket(other)])?;
         row.ours.push(begun.elapsed().as_secs_f64());
-        row.limit.push(PERIOD);
+        // Sooner nobody knows that one which did not let go has gone.
+        row.limit.push(period);
         site.tell(&["get", "-q", &there, &site.word(&back), "--server", &site.socket(other)])?;
         if fs::read(site.path(&back))? != bytes {
             return Err(io::Error::other("what was synced is not there after a takeover"));
@@ -60,14 +62,15 @@ struct Site {
 }
 
 impl Site {
-    fn new() -> io::Result<Self> {
+    fn new(period: f64) -> io::Result<Self> {
         let site =
             Self { program: command::program()?, disks: Scratch::new()?, run: Scratch::for_sockets()? };
         for (name, mib) in [("c", 2048_u64), ("w", 4096), ("a", 1)] {
             File::create(site.path(name))?.set_len(mib << 20)?;
         }
         site.tell(&["fs", "ream", &site.expr()])?;
-        site.tell(&["fs", "arbiter", &site.disk("a"), "mars", "venus"])?;
+        let period = period.to_string();
+        site.tell(&["fs", "arbiter", &site.disk("a"), "mars", "venus", "--period", &period])?;
         // A standby follows dumps: there is one.
         let mars = site.machine("mars", "")?;
         site.tell(&["fs", "dump", "--wait", "--server", &site.socket("mars")])?;
