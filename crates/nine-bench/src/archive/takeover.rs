@@ -41,7 +41,7 @@ pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> 
         let begun = Instant::now();
         site.tell(&["fs", "takeover", "--server", &site.socket(other)])?;
         row.ours.push(begun.elapsed().as_secs_f64());
-        // Sooner nobody knows that one which did not let go has gone.
+        // From its last sign on, which may be a quarter of that older than its end: sooner nobody knows.
         row.limit.push(period);
         site.tell(&["get", "-q", &there, &site.word(&back), "--server", &site.socket(other)])?;
         if fs::read(site.path(&back))? != bytes {
