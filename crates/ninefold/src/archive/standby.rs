@@ -128,14 +128,23 @@ impl Desk {
             }),
             said: Arc::new(move || {
                 let state = lock(&shown.state);
-                let trouble = state.lease.as_ref().and_then(Lease::trouble);
-                match trouble {
-                    Some(why) => format!("{}arbiter: {why}\n", state.said),
-                    None => state.said.clone(),
-                }
+                let (main, trouble) = match &state.lease {
+                    Some(lease) => (heard(&lease.state()), lease.trouble()),
+                    None => (None, None),
+                };
+                let trouble = trouble.map(|why| format!("arbiter: {why}\n"));
+                [Some(state.said.clone()), main, trouble].into_iter().flatten().collect()
             }),
         }
     }
+}
+
+/// Another machine that is the main one, for the status.
+fn heard(state: &lease::State) -> Option<String> {
+    let lease::State::Watching { main: Some(lease::Main { name, epoch, silent, .. }) } = state else {
+        return None;
+    };
+    Some(format!("main one {name}, epoch {epoch}, heard {silent:.0?} ago\n"))
 }
 
 /// The time that goes on while the machine sleeps.

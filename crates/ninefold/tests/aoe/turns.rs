@@ -242,6 +242,8 @@ fn without_the_arbiter_nobody_writes_but_by_word_of_who_answers_for_it() {
     });
     // Nobody takes over without it.
     mars.signal(Signal::KILL);
+    // What it has put last was seen: else it would seem to live when the arbiter is there again.
+    until(&venus, "main one mars, epoch 1, heard 1s ago");
     goes(&mut arbiter);
     until(&venus, "arbiter: ");
     let output = venus.tells("fs takeover").stdin(Stdio::null()).output().unwrap();
