@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nine_block::{Device, Kind};
 
-use super::{by_now, kind, now, of};
+use super::{all_are_well, by_now, chance, kind, now, of};
 use crate::memory::{Fate, Memory, Request};
 use crate::{Patience, Slate};
 
@@ -99,24 +99,16 @@ fn what_is_gone_or_not_ours_is_an_error() {
 
 #[test]
 fn seeds() {
-    for seed in 0..400 {
-        let fails = std::panic::catch_unwind(|| world(seed));
-        assert!(fails.is_ok(), "seed {seed}");
-    }
+    all_are_well(400, world);
 }
 
 /// Three machines, and what each sector may have now.
 fn world(seed: u64) {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut random = move |n: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % n
-    };
+    let (mut random, mut fates) = (chance(seed), chance(!seed));
     let memory = Memory::default();
-    let (bad, mut fates) = (random(60), seed);
+    let bad = random(60);
     memory.decided_by(move |request| {
-        fates = fates.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let chance = (fates >> 33) % 100;
+        let chance = fates(100);
         match chance % 5 {
             _ if chance >= bad => Fate::Good,
             0 => Fate::Unheard,
