@@ -43,10 +43,14 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     v9fs::run(steps, &program, all, "")
 }
 
-/// Every order in which threads can meet at a wait and its wake-up, by loom; of disks always.
+/// Every order in which threads can meet at a wait and its wake-up, by loom; of disks and channels always, of channels
+/// by shuttle too, which goes further into some orders instead of a little into all.
 fn wake_ups(steps: &mut Steps, all: bool) -> Result<(), Failed> {
+    let mut tests = cargo(&["test", "--release", "--lib", "-p", "nine-ring", "any_order"]);
+    tests.env("RUSTFLAGS", "--cfg nine_shuttle").env("CARGO_TARGET_DIR", "target/shuttle");
+    steps.run("wake-ups of channels", &mut tests)?;
     let mut tests = cargo(&["test", "--release", "--lib"]);
-    tests.args(["-p", "nine-block"]);
+    tests.args(["-p", "nine-block", "-p", "nine-ring"]);
     if all {
         for room in ["nine-gate", "nine-io", "nine-mux", "nine-net", "nine-servers", "nine-stream"] {
             tests.args(["-p", room]);
@@ -96,10 +100,10 @@ fn no_std(steps: &mut Steps) -> Result<(), Failed> {
     steps.run("no_std on the host", &mut cargo(&probe))?;
     let target = Command::new("rustup").args(["target", "add", BARE]).stdin(Stdio::null()).output();
     if !target.is_ok_and(|output| output.status.success()) {
-        steps.not_covered(format!("nine-proto and nine-stream on bare metal (rustup cannot add {BARE})"));
+        steps.not_covered(format!("nine-proto, nine-ring and nine-stream on bare metal (rustup cannot add {BARE})"));
         return Ok(());
     }
-    let rooms = ["--package", "nine-proto", "--package", "nine-stream"];
+    let rooms = ["--package", "nine-proto", "--package", "nine-ring", "--package", "nine-stream"];
     let build = ["build", "--no-default-features", "--target", BARE];
     steps.run("no_std on bare metal", cargo(&build).args(rooms))
 }

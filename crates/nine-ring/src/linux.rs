@@ -1,0 +1,242 @@
+//! Channels between processes of Linux: memory files, bells, and how they are handed over (docs/channels.md, "How a program
+//! gets a channel").
+//!
+//! Always holds: no memory is mapped whose file could become shorter; a bell that was rung stays rung until it is heard.
+
+extern crate std;
+
+use alloc::format;
+use alloc::string::String;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use crate::layout::MAGIC;
+use crate::sys::{self, Memory};
+
+/// The variable by which a program inherits a channel.
+pub const VARIABLE: &str = "NINEFOLD_CHANNEL";
+
+/// A memory file of `len` bytes, all zeros, that stays as long as it is; and its memory.
+pub fn create(len: usize) -> io::Result<(Memory, OwnedFd)> {
+    let file = rustix::fs::memfd_create("channel", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, len as u64)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok((sys::map(file.as_fd(), len)?, file))
+}
+
+/// The memory of a file that somebody else has made. An error of the kind `InvalidData`: it could become shorter, and then
+/// kill whoever looks at it.
+pub fn map(file: impl AsFd) -> io::Result<Memory> {
+    let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+    let stat = rustix::fs::fstat(&file)?;
+    let len = usize::try_from(stat.st_size).unwrap_or(0);
+    let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(bad("the channel's memory is no file that is sealed against becoming shorter"));
+    }
+    if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+        return Err(bad("the channel's memory is sealed against writing"));
+    }
+    if len == 0 {
+        return Err(bad("the channel's memory is empty"));
+    }
+    Ok(sys::map(file.as_fd(), len)?)
+}
+
+impl Memory {
+    /// Writes `len` of these bytes into a file at `offset`, without a copy in this process: how many.
+    ///
+    /// # Panics
+    /// They are not in the memory.
+    pub fn write_at(&self, at: usize, len: usize, file: impl AsFd, offset: u64) -> io::Result<usize> {
+        Ok(sys::calls::write_at(self, at, len, file.as_fd(), offset)?)
+    }
+
+    /// Reads at most `len` bytes of a file from `offset` on, without a copy in this process: how many.
+    ///
+    /// # Panics
+    /// There is no room for them in the memory.
+    pub fn read_at(&self, at: usize, len: usize, file: impl AsFd, offset: u64) -> io::Result<usize> {
+        Ok(sys::calls::read_at(self, at, len, file.as_fd(), offset)?)
+    }
+}
+
+/// A bell: an eventfd(2) that does not block.
+#[derive(Debug)]
+pub struct Bell(OwnedFd);
+
+impl Bell {
+    /// A new one.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Rings it: one that is rung as often as a bell can be is rung.
+    pub fn ring(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Has heard it: whether it was rung.
+    pub fn hear(&self) -> bool {
+        hear(self.0.as_fd())
+    }
+
+    /// The same one, for somebody else.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+}
+
+/// See [`Bell::hear`]: for who waits for the descriptor by other means.
+pub fn hear(bell: BorrowedFd<'_>) -> bool {
+    rustix::io::read(bell, &mut [0; 8]).is_ok()
+}
+
+impl From<OwnedFd> for Bell {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl From<Bell> for OwnedFd {
+    fn from(bell: Bell) -> Self {
+        bell.0
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// One side's descriptors of a channel.
+#[derive(Debug)]
+pub struct Passed {
+    /// The memory file.
+    pub memory: OwnedFd,
+    /// Rung for this side.
+    pub wait: Bell,
+    /// Rung for the other one.
+    pub ring: Bell,
+    /// A socket that is hung up when the other side has gone.
+    pub life: OwnedFd,
+}
+
+impl Passed {
+    /// What this program has inherited, if it has. The descriptors go to nobody else: the caller takes the variable away.
+    /// An error of the kind `InvalidData`: the variable is none of ours.
+    pub fn inherited(variable: Option<&str>) -> io::Result<Option<Self>> {
+        let Some(text) = variable else { return Ok(None) };
+        let bad = || {
+            let why = format!("{VARIABLE}={text}: four descriptors are expected, MEMORY:WAIT:RING:LIFE");
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        };
+        let mut numbers = [-1; 4];
+        let mut parts = text.split(':');
+        for number in &mut numbers {
+            *number = parts.next().and_then(|part| part.parse::<RawFd>().ok()).ok_or_else(bad)?;
+        }
+        let twice = (1..4).any(|n| numbers[..n].contains(&numbers[n]));
+        if parts.next().is_some() || twice || numbers.iter().any(|&fd| fd < 0) {
+            return Err(bad());
+        }
+        let mut ours = [const { None }; 4];
+        for (fd, number) in ours.iter_mut().zip(numbers) {
+            *fd = Some(sys::take_inherited(number).ok_or_else(bad)?);
+        }
+        let [memory, wait, ring, life] = ours.map(|fd| fd.expect("each was taken"));
+        Ok(Some(Self { memory, wait: wait.into(), ring: ring.into(), life }))
+    }
+
+    /// What the variable says, when a program inherits them under these numbers.
+    pub fn variable(numbers: [RawFd; 4]) -> String {
+        let [memory, wait, ring, life] = numbers;
+        format!("{memory}:{wait}:{ring}:{life}")
+    }
+
+    /// Their numbers here.
+    pub fn numbers(&self) -> [RawFd; 4] {
+        [self.memory.as_raw_fd(), self.wait.0.as_raw_fd(), self.ring.0.as_raw_fd(), self.life.as_raw_fd()]
+    }
+
+    /// Sends the first three over a socket, the fourth; they stay open here. An error of the kind `WouldBlock`: the socket
+    /// takes nothing now, which a new one never says.
+    pub fn send(memory: impl AsFd, wait: &Bell, ring: &Bell, socket: impl AsFd) -> io::Result<()> {
+        let fds = [memory.as_fd(), wait.as_fd(), ring.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        assert!(beside.push(SendAncillaryMessage::ScmRights(&fds)), "room for three");
+        let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&MAGIC)], &mut beside, SendFlags::NOSIGNAL)?;
+        if sent == MAGIC.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    /// What has come over a socket. An error of the kind `WouldBlock`: nothing yet; of the kind `InvalidData`: who
+    /// listens there has no channels to give.
+    pub fn receive(socket: OwnedFd) -> Result<Self, (io::Error, OwnedFd)> {
+        match Self::take(&socket) {
+            Ok([memory, wait, ring]) => {
+                Ok(Self { memory, wait: wait.into(), ring: ring.into(), life: socket })
+            }
+            Err(error) => Err((error, socket)),
+        }
+    }
+
+    fn take(socket: &OwnedFd) -> io::Result<[OwnedFd; 3]> {
+        let mut bytes = [0; MAGIC.len()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let came = rustix::net::recvmsg(socket, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+        let mut fds = beside.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let mut fds = fds.by_ref().flatten();
+        let ours = (fds.next(), fds.next(), fds.next(), fds.next());
+        match ours {
+            (Some(memory), Some(wait), Some(ring), None)
+                if bytes == MAGIC && !came.flags.contains(ReturnFlags::CTRUNC) =>
+            {
+                Ok([memory, wait, ring])
+            }
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "who listens there gives no channels")),
+        }
+    }
+}
+
+/// Waits on this thread until the bell is rung (`true`), or the other side has gone (`false`); or for as long as is said.
+pub fn wait(bell: &Bell, life: &OwnedFd, limit: Option<std::time::Duration>) -> io::Result<bool> {
+    let limit =
+        limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
+    loop {
+        let mut fds = [
+            PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(life.as_fd(), PollFlags::RDHUP),
+        ];
+        match rustix::event::poll(&mut fds, limit.as_ref()) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) if !fds[0].revents().is_empty() => {
+                bell.hear();
+                return Ok(true);
+            }
+            Ok(_) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Keeps a descriptor through exec(2), or not.
+pub fn keep_through_exec(fd: impl AsFd, keep: bool) -> io::Result<()> {
+    Ok(rustix::io::fcntl_setfd(fd, if keep { FdFlags::empty() } else { FdFlags::CLOEXEC })?)
+}

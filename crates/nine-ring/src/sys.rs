@@ -1,0 +1,313 @@
+//! Memory that another program or machine writes, too.
+//!
+//! Always holds: no reference to its bytes exists, only words as atomics and copies in and out. What the other side
+//! changes during a copy is in the copy or not; it was going to be checked after it anyhow.
+
+#![allow(unsafe_code)]
+
+#[cfg(not(any(nine_loom, nine_shuttle)))]
+pub use real::{Memory, Owner};
+#[cfg(any(nine_loom, nine_shuttle))]
+pub use tried::Memory;
+
+/// A mapping of a file, unmapped with its last [`Memory`].
+#[cfg(feature = "linux")]
+struct Mapping {
+    base: core::ptr::NonNull<u8>,
+    len: usize,
+}
+
+#[cfg(feature = "linux")]
+// SAFETY: it is an address and a length; unmapping is allowed from any thread.
+unsafe impl Send for Mapping {}
+#[cfg(feature = "linux")]
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+#[cfg(feature = "linux")]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `map` has mapped exactly these, and whoever could use them had a part of this.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Maps the first `len` bytes of a file, which cannot become shorter.
+#[cfg(all(feature = "linux", not(any(nine_loom, nine_shuttle))))]
+pub(crate) fn map(file: rustix::fd::BorrowedFd<'_>, len: usize) -> rustix::io::Result<Memory> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, where nothing is.
+    let base = unsafe { mmap(core::ptr::null_mut(), len, both, MapFlags::SHARED, file, 0)? };
+    let base = core::ptr::NonNull::new(base.cast()).expect("a mapping is not at 0");
+    let mapping = Mapping { base, len };
+    // SAFETY: it is mapped as long as `mapping` lives, from a page's beginning on; the file stays as long as that, so
+    // that no page of it is missing, and only this module knows where it is.
+    Ok(unsafe { Memory::new(base, len, Some(alloc::sync::Arc::new(mapping))) })
+}
+
+/// Takes a descriptor that this program was born with, and lets no child have it. `None`: there is none of this number.
+#[cfg(feature = "linux")]
+pub(crate) fn take_inherited(number: i32) -> Option<rustix::fd::OwnedFd> {
+    use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
+    // SAFETY: borrowed for the one call, which fails if there is none.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).ok()?;
+    // SAFETY: it is open, and whoever started this program has said that it is for this channel alone.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Hands bytes of the memory to a system call that takes an address and a length: what it returns.
+#[cfg(all(feature = "linux", not(any(nine_loom, nine_shuttle))))]
+pub(crate) mod calls {
+    use core::slice;
+
+    use rustix::fd::BorrowedFd;
+    use rustix::io::Result;
+
+    use super::Memory;
+
+    /// Writes `len` bytes into a file at `offset`: how many.
+    pub(crate) fn write_at(
+        memory: &Memory,
+        at: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<usize> {
+        let from = memory.address(at, len);
+        // SAFETY: the slice lives for this call alone, and nobody looks at it but the kernel, which copies bytes from an
+        // address and minds nobody who changes them.
+        rustix::io::pwrite(file, unsafe { slice::from_raw_parts(from.as_ptr(), len) }, offset)
+    }
+
+    /// Reads at most `len` bytes of a file from `offset` on: how many.
+    pub(crate) fn read_at(
+        memory: &Memory,
+        at: usize,
+        len: usize,
+        file: BorrowedFd<'_>,
+        offset: u64,
+    ) -> Result<usize> {
+        let into = memory.address(at, len);
+        // SAFETY: as above.
+        rustix::io::pread(file, unsafe { slice::from_raw_parts_mut(into.as_ptr(), len) }, offset)
+    }
+}
+
+#[cfg(not(any(nine_loom, nine_shuttle)))]
+mod real {
+    use alloc::sync::Arc;
+    use core::any::Any;
+    use core::fmt;
+    use core::ptr::{NonNull, copy_nonoverlapping, write_bytes};
+
+    use crate::sync::AtomicU32;
+
+    /// Who unmaps memory when nobody has it any more.
+    pub type Owner = Arc<dyn Any + Send + Sync>;
+
+    /// A part of memory that is shared. It stays mapped as long as anybody has one.
+    #[derive(Clone)]
+    pub struct Memory {
+        base: NonNull<u8>,
+        len: usize,
+        owner: Option<Owner>,
+    }
+
+    // SAFETY: it is an address; what is done there is atomic or a copy, from any thread.
+    unsafe impl Send for Memory {}
+    // SAFETY: as above.
+    unsafe impl Sync for Memory {}
+
+    impl Memory {
+        /// Zeros that live as long as the tests do.
+        #[cfg(test)]
+        pub(crate) fn zeros(len: usize) -> Self {
+            extern crate std;
+            #[repr(align(4096))]
+            #[derive(Clone)]
+            struct Page(#[allow(dead_code)] [u8; crate::PAGE]);
+            let pages = std::vec![Page([0; crate::PAGE]); len.div_ceil(crate::PAGE)].leak();
+            // SAFETY: they are leaked, aligned, and known to nobody else.
+            unsafe { Self::new(NonNull::from(pages).cast(), len, None) }
+        }
+
+        /// Those `len` bytes.
+        ///
+        /// # Safety
+        /// They are mapped for reading and writing as long as the owner lives, or for ever without one; `base` is a
+        /// multiple of 4096; and no reference to any of them exists meanwhile.
+        pub unsafe fn new(base: NonNull<u8>, len: usize, owner: Option<Owner>) -> Self {
+            debug_assert!(base.as_ptr().addr().is_multiple_of(crate::PAGE));
+            Self { base, len, owner }
+        }
+
+        /// Bytes.
+        pub fn len(&self) -> usize {
+            self.len
+        }
+
+        /// Whether it is none.
+        pub fn is_empty(&self) -> bool {
+            self.len == 0
+        }
+
+        /// A part of it. `None`: it is not in it, or `at` is no multiple of a page.
+        pub fn part(&self, at: usize, len: usize) -> Option<Self> {
+            let within = at.is_multiple_of(crate::PAGE) && len <= self.len.checked_sub(at)?;
+            // SAFETY: `at` is within the bytes that `new` was promised.
+            within.then(|| Self { base: unsafe { self.base.add(at) }, len, owner: self.owner.clone() })
+        }
+
+        /// The address of `len` bytes, for whoever copies by himself: a system call. Nothing there may be referred to.
+        ///
+        /// # Panics
+        /// They are not in it.
+        pub fn address(&self, at: usize, len: usize) -> NonNull<u8> {
+            assert!(at <= self.len && len <= self.len - at, "within the memory");
+            // SAFETY: just looked at.
+            unsafe { self.base.add(at) }
+        }
+
+        /// Copies out.
+        ///
+        /// # Panics
+        /// They are not in it.
+        #[inline]
+        pub fn read(&self, at: usize, into: &mut [u8]) {
+            let from = self.address(at, into.len());
+            // SAFETY: both are as long as `into`, which is nobody else's, so they do not overlap. The other side may
+            // write there meanwhile: bytes are bytes, whichever of them come.
+            unsafe { copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
+        }
+
+        /// Copies in.
+        ///
+        /// # Panics
+        /// There is no room for them.
+        #[inline]
+        pub fn write(&self, at: usize, from: &[u8]) {
+            let into = self.address(at, from.len());
+            // SAFETY: as in `read`.
+            unsafe { copy_nonoverlapping(from.as_ptr(), into.as_ptr(), from.len()) }
+        }
+
+        /// Fills with zeros.
+        ///
+        /// # Panics
+        /// They are not in it.
+        pub fn clear(&self, at: usize, len: usize) {
+            // SAFETY: they are in it.
+            unsafe { write_bytes(self.address(at, len).as_ptr(), 0, len) }
+        }
+
+        /// A word.
+        ///
+        /// # Panics
+        /// It is not in it, or `at` is no multiple of 4.
+        #[inline]
+        pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
+            assert!(at.is_multiple_of(4), "a word");
+            // SAFETY: it is in the memory, and aligned: the base is, to a page. All that both sides see of a word is
+            // atomic; copies that go over one are made when nobody looks at it.
+            unsafe { AtomicU32::from_ptr(self.address(at, 4).as_ptr().cast()) }
+        }
+    }
+
+    impl fmt::Debug for Memory {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "{} bytes at {:p}", self.len, self.base)
+        }
+    }
+}
+
+#[cfg(any(nine_loom, nine_shuttle))]
+mod tried {
+    extern crate std;
+    use std::sync::Arc;
+    use std::vec::Vec;
+
+    use crate::layout::LINE;
+    use crate::sync::{AtomicU32, Ordering};
+
+    /// Memory as a checker knows it: each word is one that it lets threads meet at, and copies go past it, into lines that
+    /// nobody may write while somebody else has them.
+    #[derive(Clone, Debug)]
+    pub struct Memory(Arc<(Vec<AtomicU32>, Vec<Line>)>);
+
+    #[cfg(nine_loom)]
+    type Line = loom::cell::UnsafeCell<[u8; LINE]>;
+    #[cfg(nine_shuttle)]
+    type Line = std::sync::Mutex<[u8; LINE]>;
+
+    // SAFETY: loom looks at each access to a line, and fails where two of them may be at once.
+    unsafe impl Send for Memory {}
+    // SAFETY: as above.
+    unsafe impl Sync for Memory {}
+
+    impl Memory {
+        /// Zeros.
+        pub fn new(len: usize) -> Self {
+            let words = (0..len / 4).map(|_| AtomicU32::new(0)).collect();
+            Self(Arc::new((words, (0..len / LINE).map(|_| Line::new([0; LINE])).collect())))
+        }
+
+        /// See the real one.
+        pub fn len(&self) -> usize {
+            self.0.1.len() * LINE
+        }
+
+        /// See the real one.
+        pub fn is_empty(&self) -> bool {
+            self.len() == 0
+        }
+
+        /// See the real one.
+        pub fn read(&self, at: usize, into: &mut [u8]) {
+            let mut at = at;
+            for part in chunks(at, into) {
+                self.line(at, |line| part.copy_from_slice(&line[at % LINE..at % LINE + part.len()]));
+                at += part.len();
+            }
+        }
+
+        /// See the real one.
+        pub fn write(&self, at: usize, from: &[u8]) {
+            let mut done = 0;
+            while done < from.len() {
+                let here = at + done;
+                let n = (LINE - here % LINE).min(from.len() - done);
+                self.line(here, |line| {
+                    line[here % LINE..here % LINE + n].copy_from_slice(&from[done..done + n])
+                });
+                done += n;
+            }
+        }
+
+        /// See the real one.
+        pub fn clear(&self, at: usize, len: usize) {
+            self.0.0[at / 4..(at + len) / 4].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            self.write(at, &std::vec![0; len]);
+        }
+
+        pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
+            &self.0.0[at / 4]
+        }
+
+        fn line<T>(&self, at: usize, f: impl FnOnce(&mut [u8; LINE]) -> T) -> T {
+            #[cfg(nine_loom)]
+            // SAFETY: loom has found nobody else in this line.
+            return self.0.1[at / LINE].with_mut(|line| f(unsafe { &mut *line }));
+            #[cfg(nine_shuttle)]
+            return f(&mut self.0.1[at / LINE].lock().unwrap());
+        }
+    }
+
+    /// Parts of `into`, whose first byte is at `at`, each within a line.
+    fn chunks(at: usize, into: &mut [u8]) -> impl Iterator<Item = &mut [u8]> {
+        let first = (LINE - at % LINE).min(into.len());
+        let (first, rest) = into.split_at_mut(first);
+        std::iter::once(first).chain(rest.chunks_mut(LINE))
+    }
+}
