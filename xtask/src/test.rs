@@ -100,7 +100,9 @@ fn no_std(steps: &mut Steps) -> Result<(), Failed> {
     steps.run("no_std on the host", &mut cargo(&probe))?;
     let target = Command::new("rustup").args(["target", "add", BARE]).stdin(Stdio::null()).output();
     if !target.is_ok_and(|output| output.status.success()) {
-        steps.not_covered(format!("nine-proto, nine-ring and nine-stream on bare metal (rustup cannot add {BARE})"));
+        steps.not_covered(format!(
+            "nine-proto, nine-ring and nine-stream on bare metal (rustup cannot add {BARE})"
+        ));
         return Ok(());
     }
     let rooms = ["--package", "nine-proto", "--package", "nine-ring", "--package", "nine-stream"];

@@ -169,8 +169,8 @@ impl Passed {
         [self.memory.as_raw_fd(), self.wait.0.as_raw_fd(), self.ring.0.as_raw_fd(), self.life.as_raw_fd()]
     }
 
-    /// Sends the first three over a socket, the fourth; they stay open here. An error of the kind `WouldBlock`: the socket
-    /// takes nothing now, which a new one never says.
+    /// Sends the first three over a socket, the fourth; they stay open here. An error of the kind `WouldBlock`: the
+    /// socket takes nothing now, which a new one never says.
     pub fn send(memory: impl AsFd, wait: &Bell, ring: &Bell, socket: impl AsFd) -> io::Result<()> {
         let fds = [memory.as_fd(), wait.as_fd(), ring.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -214,7 +214,8 @@ impl Passed {
     }
 }
 
-/// Waits on this thread until the bell is rung (`true`), or the other side has gone (`false`); or for as long as is said.
+/// Waits on this thread until the bell is rung (`true`), or the other side has gone (`false`); at most for as long as is
+/// said.
 pub fn wait(bell: &Bell, life: &OwnedFd, limit: Option<std::time::Duration>) -> io::Result<bool> {
     let limit =
         limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });

@@ -76,8 +76,8 @@ pub(crate) mod calls {
         offset: u64,
     ) -> Result<usize> {
         let from = memory.address(at, len);
-        // SAFETY: the slice lives for this call alone, and nobody looks at it but the kernel, which copies bytes from an
-        // address and minds nobody who changes them.
+        // SAFETY: the slice lives for this call alone, and nobody looks at it but the kernel, which copies bytes from
+        // an address and minds nobody who changes them.
         rustix::io::pwrite(file, unsafe { slice::from_raw_parts(from.as_ptr(), len) }, offset)
     }
 
@@ -231,8 +231,8 @@ mod tried {
     use crate::layout::LINE;
     use crate::sync::{AtomicU32, Ordering};
 
-    /// Memory as a checker knows it: each word is one that it lets threads meet at, and copies go past it, into lines that
-    /// nobody may write while somebody else has them.
+    /// Memory as a checker knows it: each word is one that it lets threads meet at, and copies go past it, into lines
+    /// that nobody may write while somebody else has them.
     #[derive(Clone, Debug)]
     pub struct Memory(Arc<(Vec<AtomicU32>, Vec<Line>)>);
 
