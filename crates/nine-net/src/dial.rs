@@ -2,9 +2,9 @@
 //! both.
 //!
 //! In: `tcp!host!port[/path]`, `tls!host!port[/path]`, `il!host!port[/path]`, `vsock!cid!port[/path]`, `unix!/path`,
-//! and `9p://[token@]host[:port][/path]`, `9p+tls://...`, `vsock://cid[:port][/path]`,
-//! `unix:/path/to/socket/rest`. Out: an [`Addr`], the path beyond it on the server, and the token if one was
-//! given.
+//! `shm!/path`, and `9p://[token@]host[:port][/path]`, `9p+tls://...`, `vsock://cid[:port][/path]`,
+//! `unix:/path/to/socket/rest`, `shm:/path/to/socket/rest`. Out: an [`Addr`], the path beyond it on the server, and
+//! the token if one was given.
 //!
 //! Always holds: an `Addr` displays as its canonical dial string, which parses to the same `Addr`; no name is
 //! resolved here (that happens anew at each dial); an error says what is wrong and what would be right.
@@ -54,6 +54,11 @@ pub enum Addr {
         /// Not empty, at most [`UNIX_PATH_MAX`] bytes, without a zero byte.
         path: PathBuf,
     },
+    /// Shared memory: a channel, which is given to whoever connects to a unix socket of this path (docs/channels.md).
+    Shm {
+        /// As for `Unix`.
+        path: PathBuf,
+    },
     /// A socket between a virtual machine and its host.
     Vsock {
         /// The machine: 1 this one, 2 the host, [`VSOCK_ANY`] every one (listening only).
@@ -84,7 +89,7 @@ impl Target {
     /// address.
     pub fn parse(text: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
         let parsed = match text.split_once(':') {
-            Some(("unix", rest)) => unix_url(rest, is_socket),
+            Some((scheme @ ("unix" | "shm"), rest)) => socket_url(scheme, rest, is_socket),
             Some((scheme, rest)) if !scheme.contains('!') && rest.starts_with("//") => {
                 url(scheme, &rest[2..])
             }
@@ -126,6 +131,7 @@ impl fmt::Display for Addr {
             Addr::Tls { host, port } => write!(f, "tls!{host}!{port}"),
             Addr::Il { host, port } => write!(f, "il!{host}!{port}"),
             Addr::Unix { path } => write!(f, "unix!{}", path.display()),
+            Addr::Shm { path } => write!(f, "shm!{}", path.display()),
             Addr::Vsock { cid: VSOCK_ANY, port } => write!(f, "vsock!*!{port}"),
             Addr::Vsock { cid, port } => write!(f, "vsock!{cid}!{port}"),
         }
@@ -157,10 +163,10 @@ impl From<DialError> for io::Error {
     }
 }
 
-/// `net!host[!port][/path]`, or `unix!` and everything after it.
+/// `net!host[!port][/path]`, or `unix!` or `shm!` and everything after it.
 fn dial_string(text: &str) -> Result<Target, DialError> {
-    if let Some(path) = text.strip_prefix("unix!") {
-        return Ok(Target { addr: unix(path)?, path: "/".into(), token: None });
+    if let Some((net @ ("unix" | "shm"), path)) = text.split_once('!') {
+        return Ok(Target { addr: at_socket(net, path)?, path: "/".into(), token: None });
     }
     let (addr, path) = cut_path(text);
     let mut parts = addr.split('!');
@@ -196,8 +202,8 @@ fn url(scheme: &str, rest: &str) -> Result<Target, DialError> {
     Ok(Target { addr, path: percent_decoded(path)?, token })
 }
 
-/// `unix:` and a path, of which the longest prefix that is a socket is the address.
-fn unix_url(rest: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
+/// `unix:` or `shm:` and a path, of which the longest prefix that is a socket is the address.
+fn socket_url(scheme: &str, rest: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, DialError> {
     let rest = rest.strip_prefix("//").unwrap_or(rest);
     let whole = rest.trim_end_matches('/').len();
     let ends = rest.match_indices('/').map(|(at, _)| at).filter(|&at| 0 < at && at < whole);
@@ -205,12 +211,12 @@ fn unix_url(rest: &str, is_socket: impl Fn(&Path) -> bool) -> Result<Target, Dia
     let found = prefixes.into_iter().rev().find(|&end| is_socket(Path::new(&rest[..end])));
     let (socket, path) = rest.split_at(found.unwrap_or(whole));
     let path = if path.is_empty() { "/" } else { path };
-    Ok(Target { addr: unix(socket)?, path: path.into(), token: None })
+    Ok(Target { addr: at_socket(scheme, socket)?, path: path.into(), token: None })
 }
 
-fn unix(path: &str) -> Result<Addr, DialError> {
+fn at_socket(net: &str, path: &str) -> Result<Addr, DialError> {
     if path.is_empty() || path.contains('\0') {
-        return wrong("the path of the socket is missing; write unix!/run/ninefold.sock");
+        return wrong(format!("the path of the socket is missing; write {net}!/run/ninefold.sock"));
     }
     if path.len() > UNIX_PATH_MAX {
         let is = path.len();
@@ -218,7 +224,8 @@ fn unix(path: &str) -> Result<Addr, DialError> {
             "a socket's path may have {UNIX_PATH_MAX} bytes, this has {is}; choose a shorter one"
         ));
     }
-    Ok(Addr::Unix { path: path.into() })
+    let path = path.into();
+    Ok(if net == "shm" { Addr::Shm { path } } else { Addr::Unix { path } })
 }
 
 fn vsock(cid: &str, port: Option<&str>) -> Result<Addr, DialError> {
@@ -335,8 +342,8 @@ fn wrong<T>(why: impl Into<String>) -> Result<T, DialError> {
     Err(DialError(why.into()))
 }
 
-const EXAMPLES: &str =
-    "tcp!HOST!564, tls!HOST!5640, il!HOST!17008, unix!/PATH, vsock!CID!564, 9p://HOST/PATH or unix:/PATH";
+const EXAMPLES: &str = "tcp!HOST!564, tls!HOST!5640, il!HOST!17008, unix!/PATH, shm!/PATH, vsock!CID!564, \
+     9p://HOST/PATH or unix:/PATH";
 
 #[cfg(test)]
 mod tests {
@@ -371,6 +378,8 @@ mod tests {
             ("unix:/run/a.sock", "unix!/run/a.sock", "/"),
             ("unix:///run/a.sock/", "unix!/run/a.sock", "/"),
             ("unix:/run/none/b", "unix!/run/none/b", "/"),
+            ("shm!/run/a.sock/b", "shm!/run/a.sock/b", "/"),
+            ("shm:/run/a.sock/b/c", "shm!/run/a.sock", "/b/c"),
             ("9p://h", "tcp!h!564", "/"),
             ("9p://h:99/a%20b/%C3%A4", "tcp!h!99", "/a b/ä"),
             ("9p://[::1]:99/", "tcp!::1!99", "/"),
@@ -416,6 +425,7 @@ mod tests {
             ("9p://[::1", "after `[`", "[::1]:564"),
             ("9p://h/%zz", "hexadecimal", "%25"),
             ("unix!", "missing", "unix!/run"),
+            ("shm:", "missing", "shm!/run"),
             ("vsock!x!1", "`x` is no machine", "`host`"),
         ] {
             let e = error(text);

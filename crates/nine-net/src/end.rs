@@ -40,7 +40,7 @@ pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
             Ok(ip) => Place::Known(SocketAddr::new(ip, *port).into()),
             Err(_) => Place::Named(host, *port),
         },
-        Addr::Unix { path } => Place::Known(SockAddr::unix(path)?),
+        Addr::Unix { path } | Addr::Shm { path } => Place::Known(SockAddr::unix(path)?),
         Addr::Vsock { cid, port } => Place::Known(SockAddr::vsock(*cid, *port)),
     })
 }

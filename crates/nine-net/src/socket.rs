@@ -23,7 +23,8 @@ use rustix::net::SocketFlags;
 use socket2::{SockAddr, Socket as Raw};
 pub(crate) use tokio::io::Interest;
 pub(crate) use tokio::io::unix::AsyncFd;
-use tokio::time::{Instant, sleep, timeout};
+pub(crate) use tokio::time::timeout;
+use tokio::time::{Instant, sleep};
 
 use crate::dial::{Addr, UNIX_PATH_MAX};
 use crate::end::{self, Place};
@@ -59,6 +60,11 @@ impl Socket {
     /// Takes the socket off this thread's runtime, to be handed to another with [`Socket::from_parts`].
     pub fn into_parts(self) -> (OwnedFd, Peer) {
         (self.fd.into_inner().into(), self.peer)
+    }
+
+    /// Completes when there is something to read, the peer's end too.
+    pub(crate) fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.fd.poll_read_ready(cx).map_ok(drop)
     }
 
     /// Puts a connected, non-blocking stream socket on this thread's runtime.
@@ -323,7 +329,9 @@ impl Listener {
 
     fn bind_plain(addr: &Addr) -> io::Result<Listener> {
         let (raw, name) = match addr {
-            Addr::Unix { path } => Name::take(path).map(|(raw, name)| (raw, Some(name)))?,
+            Addr::Unix { path } | Addr::Shm { path } => {
+                Name::take(path).map(|(raw, name)| (raw, Some(name)))?
+            }
             _ => (bind_port(end::listen_place(addr)?)?, None),
         };
         let at = raw.local_addr()?;
@@ -338,7 +346,7 @@ impl Listener {
                 *port = at.as_socket().map_or(*port, |ip| ip.port())
             }
             Addr::Vsock { port, .. } => *port = at.as_vsock_address().map_or(*port, |(_, port)| port),
-            Addr::Unix { .. } | Addr::Il { .. } => {}
+            Addr::Unix { .. } | Addr::Shm { .. } | Addr::Il { .. } => {}
         }
         let fd = sys::register(raw)?;
         Ok(Listener { fd, addr, local_only, _name: name, faults: Faults::default(), pause: Pause(None) })
@@ -371,7 +379,7 @@ fn bind_port(at: SockAddr) -> io::Result<Raw> {
 /// A socket that `accept` returned, as a transport.
 fn arrived(raw: Raw, listener: &Addr) -> io::Result<Socket> {
     let mut peer = end::dress(&raw, &raw.peer_addr()?)?;
-    if let Addr::Unix { .. } = listener {
+    if let Addr::Unix { .. } | Addr::Shm { .. } = listener {
         peer.addr = listener.to_string();
     }
     Ok(Socket { fd: sys::register(raw)?, peer, edge_taken: false })

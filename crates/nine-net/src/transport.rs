@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 
 use nine_stream::Fault;
 
+use crate::shm::Placed;
+
 /// What two ends in one process have beside the bytes between them.
 pub type Beside = Arc<dyn Any + Send + Sync>;
 
@@ -98,6 +100,13 @@ pub trait Transport: Send + Unpin + 'static {
     ) -> Poll<io::Result<usize>> {
         let _ = (cx, pipe, len);
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// The bytes that come next, if they are exactly `len` and lie in memory that the other side has set aside for
+    /// them until it is answered: taken as they lie, and never read.
+    fn take_placed(&mut self, len: usize) -> Option<Placed> {
+        let _ = len;
+        None
     }
 
     /// Does what a control text says: `push NAME ARGUMENTS`, `pop`, or what a module knows (`docs/streams.md`). An
@@ -192,6 +201,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         len: usize,
     ) -> Poll<io::Result<usize>> {
         (**self).poll_splice_out(cx, pipe, len)
+    }
+
+    fn take_placed(&mut self, len: usize) -> Option<Placed> {
+        (**self).take_placed(len)
     }
 
     fn control(&mut self, text: &str) -> Result<(), Fault> {

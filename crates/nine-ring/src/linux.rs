@@ -1,7 +1,8 @@
-//! Channels between processes of Linux: memory files, bells, and how they are handed over (docs/channels.md, "How a program
-//! gets a channel").
+//! Channels between processes of Linux: memory files, bells, and how they are handed over (docs/channels.md, "How a
+//! program gets a channel").
 //!
-//! Always holds: no memory is mapped whose file could become shorter; a bell that was rung stays rung until it is heard.
+//! Always holds: no memory is mapped whose file could become shorter; a bell that was rung stays rung until it is
+//! heard.
 
 extern crate std;
 
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::{Errno, FdFlags};
+use rustix::io::{Errno, FdFlags, ReadWriteFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -33,8 +34,8 @@ pub fn create(len: usize) -> io::Result<(Memory, OwnedFd)> {
     Ok((sys::map(file.as_fd(), len)?, file))
 }
 
-/// The memory of a file that somebody else has made. An error of the kind `InvalidData`: it could become shorter, and then
-/// kill whoever looks at it.
+/// The memory of a file that somebody else has made. An error of the kind `InvalidData`: it could become shorter, and
+/// then kill whoever looks at it.
 pub fn map(file: impl AsFd) -> io::Result<Memory> {
     let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
     let stat = rustix::fs::fstat(&file)?;
@@ -53,21 +54,45 @@ pub fn map(file: impl AsFd) -> io::Result<Memory> {
 }
 
 impl Memory {
-    /// Writes `len` of these bytes into a file at `offset`, without a copy in this process: how many.
+    /// Writes `len` of these bytes into a file at `offset`, without a copy in this process: how many. `nowait`: EAGAIN
+    /// where that would wait for a disk.
     ///
     /// # Panics
     /// They are not in the memory.
-    pub fn write_at(&self, at: usize, len: usize, file: impl AsFd, offset: u64) -> io::Result<usize> {
-        Ok(sys::calls::write_at(self, at, len, file.as_fd(), offset)?)
+    pub fn write_at(
+        &self,
+        at: usize,
+        len: usize,
+        file: impl AsFd,
+        offset: u64,
+        nowait: bool,
+    ) -> rustix::io::Result<usize> {
+        sys::calls::write_at(self, (at, len), file.as_fd(), in_file(offset)?, flags(nowait))
     }
 
     /// Reads at most `len` bytes of a file from `offset` on, without a copy in this process: how many.
     ///
     /// # Panics
     /// There is no room for them in the memory.
-    pub fn read_at(&self, at: usize, len: usize, file: impl AsFd, offset: u64) -> io::Result<usize> {
-        Ok(sys::calls::read_at(self, at, len, file.as_fd(), offset)?)
+    pub fn read_at(
+        &self,
+        at: usize,
+        len: usize,
+        file: impl AsFd,
+        offset: u64,
+        nowait: bool,
+    ) -> rustix::io::Result<usize> {
+        sys::calls::read_at(self, (at, len), file.as_fd(), in_file(offset)?, flags(nowait))
     }
+}
+
+/// The kernel takes all ones for "where the last one ended".
+fn in_file(offset: u64) -> rustix::io::Result<u64> {
+    i64::try_from(offset).map(|_| offset).map_err(|_| Errno::INVAL)
+}
+
+fn flags(nowait: bool) -> ReadWriteFlags {
+    if nowait { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() }
 }
 
 /// A bell: an eventfd(2) that does not block.
@@ -133,8 +158,8 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// What this program has inherited, if it has. The descriptors go to nobody else: the caller takes the variable away.
-    /// An error of the kind `InvalidData`: the variable is none of ours.
+    /// What this program has inherited, if it has. The descriptors go to nobody else: the caller takes the variable
+    /// away. An error of the kind `InvalidData`: the variable is none of ours.
     pub fn inherited(variable: Option<&str>) -> io::Result<Option<Self>> {
         let Some(text) = variable else { return Ok(None) };
         let bad = || {
@@ -214,8 +239,8 @@ impl Passed {
     }
 }
 
-/// Waits on this thread until the bell is rung (`true`), or the other side has gone (`false`); at most for as long as is
-/// said.
+/// Waits on this thread until the bell is rung (`true`), or the other side has gone (`false`); at most for as long as
+/// is said.
 pub fn wait(bell: &Bell, life: &OwnedFd, limit: Option<std::time::Duration>) -> io::Result<bool> {
     let limit =
         limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });

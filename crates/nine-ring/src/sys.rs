@@ -5,26 +5,26 @@
 
 #![allow(unsafe_code)]
 
-#[cfg(not(any(nine_loom, nine_shuttle)))]
+#[cfg(not(all(test, any(nine_loom, nine_shuttle))))]
 pub use real::{Memory, Owner};
-#[cfg(any(nine_loom, nine_shuttle))]
+#[cfg(all(test, any(nine_loom, nine_shuttle)))]
 pub use tried::Memory;
 
 /// A mapping of a file, unmapped with its last [`Memory`].
-#[cfg(feature = "linux")]
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 struct Mapping {
     base: core::ptr::NonNull<u8>,
     len: usize,
 }
 
-#[cfg(feature = "linux")]
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 // SAFETY: it is an address and a length; unmapping is allowed from any thread.
 unsafe impl Send for Mapping {}
-#[cfg(feature = "linux")]
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-#[cfg(feature = "linux")]
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `map` has mapped exactly these, and whoever could use them had a part of this.
@@ -33,7 +33,7 @@ impl Drop for Mapping {
 }
 
 /// Maps the first `len` bytes of a file, which cannot become shorter.
-#[cfg(all(feature = "linux", not(any(nine_loom, nine_shuttle))))]
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) fn map(file: rustix::fd::BorrowedFd<'_>, len: usize) -> rustix::io::Result<Memory> {
     use rustix::mm::{MapFlags, ProtFlags, mmap};
     let both = ProtFlags::READ | ProtFlags::WRITE;
@@ -47,7 +47,7 @@ pub(crate) fn map(file: rustix::fd::BorrowedFd<'_>, len: usize) -> rustix::io::R
 }
 
 /// Takes a descriptor that this program was born with, and lets no child have it. `None`: there is none of this number.
-#[cfg(feature = "linux")]
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) fn take_inherited(number: i32) -> Option<rustix::fd::OwnedFd> {
     use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
     // SAFETY: borrowed for the one call, which fails if there is none.
@@ -58,44 +58,48 @@ pub(crate) fn take_inherited(number: i32) -> Option<rustix::fd::OwnedFd> {
 }
 
 /// Hands bytes of the memory to a system call that takes an address and a length: what it returns.
-#[cfg(all(feature = "linux", not(any(nine_loom, nine_shuttle))))]
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) mod calls {
+    extern crate std;
     use core::slice;
+    use std::io::{IoSlice, IoSliceMut};
 
     use rustix::fd::BorrowedFd;
-    use rustix::io::Result;
+    use rustix::io::{ReadWriteFlags, Result, preadv2, pwritev2};
 
     use super::Memory;
 
     /// Writes `len` bytes into a file at `offset`: how many.
     pub(crate) fn write_at(
         memory: &Memory,
-        at: usize,
-        len: usize,
+        (at, len): (usize, usize),
         file: BorrowedFd<'_>,
         offset: u64,
+        flags: ReadWriteFlags,
     ) -> Result<usize> {
         let from = memory.address(at, len);
         // SAFETY: the slice lives for this call alone, and nobody looks at it but the kernel, which copies bytes from
         // an address and minds nobody who changes them.
-        rustix::io::pwrite(file, unsafe { slice::from_raw_parts(from.as_ptr(), len) }, offset)
+        let bytes = unsafe { slice::from_raw_parts(from.as_ptr(), len) };
+        pwritev2(file, &[IoSlice::new(bytes)], offset, flags)
     }
 
     /// Reads at most `len` bytes of a file from `offset` on: how many.
     pub(crate) fn read_at(
         memory: &Memory,
-        at: usize,
-        len: usize,
+        (at, len): (usize, usize),
         file: BorrowedFd<'_>,
         offset: u64,
+        flags: ReadWriteFlags,
     ) -> Result<usize> {
         let into = memory.address(at, len);
-        // SAFETY: as above.
-        rustix::io::pread(file, unsafe { slice::from_raw_parts_mut(into.as_ptr(), len) }, offset)
+        // SAFETY: as above; and the bytes are initialised: a file's are.
+        let bytes = unsafe { slice::from_raw_parts_mut(into.as_ptr(), len) };
+        preadv2(file, &mut [IoSliceMut::new(bytes)], offset, flags)
     }
 }
 
-#[cfg(not(any(nine_loom, nine_shuttle)))]
+#[cfg(not(all(test, any(nine_loom, nine_shuttle))))]
 mod real {
     use alloc::sync::Arc;
     use core::any::Any;
@@ -222,7 +226,7 @@ mod real {
     }
 }
 
-#[cfg(any(nine_loom, nine_shuttle))]
+#[cfg(all(test, any(nine_loom, nine_shuttle)))]
 mod tried {
     extern crate std;
     use std::sync::Arc;
@@ -236,9 +240,9 @@ mod tried {
     #[derive(Clone, Debug)]
     pub struct Memory(Arc<(Vec<AtomicU32>, Vec<Line>)>);
 
-    #[cfg(nine_loom)]
+    #[cfg(all(test, nine_loom))]
     type Line = loom::cell::UnsafeCell<[u8; LINE]>;
-    #[cfg(nine_shuttle)]
+    #[cfg(all(test, nine_shuttle))]
     type Line = std::sync::Mutex<[u8; LINE]>;
 
     // SAFETY: loom looks at each access to a line, and fails where two of them may be at once.
@@ -296,10 +300,10 @@ mod tried {
         }
 
         fn line<T>(&self, at: usize, f: impl FnOnce(&mut [u8; LINE]) -> T) -> T {
-            #[cfg(nine_loom)]
+            #[cfg(all(test, nine_loom))]
             // SAFETY: loom has found nobody else in this line.
             return self.0.1[at / LINE].with_mut(|line| f(unsafe { &mut *line }));
-            #[cfg(nine_shuttle)]
+            #[cfg(all(test, nine_shuttle))]
             return f(&mut self.0.1[at / LINE].lock().unwrap());
         }
     }
