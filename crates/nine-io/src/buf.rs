@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use nine_net::Placed;
 
 use crate::sync::{Mutex, lock};
 
@@ -72,7 +73,12 @@ enum Kind {
     Part { buf: Arc<Buf>, start: u32, end: u32 },
     /// By itself, without an allocation.
     Tiny([u8; TINY], u8),
+    /// The head of a write, as one of no bytes, and its data where the client has put it.
+    Placed([u8; WRITE_HEAD], Placed),
 }
+
+/// `size[4] type[1] tag[2] fid[4] offset[8] count[4]`: what comes before the data of a write.
+pub(crate) const WRITE_HEAD: usize = 23;
 
 /// Most requests that are passed on are no longer: reads, getattrs, clunks, opens, walks to a short name.
 const TINY: usize = 30;
@@ -88,6 +94,34 @@ impl Frame {
         Self::new(Arc::new(Buf { bytes, pool: None }), 0, len)
     }
 
+    /// A write whose data lies elsewhere. Until it is [gathered](Frame::gather) it reads as one without data.
+    pub(crate) fn placed(mut head: [u8; WRITE_HEAD], data: Placed) -> Self {
+        head[..4].copy_from_slice(&(WRITE_HEAD as u32).to_le_bytes());
+        head[WRITE_HEAD - 4..].fill(0);
+        Self(Kind::Placed(head, data))
+    }
+
+    /// The data that lies elsewhere.
+    pub(crate) fn data(&self) -> Option<&Placed> {
+        match &self.0 {
+            Kind::Placed(_, data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// Copies data that lies elsewhere behind its head: from now on nobody else can change it.
+    pub(crate) fn gather(&mut self, pool: &Pool) {
+        let Kind::Placed(head, data) = &self.0 else { return };
+        let len = WRITE_HEAD + data.len();
+        let mut buf = pool.take(len);
+        let bytes = &mut Arc::get_mut(&mut buf).expect("a fresh buffer is ours alone").bytes[..len];
+        bytes[..WRITE_HEAD].copy_from_slice(head);
+        bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
+        bytes[WRITE_HEAD - 4..WRITE_HEAD].copy_from_slice(&(data.len() as u32).to_le_bytes());
+        data.read(&mut bytes[WRITE_HEAD..]);
+        *self = Self::new(buf, 0, len);
+    }
+
     /// A part of the frame, as bytes that keep all of it.
     pub(crate) fn share(&self, part: &[u8]) -> Bytes {
         let start = part.as_ptr() as usize - self.as_ref().as_ptr() as usize;
@@ -97,7 +131,7 @@ impl Frame {
                 let start = start + *first as usize;
                 Bytes::from_owner(Self::new(buf.clone(), start, start + part.len()))
             }
-            Kind::Tiny(..) => Bytes::copy_from_slice(part),
+            Kind::Tiny(..) | Kind::Placed(..) => Bytes::copy_from_slice(part),
         }
     }
 
@@ -121,6 +155,7 @@ impl AsRef<[u8]> for Frame {
         match &self.0 {
             Kind::Part { buf, start, end } => &buf.bytes[*start as usize..*end as usize],
             Kind::Tiny(bytes, len) => &bytes[..usize::from(*len)],
+            Kind::Placed(head, _) => head,
         }
     }
 }

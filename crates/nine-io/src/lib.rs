@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod buf;
+pub mod channel;
 pub mod client;
 mod direct;
 pub mod frame9p;

@@ -18,9 +18,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::future::{Either, join, select};
+use nine_io::channel::Asking;
 use nine_io::client::{Client, Ender, Error, File, Options};
 use nine_net::datagram;
 use nine_net::modules::{self, TlsClient};
+use nine_net::shm::{Channel, Waits};
 use nine_net::{Addr, ClientTls, Env, Fault, ModuleKind, Modules, Pushed, Socket, Transport, Trust, rt};
 use nine_proto::msg::MAXWELEM;
 use nine_proto::{Attr, Base, Errno, GetMask, NOUID};
@@ -189,6 +191,12 @@ impl Sessions {
             let talk = il(addr, HOUR, &self.env).await.map_err(failed(Step::Connect))?;
             return self.attach(addr, Watched(talk, moved), self.options(addr, token), want).await;
         }
+        if let Addr::Shm { path } = addr {
+            let channel = Channel::dial(path, Waits::Adaptive, HOUR).await.map_err(failed(Step::Connect))?;
+            return self
+                .attach(addr, Watched(Asking::new(channel), moved), self.options(addr, token), want)
+                .await;
+        }
         // The caller has the clock; this one only bounds what it cannot interrupt.
         let socket = Socket::connect(addr, HOUR).await.map_err(failed(Step::Connect))?;
         let mut options = self.options(addr, token);
@@ -221,7 +229,7 @@ impl Sessions {
         want: Option<(&Place, GetMask)>,
     ) -> Result<(File, Option<Walked>)> {
         let token = options.token.is_some();
-        if !token && !matches!(addr, Addr::Unix { .. }) && self.remote.cert.is_none() {
+        if !token && !matches!(addr, Addr::Unix { .. } | Addr::Shm { .. }) && self.remote.cert.is_none() {
             fail::without_proof();
         }
         let (client, driver) = Client::connect(transport, options).await?;

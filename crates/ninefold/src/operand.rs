@@ -159,9 +159,10 @@ fn is_default(word: &OsStr) -> bool {
 /// The place that an address names; `None`: the word is no address.
 fn address(word: &OsStr) -> Result<Option<Place>> {
     let bytes = word.as_bytes();
-    let is_url = bytes.starts_with(b"unix:") || scheme(bytes).is_some();
-    let is_dial =
-        [&b"tcp!"[..], b"tls!", b"il!", b"unix!", b"vsock!"].iter().any(|net| bytes.starts_with(net));
+    let is_url = bytes.starts_with(b"unix:") || bytes.starts_with(b"shm:") || scheme(bytes).is_some();
+    let is_dial = [&b"tcp!"[..], b"tls!", b"il!", b"unix!", b"shm!", b"vsock!"]
+        .iter()
+        .any(|net| bytes.starts_with(net));
     if !is_url && !is_dial {
         return Ok(None);
     }

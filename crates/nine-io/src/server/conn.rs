@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use nine_net::{Fault, Peer, Transport};
+use nine_net::{Fault, Peer, Placed, Transport};
 use nine_proto::session::server::{CALL_COST, CallId, Request as SessionRequest, Session, Step};
 use nine_proto::stream::MAGIC;
 use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg, show};
@@ -429,6 +429,14 @@ impl Connection {
             self.session.limit(&mut request, u32::try_from(room).unwrap_or(u32::MAX).max(SHORT));
             // Of a client of this process its own client has been charged, and reads may wait for ever.
             let cost = self.session.cost(id).filter(|_| !self.own).unwrap_or(CALL_COST);
+            // Data that lies with the client is copied in, but where nobody looks at it.
+            let placed = request.frame().and_then(Frame::data).map_or(0, Placed::len);
+            if placed > 0
+                && !request.fid().is_some_and(|held| !held.desk && self.server.takes_placed(&held.node))
+            {
+                request.frame_mut().expect("just seen").gather(&Pool::here());
+            }
+            let cost = cost + placed;
             match self.ask(request, cost) {
                 Some(result) => self.respond(id, result),
                 None => {

@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use nine_net::shm::{Channel, Kind, LINES, Layout, PAGES, Waits};
 use nine_net::{Addr, Env, Listener, Peer, Proof, ServerTls, Socket, Transport, datagram};
 use nine_proto::stream::{MAGIC, TOKEN};
 
 use super::stream::{Stream, TOKEN_TIME};
 use super::{Guest, Service};
+use crate::channel::Serving;
 use crate::sync::{Mutex, lock};
 
 /// Time for a TLS handshake.
@@ -42,6 +44,8 @@ pub struct Door {
 pub enum Entrance {
     /// Sockets, which any core may have.
     Sockets(Listener),
+    /// Channels, one for each who connects to a unix socket: all are served by the core that listens.
+    Channels(Listener, Waits),
     /// Conversations of il: all are served by the core that listens.
     Il(datagram::Listener),
 }
@@ -49,6 +53,7 @@ pub enum Entrance {
 /// Who has come in.
 enum Came {
     Socket(Socket),
+    Channel(Socket, Waits),
     Il(Box<datagram::Talk>),
 }
 
@@ -57,14 +62,25 @@ impl Entrance {
     pub fn bind(addr: &Addr, env: &dyn Env) -> io::Result<Self> {
         match addr {
             Addr::Il { .. } => datagram::Listener::bind(addr, env).map(Self::Il),
+            Addr::Shm { .. } => {
+                Listener::bind(addr).map(|listener| Self::Channels(listener, Waits::default()))
+            }
             _ => Listener::bind(addr).map(Self::Sockets),
+        }
+    }
+
+    /// How its channels wait, if it has any.
+    pub fn waiting(self, waits: Waits) -> Self {
+        match self {
+            Self::Channels(listener, _) => Self::Channels(listener, waits),
+            other => other,
         }
     }
 
     /// Where it really listens: a port 0 has become the one chosen.
     pub fn addr(&self) -> &Addr {
         match self {
-            Self::Sockets(listener) => listener.addr(),
+            Self::Sockets(listener) | Self::Channels(listener, _) => listener.addr(),
             Self::Il(listener) => listener.addr(),
         }
     }
@@ -72,7 +88,7 @@ impl Entrance {
     /// Whether only this machine can reach it.
     pub fn local_only(&self) -> bool {
         match self {
-            Self::Sockets(listener) => listener.local_only(),
+            Self::Sockets(listener) | Self::Channels(listener, _) => listener.local_only(),
             Self::Il(listener) => listener.local_only(),
         }
     }
@@ -80,6 +96,9 @@ impl Entrance {
     fn poll_accept(&mut self, cx: &mut Context<'_>, env: &dyn Env) -> Poll<io::Result<Came>> {
         match self {
             Self::Sockets(listener) => listener.poll_accept(cx, env).map_ok(Came::Socket),
+            Self::Channels(listener, waits) => {
+                listener.poll_accept(cx, env).map_ok(|socket| Came::Channel(socket, *waits))
+            }
             Self::Il(listener) => pin!(listener.accept()).poll(cx).map_ok(|talk| Came::Il(Box::new(talk))),
         }
     }
@@ -112,7 +131,10 @@ pub async fn listen<E: Env + Clone>(
             return Ok(());
         };
         let came = accepted?;
-        let proven = matches!(&came, Came::Socket(socket) if socket.peer().proof != Proof::None);
+        let proven = match &came {
+            Came::Socket(socket) | Came::Channel(socket, _) => socket.peer().proof != Proof::None,
+            Came::Il(_) => false,
+        };
         let places = if proven { door.clients } else { door.clients - door.clients / 8 };
         if service.core.guests() >= places {
             if !std::mem::replace(&mut full, true) {
@@ -123,6 +145,15 @@ pub async fn listen<E: Env + Clone>(
         full = false;
         let socket = match came {
             Came::Socket(socket) => socket,
+            Came::Channel(socket, waits) => {
+                let (env, guest) = (env.clone(), service.core.guest());
+                let service = service.clone();
+                env.clone().spawn(Box::pin(async move {
+                    service.join(env, socket, waits).await;
+                    drop(guest);
+                }));
+                continue;
+            }
             Came::Il(talk) => {
                 let (env, guest) = (env.clone(), service.core.guest());
                 let service = service.clone();
@@ -210,6 +241,26 @@ impl Seat {
 }
 
 impl Service {
+    /// Gives a channel to who has connected, and serves him by it.
+    async fn join(&self, env: impl Env, socket: Socket, waits: Waits) {
+        let peer = socket.peer().addr.clone();
+        let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
+        let mut late = env.sleep_until(env.now() + HANDSHAKE);
+        let joined = async {
+            let mut channel = Channel::give(layout, waits, socket)?;
+            let joined = poll_fn(|cx| match late.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                Poll::Pending => channel.poll_join(cx),
+            });
+            joined.await?;
+            Ok::<_, io::Error>(channel)
+        };
+        match joined.await {
+            Ok(channel) => self.welcome(env, Box::new(Serving::new(channel))).await,
+            Err(error) => tracing::warn!(%peer, "nobody has joined the channel: {error}"),
+        }
+    }
+
     /// Serves who has come in: a client, which has [`GREETING`] to begin to speak, or the data connection of a stream.
     pub async fn welcome(&self, env: impl Env, transport: Box<dyn Transport>) {
         let begun = env.now();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
-use nine_net::Proof;
+use nine_net::{Placed, Proof};
 use nine_proto::session::server::{CallId, Request as SessionRequest};
 use nine_proto::{Dialect, DirBuf, Errno, Error, Fid, Names, Op, OpenFlags, Result};
 
@@ -63,6 +63,13 @@ pub trait FileServer: Send + Sync + 'static {
     fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         let _ = (node, flags);
         None
+    }
+
+    /// Whether writes to this open file may have their bytes where the client has put them ([`Request::placed`]), who
+    /// may change them at any time: for who hands them to the kernel, or copies them before he looks.
+    fn takes_placed(&self, node: &Node) -> bool {
+        let _ = node;
+        false
     }
 
     /// Whether [`FileServer::fill`] works for this open file.
@@ -186,6 +193,12 @@ impl Request {
     /// Of a read: the bytes that the answer may have.
     pub fn count(&self) -> u32 {
         self.inner.count()
+    }
+
+    /// What a Twrite carries where its client has put it, for servers that [say](FileServer::takes_placed) that they
+    /// take it so: then [`Request::op`] is a write of no bytes.
+    pub fn placed(&self) -> Option<&Placed> {
+        self.inner.frame()?.data()
     }
 
     /// What a Twrite carries, without a copy. Of a request that is kept ([`Req::later`]) it pins nothing larger than

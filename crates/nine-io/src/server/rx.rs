@@ -7,11 +7,11 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use nine_net::Transport;
+use nine_net::{Placed, Transport};
 use nine_proto::WireError;
 use nine_proto::frame::{self, Split};
 
-use crate::buf::{Buf, Frame, Pool, READ_SIZE, SMALL};
+use crate::buf::{Buf, Frame, Pool, READ_SIZE, SMALL, WRITE_HEAD};
 
 #[derive(Default)]
 pub(crate) struct Rx {
@@ -23,12 +23,19 @@ pub(crate) struct Rx {
     parked: Vec<u8>,
     /// Bytes of the frame that is coming, as far as its size is known.
     need: usize,
+    /// The rest of the frame whose head has come.
+    placed: Option<Placed>,
 }
 
 impl Rx {
     /// The next whole frame, if it has come.
     pub(crate) fn frame(&mut self, msize: u32) -> Result<Option<Frame>, WireError> {
         let Some(buf) = &self.buf else { return Ok(None) };
+        if let Some(data) = self.placed.take() {
+            let head = buf.bytes[self.start..self.end].try_into().expect("the head of a write");
+            (self.start, self.need) = (self.end, 0);
+            return Ok(Some(Frame::placed(head, data)));
+        }
         match frame::split(&buf.bytes[self.start..self.end], msize)? {
             Split::Whole(len) => {
                 let frame = Frame::new(buf.clone(), self.start, self.start + len);
@@ -50,6 +57,11 @@ impl Rx {
         transport: &mut dyn Transport,
         pool: &Pool,
     ) -> Poll<io::Result<usize>> {
+        if let Some(data) = self.take_placed(transport) {
+            let len = data.len();
+            self.placed = Some(data);
+            return Poll::Ready(Ok(len));
+        }
         self.make_room(pool);
         let buf = self.buf.as_mut().and_then(Arc::get_mut).expect("room was made in a buffer of our own");
         match transport.poll_read(cx, &mut buf.bytes[self.end..]) {
@@ -62,6 +74,13 @@ impl Rx {
                 other
             }
         }
+    }
+
+    /// The data of a write whose head has come, if it lies where the client has put it.
+    fn take_placed(&mut self, transport: &mut dyn Transport) -> Option<Placed> {
+        let head = &self.buf.as_ref()?.bytes[self.start..self.end];
+        let is_head = head.len() == WRITE_HEAD && self.need > WRITE_HEAD && frame::type_of(head) == TWRITE;
+        is_head.then(|| transport.take_placed(self.need - WRITE_HEAD)).flatten()
     }
 
     /// Bytes of memory that what has come is in.
@@ -134,6 +153,8 @@ impl Rx {
         }
     }
 }
+
+const TWRITE: u8 = 118;
 
 #[cfg(test)]
 mod tests {

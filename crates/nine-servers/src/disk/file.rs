@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use nine_io::Payload;
 use nine_io::server::{Fill, Reply};
+use nine_net::Placed;
 use nine_proto::mode::S_IFREG;
 use nine_proto::{Errno, NOGID, OpenFlags};
 use rustix::fs::OFlags;
@@ -207,10 +208,10 @@ impl<H: HostFs> Inner<H> {
 
     /// With the client's rights: the kernel takes set-id bits off what another user writes to, and counts quotas.
     /// A write that the inline way did half is done again, whole, by the pool: the same bytes at the same place.
-    pub(super) fn write(&self, node: &Node, offset: u64, data: &[u8], how: How) -> Done<Reply> {
-        let file = match &node.kind {
-            Kind::File(file) => file,
-            Kind::NewXattr(new) => return new.write(offset, data),
+    pub(super) fn write(&self, node: &Node, offset: u64, data: Written<'_>, how: How) -> Done<Reply> {
+        let file = match (&node.kind, data) {
+            (Kind::File(file), _) => file,
+            (Kind::NewXattr(new), Written::Bytes(data)) => return new.write(offset, data),
             _ => return Err(Errno::EBADF.into()),
         };
         if data.is_empty() {
@@ -222,7 +223,11 @@ impl<H: HostFs> Inner<H> {
         }
         let fd = file.fd()?;
         let _client = self.become_client(&node.view, NOGID)?;
-        match self.host.pwrite(fd.as_fd(), data, offset, inline) {
+        let written = match data {
+            Written::Bytes(data) => self.host.pwrite(fd.as_fd(), data, offset, inline),
+            Written::Placed(data) => self.host.pwrite_placed(fd.as_fd(), data, offset, inline),
+        };
+        match written {
             Ok(n) if inline && n < data.len() => Err(Errno::EAGAIN.into()),
             Ok(n) => Ok(Reply::Wrote(n as u32)),
             Err(host::Errno::OPNOTSUPP) if inline => {
@@ -268,6 +273,28 @@ impl<H: HostFs> Inner<H> {
             Kind::Path(_) | Kind::Dir(_) | Kind::Xattr(_) => {}
         }
         Ok(Reply::Done)
+    }
+}
+
+/// What is to be written.
+#[derive(Clone, Copy)]
+pub(super) enum Written<'a> {
+    /// Bytes that came with the message.
+    Bytes(&'a [u8]),
+    /// Bytes that lie with the client.
+    Placed(&'a Placed),
+}
+
+impl Written<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Bytes(data) => data.len(),
+            Self::Placed(data) => data.len(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 

@@ -9,6 +9,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use nine_net::Placed;
 use nine_proto::{LockType, Time};
 use rustix::fs::{
     self, AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Timestamps, Uid, XattrFlags,
@@ -108,6 +109,10 @@ pub trait HostFs: Send + Sync + 'static {
     fn pread(&self, file: BorrowedFd<'_>, buf: &mut Vec<u8>, offset: u64, nowait: bool) -> Result<usize>;
     /// *Inline* with `nowait`.
     fn pwrite(&self, file: BorrowedFd<'_>, data: &[u8], offset: u64, nowait: bool) -> Result<usize>;
+    /// The same for bytes that lie with a client, who may change them meanwhile.
+    fn pwrite_placed(&self, file: BorrowedFd<'_>, data: &Placed, offset: u64, nowait: bool) -> Result<usize> {
+        self.pwrite(file, &data.to_vec(data.len()), offset, nowait)
+    }
     /// Moves up to `len` bytes, at least one, of those in a pipe into a file (splice(2)). Says how many.
     fn fill(&self, file: BorrowedFd<'_>, pipe: BorrowedFd<'_>, offset: u64, len: usize) -> Result<usize>;
     /// fsync(2), or fdatasync(2).
@@ -261,6 +266,10 @@ impl HostFs for Linux {
         // The kernel takes all ones for "where the last write ended".
         i64::try_from(offset).map_err(|_| Errno::INVAL)?;
         rustix::io::pwritev2(file, &[std::io::IoSlice::new(data)], offset, flags)
+    }
+
+    fn pwrite_placed(&self, file: BorrowedFd<'_>, data: &Placed, offset: u64, nowait: bool) -> Result<usize> {
+        data.write_at(file, offset, nowait)
     }
 
     fn fill(&self, file: BorrowedFd<'_>, pipe: BorrowedFd<'_>, mut offset: u64, len: usize) -> Result<usize> {

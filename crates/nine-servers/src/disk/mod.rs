@@ -45,7 +45,7 @@ use change::New;
 use dent::{Dent, Tree};
 pub use dirs::Block;
 use dirs::OpenDir;
-use file::OpenFile;
+use file::{OpenFile, Written};
 pub use host::{HostFs, Linux};
 use lock::Locks;
 use pool::Pool;
@@ -196,6 +196,10 @@ impl<H: HostFs> FileServer for Disk<H> {
         is_local.then(|| Arc::new(Opened { inner: self.inner.clone(), node }) as Arc<dyn Direct>)
     }
 
+    fn takes_placed(&self, node: &nine_io::server::Node) -> bool {
+        node.downcast_ref::<Node>().is_some_and(|node| matches!(node.kind, Kind::File(_)))
+    }
+
     fn can_fill(&self, node: &nine_io::server::Node) -> bool {
         !self.inner.read_only && node.downcast_ref::<Node>().is_some_and(Node::can_fill)
     }
@@ -307,7 +311,10 @@ impl<H: HostFs> Inner<H> {
             Op::Setattr { set } => self.setattr(&node, set),
             Op::Readdir { cookie } => self.readdir(&node, cookie, req.dir_buf(self.users.clone()), how),
             Op::Read { offset, count } => self.read(&node, offset, count, how).map(Reply::Read),
-            Op::Write { offset, data } => self.write(&node, offset, data, how),
+            Op::Write { offset, data } => {
+                let data = req.placed().map_or(Written::Bytes(data), Written::Placed);
+                self.write(&node, offset, data, how)
+            }
             Op::Fsync { datasync } => self.fsync(&node, datasync),
             Op::Lock(lock) => self.lock(&node, req.id().conn, lock),
             Op::Getlock(lock) => self.getlock(&node, req.id().conn, lock),

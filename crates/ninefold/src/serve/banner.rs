@@ -63,8 +63,10 @@ fn who(addr: &Addr, gate: &Gate, certificates: bool, shared: bool) -> String {
     let (reads, read) =
         if gate.read_only { ("reads", "read") } else { ("reads and writes", "read and write") };
     match (addr, gate.anonymous) {
-        (Addr::Unix { .. }, _) if shared => format!("whom the socket's mode lets in {reads}"),
-        (Addr::Unix { .. }, _) => format!("this user, and root, {read}"),
+        (Addr::Unix { .. } | Addr::Shm { .. }, _) if shared => {
+            format!("whom the socket's mode lets in {reads}")
+        }
+        (Addr::Unix { .. } | Addr::Shm { .. }, _) => format!("this user, and root, {read}"),
         (_, Anonymous::Trusted) => format!("INSECURE: whoever reaches this address {reads} everything"),
         (_, Anonymous::ReadOnly) if gate.token.is_some() && !gate.read_only => {
             "this machine reads; who shows the token writes, too".into()
@@ -99,6 +101,7 @@ impl<'a> Place<'a> {
         match self.addr {
             Addr::Unix { .. } if !self.named => "ninefold ls /".into(),
             Addr::Unix { path } => format!("ninefold ls unix:{}", path.display()),
+            Addr::Shm { path } => format!("ninefold ls shm:{}", path.display()),
             Addr::Tcp { host, port } => format!("ninefold ls 9p://{shown}{}:{port}/", url_host(host)),
             Addr::Tls { host, port } => {
                 format!("ninefold ls --ca FILE 9p+tls://{shown}{}:{port}/", url_host(host))
@@ -124,7 +127,7 @@ impl<'a> Place<'a> {
                     "sudo mount -t 9p -o trans=tcp,port={port},version=9p2000.L,msize=1048576{aname} {host} /mnt"
                 ))
             }
-            Addr::Tls { .. } | Addr::Vsock { .. } | Addr::Il { .. } => None,
+            Addr::Shm { .. } | Addr::Tls { .. } | Addr::Vsock { .. } | Addr::Il { .. } => None,
         }
     }
 }

@@ -15,10 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use nine_io::channel::Asking;
 use nine_io::client::Options;
 use nine_io::server::{Core, FileServer, Who};
 use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn, is_owner, told};
 use nine_net::modules::{Trace, TraceLog, modules};
+use nine_net::shm::{Channel, Waits};
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
@@ -450,6 +452,11 @@ impl Dial for Reach {
             if let Addr::Il { .. } = addr {
                 let talk = dial::il(&addr, CONNECT, &env).await.map_err(|error| bare(&addr, error))?;
                 return Ok(Box::new(talk) as Box<dyn Transport>);
+            }
+            if let Addr::Shm { path } = &addr {
+                let channel = Channel::dial(path, Waits::Adaptive, CONNECT).await;
+                let channel = channel.map_err(|error| bare(&addr, error))?;
+                return Ok(Box::new(Asking::new(channel)) as Box<dyn Transport>);
             }
             let socket = Socket::connect(&addr, CONNECT).await.map_err(|error| bare(&addr, error))?;
             let Addr::Tls { host, .. } = &addr else {

@@ -117,7 +117,7 @@ fn open_one(
         }
         bound => bound?,
     };
-    if let (Addr::Unix { path }, Some(mode)) = (&listen.addr, serving.socket_mode) {
+    if let (Addr::Unix { path } | Addr::Shm { path }, Some(mode)) = (&listen.addr, serving.socket_mode) {
         if mode.0 & 0o066 != 0 && serving.identity != Some(Identity::Client) {
             bail!(
                 "--socket-mode {:o} lets others in, and all would have this user's rights: say --as client",
@@ -132,7 +132,7 @@ fn open_one(
     let tls = tls(env, serving, &listen.addr)?;
     let certificates = tls.is_some() && serving.client_ca.is_some();
     let anonymous = match &listen.addr {
-        Addr::Unix { .. } => Anonymous::Refused,
+        Addr::Unix { .. } | Addr::Shm { .. } => Anonymous::Refused,
         _ if insecure => Anonymous::Trusted,
         _ if local && !certificates => Anonymous::ReadOnly,
         Addr::Tls { .. } => Anonymous::Refused,
@@ -142,7 +142,8 @@ fn open_one(
             listen.addr
         ),
     };
-    let wants_token = !matches!(listen.addr, Addr::Unix { .. }) && anonymous != Anonymous::Trusted;
+    let wants_token =
+        !matches!(listen.addr, Addr::Unix { .. } | Addr::Shm { .. }) && anonymous != Anonymous::Trusted;
     if wants_token && token.is_none() && !serving.no_token.unwrap_or(false) {
         *token = Some(match &serving.token_file {
             Some(path) => token::kept(env, path)?,

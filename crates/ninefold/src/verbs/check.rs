@@ -15,6 +15,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use nine_check::{Case, Dial, Dialling, Needs, Options, Outcome, Report, Speaks, Summary};
+use nine_io::channel::Asking;
+use nine_net::shm::{Channel, Waits};
 use nine_net::{Addr, Env, Socket, rt};
 use nine_proto::Dialect;
 use serde_json::json;
@@ -123,6 +125,10 @@ struct Dialler {
 impl Dial for Dialler {
     fn dial(&self) -> Dialling<'_> {
         Box::pin(async {
+            if let Addr::Shm { path } = &self.addr {
+                let channel = Channel::dial(path, Waits::Adaptive, self.limit).await?;
+                return Ok(Box::new(Asking::new(channel)) as _);
+            }
             let socket = Socket::connect(&self.addr, self.limit).await?;
             let Addr::Tls { host, .. } = &self.addr else { return Ok(Box::new(socket) as _) };
             let tls = trust(&self.remote).map_err(|error| io::Error::other(format!("{error:#}")))?;

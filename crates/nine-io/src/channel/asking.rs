@@ -1,0 +1,261 @@
+//! The client's end of a channel.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll, ready};
+
+use nine_net::shm::{Arena, Channel, MOST, Note, Place};
+use nine_net::{Peer, Transport};
+
+use super::heads::Heads;
+use super::{RVERSION, SMALL, TFLUSH, TREAD, TREADDIR, TWRITE, WRITE_HEAD, word};
+
+/// See the module. Places are at most one for each tag.
+pub struct Asking {
+    channel: Channel,
+    arena: Arena,
+    /// What has come and was not asked for, and where in it.
+    rest: Box<[u8; MOST]>,
+    at: usize,
+    end: usize,
+    /// Bytes of the arena that come then.
+    placed: Place,
+    coming: Heads,
+    /// The place that is free when they have been read.
+    answered: Option<Place>,
+    /// Places of requests, by their tags.
+    places: HashMap<u16, Place>,
+    /// What flushes are about, by their tags.
+    flushes: HashMap<u16, u16>,
+    going: Going,
+    /// Bytes on their way that have not become a piece.
+    stage: Box<[u8; MOST]>,
+    staged: usize,
+}
+
+/// The request that is being written.
+#[derive(Debug)]
+enum Going {
+    /// So many bytes of its head.
+    Head([u8; WRITE_HEAD], usize),
+    /// So many bytes are to come, which go into the ring.
+    Ring(usize),
+    /// It is a read, with room for its answer.
+    Room { head: [u8; WRITE_HEAD], place: Place },
+    /// Its data goes to this place, of which so much is there.
+    Arena { head: [u8; WRITE_HEAD], place: Place, done: usize },
+}
+
+impl Going {
+    const NEXT: Self = Self::Head([0; WRITE_HEAD], 0);
+}
+
+impl Asking {
+    /// Of a channel that has been joined.
+    pub fn new(channel: Channel) -> Self {
+        Self {
+            arena: Arena::new(channel.layout().pages),
+            channel,
+            rest: Box::new([0; MOST]),
+            at: 0,
+            end: 0,
+            placed: Place::default(),
+            coming: Heads::default(),
+            answered: None,
+            places: HashMap::new(),
+            flushes: HashMap::new(),
+            going: Going::NEXT,
+            stage: Box::new([0; MOST]),
+            staged: 0,
+        }
+    }
+
+    /// A piece has come. What an answer does not use is free at once, what it uses when it has been read.
+    fn came(&mut self, note: Note) -> io::Result<()> {
+        let rest = &self.rest[..self.end];
+        let (places, flushes, arena) = (&mut self.places, &mut self.flushes, &mut self.arena);
+        let mut last = None;
+        self.coming.pass(rest, |number, tag| {
+            let flushed = flushes.remove(&tag).and_then(|old| places.remove(&old));
+            flushed.into_iter().for_each(|place| arena.give(place));
+            if number == RVERSION {
+                places.drain().for_each(|(_, place)| arena.give(place));
+            }
+            last.take().into_iter().for_each(|place| arena.give(place));
+            last = places.remove(&tag);
+        });
+        let Note::Data(place) = note else {
+            last.into_iter().for_each(|place| arena.give(place));
+            return Ok(());
+        };
+        self.coming.skip(place.count as usize);
+        let room = last.filter(|room| place.at == room.at && place.count <= room.count);
+        let Some(room) = room else {
+            let why = "the server answers into a place it was not given";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        };
+        self.placed = place;
+        self.answered = Some(room);
+        Ok(())
+    }
+
+    /// Puts what is staged, and the request that has a place.
+    fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.staged > 0 {
+            ready!(self.channel.poll_put(cx, &self.stage[..self.staged], Note::None))?;
+            self.staged = 0;
+        }
+        let (head, note) = match &self.going {
+            Going::Room { head, place } => (head, Note::Room(*place)),
+            Going::Arena { head, place, done } if *done == place.count as usize => (head, Note::Data(*place)),
+            _ => return Poll::Ready(Ok(())),
+        };
+        ready!(self.channel.poll_put(cx, head, note))?;
+        self.going = Going::NEXT;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes some of the bytes.
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        match &mut self.going {
+            Going::Head(head, have) => {
+                // Beyond the tag, and what a flush is about, only where it is known to have data.
+                let need = if *have >= 7 { need(head) } else { 7 };
+                let n = (need - *have).min(bytes.len());
+                head[*have..*have + n].copy_from_slice(&bytes[..n]);
+                *have += n;
+                if *have >= 7 && *have == self::need(head) {
+                    self.headed();
+                }
+                n
+            }
+            Going::Ring(left) => {
+                let n = (*left).min(bytes.len()).min(MOST - self.staged);
+                self.stage[self.staged..self.staged + n].copy_from_slice(&bytes[..n]);
+                (self.staged, *left) = (self.staged + n, *left - n);
+                if *left == 0 {
+                    self.going = Going::NEXT;
+                }
+                n
+            }
+            Going::Arena { place, done, .. } => {
+                let n = (place.count as usize - *done).min(bytes.len());
+                let (memory, at) = self.channel.place(*place).expect("the arena's own");
+                memory.write(at + *done, &bytes[..n]);
+                *done += n;
+                n
+            }
+            Going::Room { .. } => unreachable!("it is put before anything else is taken"),
+        }
+    }
+
+    /// The head of a request is there: where does the rest go?
+    fn headed(&mut self) {
+        let Going::Head(head, have) = &self.going else { return };
+        let (head, have) = (*head, *have);
+        let size = word(&head) as usize;
+        let tag = u16::from_le_bytes([head[5], head[6]]);
+        if head[4] == TFLUSH && have == 9 {
+            self.flushes.insert(tag, u16::from_le_bytes([head[7], head[8]]));
+        }
+        let data = have == WRITE_HEAD && matches!(head[4], TWRITE | TREAD | TREADDIR);
+        let count = if data { word(&head[19..]) } else { 0 };
+        let fits = match head[4] {
+            TWRITE => size == WRITE_HEAD + count as usize,
+            _ => size == WRITE_HEAD,
+        };
+        // A tag that is in use has its place: whoever uses it twice has no other.
+        let free = count as usize >= SMALL && fits && !self.places.contains_key(&tag);
+        if let Some(place) = free.then(|| self.arena.take(count)).flatten() {
+            self.places.insert(tag, place);
+            self.going = match head[4] {
+                TWRITE => Going::Arena { head, place, done: 0 },
+                _ => Going::Room { head, place },
+            };
+            return;
+        }
+        self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
+        self.staged += have;
+        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+    }
+
+    /// Whether nothing more is to be taken before something is put.
+    fn is_full(&self) -> bool {
+        match &self.going {
+            Going::Arena { place, done, .. } => *done == place.count as usize,
+            Going::Room { .. } => true,
+            _ => self.staged + WRITE_HEAD > MOST,
+        }
+    }
+}
+
+/// Bytes of a message's head that decide where the rest goes, by its first seven.
+fn need(head: &[u8; WRITE_HEAD]) -> usize {
+    let need = match head[4] {
+        TFLUSH => 9,
+        TWRITE | TREAD | TREADDIR => WRITE_HEAD,
+        _ => 7,
+    };
+    need.min((word(head) as usize).max(7))
+}
+
+impl Transport for Asking {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        while self.at == self.end && self.placed.count == 0 {
+            self.answered.take().into_iter().for_each(|place| self.arena.give(place));
+            let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
+            let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
+            (self.at, self.end) = (0, piece.len);
+            self.came(piece.note)?;
+        }
+        let n = buf.len().min(self.end - self.at);
+        if n > 0 {
+            buf[..n].copy_from_slice(&self.rest[self.at..self.at + n]);
+            self.at += n;
+            return Poll::Ready(Ok(n));
+        }
+        let n = buf.len().min(self.placed.count as usize);
+        let (memory, at) = self.channel.place(self.placed).expect("a piece's place is in the arena");
+        memory.read(at, &mut buf[..n]);
+        self.placed = Place { at: self.placed.at + n as u32, count: self.placed.count - n as u32 };
+        if self.placed.count == 0 {
+            self.answered.take().into_iter().for_each(|place| self.arena.give(place));
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let mut taken = 0;
+        for buf in bufs {
+            let mut bytes = &buf[..];
+            while !bytes.is_empty() {
+                if self.is_full() && self.poll_push(cx)?.is_pending() {
+                    return if taken > 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending };
+                }
+                let n = self.write(bytes);
+                (taken, bytes) = (taken + n, &bytes[n..]);
+            }
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let pushed = self.poll_push(cx);
+        self.channel.settle();
+        pushed
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_push(cx))?;
+        self.channel.close();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.channel.poll_gone(cx)
+    }
+
+    fn peer(&self) -> &Peer {
+        self.channel.peer()
+    }
+}

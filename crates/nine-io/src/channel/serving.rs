@@ -1,0 +1,292 @@
+//! The server's end of a channel.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::task::{Context, Poll, ready};
+
+use nine_net::shm::{Channel, MOST, Note, Place};
+use nine_net::{Peer, Placed, Transport};
+
+use super::heads::Heads;
+use super::{READ_HEAD, RREAD, RREADDIR, SMALL, WRITE_HEAD, word};
+
+/// See the module. Rooms are at most one for each tag.
+pub struct Serving {
+    channel: Channel,
+    /// What has come and was not asked for.
+    rest: Box<[u8; MOST]>,
+    at: usize,
+    end: usize,
+    /// Bytes of the arena that come then.
+    placed: Place,
+    coming: Heads,
+    /// Where data of answers may go, by their tags.
+    rooms: HashMap<u16, Place>,
+    going: Going,
+    /// Bytes on their way that have not become a piece.
+    stage: Box<[u8; MOST]>,
+    staged: usize,
+}
+
+/// The answer that is being written.
+#[derive(Debug)]
+enum Going {
+    /// So many bytes of its head.
+    Head([u8; READ_HEAD], usize),
+    /// So many bytes are to come, which go into the ring.
+    Ring(usize),
+    /// Its data goes to this place, of which so much is there.
+    Arena { head: [u8; READ_HEAD], place: Place, done: usize },
+}
+
+impl Going {
+    const NEXT: Self = Self::Head([0; READ_HEAD], 0);
+}
+
+impl Serving {
+    /// Of a channel that a guest has joined.
+    pub fn new(channel: Channel) -> Self {
+        Self {
+            channel,
+            rest: Box::new([0; MOST]),
+            at: 0,
+            end: 0,
+            placed: Place::default(),
+            coming: Heads::default(),
+            rooms: HashMap::new(),
+            going: Going::NEXT,
+            stage: Box::new([0; MOST]),
+            staged: 0,
+        }
+    }
+
+    /// The channel, for its next guest.
+    pub fn into_channel(self) -> Channel {
+        self.channel
+    }
+
+    /// What a piece says, beside its bytes.
+    fn came(&mut self, bytes: &[u8], note: Note) {
+        let rooms = &mut self.rooms;
+        self.coming.pass(bytes, |_, tag| {
+            // What room a tag had is not that of its next request.
+            if !rooms.is_empty() {
+                rooms.remove(&tag);
+            }
+        });
+        match note {
+            Note::None => {}
+            Note::Data(place) => {
+                self.coming.skip(place.count as usize);
+                self.placed = place;
+            }
+            Note::Room(place) if bytes.len() == WRITE_HEAD => {
+                rooms.insert(u16::from_le_bytes([bytes[5], bytes[6]]), place);
+            }
+            // Room for what is no read is not used.
+            Note::Room(_) => {}
+        }
+    }
+
+    /// Puts what is staged, and the answer whose data is in the arena.
+    fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.staged > 0 {
+            ready!(self.channel.poll_put(cx, &self.stage[..self.staged], Note::None))?;
+            self.staged = 0;
+        }
+        if let Going::Arena { head, place, done } = &self.going
+            && *done == place.count as usize
+        {
+            ready!(self.channel.poll_put(cx, head, Note::Data(*place)))?;
+            self.going = Going::NEXT;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes some of the bytes; 0: there is no room for any.
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        match &mut self.going {
+            Going::Head(head, have) => {
+                // Beyond the tag only where it is known to be an answer with data.
+                let need = if *have >= 7 { READ_HEAD } else { 7 };
+                let n = (need - *have).min(bytes.len());
+                head[*have..*have + n].copy_from_slice(&bytes[..n]);
+                *have += n;
+                if *have == need {
+                    self.headed();
+                }
+                n
+            }
+            Going::Ring(left) => {
+                let n = (*left).min(bytes.len()).min(MOST - self.staged);
+                self.stage[self.staged..self.staged + n].copy_from_slice(&bytes[..n]);
+                (self.staged, *left) = (self.staged + n, *left - n);
+                if *left == 0 {
+                    self.going = Going::NEXT;
+                }
+                n
+            }
+            Going::Arena { place, done, .. } => {
+                let n = (place.count as usize - *done).min(bytes.len());
+                let (memory, at) = self.channel.place(*place).expect("looked at when it came");
+                memory.write(at + *done, &bytes[..n]);
+                *done += n;
+                n
+            }
+        }
+    }
+
+    /// The head of an answer is there: where does the rest go?
+    fn headed(&mut self) {
+        let Going::Head(head, have) = &self.going else { return };
+        let (head, have) = (*head, *have);
+        let size = word(&head) as usize;
+        let tag = u16::from_le_bytes([head[5], head[6]]);
+        if have == READ_HEAD {
+            let room = self.rooms.remove(&tag);
+            let count = word(&head[7..]);
+            if let Some(room) = room.filter(|room| count <= room.count && count as usize >= SMALL) {
+                self.going = Going::Arena { head, place: Place { count, ..room }, done: 0 };
+                return;
+            }
+        } else if matches!(head[4], RREAD | RREADDIR) && self.rooms.contains_key(&tag) && size >= READ_HEAD {
+            return;
+        } else if !self.rooms.is_empty() {
+            self.rooms.remove(&tag);
+        }
+        self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
+        self.staged += have;
+        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+    }
+
+    /// Whether what is staged has no room for more.
+    fn is_full(&self) -> bool {
+        match &self.going {
+            Going::Arena { place, done, .. } => *done == place.count as usize,
+            _ => self.staged + READ_HEAD > MOST,
+        }
+    }
+}
+
+impl Transport for Serving {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.at == self.end && self.placed.count == 0 {
+            if buf.len() >= MOST {
+                let Some(piece) = ready!(self.channel.poll_take(cx, buf))? else { return Poll::Ready(Ok(0)) };
+                self.came(&buf[..piece.len], piece.note);
+                let mut n = piece.len;
+                while n > 0 && self.placed.count == 0 && buf.len() - n >= MOST {
+                    let Some(piece) = self.channel.take(&mut buf[n..])? else { break };
+                    self.came(&buf[n..n + piece.len], piece.note);
+                    n += piece.len;
+                }
+                if n > 0 {
+                    return Poll::Ready(Ok(n));
+                }
+            } else {
+                let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
+                let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
+                (self.at, self.end) = (0, piece.len);
+                let rest = std::mem::replace(&mut self.rest, Box::new([0; MOST]));
+                self.came(&rest[..piece.len], piece.note);
+                self.rest = rest;
+            }
+        }
+        let n = buf.len().min(self.end - self.at);
+        if n > 0 {
+            buf[..n].copy_from_slice(&self.rest[self.at..self.at + n]);
+            self.at += n;
+            return Poll::Ready(Ok(n));
+        }
+        let n = buf.len().min(self.placed.count as usize);
+        if n == 0 {
+            // A piece of nothing: look again.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let (memory, at) = self.channel.place(self.placed).expect("looked at when it came");
+        memory.read(at, &mut buf[..n]);
+        self.placed = Place { at: self.placed.at + n as u32, count: self.placed.count - n as u32 };
+        Poll::Ready(Ok(n))
+    }
+
+    fn take_placed(&mut self, len: usize) -> Option<Placed> {
+        if self.at < self.end || self.placed.count as usize != len || len == 0 {
+            return None;
+        }
+        let place = std::mem::take(&mut self.placed);
+        let (memory, at) = self.channel.place(place).expect("looked at when it came");
+        Some(Placed::new(memory.clone(), at, len))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let mut taken = 0;
+        for buf in bufs {
+            let mut bytes = &buf[..];
+            while !bytes.is_empty() {
+                if self.is_full() && self.poll_push(cx)?.is_pending() {
+                    return if taken > 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending };
+                }
+                let n = self.write(bytes);
+                (taken, bytes) = (taken + n, &bytes[n..]);
+            }
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let pushed = self.poll_push(cx);
+        self.channel.settle();
+        pushed
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_push(cx))?;
+        self.channel.close();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.channel.poll_gone(cx)
+    }
+
+    fn can_sendfile(&self) -> bool {
+        true
+    }
+
+    fn poll_sendfile(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match &mut self.going {
+                Going::Arena { place, done, .. } if *done < place.count as usize => {
+                    let n = (place.count as usize - *done).min(len);
+                    let (memory, at) = self.channel.place(*place).expect("looked at when it came");
+                    let n = memory.read_at(at + *done, n, file, offset, false)?;
+                    *done += n;
+                    return Poll::Ready(Ok(n));
+                }
+                Going::Ring(left) if self.staged < MOST => {
+                    let n = (*left).min(len).min(MOST - self.staged);
+                    let n = rustix::io::pread(file, &mut self.stage[self.staged..self.staged + n], offset)?;
+                    (self.staged, *left) = (self.staged + n, *left - n);
+                    if *left == 0 {
+                        self.going = Going::NEXT;
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                Going::Head(..) => unreachable!("the data of a message follows its head"),
+                _ => ready!(self.poll_push(cx))?,
+            }
+        }
+    }
+
+    fn peer(&self) -> &Peer {
+        self.channel.peer()
+    }
+}
