@@ -728,7 +728,11 @@ impl Archive {
             let idle = state.dumper.is_idle(state.now);
             // A cache that is nearly full is a reason to hurry.
             let (slots, used) = self.0.cw.slots();
-            if idle || state.dumper.credit > 0 || state.dumper.stop || used * 8 > slots * 7 {
+            // Nobody who comes later makes up for that.
+            if idle || state.dumper.stop || used * 8 > slots * 7 {
+                return Poll::Ready(());
+            }
+            if state.dumper.credit > 0 {
                 state.dumper.credit -= bytes;
                 return Poll::Ready(());
             }

@@ -380,7 +380,11 @@ impl Archive {
                 state.scrubber.stop = true;
                 return Poll::Ready(());
             }
-            if state.dumper.is_idle(state.now) || state.scrubber.credit > 0 {
+            // What is read while nobody is at work is nobody's debt.
+            if state.dumper.is_idle(state.now) {
+                return Poll::Ready(());
+            }
+            if state.scrubber.credit > 0 {
                 state.scrubber.credit -= bytes as i64;
                 return Poll::Ready(());
             }

@@ -5,6 +5,7 @@ mod found;
 mod grow;
 mod in_place;
 mod mend;
+mod pace;
 mod recover;
 mod rot;
 
