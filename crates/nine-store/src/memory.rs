@@ -202,9 +202,12 @@ impl Objects for Memory {
                 state.late.push((name, bytes, condition));
                 return Err(Fault::Later("no answer".into()));
             }
-            if fate == Fate::Careless {
+            let condition = if fate == Fate::Careless {
                 state.objects.remove(&name);
-            }
+                Condition::New
+            } else {
+                condition
+            };
             let put = state.put(&name, bytes, &condition);
             match fate {
                 Fate::Unheard => Err(Fault::Later("no answer".into())),

@@ -41,6 +41,8 @@ struct Inner {
 struct State {
     /// When it was last looked at. It may be older than what is there: then a put is refused.
     seen: Option<Seen>,
+    /// The store keeps conditions, as this life has found.
+    is_kept: bool,
     /// The next get answers them: as many as are under way.
     reads: Vec<Io>,
     /// Somebody gets, and goes on until there are no reads.
@@ -123,12 +125,19 @@ impl Inner {
             };
             let mut sectors = sectors.to_vec();
             sectors[(at * SECTOR) as usize..][..data.len()].copy_from_slice(data);
-            let is_new = etag.is_none();
-            match swap(&self.objects, self.patience, LEASE, etag, self.object(&sectors)).await {
-                Ok(Swapped::Done(Some(etag))) => {
-                    let etag = if is_new { self.is_kept(etag, &sectors).await? } else { etag };
-                    lock(&self.state).seen = Some(Seen { etag: Some(etag), sectors: sectors.into() });
-                    return Ok(());
+            match swap(&self.objects, self.patience, LEASE, etag.clone(), self.object(&sectors)).await {
+                Ok(Swapped::Done(Some(now))) => {
+                    let is_kept = {
+                        let mut state = lock(&self.state);
+                        state.seen = Some(Seen { etag: Some(now), sectors: sectors.clone().into() });
+                        state.is_kept
+                    };
+                    match (is_kept, etag) {
+                        (true, _) => return Ok(()),
+                        (false, Some(before)) => return self.is_kept(before, &sectors).await,
+                        // What was made is put once more: then there is a version before.
+                        (false, None) => {}
+                    }
                 }
                 Ok(Swapped::Done(None)) => return Err(careless("it has no ETag for `lease`")),
                 Ok(Swapped::Other(there)) => drop(self.saw(there)?),
@@ -142,17 +151,12 @@ impl Inner {
         slate(sectors, self.objects.random()).into()
     }
 
-    /// Whether the store keeps conditions, tried with an object that was just made: the version that is there now.
-    async fn is_kept(&self, first: Etag, sectors: &[u8]) -> Result<Etag> {
+    /// Whether the store keeps conditions, tried with an object that is there, and was another version before.
+    async fn is_kept(&self, before: Etag, sectors: &[u8]) -> Result<()> {
         self.is_refused(Condition::New, sectors).await?;
-        let next = swap(&self.objects, self.patience, LEASE, Some(first.clone()), self.object(sectors)).await;
-        match next.map_err(|fault| error(&fault))? {
-            Swapped::Done(Some(etag)) => {
-                self.is_refused(Condition::Is(first), sectors).await?;
-                Ok(etag)
-            }
-            _ => Err(Error::new(Kind::Down, "another machine makes it, too")),
-        }
+        self.is_refused(Condition::Is(before), sectors).await?;
+        lock(&self.state).is_kept = true;
+        Ok(())
     }
 
     async fn is_refused(&self, condition: Condition, sectors: &[u8]) -> Result<()> {

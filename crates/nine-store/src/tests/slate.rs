@@ -81,6 +81,28 @@ fn a_store_that_keeps_no_conditions_is_found_out() {
 }
 
 #[test]
+fn nor_is_it_believed_because_it_was_asked_before() {
+    let memory = Memory::default();
+    // It is tried, and whether it keeps conditions is not known in the end.
+    let mut puts = 0;
+    memory.decided_by(move |request| {
+        puts += u32::from(matches!(request, Request::Put(_)));
+        if puts > 2 { Fate::Busy } else { Fate::Good }
+    });
+    let one = slate(&memory);
+    assert_eq!(kind(now(one.write(0, of(1, 1)))), Kind::Down);
+    memory.decided_by(|_| Fate::Careless);
+    for slate in [one, slate(&memory), slate(&memory)] {
+        for _ in 0..2 {
+            let said = now(slate.write(0, of(1, 1))).unwrap_err().to_string();
+            assert!(said.contains("no arbiter can be in this store"), "{said}");
+        }
+    }
+    memory.heal();
+    now(slate(&memory).write(0, of(2, 1))).unwrap();
+}
+
+#[test]
 fn what_is_gone_or_not_ours_is_an_error() {
     let memory = Memory::default();
     let one = slate(&memory);
