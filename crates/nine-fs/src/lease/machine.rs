@@ -169,8 +169,9 @@ impl Machine {
         self.look_at = self.look_at.min(now);
         if wish == Wish::Watch {
             self.dead.clear();
-            let waits = self.put.is_none_or(|put| put.first.is_none());
-            match (&self.phase, waits) {
+            // What is there was looked behind when the next record waits, and is not on its way.
+            let is_known = self.put.is_some_and(|put| put.first.is_none());
+            match (&self.phase, is_known) {
                 (Phase::Holds(_), true) => self.release(now),
                 (Phase::Holds(_), false) => self.phase = Phase::Leaves,
                 _ => {}
@@ -580,3 +581,101 @@ impl Machine {
 }
 
 const _: () = assert!(EPOCHS > 15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::arbiter::PER;
+
+    const PLACE: usize = 4096;
+    const MS: Duration = Duration::from_millis(1);
+
+    /// An arbiter of two machines, in memory.
+    struct Arbiter {
+        header: Header,
+        /// By places.
+        places: Vec<Bytes>,
+    }
+
+    impl Arbiter {
+        fn new() -> Self {
+            let names = vec!["mars".to_owned(), "venus".to_owned()];
+            let header = Header { identity: [7; 16], period: Duration::from_secs(4), floor: 0, names };
+            let mut places = vec![Bytes::from(vec![0; PLACE]); 32];
+            for copy in 0..2 {
+                places[copy * 16] = header.encode();
+                for machine in 1..=2 {
+                    let record = Record::fresh(machine, copy);
+                    places[(record.at() / PER) as usize] = record.encode(&header.identity);
+                }
+            }
+            Self { header, places }
+        }
+
+        fn machine(&self, me: u8) -> Machine {
+            Machine::new(self.header.clone(), me, [me; 16], 5)
+        }
+
+        /// What it asks for is done at once.
+        fn does(&mut self, machine: &mut Machine, next: Next, now: Duration) {
+            match next {
+                Next::Look => {
+                    let read = |place: usize| Ok(self.places[place].clone());
+                    let reads = (0..=2).map(|machine| [read(machine), read(16 + machine)]).collect();
+                    machine.looked(now, reads);
+                }
+                Next::Write(at, bytes) => {
+                    self.places[(at / PER) as usize] = bytes;
+                    machine.wrote(now, Ok(()));
+                }
+                Next::Wait(until) => assert!(until > now),
+                Next::Over => panic!("{:?}", machine.state(now)),
+            }
+        }
+
+        /// Goes on until it is so; when that is.
+        fn until(
+            &mut self,
+            machine: &mut Machine,
+            mut now: Duration,
+            is_so: impl Fn(&Machine, &Next) -> bool,
+        ) -> (Duration, Next) {
+            for _ in 0..100_000 {
+                let next = machine.next(now);
+                if is_so(machine, &next) {
+                    return (now, next);
+                }
+                self.does(machine, next, now);
+                now += MS;
+            }
+            panic!("it is never so: {:?}", machine.state(now));
+        }
+
+        /// It is the main one, and what it puts next is about to be put.
+        fn main(&mut self, machine: &mut Machine, now: Duration) -> (Duration, Next) {
+            machine.wish(now, Wish::Main(0));
+            self.until(machine, now, |machine, next| {
+                matches!(machine.phase, Phase::Holds(until) if !until.is_zero())
+                    && matches!(next, Next::Write(..))
+            })
+        }
+    }
+
+    #[test]
+    fn who_leaves_behind_a_record_that_was_not_looked_behind_looks_first() {
+        let mut arbiter = Arbiter::new();
+        let mut mars = arbiter.machine(1);
+        let (now, write) = arbiter.main(&mut mars, Duration::ZERO);
+        arbiter.does(&mut mars, write, now);
+        mars.wish(now, Wish::Watch);
+        let next = mars.next(now);
+        assert!(matches!(next, Next::Look) && !mars.is_idle(), "{next:?}");
+        arbiter.does(&mut mars, next, now);
+        assert!(matches!(mars.next(now), Next::Write(..)));
+        let (now, _) = arbiter.until(&mut mars, now, |mars, _| mars.is_idle());
+        // Another may have it at once.
+        let mut venus = arbiter.machine(2);
+        let (then, _) = arbiter.main(&mut venus, now);
+        assert!(then - now < Duration::from_secs(6), "{:?}", then - now);
+    }
+}
