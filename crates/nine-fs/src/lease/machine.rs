@@ -112,6 +112,8 @@ pub(crate) struct Machine {
     own: [Option<Record>; 2],
     epoch: u64,
     held: u64,
+    /// What `held` was before the claim that succeeded last.
+    before: u64,
     serial: u64,
     put: Option<Put>,
     done: Option<Done>,
@@ -144,6 +146,7 @@ impl Machine {
             own: [None; 2],
             epoch: 0,
             held: 0,
+            before: 0,
             serial: 0,
             put: None,
             done: None,
@@ -176,6 +179,13 @@ impl Machine {
                 (Phase::Holds(_), false) => self.phase = Phase::Leaves,
                 _ => {}
             }
+        }
+    }
+
+    /// Nothing was written with the right that it has: it has not been the main one.
+    pub(crate) fn forgo(&mut self) {
+        if let Phase::Holds(_) = self.phase {
+            self.held = self.before;
         }
     }
 
@@ -434,7 +444,7 @@ impl Machine {
             (_, true, _) => self.look_at = now + self.header.period / 4,
             (.., true) => self.put_claim(now, floor),
             _ => {
-                self.held = self.epoch;
+                (self.before, self.held) = (self.held, self.epoch);
                 self.phase = Phase::Holds(Duration::ZERO);
                 self.put(now, Is::Held);
             }
@@ -659,6 +669,33 @@ mod tests {
                     && matches!(next, Next::Write(..))
             })
         }
+    }
+
+    #[test]
+    fn who_has_written_nothing_was_never_the_main_one() {
+        let mut arbiter = Arbiter::new();
+        let (mut mars, mut venus) = (arbiter.machine(1), arbiter.machine(2));
+        let last = |machine: &Machine| machine.last().map(|(name, held)| format!("{name} {held}"));
+        let (mut now, _) = arbiter.main(&mut mars, Duration::ZERO);
+        mars.wish(now, Wish::Watch);
+        (now, _) = arbiter.until(&mut mars, now, |mars, _| mars.is_idle());
+        for (is_on_its_way, held) in [(false, "venus 2"), (true, "venus 18")] {
+            let mut write;
+            (now, write) = arbiter.main(&mut venus, now);
+            assert_eq!(last(&venus).as_deref(), Some(held));
+            if !is_on_its_way {
+                arbiter.does(&mut venus, write, now);
+                write = Next::Wait(Duration::MAX);
+            }
+            venus.forgo();
+            venus.wish(now, Wish::Watch);
+            arbiter.does(&mut venus, write, now);
+            (now, _) = arbiter.until(&mut venus, now, |venus, _| venus.is_idle());
+            (now, _) = arbiter.until(&mut venus, now, |venus, _| last(venus).as_deref() == Some("mars 1"));
+        }
+        // An epoch is nobody's twice.
+        arbiter.main(&mut mars, now);
+        assert_eq!(last(&mars).as_deref(), Some("mars 33"));
     }
 
     #[test]

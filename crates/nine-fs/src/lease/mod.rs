@@ -226,6 +226,12 @@ impl Lease {
         self.until(|shared, _| shared.machine.is_idle().then_some(())).await;
     }
 
+    /// The same for who could not begin, and has written nothing with the right: what others have is as new as it was.
+    pub async fn forgo(&self) {
+        self.shared().machine.forgo();
+        self.release().await;
+    }
+
     /// The end of [`run`](Self::run), when what is under way has ended. What is ours is not given back, and runs out.
     pub fn end(&self) {
         let mut shared = self.shared();

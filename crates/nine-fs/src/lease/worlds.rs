@@ -54,6 +54,8 @@ struct Faults {
     pause: u64,
     release: u64,
     force: u64,
+    /// Whoever has the lease cannot begin, and forgoes it.
+    forgo: u64,
     /// Both places of a slot may rot.
     both: bool,
     twice: bool,
@@ -352,6 +354,11 @@ impl World {
         let wants = {
             let (lease, right) = (lease.clone(), right.clone());
             let (leave, order) = (leave.clone(), order.clone());
+            let disk = self.disk.clone();
+            let forgoes = move || {
+                let disk = &mut *lock(&disk);
+                disk.rng.one_in(disk.faults.forgo)
+            };
             async move {
                 loop {
                     let mut wish: Pin<Box<dyn Future<Output = Result<Arc<Right>>>>> =
@@ -363,6 +370,14 @@ impl World {
                         wish.as_mut().poll(cx)
                     });
                     let Ok(has) = has.await else { return };
+                    if forgoes() {
+                        // Nothing is written under it: to the oracle it is none.
+                        clock.sleep_until(clock.now() + PERIOD / 2).await;
+                        has.give_up().await;
+                        lease.forgo().await;
+                        clock.sleep_until(clock.now() + PERIOD / 2).await;
+                        continue;
+                    }
                     *right.lock().unwrap() = Some(has.clone());
                     std::future::poll_fn(|_| {
                         let is_lost = matches!(lease.state(), State::Lost { .. });
@@ -641,6 +656,7 @@ const ALL: Faults = Faults {
     pause: 12,
     release: 15,
     force: 10,
+    forgo: 10,
     both: false,
     twice: false,
 };

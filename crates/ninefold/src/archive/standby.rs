@@ -395,7 +395,14 @@ impl Standby {
             }
             Err(error) => {
                 right.give_up().await;
-                within(&self.env, PATIENCE, self.lease.release()).await;
+                let lets_go = async {
+                    match self.is_shared() {
+                        true => self.lease.release().await,
+                        // What is newest is where it was: its own cache alone was opened.
+                        false => self.lease.forgo().await,
+                    }
+                };
+                within(&self.env, PATIENCE, lets_go).await;
                 Err(error)
             }
         }

@@ -200,3 +200,25 @@ fn who_ends_while_it_takes_over_never_was_the_main_one() {
     let said = shared.ok(&["fs", "arbiter", &shared.disk("arbiter")]);
     assert!(said.contains("venus: never was the main one"), "{said}");
 }
+
+#[test]
+fn a_takeover_that_fails_leaves_what_is_newest_where_it_was() {
+    let shared = Shared::new("1");
+    let mut mars = shared.machine("mars", "c", "");
+    mars.fed(&["write", "--create", "/archive/old"], b"old\n");
+    mars.ok(["fs", "dump", "--wait"]);
+    mars.fed(&["write", "--create", "/archive/new"], b"new\n");
+    mars.ok(["fs", "sync"]);
+    mars.signal(Signal::KILL);
+    mars.child.wait().unwrap();
+    fs::File::create(shared.dir.path().join("small")).unwrap().set_len(1 << 20).unwrap();
+    let mut venus = shared.machine("venus", "small", ",begin=standby");
+    for _ in 0..2 {
+        let said = venus.fails(["fs", "takeover"]);
+        assert!(said.contains("too few for a cache"), "{said}");
+    }
+    assert_eq!(venus.stop().0, Some(0));
+    let mars = shared.machine("mars", "c", "");
+    assert!(status(&mars).contains("machine mars, the main one: after mars, "), "{}", status(&mars));
+    assert_eq!(mars.ok(["cat", "/archive/old", "/archive/new"]), "old\nnew\n");
+}
