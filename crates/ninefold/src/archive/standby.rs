@@ -435,14 +435,18 @@ impl Standby {
         let (lease, env, right) = (self.lease.clone(), self.env, Arc::new(right));
         let alone = right.clone();
         env.spawn(Box::pin(async move {
+            // When the arbiter was there again.
+            let mut back = None;
             loop {
                 env.sleep_until(env.now() + LOOK).await;
                 match lease.state() {
                     _ if right.lost().is_some() => return,
-                    _ if !lease.knows() => {}
+                    _ if !lease.knows() => back = None,
                     lease::State::Lost { why } => return right.lose(why),
                     lease::State::Watching { main: Some(main) } if !main.is_gone => {
-                        if main.silent < BETWEEN {
+                        // What it put before the arbiter went is seen only now: who lives puts more.
+                        let now = env.now();
+                        if main.silent + 2 * LOOK < now - *back.get_or_insert(now) {
                             return right.lose(both_live(&main.name));
                         }
                     }
