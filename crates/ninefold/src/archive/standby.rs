@@ -281,7 +281,11 @@ impl Standby {
         let (why, failed) = match self.may_begin().await {
             Ok(None) => match self.main(false, coming).await {
                 Ok(now) => return Ok(now),
-                Err(error) => (format!("{error:#}"), Some(error)),
+                Err(error) => match self.alive() {
+                    // Of those that begin together one is.
+                    Some(main) => (format!("{} is the main one", main.name), None),
+                    None => (format!("{error:#}"), Some(error)),
+                },
             },
             Ok(Some(why)) => (why, None),
             Err(error) => (format!("{error:#}"), None),
@@ -357,6 +361,14 @@ impl Standby {
         }
     }
 
+    /// Another machine that seems to be the main one now.
+    fn alive(&self) -> Option<lease::Main> {
+        match self.lease.state() {
+            lease::State::Watching { main: Some(main) } if !main.is_gone => Some(main),
+            _ => None,
+        }
+    }
+
     /// What is known while the arbiter says nothing, for whoever has to say whether the main one is dead: an error of
     /// 9P has 127 bytes for all of it.
     fn known(&self) -> String {
@@ -417,10 +429,17 @@ impl Standby {
         match (claimed, self.lease.trouble()) {
             (Some(claimed), _) => Ok(claimed?),
             (None, Some(why)) if is_dead => Ok(self.alone(&why)),
-            (None, why) => {
-                let why = why.unwrap_or_else(|| "another machine has it".into());
-                bail!("the arbiter {} does not give the lease: {why}", self.arbiter.name())
-            }
+            (None, Some(why)) => bail!("the arbiter {} does not give the lease: {why}", self.arbiter.name()),
+            (None, None) => match self.alive() {
+                Some(main) => bail!(lives(&main)),
+                None => bail!(
+                    "the arbiter {} does not give the lease: has another machine the name {}, or is it too slow for \
+                     its period of {:?}?",
+                    self.arbiter.name(),
+                    self.machine,
+                    self.period
+                ),
+            },
         }
     }
 
@@ -599,11 +618,8 @@ impl Standby {
                     Either::Left((main, _)) => main?,
                     Either::Right(_) => bail!("the program ends"),
                 };
-                if let Some(lease::Main { name, epoch, .. }) = main {
-                    bail!(
-                        "{name} is the main one (epoch {epoch}), and alive: `ninefold fs handover` there; or, if that \
-                         cannot be, end it, and take over then"
-                    );
+                if let Some(main) = main {
+                    bail!(lives(&main));
                 }
             }
             self.main(is_dead, coming).await
@@ -722,6 +738,13 @@ impl Standby {
 fn is_without_dump(error: &anyhow::Error) -> bool {
     let mut all = error.chain().filter_map(|cause| cause.downcast_ref::<Wrong>());
     all.any(|error| error.kind == Kind::Unwritten)
+}
+
+fn lives(lease::Main { name, epoch, .. }: &lease::Main) -> String {
+    format!(
+        "{name} is the main one (epoch {epoch}), and alive: `ninefold fs handover` there; or, if that cannot be, end \
+         it, and take over then"
+    )
 }
 
 fn both_live(name: &str) -> String {

@@ -222,3 +222,19 @@ fn a_takeover_that_fails_leaves_what_is_newest_where_it_was() {
     assert!(status(&mars).contains("machine mars, the main one: after mars, "), "{}", status(&mars));
     assert_eq!(mars.ok(["cat", "/archive/old", "/archive/new"]), "old\nnew\n");
 }
+
+#[test]
+fn of_two_that_begin_together_one_is_the_main_one_and_the_other_follows() {
+    let shared = Shared::new("1");
+    let mut mars = shared.machine("mars", "c", ",cache=shared");
+    mars.ok(["fs", "dump", "--wait"]);
+    assert_eq!(mars.stop().0, Some(0));
+    let begins = |name: &'static str| shared.machine(name, "c", ",cache=shared");
+    let both = std::thread::scope(|scope| {
+        let both = ["mars", "venus"].map(|name| scope.spawn(move || begins(name)));
+        both.map(|one| one.join().unwrap())
+    });
+    let both = both.each_ref().map(status);
+    assert_eq!(both.iter().filter(|said| said.contains(", the main one: ")).count(), 1, "{both:?}");
+    assert_eq!(both.iter().filter(|said| said.contains(" is the main one\n")).count(), 1, "{both:?}");
+}
