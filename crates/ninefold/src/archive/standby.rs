@@ -268,6 +268,14 @@ impl Standby {
         Ok(Self { spec, env, arbiter, machine, lease, period, desk, works, begun: 0, floor: 0 })
     }
 
+    /// Another life of this machine may have the lease, where this one has lost it.
+    async fn lives_again(&mut self) -> Result<()> {
+        if let lease::State::Lost { .. } = self.lease.state() {
+            self.lease = Self::life(&self.arbiter, &self.machine, self.env).await?;
+        }
+        Ok(())
+    }
+
     /// Begins a life at the arbiter.
     async fn life(arbiter: &Arc<dyn Device>, machine: &str, env: rt::Real) -> Result<Lease> {
         let lease = Lease::open(arbiter.clone(), machine, Arc::new(Clock(env))).await?;
@@ -609,6 +617,7 @@ impl Standby {
 
     async fn takes_over(&mut self, now: &mut Now, coming: &Coming, is_dead: bool) -> Result<()> {
         self.floor = now.archive.newest_epoch();
+        self.lives_again().await?;
         let before = lock(&self.desk.state).said.clone();
         self.says("standby", "it takes over");
         let mut works = std::mem::take(&mut self.works);
@@ -695,9 +704,8 @@ impl Standby {
         (now.right, now.stale) = (None, Some(why.into()));
         let mut works = std::mem::take(&mut self.works);
         let opened = Self::beside(&mut works, async {
-            if let lease::State::Lost { .. } = self.lease.state() {
-                // Another life may have it again.
-                self.lease = Self::life(&self.arbiter, &self.machine, self.env).await?;
+            if let Err(error) = self.lives_again().await {
+                tracing::warn!("{error:#}: it is tried again by who takes over");
             }
             within(&self.env, PATIENCE, self.lease.release()).await;
             self.watched().await

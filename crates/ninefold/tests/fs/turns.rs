@@ -238,3 +238,20 @@ fn of_two_that_begin_together_one_is_the_main_one_and_the_other_follows() {
     assert_eq!(both.iter().filter(|said| said.contains(", the main one: ")).count(), 1, "{both:?}");
     assert_eq!(both.iter().filter(|said| said.contains(" is the main one\n")).count(), 1, "{both:?}");
 }
+
+#[test]
+fn who_stands_by_takes_over_by_an_arbiter_that_was_made_anew() {
+    let shared = Shared::new("1");
+    let mut mars = shared.machine("mars", "c", ",cache=shared");
+    mars.fed(&["write", "--create", "/archive/old"], b"old\n");
+    mars.ok(["fs", "dump", "--wait"]);
+    let venus = shared.machine("venus", "c", ",cache=shared,begin=standby");
+    mars.signal(Signal::KILL);
+    mars.child.wait().unwrap();
+    shared.ok(&["fs", "arbiter", &shared.disk("arbiter"), "--again"]);
+    // It may not have found that out yet.
+    let takes = || venus.client().args(["fs", "takeover"]).stdin(Stdio::null()).output().unwrap();
+    until("it takes over", || takes().status.success());
+    assert!(status(&venus).contains("machine venus, the main one: "), "{}", status(&venus));
+    assert_eq!(venus.ok(["cat", "/archive/old"]), "old\n");
+}
