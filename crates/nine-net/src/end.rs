@@ -29,7 +29,7 @@ pub(crate) enum Place<'a> {
 /// What is to be dialled at `addr`; `*` is refused.
 pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
     Ok(match addr {
-        Addr::Il { .. } => return Err(no_stream()),
+        Addr::Il { .. } => return Err(no_stream("il")),
         Addr::Tcp { host, .. } | Addr::Tls { host, .. } if host == "*" => {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -40,14 +40,16 @@ pub(crate) fn place(addr: &Addr) -> io::Result<Place<'_>> {
             Ok(ip) => Place::Known(SocketAddr::new(ip, *port).into()),
             Err(_) => Place::Named(host, *port),
         },
-        Addr::Unix { path } | Addr::Shm { path } => Place::Known(SockAddr::unix(path)?),
+        Addr::Shm { .. } => return Err(no_stream("shared memory")),
+        Addr::Unix { path } => Place::Known(SockAddr::unix(path)?),
         Addr::Vsock { cid, port } => Place::Known(SockAddr::vsock(*cid, *port)),
     })
 }
 
 /// What is dialled or listened on as a stream socket, and is none.
-fn no_stream() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "il has no stream sockets: it cannot be used here yet")
+fn no_stream(what: &str) -> io::Error {
+    let why = format!("{what} has no stream sockets: it cannot be used here yet");
+    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 /// Resolves a name. Blocks for as long as the resolver does.

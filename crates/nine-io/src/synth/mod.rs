@@ -40,7 +40,7 @@ use std::time::Duration;
 use nine_proto::{OpenFlags, Result};
 
 use crate::direct::Direct;
-use crate::server::{ReqId, Who};
+use crate::server::{Reply, ReqId, Request, Who};
 
 use ask::Asks;
 pub use ask::{Ask, Opening};
@@ -141,6 +141,18 @@ pub trait Handle: Send + Sync + 'static {
     /// `ask.data` has been written at `ask.offset`.
     fn write(&self, ask: Ask) {
         ask.fail(nine_proto::Errno::EBADF.into());
+    }
+
+    /// The answer to a read or a write that needs nobody to be asked, and nothing of what is written: of it
+    /// ([`Request::placed`]) only the length is known.
+    fn now(&self, request: &Request) -> Option<Result<Reply>> {
+        let _ = request;
+        None
+    }
+
+    /// Whether [`Handle::now`] answers every write.
+    fn is_sink(&self) -> bool {
+        false
     }
 
     /// What has been written shall be where it lasts: answered by [`Ask::synced`]. Messages last as long as they do.

@@ -42,6 +42,9 @@ impl FileServer for Tree {
         };
         match (req.op(), &here.open, &here.at.node) {
             (Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. }, Some(Open::File(handle)), _) => {
+                if let Some(result) = handle.now(&req) {
+                    return req.now(result);
+                }
                 let (answer, later) = req.later();
                 let does = match later.op() {
                     Op::Read { .. } => Handle::read,
@@ -64,6 +67,11 @@ impl FileServer for Tree {
                 req.now(result)
             }
         }
+    }
+
+    fn takes_placed(&self, node: &AnyNode) -> bool {
+        let held = node.downcast_ref::<Held>();
+        held.is_some_and(|held| matches!(&held.open, Some(Open::File(handle)) if handle.is_sink()))
     }
 
     fn direct(&self, node: &AnyNode, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
