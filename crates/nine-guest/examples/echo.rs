@@ -1,0 +1,133 @@
+//! How long an answer takes that costs the host nothing: `echo [WRITES]`. The host is a thread on the second
+//! processor, which answers every request with the same Rwrite; beside it the limit, a line that goes to and fro.
+
+use std::hint::black_box;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use nine_guest::{OpenFlags, Options, Process, Wait};
+use nine_proto::Dialect;
+use nine_proto::msg::{Qids, Rmsg, Tmsg};
+use nine_ring::linux::{self, Bell, Passed};
+use nine_ring::{End, Kind, Layout, Life, MOST, Note};
+
+fn pin(processor: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    if rustix::thread::sched_setaffinity(None, &set).is_err() {
+        eprintln!("processor {processor} is not to be had: the threads go where they like");
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let writes: u32 = std::env::args().nth(1).map_or(Ok(1_000_000), |writes| writes.parse())?;
+    let layout = Layout::new(Kind::GuestAsks, 256, 1024, "echo");
+    for size in [0, 25, 64, 512, 1000, 1024, 4096, 16 << 10, 64 << 10, 256 << 10] {
+        let (memory, file) = linux::create(layout.size)?;
+        let bells = [Bell::new()?, Bell::new()?];
+        let (ours, theirs): (OwnedFd, OwnedFd) = UnixStream::pair().map(|(a, b)| (a.into(), b.into()))?;
+        let passed =
+            Passed { memory: file, wait: bells[1].try_clone()?, ring: bells[0].try_clone()?, life: theirs };
+        let mut end = End::open(memory, layout);
+        let host = std::thread::spawn(move || {
+            pin(1);
+            echo(&mut end);
+            drop((ours, bells));
+        });
+        pin(0);
+        let options = Options { wait: Wait::Poll, ..Options::default() };
+        let mut client = Process::new(passed)?.client_with(options)?;
+        let root = client.attach("", "")?;
+        let file = client.open(&root, "null", OpenFlags::WRITE)?;
+        let data = vec![1; size];
+        let writes = writes / (1 + size as u32 / 4096);
+        let each = |begun: Instant| begun.elapsed().as_nanos() as f64 / f64::from(writes);
+        let mut best = [f64::INFINITY; 2];
+        let buffer = client.buffer(size)?;
+        for _ in 0..5 {
+            let begun = Instant::now();
+            for _ in 0..writes {
+                assert_eq!(client.write(&file, 0, &data)?, size);
+            }
+            best[0] = best[0].min(each(begun));
+            let begun = Instant::now();
+            for _ in 0..writes {
+                assert_eq!(client.write_from(&file, 0, &buffer, ..)?, size);
+            }
+            best[1] = best[1].min(each(begun));
+        }
+        println!("write of {size} bytes: {:.0} ns, as it lies in the arena {:.0} ns", best[0], best[1]);
+        drop(client);
+        host.join().expect("the host ends with its guest");
+    }
+    println!("a line to and fro: {:.0} ns", ping(writes));
+    Ok(())
+}
+
+/// Answers whatever is asked, of a host that has one file, until the guest leaves.
+fn echo(end: &mut End) {
+    let mut bytes = [0; MOST];
+    let mut answer = Vec::new();
+    let mut rest = 0;
+    loop {
+        match end.take(&mut bytes).expect("a guest keeps the rules") {
+            Some(piece) if rest > 0 => rest -= piece.len,
+            Some(piece) if bytes[4] == 118 => {
+                // An Rwrite says how many bytes the Twrite had.
+                let size = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+                if piece.note == Note::None {
+                    rest = size - piece.len;
+                }
+                let mut head = [11, 0, 0, 0, 119, bytes[5], bytes[6], 0, 0, 0, 0];
+                head[7..].copy_from_slice(&bytes[19..23]);
+                while rest == 0 && !end.put(&head, Note::None).expect("a guest keeps the rules") {}
+            }
+            Some(piece) => {
+                let (tag, asked) = Tmsg::decode(&bytes[..piece.len], Dialect::L).expect("a message");
+                let root = [Default::default()];
+                let [qid] = root;
+                answer.clear();
+                match asked {
+                    Tmsg::Version { msize, .. } => Rmsg::Version { msize, version: b"9P2000.L" },
+                    Tmsg::Attach { .. } => Rmsg::Attach { qid },
+                    Tmsg::Walk { .. } => Rmsg::Walk { qids: Qids::Slice(&root) },
+                    Tmsg::Lopen { .. } => Rmsg::Lopen { qid, iounit: 0 },
+                    _ => Rmsg::Clunk {},
+                }
+                .encode(tag, Dialect::L, &mut answer);
+                assert!(end.put(&answer, Note::None).expect("a guest keeps the rules"));
+            }
+            None => match end.life() {
+                Life::Same => std::hint::spin_loop(),
+                Life::Another => end.serve(),
+                Life::Ended => return,
+            },
+        }
+        let _ = end.must_ring();
+    }
+}
+
+/// Nanoseconds of one round of two words in two lines.
+fn ping(rounds: u32) -> f64 {
+    #[repr(align(128))]
+    struct Line(AtomicU32);
+    let (there, back) = (Line(AtomicU32::new(0)), Line(AtomicU32::new(0)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(1);
+            for n in 1..=rounds {
+                while there.0.load(Ordering::Acquire) != n {}
+                back.0.store(n, Ordering::Release);
+            }
+        });
+        pin(0);
+        let begun = Instant::now();
+        for n in 1..=rounds {
+            there.0.store(n, Ordering::Release);
+            while back.0.load(Ordering::Acquire) != n {}
+        }
+        black_box(begun.elapsed().as_nanos() as f64 / f64::from(rounds))
+    })
+}

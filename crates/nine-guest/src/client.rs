@@ -1,0 +1,445 @@
+//! Files of the host, call by call.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use nine_proto::msg::{MAXWELEM, Names, OnlyIds, OnlyUStr, Rmsg, Tmsg};
+use nine_proto::{Base, Dialect, Dirent, Entries, Errno, Error, Fid, GetMask, NOFID, NOGID, NOTAG, NOUID};
+use nine_proto::{OpenFlags, Qid, Result, Stat, Tag, Time, frame, mode};
+use nine_ring::{Arena, Memory, Place};
+
+use crate::conn::Conn;
+use crate::line::{Line, Wait, Waiting};
+use crate::lot::{Lot, Number};
+
+/// How to speak with a host.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How to wait for it.
+    pub wait: Wait,
+    /// What to ask for. A host that does not know it may answer with 9P2000.
+    pub dialect: Dialect,
+    /// The largest message to ask for, bytes.
+    pub msize: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { wait: Wait::Adaptive, dialect: Dialect::L, msize: frame::MSIZE_MAX }
+    }
+}
+
+/// The guest's side of a conversation: it asks, the host answers.
+///
+/// Concurrency: one thread has it, and one request under way; a large read or write has more. An error of a file
+/// leaves the client as it was; an error of the channel is every call's from then on ([`Client::is_alive`]).
+pub struct Client<L: Line> {
+    pub(crate) conn: Conn<L>,
+    options: Options,
+    dialect: Dialect,
+    /// 4,096 at most; then `EMFILE`.
+    fids: Lot,
+    pub(crate) arena: Arena,
+    /// Parts of the arena that were lent to buffers, by their numbers: 4,096 at most, then `ENOBUFS`.
+    pub(crate) lent: Vec<Place>,
+    pub(crate) buffers: Lot,
+    /// The last tag.
+    tag: u16,
+    /// A message on its way out.
+    pub(crate) out: Vec<u8>,
+}
+
+/// A file of the host, and a fid. When it is dropped, the fid is clunked with the next walk or attach.
+#[derive(Debug)]
+pub struct File {
+    fid: Number,
+    qid: Qid,
+    iounit: u32,
+}
+
+/// What is known about a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Which file it is, and of what kind.
+    pub qid: Qid,
+    /// Type and permissions, as `st_mode` of Linux.
+    pub mode: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Its name, where the dialect tells it: 9P2000 and .u; else empty.
+    pub name: Box<[u8]>,
+}
+
+/// Tags there are, and so requests under way.
+pub(crate) const TAGS: u16 = 32;
+/// Bytes of a directory that are asked for at once.
+const DIR: usize = 64 << 10;
+
+impl<L: Line> Client<L> {
+    /// Joins the channel that begins with the memory, waits until the host serves it, and agrees with the host what
+    /// to speak. `EINVAL`: the channel is none in which a guest asks for files.
+    pub fn join(memory: Memory, line: L, options: Options) -> Result<Self> {
+        let conn = Conn::join(memory, Waiting::new(line, options.wait))?;
+        let mut client = Self {
+            arena: Arena::new(conn.end().layout().pages),
+            conn,
+            options,
+            dialect: options.dialect,
+            fids: Lot::new(),
+            lent: Vec::new(),
+            buffers: Lot::new(),
+            tag: 0,
+            out: Vec::new(),
+        };
+        client.version()?;
+        Ok(client)
+    }
+
+    /// Joins again, when the host began another life or the channel has ended. Files of before are gone (`ESTALE`);
+    /// buffers stay, where the host has laid out the channel as it was.
+    pub fn reconnect(&mut self) -> Result<()> {
+        let before = *self.conn.end().layout();
+        self.fids = Lot::new();
+        self.conn.rejoin()?;
+        let now = *self.conn.end().layout();
+        if now != before {
+            (self.arena, self.buffers, self.lent) = (Arena::new(now.pages), Lot::new(), Vec::new());
+        }
+        self.version()
+    }
+
+    /// Whether the channel can be used; else why not.
+    pub fn is_alive(&self) -> Result<()> {
+        self.conn.is_alive()
+    }
+
+    /// What was agreed on: messages, and the largest of them in bytes.
+    pub fn spoken(&self) -> (Dialect, u32) {
+        (self.dialect, self.conn.msize)
+    }
+
+    fn version(&mut self) -> Result<()> {
+        let asked = self.options.dialect;
+        self.dialect = asked;
+        let msize = self.options.msize.clamp(frame::MSIZE_MIN, frame::MSIZE_MAX);
+        let version = Tmsg::Version { msize, version: asked.name().as_bytes() };
+        let (msize, dialect) = self.call(&version, |answer| match answer {
+            Rmsg::Version { msize: theirs, version } if (frame::MSIZE_MIN..=msize).contains(&theirs) => {
+                Some((theirs, Dialect::parse(version)))
+            }
+            _ => None,
+        })?;
+        match dialect {
+            Some(dialect) if dialect == asked || dialect == Dialect::P2000 => {
+                (self.dialect, self.conn.msize) = (dialect, msize);
+                Ok(())
+            }
+            _ => {
+                let why = alloc::format!("the host speaks no {}", asked.name());
+                Err(self.conn.fail(Error::new(Errno::EPROTO, why)))
+            }
+        }
+    }
+
+    /// The root of a tree of the host, as a user.
+    pub fn attach(&mut self, uname: &str, aname: &str) -> Result<File> {
+        let (uname, aname) = (uname.as_bytes(), aname.as_bytes());
+        if uname.len().max(aname.len()) > usize::from(u16::MAX) {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        let fid = self.fid()?;
+        let attach = Tmsg::Attach { fid: Fid(fid.get()), afid: NOFID, uname, aname, n_uname: OnlyIds(NOUID) };
+        let qid = self.call(&attach, |answer| match answer {
+            Rmsg::Attach { qid } => Some(qid),
+            _ => None,
+        });
+        self.made(fid, qid)
+    }
+
+    /// The file with that path below another one: names between slashes, however many; none of them means the same
+    /// file.
+    pub fn walk(&mut self, from: &File, path: impl AsRef<[u8]>) -> Result<File> {
+        let mut begin = Fid(self.number(from)?);
+        let fid = self.fid()?;
+        let newfid = Fid(fid.get());
+        let mut qid = from.qid;
+        let mut names =
+            path.as_ref().split(|&byte| byte == b'/').filter(|name| !matches!(name, &b"" | &b"."));
+        if names.clone().any(|name| name.len() > usize::from(u16::MAX)) {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        loop {
+            let mut few = [&b""[..]; MAXWELEM];
+            let mut count = 0;
+            for (place, name) in few.iter_mut().zip(&mut names) {
+                *place = name;
+                count += 1;
+            }
+            // From the second step on it walks itself.
+            if count == 0 && begin == newfid {
+                return Ok(File { fid, qid, iounit: 0 });
+            }
+            let walk = Tmsg::Walk { fid: begin, newfid, names: Names::Slice(&few[..count]) };
+            let walked = self.call(&walk, |answer| match answer {
+                Rmsg::Walk { qids } if qids.len() <= count => Some((qids.len(), qids.iter().last())),
+                _ => None,
+            });
+            match walked {
+                Ok((n, last)) if n == count => qid = last.unwrap_or(qid),
+                walked => {
+                    // It is there only if a step before was whole.
+                    if begin != newfid {
+                        self.forget(fid);
+                    }
+                    return Err(walked.err().unwrap_or(Errno::ENOENT.into()));
+                }
+            }
+            begin = newfid;
+        }
+    }
+
+    /// Opens the file with that path below another one.
+    pub fn open(&mut self, from: &File, path: impl AsRef<[u8]>, flags: OpenFlags) -> Result<File> {
+        let file = self.walk(from, path)?;
+        let fid = Fid(file.fid.get());
+        let open = match self.dialect.base {
+            Base::L => Tmsg::Lopen { fid, flags: flags.to_wire() },
+            base => Tmsg::Open { fid, mode: flags.to_mode(base == Base::U) },
+        };
+        self.opened(file, &open)
+    }
+
+    /// Makes a file and opens it: the last name of the path, in the directory of the others. `permissions`: of its
+    /// mode.
+    pub fn create(
+        &mut self,
+        from: &File,
+        path: impl AsRef<[u8]>,
+        flags: OpenFlags,
+        permissions: u32,
+    ) -> Result<File> {
+        let path = path.as_ref();
+        let at = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let (dir, name) = path.split_at(at);
+        nine_proto::check_name(name)?;
+        let file = self.walk(from, dir)?;
+        let fid = Fid(file.fid.get());
+        let create = match self.dialect.base {
+            Base::L => {
+                let flags = (flags | OpenFlags::CREAT).to_wire();
+                Tmsg::Lcreate { fid, name, flags, mode: permissions, gid: NOGID }
+            }
+            base => {
+                let mode = flags.to_mode(base == Base::U);
+                Tmsg::Create { fid, name, perm: permissions & 0o777, mode, extension: OnlyUStr(b"") }
+            }
+        };
+        self.opened(file, &create)
+    }
+
+    fn opened(&mut self, mut file: File, ask: &Tmsg<'_>) -> Result<File> {
+        (file.qid, file.iounit) = self.call(ask, |answer| match answer {
+            Rmsg::Lopen { qid, iounit } | Rmsg::Lcreate { qid, iounit } => Some((qid, iounit)),
+            Rmsg::Open { qid, iounit } | Rmsg::Create { qid, iounit } => Some((qid, iounit)),
+            _ => None,
+        })?;
+        Ok(file)
+    }
+
+    /// The host lets go of the file. What it has to say of it: of one that is closed late, say.
+    pub fn clunk(&mut self, file: File) -> Result<()> {
+        let fid = self.number(&file)?;
+        self.forget(file.fid);
+        self.clunk_fid(fid)
+    }
+
+    /// Removes the file. It is clunked in any case.
+    pub fn remove(&mut self, file: File) -> Result<()> {
+        let fid = self.number(&file)?;
+        self.forget(file.fid);
+        self.done(&Tmsg::Remove { fid: Fid(fid) })
+    }
+
+    /// What is known about the file.
+    pub fn stat(&mut self, file: &File) -> Result<Metadata> {
+        let fid = Fid(self.number(file)?);
+        if self.dialect.is_l() {
+            let ask = Tmsg::Getattr { fid, mask: GetMask::BASIC.0 };
+            return self.call(&ask, |answer| match answer {
+                Rmsg::Getattr { attr } => Some(Metadata {
+                    qid: attr.qid,
+                    mode: attr.mode,
+                    size: attr.size,
+                    mtime: attr.mtime,
+                    name: Box::default(),
+                }),
+                _ => None,
+            });
+        }
+        self.call(&Tmsg::Stat { fid }, |answer| match answer {
+            Rmsg::Stat { stat } => Some(Metadata {
+                qid: stat.qid,
+                mode: mode::from_dm(stat.mode),
+                size: stat.length,
+                mtime: Time { sec: stat.mtime.into(), nsec: 0 },
+                name: stat.name.into(),
+            }),
+            _ => None,
+        })
+    }
+
+    /// Tells the names of an open directory, until there are no more or `each` says `false`. The directory may change
+    /// meanwhile.
+    pub fn read_dir(&mut self, dir: &File, mut each: impl FnMut(&Dirent<'_>) -> bool) -> Result<()> {
+        let mut data = alloc::vec![0; DIR.min(self.unit(dir))];
+        let mut offset = 0;
+        loop {
+            let len = self.read_entries(dir, offset, &mut data)?;
+            if len == 0 {
+                return Ok(());
+            }
+            let before = offset;
+            for entry in Entries::new(&data[..len], self.dialect) {
+                let (entry, _) = entry.map_err(|_| self.conn.broken("Treaddir"))?;
+                offset = entry.cookie;
+                if !matches!(entry.name, b"." | b"..") && !each(&entry) {
+                    return Ok(());
+                }
+            }
+            if !self.dialect.is_l() {
+                offset = before + len as u64;
+            } else if offset == before {
+                return Err(self.conn.broken("Treaddir"));
+            }
+        }
+    }
+
+    /// Returns when the content is where a power cut does not reach it.
+    pub fn fsync(&mut self, file: &File) -> Result<()> {
+        let fid = Fid(self.number(file)?);
+        self.done(&match self.dialect.base {
+            Base::L => Tmsg::Fsync { fid, datasync: 0 },
+            _ => Tmsg::Wstat { fid, stat: Stat::DONT_TOUCH },
+        })
+    }
+
+    /// The fid's number, if it is one of this conversation.
+    #[inline]
+    pub(crate) fn number(&self, file: &File) -> Result<u32> {
+        self.conn.is_alive()?;
+        if self.fids.has(&file.fid) {
+            return Ok(file.fid.get());
+        }
+        Err(Error::new(
+            Errno::ESTALE,
+            "the file was opened before the channel was joined again: open it again",
+        ))
+    }
+
+    /// Data of a message to this file at most.
+    #[inline]
+    pub(crate) fn unit(&self, file: &File) -> usize {
+        let most = self.conn.msize - frame::IOHDRSZ;
+        (if file.iounit == 0 { most } else { most.min(file.iounit) }) as usize
+    }
+
+    /// The next tag: another one each time, so that an answer that comes twice is none the second time.
+    #[inline]
+    pub(crate) fn tag(&mut self) -> u16 {
+        self.tag = (self.tag + 1) % TAGS;
+        self.tag
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// A fid that is free, after those that were dropped are clunked.
+    fn fid(&mut self) -> Result<Number> {
+        while let Some(fid) = self.fids.dropped() {
+            match self.clunk_fid(fid) {
+                Err(error) if self.conn.is_alive().is_err() => return Err(error),
+                // It is free whatever is answered.
+                _ => {}
+            }
+        }
+        self.fids.take().ok_or_else(|| Errno::EMFILE.into())
+    }
+
+    fn made(&mut self, fid: Number, qid: Result<Qid>) -> Result<File> {
+        match qid {
+            Ok(qid) => Ok(File { fid, qid, iounit: 0 }),
+            Err(error) => {
+                self.forget(fid);
+                Err(error)
+            }
+        }
+    }
+
+    /// The host knows nothing of this fid any more, or never did.
+    fn forget(&mut self, fid: Number) {
+        self.fids.forget(fid);
+    }
+
+    fn clunk_fid(&mut self, fid: u32) -> Result<()> {
+        let clunked = self.done(&Tmsg::Clunk { fid: Fid(fid) });
+        self.fids.give(fid);
+        clunked
+    }
+
+    fn done(&mut self, ask: &Tmsg<'_>) -> Result<()> {
+        // That it is the answer to this is looked at by `call`.
+        self.call(ask, |_| Some(()))
+    }
+
+    /// Asks, and reads the answer: `None`, it is not to be understood.
+    fn call<T>(&mut self, ask: &Tmsg<'_>, read: impl FnOnce(Rmsg<'_>) -> Option<T>) -> Result<T> {
+        self.conn.is_alive()?;
+        let tag = if matches!(ask, Tmsg::Version { .. }) { NOTAG } else { Tag(self.tag()) };
+        self.out.clear();
+        ask.encode(tag, self.dialect, &mut self.out);
+        if self.out.len() > self.conn.msize as usize {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        self.conn.send_long(&self.out)?;
+        let answer = self.conn.answer()?;
+        let read = match Rmsg::decode(self.conn.bytes(&answer), self.dialect) {
+            Ok((theirs, message)) if theirs == tag && answer.data.is_none() => match error_of(&message) {
+                Some(error) => Some(Err(error)),
+                None if message.number() == ask.number() + 1 => read(message).map(Ok),
+                None => None,
+            },
+            _ => None,
+        };
+        read.unwrap_or_else(|| Err(self.conn.broken(ask.label())))
+    }
+}
+
+/// What an answer says, if it says that something has failed.
+pub(crate) fn error_of(answer: &Rmsg<'_>) -> Option<Error> {
+    match *answer {
+        Rmsg::Lerror { ecode: 0 } => Some(Errno::EIO.into()),
+        Rmsg::Lerror { ecode } => Some(Errno(ecode).into()),
+        Rmsg::Error { ename, errno } => {
+            let text = alloc::string::String::from_utf8_lossy(ename);
+            let known = Error::from_text(&text);
+            Some(if errno.0 == 0 { known } else { Error::new(Errno(errno.0), text) })
+        }
+        _ => None,
+    }
+}
+
+impl File {
+    /// Which file it is, and of what kind.
+    pub fn qid(&self) -> Qid {
+        self.qid
+    }
+}
+
+impl<L: Line> Drop for Client<L> {
+    fn drop(&mut self) {
+        self.conn.leave();
+    }
+}

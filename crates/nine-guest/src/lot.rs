@@ -1,0 +1,127 @@
+//! Numbers that things have while they live: a fid, a lent part of the arena. Who drops one tells nobody at once; the
+//! client finds the number when it next looks.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Numbers there are.
+pub(crate) const MOST: u32 = 4096;
+
+/// Those that were dropped.
+#[derive(Debug)]
+struct Dropped {
+    bits: [AtomicU64; MOST as usize / 64],
+    any: AtomicBool,
+}
+
+/// A number; dropped with what has it, from whatever thread.
+#[derive(Debug)]
+pub(crate) struct Number {
+    number: u32,
+    /// Nobody needs to hear that it was dropped.
+    is_told: bool,
+    dropped: Arc<Dropped>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Lot {
+    dropped: Arc<Dropped>,
+    /// Of those below `next`.
+    free: Vec<u32>,
+    next: u32,
+}
+
+impl Number {
+    #[inline]
+    pub(crate) fn get(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if self.is_told {
+            return;
+        }
+        let (word, bit) = (self.number as usize / 64, self.number % 64);
+        self.dropped.bits[word].fetch_or(1 << bit, Release);
+        self.dropped.any.store(true, Release);
+    }
+}
+
+impl Lot {
+    pub(crate) fn new() -> Self {
+        let bits = [const { AtomicU64::new(0) }; MOST as usize / 64];
+        let dropped = Arc::new(Dropped { bits, any: AtomicBool::new(false) });
+        Self { dropped, free: Vec::new(), next: 0 }
+    }
+
+    /// One that nobody has. `None`: all are in use.
+    pub(crate) fn take(&mut self) -> Option<Number> {
+        let number = self.free.pop().or_else(|| {
+            let number = self.next;
+            (number < MOST).then(|| self.next += 1)?;
+            Some(number)
+        })?;
+        Some(Number { number, is_told: false, dropped: self.dropped.clone() })
+    }
+
+    /// Takes one back that nobody needs to be told of.
+    pub(crate) fn forget(&mut self, number: Number) {
+        self.free.push(number.number);
+        let mut number = number;
+        number.is_told = true;
+    }
+
+    /// Gives back one that `dropped` has told of.
+    pub(crate) fn give(&mut self, number: u32) {
+        self.free.push(number);
+    }
+
+    /// One that was dropped since: it is told once.
+    pub(crate) fn dropped(&self) -> Option<u32> {
+        // What comes behind this swap says so again; what came before it is seen.
+        if !self.dropped.any.load(Relaxed) || !self.dropped.any.swap(false, AcqRel) {
+            return None;
+        }
+        for (n, word) in self.dropped.bits.iter().enumerate() {
+            let bits = word.load(Acquire);
+            if bits != 0 {
+                self.dropped.any.store(true, Relaxed);
+                let bit = bits.trailing_zeros();
+                word.fetch_and(!(1 << bit), AcqRel);
+                return Some(n as u32 * 64 + bit);
+            }
+        }
+        None
+    }
+
+    /// Whether this is one of them.
+    #[inline]
+    pub(crate) fn has(&self, number: &Number) -> bool {
+        Arc::ptr_eq(&self.dropped, &number.dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_is_had_by_one_and_told_once_when_dropped() {
+        let mut lot = Lot::new();
+        let mut all: Vec<_> = core::iter::from_fn(|| lot.take()).collect();
+        assert_eq!(all.len(), MOST as usize);
+        assert!(all.iter().enumerate().all(|(n, number)| number.get() == n as u32));
+        assert_eq!(lot.dropped(), None);
+        drop((all.remove(4000), all.remove(63)));
+        assert_eq!((lot.dropped(), lot.dropped(), lot.dropped()), (Some(63), Some(4000), None));
+        lot.give(63);
+        assert_eq!((lot.take().unwrap().get(), lot.take().is_none()), (63, true));
+        assert_eq!(lot.dropped(), Some(63));
+        assert!(lot.has(&all[0]) && !Lot::new().has(&all[0]));
+    }
+}

@@ -1,0 +1,515 @@
+//! Bytes of files: small ones in the ring, others through the arena, large ones in several requests at once.
+//!
+//! Always holds: a place of the arena is somebody's from before the request until its answer; when a call returns,
+//! all of its requests were answered, or the channel has ended.
+
+use core::ops::{Bound, RangeBounds};
+use core::ptr::NonNull;
+
+use nine_proto::frame::HEADER;
+use nine_proto::msg::Rmsg;
+use nine_proto::{Errno, Error, Qid, Result, mode};
+use nine_ring::{Memory, Note, PAGE, Place};
+
+use crate::client::{Client, File, TAGS, error_of};
+use crate::conn::{Answer, DATA_AT};
+use crate::line::Line;
+use crate::lot::Number;
+
+/// Bytes of the arena, which the host sees as they are: what is written from here, or read to here, is not copied.
+/// Given back when it is dropped, from whatever thread.
+///
+/// The host may change what is here at any time.
+#[derive(Debug)]
+pub struct Buffer {
+    number: Number,
+    memory: Memory,
+    /// Where it begins in the memory.
+    at: usize,
+    place: Place,
+}
+
+/// What a transfer is from or to.
+enum Bytes<'a> {
+    /// To these.
+    In(&'a mut [u8]),
+    /// From these.
+    Out(&'a [u8]),
+    /// To the arena.
+    Room(Place),
+    /// From the arena.
+    Data(Place),
+}
+
+/// A request under way.
+#[derive(Clone, Copy)]
+struct Asked {
+    ty: u8,
+    /// Where in the transfer it begins, and its bytes.
+    at: usize,
+    len: usize,
+    /// Where they are in the arena.
+    place: Option<Place>,
+    /// Which was taken for this request alone.
+    is_own: bool,
+}
+
+const TREADDIR: u8 = 40;
+const TREAD: u8 = 116;
+const TWRITE: u8 = 118;
+/// Bytes of a Tread, a Treaddir, a Twrite before its data.
+const HEAD: usize = HEADER + 16;
+/// From here on bytes go through the arena: below it takes longer to find pages than to copy lines.
+const SMALL: usize = 1 << 10;
+/// The most that is copied into the arena before the host gets it.
+const COPIED: usize = 256 << 10;
+
+impl<L: Line> Client<L> {
+    /// Reads bytes of an open file from `offset` on: how many. Fewer than asked: the end of the file, or, of one
+    /// that is no plain file, what there was.
+    pub fn read(&mut self, file: &File, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.transfer(file, offset, Bytes::In(into))
+    }
+
+    /// Writes bytes of an open file from `offset` on: how many; fewer if the host takes no more.
+    #[inline]
+    pub fn write(&mut self, file: &File, offset: u64, from: &[u8]) -> Result<usize> {
+        if from.len() >= SMALL || from.len() > self.unit(file) {
+            return self.transfer(file, offset, Bytes::Out(from));
+        }
+        let fid = self.number(file)?;
+        let tag = self.tag();
+        let head = head(TWRITE, tag, fid, offset, from.len(), from.len());
+        if from.is_empty() {
+            self.conn.send(&head, Note::None)?;
+        } else {
+            self.out.clear();
+            self.out.extend_from_slice(&head);
+            self.out.extend_from_slice(from);
+            self.conn.send(&self.out, Note::None)?;
+        }
+        let answer = self.conn.answer()?;
+        let asked = Asked { ty: TWRITE, at: 0, len: from.len(), place: None, is_own: false };
+        if answer.tag != tag {
+            return Err(self.conn.broken("Twrite"));
+        }
+        self.count(&answer, &asked)?
+    }
+
+    /// Room in the arena. `ENOBUFS`: there is none now, or there are 4,096 already.
+    pub fn buffer(&mut self, len: usize) -> Result<Buffer> {
+        let full = || {
+            Error::new(Errno::ENOBUFS, "the channel's arena is full: drop buffers, or ask for fewer bytes")
+        };
+        self.sweep();
+        let len = u32::try_from(len).map_err(|_| full())?;
+        let number = self.buffers.take().ok_or_else(full)?;
+        let Some(place) = self.arena.take(len) else {
+            self.buffers.forget(number);
+            return Err(full());
+        };
+        let n = number.get() as usize;
+        if n == self.lent.len() {
+            self.lent.push(place);
+        }
+        self.lent[n] = place;
+        let (memory, at) = self.conn.end().place(place).expect("the arena is in the channel");
+        Ok(Buffer { number, memory: memory.clone(), at, place })
+    }
+
+    /// Writes a part of a buffer into an open file from `offset` on, as it lies there: how many bytes; fewer if the
+    /// host takes no more. `ESTALE`: the buffer is none of this channel.
+    ///
+    /// # Panics
+    /// The buffer does not have the part.
+    pub fn write_from(
+        &mut self,
+        file: &File,
+        offset: u64,
+        buffer: &Buffer,
+        part: impl RangeBounds<usize>,
+    ) -> Result<usize> {
+        self.transfer(file, offset, Bytes::Data(self.part(buffer, part)?))
+    }
+
+    /// Reads bytes of an open file from `offset` on into a part of a buffer: how many; see [`Client::read`].
+    ///
+    /// # Panics
+    /// The buffer does not have the part.
+    pub fn read_into(
+        &mut self,
+        file: &File,
+        offset: u64,
+        buffer: &mut Buffer,
+        part: impl RangeBounds<usize>,
+    ) -> Result<usize> {
+        self.transfer(file, offset, Bytes::Room(self.part(buffer, part)?))
+    }
+
+    /// Entries of a directory behind the one of this cookie, or from this offset on.
+    pub(crate) fn read_entries(&mut self, dir: &File, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let ty = if self.dialect().is_l() { TREADDIR } else { TREAD };
+        let unit = into.len();
+        self.pass(ty, dir, offset, &mut Bytes::In(into), 0, unit, 1)
+    }
+
+    fn part(&self, buffer: &Buffer, part: impl RangeBounds<usize>) -> Result<Place> {
+        if !self.buffers.has(&buffer.number) {
+            return Err(Error::new(Errno::ESTALE, "the buffer is of a channel that was laid out anew"));
+        }
+        let begin = match part.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match part.end_bound() {
+            Bound::Included(&at) => at + 1,
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => buffer.len(),
+        };
+        assert!(begin <= end && end <= buffer.len(), "{begin}..{end} of a buffer of {}", buffer.len());
+        Ok(Place { at: buffer.place.at + begin as u32, count: (end - begin) as u32 })
+    }
+
+    /// All of it, in as many requests as it needs. Only those to a plain file, whose bytes do not depend on when
+    /// they are asked for, are under way together.
+    fn transfer(&mut self, file: &File, offset: u64, mut bytes: Bytes<'_>) -> Result<usize> {
+        let total = bytes.len();
+        let ty = bytes.ty();
+        let mut unit = self.unit(file);
+        if matches!(bytes, Bytes::In(_) | Bytes::Out(_)) {
+            unit = unit.min(COPIED);
+        }
+        if total > unit && unit > PAGE {
+            unit -= unit % PAGE;
+        }
+        let is_deep = total > unit && self.is_plain(file, offset, ty)?;
+        let most = if is_deep { usize::from(TAGS) } else { 1 };
+        let mut done = 0;
+        loop {
+            let more = match self.pass(ty, file, offset, &mut bytes, done, unit, most) {
+                // What was done before is told first; who goes on hears of it then.
+                Err(_) if done > 0 && self.is_alive().is_ok() => 0,
+                more => more?,
+            };
+            done += more;
+            if done == total || more == 0 || !is_deep {
+                return Ok(done);
+            }
+            // The host takes less at once than it said.
+            if !more.is_multiple_of(unit) {
+                unit = more % unit;
+            }
+        }
+    }
+
+    /// Whether requests for parts of the file may be under way together.
+    fn is_plain(&mut self, file: &File, offset: u64, ty: u8) -> Result<bool> {
+        let qid = file.qid();
+        if qid.is_dir() || qid.is_event() || qid.ty & Qid::APPEND != 0 {
+            return Ok(false);
+        }
+        let known = self.stat(file)?;
+        let is_plain = known.mode & mode::S_IFMT == mode::S_IFREG;
+        // What makes its bytes up says that it has none.
+        Ok(is_plain && (ty == TWRITE || known.size > offset))
+    }
+
+    /// Requests for the bytes from `from` on, each of `unit`, at most so many under way: how many bytes came in a
+    /// row.
+    #[allow(clippy::too_many_arguments, reason = "each is one word of the sentence above")]
+    fn pass(
+        &mut self,
+        ty: u8,
+        file: &File,
+        offset: u64,
+        bytes: &mut Bytes<'_>,
+        from: usize,
+        unit: usize,
+        most: usize,
+    ) -> Result<usize> {
+        let mut asked = [None; TAGS as usize];
+        let done = self.exchange(ty, file, offset, bytes, from, unit, most, &mut asked);
+        // Left over when the channel has ended.
+        asked.into_iter().flatten().for_each(|asked| self.give(&asked));
+        done
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "as above, and who remembers")]
+    fn exchange(
+        &mut self,
+        ty: u8,
+        file: &File,
+        offset: u64,
+        bytes: &mut Bytes<'_>,
+        from: usize,
+        unit: usize,
+        most: usize,
+        under_way: &mut [Option<Asked>; TAGS as usize],
+    ) -> Result<usize> {
+        let fid = self.number(file)?;
+        let (mut next, mut end, mut error, mut count) = (from, bytes.len(), None, 0);
+        let mut is_first = true;
+        loop {
+            while count < most && (next < end || is_first) {
+                let tag = core::iter::repeat_with(|| self.tag())
+                    .find(|&tag| under_way[usize::from(tag)].is_none())
+                    .expect("fewer are under way than there are");
+                let len = unit.min(end - next);
+                let Some(asked) = self.ask(ty, tag, fid, offset, bytes, next, len, count == 0)? else {
+                    break;
+                };
+                under_way[usize::from(tag)] = Some(asked);
+                next += asked.len;
+                count += 1;
+                is_first = false;
+            }
+            if count == 0 {
+                break;
+            }
+            let answer = self.conn.answer()?;
+            let asked = under_way.get_mut(usize::from(answer.tag)).and_then(Option::take);
+            let Some(asked) = asked else { return Err(self.conn.broken("nothing")) };
+            count -= 1;
+            let came = self.count(&answer, &asked);
+            if let Ok(Ok(came)) = came {
+                self.fetch(&answer, &asked, bytes, came);
+            }
+            self.give(&asked);
+            match came? {
+                Ok(came) if came < asked.len && asked.at + came < end => {
+                    (end, error) = (asked.at + came, None);
+                }
+                Err(failed) if asked.at < end || asked.len == 0 => (end, error) = (asked.at, Some(failed)),
+                _ => {}
+            }
+        }
+        match error {
+            Some(error) if end == from => Err(error),
+            _ => Ok(end - from),
+        }
+    }
+
+    /// Sends one request. `None`: there is no room for it until another one is answered.
+    #[allow(clippy::too_many_arguments, reason = "the words of a message")]
+    fn ask(
+        &mut self,
+        ty: u8,
+        tag: u16,
+        fid: u32,
+        offset: u64,
+        bytes: &Bytes<'_>,
+        at: usize,
+        len: usize,
+        is_alone: bool,
+    ) -> Result<Option<Asked>> {
+        let mut asked = Asked { ty, at, len, place: None, is_own: false };
+        match bytes {
+            Bytes::Room(all) | Bytes::Data(all) => {
+                asked.place = Some(Place { at: all.at + at as u32, count: len as u32 });
+            }
+            Bytes::In(_) | Bytes::Out(_) if len < SMALL => {}
+            Bytes::In(_) | Bytes::Out(_) => match self.pages(len, is_alone) {
+                Some(place) => {
+                    (asked.place, asked.is_own, asked.len) = (Some(place), true, place.count as usize);
+                }
+                None if is_alone => {}
+                None => return Ok(None),
+            },
+        }
+        let len = asked.len;
+        let is_write = ty == TWRITE;
+        let head = head(ty, tag, fid, offset + at as u64, len, if is_write { len } else { 0 });
+        let note = match asked.place {
+            None => Note::None,
+            Some(place) if is_write => Note::Data(place),
+            Some(place) => Note::Room(place),
+        };
+        if let (Bytes::Out(from), Some(place)) = (bytes, asked.place) {
+            let (memory, to) = self.conn.end().place(place).expect("the arena is in the channel");
+            memory.write(to, &from[at..at + len]);
+        }
+        match bytes {
+            Bytes::Out(from) if asked.place.is_none() => {
+                if !is_alone {
+                    // It may need several pieces, and whoever waits for room must not have answers to take.
+                    return Ok(None);
+                }
+                self.out.clear();
+                self.out.extend_from_slice(&head);
+                self.out.extend_from_slice(&from[at..at + len]);
+                self.conn.send_long(&self.out)?;
+            }
+            _ if is_alone => self.conn.send(&head, note)?,
+            _ => {
+                if !self.conn.try_send(&head, note)? {
+                    self.give(&asked);
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(asked))
+    }
+
+    /// Bytes that the answer says were moved, as many as asked at most; or what failed. An error: it is no answer
+    /// to this.
+    #[inline]
+    fn count(&mut self, answer: &Answer, asked: &Asked) -> Result<Result<usize>> {
+        let bytes = self.conn.bytes(answer);
+        if answer.ty == asked.ty + 1 && bytes.len() >= DATA_AT {
+            let count =
+                u32::from_le_bytes([bytes[HEADER], bytes[HEADER + 1], bytes[HEADER + 2], bytes[HEADER + 3]]);
+            let is_here = match (answer.data, asked.place) {
+                (Some(data), Some(room)) => asked.ty != TWRITE && data.at == room.at,
+                (Some(_), None) => false,
+                (None, _) if asked.ty == TWRITE => bytes.len() == DATA_AT,
+                (None, _) => bytes.len() == DATA_AT + count as usize,
+            };
+            if is_here && count as usize <= asked.len {
+                return Ok(Ok(count as usize));
+            }
+        } else if answer.data.is_none()
+            && let Ok((_, message)) = Rmsg::decode(bytes, self.dialect())
+            && let Some(error) = error_of(&message)
+        {
+            return Ok(Err(error));
+        }
+        Err(self.conn.broken(if asked.ty == TWRITE { "Twrite" } else { "Tread" }))
+    }
+
+    /// Puts what was read where it shall be.
+    fn fetch(&self, answer: &Answer, asked: &Asked, bytes: &mut Bytes<'_>, came: usize) {
+        let inline = || &self.conn.bytes(answer)[DATA_AT..];
+        let of = |place| self.conn.end().place(place).expect("the arena is in the channel");
+        match bytes {
+            Bytes::In(into) => {
+                let into = &mut into[asked.at..asked.at + came];
+                match answer.data {
+                    Some(data) => {
+                        let (memory, at) = of(data);
+                        memory.read(at, into);
+                    }
+                    None => into.copy_from_slice(inline()),
+                }
+            }
+            Bytes::Room(_) if answer.data.is_none() => {
+                let (memory, at) = of(asked.place.expect("room was told"));
+                memory.write(at, inline());
+            }
+            Bytes::Room(_) | Bytes::Out(_) | Bytes::Data(_) => {}
+        }
+    }
+
+    /// Pages for at most `len` bytes, fewer where nobody else will give any back.
+    fn pages(&mut self, len: usize, is_alone: bool) -> Option<Place> {
+        let mut len = len as u32;
+        loop {
+            if let Some(place) = self.arena.take(len) {
+                return Some(place);
+            }
+            if !is_alone {
+                return None;
+            }
+            self.sweep();
+            if let Some(place) = self.arena.take(len) {
+                return Some(place);
+            }
+            len = len.div_ceil(2).next_multiple_of(PAGE as u32).min(len - 1);
+            if len < PAGE as u32 {
+                return None;
+            }
+        }
+    }
+
+    fn give(&mut self, asked: &Asked) {
+        if let (Some(place), true) = (asked.place, asked.is_own) {
+            self.arena.give(place);
+        }
+    }
+
+    /// Takes back the buffers that were dropped.
+    fn sweep(&mut self) {
+        while let Some(number) = self.buffers.dropped() {
+            self.arena.give(self.lent[number as usize]);
+            self.buffers.give(number);
+        }
+    }
+}
+
+/// `size[4] type[1] tag[2] fid[4] offset[8] count[4]`; so many bytes follow it.
+#[inline]
+fn head(ty: u8, tag: u16, fid: u32, offset: u64, count: usize, behind: usize) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..4].copy_from_slice(&((HEAD + behind) as u32).to_le_bytes());
+    head[4] = ty;
+    head[5..7].copy_from_slice(&tag.to_le_bytes());
+    head[7..11].copy_from_slice(&fid.to_le_bytes());
+    head[11..19].copy_from_slice(&offset.to_le_bytes());
+    head[19..].copy_from_slice(&(count as u32).to_le_bytes());
+    head
+}
+
+impl Bytes<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::In(bytes) => bytes.len(),
+            Self::Out(bytes) => bytes.len(),
+            Self::Room(place) | Self::Data(place) => place.count as usize,
+        }
+    }
+
+    fn ty(&self) -> u8 {
+        if matches!(self, Self::In(_) | Self::Room(_)) { TREAD } else { TWRITE }
+    }
+}
+
+impl Buffer {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.place.count as usize
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it lies in the arena.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Copies out.
+    ///
+    /// # Panics
+    /// They are not in it.
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        self.memory.read(self.of(at, into.len()), into);
+    }
+
+    /// Copies in.
+    ///
+    /// # Panics
+    /// There is no room for them.
+    pub fn write(&mut self, at: usize, from: &[u8]) {
+        self.memory.write(self.of(at, from.len()), from);
+    }
+
+    /// Where `len` of its bytes are, for whoever makes or uses them there by himself: a system call, a device.
+    /// Nothing there may be referred to: the host writes there whenever it likes. Valid as long as the buffer.
+    ///
+    /// # Panics
+    /// They are not in it.
+    pub fn address(&self, at: usize, len: usize) -> NonNull<u8> {
+        self.memory.address(self.of(at, len), len)
+    }
+
+    fn of(&self, at: usize, len: usize) -> usize {
+        assert!(
+            at <= self.len() && len <= self.len() - at,
+            "{len} bytes at {at} of a buffer of {}",
+            self.len()
+        );
+        self.at + at
+    }
+}

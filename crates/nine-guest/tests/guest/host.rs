@@ -1,0 +1,478 @@
+//! A host by hand: a few files in memory, over one end of a channel, on a thread; and its tempers.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use nine_guest::{Client, Dialect, Errno, Options, Process, Qid};
+use nine_proto::msg::{Data, OnlyU, Qids, Rmsg, Tmsg};
+use nine_proto::{Attr, Base, DirBuf, Dirent, Fid, Numeric, Stat, StatIds, Tag, mode};
+use nine_ring::linux::{self, Bell, Passed};
+use nine_ring::{End, Kind, Layout, Life, MOST, Memory, Note, Place};
+
+/// How it answers.
+#[derive(Clone, Copy, Debug)]
+pub struct Temper {
+    pub dialects: &'static [Dialect],
+    pub msize: u32,
+    pub iounit: u32,
+    /// Bytes of a read or write that it takes at once.
+    pub most: usize,
+    /// It puts no data into the arena.
+    pub inline: bool,
+    /// It cuts what it sends into pieces of so many bytes.
+    pub cut: usize,
+    /// It answers so many at once, the last one first, where as many have come.
+    pub batch: usize,
+    /// It does not sleep.
+    pub poll: bool,
+}
+
+pub const MILD: Temper = Temper {
+    dialects: &[Dialect::L, Dialect::U, Dialect::P2000],
+    msize: 1 << 20,
+    iounit: 0,
+    most: usize::MAX,
+    inline: false,
+    cut: MOST,
+    batch: 1,
+    poll: false,
+};
+
+/// The memory, and everything else that a host of it has.
+pub struct Channel {
+    pub memory: Memory,
+    pub file: OwnedFd,
+    pub layout: Layout,
+    /// Rung for the host, and for the guest.
+    pub bells: [Bell; 2],
+}
+
+impl Channel {
+    pub fn new(lines: u32, pages: u32) -> Self {
+        Self::of(Layout::new(Kind::GuestAsks, lines, pages, "test"))
+    }
+
+    pub fn of(layout: Layout) -> Self {
+        let (memory, file) = linux::create(layout.size).unwrap();
+        Self { memory, file, layout, bells: [Bell::new().unwrap(), Bell::new().unwrap()] }
+    }
+
+    /// The guest's descriptors; the host's end of its life.
+    pub fn pass(&self) -> (Passed, OwnedFd) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let [ring, wait] = [&self.bells[0], &self.bells[1]].map(|bell| bell.try_clone().unwrap());
+        let memory = self.file.try_clone().unwrap();
+        (Passed { memory, wait, ring, life: theirs.into() }, ours.into())
+    }
+
+    pub fn host(&self, temper: Temper, life: OwnedFd) -> Host {
+        let end = End::open(self.memory.clone(), self.layout);
+        let [wait, ring] = [&self.bells[0], &self.bells[1]].map(|bell| bell.try_clone().unwrap());
+        Host {
+            end,
+            wait,
+            ring,
+            life,
+            temper,
+            session: Session::default(),
+            files: Files::new(),
+            asked: Vec::new(),
+        }
+    }
+}
+
+/// A host on its thread, and the guest.
+pub fn started(lines: u32, pages: u32, temper: Temper, options: Options) -> (Client<Process>, Thread) {
+    let channel = Channel::new(lines, pages);
+    let (passed, life) = channel.pass();
+    let mut host = channel.host(temper, life);
+    let thread = std::thread::spawn(move || {
+        host.serve();
+        host
+    });
+    let client = Process::new(passed).unwrap().client_with(options);
+    (client.unwrap(), Thread { thread })
+}
+
+pub struct Thread {
+    thread: JoinHandle<Host>,
+}
+
+impl Thread {
+    /// After the guest has left.
+    pub fn join(self) -> Host {
+        self.thread.join().unwrap()
+    }
+}
+
+pub struct Host {
+    pub end: End,
+    pub wait: Bell,
+    pub ring: Bell,
+    pub life: OwnedFd,
+    pub temper: Temper,
+    pub session: Session,
+    pub files: Files,
+    /// Those not answered yet.
+    asked: Vec<Request>,
+}
+
+struct Request {
+    message: Vec<u8>,
+    data: Option<Place>,
+    room: Option<Place>,
+}
+
+#[derive(Default)]
+pub struct Session {
+    dialect: Option<Dialect>,
+    pub fids: HashMap<u32, usize>,
+    inbox: Vec<u8>,
+    /// Messages that had data or room in the arena.
+    pub placed: u32,
+}
+
+pub struct Files(pub Vec<Node>);
+
+pub struct Node {
+    pub parent: usize,
+    pub name: &'static str,
+    pub mode: u32,
+    pub bytes: Vec<u8>,
+    /// Special bits of its qid.
+    pub special: u8,
+}
+
+impl Files {
+    fn new() -> Self {
+        let node = |name, mode, special| Node { parent: 0, name, mode, bytes: Vec::new(), special };
+        Self(vec![
+            node("/", mode::S_IFDIR | 0o755, 0),
+            node("sub", mode::S_IFDIR | 0o755, 0),
+            node("data", mode::S_IFREG | 0o644, 0),
+            node("null", mode::S_IFCHR | 0o666, 0),
+            node("event", mode::S_IFREG | 0o666, Qid::EVENT),
+            node("denied", mode::S_IFREG, 0),
+            Node { parent: 1, ..node("leaf", mode::S_IFREG | 0o600, 0) },
+        ])
+    }
+
+    fn qid(&self, n: usize) -> Qid {
+        let dir = if self.0[n].mode & mode::S_IFMT == mode::S_IFDIR { Qid::DIR } else { 0 };
+        Qid { ty: dir | self.0[n].special, vers: 0, path: n as u64 }
+    }
+}
+
+impl Host {
+    /// Serves one guest after the other until the last one has gone.
+    pub fn serve(&mut self) {
+        loop {
+            let life = self.end.life();
+            if life == Life::Another {
+                self.end.serve();
+                self.session = Session::default();
+                self.asked.clear();
+                self.rouse();
+            }
+            while self.turn() {}
+            if life == Life::Ended {
+                return;
+            }
+            if self.temper.poll {
+                std::hint::spin_loop();
+                continue;
+            }
+            self.end.may_sleep();
+            let is_awake = self.end.is_ready() || self.end.life() != Life::Same;
+            let is_there = is_awake || linux::wait(&self.wait, &self.life, None).unwrap();
+            self.end.is_awake();
+            if !is_there {
+                return;
+            }
+        }
+    }
+
+    pub fn rouse(&self) {
+        if self.end.must_ring() {
+            self.ring.ring();
+        }
+    }
+
+    /// Takes a piece, if there is one, and answers what is whole.
+    pub fn turn(&mut self) -> bool {
+        let mut bytes = [0; MOST];
+        let Some(piece) = self.end.take(&mut bytes).unwrap() else {
+            let is_any = !self.asked.is_empty();
+            self.answer_all();
+            return is_any;
+        };
+        self.rouse();
+        let (mut data, mut room) = (None, None);
+        match piece.note {
+            Note::None => {}
+            Note::Data(place) => data = Some(place),
+            Note::Room(place) => room = Some(place),
+        }
+        self.session.placed += u32::from(data.is_some() || room.is_some());
+        let inbox = &mut self.session.inbox;
+        assert!(inbox.is_empty() || piece.note == Note::None, "a note amid a message");
+        inbox.extend_from_slice(&bytes[..piece.len]);
+        while let Some(size) = inbox.first_chunk().map(|size| u32::from_le_bytes(*size) as usize) {
+            let here = size - data.map_or(0, |data| data.count as usize);
+            if inbox.len() < here {
+                break;
+            }
+            let message = inbox.drain(..here).collect();
+            self.asked.push(Request { message, data, room });
+        }
+        if self.asked.len() >= self.temper.batch {
+            self.answer_all();
+        }
+        true
+    }
+
+    fn answer_all(&mut self) {
+        for request in std::mem::take(&mut self.asked).into_iter().rev() {
+            let mut message = request.message;
+            if let Some(place) = request.data {
+                // It shall look at what lies there; most hosts would not copy it.
+                let (memory, at) = self.end.place(place).unwrap();
+                let mut data = vec![0; place.count as usize];
+                memory.read(at, &mut data);
+                message.extend_from_slice(&data);
+            }
+            let dialect = self.session.dialect.unwrap_or(Dialect::P2000);
+            let (tag, asked) = Tmsg::decode(&message, dialect).expect("a client knows how to ask");
+            self.answer(tag, asked, request.room);
+        }
+    }
+
+    pub fn send(&mut self, tag: Tag, answer: &Rmsg<'_>, room: Option<Place>) {
+        let dialect = self.session.dialect.unwrap_or(Dialect::P2000);
+        let mut bytes = Vec::new();
+        answer.encode(tag, dialect, &mut bytes);
+        if let (Rmsg::Read { data } | Rmsg::Readdir { data }, Some(room), false) =
+            (answer, room, self.temper.inline)
+        {
+            let data = data.bytes();
+            let place = Place { at: room.at, count: data.len() as u32 };
+            let (memory, at) = self.end.place(place).unwrap();
+            memory.write(at, data);
+            self.put(&bytes[..11], Note::Data(place));
+            return;
+        }
+        for part in bytes.chunks(self.temper.cut) {
+            self.put(part, Note::None);
+        }
+    }
+
+    pub fn put(&mut self, bytes: &[u8], note: Note) {
+        while !self.end.put(bytes, note).unwrap() {
+            assert_eq!(self.end.life(), Life::Same, "the guest has gone without its answers");
+            std::thread::yield_now();
+        }
+        self.rouse();
+    }
+
+    fn answer(&mut self, tag: Tag, asked: Tmsg<'_>, room: Option<Place>) {
+        let mut list = Vec::new();
+        let done = self.do_it(asked, &mut list);
+        match done {
+            Ok(answer) => self.send(tag, &answer, room),
+            Err(errno) if self.session.dialect.is_some_and(Dialect::is_l) => {
+                self.send(tag, &Rmsg::Lerror { ecode: errno.0 }, None)
+            }
+            Err(errno) => {
+                self.send(tag, &Rmsg::Error { ename: errno.text().as_bytes(), errno: OnlyU(errno.0) }, None)
+            }
+        }
+    }
+
+    fn do_it<'a>(&mut self, asked: Tmsg<'_>, list: &'a mut Vec<u8>) -> Result<Rmsg<'a>, Errno> {
+        let most = self.temper.most;
+        let (files, fids) = (&mut self.files, &mut self.session.fids);
+        let node = |fids: &HashMap<u32, usize>, fid: Fid| fids.get(&fid.0).copied().ok_or(Errno::EBADF);
+        Ok(match asked {
+            Tmsg::Version { msize, version } => {
+                fids.clear();
+                let dialect = Dialect::negotiate(version, self.temper.dialects);
+                self.session.dialect = dialect;
+                let name = dialect.map_or("unknown", Dialect::name);
+                list.extend_from_slice(name.as_bytes());
+                Rmsg::Version { msize: msize.min(self.temper.msize), version: list }
+            }
+            Tmsg::Attach { fid, aname, .. } => {
+                if aname == b"nowhere" {
+                    return Err(Errno::EACCES);
+                }
+                assert_eq!(fids.insert(fid.0, 0), None);
+                Rmsg::Attach { qid: files.qid(0) }
+            }
+            Tmsg::Walk { fid, newfid, names } => {
+                let mut at = node(fids, fid)?;
+                let mut qids = Vec::new();
+                for name in names.iter() {
+                    let child = files.0.iter().position(|n| n.parent == at && n.name.as_bytes() == name);
+                    let next = if name == b".." { Some(files.0[at].parent) } else { child };
+                    match next {
+                        Some(next) => at = next,
+                        None if qids.is_empty() => return Err(Errno::ENOENT),
+                        None => break,
+                    }
+                    qids.push(files.qid(at));
+                }
+                if qids.len() == names.len() {
+                    assert!(newfid == fid || !fids.contains_key(&newfid.0), "{newfid} is in use");
+                    fids.insert(newfid.0, at);
+                }
+                for qid in &qids {
+                    list.push(qid.ty);
+                    list.extend_from_slice(&qid.vers.to_le_bytes());
+                    list.extend_from_slice(&qid.path.to_le_bytes());
+                }
+                Rmsg::Walk { qids: Qids::Wire(list) }
+            }
+            Tmsg::Lopen { fid, .. } | Tmsg::Open { fid, .. } => {
+                let n = node(fids, fid)?;
+                if files.0[n].name == "denied" {
+                    return Err(Errno::EACCES);
+                }
+                let (qid, iounit) = (files.qid(n), self.temper.iounit);
+                match asked {
+                    Tmsg::Lopen { .. } => Rmsg::Lopen { qid, iounit },
+                    _ => Rmsg::Open { qid, iounit },
+                }
+            }
+            Tmsg::Lcreate { fid, name, mode: bits, .. } | Tmsg::Create { fid, name, perm: bits, .. } => {
+                let parent = node(fids, fid)?;
+                let name = String::from_utf8(name.to_vec()).unwrap().leak();
+                let mode = mode::S_IFREG | bits & 0o777;
+                files.0.push(Node { parent, name, mode, bytes: Vec::new(), special: 0 });
+                fids.insert(fid.0, files.0.len() - 1);
+                let (qid, iounit) = (files.qid(files.0.len() - 1), self.temper.iounit);
+                match asked {
+                    Tmsg::Lcreate { .. } => Rmsg::Lcreate { qid, iounit },
+                    _ => Rmsg::Create { qid, iounit },
+                }
+            }
+            Tmsg::Read { fid, offset, count } if files.qid(node(fids, fid)?).is_dir() => {
+                directory(files, node(fids, fid)?, self.session.dialect.unwrap(), offset, count, list);
+                Rmsg::Read { data: Data::Bytes(list) }
+            }
+            Tmsg::Readdir { fid, offset, count } => {
+                directory(files, node(fids, fid)?, Dialect::L, offset, count, list);
+                Rmsg::Readdir { data: Data::Bytes(list) }
+            }
+            Tmsg::Read { fid, offset, count } => {
+                let bytes = &files.0[node(fids, fid)?].bytes;
+                let from = bytes.len().min(offset as usize);
+                let count = (count as usize).min(most).min(bytes.len() - from);
+                list.extend_from_slice(&bytes[from..from + count]);
+                Rmsg::Read { data: Data::Bytes(list) }
+            }
+            Tmsg::Write { fid, offset, data } => {
+                let node = &mut files.0[node(fids, fid)?];
+                let data = &data.bytes()[..data.bytes().len().min(most)];
+                if node.name == "full" && offset as usize + data.len() > 300_000 {
+                    return Err(Errno::ENOSPC);
+                }
+                if node.mode & mode::S_IFMT == mode::S_IFREG {
+                    let (offset, len) = (offset as usize, node.bytes.len());
+                    node.bytes.resize(len.max(offset + data.len()), 0);
+                    node.bytes[offset..offset + data.len()].copy_from_slice(data);
+                }
+                Rmsg::Write { count: data.len() as u32 }
+            }
+            Tmsg::Clunk { fid } => {
+                node(fids, fid)?;
+                fids.remove(&fid.0);
+                Rmsg::Clunk {}
+            }
+            Tmsg::Remove { fid } => {
+                let n = node(fids, fid)?;
+                fids.remove(&fid.0);
+                if files.0[n].name == "denied" {
+                    return Err(Errno::EACCES);
+                }
+                files.0[n].parent = usize::MAX;
+                Rmsg::Remove {}
+            }
+            Tmsg::Getattr { fid, .. } => {
+                let n = node(fids, fid)?;
+                Rmsg::Getattr { attr: attr(files, n) }
+            }
+            Tmsg::Stat { fid } => {
+                let n = node(fids, fid)?;
+                let qid = files.qid(n);
+                let ids = StatIds::UNSET;
+                let mode = mode::to_dm(files.0[n].mode, qid.ty, true);
+                let (length, name) = (files.0[n].bytes.len() as u64, files.0[n].name.as_bytes());
+                Rmsg::Stat { stat: Stat { qid, mode, length, name, ids, mtime: 7, ..Stat::DONT_TOUCH } }
+            }
+            Tmsg::Fsync { fid, .. } => {
+                node(fids, fid)?;
+                Rmsg::Fsync {}
+            }
+            Tmsg::Wstat { fid, stat } => {
+                assert_eq!((stat.mode, stat.length), (u32::MAX, u64::MAX));
+                node(fids, fid)?;
+                Rmsg::Wstat {}
+            }
+            _ => return Err(Errno::EOPNOTSUPP),
+        })
+    }
+}
+
+fn attr(files: &Files, n: usize) -> Attr {
+    let node = &files.0[n];
+    let size = node.bytes.len() as u64;
+    Attr {
+        qid: files.qid(n),
+        mode: node.mode,
+        size,
+        mtime: nine_proto::Time { sec: 7, nsec: 0 },
+        ..Attr::default()
+    }
+}
+
+/// Entries by their number, which is their cookie, or all of their records.
+fn directory(files: &Files, dir: usize, dialect: Dialect, offset: u64, count: u32, list: &mut Vec<u8>) {
+    let limit = if dialect.base == Base::L { count as usize } else { usize::MAX };
+    let mut entries = DirBuf::new(dialect, limit, std::sync::Arc::new(Numeric));
+    let from = if dialect.base == Base::L { offset } else { 0 };
+    let children = (1..files.0.len()).filter(|&n| files.0[n].parent == dir && n as u64 >= from);
+    for n in children {
+        let attr = attr(files, n);
+        let name = files.0[n].name.as_bytes();
+        let ty = Dirent::type_of_mode(attr.mode);
+        if !entries.push(&Dirent { qid: attr.qid, cookie: n as u64 + 1, ty, name }, Some(&attr)) {
+            break;
+        }
+    }
+    // Whole records from the offset on.
+    let bytes = entries.bytes();
+    let mut at = if dialect.base == Base::L { 0 } else { offset as usize };
+    if dialect.base == Base::L {
+        list.extend_from_slice(bytes);
+        return;
+    }
+    while let Some(size) =
+        bytes.get(at..at + 2).map(|size| usize::from(u16::from_le_bytes([size[0], size[1]])) + 2)
+    {
+        if list.len() + size > count as usize {
+            return;
+        }
+        list.extend_from_slice(&bytes[at..at + size]);
+        at += size;
+    }
+}
+
+/// Bytes that differ from place to place.
+pub fn some(len: usize) -> Vec<u8> {
+    static SEED: AtomicU32 = AtomicU32::new(1);
+    let seed = SEED.fetch_add(1, Ordering::Relaxed) as usize;
+    (0..len).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
+}
