@@ -21,8 +21,8 @@
  * thread has a channel, and one request is under way. Files are fids, of which there are 1,024; what is spoken is
  * 9P2000.L.
  *
- * Bytes from NF_SMALL on go through the arena, which both sides see: copied there once by nf_read() and nf_write(); or made
- * and used there without a copy, in a buffer of nf_alloc(). What lies there the host may change at any time.
+ * Bytes from NF_SMALL on go through the arena, which both sides see: copied there once by nf_read() and nf_write();
+ * or made and used there without a copy, in a buffer of nf_alloc(). What lies there the host may change at any time.
  */
 #ifndef NINEFOLD_H
 #define NINEFOLD_H
@@ -55,7 +55,7 @@ _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "words that two programs see need no l
 
 /* What a call does until an answer comes. */
 enum nf_wait {
-	NF_ADAPTIVE,	/* looks for about as long as it takes to be woken, then sleeps; seldom where that is in vain */
+	NF_ADAPTIVE,	/* looks as long as it takes to be woken, then sleeps; seldom where that is in vain */
 	NF_POLL,	/* looks, always: the quickest, on a processor of its own */
 	NF_INTERRUPT,	/* sleeps at once */
 };
@@ -109,7 +109,7 @@ typedef struct nf_buffer {
 static inline int nf_inherit(ninefold *c, enum nf_wait wait);
 /* Joins a channel of a host that gives one to everybody who connects to its unix socket. */
 static inline int nf_dial(ninefold *c, const char *path, enum nf_wait wait);
-/* Joins again, after the channel has ended. All fids are gone; buffers stay, unless the host has laid the channel out anew (then -1). */
+/* Joins again, after the channel has ended. All fids are gone; buffers stay. Fails if the host has moved the arena. */
 static inline int nf_rejoin(ninefold *c);
 /* Leaves, and gives back everything; after a failed nf_inherit() or nf_dial(), too, or not at all. */
 static inline void nf_close(ninefold *c);
@@ -234,15 +234,11 @@ nf__ring(ninefold *c)
 	}
 }
 
-/* What nf__fail() has said is why there is nothing more. */
+/* What nf__fail() has said is why there is nothing more. The host hears of it when we join again, or leave. */
 static inline int
 nf__end(ninefold *c)
 {
-	if (!c->ended) {
-		c->ended = 1;
-		atomic_store_explicit(nf__word(c, NF__LEFT), c->join, memory_order_release);
-		nf__ring(c);
-	}
+	c->ended = 1;
 	return -1;
 }
 
@@ -766,7 +762,6 @@ nf_rejoin(ninefold *c)
 	uint32_t pages = c->pages;
 	if (c->base == NULL)
 		return nf__fail(c, ENOTCONN, "there is no channel to join again");
-	nf__end(c);
 	if (nf__layout(c) < 0)
 		return -1;
 	if (c->arena != arena || c->pages != pages)
@@ -779,8 +774,10 @@ nf_close(ninefold *c)
 {
 	int fds[3] = {c->wait_fd, c->ring_fd, c->life_fd}, n;
 	if (c->base != NULL) {
-		if (!c->ended)
-			nf__end(c);
+		if (c->join != 0) {
+			atomic_store_explicit(nf__word(c, NF__LEFT), c->join, memory_order_release);
+			nf__ring(c);
+		}
 		munmap(c->base, c->size);
 		c->base = NULL;
 	}
@@ -1098,7 +1095,8 @@ nf__move(ninefold *c, unsigned char type, int fid, unsigned char *bytes, uint32_
 		return place.flag && a.place.at == place.at ? (ssize_t)count : nf__broken(c, what);
 	if (a.len != 11 + (size_t)count)
 		return nf__broken(c, what);
-	memcpy(place.flag ? c->base + c->arena + place.at : bytes, a.bytes + 11, count);
+	if (count > 0)
+		memcpy(place.flag ? c->base + c->arena + place.at : bytes, a.bytes + 11, count);
 	return (ssize_t)count;
 }
 
@@ -1112,8 +1110,8 @@ nf__unit(const ninefold *c, int fid)
 
 /* Request after request, until one comes short. Through the arena if `b` is a place there, by a copy if there is room. */
 static inline ssize_t
-nf__transfer(ninefold *c, unsigned char type, int fid, unsigned char *bytes, const nf_buffer *b, size_t at, size_t len,
-    uint64_t offset)
+nf__transfer(ninefold *c, unsigned char type, int fid, unsigned char *bytes, const nf_buffer *b, size_t at,
+    size_t len, uint64_t offset)
 {
 	size_t done = 0;
 	if (nf__has(c, fid) < 0)
@@ -1134,7 +1132,7 @@ nf__transfer(ninefold *c, unsigned char type, int fid, unsigned char *bytes, con
 			    b != NULL ? b->at + (uint32_t)(at + done) : own.at, (uint32_t)part};
 		unsigned char *here = bytes ? bytes + done : NULL;
 		ssize_t moved = nf__move(c, type, fid, here, (uint32_t)part, offset + done, place);
-		if (moved > 0 && own.bytes != NULL && type == 116)
+		if (moved > 0 && own.bytes != NULL && here != NULL && type == 116)
 			memcpy(here, own.bytes, (size_t)moved);
 		nf_free(c, &own);
 		if (moved < 0)

@@ -53,7 +53,6 @@ impl<L: Line> Conn<L> {
 
     /// Joins the channel again, whatever has become of it.
     pub(crate) fn rejoin(&mut self) -> Result<()> {
-        self.leave();
         self.ended = Some(Error::new(Errno::ENOTCONN, "the channel is not joined: join it again"));
         self.end = knock(self.memory().clone(), &mut self.waiting)?;
         self.inbox.clear();
@@ -221,11 +220,10 @@ impl<L: Line> Conn<L> {
         self.fail(Error::new(Errno::EPROTO, alloc::format!("{fault}")))
     }
 
-    /// Ends it for this reason.
+    /// Ends it for this reason. The host hears of it when this side joins again, or leaves.
     #[cold]
     pub(crate) fn fail(&mut self, error: Error) -> Error {
         self.ended = Some(error.clone());
-        self.leave();
         error
     }
 }

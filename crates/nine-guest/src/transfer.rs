@@ -59,8 +59,9 @@ const TREAD: u8 = 116;
 const TWRITE: u8 = 118;
 /// Bytes of a Tread, a Treaddir, a Twrite before its data.
 const HEAD: usize = HEADER + 16;
-/// From here on bytes go through the arena: below it takes longer to find pages than to copy lines.
-const SMALL: usize = 1 << 10;
+/// From here on bytes go through the arena: fewer go into two lines, which the host gets as soon as a line of its
+/// own and one of the arena.
+const SMALL: usize = 86;
 /// The most that is copied into the arena before the host gets it.
 const COPIED: usize = 256 << 10;
 
@@ -72,28 +73,8 @@ impl<L: Line> Client<L> {
     }
 
     /// Writes bytes of an open file from `offset` on: how many; fewer if the host takes no more.
-    #[inline]
     pub fn write(&mut self, file: &File, offset: u64, from: &[u8]) -> Result<usize> {
-        if from.len() >= SMALL || from.len() > self.unit(file) {
-            return self.transfer(file, offset, Bytes::Out(from));
-        }
-        let fid = self.number(file)?;
-        let tag = self.tag();
-        let head = head(TWRITE, tag, fid, offset, from.len(), from.len());
-        if from.is_empty() {
-            self.conn.send(&head, Note::None)?;
-        } else {
-            self.out.clear();
-            self.out.extend_from_slice(&head);
-            self.out.extend_from_slice(from);
-            self.conn.send(&self.out, Note::None)?;
-        }
-        let answer = self.conn.answer()?;
-        let asked = Asked { ty: TWRITE, at: 0, len: from.len(), place: None, is_own: false };
-        if answer.tag != tag {
-            return Err(self.conn.broken("Twrite"));
-        }
-        self.count(&answer, &asked)?
+        self.transfer(file, offset, Bytes::Out(from))
     }
 
     /// Room in the arena. `ENOBUFS`: there is none now, or there are 4,096 already.
@@ -150,7 +131,7 @@ impl<L: Line> Client<L> {
     pub(crate) fn read_entries(&mut self, dir: &File, offset: u64, into: &mut [u8]) -> Result<usize> {
         let ty = if self.dialect().is_l() { TREADDIR } else { TREAD };
         let unit = into.len();
-        self.pass(ty, dir, offset, &mut Bytes::In(into), 0, unit, 1)
+        self.in_turn(ty, dir, offset, &mut Bytes::In(into), unit)
     }
 
     fn part(&self, buffer: &Buffer, part: impl RangeBounds<usize>) -> Result<Place> {
@@ -171,34 +152,75 @@ impl<L: Line> Client<L> {
         Ok(Place { at: buffer.place.at + begin as u32, count: (end - begin) as u32 })
     }
 
-    /// All of it, in as many requests as it needs. Only those to a plain file, whose bytes do not depend on when
-    /// they are asked for, are under way together.
+    /// All of it, in as many requests as it needs. Only those to a plain file, whose bytes do not depend on when they
+    /// are asked for, are under way together.
+    #[inline]
     fn transfer(&mut self, file: &File, offset: u64, mut bytes: Bytes<'_>) -> Result<usize> {
-        let total = bytes.len();
-        let ty = bytes.ty();
+        let (total, ty) = (bytes.len(), bytes.ty());
         let mut unit = self.unit(file);
         if matches!(bytes, Bytes::In(_) | Bytes::Out(_)) {
             unit = unit.min(COPIED);
         }
-        if total > unit && unit > PAGE {
+        if total <= unit {
+            return self.in_turn(ty, file, offset, &mut bytes, unit);
+        }
+        if unit > PAGE {
             unit -= unit % PAGE;
         }
-        let is_deep = total > unit && self.is_plain(file, offset, ty)?;
-        let most = if is_deep { usize::from(TAGS) } else { 1 };
+        if !self.is_plain(file, offset, ty)? {
+            return self.in_turn(ty, file, offset, &mut bytes, unit);
+        }
         let mut done = 0;
         loop {
-            let more = match self.pass(ty, file, offset, &mut bytes, done, unit, most) {
+            let more = match self.together(ty, file, offset, &mut bytes, done, unit) {
                 // What was done before is told first; who goes on hears of it then.
                 Err(_) if done > 0 && self.is_alive().is_ok() => 0,
                 more => more?,
             };
             done += more;
-            if done == total || more == 0 || !is_deep {
+            if done == total || more == 0 {
                 return Ok(done);
             }
             // The host takes less at once than it said.
             if !more.is_multiple_of(unit) {
                 unit = more % unit;
+            }
+        }
+    }
+
+    /// One request after the other, each of at most `unit` bytes, until one comes short.
+    #[inline]
+    fn in_turn(
+        &mut self,
+        ty: u8,
+        file: &File,
+        offset: u64,
+        bytes: &mut Bytes<'_>,
+        unit: usize,
+    ) -> Result<usize> {
+        let fid = self.number(file)?;
+        let total = bytes.len();
+        let mut done = 0;
+        loop {
+            let tag = self.tag();
+            let len = unit.min(total - done);
+            let asked = self.ask(ty, tag, fid, offset, bytes, done, len, true)?;
+            let asked = asked.expect("who is alone waits for room");
+            let came = match self.conn.answer() {
+                Ok(answer) if answer.tag == tag => self.settle(&answer, &asked, bytes),
+                Ok(_) => Err(self.conn.broken("nothing")),
+                Err(error) => Err(error),
+            };
+            self.give(&asked);
+            match came? {
+                Ok(came) => {
+                    done += came;
+                    if came < asked.len || done == total {
+                        return Ok(done);
+                    }
+                }
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -215,10 +237,9 @@ impl<L: Line> Client<L> {
         Ok(is_plain && (ty == TWRITE || known.size > offset))
     }
 
-    /// Requests for the bytes from `from` on, each of `unit`, at most so many under way: how many bytes came in a
-    /// row.
-    #[allow(clippy::too_many_arguments, reason = "each is one word of the sentence above")]
-    fn pass(
+    /// Requests for the bytes from `from` on, each of at most `unit`, as many under way as there are tags: how many
+    /// bytes came in a row.
+    fn together(
         &mut self,
         ty: u8,
         file: &File,
@@ -226,68 +247,68 @@ impl<L: Line> Client<L> {
         bytes: &mut Bytes<'_>,
         from: usize,
         unit: usize,
-        most: usize,
     ) -> Result<usize> {
-        let mut asked = [None; TAGS as usize];
-        let done = self.exchange(ty, file, offset, bytes, from, unit, most, &mut asked);
-        // Left over when the channel has ended.
-        asked.into_iter().flatten().for_each(|asked| self.give(&asked));
-        done
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "as above, and who remembers")]
-    fn exchange(
-        &mut self,
-        ty: u8,
-        file: &File,
-        offset: u64,
-        bytes: &mut Bytes<'_>,
-        from: usize,
-        unit: usize,
-        most: usize,
-        under_way: &mut [Option<Asked>; TAGS as usize],
-    ) -> Result<usize> {
+        let mut under_way = [None; TAGS as usize];
         let fid = self.number(file)?;
-        let (mut next, mut end, mut error, mut count) = (from, bytes.len(), None, 0);
-        let mut is_first = true;
-        loop {
-            while count < most && (next < end || is_first) {
-                let tag = core::iter::repeat_with(|| self.tag())
-                    .find(|&tag| under_way[usize::from(tag)].is_none())
-                    .expect("fewer are under way than there are");
-                let len = unit.min(end - next);
-                let Some(asked) = self.ask(ty, tag, fid, offset, bytes, next, len, count == 0)? else {
-                    break;
-                };
-                under_way[usize::from(tag)] = Some(asked);
-                next += asked.len;
-                count += 1;
-                is_first = false;
+        let (mut next, mut end, mut error) = (from, bytes.len(), None);
+        let done = loop {
+            let sent = self.ask_all(ty, fid, offset, bytes, &mut next, end, unit, &mut under_way);
+            let is_any = under_way.iter().any(Option::is_some);
+            match sent {
+                Ok(()) if is_any => {}
+                sent => break sent,
             }
-            if count == 0 {
-                break;
-            }
-            let answer = self.conn.answer()?;
+            let answer = match self.conn.answer() {
+                Ok(answer) => answer,
+                Err(error) => break Err(error),
+            };
             let asked = under_way.get_mut(usize::from(answer.tag)).and_then(Option::take);
-            let Some(asked) = asked else { return Err(self.conn.broken("nothing")) };
-            count -= 1;
-            let came = self.count(&answer, &asked);
-            if let Ok(Ok(came)) = came {
-                self.fetch(&answer, &asked, bytes, came);
-            }
+            let Some(asked) = asked else { break Err(self.conn.broken("nothing")) };
+            let came = self.settle(&answer, &asked, bytes);
             self.give(&asked);
-            match came? {
-                Ok(came) if came < asked.len && asked.at + came < end => {
+            match came {
+                Ok(Ok(came)) if came < asked.len && asked.at + came < end => {
                     (end, error) = (asked.at + came, None);
                 }
-                Err(failed) if asked.at < end || asked.len == 0 => (end, error) = (asked.at, Some(failed)),
-                _ => {}
+                Ok(Err(failed)) if asked.at < end => (end, error) = (asked.at, Some(failed)),
+                Ok(_) => {}
+                Err(error) => break Err(error),
             }
-        }
+        };
+        // Left over when the channel has ended.
+        under_way.into_iter().flatten().for_each(|asked| self.give(&asked));
+        done?;
         match error {
             Some(error) if end == from => Err(error),
             _ => Ok(end - from),
         }
+    }
+
+    /// Sends requests for what lies between `next` and `end`, as many as may be under way.
+    #[allow(clippy::too_many_arguments, reason = "the words of a message, and who remembers them")]
+    fn ask_all(
+        &mut self,
+        ty: u8,
+        fid: u32,
+        offset: u64,
+        bytes: &Bytes<'_>,
+        next: &mut usize,
+        end: usize,
+        unit: usize,
+        under_way: &mut [Option<Asked>; TAGS as usize],
+    ) -> Result<()> {
+        let mut count = under_way.iter().flatten().count();
+        while count < under_way.len() && *next < end {
+            let tag = core::iter::repeat_with(|| self.tag())
+                .find(|&tag| under_way[usize::from(tag)].is_none())
+                .expect("fewer are under way than there are");
+            let len = unit.min(end - *next);
+            let Some(asked) = self.ask(ty, tag, fid, offset, bytes, *next, len, count == 0)? else { break };
+            *next += asked.len;
+            under_way[usize::from(tag)] = Some(asked);
+            count += 1;
+        }
+        Ok(())
     }
 
     /// Sends one request. `None`: there is no room for it until another one is answered.
@@ -329,26 +350,32 @@ impl<L: Line> Client<L> {
             let (memory, to) = self.conn.end().place(place).expect("the arena is in the channel");
             memory.write(to, &from[at..at + len]);
         }
-        match bytes {
-            Bytes::Out(from) if asked.place.is_none() => {
-                if !is_alone {
-                    // It may need several pieces, and whoever waits for room must not have answers to take.
-                    return Ok(None);
-                }
+        let sent = match bytes {
+            // Those in the message need several pieces, and whoever waits for room must not have answers to take.
+            Bytes::Out(_) if asked.place.is_none() && !is_alone => Ok(false),
+            Bytes::Out(from) if asked.place.is_none() && len > 0 => {
                 self.out.clear();
                 self.out.extend_from_slice(&head);
                 self.out.extend_from_slice(&from[at..at + len]);
-                self.conn.send_long(&self.out)?;
+                self.conn.send_long(&self.out).map(|()| true)
             }
-            _ if is_alone => self.conn.send(&head, note)?,
-            _ => {
-                if !self.conn.try_send(&head, note)? {
-                    self.give(&asked);
-                    return Ok(None);
-                }
-            }
+            _ if is_alone => self.conn.send(&head, note).map(|()| true),
+            _ => self.conn.try_send(&head, note),
+        };
+        if sent != Ok(true) {
+            self.give(&asked);
         }
-        Ok(Some(asked))
+        Ok(sent?.then_some(asked))
+    }
+
+    /// What an answer says, and what it brings put where it shall be.
+    #[inline]
+    fn settle(&mut self, answer: &Answer, asked: &Asked, bytes: &mut Bytes<'_>) -> Result<Result<usize>> {
+        let came = self.count(answer, asked)?;
+        if let Ok(came) = came {
+            self.fetch(answer, asked, bytes, came);
+        }
+        Ok(came)
     }
 
     /// Bytes that the answer says were moved, as many as asked at most; or what failed. An error: it is no answer

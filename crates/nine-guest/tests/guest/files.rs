@@ -1,6 +1,6 @@
 //! Every call, in every dialect, with hosts of all tempers.
 
-use nine_guest::{Client, Dialect, Errno, OpenFlags, Options, Process, Qid, Wait};
+use nine_guest::{Client, Dialect, Errno, File, OpenFlags, Options, Process, Qid, Wait};
 
 use crate::host::{MILD, Temper, some, started};
 
@@ -14,7 +14,7 @@ fn with(
     pages: u32,
     temper: Temper,
     options: Options,
-    f: impl FnOnce(&mut Client<Process>, &nine_guest::File),
+    f: impl FnOnce(&mut Client<Process>, &File),
 ) -> crate::host::Host {
     let (mut client, host) = started(lines, pages, temper, options);
     let root = client.attach("glenda", "").unwrap();
@@ -37,7 +37,7 @@ fn every_call_in_every_dialect() {
     }
 }
 
-fn every_call(client: &mut Client<Process>, root: &nine_guest::File) {
+fn every_call(client: &mut Client<Process>, root: &File) {
     let (dialect, _) = client.spoken();
     let mut file = client.create(root, "sub/new", OpenFlags::RDWR, 0o640).unwrap();
     assert_eq!(client.write(&file, 0, b"hello, host").unwrap(), 11);
@@ -111,4 +111,175 @@ fn every_call(client: &mut Client<Process>, root: &nine_guest::File) {
     drop(client.buffer(65_536).unwrap_err());
     drop(buffer);
     drop(client.buffer(65_536).unwrap());
+}
+
+/// Writes and reads again, in every way there is, what is larger than anything else.
+fn to_and_fro(client: &mut Client<Process>, root: &File, len: usize) {
+    let file = client.create(root, "sub/new", OpenFlags::RDWR, 0o600).unwrap();
+    let bytes = some(len);
+    let mut again = vec![0; len + 1];
+    assert_eq!(client.write(&file, 11, &bytes).unwrap(), len);
+    assert_eq!(client.read(&file, 11, &mut again).unwrap(), len);
+    assert!(again[..len] == bytes);
+    let mut buffer = client.buffer(4096).unwrap();
+    buffer.write(7, &bytes[..4000]);
+    assert_eq!(client.write_from(&file, 0, &buffer, 7..4007).unwrap(), 4000);
+    assert_eq!(client.read_into(&file, 1, &mut buffer, ..3999).unwrap(), 3999);
+    let mut part = vec![0; 3999];
+    buffer.read(0, &mut part);
+    assert!(part == bytes[1..4000]);
+    client.clunk(file).unwrap();
+}
+
+#[test]
+fn bytes_come_and_go_whole_with_hosts_of_all_tempers() {
+    let cut = |cut| Temper { cut, ..MILD };
+    let tempers = [
+        MILD,
+        Temper { inline: true, ..MILD },
+        cut(1),
+        Temper { inline: true, ..cut(29) },
+        Temper { batch: 7, ..MILD },
+        Temper { batch: 32, inline: true, ..MILD },
+        Temper { msize: 4096, batch: 3, ..MILD },
+        Temper { msize: 512, ..MILD },
+        Temper { iounit: 10_000, batch: 5, ..MILD },
+        Temper { poll: true, msize: 65_536, ..MILD },
+    ];
+    for temper in tempers {
+        for (lines, pages) in [(64, 1), (64, 3), (256, 1024)] {
+            with(lines, pages, temper, options(Dialect::L), |client, root| to_and_fro(client, root, 700_001));
+        }
+    }
+}
+
+#[test]
+fn a_channel_without_an_arena_carries_everything_in_the_ring() {
+    for temper in [MILD, Temper { msize: 4096, ..MILD }] {
+        let host = with(64, 0, temper, options(Dialect::U), |client, root| {
+            let file = client.open(root, "data", OpenFlags::RDWR).unwrap();
+            let bytes = some(100_000);
+            assert_eq!(client.write(&file, 0, &bytes).unwrap(), 100_000);
+            let mut again = vec![0; 100_000];
+            assert_eq!(client.read(&file, 0, &mut again).unwrap(), 100_000);
+            assert!(again == bytes);
+            assert_eq!(client.buffer(1).unwrap_err().errno, Errno::ENOBUFS);
+        });
+        assert_eq!(host.session.placed, 0);
+    }
+}
+
+#[test]
+fn what_comes_short_is_asked_for_again_in_a_plain_file_and_told_elsewhere() {
+    for batch in [1, 32] {
+        let temper = Temper { most: 5000, msize: 8192, batch, ..MILD };
+        with(64, 64, temper, options(Dialect::L), |client, root| {
+            to_and_fro(client, root, 123_456);
+        });
+        with(64, 64, Temper { most: 3000, ..temper }, options(Dialect::L), |client, root| {
+            let event = client.open(root, "event", OpenFlags::RDWR).unwrap();
+            let bytes = some(20_000);
+            assert_eq!(client.write(&event, 0, &bytes).unwrap(), 3000);
+            let mut again = vec![0; 20_000];
+            assert_eq!(client.read(&event, 0, &mut again).unwrap(), 3000);
+            assert!(again[..3000] == bytes[..3000]);
+        });
+    }
+}
+
+#[test]
+fn an_error_amid_a_transfer_is_told_after_what_went_well() {
+    for batch in [1, 32] {
+        let temper = Temper { msize: 32 << 10, batch, ..MILD };
+        let host = with(64, 256, temper, options(Dialect::L), |client, root| {
+            let full = client.create(root, "full", OpenFlags::WRITE, 0o600).unwrap();
+            let bytes = some(600_000);
+            let done = client.write(&full, 0, &bytes).unwrap();
+            assert!((250_000..=300_000).contains(&done), "{done}");
+            let error = client.write(&full, done as u64, &bytes[done..]).unwrap_err();
+            assert_eq!((error.errno, error.ename()), (Errno::ENOSPC, "No space left on device"));
+            assert_eq!(client.is_alive(), Ok(()));
+            let known = client.stat(&full).unwrap();
+            assert_eq!(known.size as usize, done);
+        });
+        assert!(host.session.placed > 10, "{}", host.session.placed);
+    }
+}
+
+#[test]
+fn a_full_arena_leaves_the_ring() {
+    let host = with(64, 8, MILD, options(Dialect::L), |client, root| {
+        let mut all: Vec<_> = (0..8).map(|_| client.buffer(1).unwrap()).collect();
+        assert_eq!(client.buffer(1).unwrap_err().errno, Errno::ENOBUFS);
+        let file = client.open(root, "data", OpenFlags::RDWR).unwrap();
+        let bytes = some(500_000);
+        let mut again = vec![0; 500_000];
+        assert_eq!(client.write(&file, 0, &bytes).unwrap(), 500_000);
+        assert_eq!(client.read(&file, 0, &mut again).unwrap(), 500_000);
+        assert!(again == bytes);
+        client.clunk(file).unwrap();
+        // Dropped in another thread, one of them leaves room for the next.
+        std::thread::spawn(move || all.truncate(6)).join().unwrap();
+        to_and_fro(client, root, 50_000);
+    });
+    assert!(host.session.placed > 2);
+}
+
+#[test]
+fn fids_that_are_dropped_are_used_again() {
+    let host = with(64, 1, MILD, options(Dialect::P2000), |client, root| {
+        for _ in 0..5 {
+            let mut files = Vec::new();
+            let error = loop {
+                match client.walk(root, "sub") {
+                    Ok(file) => files.push(file),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!((files.len(), error.errno), (4095, Errno::EMFILE));
+        }
+        // The host says no to the name, not to the fid.
+        assert_eq!(client.walk(root, "sub/nothing").unwrap_err().errno, Errno::ENOENT);
+        let deep = "sub/../".repeat(40) + "data";
+        let file = client.walk(root, &deep).unwrap();
+        client.remove(file).unwrap();
+        assert_eq!(client.walk(root, deep + "/more").unwrap_err().errno, Errno::ENOENT);
+        assert_eq!(client.walk(root, "x".repeat(70_000)).unwrap_err().errno, Errno::ENAMETOOLONG);
+    });
+    assert!(host.session.fids.is_empty());
+}
+
+#[test]
+fn a_host_may_speak_plain_9p2000_and_nothing_older() {
+    let plain = Temper { dialects: &[Dialect::P2000], ..MILD };
+    with(64, 16, plain, options(Dialect::L), |client, root| {
+        assert_eq!(client.spoken().0, Dialect::P2000);
+        every_call(client, root);
+    });
+    let none = Temper { dialects: &[], ..MILD };
+    let channel = crate::host::Channel::new(64, 1);
+    let (passed, life) = channel.pass();
+    let mut host = channel.host(none, life);
+    let thread = std::thread::spawn(move || host.serve());
+    let error = Process::new(passed).unwrap().client().map(|_| ()).unwrap_err();
+    assert_eq!((error.errno, error.ename()), (Errno::EPROTO, "the host speaks no 9P2000.L"));
+    thread.join().unwrap();
+}
+
+#[test]
+fn an_empty_write_reaches_the_host_and_an_empty_read_too() {
+    with(64, 1, MILD, options(Dialect::L), |client, root| {
+        let file = client.open(root, "null", OpenFlags::RDWR).unwrap();
+        let mut buffer = client.buffer(0).unwrap();
+        for _ in 0..100 {
+            assert_eq!(client.write(&file, 0, b"").unwrap(), 0);
+            assert_eq!(client.read(&file, 0, &mut []).unwrap(), 0);
+            assert_eq!(client.write_from(&file, 0, &buffer, ..).unwrap(), 0);
+            assert_eq!(client.read_into(&file, 0, &mut buffer, ..).unwrap(), 0);
+        }
+        let gone = client.walk(root, "null").unwrap();
+        client.clunk(gone).unwrap();
+        // A fid that was never opened: the error of an empty request is told.
+        client.write(&file, 0, b"x").unwrap();
+    });
 }

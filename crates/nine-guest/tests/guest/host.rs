@@ -133,6 +133,8 @@ pub struct Session {
     inbox: Vec<u8>,
     /// Messages that had data or room in the arena.
     pub placed: u32,
+    /// Files that were opened.
+    pub opens: u32,
 }
 
 pub struct Files(pub Vec<Node>);
@@ -169,6 +171,11 @@ impl Files {
 impl Host {
     /// Serves one guest after the other until the last one has gone.
     pub fn serve(&mut self) {
+        self.serve_until(|_| false);
+    }
+
+    /// The same, or until that.
+    pub fn serve_until(&mut self, is_enough: impl Fn(&Self) -> bool) {
         loop {
             let life = self.end.life();
             if life == Life::Another {
@@ -178,6 +185,9 @@ impl Host {
                 self.rouse();
             }
             while self.turn() {}
+            if is_enough(self) {
+                return;
+            }
             if life == Life::Ended {
                 return;
             }
@@ -340,6 +350,7 @@ impl Host {
                 if files.0[n].name == "denied" {
                     return Err(Errno::EACCES);
                 }
+                self.session.opens += 1;
                 let (qid, iounit) = (files.qid(n), self.temper.iounit);
                 match asked {
                     Tmsg::Lopen { .. } => Rmsg::Lopen { qid, iounit },
