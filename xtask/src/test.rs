@@ -101,13 +101,13 @@ fn no_std(steps: &mut Steps) -> Result<(), Failed> {
     let target = Command::new("rustup").args(["target", "add", BARE]).stdin(Stdio::null()).output();
     if !target.is_ok_and(|output| output.status.success()) {
         steps.not_covered(format!(
-            "nine-proto, nine-ring and nine-stream on bare metal (rustup cannot add {BARE})"
+            "nine-proto, nine-ring, nine-guest and nine-stream on bare metal (rustup cannot add {BARE})"
         ));
         return Ok(());
     }
-    let rooms = ["--package", "nine-proto", "--package", "nine-ring", "--package", "nine-stream"];
+    let rooms = ["nine-proto", "nine-ring", "nine-guest", "nine-stream"].map(|room| ["--package", room]);
     let build = ["build", "--no-default-features", "--target", BARE];
-    steps.run("no_std on bare metal", cargo(&build).args(rooms))
+    steps.run("no_std on bare metal", cargo(&build).args(rooms.concat()))
 }
 
 /// A thousand cuts.

@@ -1,5 +1,6 @@
-//! How long an answer takes that costs the host next to nothing: `echo [WRITES] [SIZE...]`. The host is a thread on the second
-//! processor, which answers every request with the same Rwrite; beside it the limit, a line that goes to and fro.
+//! How long an answer takes that costs the host next to nothing: `echo [WRITES] [SIZE...]`. The host is a thread on
+//! the second processor, which answers every request with the same Rwrite; beside it the limit, a line that goes to
+//! and fro.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

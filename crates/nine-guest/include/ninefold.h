@@ -1108,7 +1108,7 @@ nf__unit(const ninefold *c, int fid)
 	return unit != 0 && unit < most ? unit : most;
 }
 
-/* Request after request, until one comes short. Through the arena if `b` is a place there, by a copy if there is room. */
+/* Request after request, until one comes short: of a buffer, or copied through the arena where there is room. */
 static inline ssize_t
 nf__transfer(ninefold *c, unsigned char type, int fid, unsigned char *bytes, const nf_buffer *b, size_t at,
     size_t len, uint64_t offset)

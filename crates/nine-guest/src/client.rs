@@ -55,6 +55,8 @@ pub struct File {
     fid: Number,
     qid: Qid,
     iounit: u32,
+    /// Writes go to its end: in which order they come matters.
+    appends: bool,
 }
 
 /// What is known about a file.
@@ -179,7 +181,7 @@ impl<L: Line> Client<L> {
             }
             // From the second step on it walks itself.
             if count == 0 && begin == newfid {
-                return Ok(File { fid, qid, iounit: 0 });
+                return Ok(File { fid, qid, iounit: 0, appends: false });
             }
             let walk = Tmsg::Walk { fid: begin, newfid, names: Names::Slice(&few[..count]) };
             let walked = self.call(&walk, |answer| match answer {
@@ -208,7 +210,7 @@ impl<L: Line> Client<L> {
             Base::L => Tmsg::Lopen { fid, flags: flags.to_wire() },
             base => Tmsg::Open { fid, mode: flags.to_mode(base == Base::U) },
         };
-        self.opened(file, &open)
+        self.opened(file, flags, &open)
     }
 
     /// Makes a file and opens it: the last name of the path, in the directory of the others. `permissions`: of its
@@ -236,10 +238,11 @@ impl<L: Line> Client<L> {
                 Tmsg::Create { fid, name, perm: permissions & 0o777, mode, extension: OnlyUStr(b"") }
             }
         };
-        self.opened(file, &create)
+        self.opened(file, flags, &create)
     }
 
-    fn opened(&mut self, mut file: File, ask: &Tmsg<'_>) -> Result<File> {
+    fn opened(&mut self, mut file: File, flags: OpenFlags, ask: &Tmsg<'_>) -> Result<File> {
+        file.appends = flags.has(OpenFlags::APPEND);
         (file.qid, file.iounit) = self.call(ask, |answer| match answer {
             Rmsg::Lopen { qid, iounit } | Rmsg::Lcreate { qid, iounit } => Some((qid, iounit)),
             Rmsg::Open { qid, iounit } | Rmsg::Create { qid, iounit } => Some((qid, iounit)),
@@ -370,7 +373,7 @@ impl<L: Line> Client<L> {
 
     fn made(&mut self, fid: Number, qid: Result<Qid>) -> Result<File> {
         match qid {
-            Ok(qid) => Ok(File { fid, qid, iounit: 0 }),
+            Ok(qid) => Ok(File { fid, qid, iounit: 0, appends: false }),
             Err(error) => {
                 self.forget(fid);
                 Err(error)
@@ -435,6 +438,11 @@ impl File {
     /// Which file it is, and of what kind.
     pub fn qid(&self) -> Qid {
         self.qid
+    }
+
+    /// Whether writes go to its end, whatever their offset.
+    pub(crate) fn appends(&self) -> bool {
+        self.appends || self.qid.ty & Qid::APPEND != 0
     }
 }
 

@@ -4,7 +4,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32};
 
 /// Numbers there are.
 pub(crate) const MOST: u32 = 4096;
@@ -12,7 +12,7 @@ pub(crate) const MOST: u32 = 4096;
 /// Those that were dropped.
 #[derive(Debug)]
 struct Dropped {
-    bits: [AtomicU64; MOST as usize / 64],
+    bits: [AtomicU32; MOST as usize / 32],
     any: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Number {
         if self.is_told {
             return;
         }
-        let (word, bit) = (self.number as usize / 64, self.number % 64);
+        let (word, bit) = (self.number as usize / 32, self.number % 32);
         self.dropped.bits[word].fetch_or(1 << bit, Release);
         self.dropped.any.store(true, Release);
     }
@@ -54,7 +54,7 @@ impl Drop for Number {
 
 impl Lot {
     pub(crate) fn new() -> Self {
-        let bits = [const { AtomicU64::new(0) }; MOST as usize / 64];
+        let bits = [const { AtomicU32::new(0) }; MOST as usize / 32];
         let dropped = Arc::new(Dropped { bits, any: AtomicBool::new(false) });
         Self { dropped, free: Vec::new(), next: 0 }
     }
@@ -93,7 +93,7 @@ impl Lot {
                 self.dropped.any.store(true, Relaxed);
                 let bit = bits.trailing_zeros();
                 word.fetch_and(!(1 << bit), AcqRel);
-                return Some(n as u32 * 64 + bit);
+                return Some(n as u32 * 32 + bit);
             }
         }
         None

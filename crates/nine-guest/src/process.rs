@@ -49,7 +49,9 @@ impl Process {
 
     /// A channel of a host that gives one to everybody who connects to its unix socket.
     pub fn dial(path: impl AsRef<Path>) -> io::Result<Self> {
-        let socket = UnixStream::connect(path)?;
+        let path = path.as_ref();
+        let socket = UnixStream::connect(path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let passed = Passed::receive(socket.into()).map_err(|(error, _)| match error.kind() {
             io::ErrorKind::WouldBlock => io::Error::new(

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 
 use nine_proto::frame::HEADER;
 use nine_proto::msg::Rmsg;
-use nine_proto::{Errno, Error, Qid, Result, mode};
+use nine_proto::{Errno, Error, Result, mode};
 use nine_ring::{Memory, Note, PAGE, Place};
 
 use crate::client::{Client, File, TAGS, error_of};
@@ -228,7 +228,7 @@ impl<L: Line> Client<L> {
     /// Whether requests for parts of the file may be under way together.
     fn is_plain(&mut self, file: &File, offset: u64, ty: u8) -> Result<bool> {
         let qid = file.qid();
-        if qid.is_dir() || qid.is_event() || qid.ty & Qid::APPEND != 0 {
+        if qid.is_dir() || qid.is_event() || file.appends() {
             return Ok(false);
         }
         let known = self.stat(file)?;

@@ -183,6 +183,9 @@ fn what_comes_short_is_asked_for_again_in_a_plain_file_and_told_elsewhere() {
             let mut again = vec![0; 20_000];
             assert_eq!(client.read(&event, 0, &mut again).unwrap(), 3000);
             assert!(again[..3000] == bytes[..3000]);
+            // Not even of a plain file, where each write goes to its end.
+            let file = client.open(root, "data", OpenFlags::WRITE | OpenFlags::APPEND).unwrap();
+            assert_eq!(client.write(&file, 0, &bytes).unwrap(), 3000);
         });
     }
 }
