@@ -7,7 +7,14 @@ use std::io::{Read, Write};
 
 use nine_guest::{OpenFlags, Process};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() {
+    if let Err(error) = cat() {
+        eprintln!("cat: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn cat() -> Result<(), Box<dyn Error>> {
     let (mut socket, mut writes, mut file) = (None, false, None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {

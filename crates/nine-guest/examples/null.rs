@@ -9,7 +9,14 @@ use std::time::Instant;
 
 use nine_guest::{OpenFlags, Options, Process, Wait};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() {
+    if let Err(error) = null() {
+        eprintln!("null: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn null() -> Result<(), Box<dyn Error>> {
     let (mut socket, mut options, mut copies, mut rest) = (None, Options::default(), true, Vec::new());
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {

@@ -1,8 +1,8 @@
 //! The guest's side against a host written by hand.
 
-mod c;
 mod files;
 mod host;
 mod hostile;
 mod lives;
+mod programs;
 mod waiting;
