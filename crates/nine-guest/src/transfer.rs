@@ -215,7 +215,8 @@ impl<L: Line> Client<L> {
             match came? {
                 Ok(came) => {
                     done += came;
-                    if came < asked.len || done == total {
+                    // Behind entries goes on who knows the last one's cookie.
+                    if came < asked.len || done == total || ty == TREADDIR {
                         return Ok(done);
                     }
                 }

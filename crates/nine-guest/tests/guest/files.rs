@@ -286,3 +286,29 @@ fn an_empty_write_reaches_the_host_and_an_empty_read_too() {
         client.write(&file, 0, b"x").unwrap();
     });
 }
+
+#[test]
+fn a_directory_of_many_names_is_told_once_each() {
+    // With 7 pages lent, a directory is read by one.
+    for (dialect, lent) in [(Dialect::L, 0), (Dialect::L, 7), (Dialect::P2000, 0), (Dialect::U, 7)] {
+        with(64, 8, MILD, options(dialect), |client, root| {
+            let buffers: Vec<_> = (0..lent).map(|_| client.buffer(1).unwrap()).collect();
+            let all: Vec<_> = (0..1500).map(|n| format!("file-{n:04}-{}", "x".repeat(n % 50))).collect();
+            for name in &all {
+                let file = client.create(root, format!("sub/{name}"), OpenFlags::WRITE, 0o600).unwrap();
+                client.clunk(file).unwrap();
+            }
+            let dir = client.open(root, "sub", OpenFlags::READ).unwrap();
+            let mut names = Vec::new();
+            let each = |entry: &nine_guest::Dirent<'_>| {
+                names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+                true
+            };
+            client.read_dir(&dir, each).unwrap();
+            assert_eq!(names[0], "leaf");
+            assert!(names[1..] == all);
+            client.clunk(dir).unwrap();
+            drop(buffers);
+        });
+    }
+}
