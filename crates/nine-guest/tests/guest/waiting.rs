@@ -11,6 +11,8 @@ use crate::host::{MILD, Temper, some, started};
 /// Far longer than it can take: a lost wake-up takes for ever.
 const DEADLINE: Duration = Duration::from_secs(300);
 
+const ROUNDS: usize = 4000;
+
 /// Runs beside threads that never sleep, and fails if it does not end.
 fn beside_hogs(hogs: usize, f: impl FnOnce() + Send + 'static) {
     static STOP: AtomicBool = AtomicBool::new(false);
@@ -34,18 +36,21 @@ fn beside_hogs(hogs: usize, f: impl FnOnce() + Send + 'static) {
 
 #[test]
 fn no_wake_up_is_lost_beside_threads_that_never_sleep() {
-    beside_hogs(3, || {
-        for (wait, rounds) in [(Wait::Interrupt, 1500), (Wait::Adaptive, 1500)] {
+    // A host that looks answers just when the guest is about to sleep.
+    let ways =
+        [(Wait::Interrupt, false), (Wait::Adaptive, false), (Wait::Interrupt, true), (Wait::Adaptive, true)];
+    beside_hogs(3, move || {
+        for (wait, poll) in ways {
             let options = Options { wait, dialect: Dialect::L, msize: 8192 };
             // Few lines and a small arena: both sides wait for room, too.
-            let (mut client, host) = started(64, 8, Temper { inline: true, ..MILD }, options);
+            let (mut client, host) = started(64, 8, Temper { inline: true, poll, ..MILD }, options);
             let root = client.attach("glenda", "").unwrap();
             let file = client.open(&root, "data", OpenFlags::RDWR).unwrap();
             let bytes = some(40_000);
             let mut again = vec![0; bytes.len()];
-            for round in 0..rounds {
+            for round in 0..ROUNDS {
                 assert_eq!(client.write(&file, 0, &bytes[..round % 3]).unwrap(), round % 3);
-                if round % 25 == 0 {
+                if round % 50 == 0 {
                     assert_eq!(client.write(&file, 0, &bytes).unwrap(), bytes.len());
                     assert_eq!(client.read(&file, 0, &mut again).unwrap(), bytes.len());
                     assert!(again == bytes);
