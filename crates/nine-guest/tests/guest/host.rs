@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nine_guest::{Client, Dialect, Errno, Options, Process, Qid};
 use nine_proto::msg::{Data, OnlyU, Qids, Rmsg, Tmsg};
@@ -176,6 +177,7 @@ impl Host {
 
     /// The same, or until that.
     pub fn serve_until(&mut self, is_enough: impl Fn(&Self) -> bool) {
+        let mut looks = 0u32;
         loop {
             let life = self.end.life();
             if life == Life::Another {
@@ -192,6 +194,13 @@ impl Host {
                 return;
             }
             if self.temper.poll {
+                looks += 1;
+                let is_glance = looks.is_multiple_of(4096);
+                if is_glance
+                    && linux::wait(&self.wait, &self.life, Some(Duration::ZERO)).is_ok_and(|there| !there)
+                {
+                    return;
+                }
                 std::hint::spin_loop();
                 continue;
             }

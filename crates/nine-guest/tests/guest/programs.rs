@@ -45,7 +45,10 @@ fn dialled(program: &Path, args: &[&str], input: &[u8], temper: Temper, pages: u
         host.serve();
         host
     });
-    let mut child = Command::new(program)
+    // Far longer than it takes, but for one that sleeps through its answer.
+    let mut child = Command::new("timeout")
+        .arg("300")
+        .arg(program)
         .arg("-s")
         .arg(&path)
         .args(args)
@@ -92,15 +95,17 @@ fn cat_and_null(cat: &Path, null: &Path) {
         let new = host.files.0.last().unwrap();
         assert!((new.name, new.parent) == ("new", 1) && new.bytes == text);
     }
-    for (args, pages) in [
-        (&["null", "0", "1000"][..], 0),
-        (&["-i", "null", "100", "300"], 0),
-        (&["-p", "null", "5000", "300"], 0),
-        (&["null", "300000", "20"], 256),
-        (&["-z", "null", "300000", "20"], 256),
-        (&["-z", "-i", "null", "0", "20"], 1),
+    // A host that looks answers just when the guest is about to sleep.
+    for (args, pages, poll) in [
+        (&["null", "0", "1000"][..], 0, false),
+        (&["-i", "null", "0", "5000"], 0, true),
+        (&["-i", "null", "100", "300"], 0, false),
+        (&["-p", "null", "5000", "300"], 0, false),
+        (&["null", "300000", "20"], 256, false),
+        (&["-z", "null", "300000", "20"], 256, false),
+        (&["-z", "-i", "null", "0", "20"], 1, false),
     ] {
-        let (output, host) = dialled(null, args, b"", MILD, pages);
+        let (output, host) = dialled(null, args, b"", Temper { poll, ..MILD }, pages);
         let size = args[args.len() - 2];
         let text = String::from_utf8(good(&output).to_vec()).unwrap();
         assert!(text.starts_with(&format!("{size} ")) && text.ends_with(" us\n"), "{text}");
