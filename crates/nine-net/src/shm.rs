@@ -23,7 +23,7 @@ use crate::dial::Addr;
 use crate::end;
 use crate::socket::{AsyncFd, Interest, Socket, timeout};
 use crate::sys;
-use crate::transport::{Peer, Transport};
+use crate::transport::Peer;
 
 /// What waits at one end of a channel does before it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub const LINES: u32 = 1024;
 /// Pages of the arena of a channel: 8 MiB, of which only what is used takes memory.
 pub const PAGES: u32 = 2048;
 
-/// Turns of the runtime in which an end looks before it sleeps, and looks in each: some 50 us.
+/// Turns of the runtime in which an end looks before it sleeps, and looks in each.
 const TURNS: u32 = 40;
 const LOOKS: u32 = 30;
 /// After looks in vain, at most so many waits go without.
@@ -438,80 +438,5 @@ fn heard(bell: &AsyncFd<Raw>, cx: &mut Context<'_>) -> bool {
             guard.clear_ready();
             true
         }
-    }
-}
-
-/// Bytes through a channel, and nothing in its arena.
-pub struct Plain {
-    channel: Channel,
-    /// What has come and was not asked for yet.
-    rest: Box<[u8; MOST]>,
-    at: usize,
-    end: usize,
-    /// Bytes of the arena that come then.
-    placed: Place,
-}
-
-impl Plain {
-    /// The bytes of a channel.
-    pub fn new(channel: Channel) -> Self {
-        Self { channel, rest: Box::new([0; MOST]), at: 0, end: 0, placed: Place::default() }
-    }
-}
-
-impl Transport for Plain {
-    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        while self.at == self.end && self.placed.count == 0 {
-            let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
-            let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
-            (self.at, self.end) = (0, piece.len);
-            if let Note::Data(place) = piece.note {
-                self.placed = place;
-            }
-        }
-        let n = buf.len().min(self.end - self.at);
-        if n > 0 {
-            buf[..n].copy_from_slice(&self.rest[self.at..self.at + n]);
-            self.at += n;
-            return Poll::Ready(Ok(n));
-        }
-        let n = buf.len().min(self.placed.count as usize);
-        let (memory, at) = self.channel.place(self.placed).expect("a piece's place is in the arena");
-        memory.read(at, &mut buf[..n]);
-        self.placed.at += n as u32;
-        self.placed.count -= n as u32;
-        Poll::Ready(Ok(n))
-    }
-
-    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let mut piece = [0; MOST];
-        let mut len = 0;
-        for buf in bufs {
-            let n = buf.len().min(MOST - len);
-            piece[len..len + n].copy_from_slice(&buf[..n]);
-            len += n;
-        }
-        if len > 0 {
-            ready!(self.channel.poll_put(cx, &piece[..len], Note::None))?;
-        }
-        Poll::Ready(Ok(len))
-    }
-
-    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.channel.settle();
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.channel.close();
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.channel.poll_gone(cx)
-    }
-
-    fn peer(&self) -> &Peer {
-        self.channel.peer()
     }
 }
