@@ -8,7 +8,7 @@ use nine_net::shm::{Arena, Channel, MOST, Note, Place};
 use nine_net::{Peer, Transport};
 
 use super::heads::Heads;
-use super::{RVERSION, SMALL, TFLUSH, TREAD, TREADDIR, TWRITE, WRITE_HEAD, word};
+use super::{RVERSION, SMALL, Sends, TFLUSH, TREAD, TREADDIR, TWRITE, WRITE_HEAD, send, word};
 
 /// See the module. Places are at most one for each tag.
 pub struct Asking {
@@ -99,7 +99,48 @@ impl Asking {
         Ok(())
     }
 
-    /// Puts what is staged, and the request that has a place.
+    /// The head of a request is there: where does the rest go?
+    fn headed(&mut self) {
+        let Going::Head(head, have) = &self.going else { return };
+        let (head, have) = (*head, *have);
+        let size = word(&head) as usize;
+        let tag = u16::from_le_bytes([head[5], head[6]]);
+        if head[4] == TFLUSH && have == 9 {
+            self.flushes.insert(tag, u16::from_le_bytes([head[7], head[8]]));
+        }
+        let data = have == WRITE_HEAD && matches!(head[4], TWRITE | TREAD | TREADDIR);
+        let count = if data { word(&head[19..]) } else { 0 };
+        let fits = match head[4] {
+            TWRITE => size == WRITE_HEAD + count as usize,
+            _ => size == WRITE_HEAD,
+        };
+        // A tag that is in use has its place: whoever uses it twice has no other.
+        let free = count as usize >= SMALL && fits && !self.places.contains_key(&tag);
+        if let Some(place) = free.then(|| self.arena.take(count)).flatten() {
+            self.places.insert(tag, place);
+            self.going = match head[4] {
+                TWRITE => Going::Arena { head, place, done: 0 },
+                _ => Going::Room { head, place },
+            };
+            return;
+        }
+        self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
+        self.staged += have;
+        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+    }
+}
+
+/// Bytes of a message's head that decide where the rest goes, by its first seven.
+fn need(head: &[u8; WRITE_HEAD]) -> usize {
+    let need = match head[4] {
+        TFLUSH => 9,
+        TWRITE | TREAD | TREADDIR => WRITE_HEAD,
+        _ => 7,
+    };
+    need.min((word(head) as usize).max(7))
+}
+
+impl Sends for Asking {
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.staged > 0 {
             ready!(self.channel.poll_put(cx, &self.stage[..self.staged], Note::None))?;
@@ -115,7 +156,6 @@ impl Asking {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes some of the bytes.
     fn write(&mut self, bytes: &[u8]) -> usize {
         match &mut self.going {
             Going::Head(head, have) => {
@@ -149,37 +189,6 @@ impl Asking {
         }
     }
 
-    /// The head of a request is there: where does the rest go?
-    fn headed(&mut self) {
-        let Going::Head(head, have) = &self.going else { return };
-        let (head, have) = (*head, *have);
-        let size = word(&head) as usize;
-        let tag = u16::from_le_bytes([head[5], head[6]]);
-        if head[4] == TFLUSH && have == 9 {
-            self.flushes.insert(tag, u16::from_le_bytes([head[7], head[8]]));
-        }
-        let data = have == WRITE_HEAD && matches!(head[4], TWRITE | TREAD | TREADDIR);
-        let count = if data { word(&head[19..]) } else { 0 };
-        let fits = match head[4] {
-            TWRITE => size == WRITE_HEAD + count as usize,
-            _ => size == WRITE_HEAD,
-        };
-        // A tag that is in use has its place: whoever uses it twice has no other.
-        let free = count as usize >= SMALL && fits && !self.places.contains_key(&tag);
-        if let Some(place) = free.then(|| self.arena.take(count)).flatten() {
-            self.places.insert(tag, place);
-            self.going = match head[4] {
-                TWRITE => Going::Arena { head, place, done: 0 },
-                _ => Going::Room { head, place },
-            };
-            return;
-        }
-        self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
-        self.staged += have;
-        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
-    }
-
-    /// Whether nothing more is to be taken before something is put.
     fn is_full(&self) -> bool {
         match &self.going {
             Going::Arena { place, done, .. } => *done == place.count as usize,
@@ -187,16 +196,6 @@ impl Asking {
             _ => self.staged + WRITE_HEAD > MOST,
         }
     }
-}
-
-/// Bytes of a message's head that decide where the rest goes, by its first seven.
-fn need(head: &[u8; WRITE_HEAD]) -> usize {
-    let need = match head[4] {
-        TFLUSH => 9,
-        TWRITE | TREAD | TREADDIR => WRITE_HEAD,
-        _ => 7,
-    };
-    need.min((word(head) as usize).max(7))
 }
 
 impl Transport for Asking {
@@ -225,18 +224,7 @@ impl Transport for Asking {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let mut taken = 0;
-        for buf in bufs {
-            let mut bytes = &buf[..];
-            while !bytes.is_empty() {
-                if self.is_full() && self.poll_push(cx)?.is_pending() {
-                    return if taken > 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending };
-                }
-                let n = self.write(bytes);
-                (taken, bytes) = (taken + n, &bytes[n..]);
-            }
-        }
-        Poll::Ready(Ok(taken))
+        send(self, cx, bufs)
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

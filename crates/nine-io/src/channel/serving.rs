@@ -9,7 +9,7 @@ use nine_net::shm::{Channel, MOST, Note, Place};
 use nine_net::{Peer, Placed, Transport};
 
 use super::heads::Heads;
-use super::{READ_HEAD, RREAD, RREADDIR, SMALL, WRITE_HEAD, word};
+use super::{READ_HEAD, RREAD, RREADDIR, SMALL, Sends, WRITE_HEAD, send, word};
 
 /// See the module. Rooms are at most one for each tag.
 pub struct Serving {
@@ -89,7 +89,31 @@ impl Serving {
         }
     }
 
-    /// Puts what is staged, and the answer whose data is in the arena.
+    /// The head of an answer is there: where does the rest go?
+    fn headed(&mut self) {
+        let Going::Head(head, have) = &self.going else { return };
+        let (head, have) = (*head, *have);
+        let size = word(&head) as usize;
+        let tag = u16::from_le_bytes([head[5], head[6]]);
+        if have == READ_HEAD {
+            let room = self.rooms.remove(&tag);
+            let count = word(&head[7..]);
+            if let Some(room) = room.filter(|room| count <= room.count && count as usize >= SMALL) {
+                self.going = Going::Arena { head, place: Place { count, ..room }, done: 0 };
+                return;
+            }
+        } else if matches!(head[4], RREAD | RREADDIR) && self.rooms.contains_key(&tag) && size >= READ_HEAD {
+            return;
+        } else if !self.rooms.is_empty() {
+            self.rooms.remove(&tag);
+        }
+        self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
+        self.staged += have;
+        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+    }
+}
+
+impl Sends for Serving {
     fn poll_push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.staged > 0 {
             ready!(self.channel.poll_put(cx, &self.stage[..self.staged], Note::None))?;
@@ -104,7 +128,6 @@ impl Serving {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes some of the bytes; 0: there is no room for any.
     fn write(&mut self, bytes: &[u8]) -> usize {
         match &mut self.going {
             Going::Head(head, have) => {
@@ -137,30 +160,6 @@ impl Serving {
         }
     }
 
-    /// The head of an answer is there: where does the rest go?
-    fn headed(&mut self) {
-        let Going::Head(head, have) = &self.going else { return };
-        let (head, have) = (*head, *have);
-        let size = word(&head) as usize;
-        let tag = u16::from_le_bytes([head[5], head[6]]);
-        if have == READ_HEAD {
-            let room = self.rooms.remove(&tag);
-            let count = word(&head[7..]);
-            if let Some(room) = room.filter(|room| count <= room.count && count as usize >= SMALL) {
-                self.going = Going::Arena { head, place: Place { count, ..room }, done: 0 };
-                return;
-            }
-        } else if matches!(head[4], RREAD | RREADDIR) && self.rooms.contains_key(&tag) && size >= READ_HEAD {
-            return;
-        } else if !self.rooms.is_empty() {
-            self.rooms.remove(&tag);
-        }
-        self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
-        self.staged += have;
-        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
-    }
-
-    /// Whether what is staged has no room for more.
     fn is_full(&self) -> bool {
         match &self.going {
             Going::Arena { place, done, .. } => *done == place.count as usize,
@@ -188,9 +187,9 @@ impl Transport for Serving {
                 let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
                 let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
                 (self.at, self.end) = (0, piece.len);
-                let rest = std::mem::replace(&mut self.rest, Box::new([0; MOST]));
-                self.came(&rest[..piece.len], piece.note);
-                self.rest = rest;
+                // Few bytes, for a reader with little room.
+                let bytes = *self.rest;
+                self.came(&bytes[..piece.len], piece.note);
             }
         }
         let n = buf.len().min(self.end - self.at);
@@ -221,18 +220,7 @@ impl Transport for Serving {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let mut taken = 0;
-        for buf in bufs {
-            let mut bytes = &buf[..];
-            while !bytes.is_empty() {
-                if self.is_full() && self.poll_push(cx)?.is_pending() {
-                    return if taken > 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending };
-                }
-                let n = self.write(bytes);
-                (taken, bytes) = (taken + n, &bytes[n..]);
-            }
-        }
-        Poll::Ready(Ok(taken))
+        send(self, cx, bufs)
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
