@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::Server;
+use common::{Server, Stop};
 use nine_io::client::{Options, blocking::Client};
 use nine_proto::{NOGID, OpenFlags};
 
@@ -99,7 +99,7 @@ fn zstd_and_tls_are_pushed_while_the_files_are_used_and_no_byte_is_lost() {
     let mux = mux(&far, &format!("mount -n 2 {server} /far\n"));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let (mux, server, stop, relay) = (&mux, &*server, &stop, &relay);
+        let (mux, server, over, stop, relay) = (&mux, &*server, Stop(&stop), &stop, &relay);
         let users: Vec<_> = (0..3u8)
             .map(|user| {
                 scope.spawn(move || {
@@ -142,7 +142,7 @@ fn zstd_and_tls_are_pushed_while_the_files_are_used_and_no_byte_is_lost() {
         }
         let said = mux.fails(["mux", "pop", server]);
         assert!(said.contains("there is no module to pop"), "{said}");
-        stop.store(true, Ordering::Relaxed);
+        drop(over);
         users.into_iter().for_each(|user| user.join().unwrap());
     });
     assert_eq!(relay.connections.load(Ordering::Relaxed), 2, "no connection was lost on the way");

@@ -20,6 +20,7 @@ use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::common::Stop;
 use super::site::*;
 
 const SECTORS: u64 = 64 * MB as u64 / 512;
@@ -168,13 +169,6 @@ fn a_disk_in_use_moves_to_a_larger_file_and_its_users_do_not_notice() {
     let space = site.here.0.id();
     let parts = std::thread::scope(|scope| {
         let used = scope.spawn(|| users.run(space, "v0"));
-        // They end where something here goes wrong.
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
         let stop = Stop(&users.stop);
         users.go_on(200);
         replace(&site, SECTORS * 512 + 5 * MB as u64);

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use super::common::Stop;
 use super::*;
 
 /// Targets: two members of the cache, two of the worm, the arbiter.
@@ -15,7 +16,8 @@ const DISKS: [(&str, &str, u64); 6] = [
     ("3.0", "arbiter", 1),
     ("4.0", "own", 64),
 ];
-const PERIOD: &str = "2";
+/// A quarter of it is how long a member may be silent: others may have the processors for as long as half a second.
+const PERIOD: &str = "6";
 
 struct Lab {
     site: Site,
@@ -108,6 +110,7 @@ impl Machine<'_> {
 fn under_load(mars: &Machine<'_>, then: impl FnOnce()) -> usize {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let (stop, over) = (Stop(&over), &over);
         let load = scope.spawn(|| {
             let mut done = 0;
             while !over.load(Relaxed) && mars.writes(&format!("f{done}"), &format!("text {done}\n")) {
@@ -120,7 +123,7 @@ fn under_load(mars: &Machine<'_>, then: impl FnOnce()) -> usize {
             assert!(begun.elapsed() < LIMIT, "nothing is written");
         }
         then();
-        over.store(true, Relaxed);
+        drop(stop);
         load.join().unwrap()
     })
 }

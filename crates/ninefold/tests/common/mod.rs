@@ -1,6 +1,8 @@
 //! A scratch directory, a server in it, and the command as a person would run it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod watch;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,12 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The program under test, in a world of its own: no configuration, no environment of ours.
 pub fn ninefold(home: &Path) -> Command {
+    watch::watch(home);
     let mut command = Command::new(env!("CARGO_BIN_EXE_ninefold"));
     for (name, _) in std::env::vars_os() {
         if name.as_bytes().starts_with(b"NINEFOLD_") || name.as_bytes().starts_with(b"AWS_") {
@@ -205,6 +209,15 @@ pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     match rustix::event::poll(&mut end, Some(&limit)).unwrap() {
         0 => None,
         _ => Some(child.wait().unwrap()),
+    }
+}
+
+/// Raises a flag when it goes: where a test fails, whoever works until then beside it ends, too.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

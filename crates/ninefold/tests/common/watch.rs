@@ -1,0 +1,87 @@
+//! Tests that hang say where: past a limit the programs they have started and what these have logged are shown, and
+//! the runner ends.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Several times what any file of tests takes on a slow machine.
+const LIMIT: Duration = Duration::from_mins(15);
+const LAST_LINES: usize = 40;
+
+/// Where programs are at work.
+static HOMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A program is started here. The first one starts the clock, too.
+pub fn watch(home: &Path) {
+    let mut homes = HOMES.lock().unwrap();
+    if homes.is_empty() {
+        std::thread::spawn(|| {
+            let begun = Instant::now();
+            while let Some(left) = LIMIT.checked_sub(begun.elapsed()) {
+                std::thread::park_timeout(left);
+            }
+            over();
+        });
+    }
+    if !homes.iter().any(|known| known == home) {
+        homes.push(home.to_path_buf());
+    }
+}
+
+fn over() -> ! {
+    // Past the runner, which keeps what a test says until it ends.
+    let mut said = format!("HANGS: these tests have not ended in {LIMIT:?}\n");
+    let children = children();
+    for child in &children {
+        said += &shown(child);
+    }
+    for log in HOMES.lock().unwrap().iter().flat_map(|home| logs(home)) {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        said += &format!("-- {}\n", log.display());
+        said.extend(lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| format!("{line}\n")));
+    }
+    std::io::Write::write_all(&mut std::io::stderr(), said.as_bytes()).unwrap();
+    for child in children {
+        // It may have ended.
+        let pid = child.parse().ok().and_then(Pid::from_raw);
+        let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+    }
+    std::process::abort()
+}
+
+/// The processes below this one.
+fn children() -> Vec<String> {
+    let mut found = vec!["self".to_string()];
+    let mut at = 0;
+    while let Some(parent) = found.get(at) {
+        let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        let lists: Vec<_> = tasks.map(|task| task.path().join("children")).collect();
+        for list in lists {
+            let list = std::fs::read_to_string(list).unwrap_or_default();
+            found.extend(list.split_whitespace().map(str::to_string));
+        }
+        at += 1;
+    }
+    found.remove(0);
+    found
+}
+
+/// Its words, and where each of its threads waits.
+fn shown(pid: &str) -> String {
+    let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut said = format!("-- {pid}: {}\n", words.replace('\0', " "));
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        said += &format!("{:16} {} {}\n", read("comm").trim_end(), read("wchan"), read("syscall").trim_end());
+    }
+    said
+}
+
+fn logs(home: &Path) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.path());
+    names.filter(|path| path.to_string_lossy().ends_with("log")).collect()
+}
