@@ -6,7 +6,8 @@
 //! Always holds: nothing that changes the device is submitted to it without the right; what was not acknowledged within
 //! the right is not answered as done; a right that has been lost never comes back.
 //!
-//! A guard stands above mirrors: below one, a member would fail alone.
+//! A guard stands above mirrors, and others below them, for what a mirror writes by itself: marks, labels, what members
+//! have missed. These say [`Kind::Busy`] where the right has run out, for which no member is set aside.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -121,11 +122,12 @@ impl Right {
         }
     }
 
-    fn begin(self: &Arc<Self>) -> Result<Under> {
+    /// `below` another guard something may have begun that needs this one.
+    fn begin(self: &Arc<Self>, below: bool) -> Result<Under> {
         let now = (self.now)();
         let mut state = lock(&self.state);
         self.judge(&state, now)?;
-        if state.ends {
+        if state.ends && !(below && state.under > 0) {
             return Err(Error::new(Kind::Reserved, GIVEN_UP));
         }
         state.under += 1;
@@ -152,12 +154,20 @@ impl Drop for Under {
 pub struct Guard {
     of: Arc<dyn Device>,
     right: Arc<Right>,
+    /// Of a member.
+    below: bool,
 }
 
 impl Guard {
     /// Lets changes pass as long as this right is valid.
     pub fn new(of: Arc<dyn Device>, right: Arc<Right>) -> Self {
-        Self { of, right }
+        Self { of, right, below: false }
+    }
+
+    /// The same of a member of a mirror: it is written as long as the right is valid, and whether what was written is
+    /// acknowledged in time is for the guard above to say. Flushes always pass: they change nothing.
+    pub fn below(of: Arc<dyn Device>, right: Arc<Right>) -> Self {
+        Self { of, right, below: true }
     }
 
     /// Gives the right up, for all its guards: nothing new is begun, what is under way ends, and what was written here
@@ -179,16 +189,22 @@ impl Device for Guard {
     fn submit(&self, io: Io) {
         let under = match io.op {
             Op::Read | Op::Look => return self.of.submit(io),
-            Op::Write | Op::Flush | Op::Discard => self.right.begin(),
+            Op::Flush if self.below => return self.of.submit(io),
+            Op::Write | Op::Flush | Op::Discard => self.right.begin(self.below),
         };
         let under = match under {
             Ok(under) => under,
-            Err(error) => return io.end(Err(error.of(self.name()))),
+            Err(error) => {
+                let kind = if self.below && error.kind == Kind::Down { Kind::Busy } else { error.kind };
+                return io.end(Err(Error { kind, ..error }.of(self.name())));
+            }
         };
+        let below = self.below;
         let (op, at, count, data, name) = (io.op, io.at, io.count, io.data.clone(), self.name());
         let done = move |result: Result<_>| {
             // Behind another's write it may have come, and may have been overwritten: nobody can say.
-            let within = under.0.check().map_err(|error| {
+            let within = if below { Ok(()) } else { under.0.check() };
+            let within = within.map_err(|error: Error| {
                 let text = format!("not acknowledged in time, so it may be there or not: {error}");
                 Error { text: text.into(), ..error }.of(name)
             });
@@ -332,6 +348,27 @@ mod tests {
     }
 
     #[test]
+    fn below_a_mirror_it_refuses_so_that_no_member_is_set_aside_and_what_has_begun_above_ends_well() {
+        let Bench { slow, device, right, clock, .. } = guarded();
+        let below: Arc<dyn Device> = Arc::new(Guard::below(slow.clone(), right.clone()));
+        assert_eq!(kind(&slow, below.write(0, sector())), Some(Kind::Busy));
+        assert_eq!((kind(&slow, below.flush()), kind(&slow, below.read(0, 1))), (None, None));
+        right.extend(Duration::from_secs(103));
+        // That it is late is for the guard above to say.
+        let (write, above) = (below.write(0, sector()), device.write(1, sector()));
+        clock.store(104, Ordering::Relaxed);
+        assert_eq!((kind(&slow, write), poll(above).map(|it| it.is_err())), (None, Some(true)));
+        right.extend(Duration::from_secs(110));
+        let above = device.write(1, sector());
+        let mut given = pin!(right.give_up());
+        assert!(poll(given.as_mut()).is_none());
+        assert_eq!(poll(device.write(2, sector())).unwrap().unwrap_err().kind, Kind::Reserved);
+        assert_eq!(kind(&slow, below.write(0, sector())), None);
+        assert_eq!((poll(above), poll(given.as_mut())), (Some(Ok(Bytes::new())), Some(())));
+        assert_eq!(kind(&slow, below.write(0, sector())), Some(Kind::Reserved));
+    }
+
+    #[test]
     fn who_gives_up_waits_for_what_is_under_way_and_flushes() {
         let Bench { slow, device, guard, right, .. } = guarded();
         right.extend(Duration::from_secs(103));
@@ -369,7 +406,7 @@ mod any_order {
             right.extend(Duration::from_secs(1));
             let ended = Arc::new(Mutex::new(false));
             let others = [0; 2].map(|_| {
-                let under = right.begin().unwrap();
+                let under = right.begin(false).unwrap();
                 spawn(move || drop(under))
             });
             let (tasks, told) = (Tasks::default(), ended.clone());

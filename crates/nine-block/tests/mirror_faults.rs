@@ -5,12 +5,15 @@ mod common;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use common::*;
-use nine_block::{Bare, Concat, Device, Io, Kind, Mirror, Op, Pause, Proof, Ram, Result, Shape, Start};
+use nine_block::{
+    Bare, Concat, Device, Guard, Io, Kind, Mirror, Op, Pause, Proof, Ram, Result, Right, Shape, Start,
+};
 
 const SET: [u8; 16] = *b"the set of tests";
 const SECTORS: u64 = 32;
@@ -793,4 +796,45 @@ fn words_stop_and_slow_down_what_runs_and_status_counts() {
         "0 reads, 1 writes, 1 failed, 1 flushes failed, 32 sectors copied",
     ];
     assert_eq!(lines, all, "{status}");
+}
+
+/// What a mirror does by itself asks for the right to write, too, and nobody is set aside for want of it.
+#[test]
+fn without_the_right_to_write_a_mirror_writes_nothing_by_itself_and_nobody_is_set_aside() {
+    let mut world = world(2, SECTORS);
+    let now = Arc::new(AtomicU64::new(0));
+    let clock = now.clone();
+    let right = Right::new(1, Arc::new(move || Duration::from_secs(clock.load(Relaxed))));
+    let right = Arc::new(right);
+    let guards = |world: &World| -> Vec<Arc<dyn Device>> {
+        let guard = |device| Arc::new(Guard::below(device, right.clone())) as Arc<dyn Device>;
+        world.devices().into_iter().map(guard).collect()
+    };
+    right.extend(Duration::from_secs(10));
+    let devices = guards(&world);
+    let mirror = open_with(&mut world, devices, Start::Careful).unwrap();
+    let disk = device(&mirror);
+    keep(&mut world, &mirror);
+    write(&mut world, &disk, 1, 0, 8).unwrap();
+    // Everything is to be copied to the second one; then the right runs out.
+    mirror.control(&["resync", "full", "1"]).unwrap();
+    now.store(10, Relaxed);
+    let image = |world: &World| -> Vec<_> {
+        let sectors = |disk: &Arc<Disk>| (0..HEAD + SECTORS).map(|at| disk.peek(at)).collect::<Vec<_>>();
+        world.disks.iter().map(sectors).collect()
+    };
+    idle(&mut world);
+    let before = image(&world);
+    idle(&mut world);
+    assert!(image(&world) == before, "it writes without the right");
+    assert_eq!(write(&mut world, &disk, 2, 0, 1).unwrap_err().kind, Kind::Busy);
+    assert!(!mirror.status().contains("out"), "{}", mirror.status());
+    // It comes again: all goes on.
+    right.extend(Duration::from_secs(20));
+    write(&mut world, &disk, 3, 8, 8).unwrap();
+    until(&mut world, || !mirror.status().contains("regions to make equal"));
+    assert_eq!((0..16).map(|at| on(&world, 1, at)).collect::<Vec<_>>(), [[1; 8], [3; 8]].concat());
+    right.lose("another has it");
+    assert_eq!(write(&mut world, &disk, 4, 0, 1).unwrap_err().kind, Kind::Reserved);
+    assert!(!mirror.status().contains("out"), "{}", mirror.status());
 }

@@ -299,6 +299,9 @@ impl Archive {
     /// change.
     pub(crate) async fn load(&self) -> Result<()> {
         self.knows_epoch().await.map_err(|error| errno(&error))?;
+        if self.0.epoch != 0 {
+            self.0.cw.opened_by(self.0.epoch).await.map_err(|error| errno(&error))?;
+        }
         self.attempt(|state| state.fs.load_usage()).await?;
         let dumps = self.attempt(|state| state.find_dumps()).await?;
         let dumps = self.known_dumps(dumps).await.map_err(|error| errno(&error))?;

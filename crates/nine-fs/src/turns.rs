@@ -6,10 +6,11 @@
 
 use std::sync::Arc;
 
-use nine_block::{Error as Wrong, Kind};
+use nine_block::{Device, Error as Wrong};
 use nine_proto::{Errno, Error, Result};
 
 use crate::archive::Archive;
+use crate::cw::{Cw, later};
 use crate::grow::Grow;
 
 /// What the program does.
@@ -41,6 +42,16 @@ impl Archive {
         self.state().newest_epoch
     }
 
+    /// The epoch of the right by which the cache on `c` of the worm `w` was opened last; 0: by none. None where no
+    /// cache of it is there, or one that was not made to the end. Of all caches of a worm the one with the largest is
+    /// the newest.
+    ///
+    /// # Errors
+    /// What the devices say.
+    pub async fn cache_epoch(c: &dyn Device, w: &dyn Device) -> nine_block::Result<Option<u64>> {
+        Cw::epoch_of(c, w).await
+    }
+
     /// Nothing is changed any more, and why: another machine may do that now. Reads go on.
     pub fn stops(&self, why: Wrong) {
         self.stop_copies();
@@ -52,7 +63,7 @@ impl Archive {
     /// What the newest superblock says of the right by which it was written.
     ///
     /// # Errors
-    /// [`Kind::Reserved`]: one that came later than ours.
+    /// [`nine_block::Kind::Reserved`]: one that came later than ours.
     pub(crate) async fn knows_epoch(&self) -> nine_block::Result<()> {
         let (at, blocks) = {
             let newest = self.state().newest;
@@ -65,12 +76,7 @@ impl Archive {
         let Ok(it) = self.0.cw.superblock_of(at, blocks).await else { return Ok(()) };
         self.state().newest_epoch = it.epoch;
         if self.0.epoch != 0 && it.epoch > self.0.epoch {
-            let text = format!(
-                "its newest dump was written by the right of epoch {}, and ours is {}: the arbiter is another than it \
-                 was, or was made anew; `ninefold fs arbiter --again` says how",
-                it.epoch, self.0.epoch
-            );
-            return Err(Wrong::new(Kind::Reserved, text));
+            return Err(later("its newest dump was written", it.epoch, self.0.epoch));
         }
         Ok(())
     }

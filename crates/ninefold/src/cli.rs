@@ -19,7 +19,7 @@ use crate::config::{General, Remote, Serving};
 use crate::serve::{Export, bytes};
 
 pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
-pub use turns::{FsArbiter, FsTakeover};
+pub use turns::{FsArbiter, FsAt, FsTakeover};
 
 /// File servers and their files, over 9P.
 #[derive(Debug, Parser)]
@@ -526,9 +526,8 @@ pub struct FsReam {
 /// status 1 if there are faults.
 #[derive(Debug, Args)]
 pub struct FsCheck {
-    /// The path of a file, or `c CACHE WORM`; what `serve fs:` makes if not given
-    #[arg(value_name = "ARCHIVE", default_value = "", hide_default_value = true)]
-    pub archive: Place,
+    #[command(flatten)]
+    pub at: FsAt,
     /// Names and what is counted of the newest moment alone
     #[arg(long, conflicts_with_all = ["blocks", "dumps", "repair"])]
     pub quick: bool,
@@ -544,9 +543,6 @@ pub struct FsCheck {
     /// Print what `--repair` would do, and do nothing
     #[arg(long, requires = "repair")]
     pub dry_run: bool,
-    /// Interfaces to the Ethernet of its disks there: e1.0
-    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
-    pub over: Vec<String>,
 }
 
 /// Give an archive a new cache, where the old one is lost or broken: it goes on from a dump that is on its worm
@@ -554,9 +550,8 @@ pub struct FsCheck {
 /// What was changed after that dump is lost; what is on the worm stays. It is done while nobody serves the archive.
 #[derive(Debug, Args)]
 pub struct FsRecover {
-    /// The path of a file, or `c CACHE WORM`; what `serve fs:` makes if not given
-    #[arg(value_name = "ARCHIVE", default_value = "", hide_default_value = true)]
-    pub archive: Place,
+    #[command(flatten)]
+    pub at: FsAt,
     /// The dump from which it goes on, like 2026/1121; newer ones stay below /dump [default: the newest]
     #[arg(long, value_name = "DUMP")]
     pub dump: Option<String>,
@@ -566,9 +561,6 @@ pub struct FsRecover {
     /// Also where the cache is whole
     #[arg(long)]
     pub force: bool,
-    /// Interfaces to the Ethernet of its disks there: e1.0
-    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
-    pub over: Vec<String>,
 }
 
 /// An archive of a server.

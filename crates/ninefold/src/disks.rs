@@ -13,15 +13,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::future::{AbortHandle, abortable};
 use nine_aoe::driver::Disk;
 use nine_block::{
-    Arg, Device, Error, Happening, How, Io, Kind, Moving, Pause, Rest, SECTOR, Shape, Start, Table, Tree,
-    What, Wrong,
+    Arg, Device, Error, Guard, Happening, How, Io, Kind, Moving, Pause, Rest, Right, SECTOR, Shape, Start,
+    Table, Tree, What, Wrong,
 };
 use nine_fs::Log;
 use nine_net::{Env, rt};
@@ -110,6 +110,8 @@ impl Events {
             Happening::Back | Happening::Returning | Happening::Copied | Happening::Compared(0) => {
                 tracing::info!("{event}");
             }
+            // A line of its own for the log, which leaves out some where there are many of one: this one never.
+            Happening::Aside(_) => tracing::warn!("{event}"),
             _ => tracing::warn!("{event}"),
         }
         if let Some(log) = &*lock(&self.0) {
@@ -148,6 +150,8 @@ struct Given {
     shared: Shared<PathBuf, Opened<File>>,
     /// Disks, by their places: each is one, however often it is asked for.
     disks: Shared<Vec<u64>, Opened<Disk>>,
+    /// Without which nothing is written on any of them.
+    right: Arc<OnceLock<Arc<Right>>>,
 }
 
 type Opened<D> = nine_block::Result<Arc<D>>;
@@ -185,6 +189,14 @@ impl Given {
         waiting.unwrap_or_else(|| self.files.open(path, how))
     }
 
+    /// What mirrors write by themselves asks for the right, too.
+    fn guarded(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        match self.right.get() {
+            Some(right) => Arc::new(Guard::below(device, right.clone())),
+            None => device,
+        }
+    }
+
     fn table(&self, how: Open) -> Table {
         let mut table = Table::default();
         let given = self.clone();
@@ -193,15 +205,17 @@ impl Given {
                 Arg::Text(path) => given.file(Path::new(path), how),
                 _ => Err(Error::new(Kind::Unsupported, "the path of a file is expected: w\"/srv/disk\"")),
             };
-            Box::pin(async move { Ok(file? as Arc<dyn Device>) })
+            let device = file.map(|file| given.guarded(file));
+            Box::pin(async move { device })
         });
-        let disks = self.disks.clone();
+        let given = self.clone();
         table.letter("e", move |arg| {
-            let of = if let Arg::Numbers(of) = arg { lock(&disks).get(of).cloned() } else { None };
+            let of = if let Arg::Numbers(of) = arg { lock(&given.disks).get(of).cloned() } else { None };
+            let device = of.unwrap_or_else(no_place).map(|disk| given.guarded(disk));
             Box::pin(async move {
-                let disk: Arc<dyn Device> = of.unwrap_or_else(no_place)?;
-                disk.look().await?;
-                Ok(disk)
+                let device = device?;
+                device.look().await?;
+                Ok(device)
             })
         });
         stores::know(&mut table, how);
@@ -279,6 +293,14 @@ impl Parts {
     /// What its mirrors may start with; else no member that is missing may be newer.
     pub fn starting(self, start: Start) -> Self {
         Self { start, ..self }
+    }
+
+    /// Nothing is written on them without this right.
+    pub fn by(self, right: Option<&Arc<Right>>) -> Self {
+        if let Some(right) = right {
+            self.given.right.get_or_init(|| right.clone());
+        }
+        self
     }
 
     /// Whether a part of it has to be made before it can be opened.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::label::{HEAD, Label, MARKS, Place, beyond};
 use super::open::{read_label, read_marks};
 use super::state::Resync;
-use super::{Happening, Inner, Mirror};
+use super::{Happening, Inner, Mirror, passes};
 use crate::bits::Bits;
 use crate::call::Call;
 use crate::device::SECTOR;
@@ -303,9 +303,14 @@ impl Inner {
             drop(held);
             if let Err((its_own, error)) = result {
                 self.state().members[number].stop_copying();
+                let passes = passes(&error);
                 match its_own {
                     true => self.not_written(number, error).await,
                     false => self.tell(number, Happening::Unreadable(error)),
+                }
+                if passes {
+                    // The next region would fail the same way.
+                    rest(Pause::Idle).await;
                 }
                 return;
             }

@@ -340,6 +340,8 @@ pub(crate) struct Header {
     pub(crate) row_order: bool,
     /// It is being made anew from dumps, and has not all of them yet.
     pub(crate) is_unfinished: bool,
+    /// Of the right by which it was opened last; 0: by none.
+    pub(crate) epoch: u64,
     pub(crate) fields: Fields,
 }
 
@@ -356,6 +358,10 @@ fn known(bytes: &[u8], mark: &[u8; 8], what: &str, can: u32) -> Result<u32, Stri
     }
     Ok(features)
 }
+
+/// Where a header has its epoch: behind all that fields may take.
+const EPOCH: usize = HEADER_BYTES - 12;
+const _: () = assert!(160 + FIELDS_MOST <= EPOCH);
 
 impl Header {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -387,6 +393,7 @@ impl Header {
         let fields = self.fields.encode();
         put32(&mut bytes, 156, fields.len() as u32);
         bytes[160..160 + fields.len()].copy_from_slice(&fields);
+        put64(&mut bytes, EPOCH, self.epoch);
         Self::seal(&mut bytes);
         bytes
     }
@@ -431,6 +438,7 @@ impl Header {
                 fastworm: get32(bytes, 152) & 1 != 0,
                 row_order: get32(bytes, 152) & 2 != 0,
                 is_unfinished: get32(bytes, 152) & 8 != 0,
+                epoch: get64(bytes, EPOCH),
                 fields,
             }),
             _ => Err("the header says what cannot be".into()),
@@ -808,6 +816,7 @@ mod tests {
             fastworm: true,
             row_order: false,
             is_unfinished: true,
+            epoch: 33,
             fields: fields(),
         };
         assert_eq!(Header::decode(&header.encode()), Ok(header));
@@ -837,6 +846,7 @@ mod tests {
             fastworm: true,
             row_order: false,
             is_unfinished: true,
+            epoch: 0,
             fields: fields(),
         };
         let mut bytes = header.encode();

@@ -54,7 +54,7 @@ pub(crate) use mend::RowMend;
 use room::Room;
 use rows::Rows;
 pub(crate) use segment::Segment;
-pub(crate) use start::{Making, Recovering};
+pub(crate) use start::{Making, Recovering, later};
 use step::State as Is;
 pub(crate) use tag::{Identity, Kind, TAG, Tag, sum};
 

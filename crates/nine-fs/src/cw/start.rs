@@ -135,6 +135,7 @@ impl Cw {
             fastworm: making.fastworm || layout.in_place,
             row_order: making.row_order && !layout.in_place,
             is_unfinished: false,
+            epoch: 0,
             fields,
         };
         Self::begin(c, w, header, first, 0).await
@@ -175,9 +176,11 @@ impl Cw {
             Some(date) => found.clone().find(|it| it.date == date),
         };
         let it = it.ok_or_else(|| Error::new(Wrong::Unsupported, "it has no such dump").of(w.name()))?;
+        let was = best_header(&*c, &label).await.ok();
+        let known = was.as_ref().map_or(0, |was| was.fields.generation).max(chain.generation);
         let fields = Fields {
             // What was on its way to w when c was lost may have left blocks there; in place all generations since.
-            generation: chain.generation + if is_in_place { 2 + WAITING_MOST as u32 } else { 1 },
+            generation: if is_in_place { known + 2 + WAITING_MOST as u32 } else { chain.generation + 1 },
             root: it.root,
             next_inode: found.map(|it| it.next_inode).max().unwrap_or_default(),
             next_worm: chain.behind,
@@ -186,7 +189,7 @@ impl Cw {
         };
         let fastworm = match how.fastworm {
             Some(fastworm) => fastworm,
-            None => best_header(&*c, &label).await.map_or(true, |was| was.fastworm),
+            None => was.is_none_or(|was| was.fastworm),
         };
         let header = Header {
             layout,
@@ -197,6 +200,7 @@ impl Cw {
             fastworm: fastworm || is_in_place,
             row_order: false,
             is_unfinished: true,
+            epoch: 0,
             fields,
         };
         let it = *it;
@@ -216,6 +220,34 @@ impl Cw {
     pub(crate) async fn finish(&self) -> Result<()> {
         self.state().header.is_unfinished = false;
         self.checkpoint(None).await
+    }
+
+    /// Its header says from here on that it was opened by the right of this epoch.
+    ///
+    /// # Errors
+    /// [`Wrong::Reserved`]: a right that came later than this one has opened it. As of a commit.
+    pub(crate) async fn opened_by(&self, epoch: u64) -> Result<()> {
+        {
+            let header = &mut self.state().header;
+            if header.epoch > epoch {
+                return Err(later("it was changed last", header.epoch, epoch));
+            }
+            header.epoch = epoch;
+        }
+        self.checkpoint(None).await
+    }
+
+    /// The epoch of the right by which the cache on c was opened last; none where there is no cache of this worm, or
+    /// one that is not finished.
+    ///
+    /// # Errors
+    /// What the devices say.
+    pub(crate) async fn epoch_of(c: &dyn Device, w: &dyn Device) -> Result<Option<u64>> {
+        match best_header(c, &Self::label(w).await?).await {
+            Ok(header) => Ok((!header.is_unfinished).then_some(header.epoch)),
+            Err(error) if error.kind == Wrong::Failed => Ok(None),
+            Err(error) => Err(error.of(c.name())),
+        }
     }
 
     /// Nothing is on c but this header; in place so many places of w are had by dumps.
@@ -587,6 +619,15 @@ async fn label_at(w: &dyn Device, at: u64) -> Result<Label> {
         Kind::Label if tag.at * u64::from(label.block) / SECTOR == at => Ok(label),
         _ => Err(bad("its label is another block")),
     }
+}
+
+/// What was written by a right that came later than ours.
+pub(crate) fn later(what: &str, its: u64, ours: u64) -> Error {
+    let text = format!(
+        "{what} by the right of epoch {its}, and ours is {ours}: the arbiter is another than it was, or was made anew; \
+         `ninefold fs arbiter --again` says how"
+    );
+    Error::new(Wrong::Reserved, text)
 }
 
 /// The newest right header of c.

@@ -26,7 +26,7 @@ pub use open::{Opened, copy_worm, look, open, over, recover, repair, work};
 pub use running::Archives;
 #[cfg(feature = "s3")]
 pub use standby::SILENCE;
-pub use standby::arbiter;
+pub use standby::{arbiter, by_turn};
 
 /// Dumps are made so, unless told otherwise.
 const SCHEDULE: &str = "05:00";

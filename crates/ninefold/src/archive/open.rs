@@ -78,7 +78,7 @@ pub async fn open(spec: &Spec, env: rt::Real) -> Result<Opened> {
 
 /// The same, where nothing is written without this right.
 pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> Result<Opened> {
-    let both = devices(spec, Open::Write, env).await?;
+    let both = devices(spec, Open::Write, right, env).await?;
     let (name, ..) = Archive::label(&*both.worm).await.map_err(|error| {
         anyhow!("{error}\n  `ninefold fs ream` makes an archive there; what is there now is lost then.")
     })?;
@@ -97,22 +97,35 @@ pub async fn open_by(spec: &Spec, right: Option<&Arc<Right>>, env: rt::Real) -> 
 
 /// The archive of this place, to be looked at: nothing is written.
 pub async fn look(spec: &Spec, env: rt::Real) -> Result<Opened> {
-    let both = devices(spec, Open::Read, env).await?;
+    let both = devices(spec, Open::Read, None, env).await?;
     let (name, ..) = Archive::label(&*both.worm).await?;
     let (archive, driver) = Archive::look(both.cache, both.worm, &settings(&spec.options, env)).await?;
     Ok(Opened { archive, driver, name, ends: both.ends })
 }
 
-/// Mends the archive of this place, as far as it can be; or, `dry`, says what would be done.
+/// The epoch of the right by which the cache of this place was opened last; none if no cache is there that is whole.
+pub async fn cache_epoch(spec: &Spec, env: rt::Real) -> Result<Option<u64>> {
+    let both = devices(spec, Open::Read, None, env).await?;
+    let epoch = Archive::cache_epoch(&*both.cache, &*both.worm).await;
+    both.ends.end();
+    Ok(epoch?)
+}
+
+/// Mends the archive of this place, as far as it can be, and writes nothing without this right; or, `dry`, says what
+/// would be done.
 pub async fn repair(
     spec: &Spec,
     (depth, dry): (Depth, bool),
+    right: Option<&Arc<Right>>,
     env: rt::Real,
     told: impl FnMut(&str),
 ) -> Result<Repaired> {
-    let both = devices(spec, if dry { Open::Read } else { Open::Write }, env).await?;
+    let both = devices(spec, if dry { Open::Read } else { Open::Write }, right, env).await?;
+    let (c, w) = (guarded(both.cache, right), guarded(both.worm, right));
     let settings = settings(&spec.options, env);
-    Ok(Archive::repair(both.cache, both.worm, &settings, (depth, dry), told).await?)
+    let repaired = Archive::repair(c, w, &settings, (depth, dry), told).await;
+    both.ends.end();
+    Ok(repaired?)
 }
 
 fn guarded(device: Arc<dyn Device>, right: Option<&Arc<Right>>) -> Arc<dyn Device> {
@@ -166,19 +179,14 @@ pub async fn copy_worm(from: &str, to: &str, over: &Over, told: impl FnMut(u64, 
     Ok(Archive::copy_worm(&from, &to, told).await?)
 }
 
-/// Gives the archive of this place a new cache, from a dump.
-pub async fn recover(spec: &Spec, how: &Recover, env: rt::Real) -> Result<Recovered> {
-    recover_by(spec, how, None, env).await
-}
-
-/// The same, where nothing is written without this right.
-pub async fn recover_by(
+/// Gives the archive of this place a new cache, from a dump; where nothing is written without this right.
+pub async fn recover(
     spec: &Spec,
     how: &Recover,
     right: Option<&Arc<Right>>,
     env: rt::Real,
 ) -> Result<Recovered> {
-    let both = devices(spec, Open::Write, env).await?;
+    let both = devices(spec, Open::Write, right, env).await?;
     let (c, w) = (guarded(both.cache, right), guarded(both.worm, right));
     let settings = Settings { epoch: right.map_or(0, |right| right.epoch()), ..settings(&spec.options, env) };
     let recovered = Archive::recover(c, w, &settings, how).await;
@@ -187,25 +195,25 @@ pub async fn recover_by(
     Ok(recovered?)
 }
 
-async fn devices(spec: &Spec, how: Open, env: rt::Real) -> Result<Both> {
+async fn devices(spec: &Spec, how: Open, right: Option<&Arc<Right>>, env: rt::Real) -> Result<Both> {
     // Who had them may be about to let go.
     for _ in 0..TRIES {
-        match devices_now(spec, how, env).await {
+        match devices_now(spec, how, right, env).await {
             Err(error) if is_reserved(&error) => env.sleep_until(env.now() + BETWEEN).await,
             other => return other,
         }
     }
-    devices_now(spec, how, env).await
+    devices_now(spec, how, right, env).await
 }
 
-async fn devices_now(spec: &Spec, how: Open, env: rt::Real) -> Result<Both> {
+async fn devices_now(spec: &Spec, how: Open, right: Option<&Arc<Right>>, env: rt::Real) -> Result<Both> {
     let over = over(&spec.options, env);
     match &spec.place {
         Place::Own => file(&Place::own()?, how, env, &over).await,
         Place::File(path) => file(path, how, env, &over).await,
         Place::Devices(text) => {
             let start = if spec.options.anyway { Start::Anyway } else { Start::Careful };
-            let parts = Parts::open(OsStr::new(text), how, &over)?.starting(start);
+            let parts = Parts::open(OsStr::new(text), how, &over)?.starting(start).by(right);
             if parts.has_ram() {
                 fail::note("what is in memory is gone with this program");
             }

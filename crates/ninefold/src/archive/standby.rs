@@ -240,6 +240,31 @@ pub async fn run(spec: &Spec, coming: &Coming, env: rt::Real) -> Result<()> {
     }
 }
 
+/// By which epoch a machine's cache was changed last.
+#[derive(Clone, Copy)]
+enum Cache {
+    /// None is there, or one that was not made to the end.
+    Nothing,
+    /// It does not say: the largest that this machine has had.
+    Held(u64),
+    /// By this one.
+    Of(u64),
+}
+
+impl Cache {
+    fn epoch(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Held(epoch) | Self::Of(epoch) => epoch,
+        }
+    }
+
+    /// Than that of another machine, which has had this epoch.
+    fn is_newer(self, held: u64) -> bool {
+        self.epoch() > held
+    }
+}
+
 enum Event {
     /// The archive was closed: the program ends.
     Ended,
@@ -287,7 +312,7 @@ impl Standby {
     /// has no dump yet, whoever stands by waits for the first one.
     async fn first(&mut self, coming: &Coming) -> Result<Now> {
         let (why, failed) = match self.may_begin().await {
-            Ok(None) => match self.main(false, coming).await {
+            Ok(None) => match self.main(false, false, coming).await {
                 Ok(now) => return Ok(now),
                 Err(error) => match self.alive() {
                     // Of those that begin together one is.
@@ -316,7 +341,7 @@ impl Standby {
         // An arbiter that was made anew gives epochs that the worm has seen larger ones than: that is mended by taking
         // over, which claims behind them. All else that keeps it from being the main one is told.
         if let Some(error) = failed
-            && opened.archive.newest_epoch() <= self.lease.held_by(&self.machine)
+            && known_epoch(&self.spec, self.env).await <= self.lease.held_by(&self.machine)
         {
             return Err(error);
         }
@@ -334,8 +359,8 @@ impl Standby {
         if let Some(main) = self.main_one().await? {
             return Ok(Some(format!("{} is the main one", main.name)));
         }
-        match self.lease.last() {
-            Some((last, _)) if last != self.machine && !self.is_shared() => {
+        match self.lease.last_but(&self.machine) {
+            Some((last, held)) if !self.is_shared() && !self.cache().await?.is_newer(held) => {
                 let text = format!(
                     "{last} has been the main one since this machine was: its cache has what is newest"
                 );
@@ -388,10 +413,21 @@ impl Standby {
         }
     }
 
-    /// Becomes the main one.
-    async fn main(&mut self, is_dead: bool, coming: &Coming) -> Result<Now> {
-        // What this machine held last nobody else changes; the others are asked when they cannot change it any more.
-        let own = self.lease.held_by(&self.machine);
+    /// Becomes the main one; `takes` over by word of somebody.
+    async fn main(&mut self, takes: bool, is_dead: bool, coming: &Coming) -> Result<Now> {
+        // What is in this machine's cache nobody else changes; the others are asked when they cannot change theirs any
+        // more. A shared one may be in use still.
+        let cache = match self.spec.place.has_cache() {
+            true if self.is_shared() => self.cache().await.unwrap_or(Cache::Nothing),
+            true => self.cache().await?,
+            false => Cache::Nothing,
+        };
+        let own = if self.is_shared() { Cache::Held(self.lease.held_by(&self.machine)) } else { cache };
+        let worm = self.floor;
+        // An arbiter that knows of nobody was made anew: whoever takes over says that this is the one to go on with.
+        if takes || self.lease.last().is_some() {
+            self.floor = worm.max(cache.epoch());
+        }
         let right = {
             let (right, ends) = (pin!(self.right(is_dead)), pin!(coming.ending()));
             match select(right, ends).await {
@@ -400,12 +436,13 @@ impl Standby {
             }
         };
         let other = self.lease.last_but(&self.machine);
-        let is_newest = match &other {
-            Some((_, held)) => own > *held,
-            None => own > 0 || self.floor == 0,
+        // Others' dumps may be newer than what any arbiter knows of.
+        let is_newest = own.epoch() >= worm && other.as_ref().is_none_or(|(_, held)| own.is_newer(*held));
+        let last = match (is_newest, own.epoch()) {
+            (true, 0) => None,
+            (true, _) => Some(self.machine.clone()),
+            (false, _) => other.map(|(name, _)| name),
         };
-        let last =
-            if is_newest { (own > 0).then(|| self.machine.clone()) } else { other.map(|(name, _)| name) };
         let opened = self.open_main(&right, last, is_newest).await;
         match opened {
             Ok((opened, said)) => {
@@ -426,6 +463,15 @@ impl Standby {
                 Err(error)
             }
         }
+    }
+
+    /// What this machine's own cache says of itself.
+    async fn cache(&self) -> Result<Cache> {
+        Ok(match open::cache_epoch(&self.spec, self.env).await? {
+            Some(0) => Cache::Held(self.lease.held_by(&self.machine)),
+            Some(epoch) => Cache::Of(epoch),
+            None => Cache::Nothing,
+        })
     }
 
     async fn right(&self, is_dead: bool) -> Result<Arc<Right>> {
@@ -519,7 +565,7 @@ impl Standby {
             let mut random = [0; 8];
             self.env.entropy(&mut random);
             let how = Recover { dump: None, fastworm: None, random: u64::from_ne_bytes(random) };
-            let recovered = open::recover_by(&self.spec, &how, Some(right), self.env).await?;
+            let recovered = open::recover(&self.spec, &how, Some(right), self.env).await?;
             let Recovered { dump, time, .. } = recovered;
             said = format!(
                 "{of}epoch {epoch}, from dump {dump} of {}: what was changed later is not here",
@@ -631,7 +677,7 @@ impl Standby {
                     bail!(lives(&main));
                 }
             }
-            self.main(is_dead, coming).await
+            self.main(true, is_dead, coming).await
         });
         let new = new.await;
         self.works.extend(works);
@@ -680,7 +726,7 @@ impl Standby {
         let new = Self::beside(&mut works, async {
             archive.close().await?;
             ends.end();
-            self.main(false, coming).await
+            self.main(true, false, coming).await
         });
         let new = new.await;
         self.works.extend(works);
@@ -760,6 +806,64 @@ fn both_live(name: &str) -> String {
         "{name} is the main one, too, and alive: what each has written since is on its own devices alone, and one of \
          them is to be given up"
     )
+}
+
+/// Works on an archive that nobody serves; where machines take turns, by a right to write, which none of them has
+/// meanwhile. `newest`: what is on its devices behind that is what all go on from, and what others have is older.
+///
+/// # Errors
+/// Another machine is the main one; that turns are taken, and the arbiter was not named; what the work says.
+pub async fn by_turn<T>(
+    spec: &Spec,
+    is_dead: bool,
+    newest: bool,
+    env: rt::Real,
+    works: impl AsyncFnOnce(Option<&Arc<Right>>) -> Result<T>,
+) -> Result<T> {
+    let known = known_epoch(spec, env).await;
+    if spec.options.arbiter.is_none() {
+        ensure!(
+            known == 0 || is_dead,
+            "machines take turns with it (epoch {known}): name their arbiter, `,arbiter=DISK,machine=NAME`; or, if \
+             that is lost and no other machine is at work, --main-is-dead"
+        );
+        return works(None).await;
+    }
+    let mut it = Standby::open(spec, env).await?;
+    it.floor = known;
+    if !is_dead && let Some(main) = it.main_one().await? {
+        bail!(lives(&main));
+    }
+    let right = it.right(is_dead).await?;
+    let done = works(Some(&right)).await;
+    right.give_up().await;
+    let lets_go = async {
+        match newest && done.is_ok() || it.is_shared() {
+            true => it.lease.release().await,
+            false => it.lease.forgo().await,
+        }
+    };
+    within(&env, PATIENCE, lets_go).await;
+    it.lease.end();
+    done
+}
+
+/// The largest epoch that an archive's devices know, as far as they can be read; 0: none.
+async fn known_epoch(spec: &Spec, env: rt::Real) -> u64 {
+    let cache = match spec.place.has_cache() {
+        true => open::cache_epoch(spec, env).await.ok().flatten().unwrap_or_default(),
+        false => 0,
+    };
+    let worm = async {
+        let Opened { archive, driver, ends, .. } =
+            open::follow(&spec.place.worm()?, &spec.options, env).await?;
+        let epoch = archive.newest_epoch();
+        let (closed, ()) = join(archive.close(), work(archive.clone(), driver, env)).await;
+        ends.end();
+        closed?;
+        anyhow::Ok(epoch)
+    };
+    cache.max(worm.await.unwrap_or_default())
 }
 
 /// The disk on which machines agree.

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::FsOf;
+use crate::archive::Spec;
 
 /// Make, or look at, the disk on which machines agree which of them is the main one of an archive
 ///
@@ -10,7 +11,7 @@ use super::FsOf;
 /// a third one. See docs/archive.md, "Two machines".
 #[derive(Debug, Args)]
 pub struct FsArbiter {
-    /// A device as in docs/block.md (e5.0), or a file that is there
+    /// A device as in docs/block.md (e5.0), a file that is there, or an object of a store: s3"attic/turns"
     #[arg(value_name = "DEVICE")]
     pub device: String,
     /// The machines that may be the main one, 2 to 15; without names: what is there is shown
@@ -45,4 +46,29 @@ pub struct FsTakeover {
     pub main_is_dead: bool,
     #[command(flatten)]
     pub of: FsOf,
+}
+
+/// An archive that nobody serves, to be worked on.
+#[derive(Debug, Args)]
+pub struct FsAt {
+    /// The path of a file, or `c CACHE WORM`, with `,arbiter=DISK,machine=NAME` where machines take turns; what
+    /// `serve fs:` makes if not given
+    #[arg(value_name = "ARCHIVE", default_value = "", hide_default_value = true)]
+    pub archive: Spec,
+    /// Interfaces to the Ethernet of its disks there: e1.0
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub over: Vec<String>,
+    /// Of machines that take turns no other one is at work, though that cannot be asked: you answer for it
+    #[arg(long)]
+    pub main_is_dead: bool,
+}
+
+impl FsAt {
+    /// The archive; interfaces that are named twice are meant once.
+    pub fn spec(mut self) -> (Spec, bool) {
+        let over = &mut self.archive.options.over;
+        let new: Vec<String> = self.over.into_iter().filter(|name| !over.contains(name)).collect();
+        over.extend(new);
+        (self.archive, self.main_is_dead)
+    }
 }

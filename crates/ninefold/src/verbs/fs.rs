@@ -26,7 +26,7 @@ use serde_json::json;
 
 use super::{sorted, text};
 use crate::archive::{
-    self, Making, Opened, Options, Spec, look, open, ream, recover as recover_at, repair, work,
+    self, Making, Opened, Options, Spec, by_turn, look, open, ream, recover as recover_at, repair, work,
 };
 use crate::cli::{
     self, FsCheck, FsCopyworm, FsCtl, FsDump, FsDumps, FsGrow, FsOf, FsReam, FsRecover, FsTakeover, FsVerb,
@@ -143,14 +143,14 @@ async fn beside<T>(
 }
 
 async fn check(args: FsCheck, env: rt::Real) -> Result<Tally> {
-    let FsCheck { archive: place, quick, blocks, dumps, repair: mend, dry_run, over } = args;
+    let FsCheck { at, quick, blocks, dumps, repair: mend, dry_run } = args;
     let depth = match (quick, blocks, dumps) {
         (_, _, true) => Depth::Dumps,
         (_, true, _) => Depth::Blocks,
         (true, ..) => Depth::Quick,
         _ => Depth::Names,
     };
-    let spec = Spec { place, options: Options { over, ..Options::default() } };
+    let (spec, is_dead) = at.spec();
     let served = "an archive is checked so while nobody serves it; `ninefold fs ctl check` asks its server";
     let mut out = Output::new();
     let checked = if mend {
@@ -161,7 +161,15 @@ async fn check(args: FsCheck, env: rt::Real) -> Result<Tally> {
                 shown = out.print(line).and_then(|()| out.flush());
             }
         };
-        let Repaired { mended, left } = repair(&spec, (depth, dry_run), env, tell).await.context(served)?;
+        let repaired = match dry_run {
+            true => repair(&spec, (depth, true), None, env, tell).await,
+            // What is newest stays where it was.
+            false => {
+                let mends = async |right: Option<&_>| repair(&spec, (depth, false), right, env, tell).await;
+                by_turn(&spec, is_dead, false, env, mends).await
+            }
+        };
+        let Repaired { mended, left } = repaired.context(served)?;
         shown?;
         out.print(format_args!("{mended} {}\n", if dry_run { "to be mended" } else { "mended" }))?;
         left
@@ -184,9 +192,23 @@ async fn check(args: FsCheck, env: rt::Real) -> Result<Tally> {
 }
 
 async fn recover(args: FsRecover, env: rt::Real) -> Result<Tally> {
-    let FsRecover { archive: place, dump, no_fastworm, force, over } = args;
-    let spec = Spec { place, options: Options { over, ..Options::default() } };
-    match open(&spec, env).await {
+    let FsRecover { at, dump, no_fastworm, force } = args;
+    let (spec, is_dead) = at.spec();
+    let mut random = [0; 8];
+    env.entropy(&mut random);
+    let how = Recover { dump, fastworm: Some(!no_fastworm), random: u64::from_ne_bytes(random) };
+    let recovered = by_turn(&spec, is_dead, true, env, async |right| {
+        may_recover(&spec, force, env).await?;
+        recover_at(&spec, &how, right, env).await
+    });
+    let Recovered { dump, time, dumps } = recovered.await?;
+    show(&format!("it goes on from dump {dump}, of {}; {dumps} dumps are there\n", date(time)))?;
+    Ok(Tally::default())
+}
+
+/// Its cache is lost, or is to be.
+async fn may_recover(spec: &Spec, force: bool, env: rt::Real) -> Result<()> {
+    match look(spec, env).await {
         Ok(Opened { archive, driver, .. }) => {
             beside(&archive, driver, env, archive.close()).await?;
             let what = match spec.place.has_cache() {
@@ -195,23 +217,16 @@ async fn recover(args: FsRecover, env: rt::Real) -> Result<Tally> {
             };
             ensure!(force, "{what}: what was changed since the dump would be lost for nothing; --force");
         }
-        Err(error) if error.chain().any(|cause| cause.is::<nine_block::Error>()) => {
+        Err(error) => {
             let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<nine_block::Error>());
-            let kinds: Vec<Kind> = kinds.map(|error| error.kind).collect();
-            let may_come_back = |kind: &Kind| matches!(kind, Kind::Reserved | Kind::Busy | Kind::Down);
-            if kinds.iter().any(may_come_back) {
+            let mut kinds = kinds.map(|error| error.kind);
+            if kinds.any(|kind| matches!(kind, Kind::Reserved | Kind::Busy | Kind::Down)) {
                 return Err(error);
             }
             fail::note(format_args!("its cache: {error:#}"));
         }
-        Err(error) => fail::note(format_args!("its cache: {error:#}")),
     }
-    let mut random = [0; 8];
-    env.entropy(&mut random);
-    let how = Recover { dump, fastworm: Some(!no_fastworm), random: u64::from_ne_bytes(random) };
-    let Recovered { dump, time, dumps } = recover_at(&spec, &how, env).await?;
-    show(&format!("it goes on from dump {dump}, of {}; {dumps} dumps are there\n", date(time)))?;
-    Ok(Tally::default())
+    Ok(())
 }
 
 /// Does something with the directory of an archive's console.

@@ -223,6 +223,77 @@ fn a_takeover_that_fails_leaves_what_is_newest_where_it_was() {
     assert_eq!(mars.ok(["cat", "/archive/old", "/archive/new"]), "old\nnew\n");
 }
 
+/// As a cut of power leaves it between the lease and the cache: the arbiter says that mars was the main one last, and
+/// its cache is what it was before venus had its turn.
+#[test]
+fn a_cache_says_itself_how_new_it_is() {
+    let shared = Shared::new("1");
+    let (c, old) = (shared.dir.path().join("c"), shared.dir.path().join("old"));
+    let mut mars = shared.machine("mars", "c", "");
+    mars.fed(&["write", "--create", "/archive/old"], b"old\n");
+    mars.ok(["fs", "dump", "--wait"]);
+    assert_eq!(mars.stop().0, Some(0));
+    fs::copy(&c, &old).unwrap();
+    let venus = shared.machine("venus", "c2", ",begin=standby");
+    venus.ok(["fs", "takeover"]);
+    venus.fed(&["write", "--create", "/archive/of-venus"], b"v\n");
+    venus.ok(["fs", "handover"]);
+    let mut mars = shared.machine("mars", "c", ",begin=standby");
+    assert!(mars.ok(["fs", "takeover"]).contains("the main one: after venus, "));
+    mars.signal(Signal::KILL);
+    mars.child.wait().unwrap();
+    fs::copy(&old, &c).unwrap();
+    let mars = shared.machine("mars", "c", "");
+    assert!(status(&mars).contains("standby: it follows: venus has been the main one"), "{}", status(&mars));
+    let said = mars.ok(["fs", "takeover"]);
+    assert!(said.contains("after venus, ") && said.contains("from dump "), "{said}");
+    assert_eq!(mars.ok(["cat", "/archive/old", "/archive/of-venus"]), "old\nv\n");
+}
+
+#[test]
+fn who_mends_or_recovers_an_archive_takes_a_turn() {
+    let shared = Shared::new("1");
+    let (c, w) = (shared.disk("c"), shared.disk("w"));
+    let plain = format!("c {c} {w}");
+    let turn = format!("{plain},arbiter={},machine=mars", shared.disk("arbiter"));
+    let fails = |words: &[&str]| {
+        let output = run(shared.dir.path(), words);
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let mut mars = shared.machine("mars", "c", "");
+    mars.fed(&["write", "--create", "/archive/old"], b"old\n");
+    mars.ok(["fs", "dump", "--wait"]);
+    mars.fed(&["write", "--create", "/archive/new"], b"new\n");
+    assert_eq!(mars.stop().0, Some(0));
+    for words in [["fs", "recover", "--force"], ["fs", "check", "--repair"]] {
+        let said = fails(&[&words[..], &[&plain]].concat());
+        assert!(said.contains("machines take turns with it (epoch 1)"), "{said}");
+    }
+    let venus = shared.machine("venus", "c2", ",begin=standby");
+    assert!(venus.ok(["fs", "takeover"]).contains("from dump "));
+    for words in [["fs", "recover", "--force"], ["fs", "check", "--repair"]] {
+        let said = fails(&[&words[..], &[&turn]].concat());
+        assert!(said.contains("venus is the main one (epoch ") && said.contains("alive"), "{said}");
+    }
+    let mut venus = venus;
+    assert_eq!(venus.stop().0, Some(0));
+    // What is mended is no newer than it was.
+    assert!(shared.ok(&["fs", "check", "--repair", &turn]).ends_with("it is whole\n"));
+    let mut mars = shared.machine("mars", "c", "");
+    assert!(status(&mars).contains("standby: it follows: venus has been the main one"), "{}", status(&mars));
+    assert_eq!(mars.stop().0, Some(0));
+    // What was recovered by a turn is what all go on from.
+    let said = fails(&["fs", "recover", &turn]);
+    assert!(said.contains("its cache is whole") && said.contains("--force"), "{said}");
+    assert!(shared.ok(&["fs", "recover", "--force", &turn]).contains("it goes on from dump "));
+    let mars = shared.machine("mars", "c", "");
+    assert!(status(&mars).contains("machine mars, the main one: after mars, "), "{}", status(&mars));
+    assert_eq!(mars.ok(["ls", "/archive"]), "adm\nold\n");
+    let venus = shared.machine("venus", "c2", "");
+    assert!(status(&venus).contains("machine venus, standby: "), "{}", status(&venus));
+}
+
 #[test]
 fn of_two_that_begin_together_one_is_the_main_one_and_the_other_follows() {
     let shared = Shared::new("1");
