@@ -16,8 +16,8 @@ const DISKS: [(&str, &str, u64); 6] = [
     ("3.0", "arbiter", 1),
     ("4.0", "own", 64),
 ];
-/// A quarter of it is how long a member may be silent: others may have the processors for as long as half a second.
-const PERIOD: &str = "6";
+/// A quarter of it is how long a member may be silent, while others have the processors.
+const PERIOD: &str = "4";
 
 struct Lab {
     site: Site,
