@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use crate::{aoe, archive, each, http, limit, ours};
+use crate::{aoe, archive, channel, each, http, limit, ours};
 
 /// The first word of a child's command line; the second is its parent.
 pub const ROLE: &str = "__child";
@@ -126,6 +126,7 @@ pub fn main(words: &[OsString]) -> io::Result<()> {
         (Some("ram"), sockets) => ours::ram(sockets),
         (Some("mute"), sockets) => ours::mute(sockets),
         (Some("mux"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket), true),
+        (Some("channel"), [script, sockets]) => channel::serve(Path::new(script), Path::new(sockets)),
         (Some("mux-bare"), [script, socket]) => ours::mux(Path::new(script), Path::new(socket), false),
         (Some("archive"), [dir, shape, socket]) => archive::serve(Path::new(dir), shape, Path::new(socket)),
         (Some("web"), [dir, addr]) => ours::web(Path::new(dir), addr, false),

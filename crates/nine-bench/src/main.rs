@@ -11,6 +11,7 @@
 mod aoe;
 mod archive;
 mod args;
+mod channel;
 mod child;
 mod command;
 mod each;
@@ -58,6 +59,7 @@ const EXPERIMENTS: &[Experiment] = &[
     http::EXPERIMENT,
     aoe::EXPERIMENT,
     archive::EXPERIMENT,
+    channel::EXPERIMENT,
 ];
 
 fn main() -> ExitCode {

@@ -20,6 +20,7 @@ use nine_mux::{As, Boxed, Dial, Flags, Kinds, Live, Local, MAIN, Mux, Owner, Ser
 use nine_net::modules::modules;
 use nine_net::{Addr, Env, Listener, Peer, Proof, Pushed, Socket, Transport, rt};
 use nine_proto::{Dialect, Errno, NOUID, Numeric, Op};
+use nine_servers::cons::{Cons, Host};
 use nine_servers::net::{Datagrams, Net, Network, Policy, Tcp};
 use nine_servers::{Disk, DiskOptions, Ram};
 use rustix::process::geteuid;
@@ -101,9 +102,27 @@ pub fn web(dir: &Path, addr: &OsStr, shortest: bool) -> io::Result<()> {
     })?
 }
 
-/// Serves what a name space file says. Its servers are `ram:`, `net:` (TCP and il, whatever the address)
-/// and addresses of this machine.
+/// Serves what a name space file says. Its servers are `ram:`, `net:` (TCP and il, whatever the address), `cons:`,
+/// `disk:`, devices included, and addresses of this machine.
 pub fn mux(script: &Path, socket: &Path, converses: bool) -> io::Result<()> {
+    mounted(script, converses, async |env, seats, core, mux| {
+        doors(env, seats, core, converses, vec![(socket, mux)]).await
+    })
+}
+
+/// The same on one core, by doors of one's own.
+pub fn space(
+    script: &Path,
+    open: impl AsyncFn(rt::Real, Core, Arc<dyn FileServer>) -> io::Result<()> + Sync,
+) -> io::Result<()> {
+    mounted(script, false, async |env, _, core, mux| open(env, core, mux).await)
+}
+
+fn mounted(
+    script: &Path,
+    converses: bool,
+    open: impl AsyncFn(rt::Real, &[Arc<Seat>], Core, Arc<dyn FileServer>) -> io::Result<()> + Sync,
+) -> io::Result<()> {
     let text = std::fs::read_to_string(script)?;
     let script = parse(&script.display().to_string(), &text, &mut Alone);
     if let Some(wrong) = script.wrong.first() {
@@ -120,7 +139,7 @@ pub fn mux(script: &Path, socket: &Path, converses: bool) -> io::Result<()> {
         for line in &script.lines {
             live.apply(&line.space, &line.statement).await.map_err(io::Error::other)?;
         }
-        doors(env, seats, clients, converses, vec![(socket, Arc::new(mux))]).await
+        open(env, seats, clients, Arc::new(mux)).await
     })
 }
 
@@ -178,7 +197,11 @@ impl Kinds for Servers {
         let server = match word {
             "ram:" => self.backbone(word),
             "net:" => self.net(word)?,
-            address => self.reach(address)?,
+            "cons:" => self.cons(word),
+            word => match word.strip_prefix("disk:") {
+                Some(dir) => self.disk(word, Path::new(dir))?,
+                None => self.reach(word)?,
+            },
         };
         Ok((server, word.into()))
     }
@@ -202,6 +225,26 @@ impl Servers {
         let mut server = Local::told(word, Arc::new(net), Core::default());
         server.options.dialects = vec![Dialect::U];
         Ok(server)
+    }
+
+    /// Without a terminal.
+    fn cons(&self, word: &str) -> Server {
+        let host = Host {
+            pid: std::process::id(),
+            ppid: 0,
+            owner: String::new(),
+            version: String::new(),
+            sysname: Box::new(String::new),
+            cputime: Box::new(|| [0; 6]),
+        };
+        let cons = Cons::new(host, self.env.clock(), |_, _| true, false, || ());
+        Local::server(word, Arc::new(cons), Core::default())
+    }
+
+    fn disk(&self, word: &str, dir: &Path) -> Result<Server, String> {
+        let disk = Disk::open(dir, DiskOptions { devices: true, ..DiskOptions::default() })
+            .map_err(|error| error.to_string())?;
+        Ok(Local::server(word, Arc::new(disk), Core::default()))
     }
 
     fn reach(&self, address: &str) -> Result<Server, String> {

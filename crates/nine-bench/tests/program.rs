@@ -34,6 +34,21 @@ const RPC: &[&str] = &[
     "noisy",
 ];
 
+const CHANNEL: &[&str] = &[
+    "empty_vs_pingpong",
+    "asleep_vs_unix",
+    "asleep_same_core_vs_unix",
+    "big_vs_memcpy",
+    "big_vs_unix",
+    "slope_vs_memcpy",
+    "file_slope_vs_memcpy",
+    "idle_wakeups",
+    "adaptive_empty_vs_pingpong",
+    "rounds",
+    "diod",
+    "noisy",
+];
+
 const MUX: &[&str] = &[
     "hop_depth1_vs_direct",
     "hop_depth32_vs_direct",
@@ -193,6 +208,11 @@ fn streaming_ends_with_every_key_of_its_result_line_and_every_figure() {
 #[test]
 fn http_ends_with_every_key_of_its_result_line_and_every_figure() {
     ends_with_every_key("http", HTTP, &["http-clients.svg", "http-times.svg"]);
+}
+
+#[test]
+fn channel_ends_with_every_key_of_its_result_line() {
+    ends_with_every_key("channel", CHANNEL, &[]);
 }
 
 #[test]

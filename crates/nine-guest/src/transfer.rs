@@ -523,6 +523,14 @@ impl Buffer {
         self.memory.write(self.of(at, from.len()), from);
     }
 
+    /// Fills with one byte.
+    ///
+    /// # Panics
+    /// There are no so many there.
+    pub fn fill(&mut self, at: usize, len: usize, byte: u8) {
+        self.memory.fill(self.of(at, len), len, byte);
+    }
+
     /// Where `len` of its bytes are, for whoever makes or uses them there by himself: a system call, a device.
     /// Nothing there may be referred to: the host writes there whenever it likes. Valid as long as the buffer.
     ///

@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use nine_net::Placed;
 
 /// What an Rread carries.
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub enum Payload {
     Bytes(Bytes),
     /// Bytes in memory in pieces, one behind the other, none of them empty: they are sent as they are.
     Pieces(VecDeque<Bytes>),
+    /// Bytes that lie with a client, who may change them at any time: for whoever only hands them on.
+    Placed(Placed),
     /// A range of a file of the host, found resident in the page cache just now. A socket sends it without a copy
     /// in user space. The reply announces `len` first: if the file has become shorter by then, the connection is
     /// cut, never padded.
@@ -41,6 +44,7 @@ impl Payload {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
+            Self::Placed(placed) => placed.len(),
             Self::File { len, .. } => *len as usize,
         }
     }
@@ -58,6 +62,7 @@ impl Payload {
                 }
                 pieces.retain(|piece| !piece.is_empty());
             }
+            Self::Placed(placed) => placed.truncate(most),
             Self::File { len, .. } => *len = (*len as usize).min(most) as u32,
         }
     }
@@ -81,6 +86,7 @@ impl Payload {
                     pieces.pop_front();
                 }
             }
+            Self::Placed(placed) => placed.advance(n),
             Self::File { offset, len, .. } => {
                 *offset += n as u64;
                 *len -= n as u32;
@@ -100,6 +106,7 @@ impl Payload {
                 }
                 Ok(bytes.into())
             }
+            Self::Placed(placed) => Ok(placed.to_vec(most).into()),
             Self::File { file, offset, len, .. } => {
                 let mut bytes = vec![0; most.min(*len as usize)];
                 read_exact(file, *offset, &mut bytes)?;
@@ -108,12 +115,12 @@ impl Payload {
         }
     }
 
-    /// What it has in memory, in order; none of a file.
+    /// What it has in memory of its own, in order.
     pub fn pieces(&self) -> Option<impl Iterator<Item = &Bytes>> {
         let (one, many) = match self {
             Self::Bytes(bytes) => (Some(bytes), None),
             Self::Pieces(pieces) => (None, Some(pieces)),
-            Self::File { .. } => return None,
+            Self::Placed(_) | Self::File { .. } => return None,
         };
         Some(one.into_iter().chain(many.into_iter().flatten()))
     }

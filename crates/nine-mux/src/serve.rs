@@ -58,8 +58,13 @@ impl Passed {
 }
 
 impl FileServer for Mux {
-    fn serve(&self, req: Req) -> Answer {
-        match self.0.way(&req) {
+    fn serve(&self, mut req: Req) -> Answer {
+        let way = self.0.way(&req);
+        if !matches!(&way, Way::Forward(passed) if passed.cfid.direct.is_some() && passed.cfid.ahead.is_none())
+        {
+            req.gather();
+        }
+        match way {
             Way::Done => req.now(Ok(Reply::Done)),
             Way::Refused(error) => req.now(Err(error)),
             Way::Forward(passed) if passed.cfid.ahead.is_some() => self.0.forward_ahead(req, passed),
@@ -91,6 +96,11 @@ impl FileServer for Mux {
         let cfid = node.downcast_ref::<CFid>()?;
         let is_plain = cfid.ahead.is_none() && cfid.kept.is_none() && !flags.has(OpenFlags::APPEND);
         cfid.direct.clone().filter(|_| is_plain)
+    }
+
+    fn takes_placed(&self, node: &Node) -> bool {
+        // What is not answered at once is gathered then: a job or an upstream never sees it.
+        node.downcast_ref::<CFid>().is_some_and(|cfid| cfid.direct.is_some() && cfid.ahead.is_none())
     }
 
     fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
@@ -211,14 +221,25 @@ impl Core {
         }
     }
 
-    /// Of an open file of this process: a read that need not wait is answered at once.
-    fn call(&self, req: Req, passed: &Passed) -> Answer {
-        if let (Op::Read { offset, .. }, Some(direct)) = (req.op(), &passed.cfid.direct)
-            && let Called::Done(read) = direct.read(None, offset, req.count())
-        {
+    /// Of an open file of this process: a read or a write that need not wait is answered at once.
+    fn call(&self, mut req: Req, passed: &Passed) -> Answer {
+        let direct = passed.cfid.direct.as_ref().expect("who calls has looked");
+        let done = match req.op() {
+            Op::Read { offset, .. } => match direct.read(None, offset, req.count()) {
+                Called::Done(read) => Some(read.map(Reply::Read)),
+                _ => None,
+            },
+            Op::Write { offset, .. } => match req.payload().map(|data| direct.write_now(offset, &data)) {
+                Some(Called::Done(wrote)) => Some(wrote.map(|n| Reply::Wrote(n as u32))),
+                _ => None,
+            },
+            _ => None,
+        };
+        if let Some(done) = done {
             self.counts.forwarded.fetch_add(1, Ordering::Relaxed);
-            return req.now(read.map(Reply::Read));
+            return req.now(done);
         }
+        req.gather();
         self.forward(req, passed)
     }
 

@@ -202,8 +202,16 @@ mod real {
         /// # Panics
         /// They are not in it.
         pub fn clear(&self, at: usize, len: usize) {
+            self.fill(at, len, 0);
+        }
+
+        /// Fills with one byte.
+        ///
+        /// # Panics
+        /// They are not in it.
+        pub fn fill(&self, at: usize, len: usize, byte: u8) {
             // SAFETY: they are in it.
-            unsafe { write_bytes(self.address(at, len).as_ptr(), 0, len) }
+            unsafe { write_bytes(self.address(at, len).as_ptr(), byte, len) }
         }
 
         /// A word.

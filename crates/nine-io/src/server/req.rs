@@ -16,7 +16,7 @@ use nine_proto::{Dialect, DirBuf, Errno, Error, Fid, Names, Op, OpenFlags, Resul
 
 use super::gate::split_token;
 use super::stream::{Fill, Passage, StreamRequest};
-use crate::buf::Frame;
+use crate::buf::{Frame, Pool};
 use crate::direct::Direct;
 use crate::payload::Payload;
 use crate::sync::{Mutex, lock};
@@ -201,10 +201,19 @@ impl Request {
         self.inner.frame()?.data()
     }
 
+    /// What a Twrite carries, wherever it is.
+    pub fn payload(&self) -> Option<Payload> {
+        match self.placed() {
+            Some(placed) => Some(Payload::Placed(placed.clone())),
+            None => self.data().map(Payload::Bytes),
+        }
+    }
+
     /// What a Twrite carries, without a copy. Of a request that is kept ([`Req::later`]) it pins nothing larger than
     /// twice itself.
     pub fn data(&self) -> Option<Bytes> {
         match self.inner.op() {
+            Op::Write { data: [], .. } => Some(Bytes::new()),
             Op::Write { data, .. } => Some(self.inner.frame()?.share(data)),
             _ => None,
         }
@@ -251,6 +260,14 @@ pub struct Req {
 impl Req {
     pub(crate) fn new(request: Request, answers: Arc<Answers>) -> Self {
         Self { request, answers }
+    }
+
+    /// Copies what a Twrite carries out of its client's place, for whoever cannot take it so: from now on it is part of
+    /// the message.
+    pub fn gather(&mut self) {
+        if let Some(frame) = self.request.inner.frame_mut() {
+            frame.gather(&Pool::here());
+        }
     }
 
     /// The answer, at once.

@@ -73,6 +73,7 @@ impl Out<Payload> for Tx {
         match payload {
             Payload::Bytes(bytes) => self.payload_bytes(bytes),
             Payload::Pieces(pieces) => pieces.into_iter().for_each(|piece| self.payload_bytes(piece)),
+            Payload::Placed(placed) => self.payload_bytes(placed.to_vec(placed.len()).into()),
             Payload::File { file, offset, len, resident } => {
                 self.push(Segment::File { file, offset, len: len as usize, resident });
             }

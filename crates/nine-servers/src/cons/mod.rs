@@ -24,14 +24,15 @@ mod log;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::task::Context;
 
 use bytes::{Bytes, BytesMut};
-use nine_io::Payload;
 use nine_io::server::{Answer, FileServer, Node, Reply, Req, ReqId, Request, Who};
 use nine_io::synth::{Ask, Dir, File, Handle, Tree, Visitor};
+use nine_io::{Called, Direct, Payload};
 use nine_net::lock::{Mutex, lock};
 use nine_net::{Clock, Placed};
-use nine_proto::{Errno, Error, Op, Result};
+use nine_proto::{Errno, Error, Op, OpenFlags, Result};
 
 use keys::Keys;
 use log::Log;
@@ -171,6 +172,10 @@ impl Cons {
 impl FileServer for Cons {
     fn serve(&self, req: Req) -> Answer {
         self.tree.serve(req)
+    }
+
+    fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+        self.tree.direct(node, flags)
     }
 
     fn takes_placed(&self, node: &Node) -> bool {
@@ -342,6 +347,20 @@ impl Handle for Null {
 
     fn is_sink(&self) -> bool {
         true
+    }
+
+    fn direct(self: Arc<Self>, _: OpenFlags) -> Option<Arc<dyn Direct>> {
+        Some(self)
+    }
+}
+
+impl Direct for Null {
+    fn read(&self, _: Option<&mut Context<'_>>, _: u64, _: u32) -> Called<Payload> {
+        Called::Done(Ok(Payload::EMPTY))
+    }
+
+    fn write_now(&self, _: u64, data: &Payload) -> Called<usize> {
+        Called::Done(Ok(data.len()))
     }
 }
 

@@ -190,10 +190,10 @@ impl<H: HostFs> FileServer for Disk<H> {
     }
 
     fn direct(&self, node: &nine_io::server::Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
-        let node = node.clone().downcast::<Node>().ok().filter(|_| flags.reads())?;
+        let node = node.clone().downcast::<Node>().ok()?;
         // On a network file system even looking may wait.
         let is_local = node.dent().is_ok_and(|dent| self.inner.is_local(dent, How::Inline));
-        is_local.then(|| Arc::new(Opened { inner: self.inner.clone(), node }) as Arc<dyn Direct>)
+        is_local.then(|| Arc::new(Opened { inner: self.inner.clone(), node, flags }) as Arc<dyn Direct>)
     }
 
     fn takes_placed(&self, node: &nine_io::server::Node) -> bool {
@@ -219,18 +219,42 @@ impl<H: HostFs> FileServer for Disk<H> {
     }
 }
 
-/// An open file for a client in this process: it is read as far as nothing waits.
+/// An open file for a client in this process: it is read and written as far as nothing waits.
 struct Opened<H> {
     inner: Arc<Inner<H>>,
     node: Arc<Node>,
+    flags: OpenFlags,
 }
 
 impl<H: HostFs> Direct for Opened<H> {
     fn read(&self, _: Option<&mut Context<'_>>, offset: u64, count: u32) -> Called<Payload> {
-        match self.inner.read(&self.node, offset, count, How::Inline) {
-            Err(Fail(error)) if error.errno == Errno::EAGAIN => Called::Message,
-            result => Called::Done(result.map_err(|fail| fail.0)),
+        match self.flags.reads().then(|| self.inner.read(&self.node, offset, count, How::Inline)) {
+            Some(result) => called(result),
+            None => Called::Message,
         }
+    }
+
+    fn write_now(&self, offset: u64, data: &Payload) -> Called<usize> {
+        let data = match data {
+            Payload::Bytes(data) => Written::Bytes(data),
+            Payload::Placed(data) => Written::Placed(data),
+            Payload::Pieces(_) | Payload::File { .. } => return Called::Message,
+        };
+        if !self.flags.writes() || self.inner.read_only {
+            return Called::Message;
+        }
+        let written = self.inner.write(&self.node, offset, data, How::Inline);
+        called(written.map(|reply| match reply {
+            Reply::Wrote(n) => n as usize,
+            _ => unreachable!("a write is answered with how much was written"),
+        }))
+    }
+}
+
+fn called<T>(done: Done<T>) -> Called<T> {
+    match done {
+        Err(Fail(error)) if error.errno == Errno::EAGAIN => Called::Message,
+        done => Called::Done(done.map_err(|fail| fail.0)),
     }
 }
 

@@ -1,0 +1,226 @@
+//! `channel`: 9P through shared memory between two processes. The seed's graph (*PROSE I/O*): 10,000 writes to a null file
+//! with payloads of 0 to 256 KiB, here over a channel, a unix socket and TCP, of one server; to its own null, to that of the
+//! host, to that of another machine behind it.
+//!
+//! In: a server in a process of its own, this process as its guest. Out: rows and keys. Limits: a cache line to and fro
+//! between two processors, and the payload copied once.
+
+mod guest;
+mod limits;
+
+use std::io;
+use std::time::Instant;
+
+use nine_guest::Wait;
+
+pub use self::guest::serve;
+use self::guest::{Road, Site};
+use crate::args::Pace;
+use crate::parts::{Part, chosen};
+use crate::place::Place;
+use crate::report::{Race, Report, Row, Turn, interleave};
+use crate::stats::median;
+use crate::{Experiment, peers, place};
+
+pub const EXPERIMENT: Experiment = Experiment {
+    name: "channel",
+    what: "9P through shared memory against unix sockets, TCP and diod: empty writes, payloads, files of the host, \
+           another machine behind it; a cache line to and fro, and memcpy",
+    run,
+};
+
+/// The payloads of the seed's graph, bytes.
+const SIZES: [usize; 8] = [0, 64, 512, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10];
+/// Those that count as large.
+const BIG: [usize; 2] = [64 << 10, 256 << 10];
+/// Between these the price of a byte is measured.
+const SLOPE: [usize; 2] = [8 << 10, 256 << 10];
+/// Writes of one turn, as in the seed.
+const WRITES: u32 = 10_000;
+
+struct Contest {
+    pace: Pace,
+    site: Site,
+}
+
+const PARTS: [Part<Contest>; 5] =
+    [("empty", empty), ("sizes", sizes), ("host", host), ("remote", remote), ("idle", idle)];
+
+const KEYS: [&str; 9] = [
+    "empty_vs_pingpong",
+    "asleep_vs_unix",
+    "asleep_same_core_vs_unix",
+    "big_vs_memcpy",
+    "big_vs_unix",
+    "slope_vs_memcpy",
+    "file_slope_vs_memcpy",
+    "idle_wakeups",
+    "adaptive_empty_vs_pingpong",
+];
+
+fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
+    let parts = chosen(&PARTS, only)?;
+    let contest = Contest { pace, site: Site::start()? };
+    let mut report = Report::default();
+    report.notes.push(format!(
+        "{} processors; cross: the server has one, the guest another; spinning: neither sleeps",
+        place::count()
+    ));
+    report.notes.push("every payload is written anew by the guest before each write of it".into());
+    match peers::diod::version() {
+        Some(version) => report.notes.push(format!("diod {version} at a unix socket")),
+        None => report.notes.push("MISSING: diod, its rows are left out (apt-get install diod)".into()),
+    }
+    for (name, measure) in parts {
+        let begun = Instant::now();
+        measure(&contest, &mut report)?;
+        eprintln!("  {name}: {:.0} s", begun.elapsed().as_secs_f64());
+    }
+    report.order(&KEYS);
+    report.keys.push(("rounds", pace.rounds().to_string()));
+    report.keys.push(("diod", peers::diod::version().unwrap_or("na".into())));
+    Ok(report)
+}
+
+fn writes(pace: Pace) -> u32 {
+    pace.of(WRITES, WRITES / 4, 50)
+}
+
+/// Nothing is written: what a message costs.
+fn empty(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let Contest { pace, site } = contest;
+    let n = writes(*pace);
+    let turn = |road, place| site.turn(road, "dev/null", 0, n, place);
+    let limit = |place: Place| -> Option<Turn<'_>> {
+        (place == Place::Cross).then(|| Box::new(move || limits::ping_pong(n)) as Turn<'_>)
+    };
+    let mut races = Vec::new();
+    for (what, place, wait) in [
+        ("empty write, both spinning, cross: channel / unix socket", Place::Cross, Wait::Poll),
+        ("empty write, adaptive, cross: channel / unix socket", Place::Cross, Wait::Adaptive),
+        ("empty write, asleep, cross: channel / unix socket", Place::Cross, Wait::Interrupt),
+        ("empty write, asleep, same core: channel / unix socket", Place::Same, Wait::Interrupt),
+    ] {
+        races.push(Race {
+            what: what.into(),
+            unit: "us",
+            turns: [
+                Some(turn(Road::Channel(wait), place)?),
+                Some(turn(Road::Unix, place)?),
+                limit(place).filter(|_| wait != Wait::Interrupt),
+            ],
+        });
+    }
+    let rows = interleave(pace.rounds(), pace.patience(), races)?;
+    report.key("empty_vs_pingpong", rows[0].vs_limit());
+    report.key("adaptive_empty_vs_pingpong", rows[1].vs_limit());
+    report.key("asleep_vs_unix", rows[2].vs_peer());
+    report.key("asleep_same_core_vs_unix", rows[3].vs_peer());
+    report.extend(rows);
+    Ok(())
+}
+
+/// The seed's graph, to the server's own null file.
+fn sizes(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let Contest { pace, site } = contest;
+    let rows = graph(contest, "dev/null", "to null", Road::Unix)?;
+    let (mut memcpy, mut unix) = (f64::INFINITY, f64::INFINITY);
+    for (size, row) in SIZES.iter().zip(&rows).filter(|(size, _)| BIG.contains(size)) {
+        // Times: a bandwidth over the limit's is the limit's time over ours.
+        let (ours, limit) = (row.vs_limit().unwrap_or(f64::NAN), row.vs_peer().unwrap_or(f64::NAN));
+        eprintln!("  {size}: {:.3} of memcpy, {:.2} of a unix socket", 1.0 / ours, 1.0 / limit);
+        (memcpy, unix) = (memcpy.min(1.0 / ours), unix.min(1.0 / limit));
+    }
+    report.key("big_vs_memcpy", Some(memcpy));
+    report.key("big_vs_unix", Some(unix));
+    let filling = filling(*pace)?;
+    report.key("slope_vs_memcpy", slope(&rows, &filling));
+    report.extend(filling);
+    report.extend(rows);
+    let n = writes(*pace);
+    let races = SIZES.iter().map(|&size| -> io::Result<Race<'_>> {
+        let turn = |road| site.turn(road, "dev/null", size, n, Place::Cross);
+        Ok(Race {
+            what: format!("{size} bytes to null, cross: channel, adaptive / TCP"),
+            unit: "us",
+            turns: [Some(turn(Road::Channel(Wait::Adaptive))?), Some(turn(Road::Tcp)?), None],
+        })
+    });
+    report.extend(interleave(pace.rounds(), pace.patience(), races.collect::<io::Result<_>>()?)?);
+    Ok(())
+}
+
+fn graph(contest: &Contest, file: &'static str, what: &str, peer: Road) -> io::Result<Vec<Row>> {
+    let Contest { pace, site } = contest;
+    let n = writes(*pace);
+    let races = SIZES.iter().map(|&size| -> io::Result<Race<'_>> {
+        Ok(Race {
+            what: format!("{size} bytes {what}, spinning, cross: channel / {}", peer.label()),
+            unit: "us",
+            turns: [
+                Some(site.turn(Road::Channel(Wait::Poll), file, size, n, Place::Cross)?),
+                Some(site.turn(peer, file, size, n, Place::Cross)?),
+                (size > 0).then(|| Box::new(move || Ok(limits::copied(size, n))) as Turn<'_>),
+            ],
+        })
+    });
+    interleave(pace.rounds(), pace.patience(), races.collect::<io::Result<_>>()?)
+}
+
+/// What writing a payload takes, without sending it.
+fn filling(pace: Pace) -> io::Result<Vec<Row>> {
+    let n = writes(pace);
+    let races = SLOPE.iter().map(|&size| Race {
+        what: format!("{size} bytes, filled by their writer and not sent"),
+        unit: "us",
+        turns: [Some(Box::new(move || Ok(limits::filled(size, n))) as Turn<'_>), None, None],
+    });
+    interleave(pace.rounds(), pace.patience(), races.collect())
+}
+
+/// What a byte costs beyond 8 KiB, over what it costs to copy one; what filling it takes counts on neither side.
+fn slope(rows: &[Row], filling: &[Row]) -> Option<f64> {
+    let at = |size: usize| SIZES.iter().position(|&other| other == size).map(|at| &rows[at]);
+    let [small, big] = SLOPE.map(at);
+    let (small, big) = (small?, big?);
+    let filled = median(&filling[1].ours)? - median(&filling[0].ours)?;
+    let ours = median(&big.ours)? - median(&small.ours)?;
+    let limit = median(&big.limit)? - median(&small.limit)?;
+    Some((ours - filled) / (limit - filled))
+}
+
+/// The same to a file of the host and to its null, by the disk server.
+fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let rows = graph(contest, "files/cached", "to a cached file of the host", Road::Unix)?;
+    report.key("file_slope_vs_memcpy", slope(&rows, &filling(contest.pace)?));
+    report.extend(rows);
+    report.extend(graph(contest, "host/null", "to the host's null", Road::Unix)?);
+    if !contest.site.has_diod() {
+        return Ok(());
+    }
+    let Contest { pace, site } = contest;
+    // Its largest message has 65,512 bytes.
+    let races = SIZES.iter().filter(|size| **size <= 16 << 10).map(|&size| -> io::Result<Race<'_>> {
+        let n = writes(*pace);
+        let ours = site.turn(Road::Channel(Wait::Adaptive), "host/null", size, n, Place::Cross)?;
+        let diod = site.turn(Road::Diod, "null", size, n, Place::Cross)?;
+        let what = format!("{size} bytes to the host's null, cross: channel, adaptive / diod");
+        Ok(Race { what, unit: "us", turns: [Some(ours), Some(diod), None] })
+    });
+    report.extend(interleave(pace.rounds(), pace.patience(), races.collect::<io::Result<_>>()?)?);
+    Ok(())
+}
+
+/// To another server, mounted where the channel leads: over TCP.
+fn remote(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    report.extend(graph(contest, "n/dev/null", "to a remote null", Road::Unix)?);
+    Ok(())
+}
+
+/// How often an idle channel wakes its server.
+fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let woken = contest.site.idle_wakeups()?;
+    report.key("idle_wakeups", Some(woken));
+    report.push(Row::counted("wake-ups of an idle channel's server, adaptive", "1/s", woken, None));
+    Ok(())
+}
