@@ -9,7 +9,7 @@
 use std::future::poll_fn;
 use std::hint::spin_loop;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -259,6 +259,17 @@ impl Channel {
         self.settle();
     }
 
+    /// The host, when it has done with a guest: the next one may join, by [`Channel::poll_join`]. Who was there before
+    /// sees that he is served no more.
+    ///
+    /// # Panics
+    /// This end is the guest's.
+    pub fn begin_again(&mut self) {
+        self.end.begin_again();
+        self.owes = true;
+        self.settle();
+    }
+
     /// Completes when the other side has gone.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.gone || self.end.life() != Life::Same {
@@ -406,6 +417,29 @@ pub struct Given {
     pub wait: Bell,
     /// Rung for the host.
     pub ring: Bell,
+}
+
+impl Given {
+    /// The same for a program that this one starts; `life` is the other end of the socket that [`Channel::open`] has.
+    /// Of all else that is open now it will have its standard files, and nothing.
+    pub fn for_child(self, life: OwnedFd) -> io::Result<Inherited> {
+        linux::close_all_on_exec()?;
+        let Self { memory, wait, ring } = self;
+        let [memory, wait, ring, life] = [memory, wait.into(), ring.into(), life].map(rustix::io::dup);
+        Ok(Inherited([memory?, wait?, ring?, life?]))
+    }
+}
+
+/// A channel's descriptors that the next program that is started inherits. To be dropped then.
+#[derive(Debug)]
+pub struct Inherited([OwnedFd; 4]);
+
+impl Inherited {
+    /// The variable of its environment by which it finds them: name and value.
+    pub fn variable(&self) -> (&'static str, String) {
+        let numbers = [0, 1, 2, 3].map(|n| self.0[n].as_raw_fd());
+        (linux::VARIABLE, Passed::variable(numbers))
+    }
 }
 
 impl Drop for Channel {

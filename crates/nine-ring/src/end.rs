@@ -18,8 +18,10 @@ pub struct End {
     come: Reader,
     /// The life of the host that this end knows.
     epoch: u32,
-    /// The life of the guest that this end knows; the host: 0 while there is none.
+    /// The life of the guest that this end knows; the host: 0 before the first one.
     join: u32,
+    /// The host: it serves this guest, who may end.
+    serves: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +71,7 @@ impl End {
         let (out, come) = if side == Side::Host { (down, up) } else { (up, down) };
         let out = Writer::new(memory.clone(), out.0, layout.lines, out.1);
         let come = Reader::new(memory.clone(), come.0, layout.lines, come.1);
-        Self { memory, layout, side, out, come, epoch, join }
+        Self { memory, layout, side, out, come, epoch, join, serves: join != 0 }
     }
 
     /// Rings behind so many bytes, without a first page.
@@ -145,7 +147,7 @@ impl End {
         let word = |at: usize| self.memory.word(at).load(Acquire);
         match self.side {
             Side::Host if word(at::JOIN) != self.join => Life::Another,
-            Side::Host if self.join == 0 => Life::Same,
+            Side::Host if !self.serves => Life::Same,
             Side::Host if word(at::LEFT) == self.join => Life::Ended,
             Side::Guest if word(at::EPOCH) != self.epoch || word(at::SERVES) != self.join => Life::Another,
             Side::Guest if word(at::CLOSED) == self.epoch => Life::Ended,
@@ -169,6 +171,18 @@ impl End {
         }
         *self = Self::new(self.memory.clone(), self.layout, Side::Host, self.epoch, join);
         self.memory.word(at::SERVES).store(join, Release);
+    }
+
+    /// The host, when it has ended with a guest: begins another life, in which the next one may join. Then
+    /// [`End::must_ring`].
+    ///
+    /// # Panics
+    /// This is the guest's end.
+    pub fn begin_again(&mut self) {
+        assert!(self.side == Side::Host, "a host begins again");
+        (self.epoch, self.serves) = (following(self.epoch), false);
+        self.memory.word(at::SERVES).store(0, Relaxed);
+        self.memory.word(at::EPOCH).store(self.epoch, Release);
     }
 
     /// Says that nothing more is put. Then [`End::must_ring`].

@@ -266,3 +266,14 @@ pub fn wait(bell: &Bell, life: &OwnedFd, limit: Option<std::time::Duration>) -> 
 pub fn keep_through_exec(fd: impl AsFd, keep: bool) -> io::Result<()> {
     Ok(rustix::io::fcntl_setfd(fd, if keep { FdFlags::empty() } else { FdFlags::CLOEXEC })?)
 }
+
+/// Lets no program that this one starts have more of what is open now than its standard files: also not what this one
+/// was started with.
+pub fn close_all_on_exec() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        // One of them is that of the directory itself.
+        number.filter(|&number: &RawFd| number > 2).map(sys::close_on_exec);
+    }
+    Ok(())
+}

@@ -49,12 +49,17 @@ pub(crate) fn map(file: rustix::fd::BorrowedFd<'_>, len: usize) -> rustix::io::R
 /// Takes a descriptor that this program was born with, and lets no child have it. `None`: there is none of this number.
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub(crate) fn take_inherited(number: i32) -> Option<rustix::fd::OwnedFd> {
-    use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
-    // SAFETY: borrowed for the one call, which fails if there is none.
-    let fd = unsafe { BorrowedFd::borrow_raw(number) };
-    rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).ok()?;
+    use rustix::fd::{FromRawFd, OwnedFd};
     // SAFETY: it is open, and whoever started this program has said that it is for this channel alone.
-    Some(unsafe { OwnedFd::from_raw_fd(number) })
+    close_on_exec(number).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Lets no child have the descriptor of this number. Whether there is one.
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
+pub(crate) fn close_on_exec(number: i32) -> bool {
+    // SAFETY: borrowed for the one call, which fails if there is none.
+    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(number) };
+    number >= 0 && rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).is_ok()
 }
 
 /// Hands bytes of the memory to a system call that takes an address and a length: what it returns.

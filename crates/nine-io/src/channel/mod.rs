@@ -8,6 +8,7 @@
 
 mod asking;
 mod heads;
+mod lent;
 mod serving;
 #[cfg(all(test, not(nine_loom)))]
 mod tests;
@@ -16,6 +17,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll};
 
 pub use asking::Asking;
+pub use lent::serve_all;
 pub use serving::Serving;
 
 /// Data of fewer bytes goes with its message.

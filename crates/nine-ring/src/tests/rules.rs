@@ -156,6 +156,31 @@ fn a_host_that_comes_again_serves_whoever_knocks() {
 }
 
 #[test]
+fn a_host_serves_the_next_guest_in_another_life() {
+    let (mut host, mut guest, memory) = joined(64, 0);
+    assert!(guest.put(b"unread", Note::None).unwrap());
+    host.end();
+    guest.end();
+    assert_eq!(host.life(), Life::Ended);
+    host.begin_again();
+    assert_eq!((host.life(), guest.life()), (Life::Same, Life::Another), "who has left is not served again");
+    let next = Guest::join(memory.clone()).unwrap();
+    assert_eq!(host.life(), Life::Another);
+    host.serve();
+    let mut next = next.served().unwrap();
+    assert_eq!((host.life(), next.life(), take(&mut host)), (Life::Same, Life::Same, None));
+    assert!(next.put(b"hello", Note::None).unwrap());
+    assert_eq!(take(&mut host).unwrap().0, b"hello");
+    assert_eq!(guest.life(), Life::Another);
+    // One that has knocked before is served, too.
+    let third = Guest::join(memory).unwrap();
+    host.begin_again();
+    assert_eq!((host.life(), third.served().is_none()), (Life::Another, true));
+    host.serve();
+    assert_eq!(third.served().unwrap().life(), Life::Same);
+}
+
+#[test]
 fn lives_are_never_0() {
     let (_, memory) = opened(64, 0);
     memory.write(at::JOIN, &u32::MAX.to_le_bytes());
