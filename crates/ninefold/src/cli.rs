@@ -5,6 +5,7 @@
 
 mod history;
 mod mux;
+mod partition;
 mod turns;
 
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ use crate::serve::{Export, bytes};
 
 pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
 pub use mux::{Mux, MuxVerb, Words};
+pub use partition::{Partition, PartitionRun, PartitionVerb};
 pub use turns::{FsArbiter, FsAt, FsTakeover};
 
 /// File servers and their files, over 9P.
@@ -57,6 +59,7 @@ pub enum Verb {
     Block(Block),
     Fs(Fs),
     Cec(Cec),
+    Partition(Partition),
     CheckServer(CheckServer),
     Config(Config),
     Completions(Completions),
@@ -89,6 +92,7 @@ impl Verb {
             Self::Block(_) => "block",
             Self::Fs(_) => "fs",
             Self::Cec(_) => "cec",
+            Self::Partition(_) => "partition",
             Self::CheckServer(_) => "check-server",
             Self::Config(_) => "config",
             Self::Completions(_) => "completions",

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
+use nine_net::shm::Waits;
 use nine_net::{Target, is_socket};
 use nine_proto::Dialect;
 use nine_servers::As;
@@ -364,6 +365,27 @@ impl DialectChoice {
             Self::Ls => Some(vec![Dialect::LS]),
             Self::Us => Some(vec![Dialect::US]),
             Self::P2000s => Some(vec![Dialect::P2000S]),
+        }
+    }
+}
+
+/// How an end of a channel waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Waiting {
+    /// It never sleeps: for a processor of its own
+    Poll,
+    /// It sleeps at once
+    Interrupt,
+    /// It looks for about as long as it takes to be woken
+    Adaptive,
+}
+
+impl From<Waiting> for Waits {
+    fn from(waiting: Waiting) -> Waits {
+        match waiting {
+            Waiting::Poll => Waits::Poll,
+            Waiting::Interrupt => Waits::Interrupt,
+            Waiting::Adaptive => Waits::Adaptive,
         }
     }
 }

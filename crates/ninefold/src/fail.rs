@@ -69,8 +69,13 @@ pub fn status(verb: &'static str, result: anyhow::Result<Tally>) -> ExitCode {
             ExitCode::from(2)
         }
         Err(error) => {
-            say(&error);
-            error.downcast_ref::<Interrupted>().map_or(ExitCode::FAILURE, |signal| signal.status().into())
+            let program = error.downcast_ref::<Program>();
+            if program.is_none_or(|program| program.error.is_some()) {
+                say(&error);
+            }
+            let status = program.map(|program| program.status);
+            let status = status.or(error.downcast_ref::<Interrupted>().map(Interrupted::status));
+            status.map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
 }
@@ -274,6 +279,22 @@ impl fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
+
+/// How a program ended that ran here: its status is ours.
+#[derive(Debug)]
+pub struct Program {
+    pub status: u8,
+    /// Why it could not be started, which is all that is to be said.
+    pub error: Option<String>,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.error.as_deref().unwrap_or("the program has ended"))
+    }
+}
+
+impl std::error::Error for Program {}
 
 /// Our standard output takes no more.
 #[derive(Debug)]

@@ -322,7 +322,8 @@ impl Servers {
         Ok(if modules.is_empty() { server } else { Server { pushed: modules, ..server } })
     }
 
-    fn reach(&self, all: &[Reached]) -> Server {
+    /// Equal servers.
+    pub fn reach(&self, all: &[Reached]) -> Server {
         let name = shown(all);
         let n = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

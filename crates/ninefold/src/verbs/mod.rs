@@ -24,9 +24,10 @@ use nine_io::client::{Entry, File};
 use nine_proto::{GetMask, OpenFlags, mode};
 use rustix::fs::Mode;
 
-use crate::cli::{Cli, Verb};
+use crate::cli::{Cli, Partition, PartitionVerb, Verb};
 use crate::config::{Config, Level, LogFormat};
 use crate::fail::Tally;
+use crate::serve::partition;
 use crate::{completions, copy, log, serve};
 
 pub use cec::escape;
@@ -63,6 +64,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Block(args) => block::run(args)?,
         Verb::Fs(args) => return fs::run(args, &config),
         Verb::Cec(args) => cec::run(args)?,
+        Verb::Partition(Partition { verb: PartitionVerb::Run(args) }) => partition::run(args, &config)?,
         Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,
