@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use nine_ring::linux::{self, Bell, Passed};
-pub use nine_ring::{Arena, Kind, Layout, Life, MOST, Memory, Note, PAGE, Piece, Place};
+pub use nine_ring::{Arena, Kind, Layout, Life, MOST, Memory, Note, PAGE, Piece, Place, Watch};
 use nine_ring::{End, Fault, Guest};
 use socket2::Socket as Raw;
 
@@ -170,6 +170,11 @@ impl Channel {
     /// Who is at the other end.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// What may be looked at beside it.
+    pub fn watch(&self) -> Watch {
+        self.end.watch()
     }
 
     /// The memory of a place, and where there. `None`: it is not in the arena.

@@ -41,6 +41,10 @@ pub enum Life {
     Another,
 }
 
+/// The numbers of a channel, as its memory has them: of those that the other side writes, what it likes.
+#[derive(Clone, Debug)]
+pub struct Watch(Memory);
+
 /// A guest that has knocked and is not served yet.
 #[derive(Debug)]
 pub struct Guest {
@@ -105,6 +109,11 @@ impl End {
     /// The memory of a place, for whoever copies by himself. `None`: it is not in the arena.
     pub fn place(&self, place: Place) -> Option<(&Memory, usize)> {
         Some((&self.memory, self.layout.place(place)?))
+    }
+
+    /// What may be looked at beside it.
+    pub fn watch(&self) -> Watch {
+        Watch(self.memory.clone())
     }
 
     /// See [`Writer::put`]. Then [`End::must_ring`].
@@ -214,6 +223,18 @@ impl End {
 
     fn sleeps(&self, side: Side) -> usize {
         if side == Side::Host { at::HOST_SLEEPS } else { at::GUEST_SLEEPS }
+    }
+}
+
+impl Watch {
+    /// Of the host, and of the guest that it serves.
+    pub fn lives(&self) -> [u32; 2] {
+        [at::EPOCH, at::SERVES].map(|at| self.0.word(at).load(Relaxed))
+    }
+
+    /// Lines that were taken: those from guest to host, and back.
+    pub fn taken(&self) -> [u32; 2] {
+        [at::UP_TAKEN, at::DOWN_TAKEN].map(|at| self.0.word(at).load(Relaxed))
     }
 }
 

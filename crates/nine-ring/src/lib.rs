@@ -27,7 +27,7 @@ mod sys;
 mod tests;
 
 pub use arena::Arena;
-pub use end::{End, Guest, Life};
+pub use end::{End, Guest, Life, Watch};
 pub use layout::{Bad, Kind, Layout, MAGIC, PAGE, Place};
 pub use ring::{Fault, MOST, Note, Piece, Reader, Writer};
 pub use sys::Memory;

@@ -8,6 +8,7 @@
 //! - [`Net`]: the network, on the sockets of this machine.
 //! - [`Pipes`]: two streams joined at the device end, for programs that talk with each other.
 //! - [`Posts`]: addresses of servers under names.
+//! - [`Channels`]: channels of shared memory, and who is at their other ends.
 //!
 //! In: requests, already checked by the session. Out: answers, at once where nothing has to be waited for.
 //! No server here knows a dialect, a transport or a name space.
@@ -20,6 +21,7 @@ pub mod net;
 pub mod pipe;
 mod probe;
 mod ram;
+pub mod shm;
 pub mod srv;
 mod sync;
 
@@ -29,4 +31,5 @@ pub use disk::{As, Disk, DiskOptions};
 pub use net::Net;
 pub use pipe::Pipes;
 pub use ram::Ram;
+pub use shm::Channels;
 pub use srv::Posts;

@@ -25,7 +25,7 @@ mod datagrams;
 mod driver;
 mod policy;
 mod query;
-mod quote;
+pub(crate) mod quote;
 mod share;
 mod stack;
 

@@ -8,6 +8,7 @@ mod host;
 mod hostile;
 mod net;
 mod pipe;
+mod shm;
 mod srv;
 mod users;
 mod world;

@@ -1,0 +1,608 @@
+//! One channel: how it is to be, what has been asked of its files, and the connection to its guest while nobody else
+//! has that.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io::IoSlice;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use nine_io::server::{ReqId, Service};
+use nine_io::synth::{Ask, Handle};
+use nine_net::Transport;
+use nine_net::lock::{Mutex, lock};
+use nine_net::shm::{Kind, LINES, Layout, PAGES, Waits, Watch};
+use nine_proto::{Errno, Error, Result};
+
+use super::end::Moved;
+use super::{Announce, Shared, TEXT_MAX};
+use crate::net::quote;
+
+/// Bytes of one answer of `data`.
+pub(super) const PIECE: usize = 64 << 10;
+/// Of a name, which lies in the channel's first page.
+const NAME_MAX: usize = 32;
+/// Pages of an arena, of which a place has 32 bits.
+const PAGES_MAX: u32 = (1 << 20) - 1;
+
+/// See the module.
+pub(super) struct Chan {
+    number: u64,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// Bytes from the guest and to it.
+    pub(super) moved: Arc<Moved>,
+}
+
+struct State {
+    how: How,
+    phase: Phase,
+    /// Open `ctl` and `data`; `None`: the last one has been closed.
+    opens: Option<usize>,
+    /// Bytes of memory that are set aside for its guests.
+    memory: usize,
+    guest: Option<Watch>,
+    end: End,
+    reads: VecDeque<Ask>,
+    writes: VecDeque<Ask>,
+    /// Bytes of the first write that have gone.
+    sent: usize,
+    /// The task that serves it.
+    waker: Option<Waker>,
+}
+
+/// How it is to be.
+#[derive(Clone)]
+pub(super) struct How {
+    pub(super) kind: Kind,
+    pub(super) waits: Waits,
+    /// Where its guest's bytes go.
+    pub(super) to: Option<Box<str>>,
+    name: Box<str>,
+    lines: u32,
+    pages: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Not announced yet.
+    Idle,
+    Announcing,
+    /// Nobody has joined.
+    Listen,
+    /// A guest is there.
+    Joined,
+    /// It is over.
+    Over,
+}
+
+/// The connection to the guest, where it is not served one.
+enum End {
+    None,
+    Here(Box<dyn Transport>),
+    /// Whoever has mounted it, or another channel, has it.
+    Taken,
+}
+
+/// Answers that are given when nothing is locked: of a read its bytes, of a write how many went.
+type Answers = Vec<(Ask, Result<Said>)>;
+
+enum Said {
+    Read(Bytes),
+    Wrote(usize),
+}
+
+impl How {
+    pub(super) fn layout(&self) -> Layout {
+        Layout::new(self.kind, self.lines, self.pages, &self.name)
+    }
+}
+
+impl Chan {
+    /// One whose ctl is open.
+    pub(super) fn new(shared: &Arc<Shared>, number: u64) -> Arc<Self> {
+        let how = How {
+            kind: Kind::GuestAsks,
+            waits: Waits::default(),
+            to: None,
+            name: Box::default(),
+            lines: LINES,
+            pages: PAGES,
+        };
+        let state = State {
+            how,
+            phase: Phase::Idle,
+            opens: Some(1),
+            memory: 0,
+            guest: None,
+            end: End::None,
+            reads: VecDeque::new(),
+            writes: VecDeque::new(),
+            sent: 0,
+            waker: None,
+        };
+        Arc::new(Self { number, shared: shared.clone(), state: Mutex::new(state), moved: Arc::default() })
+    }
+
+    pub(super) fn status(&self) -> String {
+        let state = lock(&self.state);
+        let word = match state.phase {
+            Phase::Idle | Phase::Over => "Closed",
+            Phase::Announcing => "Announcing",
+            Phase::Listen => "Listen",
+            Phase::Joined => "Established",
+        };
+        let How { kind, waits, name, lines, pages, .. } = &state.how;
+        let kind = KINDS.iter().find(|(_, of)| of == kind).map_or("", |(word, _)| word);
+        let waits = WAITS.iter().find(|(_, of)| of == waits).map_or("", |(word, _)| word);
+        let [epoch, join] = state.guest.as_ref().map_or([0; 2], Watch::lives);
+        let [up, down] = state.guest.as_ref().map_or([0; 2], Watch::taken);
+        let [came, went] = self.moved.bytes();
+        let (name, reads, writes) = (quote::quote(name), state.reads.len(), state.writes.len());
+        format!(
+            "{word} kind {kind} name {name} wait {waits} lines {lines} pages {pages} epoch {epoch} join {join} \
+             taken {up} {down} in {came} out {went} qin {reads} qout {writes}\n"
+        )
+    }
+
+    pub(super) fn open(&self) -> Result<()> {
+        match &mut lock(&self.state).opens {
+            Some(opens) => *opens += 1,
+            None => return Err(Errno::ENOENT.into()),
+        }
+        Ok(())
+    }
+
+    fn closed(&self) {
+        let mut state = lock(&self.state);
+        state.opens = state.opens.map(|opens| opens - 1).filter(|&opens| opens > 0);
+        let task = state.waker.take();
+        drop(state);
+        task.into_iter().for_each(Waker::wake);
+    }
+
+    /// Ends it, whoever has it open; a guest that is served sees the end.
+    pub(super) fn hang_up(&self) {
+        self.moved.end();
+        let mut answers = Answers::new();
+        let mut state = lock(&self.state);
+        state.phase = Phase::Over;
+        let gone = std::mem::replace(&mut state.end, End::None);
+        state.guest = None;
+        state.refuse(&mut answers);
+        let task = state.waker.take();
+        drop(state);
+        drop(gone);
+        answer(answers);
+        task.into_iter().for_each(Waker::wake);
+    }
+
+    /// Does what a text written to `ctl` says.
+    fn control(self: &Arc<Self>, ask: Ask) {
+        match text(&ask).and_then(quote::words).and_then(|words| self.order(&words)) {
+            Ok(None) => ask.done(Ok(())),
+            Ok(Some(path)) => {
+                self.shared.announce(Announce { chan: self.clone(), at: Path::new(&path).into(), ask });
+            }
+            Err(error) => ask.fail(error),
+        }
+    }
+
+    /// What comes of a text: nothing more, or an announcement at this path.
+    fn order(self: &Arc<Self>, words: &[String]) -> Result<Option<String>> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words[..] {
+            [] => return Err(wrong("short control request")),
+            ["hangup"] => self.hang_up(),
+            ["announce", path] if !path.starts_with('/') || path.contains(char::is_control) => {
+                return Err(wrong("the path of a socket is due, which begins with `/`"));
+            }
+            ["announce", path] => {
+                let mut state = lock(&self.state);
+                state.may_set()?;
+                let bytes = state.how.layout().size;
+                self.shared.reserve(bytes)?;
+                (state.memory, state.phase) = (bytes, Phase::Announcing);
+                return Ok(Some(path.into()));
+            }
+            ["name", name] => {
+                let legal = !name.is_empty() && nine_proto::check_name(name.as_bytes()).is_ok();
+                if !legal || name.len() > NAME_MAX || name.contains(char::is_control) {
+                    return Err(wrong("a name is that of a file, of at most 32 bytes"));
+                }
+                let mut state = lock(&self.state);
+                state.may_set()?;
+                self.shared.name(self, &state.how.name, name)?;
+                state.how.name = name.into();
+            }
+            ["kind", word] => {
+                let kind = known(&KINDS, word, "kind client, kind server or kind bytes")?;
+                self.set(|how| how.kind = kind)?;
+            }
+            ["wait", word] => {
+                let waits = known(&WAITS, word, "wait poll, wait interrupt or wait adaptive")?;
+                self.set(|how| how.waits = waits)?;
+            }
+            ["lines", n] => match n.parse::<u32>() {
+                Ok(n) if n.is_power_of_two() && (64..=65_536).contains(&n) => {
+                    self.set(|how| how.lines = n)?
+                }
+                _ => return Err(wrong("lines: a power of two from 64 to 65536 is due")),
+            },
+            ["size", n] => match n.parse::<u32>() {
+                Ok(n) if n <= PAGES_MAX => self.set(|how| how.pages = n)?,
+                _ => return Err(wrong("size: a number of pages up to 1048575 is due")),
+            },
+            ["connect", name] => self.set(|how| how.to = Some(name.into()))?,
+            [word, ..] => {
+                let known =
+                    "kind, name, lines, size, wait, connect, announce, each with one word, and hangup";
+                return Err(wrong(&format!("`{word}`: what a channel knows is {known}")));
+            }
+        }
+        Ok(None)
+    }
+
+    fn set(&self, set: impl FnOnce(&mut How)) -> Result<()> {
+        let mut state = lock(&self.state);
+        state.may_set()?;
+        set(&mut state.how);
+        Ok(())
+    }
+
+    /// The announcement has come to this: how it is to be, if it may go on.
+    pub(super) fn announced(&self, done: bool) -> Option<How> {
+        let mut state = lock(&self.state);
+        if state.phase != Phase::Announcing {
+            return None;
+        }
+        state.phase = if done { Phase::Listen } else { Phase::Idle };
+        if !done {
+            let bytes = std::mem::take(&mut state.memory);
+            drop(state);
+            self.shared.give_back(bytes);
+            return None;
+        }
+        Some(state.how.clone())
+    }
+
+    /// What comes of it, unless the channel is over first, or nobody has it open and no guest is there.
+    pub(super) async fn until_over<T>(&self, of: impl Future<Output = T>) -> Option<T> {
+        let mut of = pin!(of);
+        poll_fn(|cx| {
+            if self.is_over(cx) {
+                return Poll::Ready(None);
+            }
+            of.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+
+    fn is_over(&self, cx: &mut Context<'_>) -> bool {
+        let mut state = lock(&self.state);
+        state.waker = Some(cx.waker().clone());
+        state.phase == Phase::Over || state.opens.is_none() && state.phase != Phase::Joined
+    }
+
+    /// A guest has joined, or has gone.
+    pub(super) fn has_guest(&self, guest: Option<Watch>) {
+        let mut state = lock(&self.state);
+        if state.phase != Phase::Over {
+            state.phase = if guest.is_some() { Phase::Joined } else { Phase::Listen };
+            state.guest = guest;
+        }
+    }
+
+    /// The connection to the guest is for whoever wants it: until that has gone.
+    pub(super) async fn lend(&self, end: Box<dyn Transport>) {
+        let late = self.put(end);
+        drop(late);
+        let mut gone = None;
+        poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            state.waker = Some(cx.waker().clone());
+            let is_gone = match &mut state.end {
+                End::None => return Poll::Ready(()),
+                End::Taken => false,
+                End::Here(end) => end.poll_hangup(cx).is_ready(),
+            };
+            if !is_gone {
+                return Poll::Pending;
+            }
+            gone = Some(std::mem::replace(&mut state.end, End::None));
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// The connection to the guest of a channel of bytes is for `data`, until nobody has that open any more; or for
+    /// another channel that takes it.
+    pub(super) async fn carry(&self, end: Box<dyn Transport>) {
+        let late = self.put(end);
+        drop(late);
+        let mut piece = vec![0; PIECE];
+        poll_fn(|cx| {
+            let mut answers = Answers::new();
+            let mut state = lock(&self.state);
+            state.waker = Some(cx.waker().clone());
+            let is_over = state.opens.is_none() && !matches!(state.end, End::Taken);
+            let done = is_over || matches!(state.end, End::None);
+            if !done {
+                state.go_on(cx, &mut piece, &mut answers);
+            }
+            drop(state);
+            answer(answers);
+            if done { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Keeps the connection; it comes back if the channel is over.
+    fn put(&self, end: Box<dyn Transport>) -> Option<Box<dyn Transport>> {
+        let mut state = lock(&self.state);
+        if state.phase == Phase::Over {
+            return Some(end);
+        }
+        state.end = End::Here(end);
+        None
+    }
+
+    /// The connection to the guest of the channel that this one's are connected to; or why there is none.
+    pub(super) fn connected(&self, to: &str, kind: Kind) -> std::result::Result<Box<dyn Transport>, String> {
+        self.shared.take(to, kind)
+    }
+
+    /// What guests are served that ask.
+    pub(super) fn service(&self) -> Option<Service> {
+        (self.shared.serves)()
+    }
+
+    /// The connection to its guest, for a client that wants one of this kind; or why there is none.
+    pub(super) fn take(&self, kind: Kind) -> std::result::Result<Box<dyn Transport>, String> {
+        let mut answers = Answers::new();
+        let mut state = lock(&self.state);
+        let name = state.how.name.clone();
+        if state.how.kind != kind {
+            let word = KINDS.iter().find(|(_, of)| *of == kind).map_or("", |(word, _)| word);
+            return Err(format!("the channel {name} is not of the kind {word}"));
+        }
+        let end = match std::mem::replace(&mut state.end, End::None) {
+            End::Here(end) => end,
+            End::None => return Err(format!("no guest has joined the channel {name}")),
+            End::Taken => {
+                state.end = End::Taken;
+                return Err(format!("another client has the channel {name}"));
+            }
+        };
+        state.end = End::Taken;
+        state.refuse(&mut answers);
+        drop(state);
+        answer(answers);
+        Ok(end)
+    }
+
+    /// Who had the connection has dropped it.
+    pub(super) fn came_back(&self) {
+        let mut state = lock(&self.state);
+        if matches!(state.end, End::Taken) {
+            state.end = End::None;
+        }
+        let task = state.waker.take();
+        drop(state);
+        task.into_iter().for_each(Waker::wake);
+    }
+
+    /// A read or a write of `data`.
+    fn transfer(&self, ask: Ask, queue: fn(&mut State) -> &mut VecDeque<Ask>) {
+        let mut state = lock(&self.state);
+        let refused = match (&state.phase, &state.end) {
+            _ if state.how.kind != Kind::Bytes => {
+                Some(Error::new(Errno::EIO, "9P goes through this channel: `kind bytes` is one with data"))
+            }
+            (Phase::Idle | Phase::Announcing, _) => {
+                Some(Error::new(Errno::ENOTCONN, "the channel is not announced"))
+            }
+            (Phase::Over, _) => Some(over()),
+            (_, End::Taken) => Some(Error::new(Errno::EBUSY, "another channel is connected to this one")),
+            _ => None,
+        };
+        match refused {
+            None => queue(&mut state).push_back(ask),
+            Some(error) => {
+                drop(state);
+                // A reader finds the end.
+                return match error.errno {
+                    Errno::EPIPE if ask.data.is_empty() => ask.give(Bytes::new()),
+                    _ => ask.fail(error),
+                };
+            }
+        }
+        let task = state.waker.take();
+        drop(state);
+        task.into_iter().for_each(Waker::wake);
+    }
+
+    fn cancel(&self, id: ReqId) {
+        let mut answers = Answers::new();
+        let mut state = lock(&self.state);
+        let State { reads, writes, sent, .. } = &mut *state;
+        if let Some(at) = reads.iter().position(|ask| ask.id() == id) {
+            answers.extend(reads.remove(at).map(|ask| (ask, Err(Errno::EINTR.into()))));
+        } else if let Some(at) = writes.iter().position(|ask| ask.id() == id) {
+            let gone = if at == 0 { std::mem::take(sent) } else { 0 };
+            let said = if gone > 0 { Ok(Said::Wrote(gone)) } else { Err(Errno::EINTR.into()) };
+            answers.extend(writes.remove(at).map(|ask| (ask, said)));
+        }
+        drop(state);
+        answer(answers);
+    }
+}
+
+impl Drop for Chan {
+    fn drop(&mut self) {
+        let state = lock(&self.state);
+        self.shared.forget(self.number, &state.how.name, state.memory);
+    }
+}
+
+impl State {
+    fn may_set(&self) -> Result<()> {
+        match self.phase {
+            Phase::Idle => Ok(()),
+            Phase::Over => Err(Error::new(Errno::EPIPE, "hung up: another channel is made by clone")),
+            _ => Err(Error::new(Errno::EBUSY, "the channel is announced: that is said before")),
+        }
+    }
+
+    /// What waits will not be done here.
+    fn refuse(&mut self, answers: &mut Answers) {
+        answers.extend(self.reads.drain(..).map(|ask| (ask, Ok(Said::Read(Bytes::new())))));
+        answers.extend(self.writes.drain(..).map(|ask| (ask, Err(over()))));
+        self.sent = 0;
+    }
+
+    /// Writes what there is room for, and reads what has come.
+    fn go_on(&mut self, cx: &mut Context<'_>, piece: &mut [u8], answers: &mut Answers) {
+        let State { end: End::Here(end), reads, writes, sent, .. } = self else { return };
+        let has_gone = !writes.is_empty() && end.poll_hangup(cx).is_ready();
+        while let Some(ask) = writes.front() {
+            let rest = &ask.data[*sent..];
+            let said = match () {
+                () if has_gone => Err(over()),
+                () if rest.is_empty() => Ok(Said::Wrote(*sent)),
+                () => match end.poll_write(cx, &[IoSlice::new(rest)]) {
+                    Poll::Pending => break,
+                    Poll::Ready(Ok(n)) => {
+                        *sent += n;
+                        continue;
+                    }
+                    Poll::Ready(Err(_)) => Err(over()),
+                },
+            };
+            *sent = 0;
+            answers.extend(writes.pop_front().map(|ask| (ask, said)));
+        }
+        // What it holds back it rings for; who has gone is found by the next write.
+        let _ = end.poll_flush(cx);
+        while let Some(ask) = reads.front() {
+            let room = piece.len().min(ask.count as usize);
+            let said = match end.poll_read(cx, &mut piece[..room]) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(n)) => Ok(Said::Read(Bytes::copy_from_slice(&piece[..n]))),
+                Poll::Ready(Err(error)) => Err(Error::new(Errno::EIO, error.to_string())),
+            };
+            answers.extend(reads.pop_front().map(|ask| (ask, said)));
+        }
+    }
+}
+
+fn answer(answers: Answers) {
+    for (ask, said) in answers {
+        match said {
+            Ok(Said::Read(bytes)) => ask.give(bytes),
+            Ok(Said::Wrote(n)) => ask.took(n),
+            Err(error) => ask.fail(error),
+        }
+    }
+}
+
+/// An open `ctl`, or `clone`.
+pub(super) struct Ctl {
+    chan: Arc<Chan>,
+    number: Bytes,
+}
+
+impl Ctl {
+    /// Of a channel that has been opened for it.
+    pub(super) fn new(chan: Arc<Chan>) -> Self {
+        let number = format!("{}\n", chan.number).into();
+        Self { chan, number }
+    }
+}
+
+impl Handle for Ctl {
+    fn read(&self, ask: Ask) {
+        ask.give_from(&self.number);
+    }
+
+    fn write(&self, ask: Ask) {
+        self.chan.control(ask);
+    }
+}
+
+impl Drop for Ctl {
+    fn drop(&mut self) {
+        self.chan.closed();
+    }
+}
+
+/// An open `data`.
+pub(super) struct Data(Arc<Chan>);
+
+impl Data {
+    /// Of a channel that has been opened for it.
+    pub(super) fn new(chan: Arc<Chan>) -> Self {
+        Self(chan)
+    }
+}
+
+impl Handle for Data {
+    fn read(&self, ask: Ask) {
+        if ask.count == 0 {
+            return ask.give(Bytes::new());
+        }
+        self.0.transfer(ask, |state| &mut state.reads);
+    }
+
+    fn write(&self, ask: Ask) {
+        if ask.data.is_empty() {
+            return ask.done(Ok(()));
+        }
+        self.0.transfer(ask, |state| &mut state.writes);
+    }
+
+    fn cancel(&self, id: ReqId) -> bool {
+        self.0.cancel(id);
+        true
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        self.0.closed();
+    }
+}
+
+/// The one text that was written.
+fn text(ask: &Ask) -> Result<&str> {
+    if ask.data.len() > TEXT_MAX {
+        return Err(wrong(&format!("a control request has at most {TEXT_MAX} bytes")));
+    }
+    match *ask.lines()? {
+        [] => Ok(""),
+        [line] => Ok(line.trim_matches('\0')),
+        _ => Err(wrong("one control request at a time")),
+    }
+}
+
+fn known<T: Copy>(words: &[(&str, T)], word: &str, what: &str) -> Result<T> {
+    let found = words.iter().find(|(of, _)| *of == word).map(|(_, value)| *value);
+    found.ok_or_else(|| wrong(&format!("`{word}`: write {what}")))
+}
+
+fn wrong(text: &str) -> Error {
+    Error::new(Errno::EINVAL, text)
+}
+
+/// What there is to say of a channel that has ended.
+fn over() -> Error {
+    Error::new(Errno::EPIPE, "hung up")
+}
+
+const KINDS: [(&str, Kind); 3] =
+    [("client", Kind::GuestAsks), ("server", Kind::HostAsks), ("bytes", Kind::Bytes)];
+const WAITS: [(&str, Waits); 3] =
+    [("poll", Waits::Poll), ("interrupt", Waits::Interrupt), ("adaptive", Waits::Adaptive)];

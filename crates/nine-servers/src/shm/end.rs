@@ -1,0 +1,219 @@
+//! The host's end of a channel as a connection: of bytes as they come; and of any kind, with a count of what goes
+//! through it, and ended when its channel is.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker, ready};
+
+use nine_net::lock::{Mutex, lock};
+use nine_net::shm::{Channel, MOST, Note, Place};
+use nine_net::{Peer, Placed, Transport};
+
+use super::chan::Chan;
+
+/// What has gone through the connections of a channel.
+#[derive(Default)]
+pub(super) struct Moved {
+    came: AtomicU64,
+    went: AtomicU64,
+    ended: AtomicBool,
+    /// Who waits at one of them.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Moved {
+    /// Bytes from the guest and to it.
+    pub(super) fn bytes(&self) -> [u64; 2] {
+        [&self.came, &self.went].map(|bytes| bytes.load(Ordering::Relaxed))
+    }
+
+    /// All of them end.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        let waker = lock(&self.waker).take();
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// What comes of it, with a waker kept if that is nothing; `end` is what it comes to when all have ended.
+    fn unless_ended<T>(&self, cx: &mut Context<'_>, polled: Poll<T>, end: T) -> Poll<T> {
+        if polled.is_pending() {
+            *lock(&self.waker) = Some(cx.waker().clone());
+            if self.has_ended() {
+                return Poll::Ready(end);
+            }
+        }
+        polled
+    }
+}
+
+/// A connection of a channel. When it is dropped, its channel may have the next one.
+pub(super) struct Counted<T> {
+    inner: T,
+    chan: Arc<Chan>,
+}
+
+impl<T: Transport> Counted<T> {
+    pub(super) fn new(inner: T, chan: &Arc<Chan>) -> Self {
+        Self { inner, chan: chan.clone() }
+    }
+
+    fn count(
+        &self,
+        polled: Poll<io::Result<usize>>,
+        of: fn(&Moved) -> &AtomicU64,
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(n)) = polled {
+            of(&self.chan.moved).fetch_add(n as u64, Ordering::Relaxed);
+        }
+        polled
+    }
+}
+
+fn broken() -> io::Error {
+    io::ErrorKind::BrokenPipe.into()
+}
+
+impl<T: Transport> Transport for Counted<T> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.chan.moved.has_ended() {
+            return Poll::Ready(Ok(0));
+        }
+        let polled = self.inner.poll_read(cx, buf);
+        let polled = self.count(polled, |moved| &moved.came);
+        self.chan.moved.unless_ended(cx, polled, Ok(0))
+    }
+
+    fn take_placed(&mut self, len: usize) -> Option<Placed> {
+        let placed = self.inner.take_placed(len)?;
+        self.chan.moved.came.fetch_add(placed.len() as u64, Ordering::Relaxed);
+        Some(placed)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.chan.moved.has_ended() {
+            return Poll::Ready(Err(broken()));
+        }
+        let polled = self.inner.poll_write(cx, bufs);
+        let polled = self.count(polled, |moved| &moved.went);
+        self.chan.moved.unless_ended(cx, polled, Err(broken()))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.inner.poll_flush(cx);
+        self.chan.moved.unless_ended(cx, polled, Err(broken()))
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.inner.poll_close(cx);
+        self.chan.moved.unless_ended(cx, polled, Err(broken()))
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let polled = self.inner.poll_hangup(cx);
+        self.chan.moved.unless_ended(cx, polled, ())
+    }
+
+    fn can_sendfile(&self) -> bool {
+        self.inner.can_sendfile()
+    }
+
+    fn poll_sendfile(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        let polled = self.inner.poll_sendfile(cx, file, offset, len);
+        let polled = self.count(polled, |moved| &moved.went);
+        self.chan.moved.unless_ended(cx, polled, Err(broken()))
+    }
+
+    fn peer(&self) -> &Peer {
+        self.inner.peer()
+    }
+}
+
+impl<T> Drop for Counted<T> {
+    fn drop(&mut self) {
+        self.chan.came_back();
+    }
+}
+
+/// Bytes as they come, whatever pieces they are in.
+pub(super) struct Bytes {
+    channel: Channel,
+    /// What has come and was not asked for.
+    rest: Box<[u8; MOST]>,
+    at: usize,
+    end: usize,
+    /// Bytes of the arena that come then.
+    placed: Place,
+}
+
+impl Bytes {
+    /// Of a channel that a guest has joined.
+    pub(super) fn new(channel: Channel) -> Self {
+        Self { channel, rest: Box::new([0; MOST]), at: 0, end: 0, placed: Place::default() }
+    }
+}
+
+impl Transport for Bytes {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        if self.at == self.end && self.placed.count == 0 {
+            let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
+            let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
+            (self.at, self.end) = (0, piece.len);
+            if let Note::Data(place) = piece.note {
+                self.placed = place;
+            }
+        }
+        let n = buf.len().min(self.end - self.at);
+        if n > 0 {
+            buf[..n].copy_from_slice(&self.rest[self.at..self.at + n]);
+            self.at += n;
+            return Poll::Ready(Ok(n));
+        }
+        let n = buf.len().min(self.placed.count as usize);
+        if n == 0 {
+            // A piece of nothing: look again.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let (memory, at) = self.channel.place(self.placed).expect("looked at when it came");
+        memory.read(at, &mut buf[..n]);
+        self.placed = Place { at: self.placed.at + n as u32, count: self.placed.count - n as u32 };
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let bytes = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| &buf[..]);
+        let bytes = &bytes[..bytes.len().min(MOST)];
+        ready!(self.channel.poll_put(cx, bytes, Note::None))?;
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.channel.settle();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.channel.close();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.channel.poll_gone(cx)
+    }
+
+    fn peer(&self) -> &Peer {
+        self.channel.peer()
+    }
+}

@@ -1,0 +1,157 @@
+//! The task of a channel that is announced: its socket, and its guests, one after the other.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use nine_io::channel::{Asking, Serving};
+use nine_io::synth::Ask;
+use nine_net::shm::{Channel, Kind};
+use nine_net::{Addr, Env, Listener, Socket, Transport};
+use nine_proto::{Errno, Error};
+
+use super::chan::{Chan, How, PIECE};
+use super::end::{Bytes, Counted};
+
+/// For a guest that has got its memory to join.
+const JOIN: Duration = Duration::from_secs(10);
+
+/// Announces a channel, and serves its guests until it is over.
+pub(super) async fn announce(env: impl Env + Clone, chan: Arc<Chan>, at: PathBuf, ask: Ask) {
+    let mut listener = match Listener::bind(&Addr::Shm { path: at }) {
+        Ok(listener) => listener,
+        Err(error) => {
+            chan.announced(false);
+            let errno = error.raw_os_error().and_then(|number| u32::try_from(number).ok()).map(Errno);
+            let errno = errno.unwrap_or(match error.kind() {
+                io::ErrorKind::AddrInUse => Errno::EADDRINUSE,
+                io::ErrorKind::PermissionDenied => Errno::EACCES,
+                io::ErrorKind::NotFound => Errno::ENOENT,
+                _ => Errno::EIO,
+            });
+            return ask.fail(Error::new(errno, error.to_string()));
+        }
+    };
+    let Some(how) = chan.announced(true) else {
+        return ask.fail(Error::new(Errno::EPIPE, "hung up"));
+    };
+    ask.done(Ok(()));
+    while let Some(came) = chan.until_over(listener.accept(&env)).await {
+        let joined = match came {
+            Ok(socket) => chan.until_over(join(&env, &how, socket)).await,
+            Err(error) => {
+                tracing::error!("{}: {error}", listener.addr());
+                break;
+            }
+        };
+        match joined {
+            None => break,
+            Some(Err(error)) => tracing::warn!("{}: nobody has joined: {error}", listener.addr()),
+            Some(Ok(channel)) => {
+                chan.has_guest(Some(channel.watch()));
+                host(&env, &chan, &how, channel).await;
+                chan.has_guest(None);
+                if how.kind == Kind::Bytes {
+                    break;
+                }
+            }
+        }
+    }
+    chan.hang_up();
+}
+
+/// Gives who has connected a channel, and waits until it has joined.
+async fn join(env: &impl Env, how: &How, socket: Socket) -> io::Result<Channel> {
+    let mut late = env.sleep_until(env.now() + JOIN);
+    let mut channel = Channel::give(how.layout(), how.waits, socket)?;
+    let joined = poll_fn(|cx| match late.as_mut().poll(cx) {
+        Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+        Poll::Pending => channel.poll_join(cx),
+    });
+    joined.await.map(|()| channel)
+}
+
+/// Does for a guest what its channel is for, until one of them has gone.
+async fn host(env: &(impl Env + Clone), chan: &Arc<Chan>, how: &How, channel: Channel) {
+    let peer = channel.peer().addr.clone();
+    let end: Box<dyn Transport> = match how.kind {
+        Kind::GuestAsks => Box::new(Counted::new(Serving::new(channel), chan)),
+        Kind::HostAsks => Box::new(Counted::new(Asking::new(channel), chan)),
+        Kind::Bytes => Box::new(Counted::new(Bytes::new(channel), chan)),
+    };
+    match (&how.to, how.kind) {
+        (Some(name), kind) => {
+            let other = if kind == Kind::Bytes { Kind::Bytes } else { Kind::HostAsks };
+            match chan.connected(name, other) {
+                Ok(other) => relay(end, other).await,
+                Err(why) => tracing::warn!(%peer, "a guest is not connected to {name}: {why}"),
+            }
+        }
+        (None, Kind::GuestAsks) => match chan.service() {
+            Some(service) => service.welcome(env.clone(), end).await,
+            None => tracing::warn!(%peer, "a guest has come when nothing is served any more"),
+        },
+        (None, Kind::HostAsks) => chan.lend(end).await,
+        (None, Kind::Bytes) => chan.carry(end).await,
+    }
+}
+
+/// Moves bytes both ways until one side has gone.
+async fn relay(mut a: Box<dyn Transport>, mut b: Box<dyn Transport>) {
+    let (mut there, mut back) = (Way::new(), Way::new());
+    let ended = poll_fn(|cx| {
+        let is_over =
+            there.poll_move(cx, &mut a, &mut b).is_ready() || back.poll_move(cx, &mut b, &mut a).is_ready();
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    });
+    ended.await;
+    // What the one has said before it went the other one has got.
+    let mut closed = pin!(poll_fn(|cx| {
+        let both = [a.poll_close(cx), b.poll_close(cx)];
+        if both.iter().any(Poll::is_pending) { Poll::Pending } else { Poll::Ready(()) }
+    }));
+    // Who takes nothing is not waited for.
+    poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_ready())).await;
+}
+
+/// One direction: at most [`PIECE`] bytes are on their way.
+struct Way {
+    bytes: Vec<u8>,
+    at: usize,
+    end: usize,
+}
+
+impl Way {
+    fn new() -> Self {
+        Self { bytes: vec![0; PIECE], at: 0, end: 0 }
+    }
+
+    /// Ready: nothing more will go this way.
+    fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut impl Transport,
+        to: &mut impl Transport,
+    ) -> Poll<()> {
+        loop {
+            while self.at < self.end {
+                match ready!(to.poll_write(cx, &[IoSlice::new(&self.bytes[self.at..self.end])])) {
+                    Ok(n) => self.at += n,
+                    Err(_) => return Poll::Ready(()),
+                }
+            }
+            if self.end > 0 && ready!(to.poll_flush(cx)).is_err() {
+                return Poll::Ready(());
+            }
+            (self.at, self.end) = (0, 0);
+            match ready!(from.poll_read(cx, &mut self.bytes)) {
+                Ok(n @ 1..) => self.end = n,
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Channels of shared memory as files (`docs/shm.md`).
+//!
+//! In: requests, and what guests that ask are served. Out: answers; sockets at which guests get their memory; the
+//! connections to guests that answer, for whoever mounts them; and a [`Driver`], on whose core all of that is.
+//!
+//! ```text
+//! clone        opening it makes a channel; what is open then is N/ctl
+//! N/ctl        reads as the number N; takes texts
+//! N/data       of a channel of bytes: what the guest sends and gets
+//! N/status     how it is
+//! ```
+//!
+//! Always holds: who takes a request out of a queue, under the lock of its channel, answers it when nothing is
+//! locked; a guest has memory that no other had; a channel whose files are closed and whose guest has gone leaves
+//! nothing behind.
+//!
+//! Locks: a channel's, then the table's; never two channels'.
+
+mod chan;
+mod end;
+mod host;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Service, Who};
+use nine_io::synth::{self, Ask, Dir, File, Opening, Tree, Visitor};
+use nine_net::lock::{Mutex, lock};
+use nine_net::shm::Kind;
+use nine_net::{Env, Transport};
+use nine_proto::{Errno, Error, Result};
+
+use chan::{Chan, Ctl, Data};
+
+/// Channels at once; one more is refused with ENFILE.
+pub const CHANNELS_MAX: usize = 256;
+/// Bytes of the memory of all that are announced; beyond, an announcement fails with ENOMEM.
+pub const MEMORY_MAX: usize = 1 << 30;
+/// Bytes of a text for a ctl; a longer one is refused with EINVAL.
+const TEXT_MAX: usize = 1024;
+
+/// The file server of channels.
+///
+/// Concurrency: any number of requests at a time; what waits holds up nobody.
+pub struct Channels {
+    tree: Tree,
+    shared: Arc<Shared>,
+}
+
+/// What all channels of a server share.
+struct Shared {
+    /// What guests that ask are served, while there is anything.
+    serves: Box<Serves>,
+    table: Mutex<Table>,
+    queue: Mutex<Queue>,
+}
+
+type Serves = dyn Fn() -> Option<Service> + Send + Sync;
+
+#[derive(Default)]
+struct Table {
+    /// The number of the channel that is made next.
+    next: u64,
+    /// Bytes that were promised to guests.
+    memory: usize,
+    chans: BTreeMap<u64, (Weak<Chan>, synth::Node)>,
+    names: BTreeMap<Box<str>, Weak<Chan>>,
+}
+
+/// Channels to be announced: each at most once.
+#[derive(Default)]
+struct Queue {
+    due: VecDeque<Announce>,
+    driver: Option<Waker>,
+    ended: bool,
+}
+
+struct Announce {
+    chan: Arc<Chan>,
+    at: PathBuf,
+    ask: Ask,
+}
+
+impl Channels {
+    /// None yet. Files are as old as `wall`, time since 1970; guests that ask get what `serves` says when they come.
+    /// Without its driver nothing is ever announced.
+    pub fn new(
+        wall: Duration,
+        serves: impl Fn() -> Option<Service> + Send + Sync + 'static,
+    ) -> (Self, Driver) {
+        let (table, queue) = (Mutex::default(), Mutex::default());
+        let shared = Arc::new(Shared { serves: Box::new(serves), table, queue });
+        let (clones, lists, finds) = (shared.clone(), shared.clone(), shared.clone());
+        let clone = File::opened_later(move |opening| clones.clone_chan(opening), |_| false);
+        let root = Dir::new()
+            .file("clone", clone.mode(0o600).event())
+            .numbered(move |from, most, _| {
+                let table = lock(&lists.table);
+                let all = table.chans.range(from..).take(most);
+                all.map(|(number, (_, dir))| (*number, dir.clone())).collect()
+            })
+            .found(move |name, _| {
+                let number = name.parse().ok().filter(|number: &u64| number.to_string() == name)?;
+                Some(lock(&finds.table).chans.get(&number)?.1.clone())
+            });
+        let driver = Driver(shared.clone());
+        (Self { tree: Tree::new(root, wall), shared }, driver)
+    }
+
+    /// What the aname tells of who attaches, as for [`Tree::set_told`].
+    pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
+        self.tree.set_told(told);
+        self
+    }
+
+    /// The connection to the guest that answers at the channel of this name, for one client. An error of the kind
+    /// `NotConnected`: no guest is there, or another has it.
+    pub fn dial(&self, name: &str) -> io::Result<Box<dyn Transport>> {
+        self.shared.take(name, Kind::HostAsks).map_err(|why| io::Error::new(io::ErrorKind::NotConnected, why))
+    }
+
+    /// Channels that there are.
+    pub fn count(&self) -> usize {
+        lock(&self.shared.table).chans.len()
+    }
+}
+
+impl Drop for Channels {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.shared.queue);
+        queue.ended = true;
+        let (due, driver) = (std::mem::take(&mut queue.due), queue.driver.take());
+        drop(queue);
+        drop(due);
+        driver.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl FileServer for Channels {
+    fn serve(&self, req: Req) -> Answer {
+        self.tree.serve(req)
+    }
+
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        self.tree.cancel(id, node);
+    }
+}
+
+/// Announces channels and serves their guests, on the core where it runs. It ends with the server; guests that are
+/// there stay.
+#[must_use]
+pub struct Driver(Arc<Shared>);
+
+impl Driver {
+    /// See above.
+    pub async fn run(self, env: impl Env + Clone) {
+        let next = || {
+            poll_fn(|cx| {
+                let mut queue = lock(&self.0.queue);
+                match queue.due.pop_front() {
+                    Some(announce) => Poll::Ready(Some(announce)),
+                    None if queue.ended => Poll::Ready(None),
+                    None => {
+                        queue.driver = Some(cx.waker().clone());
+                        Poll::Pending
+                    }
+                }
+            })
+        };
+        while let Some(Announce { chan, at, ask }) = next().await {
+            env.spawn(Box::pin(host::announce(env.clone(), chan, at, ask)));
+        }
+    }
+}
+
+impl Shared {
+    fn clone_chan(self: &Arc<Self>, opening: Opening) {
+        if let Err(error) = may(&opening.visitor) {
+            return opening.fail(error);
+        }
+        if !opening.flags.writes() {
+            return opening.fail(Error::new(Errno::EACCES, "clone is opened for reading and writing"));
+        }
+        let mut table = lock(&self.table);
+        if table.chans.len() >= CHANNELS_MAX {
+            drop(table);
+            let text = format!("there are {CHANNELS_MAX} channels, and no more may be");
+            return opening.fail(Error::new(Errno::ENFILE, text));
+        }
+        let number = table.next;
+        table.next += 1;
+        let chan = Chan::new(self, number);
+        table.chans.insert(number, (Arc::downgrade(&chan), directory(&chan).into()));
+        drop(table);
+        // Nobody can have flushed it: it is being served.
+        let _ = opening.becomes(&[&number.to_string(), "ctl"], Arc::new(Ctl::new(chan)));
+    }
+
+    /// What a channel leaves behind.
+    fn forget(&self, number: u64, name: &str, memory: usize) {
+        let mut table = lock(&self.table);
+        table.memory -= memory;
+        let is_ours = table.names.get(name).is_some_and(|chan| chan.strong_count() == 0);
+        let gone = (is_ours.then(|| table.names.remove(name)), table.chans.remove(&number));
+        drop(table);
+        drop(gone);
+    }
+
+    /// Gives a channel this name, and takes the one before from it.
+    fn name(&self, chan: &Arc<Chan>, before: &str, name: &str) -> Result<()> {
+        let mut table = lock(&self.table);
+        match table.names.get(name) {
+            Some(other) if other.as_ptr() == Arc::as_ptr(chan) => {}
+            Some(other) if other.strong_count() > 0 => {
+                return Err(Error::new(Errno::EEXIST, format!("another channel is called {name}")));
+            }
+            _ => {
+                table.names.remove(before);
+                table.names.insert(name.into(), Arc::downgrade(chan));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets memory aside.
+    fn reserve(&self, bytes: usize) -> Result<()> {
+        let mut table = lock(&self.table);
+        if table.memory + bytes > MEMORY_MAX {
+            let text = format!(
+                "channels have {} of {} MiB: let one go, or make this one smaller (size PAGES)",
+                table.memory >> 20,
+                MEMORY_MAX >> 20
+            );
+            return Err(Error::new(Errno::ENOMEM, text));
+        }
+        table.memory += bytes;
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: usize) {
+        lock(&self.table).memory -= bytes;
+    }
+
+    fn announce(&self, announce: Announce) {
+        let mut queue = lock(&self.queue);
+        if queue.ended {
+            drop(queue);
+            return announce.ask.fail(Errno::EIO.into());
+        }
+        queue.due.push_back(announce);
+        let driver = queue.driver.take();
+        drop(queue);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// The connection to the guest of the channel of this name; or why there is none.
+    fn take(&self, name: &str, kind: Kind) -> std::result::Result<Box<dyn Transport>, String> {
+        let chan = lock(&self.table).names.get(name).and_then(Weak::upgrade);
+        chan.ok_or_else(|| format!("no channel is called {name}"))?.take(kind)
+    }
+}
+
+/// The files of a channel. They do not keep it.
+fn directory(chan: &Arc<Chan>) -> Dir {
+    let [ctl, data, status] = [(); 3].map(|()| Arc::downgrade(chan));
+    let opened = |visitor: &Visitor, chan: &Weak<Chan>| {
+        may(visitor)?;
+        let chan = chan.upgrade().ok_or(Errno::ENOENT)?;
+        chan.open().map(|()| chan)
+    };
+    let ctl = File::opened(move |visitor, _| Ok(Box::new(Ctl::new(opened(visitor, &ctl)?))));
+    let data = File::opened(move |visitor, _| Ok(Box::new(Data::new(opened(visitor, &data)?))));
+    let status = File::text(move |_| status.upgrade().map(|chan| chan.status()).unwrap_or_default());
+    let (ctl, data) = (ctl.mode(0o600).event(), data.mode(0o600).event());
+    Dir::new().file("ctl", ctl).file("data", data).file("status", status)
+}
+
+/// Whether this visitor may use channels: the tree has asked whether he is the owner.
+fn may(visitor: &Visitor) -> Result<()> {
+    match visitor.who.read_only {
+        true => Err(Error::new(Errno::EACCES, "permission denied: you may change nothing here")),
+        false => Ok(()),
+    }
+}
