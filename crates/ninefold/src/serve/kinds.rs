@@ -1,30 +1,31 @@
 //! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`,
-//! `net:` or `net:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`, `fsctl:`, an address, or `/srv/NAME`,
-//! which is one that was posted.
+//! `net:` or `net:POLICY`, `shm:`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`, `fsctl:`, an address,
+//! `/srv/NAME`, which is one that was posted, or `/shm/NAME`, the guest of a channel.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
 //! needed. A word for a disk, an archive or an address is the same server each time, and so are `cons:`, `srv:`,
-//! `net:`, `aoe:` and `fsctl:`; every `ram:` and every `pipe:` is one of its own.
+//! `net:`, `shm:`, `aoe:` and `fsctl:`; every `ram:` and every `pipe:` is one of its own.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::ready;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use nine_io::channel::Asking;
 use nine_io::client::Options;
-use nine_io::server::{Core, FileServer, Who};
+use nine_io::server::{Core, FileServer, Gate, Service, Who};
 use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn, is_owner, told};
 use nine_net::modules::{Trace, TraceLog, modules};
 use nine_net::shm::{Channel, Waits};
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
-use nine_servers::{Disk, Net, Pipes, Posts, Ram};
+use nine_servers::{Channels, Disk, Net, Pipes, Posts, Ram};
 
 use super::aoe;
 use super::console;
@@ -43,6 +44,10 @@ pub enum Kind {
     Srv,
     /// The network, by the policy in this file.
     Net(Option<PathBuf>),
+    /// Channels of shared memory.
+    Shm,
+    /// The guest of the channel of this name.
+    Guest(String),
     /// Disks on these Ethernets; on all if none is named.
     Aoe(Vec<String>),
     /// An archive.
@@ -82,13 +87,18 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Kind, String> {
-        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], aoe:[IFACE], \
-             fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST, or /srv/NAME for one that \
-             was posted";
+        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], shm:, aoe:[IFACE], \
+             fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST, /srv/NAME for one that \
+             was posted, or /shm/NAME for the guest of a channel";
         if let Some(name) = word.strip_prefix(POSTED) {
             nine_proto::check_name(name.as_bytes())
                 .map_err(|_| format!("`{word}` is no post; write /srv/NAME"))?;
             return Ok(Kind::Posted(name.into()));
+        }
+        if let Some(name) = word.strip_prefix(GUEST) {
+            nine_proto::check_name(name.as_bytes())
+                .map_err(|_| format!("`{word}` is no channel; write /shm/NAME"))?;
+            return Ok(Kind::Guest(name.into()));
         }
         match word.split_once(':') {
             Some(("disk", "")) => Err("`disk:` without a path; write disk:/PATH".into()),
@@ -100,6 +110,7 @@ impl FromStr for Kind {
             Some(("srv", "")) => Ok(Kind::Srv),
             Some(("net", "")) => Ok(Kind::Net(None)),
             Some(("net", path)) => Ok(Kind::Net(Some(path.into()))),
+            Some(("shm", "")) => Ok(Kind::Shm),
             Some(("aoe", "")) => Ok(Kind::Aoe(Vec::new())),
             Some(("aoe", names)) => Ok(Kind::Aoe(names.split(',').map(String::from).collect())),
             Some(("fs", archive)) => archive.parse().map(Kind::Fs).map_err(|why| format!("`fs:`: {why}")),
@@ -107,7 +118,11 @@ impl FromStr for Kind {
             Some((kind @ ("pipe" | "cons" | "srv" | "fsctl"), rest)) => {
                 Err(format!("`{kind}:` takes nothing behind it: leave `{rest}` out"))
             }
-            Some((kind, rest)) if kind != "unix" && !kind.contains(['!', '/']) && !rest.starts_with("//") => {
+            Some((kind, rest))
+                if !matches!(kind, "unix" | "shm")
+                    && !kind.contains(['!', '/'])
+                    && !rest.starts_with("//") =>
+            {
                 Err(format!("`{kind}:` is no kind of server; {KNOWN}"))
             }
             None if !word.contains('!') => Err(format!("`{word}` is no server; {KNOWN}")),
@@ -162,6 +177,8 @@ impl fmt::Display for Kind {
             Kind::Srv => f.write_str("srv:"),
             Kind::Net(None) => f.write_str("net:"),
             Kind::Net(Some(path)) => write!(f, "net:{}", path.display()),
+            Kind::Shm => f.write_str("shm:"),
+            Kind::Guest(name) => write!(f, "{GUEST}{name}"),
             Kind::Aoe(names) => write!(f, "aoe:{}", names.join(",")),
             Kind::Fs(spec) => write!(f, "fs:{spec}"),
             Kind::FsCtl => f.write_str("fsctl:"),
@@ -221,9 +238,14 @@ pub struct Servers {
     /// Directories that share the descriptors.
     disks: usize,
     posts: Arc<Posts>,
+    channels: OnceLock<Arc<Channels>>,
+    served: Arc<OnceLock<Guests>>,
     archives: Arc<Archives>,
     state: Mutex<State>,
 }
+
+/// What guests of channels are served, while it is there, and among whose clients.
+type Guests = (Weak<dyn FileServer>, Core);
 
 #[derive(Default)]
 struct State {
@@ -246,7 +268,14 @@ impl Servers {
         let known = remote.clone();
         let judge = move |text: &str| Post::parse(text, &known).map(|post| post.to_string());
         let posts = Arc::new(Posts::new(env.clock(), owns, judge));
-        Self { serving, remote, env, core, disks: disks.max(1), posts, archives, state }
+        let (channels, served) = (OnceLock::new(), Arc::default());
+        Self { serving, remote, env, core, disks: disks.max(1), posts, channels, served, archives, state }
+    }
+
+    /// This is what guests of channels get.
+    pub fn serve_guests(&self, server: &Arc<dyn FileServer>, clients: Core) {
+        // What holds the channels is not held by them.
+        let _ = self.served.set((Arc::downgrade(server), clients));
     }
 
     /// A tree in memory that takes mount points.
@@ -298,6 +327,31 @@ impl Servers {
         let (net, driver) = Net::new(networks, policy, modules(), self.env.clock(), CONVERSATIONS);
         self.env.spawn(Box::pin(driver));
         Ok(self.owned(kind, Arc::new(net.told_by(told))))
+    }
+
+    /// The channels of this server: the same each time.
+    fn channels(&self) -> Arc<Channels> {
+        let make = || {
+            let served = self.served.clone();
+            let gate = Gate { read_only: self.serving.read_only.unwrap_or(false), ..Gate::default() };
+            let serves = move || {
+                let (server, clients) = served.get()?;
+                Some(Service::new(server.upgrade()?, gate.clone(), clients.clone()))
+            };
+            let (channels, driver) = Channels::new(self.env.wall(), serves);
+            self.env.spawn(Box::pin(driver.run(self.env)));
+            Arc::new(channels.told_by(told))
+        };
+        self.channels.get_or_init(make).clone()
+    }
+
+    /// The files of the guest of a channel.
+    fn guest(&self, kind: &Kind, name: &str) -> Server {
+        let dial = Guest { channels: self.channels(), name: name.into() };
+        let (user, uid) = dial::user(&self.remote);
+        let mut server = Server::new(&kind.to_string(), Arc::new(dial));
+        server.options.clock = Some(self.env.clock());
+        Server { user: (user.into(), uid), ..server }
     }
 
     /// A server that has an owner: by the mux's word, which says who it is.
@@ -381,6 +435,8 @@ impl Kinds for Servers {
             Kind::Pipe => self.pipe(&kind),
             Kind::Cons => self.owned(&kind, console::get(self.env, &dial::user(&self.remote).0)),
             Kind::Srv => self.owned(&kind, self.posts.clone()),
+            Kind::Shm => self.owned(&kind, self.channels()),
+            Kind::Guest(name) => self.guest(&kind, name),
             Kind::Net(Some(path)) if path.is_relative() => {
                 return Err(format!("{kind}: a path that begins with `/` is due"));
             }
@@ -439,6 +495,18 @@ fn numbered(name: &str, n: usize) -> String {
     if n == 1 { name.into() } else { format!("{name} ({n})") }
 }
 
+/// Dials the guest of a channel: it is there already, or cannot be reached.
+struct Guest {
+    channels: Arc<Channels>,
+    name: String,
+}
+
+impl Dial for Guest {
+    fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
+        Box::pin(ready(self.channels.dial(&self.name)))
+    }
+}
+
 /// Dials a server, as the verbs of clients do.
 struct Reach {
     addr: Addr,
@@ -483,6 +551,8 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
 const ROOT: u64 = 64 << 20;
 /// What stands before the name of a post.
 const POSTED: &str = "/srv/";
+/// And before that of a channel.
+const GUEST: &str = "/shm/";
 /// Requests that wait at once at a server whose files wait.
 const WAITING: usize = 16 << 10;
 /// Conversations of one network at once.
@@ -511,6 +581,9 @@ mod tests {
             ("srv:", "srv:"),
             ("net:", "net:"),
             ("net:/etc/policy", "net:/etc/policy"),
+            ("shm:", "shm:"),
+            ("shm:/run/x", "shm!/run/x"),
+            ("/shm/lab", "/shm/lab"),
             ("aoe:", "aoe:"),
             ("aoe:eth0,eth1", "aoe:eth0,eth1"),
             ("fs:", "fs:"),
@@ -537,6 +610,7 @@ mod tests {
             ("cons:x", "`cons:` takes nothing behind it"),
             ("/srv/", "write /srv/NAME"),
             ("/srv/a/b", "write /srv/NAME"),
+            ("/shm/", "write /shm/NAME"),
             ("/srv", "`/srv` is no server; write disk:/PATH"),
             ("disk:", "without a path"),
             ("ram:x", "is no size"),

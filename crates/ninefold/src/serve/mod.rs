@@ -136,8 +136,9 @@ impl Served {
             Self::One(Export::Ram(limit)) => export::ram(*limit),
             Self::One(Export::Archive(_) | Export::Space(_)) => unreachable!("it has been read"),
             Self::Space(space, remote) => {
-                let (mux, live) = space.open(env, serving, remote, core.clone(), seats, archives).await?;
-                return Ok(Opened { server: Arc::new(mux.clone()), mux: Some(mux), live: Some(live) });
+                let (server, mux, live) =
+                    space.open(env, serving, remote, core.clone(), seats, archives).await?;
+                return Ok(Opened { server, mux: Some(mux), live: Some(live) });
             }
         };
         let mux = match serving.serves_browsers() {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use nine_io::server::{Core, Seat};
+use nine_io::server::{Core, FileServer, Seat};
 use nine_mux::script::{self, Line, Mount, Script, Statement, WRONG_MAX, World, Wrong};
 use nine_mux::{Live, MAIN, Mux, Order, Owner};
 use nine_net::modules::{Trace, TraceLog};
@@ -209,13 +209,15 @@ impl Space {
         clients: Core,
         seats: &[Arc<Seat>],
         archives: &Arc<Archives>,
-    ) -> Result<(Mux, Live)> {
+    ) -> Result<(Arc<dyn FileServer>, Mux, Live)> {
         let is_disk =
             |line: &&Line| matches!(&line.statement, Statement::Mount(m) if m.server.starts_with("disk:"));
         let disks = self.lines.iter().filter(is_disk).count();
         let servers = Servers::new(serving, remote.clone(), env, disks, archives.clone());
         let mux = Mux::new(servers.root("the root"), nine_servers::disk::names());
         env.spawn(Box::pin(mux.run(env, seats)));
+        let server: Arc<dyn FileServer> = Arc::new(mux.clone());
+        servers.serve_guests(&server, clients.clone());
         let (name, uid) = dial::user(remote);
         let live = Live::new(mux.clone(), Owner { name: name.into(), uid: Some(uid) }, servers, clients);
         self.mount_files(&live, MAIN, env).await?;
@@ -238,7 +240,7 @@ impl Space {
                 self.mount_files(&live, &line.space, env).await?;
             }
         }
-        Ok((mux, live))
+        Ok((server, mux, live))
     }
 
     async fn mount_files(&self, live: &Live, space: &str, env: rt::Real) -> Result<()> {
