@@ -9,6 +9,7 @@
 mod aoe;
 mod block;
 mod cec;
+mod channel;
 mod client;
 mod control;
 mod http;
@@ -52,11 +53,16 @@ pub const TARGETS: &[Target] = &[
     ("aoe-initiator", aoe_initiator, 4),
     ("cec-frame", cec_frame, 1),
     ("cec", cec, 4),
+    ("ring", ring, 4),
+    ("serving", serving, 50),
+    ("asking", asking, 50),
+    ("guest", guest, 10),
 ];
 
 pub use aoe::{aoe_frame, aoe_initiator, aoe_target};
 pub use block::{expr, labels};
 pub use cec::{cec, cec_frame};
+pub use channel::{asking, guest, ring, serving};
 pub use client::client;
 pub use control::control;
 pub use http::http;

@@ -68,6 +68,8 @@ pub struct Channel {
     gone: bool,
     /// It sends nothing more.
     ended: bool,
+    /// Nothing more is taken, whatever it writes.
+    over: bool,
 }
 
 impl Channel {
@@ -159,6 +161,7 @@ impl Channel {
             asleep: false,
             gone: false,
             ended: false,
+            over: false,
         }
     }
 
@@ -187,7 +190,7 @@ impl Channel {
         loop {
             if self.end.life() == Life::Another {
                 self.end.serve();
-                (self.ended, self.owes) = (false, true);
+                (self.ended, self.over, self.owes) = (false, false, true);
                 self.settle();
                 return Poll::Ready(Ok(()));
             }
@@ -207,12 +210,13 @@ impl Channel {
             if let Some(piece) = self.take(into)? {
                 return Poll::Ready(Ok(Some(piece)));
             }
-            if self.ended {
+            if self.ended || self.over {
+                self.over = true;
                 return Poll::Ready(Ok(None));
             }
             match self.end.life() {
                 Life::Same if !self.gone => ready!(self.poll_wait(cx, |end| end.is_ready())),
-                Life::Another => return Poll::Ready(Ok(None)),
+                Life::Another => self.over = true,
                 // What it has written before is looked for once more.
                 Life::Same | Life::Ended => self.ended = true,
             }
@@ -224,12 +228,23 @@ impl Channel {
     /// # Panics
     /// `into` is shorter than [`MOST`].
     pub fn take(&mut self, into: &mut [u8]) -> io::Result<Option<Piece>> {
-        let piece = self.end.take(into).map_err(fault)?;
+        if self.over {
+            return Ok(None);
+        }
+        let piece = self.end.take(into).map_err(|broken| {
+            self.over = true;
+            fault(broken)
+        })?;
         if piece.is_some() {
             self.owes = true;
             self.found();
         }
         Ok(piece)
+    }
+
+    /// From now on nothing is taken: what has come makes no sense.
+    pub fn give_up(&mut self) {
+        self.over = true;
     }
 
     /// Puts a piece; [`Channel::settle`] when there is no more to put for now. An error of the kind `BrokenPipe`:

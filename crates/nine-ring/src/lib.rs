@@ -17,6 +17,8 @@ extern crate alloc;
 
 mod arena;
 mod end;
+#[cfg(all(feature = "fuzz", not(all(test, any(nine_loom, nine_shuttle)))))]
+pub mod fuzz;
 mod layout;
 #[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
 pub mod linux;

@@ -175,6 +175,8 @@ mod real {
         /// They are not in it.
         pub fn address(&self, at: usize, len: usize) -> NonNull<u8> {
             assert!(at <= self.len && len <= self.len - at, "within the memory");
+            #[cfg(feature = "fuzz")]
+            crate::fuzz::looks(self, at, len);
             // SAFETY: just looked at.
             unsafe { self.base.add(at) }
         }

@@ -92,6 +92,8 @@ impl Asking {
         let room = last.filter(|room| place.at == room.at && place.count <= room.count);
         let Some(room) = room else {
             let why = "the server answers into a place it was not given";
+            self.end = 0;
+            self.channel.give_up();
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         };
         self.placed = place;

@@ -376,3 +376,28 @@ fn an_end_in_good_order_is_read_as_one_by_either_side() {
     })
     .unwrap();
 }
+
+#[test]
+fn nothing_comes_behind_an_end_or_a_fault() {
+    rt::block_on(async |_| {
+        let mut buf = [0; 100];
+        let (mut server, mut guest, _kept) = by_hand(0).await;
+        assert!(guest.put(b"last words", Note::None).unwrap());
+        guest.end();
+        assert_eq!(receive(&mut server, 10, 4096).await, b"last words");
+        assert_eq!(poll_fn(|cx| server.poll_read(cx, &mut buf)).await.unwrap(), 0);
+        assert!(guest.put(b"and more", Note::None).unwrap());
+        assert_eq!(poll_fn(|cx| server.poll_read(cx, &mut buf)).await.unwrap(), 0);
+
+        let (mut server, mut guest, passed) = by_hand(0).await;
+        let memory = linux::map(&passed.memory).unwrap();
+        assert!(guest.put(b"a piece", Note::None).unwrap());
+        // Flags of its first line that are not known, for a moment.
+        memory.write(4096 + 6, &[3]);
+        let broken = poll_fn(|cx| server.poll_read(cx, &mut buf)).await;
+        assert_eq!(broken.unwrap_err().kind(), std::io::ErrorKind::InvalidData);
+        memory.write(4096 + 6, &[0]);
+        assert_eq!(poll_fn(|cx| server.poll_read(cx, &mut buf)).await.unwrap(), 0);
+    })
+    .unwrap();
+}
