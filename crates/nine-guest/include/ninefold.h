@@ -74,8 +74,10 @@ typedef struct ninefold {
 	char text[200];		/* the same in words */
 	int ended;		/* nothing more can be asked */
 
-	unsigned char *base;	/* the memory */
-	size_t size;		/* of the mapping */
+	unsigned char *base;	/* the channel, and the memory behind it */
+	size_t size;
+	void *map;		/* all of the memory */
+	size_t map_len;
 	uint64_t up, down, arena;
 	uint32_t lines, pages;
 	uint32_t epoch, join;	/* the lives of both sides */
@@ -109,6 +111,9 @@ typedef struct nf_buffer {
 static inline int nf_inherit(ninefold *c, enum nf_wait wait);
 /* Joins a channel of a host that gives one to everybody who connects to its unix socket. */
 static inline int nf_dial(ninefold *c, const char *path, enum nf_wait wait);
+/* The same two, for the channel of this name of several that lie in the memory (ENOENT: there is none). */
+static inline int nf_inherit_named(ninefold *c, const char *name, enum nf_wait wait);
+static inline int nf_dial_named(ninefold *c, const char *path, const char *name, enum nf_wait wait);
 /* Joins again, after the channel has ended. All fids are gone; buffers stay. Fails if the host has moved the arena. */
 static inline int nf_rejoin(ninefold *c);
 /* Leaves, and gives back everything; after a failed nf_inherit() or nf_dial(), too, or not at all. */
@@ -586,6 +591,34 @@ nf__layout(ninefold *c)
 	return 0;
 }
 
+/* Finds the channel of this name: from then on it is all there is of the memory. */
+static inline int
+nf__find(ninefold *c, const char *name)
+{
+	unsigned char page[96];
+	char padded[32] = {0};
+	size_t len = strlen(name);
+	if (len <= sizeof padded)
+		memcpy(padded, name, len);
+	for (;;) {
+		if (len > sizeof padded || c->size < NF_PAGE || nf__load(c, 4) != nf__g32(nf__magic + 4) ||
+		    nf__load(c, 0) != nf__g32(nf__magic))
+			return nf__fail(c, ENOENT, "%.100s: no channel in this memory has this name", name);
+		memcpy(page, c->base, sizeof page);
+		uint64_t size = nf__g64(page + 16);
+		if (nf__g32(page + 8) != 1)
+			return nf__fail(c, ENOTCONN, "the channel is of version %u: this program knows 1", nf__g32(page + 8));
+		if (size < NF_PAGE || size > c->size || size % NF_PAGE)
+			return nf__fail(c, ENOTCONN, "the channel's first page contradicts itself");
+		if (memcmp(page + 64, padded, sizeof padded) == 0) {
+			c->size = size;
+			return 0;
+		}
+		c->base += size;
+		c->size -= size;
+	}
+}
+
 static inline int
 nf__version(ninefold *c)
 {
@@ -633,9 +666,9 @@ nf__join(ninefold *c)
 	return nf__version(c);
 }
 
-/* Takes the memory, the two bells and the life of the host, and joins. */
+/* Takes the memory, the two bells and the life of the host, and joins the channel of this name; NULL: the first one. */
 static inline int
-nf_join(ninefold *c, int memory, int wait_fd, int ring_fd, int life_fd, enum nf_wait wait)
+nf_join_named(ninefold *c, int memory, int wait_fd, int ring_fd, int life_fd, const char *name, enum nf_wait wait)
 {
 	struct stat known;
 	memset(c, 0, sizeof *c);
@@ -663,13 +696,13 @@ nf_join(ninefold *c, int memory, int wait_fd, int ring_fd, int life_fd, enum nf_
 		goto bad;
 	}
 	close(memory);
-	c->base = base;
-	c->size = (size_t)known.st_size;
+	c->base = c->map = base;
+	c->size = c->map_len = (size_t)known.st_size;
 	c->in = malloc(NF_MSIZE + NF_MOST);
 	c->used = calloc((1 << 20) / 64, 8);
 	if (c->in == NULL || c->used == NULL)
 		nf__fail(c, ENOMEM, "no memory for the answers of the host");
-	else if (nf__join(c) == 0)
+	else if ((name == NULL || nf__find(c, name) == 0) && nf__join(c) == 0)
 		return 0;
 	nf_close(c);
 	return -1;
@@ -680,7 +713,25 @@ bad:
 }
 
 static inline int
+nf_join(ninefold *c, int memory, int wait_fd, int ring_fd, int life_fd, enum nf_wait wait)
+{
+	return nf_join_named(c, memory, wait_fd, ring_fd, life_fd, NULL, wait);
+}
+
+static inline int
 nf_inherit(ninefold *c, enum nf_wait wait)
+{
+	return nf_inherit_named(c, NULL, wait);
+}
+
+static inline int
+nf_dial(ninefold *c, const char *path, enum nf_wait wait)
+{
+	return nf_dial_named(c, path, NULL, wait);
+}
+
+static inline int
+nf_inherit_named(ninefold *c, const char *name, enum nf_wait wait)
 {
 	const char *variable = getenv("NINEFOLD_CHANNEL");
 	int fds[4], end = 0, n, m;
@@ -699,11 +750,11 @@ nf_inherit(ninefold *c, enum nf_wait wait)
 			return nf__fail(c, EBADF, "NINEFOLD_CHANNEL names %d, which is no descriptor", fds[n]);
 	}
 	unsetenv("NINEFOLD_CHANNEL");
-	return nf_join(c, fds[0], fds[1], fds[2], fds[3], wait);
+	return nf_join_named(c, fds[0], fds[1], fds[2], fds[3], name, wait);
 }
 
 static inline int
-nf_dial(ninefold *c, const char *path, enum nf_wait wait)
+nf_dial_named(ninefold *c, const char *path, const char *name, enum nf_wait wait)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct timeval patience = {10, 0};
@@ -746,7 +797,7 @@ nf_dial(ninefold *c, const char *path, enum nf_wait wait)
 				memcpy(&fds[count], CMSG_DATA(h) + i * sizeof(int), sizeof(int));
 		}
 	if (came == 8 && count == 3 && memcmp(magic, nf__magic, 8) == 0)
-		return nf_join(c, fds[0], fds[1], fds[2], fd, wait);
+		return nf_join_named(c, fds[0], fds[1], fds[2], fd, name, wait);
 	for (n = 0; n < count; n++)
 		close(fds[n]);
 	close(fd);
@@ -778,7 +829,7 @@ nf_close(ninefold *c)
 			atomic_store_explicit(nf__word(c, NF__LEFT), c->join, memory_order_release);
 			nf__ring(c);
 		}
-		munmap(c->base, c->size);
+		munmap(c->map, c->map_len);
 		c->base = NULL;
 	}
 	for (n = 0; n < 3; n++)

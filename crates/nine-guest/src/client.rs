@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use nine_proto::msg::{MAXWELEM, Names, OnlyIds, OnlyUStr, Rmsg, Tmsg};
 use nine_proto::{Base, Dialect, Dirent, Entries, Errno, Error, Fid, GetMask, NOFID, NOGID, NOTAG, NOUID};
 use nine_proto::{OpenFlags, Qid, Result, Stat, Tag, Time, frame, mode};
-use nine_ring::{Arena, Memory, Place};
+use nine_ring::{Arena, Bad, Layout, Memory, Place};
 
 use crate::conn::Conn;
 use crate::line::{Line, Wait, Waiting};
@@ -97,6 +97,16 @@ impl<L: Line> Client<L> {
         };
         client.version()?;
         Ok(client)
+    }
+
+    /// Joins the channel of this name, of several that the memory holds. `ENOENT`: there is none; `EINVAL`: what is
+    /// there is damaged, or of a newer version; else see [`Client::join`].
+    pub fn join_named(memory: &Memory, name: &str, line: L, options: Options) -> Result<Self> {
+        let found = Layout::find(memory, name).map_err(|bad| {
+            let errno = if bad == Bad::Name { Errno::ENOENT } else { Errno::EINVAL };
+            Error::new(errno, alloc::format!("{name}: {bad}"))
+        })?;
+        Self::join(found, line, options)
     }
 
     /// Joins again, when the host began another life or the channel has ended. Files of before are gone (`ESTALE`);

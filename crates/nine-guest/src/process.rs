@@ -78,6 +78,11 @@ impl Process {
         Client::join(self.memory.clone(), self, options)
     }
 
+    /// The client of the channel of this name, where the memory holds several.
+    pub fn client_named(self, name: &str, options: Options) -> Result<Client<Self>> {
+        Client::join_named(&self.memory.clone(), name, self, options)
+    }
+
     /// All of the memory, which is one channel or several.
     pub fn memory(&self) -> &Memory {
         &self.memory

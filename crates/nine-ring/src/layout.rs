@@ -91,6 +91,8 @@ pub enum Bad {
     Layout,
     /// It was opened by nobody.
     Closed,
+    /// No channel has this name.
+    Name,
 }
 
 impl Layout {
@@ -143,6 +145,25 @@ impl Layout {
             size: offset(at::SIZE)?,
         };
         if layout.is_sound() && layout.size <= memory.len() { Ok(layout) } else { Err(Bad::Layout) }
+    }
+
+    /// The memory of the channel of this name, of several that lie one behind the other.
+    ///
+    /// Fails with [`Bad::Name`] if there is none before the first page that is no channel's.
+    pub fn find(memory: &Memory, name: &str) -> Result<Memory, Bad> {
+        let mut at = 0;
+        while let Some(rest) = memory.part(at, memory.len() - at) {
+            let layout = match Self::read(&rest) {
+                Err(Bad::Magic) => break,
+                layout => layout?,
+            };
+            if layout.name() == name {
+                return Ok(rest.part(0, layout.size).expect("it is in the memory"));
+            }
+            // A page at least, and not beyond the memory: both were looked at.
+            at += layout.size;
+        }
+        Err(Bad::Name)
     }
 
     /// Its name, without the zeros. Whatever is no UTF-8 ends it.
@@ -226,6 +247,7 @@ impl fmt::Display for Bad {
             }
             Self::Layout => f.write_str("the channel's first page contradicts itself"),
             Self::Closed => f.write_str("nobody has opened this channel"),
+            Self::Name => f.write_str("no channel in this memory has this name"),
         }
     }
 }

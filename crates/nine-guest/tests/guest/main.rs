@@ -4,5 +4,6 @@ mod files;
 mod host;
 mod hostile;
 mod lives;
+mod named;
 mod programs;
 mod waiting;

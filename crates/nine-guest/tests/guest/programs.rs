@@ -11,11 +11,11 @@ use nine_ring::linux::{self, Passed, VARIABLE};
 
 use crate::host::{Channel, Host, MILD, Temper, some};
 
-const PLAIN: &[&str] = &["-O2"];
-const SANITIZED: &[&str] = &["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+pub const PLAIN: &[&str] = &["-O2"];
+pub const SANITIZED: &[&str] = &["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// Compiles a program of `examples` or `tests`.
-fn compiled(source: &str, flags: &[&str], name: &str) -> PathBuf {
+pub fn compiled(source: &str, flags: &[&str], name: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let made = Command::new("cc")

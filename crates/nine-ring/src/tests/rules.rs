@@ -275,3 +275,31 @@ fn an_arena_that_is_in_use_at_its_ends_is_searched_over_them() {
     assert!(arena.take(11 * 4096).is_none());
     assert_eq!(arena.take(10 * 4096).unwrap().at, 60 * 4096);
 }
+
+#[test]
+fn a_channel_is_found_by_its_name_among_those_before_it() {
+    let layouts = ["a", "files", "filesystem"].map(|name| Layout::new(Kind::Bytes, 64, 1, name));
+    let memory = Memory::zeros(layouts.iter().map(|layout| layout.size).sum::<usize>() + PAGE);
+    let mut at = 0;
+    for layout in layouts {
+        End::open(memory.part(at, layout.size).unwrap(), layout);
+        at += layout.size;
+    }
+    for (layout, n) in layouts.iter().zip(0..) {
+        let found = Layout::find(&memory, layout.name()).unwrap();
+        assert_eq!((found.len(), Layout::read(&found)), (layout.size, Ok(*layout)));
+        assert_eq!(found.address(0, 1), memory.address(n * layout.size, 1));
+    }
+    for name in ["", "file", "filesystems", "a name that is longer than there is room for"] {
+        assert_eq!(Layout::find(&memory, name).unwrap_err(), Bad::Name, "{name}");
+    }
+    // What damages one hides those behind it; a size of nothing, or beyond the memory, goes round nowhere.
+    for size in [0u64, 4096, 1 << 20, 1 << 40, u64::MAX] {
+        memory.write(layouts[0].size + at::SIZE, &size.to_le_bytes());
+        assert!(Layout::find(&memory, "a").is_ok());
+        assert_eq!(Layout::find(&memory, "filesystem").unwrap_err(), Bad::Layout);
+    }
+    memory.write(layouts[0].size, b"x");
+    assert_eq!(Layout::find(&memory, "filesystem").unwrap_err(), Bad::Name);
+    assert_eq!(Layout::find(&Memory::zeros(0), "a").unwrap_err(), Bad::Name);
+}
