@@ -93,12 +93,14 @@ pub enum Statement {
         /// The mount point.
         old: String,
     },
-    /// `listen ADDR [-insecure]`
+    /// `listen ADDR [-insecure] [-poll|-interrupt|-adaptive]`
     Listen {
         /// An address.
         addr: String,
         /// Whoever reaches it is trusted.
         insecure: bool,
+        /// How its channels wait, without the hyphen.
+        waits: Option<String>,
     },
     /// `listen http!HOST!PORT [-insecure] [...]`: where browsers come in.
     Web {
@@ -315,13 +317,20 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
         }
         "listen" => {
             let (flags, addrs): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.is_flag());
-            if let Some(flag) = flags.iter().find(|flag| flag.text != "-insecure") {
-                return Err(format!("`{}` is not known; write: listen ADDR [-insecure]", flag.text));
+            let (mut insecure, mut waits) = (false, None);
+            for flag in flags {
+                match flag.text.as_str() {
+                    "-insecure" => insecure = true,
+                    "-poll" | "-interrupt" | "-adaptive" if waits.is_none() => {
+                        waits = Some(flag.text[1..].into())
+                    }
+                    text => return Err(format!("`{text}` is not known; write: {LISTEN}")),
+                }
             }
             let [addr] = *addrs else {
-                return Err(format!("`listen` with {}; write: listen ADDR [-insecure]", count(&addrs)));
+                return Err(format!("`listen` with {}; write: {LISTEN}", count(&addrs)));
             };
-            Ok(Statement::Listen { addr: filled("ADDR", addr)?, insecure: !flags.is_empty() })
+            Ok(Statement::Listen { addr: filled("ADDR", addr)?, insecure, waits })
         }
         "space" => {
             let Some((name, users)) = words.split_first() else {
@@ -515,8 +524,9 @@ impl fmt::Display for Statement {
             Self::Bind { flags, new, old } => write!(f, "bind{flags} {} {}", quote(new), quote(old)),
             Self::Unmount { new: Some(new), old } => write!(f, "unmount {} {}", quote(new), quote(old)),
             Self::Unmount { new: None, old } => write!(f, "unmount {}", quote(old)),
-            Self::Listen { addr, insecure } => {
-                write!(f, "listen {}{}", quote(addr), if *insecure { " -insecure" } else { "" })
+            Self::Listen { addr, insecure, waits } => {
+                write!(f, "listen {}{}", quote(addr), if *insecure { " -insecure" } else { "" })?;
+                waits.iter().try_for_each(|waits| write!(f, " -{waits}"))
             }
             Self::Web { listener } | Self::Console { listener } => write!(f, "listen {listener}"),
             Self::Space { users } => {
@@ -552,6 +562,7 @@ impl fmt::Display for Flags {
 const VERBS: &str = "mount, bind, unmount, listen, push, space, nomux, `.` or NAME=";
 const MOUNT: &str = "write: mount [-abcdrP] [-t SECONDS] [-n N] [-u USER] SERVER OLD [ANAME]";
 const BIND: &str = "write: bind [-abcd] NEW OLD";
+const LISTEN: &str = "listen ADDR [-insecure] [-poll|-interrupt|-adaptive]";
 const PUSH: &str = "write: push SERVER MODULE [ARGUMENTS]";
 
 /// Lines of a script that say something, those of included files among them.

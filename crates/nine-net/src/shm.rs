@@ -37,6 +37,25 @@ pub enum Waits {
     Adaptive,
 }
 
+impl Waits {
+    /// Each.
+    pub const ALL: [Self; 3] = [Self::Poll, Self::Interrupt, Self::Adaptive];
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "poll",
+            Self::Interrupt => "interrupt",
+            Self::Adaptive => "adaptive",
+        }
+    }
+
+    /// The one of this name.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|waits| waits.name() == name)
+    }
+}
+
 /// Lines of each ring of a channel: 64 KiB.
 pub const LINES: u32 = 1024;
 /// Pages of the arena of a channel: 8 MiB, of which only what is used takes memory.

@@ -71,6 +71,9 @@ pub struct Remote {
     #[arg(long, hide_short_help = true, value_name = "MODULE", env = "NINEFOLD_PUSH", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub push: Vec<String>,
+    /// How channels (shm!) wait for their servers [default: adaptive]
+    #[arg(long, hide_short_help = true, value_name = "HOW", env = "NINEFOLD_WAITS")]
+    pub waits: Option<WaitsChoice>,
     /// Authorities whose server certificates are good, PEM
     #[arg(long, hide_short_help = true, value_name = "FILE", env = "NINEFOLD_CA", conflicts_with = "pin")]
     pub ca: Option<PathBuf>,
@@ -103,7 +106,8 @@ pub struct Remote {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Serving {
     /// Where to listen; may be given several times. `-insecure` after the address, in the same word, lets everybody
-    /// in who can reach it [default: a unix socket of this user, and tcp!127.0.0.1!5640]
+    /// in who can reach it; after shm!, `-poll`, `-interrupt` or `-adaptive` says how channels wait [default: a unix
+    /// socket of this user, and tcp!127.0.0.1!5640]
     #[arg(
         long,
         value_name = "ADDR",
@@ -320,6 +324,30 @@ pub enum Level {
 pub enum LogFormat {
     Text,
     Json,
+}
+
+/// How an end of a channel of shared memory waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WaitsChoice {
+    /// It never sleeps: for a processor of its own
+    Poll,
+    /// It sleeps at once
+    Interrupt,
+    /// It looks for about as long as it takes to be woken, then it sleeps
+    Adaptive,
+}
+
+impl Remote {
+    /// How channels wait.
+    pub fn waits(&self) -> Waits {
+        match self.waits {
+            Some(WaitsChoice::Poll) => Waits::Poll,
+            Some(WaitsChoice::Interrupt) => Waits::Interrupt,
+            Some(WaitsChoice::Adaptive) => Waits::Adaptive,
+            None => Waits::default(),
+        }
+    }
 }
 
 /// Which dialect a client proposes.

@@ -22,7 +22,7 @@ use nine_io::channel::Asking;
 use nine_io::client::{Client, Ender, Error, File, Options};
 use nine_net::datagram;
 use nine_net::modules::{self, TlsClient};
-use nine_net::shm::{Channel, Waits};
+use nine_net::shm::Channel;
 use nine_net::{Addr, ClientTls, Env, Fault, ModuleKind, Modules, Pushed, Socket, Transport, Trust, rt};
 use nine_proto::msg::MAXWELEM;
 use nine_proto::{Attr, Base, Errno, GetMask, NOUID};
@@ -192,7 +192,8 @@ impl Sessions {
             return self.attach(addr, Watched(talk, moved), self.options(addr, token), want).await;
         }
         if let Addr::Shm { path } = addr {
-            let channel = Channel::dial(path, Waits::Adaptive, HOUR).await.map_err(failed(Step::Connect))?;
+            let channel =
+                Channel::dial(path, self.remote.waits(), HOUR).await.map_err(failed(Step::Connect))?;
             return self
                 .attach(addr, Watched(Asking::new(channel), moved), self.options(addr, token), want)
                 .await;

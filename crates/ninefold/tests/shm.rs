@@ -10,14 +10,20 @@ use std::time::Duration;
 use common::{Server, ended_within};
 use rustix::process::Signal;
 
-/// A server with one door, and the address of a file there.
+/// A server with one door.
 fn served(line: &[&str]) -> Server {
+    served_by("", line)
+}
+
+/// The same, whose channels wait in this way.
+fn served_by(way: &str, line: &[&str]) -> Server {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("files")).unwrap();
-    let listen = format!("shm!{}", dir.path().join("s").display());
+    let listen = format!("shm!{}{way}", dir.path().join("s").display());
     Server::in_dir(dir, &[&["serve", "--listen", &listen], line].concat())
 }
 
+/// The address of a file there.
 fn at(server: &Server, path: &str) -> String {
     format!("shm:{}/{path}", server.dir.path().join("s").display())
 }
@@ -120,4 +126,34 @@ fn who_connects_and_does_not_join_is_in_nobodys_way() {
     assert_eq!(server.ok(["ls", &at(&server, "")]), "");
     drop(silent);
     assert_eq!(server.ok(["ls", &at(&server, "")]), "");
+}
+
+#[test]
+fn either_end_waits_as_it_is_told() {
+    let bytes = noise(2_000_001);
+    for way in ["poll", "interrupt", "adaptive"] {
+        let server = served_by(&format!(" -{way}"), &["files"]);
+        put(&server, "big", &bytes);
+        server.ok(["cp", "--waits", way, "big", &at(&server, "there")]);
+        assert!(std::fs::read(server.files().join("there")).unwrap() == bytes, "{way}");
+        // A mount waits as the program is told, and a listener of a file as its line says.
+        let dir = tempfile::tempdir().unwrap();
+        let (above, below) = (dir.path().join("s"), server.dir.path().join("s"));
+        let script = format!("mount shm!{} /n\nlisten shm!{} -{way}\n", below.display(), above.display());
+        std::fs::write(dir.path().join("home.ns"), script).unwrap();
+        std::fs::write(dir.path().join("config"), format!("[client]\nwaits = '{way}'\n")).unwrap();
+        let mux = Server::in_dir(dir, &["serve", "home.ns", "--config", "config"]);
+        mux.ok(["cp", &at(&mux, "n/there"), "back"]);
+        assert!(std::fs::read(mux.dir.path().join("back")).unwrap() == bytes, "{way}");
+    }
+    let server = served(&["files"]);
+    let wrong = [
+        (&["ls", "--waits", "never"][..], "interrupt"),
+        (&["serve", "--listen", "tcp!127.0.0.1!0 -poll", "files"], "channels of shared memory alone wait so"),
+    ];
+    for (line, says) in wrong {
+        let output = server.client().args(line).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(says), "{line:?}: {said}");
+    }
 }

@@ -59,6 +59,7 @@ fn flags_may_stand_together_or_alone_and_a_quoted_dash_is_none() {
     assert_eq!(shown("mount -acn 2 ram: /x"), ["mount -ac -n 2 ram: /x"]);
     assert_eq!(shown("mount -arP ram: /x"), ["mount -a -r -P ram: /x"]);
     assert_eq!(shown("listen -insecure tcp!*!1"), ["listen tcp!*!1 -insecure"]);
+    assert_eq!(shown("listen -poll shm!/x"), ["listen shm!/x -poll"]);
     assert_eq!(shown("listen -srpt http!*!80 -host a.b"), ["listen http!*!80 -srpt -host a.b"]);
     assert_eq!(shown("listen -password p cec!eth0 -shelf 3"), ["listen cec!eth0 -password p -shelf 3"]);
     assert_eq!(shown("mount '-a' /x"), ["mount '-a' /x"]);
@@ -138,6 +139,7 @@ fn an_error_says_where_what_is_wrong_and_what_was_expected() {
         ("mount '' /", "SERVER is empty"),
         ("listen tcp!*!1 -secure", "`-secure` is not known; write: listen ADDR [-insecure]"),
         ("listen", "`listen` with no word"),
+        ("listen shm!/x -poll -interrupt", "`-interrupt` is not known; write: listen ADDR [-insecure]"),
         ("unmount", "`unmount` with no word"),
         ("space", "`space` without a name"),
         ("space a/b", "`a/b` is no name for a name space"),

@@ -21,7 +21,7 @@ use nine_io::client::Options;
 use nine_io::server::{Core, FileServer, Gate, Service, Who};
 use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn, is_owner, told};
 use nine_net::modules::{Trace, TraceLog, modules};
-use nine_net::shm::{Channel, Waits};
+use nine_net::shm::Channel;
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
@@ -523,7 +523,7 @@ impl Dial for Reach {
                 return Ok(Box::new(talk) as Box<dyn Transport>);
             }
             if let Addr::Shm { path } = &addr {
-                let channel = Channel::dial(path, Waits::Adaptive, CONNECT).await;
+                let channel = Channel::dial(path, remote.waits(), CONNECT).await;
                 let channel = channel.map_err(|error| bare(&addr, error))?;
                 return Ok(Box::new(Asking::new(channel)) as Box<dyn Transport>);
             }

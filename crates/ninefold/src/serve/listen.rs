@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result, bail};
 use nine_io::server::{Anonymous, Door, Entrance, Gate, Tls};
 use nine_net::modules::{self, TlsServer, is_alone};
+use nine_net::shm::Waits;
 use nine_net::{Addr, ClientAuth, DEEPEST, Env, Listener, Pushed, ServerTls, TlsFiles, rt};
 use serde::{Deserialize, Serialize};
 
@@ -40,12 +41,24 @@ pub struct Listen {
     pub streams: Option<u16>,
     /// `-push MODULE ARGUMENTS`: what every connection begins with, at this end.
     pub push: Vec<String>,
+    /// `-poll`, `-interrupt` or `-adaptive`: how its channels wait for their guests.
+    pub waits: Option<Waits>,
 }
 
 impl Listen {
     /// An address alone.
     pub fn at(addr: Addr) -> Self {
-        Self { addr, insecure: false, streams: None, push: Vec::new() }
+        Self { addr, insecure: false, streams: None, push: Vec::new(), waits: None }
+    }
+
+    /// The same with channels that wait so; why it cannot be.
+    pub fn waiting(self, waits: Option<Waits>) -> Result<Self, String> {
+        match (waits, &self.addr) {
+            (Some(waits), addr) if !matches!(addr, Addr::Shm { .. }) => {
+                Err(format!("{addr} -{}: channels of shared memory alone wait so, shm!/PATH", waits.name()))
+            }
+            _ => Ok(Self { waits, ..self }),
+        }
     }
 
     /// With a module; why it cannot be.
@@ -115,7 +128,7 @@ fn open_one(
                 "another server is there already (`ninefold ls` shows its files); --listen ADDR serves elsewhere",
             ));
         }
-        bound => bound?,
+        bound => bound?.waiting(listen.waits.unwrap_or_default()),
     };
     if let (Addr::Unix { path } | Addr::Shm { path }, Some(mode)) = (&listen.addr, serving.socket_mode) {
         if mode.0 & 0o066 != 0 && serving.identity != Some(Identity::Client) {
@@ -264,12 +277,15 @@ impl FromStr for Listen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Listen, String> {
-        const FORM: &str = "write one address, and perhaps -insecure, -streams PORT or -push MODULE after it";
+        const FORM: &str = "write one address, and perhaps -insecure, -streams PORT or -push MODULE after it; \
+                            after shm!, -poll, -interrupt or -adaptive";
         let (mut addr, mut insecure, mut streams, mut push) = (None, false, None, Vec::new());
+        let mut waits = None;
         let mut words = text.split_whitespace().peekable();
         while let Some(word) = words.next() {
             match word {
                 "-insecure" => insecure = true,
+                "-poll" | "-interrupt" | "-adaptive" if waits.is_none() => waits = Waits::of(&word[1..]),
                 "-streams" => {
                     let port = words.next().ok_or(FORM)?;
                     streams = Some(port.parse().map_err(|_| format!("-streams {port}: not a port"))?);
@@ -288,7 +304,7 @@ impl FromStr for Listen {
                 _ => return Err(FORM.into()),
             }
         }
-        let mut listen = Listen { insecure, streams, ..Listen::at(addr.ok_or(FORM)?) };
+        let mut listen = Listen { insecure, streams, ..Listen::at(addr.ok_or(FORM)?).waiting(waits)? };
         push.iter().try_for_each(|module| listen.with_module(module))?;
         if listen.streams.is_some() && !push.is_empty() {
             return Err("-streams and -push: data connections would go past what is pushed".into());
@@ -300,6 +316,7 @@ impl FromStr for Listen {
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.addr, if self.insecure { " -insecure" } else { "" })?;
+        self.waits.map_or(Ok(()), |waits| write!(f, " -{}", waits.name()))?;
         self.streams.map_or(Ok(()), |port| write!(f, " -streams {port}"))?;
         self.push.iter().try_for_each(|module| write!(f, " -push {module}"))
     }
@@ -322,6 +339,18 @@ mod tests {
         assert!(parse("tcp!*!1 tcp!*!2").is_err() && parse("-insecure").is_err());
         assert_eq!(parse("tcp!*!564 -streams 5641"), Ok("tcp!*!564 -streams 5641".into()));
         assert!(parse("tcp!*!564 -streams x").is_err() && parse("tcp!*!564 -streams").is_err());
+    }
+
+    #[test]
+    fn how_a_channel_waits_is_said_on_the_line() {
+        let parse = |text: &str| text.parse::<Listen>().map(|l| l.to_string());
+        for way in ["poll", "interrupt", "adaptive"] {
+            let line = format!("shm!/run/x -{way}");
+            assert_eq!(parse(&line), Ok(line));
+        }
+        assert_eq!(parse("shm!/run/x"), Ok("shm!/run/x".into()));
+        assert!(parse("tcp!h!1 -poll").unwrap_err().contains("shm!/PATH"));
+        assert!(parse("shm!/run/x -poll -interrupt").unwrap_err().contains("write one address"));
     }
 
     #[test]

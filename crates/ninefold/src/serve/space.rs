@@ -17,6 +17,7 @@ use nine_io::server::{Core, FileServer, Seat};
 use nine_mux::script::{self, Line, Mount, Script, Statement, WRONG_MAX, World, Wrong};
 use nine_mux::{Live, MAIN, Mux, Order, Owner};
 use nine_net::modules::{Trace, TraceLog};
+use nine_net::shm::Waits;
 use nine_net::{Addr, Env, rt};
 
 use super::cec::Console;
@@ -129,9 +130,10 @@ impl Space {
             }
             Statement::Web { listener } => self.webs.push(listener.parse()?),
             Statement::Console { listener } => self.consoles.push(listener.parse::<Console>()?.within(dir)),
-            Statement::Listen { addr, insecure } => {
+            Statement::Listen { addr, insecure, waits } => {
                 let addr = addr.parse().map_err(|error: nine_net::DialError| error.to_string())?;
-                self.listen.push(Listen { insecure: *insecure, ..Listen::at(addr) });
+                let listen = Listen { insecure: *insecure, ..Listen::at(addr) };
+                self.listen.push(listen.waiting(waits.as_deref().and_then(Waits::of))?);
             }
             Statement::Pop { .. } => {
                 return Err("`pop` is for a mux that runs; leave out the `push` line".into());

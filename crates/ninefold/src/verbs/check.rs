@@ -16,7 +16,7 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use nine_check::{Case, Dial, Dialling, Needs, Options, Outcome, Report, Speaks, Summary};
 use nine_io::channel::Asking;
-use nine_net::shm::{Channel, Waits};
+use nine_net::shm::Channel;
 use nine_net::{Addr, Env, Socket, rt};
 use nine_proto::Dialect;
 use serde_json::json;
@@ -126,7 +126,7 @@ impl Dial for Dialler {
     fn dial(&self) -> Dialling<'_> {
         Box::pin(async {
             if let Addr::Shm { path } = &self.addr {
-                let channel = Channel::dial(path, Waits::Adaptive, self.limit).await?;
+                let channel = Channel::dial(path, self.remote.waits(), self.limit).await?;
                 return Ok(Box::new(Asking::new(channel)) as _);
             }
             let socket = Socket::connect(&self.addr, self.limit).await?;
