@@ -15,7 +15,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use nine_ring::linux::{self, Bell, Passed};
-pub use nine_ring::{Arena, Kind, Layout, Life, MOST, Memory, Note, PAGE, Piece, Place, Watch};
+pub use nine_ring::{
+    Arena, Kind, Layout, Life, MAGIC, MOST, Memory, Note, PAGE, Piece, Place, Watch,
+};
 use nine_ring::{End, Fault, Guest};
 use socket2::Socket as Raw;
 
@@ -60,6 +62,11 @@ impl Waits {
 pub const LINES: u32 = 1024;
 /// Pages of the arena of a channel: 8 MiB, of which only what is used takes memory.
 pub const PAGES: u32 = 2048;
+
+/// How long a host that has taken a connection may take to give a channel: it does nothing else before it.
+pub const GIVEN: Duration = Duration::from_secs(5);
+const NOT_GIVEN: &str = "who listens there takes connections, but has given no channel in 5 s: if it speaks 9P \
+                         on the socket itself, dial it as unix!";
 
 /// Turns of the runtime in which an end looks before it sleeps, and looks in each.
 const TURNS: u32 = 40;
@@ -116,13 +123,15 @@ impl Channel {
 
     /// Joins the channel that is given to whoever connects to this unix socket.
     ///
-    /// Fails with what went wrong, or `TimedOut` after `limit`.
+    /// Fails with what went wrong, or `TimedOut` after `limit`, or [`GIVEN`] after it has connected without being given
+    /// one: a 9P server without channels says nothing before it is asked.
     pub async fn dial(path: &Path, waits: Waits, limit: Duration) -> io::Result<Self> {
         let addr = Addr::Shm { path: path.into() };
         let joined = timeout(limit, async {
             let unix = Addr::Unix { path: path.into() };
             let mut socket = Socket::connect(&unix, limit).await?;
-            poll_fn(|cx| socket.poll_readable(cx)).await?;
+            let given = timeout(GIVEN, poll_fn(|cx| socket.poll_readable(cx))).await;
+            given.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, NOT_GIVEN))??;
             let (fd, peer) = socket.into_parts();
             let peer = Peer { addr: addr.to_string(), ..peer };
             let passed = Passed::receive(fd).map_err(|(error, _)| error)?;

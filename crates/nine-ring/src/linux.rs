@@ -234,6 +234,11 @@ impl Passed {
             {
                 Ok([memory, wait, ring])
             }
+            // Too many clients, say.
+            _ if came.bytes == 0 => {
+                let why = "who listens there has hung up without giving a channel";
+                Err(io::Error::new(io::ErrorKind::UnexpectedEof, why))
+            }
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "who listens there gives no channels")),
         }
     }

@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::os::unix::net::UnixStream;
+use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -155,5 +156,32 @@ fn either_end_waits_as_it_is_told() {
         let output = server.client().args(line).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(says), "{line:?}: {said}");
+    }
+}
+
+#[test]
+fn who_dials_a_socket_of_another_kind_is_told_the_right_one() {
+    let server = served(&["files"]);
+    let said = server.fails(["ls", &at(&server, "").replacen("shm:", "unix:", 1)]);
+    assert!(said.contains("dial it as shm!"), "{said}");
+
+    let plain = server.dir.path().join("plain");
+    let listen = format!("unix!{}", plain.display());
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("files")).unwrap();
+    let _unix = Server::in_dir(dir, &["serve", "--listen", &listen, "files"]);
+    let said = server.fails(["ls", &format!("shm:{}", plain.display())]);
+    assert!(said.contains("has given no channel in 5 s") && said.contains("unix!"), "{said}");
+
+    for (says, told) in [(&b""[..], "has hung up without giving"), (b"220 mail ready", "gives no channels")] {
+        let path = server.dir.path().join(told.len().to_string());
+        let listener = UnixListener::bind(&path).unwrap();
+        let door = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            socket.write_all(says).unwrap();
+        });
+        let said = server.fails(["ls", &format!("shm:{}", path.display())]);
+        assert!(said.contains(told), "{said}");
+        door.join().unwrap();
     }
 }

@@ -18,6 +18,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use nine_net::Transport;
+use nine_net::shm::MAGIC;
 use nine_proto::frame::{Split, split};
 
 use super::error::Error;
@@ -283,7 +284,13 @@ impl Driver {
                 }
             }
         });
-        let need = need.map_err(|error| self.wire_error(error))?;
+        let need = need.map_err(|error| {
+            if !bytes.starts_with(&MAGIC) {
+                return self.wire_error(error);
+            }
+            let why = "this socket gives channels of shared memory and speaks no 9P itself: dial it as shm!";
+            self.transport_error(io::Error::new(io::ErrorKind::InvalidData, why))
+        })?;
         let rest = &bytes[at..];
         self.was_large &= at == 0;
         self.filled = rest.len();
