@@ -86,7 +86,7 @@ impl Scribble {
             2 => (word & 0xfff, false),
             _ => (word, false),
         };
-        Self { at: at % (size - 3) & !3, value, adds }
+        Self { at: (at % (size - 3)) & !3, value, adds }
     }
 
     fn part(self) -> Part {

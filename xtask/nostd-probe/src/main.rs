@@ -30,10 +30,13 @@ extern "C" fn main() -> c_int {
         return 2;
     }
     // SAFETY: they are there as long as the program, aligned, and nobody else refers to them: `main` is called once.
-    let memory = unsafe { Memory::new(NonNull::new_unchecked(PAGES.0.get()).cast(), size_of::<Pages>(), None) };
+    let memory =
+        unsafe { Memory::new(NonNull::new_unchecked(PAGES.0.get()).cast(), size_of::<Pages>(), None) };
     let layout = nine_ring::Layout::new(Kind::GuestAsks, 64, 1, "probe");
     let host = Host(RefCell::new(End::open(memory.clone(), layout)));
-    match Client::join_named(&memory, "probe", host, Options::default()).map(|mut client| client.attach("", "")) {
+    match Client::join_named(&memory, "probe", host, Options::default())
+        .map(|mut client| client.attach("", ""))
+    {
         Ok(Ok(_)) => 0,
         _ => 3,
     }

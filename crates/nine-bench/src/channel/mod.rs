@@ -1,6 +1,6 @@
-//! `channel`: 9P through shared memory between two processes. The seed's graph (*PROSE I/O*): 10,000 writes to a null file
-//! with payloads of 0 to 256 KiB, here over a channel, a unix socket and TCP, of one server; to its own null, to that of the
-//! host, to that of another machine behind it.
+//! `channel`: 9P through shared memory between two processes. The seed's graph (*PROSE I/O*): 10,000 writes to a null
+//! file with payloads of 0 to 256 KiB, here over a channel, a unix socket and TCP, of one server; to its own null, to
+//! that of the host, to that of another machine behind it.
 //!
 //! In: a server in a process of its own, this process as its guest. Out: rows and keys. Limits: a cache line to and fro
 //! between two processors, and the payload copied once.
