@@ -85,11 +85,11 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// A shell whose first line has come, with that line.
+    /// A shell whose first line has come, with that line; what it reads does not come to an end.
     fn shell(&self, words: &[&str], text: &str) -> (Child, BufReader<std::process::ChildStdout>, String) {
         let mut command = self.command(words, &["sh", "-c", text]);
         let mut child =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
@@ -224,7 +224,7 @@ fn it_has_its_standard_files_and_the_channel() {
 fn signals_are_passed_on() {
     let world = World::new();
     for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP")] {
-        let text = format!("trap 'kill $!; echo got {name}; exit 3' {name}; sleep 600 & echo ready; wait");
+        let text = format!("trap 'echo got {name}; exit 3' {name}; echo ready; read -r x");
         let (mut child, mut out, line) = world.shell(&["files"], &text);
         assert_eq!(line, "ready");
         kill(child.id(), signal);
@@ -233,7 +233,7 @@ fn signals_are_passed_on() {
         assert_eq!((child.wait().unwrap().code(), &*said), (Some(3), &*format!("got {name}\n")));
     }
     // One that does not mind is waited for.
-    let (mut child, _out, line) = world.shell(&["files"], "trap '' TERM; echo $$; read -r x; sleep 600");
+    let (mut child, _out, line) = world.shell(&["files"], "trap '' TERM; echo $$; read -r x");
     kill(child.id(), Signal::TERM);
     kill(line.parse().unwrap(), Signal::KILL);
     assert_eq!(child.wait().unwrap().code(), Some(137));
