@@ -202,12 +202,17 @@ impl Sends for Asking {
 
 impl Transport for Asking {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        while self.at == self.end && self.placed.count == 0 {
+        if self.at == self.end && self.placed.count == 0 {
             self.answered.take().into_iter().for_each(|place| self.arena.give(place));
             let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
             let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
             (self.at, self.end) = (0, piece.len);
             self.came(piece.note)?;
+            if self.end == 0 && self.placed.count == 0 {
+                // A piece of nothing: look again, when others had their turn.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
         let n = buf.len().min(self.end - self.at);
         if n > 0 {

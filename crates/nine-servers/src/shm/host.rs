@@ -118,6 +118,9 @@ async fn relay(mut a: Box<dyn Transport>, mut b: Box<dyn Transport>) {
     poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_ready())).await;
 }
 
+/// Bytes that go one way before others have their turn.
+const TURN: usize = 8 * PIECE;
+
 /// One direction: at most [`PIECE`] bytes are on their way.
 struct Way {
     bytes: Vec<u8>,
@@ -130,13 +133,15 @@ impl Way {
         Self { bytes: vec![0; PIECE], at: 0, end: 0 }
     }
 
-    /// Ready: nothing more will go this way.
+    /// Ready: nothing more will go this way. Two guests on processors of their own may be as fast as we are: after a
+    /// [`TURN`] it goes on at the next poll, which comes at once.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut impl Transport,
         to: &mut impl Transport,
     ) -> Poll<()> {
+        let mut moved = 0;
         loop {
             while self.at < self.end {
                 match ready!(to.poll_write(cx, &[IoSlice::new(&self.bytes[self.at..self.end])])) {
@@ -147,11 +152,69 @@ impl Way {
             if self.end > 0 && ready!(to.poll_flush(cx)).is_err() {
                 return Poll::Ready(());
             }
+            moved += self.end;
             (self.at, self.end) = (0, 0);
+            if moved >= TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             match ready!(from.poll_read(cx, &mut self.bytes)) {
                 Ok(n @ 1..) => self.end = n,
                 _ => return Poll::Ready(()),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
+
+    use nine_net::{Peer, Proof};
+
+    use super::*;
+
+    /// It has always more, and takes everything.
+    struct Endless(Peer);
+
+    impl Transport for Endless {
+        fn poll_read(&mut self, _: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_write(&mut self, _: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()))
+        }
+
+        fn poll_close(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn peer(&self) -> &Peer {
+            &self.0
+        }
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn guests_that_never_pause_leave_a_turn_to_others() {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let endless = || Endless(Peer { addr: "test".into(), proof: Proof::None });
+        let (mut from, mut to, mut way) = (endless(), endless(), Way::new());
+        for turn in 1..4 {
+            let polled = way.poll_move(&mut Context::from_waker(&waker), &mut from, &mut to);
+            assert!(polled.is_pending());
+            assert_eq!(woken.0.load(Ordering::Relaxed), turn, "it goes on by itself");
         }
     }
 }
