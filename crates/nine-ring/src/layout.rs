@@ -150,6 +150,7 @@ impl Layout {
     /// The memory of the channel of this name, of several that lie one behind the other.
     ///
     /// Fails with [`Bad::Name`] if there is none before the first page that is no channel's.
+    #[cfg(not(all(test, any(nine_loom, nine_shuttle))))]
     pub fn find(memory: &Memory, name: &str) -> Result<Memory, Bad> {
         let mut at = 0;
         while let Some(rest) = memory.part(at, memory.len() - at) {
