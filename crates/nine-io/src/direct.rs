@@ -1,9 +1,9 @@
 //! Open files of this process, called instead of sent messages: as Plan 9's own kernel calls the servers within it and
 //! sends messages to all others (intro(5)).
 //!
-//! In: the open files of a server whose client is at the other end of a pipe in this process. Out: the same files for
-//! that client, to be read and written at once. Everything else about them, and what has to wait for a disk, goes by
-//! message; a file that nobody calls notices nothing.
+//! In: the open files of a server. Out: the same files for a client at the other end of a pipe in this process, and for
+//! the connection of one that is not (`server/conn/call.rs`), to be read and written at once. Everything else about
+//! them, and what has to wait for a disk, goes by message; a file that nobody calls notices nothing.
 //!
 //! Always holds: a call is one read or write of 9P on a file that a Topen has opened, with its permissions and with
 //! what was asked for there; calls and messages on one file are in no order but that of their answers, as messages are

@@ -225,6 +225,7 @@ impl Core {
     fn call(&self, mut req: Req, passed: &Passed) -> Answer {
         let direct = passed.cfid.direct.as_ref().expect("who calls has looked");
         let done = match req.op() {
+            _ if req.was_called() => None,
             Op::Read { offset, .. } => match direct.read(None, offset, req.count()) {
                 Called::Done(read) => Some(read.map(Reply::Read)),
                 _ => None,

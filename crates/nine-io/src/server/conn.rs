@@ -13,6 +13,8 @@
 //! - When the client goes, its outstanding requests are cancelled, its fids are clunked once nothing uses them any
 //!   more, and what late answers made is undone. Nobody waits for that but this task.
 
+mod call;
+
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
@@ -134,6 +136,8 @@ pub struct Connection {
     modules: Vec<usize>,
     /// Where a client of this process finds its open files.
     directs: Option<Arc<Directs>>,
+    /// The file of the request at hand was called, in vain.
+    called: bool,
 }
 
 /// The streams of one client.
@@ -202,6 +206,7 @@ impl Connection {
             border: None,
             modules: Vec::new(),
             directs,
+            called: false,
         }
     }
 
@@ -219,7 +224,7 @@ impl Connection {
             self.session.limit_opens(OPENS_FLOOR.max((self.core.free_opens() + self.opens) / 2));
         }
         loop {
-            self.take_answers(cx.waker());
+            self.take_answers();
             self.settle_streams(cx.waker());
             self.serve_clunks(cx.waker());
             let mut starved = false;
@@ -246,7 +251,7 @@ impl Connection {
                 }
             }
             if self.desk.as_ref().is_some_and(|desk| desk.used) {
-                self.look_at_desk(cx.waker());
+                self.look_at_desk();
             }
             let over = messages >= TURN_MESSAGES || bytes + self.tx.queued() >= TURN_BYTES;
             let Some(transport) = &mut self.transport else { return Poll::Pending };
@@ -288,7 +293,7 @@ impl Connection {
                 return Poll::Ready(End::Memory);
             }
             let Some(transport) = &mut self.transport else { return Poll::Pending };
-            match self.rx.poll_fill(cx, &mut **transport, &Pool::here()) {
+            match self.rx.poll_fill(cx, &mut **transport, Pool::here) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(End::Closed),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(End::Io(error)),
@@ -307,7 +312,7 @@ impl Connection {
     }
 
     /// Decides about a text that was written to the conversation's ctl.
-    fn look_at_desk(&mut self, waker: &Waker) {
+    fn look_at_desk(&mut self) {
         let Some((text, ask)) = self.desk.as_ref().and_then(|desk| desk.asked()) else { return };
         let alone = self.session.outstanding() == 1
             && self.rx.rest().is_empty()
@@ -332,7 +337,7 @@ impl Connection {
             self.border = Some((text, cost));
         }
         ask.done(checked.map(drop));
-        self.take_answers(waker);
+        self.take_answers();
     }
 
     /// The border: what follows is said in another form.
@@ -378,6 +383,10 @@ impl Connection {
             }
         }
         self.received += 1;
+        self.called = match self.call(&frame) {
+            Some(true) => return Ok(()),
+            called => called.is_some(),
+        };
         let (tag, number) = (frame::tag_of(frame.as_ref()), frame::type_of(frame.as_ref()));
         if number == TVERSION {
             self.cancel_all();
@@ -490,7 +499,8 @@ impl Connection {
             Some(held) => held.desk,
             None => self.desk.is_some() && asks_for_desk(&request),
         };
-        let request = Request::new(request, who.clone(), self.id, cost).at_desk(desk);
+        let request = Request::new(request, who.clone(), self.id, cost);
+        let request = request.at_desk(desk).called(std::mem::take(&mut self.called));
         let by_gate = if auth || knows_no_fid { self.gate.serve(&request) } else { None };
         let answer = match by_gate {
             Some(result) => Some(result),
@@ -658,9 +668,11 @@ impl Connection {
         }
     }
 
-    fn take_answers(&mut self, waker: &Waker) {
+    fn take_answers(&mut self) {
+        if !self.answers.take(&mut self.arrived) {
+            return;
+        }
         let mut arrived = std::mem::take(&mut self.arrived);
-        self.answers.take(&mut arrived, waker);
         for answered in arrived.drain(..) {
             self.later -= 1;
             self.charged -= answered.cost;
@@ -834,6 +846,7 @@ impl Future for Connection {
         let this = self.get_mut();
         if !this.entered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             this.core.enter(this.id, cx.waker());
+            this.answers.wake(cx.waker());
             this.entered = Some(cx.waker().clone());
         }
         if this.transport.is_some() {
@@ -842,7 +855,7 @@ impl Future for Connection {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        this.take_answers(cx.waker());
+        this.take_answers();
         this.settle_streams(cx.waker());
         this.serve_clunks(cx.waker());
         this.settle();

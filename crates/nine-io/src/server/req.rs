@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use super::stream::{Fill, Passage, StreamRequest};
 use crate::buf::{Frame, Pool};
 use crate::direct::Direct;
 use crate::payload::Payload;
-use crate::sync::{Mutex, lock};
+use crate::sync::{AtomicBool, Mutex, lock};
 
 /// What a server keeps behind a fid. Shared with requests that are still under way when the fid moves on.
 pub type Node = Arc<dyn Any + Send + Sync>;
@@ -59,7 +60,8 @@ pub trait FileServer: Send + Sync + 'static {
         None
     }
 
-    /// An open file that a client in this process may call, opened with these flags: see [`Direct`].
+    /// An open file that may be called, by a client in this process or by a connection with nothing else to do, opened
+    /// with these flags: see [`Direct`].
     fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
         let _ = (node, flags);
         None
@@ -139,15 +141,25 @@ pub struct Request {
     cost: usize,
     /// It is about the conversation itself.
     desk: bool,
+    called: bool,
 }
 
 impl Request {
     pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
-        Self { inner, who, conn, cost, desk: false }
+        Self { inner, who, conn, cost, desk: false, called: false }
     }
 
     pub(crate) fn at_desk(self, desk: bool) -> Self {
         Self { desk, ..self }
+    }
+
+    pub(crate) fn called(self, called: bool) -> Self {
+        Self { called, ..self }
+    }
+
+    /// Whether the file that [`FileServer::direct`] gives has just been called for this, and has left it to a message.
+    pub fn was_called(&self) -> bool {
+        self.called
     }
 
     pub(crate) fn number(&self) -> Option<u8> {
@@ -336,6 +348,8 @@ impl Drop for Later {
 /// The answers that come later, on their way to the connection's task. Bounded by the session's limit of outstanding
 /// requests: each of them answers once.
 pub(crate) struct Answers {
+    /// There may be some: looked at before the lock is taken.
+    any: AtomicBool,
     state: Mutex<Arrived>,
 }
 
@@ -356,7 +370,7 @@ struct Arrived {
 
 impl Default for Answers {
     fn default() -> Self {
-        Self { state: Mutex::new(Arrived::default()) }
+        Self { any: AtomicBool::new(false), state: Mutex::new(Arrived::default()) }
     }
 }
 
@@ -364,20 +378,30 @@ impl Answers {
     fn push(&self, answered: Answered) {
         let mut state = lock(&self.state);
         state.answers.push(answered);
-        if let Some(waker) = state.waker.take() {
-            drop(state);
-            waker.wake();
-        }
+        // Of several that nobody has taken yet, the first has woken.
+        let first = !self.any.swap(true, Release);
+        let waker = state.waker.clone().filter(|_| first);
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes what has come into `into`, and leaves a waker for what comes next.
-    pub(crate) fn take(&self, into: &mut Vec<Answered>, waker: &Waker) {
-        let mut state = lock(&self.state);
-        into.append(&mut state.answers);
-        match &mut state.waker {
+    /// Who is woken from now on. Then [`Answers::take`]: what came before has woken nobody.
+    pub(crate) fn wake(&self, waker: &Waker) {
+        match &mut lock(&self.state).waker {
             Some(old) => old.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
+    }
+
+    /// Takes what has come into `into`, if there is any; the next one that comes wakes.
+    pub(crate) fn take(&self, into: &mut Vec<Answered>) -> bool {
+        if !self.any.load(Acquire) {
+            return false;
+        }
+        let mut state = lock(&self.state);
+        self.any.store(false, Relaxed);
+        into.append(&mut state.answers);
+        true
     }
 }
 
@@ -407,7 +431,8 @@ mod tests {
                 .collect();
             let mut come = Vec::new();
             block_on(poll_fn(|cx| {
-                answers.take(&mut come, cx.waker());
+                answers.wake(cx.waker());
+                answers.take(&mut come);
                 if come.len() == 2 { Poll::Ready(()) } else { Poll::Pending }
             }));
             threads.into_iter().for_each(|thread| thread.join().unwrap());

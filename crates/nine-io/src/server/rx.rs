@@ -55,7 +55,7 @@ impl Rx {
         &mut self,
         cx: &mut Context<'_>,
         transport: &mut dyn Transport,
-        pool: &Pool,
+        pool: impl FnOnce() -> Pool,
     ) -> Poll<io::Result<usize>> {
         if let Some(data) = self.take_placed(transport) {
             let len = data.len();
@@ -107,7 +107,7 @@ impl Rx {
     }
 
     /// Makes `buf` ours alone, with free space after `end`.
-    fn make_room(&mut self, pool: &Pool) {
+    fn make_room(&mut self, pool: impl FnOnce() -> Pool) {
         let have = self.end - self.start;
         if let Some(buf) = &mut self.buf {
             // The frames before are answered: begin at the front again. Or there is still space.
@@ -129,7 +129,7 @@ impl Rx {
         }
         // A large frame gets its own buffer when the first of it has filled an ordinary one.
         let len = if have >= READ_SIZE / 2 { self.need } else { READ_SIZE };
-        let mut fresh = pool.take(len);
+        let mut fresh = pool().take(len);
         let into = Arc::get_mut(&mut fresh).expect("a fresh buffer is ours alone");
         let old: &[u8] = match &self.buf {
             Some(buf) => &buf.bytes[self.start..self.end],
@@ -213,7 +213,7 @@ mod tests {
                     kept.push((seen - 1, frame));
                 }
             }
-            if rx.poll_fill(&mut cx, &mut transport, &pool).is_pending() {
+            if rx.poll_fill(&mut cx, &mut transport, || pool.clone()).is_pending() {
                 break;
             }
         }

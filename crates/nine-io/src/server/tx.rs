@@ -180,6 +180,25 @@ impl Tx {
     }
 
     fn send_bytes(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {
+        let taken = if self.segments.is_empty() {
+            transport.poll_write(cx, &[IoSlice::new(&self.tail[self.sent..])])
+        } else {
+            self.send_segments(cx, transport)
+        };
+        let taken = ready!(taken)?;
+        if taken == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.unflushed = true;
+        self.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+
+    fn send_segments(
+        &mut self,
+        cx: &mut Context<'_>,
+        transport: &mut dyn Transport,
+    ) -> Poll<io::Result<usize>> {
         let mut slices = [IoSlice::new(&[]); SEGMENTS];
         let mut n = 0;
         let mut skip = self.sent;
@@ -196,13 +215,7 @@ impl Tx {
             slices[n] = IoSlice::new(&self.tail[skip..]);
             n += 1;
         }
-        let taken = ready!(transport.poll_write(cx, &slices[..n]))?;
-        if taken == 0 {
-            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-        }
-        self.unflushed = true;
-        self.advance(taken);
-        Poll::Ready(Ok(()))
+        transport.poll_write(cx, &slices[..n])
     }
 
     fn send_file(&mut self, cx: &mut Context<'_>, transport: &mut dyn Transport) -> Poll<io::Result<()>> {

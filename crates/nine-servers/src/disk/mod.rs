@@ -159,7 +159,7 @@ impl<H: HostFs> Disk<H> {
 impl<H: HostFs> FileServer for Disk<H> {
     fn serve(&self, req: Req) -> Answer {
         let op = req.op();
-        if may_be_inline(&op) {
+        if may_be_inline(&op) && !req.was_called() {
             match self.inner.run(&req, op, How::Inline) {
                 Err(Fail(error)) if error.errno == Errno::EAGAIN => {}
                 result => return req.now(result.map_err(|fail| fail.0)),

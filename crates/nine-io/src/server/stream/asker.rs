@@ -76,7 +76,8 @@ impl Asker {
 
     /// The answers that have come since, by number.
     pub(super) fn answers(&mut self, waker: &Waker, mut each: impl FnMut(u32, Result<Got>)) {
-        self.answers.take(&mut self.arrived, waker);
+        self.answers.wake(waker);
+        self.answers.take(&mut self.arrived);
         for Answered { call, result, .. } in self.arrived.drain(..) {
             self.outstanding -= 1;
             each(call.number(), got(result));

@@ -367,6 +367,12 @@ impl<N: Clone, F: AsRef<[u8]>> Session<N, F> {
         Some((entry.node.as_ref()?, entry.open?))
     }
 
+    /// The same, if it is a file and no directory: its reads and writes change nothing here.
+    pub fn opened_file(&self, fid: Fid) -> Option<(&N, OpenFlags)> {
+        let entry = self.fids.get(&fid).filter(|entry| entry.kind == Kind::File && !entry.qid.is_dir())?;
+        Some((entry.node.as_ref()?, entry.open?))
+    }
+
     /// Fids that are open.
     pub fn open_count(&self) -> usize {
         self.opens
