@@ -165,16 +165,37 @@ impl Site {
         Ok(woken as f64 / begun.elapsed().as_secs_f64())
     }
 
+    /// Context switches of a write, of the server and its guest together: how often one of their threads goes to sleep.
+    pub(super) fn switches_of(
+        &self,
+        road: Road,
+        file: &'static str,
+        size: usize,
+        times: u32,
+    ) -> io::Result<f64> {
+        let all = || Ok::<_, io::Error>(self.switches()? + switches(std::process::id())?);
+        let mut turn = self.turn(road, file, size, times, Place::Cross)?;
+        let before = all()?;
+        turn()?;
+        // A tenth is written beforehand.
+        Ok((all()? - before) as f64 / (f64::from(times) * 1.1))
+    }
+
     /// How often the server's threads have gone to sleep.
     fn switches(&self) -> io::Result<u64> {
-        let mut all = 0;
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.server.pid()))? {
-            let status = std::fs::read_to_string(task?.path().join("status"))?;
-            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            all += line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(all)
+        switches(self.server.pid().as_raw_nonzero().get().unsigned_abs())
     }
+}
+
+/// How often the threads of a process have gone to sleep.
+fn switches(pid: u32) -> io::Result<u64> {
+    let mut all = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        all += line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(all)
 }
 
 /// Every byte of a payload is written anew.

@@ -1,8 +1,9 @@
-//! What the machine allows: a cache line to and fro, and a payload copied once.
+//! What the machine allows: a cache line to and fro, and a payload copied once, where it was written and elsewhere.
 
 use std::hint::{black_box, spin_loop};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::guest::fill;
@@ -15,23 +16,30 @@ struct Line(AtomicU32);
 static THERE: Line = Line(AtomicU32::new(0));
 static BACK: Line = Line(AtomicU32::new(0));
 
-/// Microseconds of a line to another processor and back, both looking.
-pub(super) fn ping_pong(trips: u32) -> io::Result<f64> {
+/// Has something done by this thread and then by another one on another processor, in turns, both looking: microseconds
+/// of a turn of both.
+fn in_turns(
+    turns: u32,
+    mut near: impl FnMut(u32),
+    mut far: impl FnMut(u32) + Send + 'static,
+) -> io::Result<f64> {
     THERE.0.store(0, Ordering::Relaxed);
     BACK.0.store(0, Ordering::Relaxed);
-    let far = std::thread::spawn(move || -> io::Result<()> {
+    let other = std::thread::spawn(move || -> io::Result<()> {
         Place::Cross.stand_far()?;
-        for n in 1..=trips {
+        for n in 1..=turns {
             while THERE.0.load(Ordering::Acquire) != n {
                 spin_loop();
             }
+            far(n);
             BACK.0.store(n, Ordering::Release);
         }
         Ok(())
     });
     Place::Cross.stand_near()?;
     let mut begun = Instant::now();
-    for n in 1..=trips {
+    for n in 1..=turns {
+        near(n);
         THERE.0.store(n, Ordering::Release);
         while BACK.0.load(Ordering::Acquire) != n {
             spin_loop();
@@ -42,8 +50,26 @@ pub(super) fn ping_pong(trips: u32) -> io::Result<f64> {
         }
     }
     let took = begun.elapsed();
-    far.join().map_err(|_| io::Error::other("the other thread has failed"))??;
-    Ok(took.as_secs_f64() * 1e6 / f64::from(trips.max(2) - 1))
+    other.join().map_err(|_| io::Error::other("the other thread has failed"))??;
+    Ok(took.as_secs_f64() * 1e6 / f64::from(turns.max(2) - 1))
+}
+
+/// Microseconds of a line to another processor and back, both looking.
+pub(super) fn ping_pong(trips: u32) -> io::Result<f64> {
+    in_turns(trips, |_| (), |_| ())
+}
+
+/// Microseconds of writing a payload on one processor and copying it once on another: what a copy costs whose bytes lie
+/// in the writer's caches.
+pub(super) fn carried(size: usize, times: u32) -> io::Result<f64> {
+    let payload = Arc::new(Mutex::new(vec![0; size]));
+    let (theirs, mut to) = (payload.clone(), vec![0; size]);
+    let write = move |n| fill(&mut payload.lock().expect("nobody panics"), n);
+    let copy = move |_| {
+        to.copy_from_slice(&theirs.lock().expect("nobody panics"));
+        black_box(&to);
+    };
+    in_turns(times, write, copy)
 }
 
 /// Microseconds of writing a payload and copying it once, on one processor.

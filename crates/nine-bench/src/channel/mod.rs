@@ -43,10 +43,16 @@ struct Contest {
     site: Site,
 }
 
-const PARTS: [Part<Contest>; 5] =
-    [("empty", empty), ("sizes", sizes), ("host", host), ("remote", remote), ("idle", idle)];
+const PARTS: [Part<Contest>; 6] = [
+    ("empty", empty),
+    ("sizes", sizes),
+    ("host", host),
+    ("remote", remote),
+    ("switches", switches),
+    ("idle", idle),
+];
 
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "empty_vs_pingpong",
     "asleep_vs_unix",
     "asleep_same_core_vs_unix",
@@ -54,6 +60,7 @@ const KEYS: [&str; 9] = [
     "big_vs_unix",
     "slope_vs_memcpy",
     "file_slope_vs_memcpy",
+    "file_slope_vs_cross_memcpy",
     "idle_wakeups",
     "adaptive_empty_vs_pingpong",
 ];
@@ -178,21 +185,50 @@ fn filling(pace: Pace) -> io::Result<Vec<Row>> {
     interleave(pace.rounds(), pace.patience(), races.collect())
 }
 
+/// Writing a payload on one processor and copying it once on another.
+fn carried(pace: Pace) -> io::Result<Vec<Row>> {
+    let n = writes(pace);
+    let races = SIZES.iter().map(|&size| Race {
+        what: format!("{size} bytes, filled on one processor and copied once on another"),
+        unit: "us",
+        turns: [Some(Box::new(move || limits::carried(size, n)) as Turn<'_>), None, None],
+    });
+    interleave(pace.rounds(), pace.patience(), races.collect())
+}
+
 /// What a byte costs beyond 8 KiB, over what it costs to copy one; what filling it takes counts on neither side.
 fn slope(rows: &[Row], filling: &[Row]) -> Option<f64> {
-    let at = |size: usize| SIZES.iter().position(|&other| other == size).map(|at| &rows[at]);
-    let [small, big] = SLOPE.map(at);
-    let (small, big) = (small?, big?);
-    let filled = median(&filling[1].ours)? - median(&filling[0].ours)?;
-    let ours = median(&big.ours)? - median(&small.ours)?;
-    let limit = median(&big.limit)? - median(&small.limit)?;
-    Some((ours - filled) / (limit - filled))
+    let [small, big] = SLOPE.map(|size| median(&rows[at(size)].limit));
+    let limit = big? - small? - filled(filling)?;
+    Some(beyond(rows, filling)? / limit)
+}
+
+/// Microseconds of the bytes beyond 8 KiB, without their filling.
+fn beyond(rows: &[Row], filling: &[Row]) -> Option<f64> {
+    let [small, big] = SLOPE.map(|size| median(&rows[at(size)].ours));
+    Some(big? - small? - filled(filling)?)
+}
+
+fn filled(filling: &[Row]) -> Option<f64> {
+    Some(median(&filling[1].ours)? - median(&filling[0].ours)?)
+}
+
+/// The row of a size.
+fn at(size: usize) -> usize {
+    SIZES.iter().position(|&other| other == size).expect("a size of the graph")
 }
 
 /// The same to a file of the host and to its null, by the disk server.
 fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let rows = graph(contest, "files/cached", "to a cached file of the host", Road::Unix)?;
-    report.key("file_slope_vs_memcpy", slope(&rows, &filling(contest.pace)?));
+    let filling = filling(contest.pace)?;
+    report.key("file_slope_vs_memcpy", slope(&rows, &filling));
+    let carried = carried(contest.pace)?;
+    report.key(
+        "file_slope_vs_cross_memcpy",
+        beyond(&rows, &filling).zip(beyond(&carried, &filling)).map(|(ours, limit)| ours / limit),
+    );
+    report.extend(carried);
     report.extend(rows);
     report.extend(graph(contest, "host/null", "to the host's null", Road::Unix)?);
     if !contest.site.has_diod() {
@@ -214,6 +250,27 @@ fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
 /// To another server, mounted where the channel leads: over TCP.
 fn remote(contest: &Contest, report: &mut Report) -> io::Result<()> {
     report.extend(graph(contest, "n/dev/null", "to a remote null", Road::Unix)?);
+    Ok(())
+}
+
+/// How often a thread goes to sleep for a write: the seed counts four.
+fn switches(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let Contest { pace, site } = contest;
+    let n = writes(*pace);
+    for (file, size, what) in [
+        ("dev/null", 0, "an empty write to null"),
+        ("dev/null", 64 << 10, "64 KiB to null"),
+        ("files/cached", 64 << 10, "64 KiB to a cached file of the host"),
+    ] {
+        let unix = site.switches_of(Road::Unix, file, size, n)?;
+        for (wait, how) in
+            [(Wait::Poll, "spinning"), (Wait::Adaptive, "adaptive"), (Wait::Interrupt, "asleep")]
+        {
+            let ours = site.switches_of(Road::Channel(wait), file, size, n)?;
+            let what = format!("context switches of {what}, {how}, cross: channel / unix socket");
+            report.push(Row::counted(what, "1", ours, Some(unix)));
+        }
+    }
     Ok(())
 }
 
