@@ -454,6 +454,91 @@ impl Placed {
     }
 }
 
+/// What has come through a channel, as bytes in order: the reading half of its transports.
+pub struct Incoming {
+    /// What of a piece was not asked for yet.
+    rest: Box<[u8; MOST]>,
+    at: usize,
+    end: usize,
+    /// Bytes of the arena that come then.
+    placed: Place,
+}
+
+impl Default for Incoming {
+    fn default() -> Self {
+        Self { rest: Box::new([0; MOST]), at: 0, end: 0, placed: Place::default() }
+    }
+}
+
+impl Incoming {
+    /// Whether all that was taken has been read.
+    pub fn is_empty(&self) -> bool {
+        self.at == self.end && self.placed.count == 0
+    }
+
+    /// Reads what comes next: how many bytes; 0, none will come. `came` is told of each piece before its bytes are
+    /// read; when it refuses one, that was the last.
+    pub fn poll_read(
+        &mut self,
+        channel: &mut Channel,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+        mut came: impl FnMut(&[u8], Note) -> io::Result<()>,
+    ) -> Poll<io::Result<usize>> {
+        if self.is_empty() {
+            let is_large = buf.len() >= MOST;
+            let mut room = if is_large { &mut *buf } else { &mut self.rest[..] };
+            let mut next = ready!(channel.poll_take(cx, room))?;
+            if next.is_none() {
+                return Poll::Ready(Ok(0));
+            }
+            let mut n = 0;
+            while let Some(Piece { len, note }) = next {
+                came(&room[..len], note).inspect_err(|_| channel.give_up())?;
+                if let Note::Data(place) = note {
+                    self.placed = place;
+                }
+                n += len;
+                room = &mut room[len..];
+                if len == 0 || self.placed.count > 0 || room.len() < MOST {
+                    break;
+                }
+                next = channel.take(room)?;
+            }
+            if !is_large {
+                (self.at, self.end) = (0, n);
+            } else if n > 0 {
+                return Poll::Ready(Ok(n));
+            }
+        }
+        let n = buf.len().min(self.end - self.at);
+        if n > 0 {
+            buf[..n].copy_from_slice(&self.rest[self.at..self.at + n]);
+            self.at += n;
+            return Poll::Ready(Ok(n));
+        }
+        let n = buf.len().min(self.placed.count as usize);
+        if n == 0 {
+            // A piece of nothing: look again, when others had their turn.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let (memory, at) = channel.place(self.placed).expect("looked at when it came");
+        memory.read(at, &mut buf[..n]);
+        self.placed = Place { at: self.placed.at + n as u32, count: self.placed.count - n as u32 };
+        Poll::Ready(Ok(n))
+    }
+
+    /// The bytes that come next where they lie, if they are `len` of the arena's, and not none.
+    pub fn take_placed(&mut self, channel: &Channel, len: usize) -> Option<Placed> {
+        if self.at < self.end || self.placed.count as usize != len || len == 0 {
+            return None;
+        }
+        let (memory, at) = channel.place(std::mem::take(&mut self.placed)).expect("looked at when it came");
+        Some(Placed::new(memory.clone(), at, len))
+    }
+}
+
 /// What a guest needs of a channel beside a socket to its host.
 #[derive(Debug)]
 pub struct Given {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use nine_net::shm::{Arena, Channel, MOST, Note, Place};
+use nine_net::shm::{Arena, Channel, Incoming, MOST, Note, Place};
 use nine_net::{Peer, Transport};
 
 use super::heads::Heads;
@@ -13,24 +13,25 @@ use super::{RVERSION, SMALL, Sends, TFLUSH, TREAD, TREADDIR, TWRITE, WRITE_HEAD,
 /// See the module. Places are at most one for each tag.
 pub struct Asking {
     channel: Channel,
-    arena: Arena,
-    /// What has come and was not asked for, and where in it.
-    rest: Box<[u8; MOST]>,
-    at: usize,
-    end: usize,
-    /// Bytes of the arena that come then.
-    placed: Place,
-    coming: Heads,
-    /// The place that is free when they have been read.
-    answered: Option<Place>,
-    /// Places of requests, by their tags.
-    places: HashMap<u16, Place>,
-    /// What flushes are about, by their tags.
-    flushes: HashMap<u16, u16>,
+    incoming: Incoming,
+    under_way: UnderWay,
     going: Going,
     /// Bytes on their way that have not become a piece.
     stage: Box<[u8; MOST]>,
     staged: usize,
+}
+
+/// Requests that are not answered, as far as they have a place.
+struct UnderWay {
+    arena: Arena,
+    /// The answers.
+    heads: Heads,
+    /// Places of requests, by their tags.
+    places: HashMap<u16, Place>,
+    /// What flushes are about, by their tags.
+    flushes: HashMap<u16, u16>,
+    /// The place that is free when the last answer has been read.
+    answered: Option<Place>,
 }
 
 /// The request that is being written.
@@ -54,28 +55,59 @@ impl Asking {
     /// Of a channel that has been joined.
     pub fn new(channel: Channel) -> Self {
         Self {
-            arena: Arena::new(channel.layout().pages),
+            under_way: UnderWay {
+                arena: Arena::new(channel.layout().pages),
+                heads: Heads::default(),
+                places: HashMap::new(),
+                flushes: HashMap::new(),
+                answered: None,
+            },
             channel,
-            rest: Box::new([0; MOST]),
-            at: 0,
-            end: 0,
-            placed: Place::default(),
-            coming: Heads::default(),
-            answered: None,
-            places: HashMap::new(),
-            flushes: HashMap::new(),
+            incoming: Incoming::default(),
             going: Going::NEXT,
             stage: Box::new([0; MOST]),
             staged: 0,
         }
     }
 
+    /// The head of a request is there: where does the rest go?
+    fn headed(&mut self) {
+        let Going::Head(head, have) = &self.going else { return };
+        let (head, have) = (*head, *have);
+        let size = word(&head) as usize;
+        let tag = u16::from_le_bytes([head[5], head[6]]);
+        if head[4] == TFLUSH && have == 9 {
+            self.under_way.flushes.insert(tag, u16::from_le_bytes([head[7], head[8]]));
+        }
+        let data = have == WRITE_HEAD && matches!(head[4], TWRITE | TREAD | TREADDIR);
+        let count = if data { word(&head[19..]) } else { 0 };
+        let fits = match head[4] {
+            TWRITE => size == WRITE_HEAD + count as usize,
+            _ => size == WRITE_HEAD,
+        };
+        // A tag that is in use has its place: whoever uses it twice has no other.
+        let UnderWay { arena, places, .. } = &mut self.under_way;
+        let free = count as usize >= SMALL && fits && !places.contains_key(&tag);
+        if let Some(place) = free.then(|| arena.take(count)).flatten() {
+            places.insert(tag, place);
+            self.going = match head[4] {
+                TWRITE => Going::Arena { head, place, done: 0 },
+                _ => Going::Room { head, place },
+            };
+            return;
+        }
+        self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
+        self.staged += have;
+        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+    }
+}
+
+impl UnderWay {
     /// A piece has come. What an answer does not use is free at once, what it uses when it has been read.
-    fn came(&mut self, note: Note) -> io::Result<()> {
-        let rest = &self.rest[..self.end];
+    fn came(&mut self, bytes: &[u8], note: Note) -> io::Result<()> {
         let (places, flushes, arena) = (&mut self.places, &mut self.flushes, &mut self.arena);
         let mut last = None;
-        self.coming.pass(rest, |number, tag| {
+        self.heads.pass(bytes, |number, tag| {
             let flushed = flushes.remove(&tag).and_then(|old| places.remove(&old));
             flushed.into_iter().for_each(|place| arena.give(place));
             if number == RVERSION {
@@ -88,47 +120,16 @@ impl Asking {
             last.into_iter().for_each(|place| arena.give(place));
             return Ok(());
         };
-        self.coming.skip(place.count as usize);
+        self.heads.skip(place.count as usize);
         let room = last.filter(|room| place.at == room.at && place.count <= room.count);
-        let Some(room) = room else {
-            let why = "the server answers into a place it was not given";
-            self.end = 0;
-            self.channel.give_up();
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        };
-        self.placed = place;
-        self.answered = Some(room);
+        let why = "the server answers into a place it was not given";
+        self.answered = Some(room.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, why))?);
         Ok(())
     }
 
-    /// The head of a request is there: where does the rest go?
-    fn headed(&mut self) {
-        let Going::Head(head, have) = &self.going else { return };
-        let (head, have) = (*head, *have);
-        let size = word(&head) as usize;
-        let tag = u16::from_le_bytes([head[5], head[6]]);
-        if head[4] == TFLUSH && have == 9 {
-            self.flushes.insert(tag, u16::from_le_bytes([head[7], head[8]]));
-        }
-        let data = have == WRITE_HEAD && matches!(head[4], TWRITE | TREAD | TREADDIR);
-        let count = if data { word(&head[19..]) } else { 0 };
-        let fits = match head[4] {
-            TWRITE => size == WRITE_HEAD + count as usize,
-            _ => size == WRITE_HEAD,
-        };
-        // A tag that is in use has its place: whoever uses it twice has no other.
-        let free = count as usize >= SMALL && fits && !self.places.contains_key(&tag);
-        if let Some(place) = free.then(|| self.arena.take(count)).flatten() {
-            self.places.insert(tag, place);
-            self.going = match head[4] {
-                TWRITE => Going::Arena { head, place, done: 0 },
-                _ => Going::Room { head, place },
-            };
-            return;
-        }
-        self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
-        self.staged += have;
-        self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+    /// What has come was read.
+    fn has_read(&mut self) {
+        self.answered.take().into_iter().for_each(|place| self.arena.give(place));
     }
 }
 
@@ -202,32 +203,12 @@ impl Sends for Asking {
 
 impl Transport for Asking {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        if self.at == self.end && self.placed.count == 0 {
-            self.answered.take().into_iter().for_each(|place| self.arena.give(place));
-            let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
-            let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
-            (self.at, self.end) = (0, piece.len);
-            self.came(piece.note)?;
-            if self.end == 0 && self.placed.count == 0 {
-                // A piece of nothing: look again, when others had their turn.
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
+        let Self { channel, incoming, under_way, .. } = self;
+        let read = incoming.poll_read(channel, cx, buf, |bytes, note| under_way.came(bytes, note));
+        if incoming.is_empty() {
+            under_way.has_read();
         }
-        let n = buf.len().min(self.end - self.at);
-        if n > 0 {
-            buf[..n].copy_from_slice(&self.rest[self.at..self.at + n]);
-            self.at += n;
-            return Poll::Ready(Ok(n));
-        }
-        let n = buf.len().min(self.placed.count as usize);
-        let (memory, at) = self.channel.place(self.placed).expect("a piece's place is in the arena");
-        memory.read(at, &mut buf[..n]);
-        self.placed = Place { at: self.placed.at + n as u32, count: self.placed.count - n as u32 };
-        if self.placed.count == 0 {
-            self.answered.take().into_iter().for_each(|place| self.arena.give(place));
-        }
-        Poll::Ready(Ok(n))
+        read
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll, ready};
 
-use nine_net::shm::{Channel, MOST, Note, Place};
+use nine_net::shm::{Channel, Incoming, MOST, Note, Place};
 use nine_net::{Peer, Placed, Transport};
 
 use super::heads::Heads;
@@ -14,13 +14,8 @@ use super::{READ_HEAD, RREAD, RREADDIR, SMALL, Sends, WRITE_HEAD, send, word};
 /// See the module. Rooms are at most one for each tag.
 pub struct Serving {
     channel: Channel,
-    /// What has come and was not asked for.
-    rest: Box<[u8; MOST]>,
-    at: usize,
-    end: usize,
-    /// Bytes of the arena that come then.
-    placed: Place,
-    coming: Heads,
+    incoming: Incoming,
+    heads: Heads,
     /// Where data of answers may go, by their tags.
     rooms: HashMap<u16, Place>,
     going: Going,
@@ -49,11 +44,8 @@ impl Serving {
     pub fn new(channel: Channel) -> Self {
         Self {
             channel,
-            rest: Box::new([0; MOST]),
-            at: 0,
-            end: 0,
-            placed: Place::default(),
-            coming: Heads::default(),
+            incoming: Incoming::default(),
+            heads: Heads::default(),
             rooms: HashMap::new(),
             going: Going::NEXT,
             stage: Box::new([0; MOST]),
@@ -64,29 +56,6 @@ impl Serving {
     /// The channel, for its next guest.
     pub fn into_channel(self) -> Channel {
         self.channel
-    }
-
-    /// What a piece says, beside its bytes.
-    fn came(&mut self, bytes: &[u8], note: Note) {
-        let rooms = &mut self.rooms;
-        self.coming.pass(bytes, |_, tag| {
-            // What room a tag had is not that of its next request.
-            if !rooms.is_empty() {
-                rooms.remove(&tag);
-            }
-        });
-        match note {
-            Note::None => {}
-            Note::Data(place) => {
-                self.coming.skip(place.count as usize);
-                self.placed = place;
-            }
-            Note::Room(place) if bytes.len() == WRITE_HEAD => {
-                rooms.insert(u16::from_le_bytes([bytes[5], bytes[6]]), place);
-            }
-            // Room for what is no read is not used.
-            Note::Room(_) => {}
-        }
     }
 
     /// The head of an answer is there: where does the rest go?
@@ -110,6 +79,25 @@ impl Serving {
         self.stage[self.staged..self.staged + have].copy_from_slice(&head[..have]);
         self.staged += have;
         self.going = if size > have { Going::Ring(size - have) } else { Going::NEXT };
+    }
+}
+
+/// What a piece says, beside its bytes.
+fn came(heads: &mut Heads, rooms: &mut HashMap<u16, Place>, bytes: &[u8], note: Note) {
+    heads.pass(bytes, |_, tag| {
+        // What room a tag had is not that of its next request.
+        if !rooms.is_empty() {
+            rooms.remove(&tag);
+        }
+    });
+    match note {
+        Note::None => {}
+        Note::Data(place) => heads.skip(place.count as usize),
+        Note::Room(place) if bytes.len() == WRITE_HEAD => {
+            rooms.insert(u16::from_le_bytes([bytes[5], bytes[6]]), place);
+        }
+        // Room for what is no read is not used.
+        Note::Room(_) => {}
     }
 }
 
@@ -170,53 +158,15 @@ impl Sends for Serving {
 
 impl Transport for Serving {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        if self.at == self.end && self.placed.count == 0 {
-            if buf.len() >= MOST {
-                let Some(piece) = ready!(self.channel.poll_take(cx, buf))? else { return Poll::Ready(Ok(0)) };
-                self.came(&buf[..piece.len], piece.note);
-                let mut n = piece.len;
-                while n > 0 && self.placed.count == 0 && buf.len() - n >= MOST {
-                    let Some(piece) = self.channel.take(&mut buf[n..])? else { break };
-                    self.came(&buf[n..n + piece.len], piece.note);
-                    n += piece.len;
-                }
-                if n > 0 {
-                    return Poll::Ready(Ok(n));
-                }
-            } else {
-                let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
-                let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
-                (self.at, self.end) = (0, piece.len);
-                // Few bytes, for a reader with little room.
-                let bytes = *self.rest;
-                self.came(&bytes[..piece.len], piece.note);
-            }
-        }
-        let n = buf.len().min(self.end - self.at);
-        if n > 0 {
-            buf[..n].copy_from_slice(&self.rest[self.at..self.at + n]);
-            self.at += n;
-            return Poll::Ready(Ok(n));
-        }
-        let n = buf.len().min(self.placed.count as usize);
-        if n == 0 {
-            // A piece of nothing: look again.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let (memory, at) = self.channel.place(self.placed).expect("looked at when it came");
-        memory.read(at, &mut buf[..n]);
-        self.placed = Place { at: self.placed.at + n as u32, count: self.placed.count - n as u32 };
-        Poll::Ready(Ok(n))
+        let Self { channel, incoming, heads, rooms, .. } = self;
+        incoming.poll_read(channel, cx, buf, |bytes, note| {
+            came(heads, rooms, bytes, note);
+            Ok(())
+        })
     }
 
     fn take_placed(&mut self, len: usize) -> Option<Placed> {
-        if self.at < self.end || self.placed.count as usize != len || len == 0 {
-            return None;
-        }
-        let place = std::mem::take(&mut self.placed);
-        let (memory, at) = self.channel.place(place).expect("looked at when it came");
-        Some(Placed::new(memory.clone(), at, len))
+        self.incoming.take_placed(&self.channel, len)
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {

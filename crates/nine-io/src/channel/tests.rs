@@ -402,29 +402,34 @@ fn nothing_comes_behind_an_end_or_a_fault() {
     .unwrap();
 }
 
-/// A host that writes pieces of nothing as fast as they are taken does not keep the core of its client.
+/// Who writes pieces of nothing as fast as they are taken does not keep the core of the other side, whatever room its
+/// reader has.
 #[test]
 fn pieces_of_nothing_leave_a_turn_to_others() {
     rt::block_on(async |_| {
-        let (mut host, passed) = opened(4);
-        let mut joining = pin!(Channel::join(passed, Waits::Adaptive, peer()));
-        let mut served = false;
-        let guest = poll_fn(|cx| {
-            let guest = joining.as_mut().poll(cx);
-            served = served || host.poll_join(cx).is_ready();
-            guest
-        });
-        let mut client = Asking::new(guest.await.unwrap());
-        let mut buf = [0; 100];
         let mut cx = Context::from_waker(Waker::noop());
         let data = rread(1, b"something");
-        for piece in [&[][..], &[], &data] {
-            assert!(host.poll_put(&mut cx, piece, Note::None).is_ready());
+        let pieces = [&[][..], &[], &data];
+        for len in [100, MOST, 65_536] {
+            let mut buf = vec![0; len];
+            let (server, mut client) = joined(4).await;
+            let mut host = server.into_channel();
+            for piece in pieces {
+                assert!(host.poll_put(&mut cx, piece, Note::None).is_ready());
+            }
+            host.settle();
+            assert!(client.poll_read(&mut cx, &mut buf).is_pending());
+            assert!(client.poll_read(&mut cx, &mut buf).is_pending());
+            assert!(matches!(client.poll_read(&mut cx, &mut buf), Poll::Ready(Ok(n)) if buf[..n] == data));
+
+            let (mut server, mut guest, _kept) = by_hand(4).await;
+            for piece in pieces {
+                assert!(guest.put(piece, Note::None).unwrap());
+            }
+            assert!(server.poll_read(&mut cx, &mut buf).is_pending());
+            assert!(server.poll_read(&mut cx, &mut buf).is_pending());
+            assert!(matches!(server.poll_read(&mut cx, &mut buf), Poll::Ready(Ok(n)) if buf[..n] == data));
         }
-        host.settle();
-        assert!(client.poll_read(&mut cx, &mut buf).is_pending());
-        assert!(client.poll_read(&mut cx, &mut buf).is_pending());
-        assert!(matches!(client.poll_read(&mut cx, &mut buf), Poll::Ready(Ok(n)) if buf[..n] == data));
     })
     .unwrap();
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use nine_net::lock::{Mutex, lock};
-use nine_net::shm::{Channel, MOST, Note, Place};
+use nine_net::shm::{Channel, Incoming, MOST, Note};
 use nine_net::{Peer, Placed, Transport};
 
 use super::chan::Chan;
@@ -149,47 +149,19 @@ impl<T> Drop for Counted<T> {
 /// Bytes as they come, whatever pieces they are in.
 pub(super) struct Bytes {
     channel: Channel,
-    /// What has come and was not asked for.
-    rest: Box<[u8; MOST]>,
-    at: usize,
-    end: usize,
-    /// Bytes of the arena that come then.
-    placed: Place,
+    incoming: Incoming,
 }
 
 impl Bytes {
     /// Of a channel that a guest has joined.
     pub(super) fn new(channel: Channel) -> Self {
-        Self { channel, rest: Box::new([0; MOST]), at: 0, end: 0, placed: Place::default() }
+        Self { channel, incoming: Incoming::default() }
     }
 }
 
 impl Transport for Bytes {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        if self.at == self.end && self.placed.count == 0 {
-            let piece = ready!(self.channel.poll_take(cx, &mut self.rest[..]))?;
-            let Some(piece) = piece else { return Poll::Ready(Ok(0)) };
-            (self.at, self.end) = (0, piece.len);
-            if let Note::Data(place) = piece.note {
-                self.placed = place;
-            }
-        }
-        let n = buf.len().min(self.end - self.at);
-        if n > 0 {
-            buf[..n].copy_from_slice(&self.rest[self.at..self.at + n]);
-            self.at += n;
-            return Poll::Ready(Ok(n));
-        }
-        let n = buf.len().min(self.placed.count as usize);
-        if n == 0 {
-            // A piece of nothing: look again.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let (memory, at) = self.channel.place(self.placed).expect("looked at when it came");
-        memory.read(at, &mut buf[..n]);
-        self.placed = Place { at: self.placed.at + n as u32, count: self.placed.count - n as u32 };
-        Poll::Ready(Ok(n))
+        self.incoming.poll_read(&mut self.channel, cx, buf, |_, _| Ok(()))
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
