@@ -9,11 +9,12 @@ use nine_net::shm::{Channel, Incoming, MOST, Note, Place};
 use nine_net::{Peer, Placed, Transport};
 
 use super::heads::Heads;
+use super::lent::Lent;
 use super::{READ_HEAD, RREAD, RREADDIR, SMALL, Sends, WRITE_HEAD, send, word};
 
 /// See the module. Rooms are at most one for each tag.
 pub struct Serving {
-    channel: Channel,
+    channel: Lent,
     incoming: Incoming,
     heads: Heads,
     /// Where data of answers may go, by their tags.
@@ -42,6 +43,10 @@ impl Going {
 impl Serving {
     /// Of a channel that a guest has joined.
     pub fn new(channel: Channel) -> Self {
+        Self::of(channel.into())
+    }
+
+    pub(super) fn of(channel: Lent) -> Self {
         Self {
             channel,
             incoming: Incoming::default(),
@@ -51,11 +56,6 @@ impl Serving {
             stage: Box::new([0; MOST]),
             staged: 0,
         }
-    }
-
-    /// The channel, for its next guest.
-    pub fn into_channel(self) -> Channel {
-        self.channel
     }
 
     /// The head of an answer is there: where does the rest go?

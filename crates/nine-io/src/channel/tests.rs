@@ -31,7 +31,8 @@ fn opened(pages: u32) -> (Channel, Passed) {
     (channel, Passed { memory: given.memory, wait: given.wait, ring: given.ring, life: theirs })
 }
 
-async fn joined(pages: u32) -> (Serving, Asking) {
+/// The host's end and the guest's.
+async fn ends(pages: u32) -> (Channel, Channel) {
     let (mut host, passed) = opened(pages);
     let mut joining = pin!(Channel::join(passed, Waits::Adaptive, peer()));
     let mut served = false;
@@ -42,6 +43,11 @@ async fn joined(pages: u32) -> (Serving, Asking) {
         guest
     });
     let guest = guest.await.unwrap();
+    (host, guest)
+}
+
+async fn joined(pages: u32) -> (Serving, Asking) {
+    let (host, guest) = ends(pages).await;
     (Serving::new(host), Asking::new(guest))
 }
 
@@ -262,8 +268,8 @@ fn the_room_of_a_tag_is_not_that_of_its_next_request() {
 fn a_server_that_answers_elsewhere_ends_the_connection() {
     rt::block_on(async |_| {
         for (at, count) in [(4096, 512), (0, 8193), (8192, 100)] {
-            let (host, mut client) = joined(4).await;
-            let mut channel = host.into_channel();
+            let (mut channel, guest) = ends(4).await;
+            let mut client = Asking::new(guest);
             send(&mut client, &tread(3, 8192), usize::MAX).await;
             let mut bytes = [0; MOST];
             let piece = poll_fn(|cx| channel.poll_take(cx, &mut bytes)).await.unwrap().unwrap();
@@ -412,8 +418,8 @@ fn pieces_of_nothing_leave_a_turn_to_others() {
         let pieces = [&[][..], &[], &data];
         for len in [100, MOST, 65_536] {
             let mut buf = vec![0; len];
-            let (server, mut client) = joined(4).await;
-            let mut host = server.into_channel();
+            let (mut host, guest) = ends(4).await;
+            let mut client = Asking::new(guest);
             for piece in pieces {
                 assert!(host.poll_put(&mut cx, piece, Note::None).is_ready());
             }
