@@ -32,6 +32,7 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -86,10 +87,12 @@ typedef struct ninefold {
 
 	int wait_fd, ring_fd, life_fd;
 	enum nf_wait wait;
+	int patience;		/* milliseconds; 0: for ever */
 	unsigned blind[2];	/* waits to go without looks, and how many of them there were before */
 
 	uint32_t msize;
 	uint16_t tag;
+	int flushing;		/* the Rflush of the last request is to come */
 	unsigned char *in;	/* what has come and was not told: a message and a piece at most */
 	size_t in_len, in_told;
 	uint64_t fids[NF_FIDS / 64];
@@ -118,6 +121,12 @@ static inline int nf_dial_named(ninefold *c, const char *path, const char *name,
 static inline int nf_rejoin(ninefold *c);
 /* Leaves, and gives back everything; after a failed nf_inherit() or nf_dial(), too, or not at all. */
 static inline void nf_close(ninefold *c);
+/*
+ * From now on a call waits so many milliseconds for an answer (0, and at first: for ever). Then its request is flushed: the
+ * call returns what the host says first, an answer, or that there will be none (ETIMEDOUT). A host that has no word for the
+ * flush for as long again, or takes no request, is given up: the channel ends (ETIMEDOUT).
+ */
+static inline void nf_patience(ninefold *c, unsigned milliseconds);
 /* Why the last call has failed. */
 static inline const char *nf_error(const ninefold *c);
 
@@ -133,9 +142,9 @@ static inline int nf_create(ninefold *c, int from, const char *path, int flags, 
 static inline ssize_t nf_read(ninefold *c, int fid, void *into, size_t len, uint64_t offset);
 /* How many bytes were written. */
 static inline ssize_t nf_write(ninefold *c, int fid, const void *from, size_t len, uint64_t offset);
-/* Lets go of a fid, whatever is returned. */
+/* Lets go of a fid, whatever is returned; but for a call that was given up (nf_patience): then it is still there. */
 static inline int nf_clunk(ninefold *c, int fid);
-/* Removes the file; the fid is gone in any case. */
+/* Removes the file; the fid is gone as with nf_clunk(). */
 static inline int nf_remove(ninefold *c, int fid);
 /* The bytes of a file, and its type and permissions as st_mode; either may be NULL. */
 static inline int nf_stat(ninefold *c, int fid, uint64_t *size, uint32_t *mode);
@@ -397,9 +406,22 @@ nf__now(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Milliseconds until patience ends that began with the first of these questions; -1: it does not end. */
+static inline int
+nf__left(const ninefold *c, uint64_t *since)
+{
+	if (c->patience == 0)
+		return -1;
+	uint64_t now = nf__now(), waited;
+	if (*since == 0)
+		*since = now;
+	waited = (now - *since) / 1000000;
+	return waited >= (uint64_t)c->patience ? 0 : c->patience - (int)waited;
+}
+
 /* Looks as long as is worth while: as nf__is_there(). */
 static inline int
-nf__look(ninefold *c, struct nf__want want)
+nf__look(ninefold *c, struct nf__want want, uint64_t *since)
 {
 	uint64_t begun = 0;
 	unsigned n;
@@ -419,6 +441,8 @@ nf__look(ninefold *c, struct nf__want want)
 			there = nf__is_there(c, want);
 			return there ? there : nf__gone(c);
 		}
+		if (n % 4096 == 0 && c->wait == NF_POLL && nf__left(c, since) == 0)
+			return 0;
 		/* 50 us: about as long as it takes to be woken */
 		if (n % 64 == 0 && c->wait == NF_ADAPTIVE) {
 			if (begun == 0)
@@ -433,20 +457,22 @@ nf__look(ninefold *c, struct nf__want want)
 	return 0;
 }
 
-/* Waits: 0, it is there; -1, the channel has ended. */
+/* Waits: 0, it is there; 1, patience has ended (since: as in nf__left()); -1, the channel has. */
 static inline int
-nf__await(ninefold *c, struct nf__want want)
+nf__await(ninefold *c, struct nf__want want, uint64_t *since)
 {
-	int is_here = 1, there = nf__look(c, want);
+	int is_here = 1, left, there = nf__look(c, want, since);
 	while (there == 0) {
 		if (!is_here) {
 			nf__gone(c);
 			return nf__end(c);
 		}
+		if ((left = nf__left(c, since)) == 0)
+			return 1;
 		nf__swap(c, NF__GUEST_SLEEPS, 1);
 		there = nf__is_there(c, want);
 		if (there == 0)
-			is_here = nf__sleep(c, -1);
+			is_here = nf__sleep(c, left);
 		nf__swap(c, NF__GUEST_SLEEPS, 0);
 		if (there == 0)
 			there = nf__is_there(c, want);
@@ -457,13 +483,21 @@ nf__await(ninefold *c, struct nf__want want)
 /* ---- messages ---- */
 
 static inline int
+nf__give_up(ninefold *c)
+{
+	nf__fail(c, ETIMEDOUT, "the host answers nothing, no flush either: the channel ends");
+	return nf__end(c);
+}
+
+static inline int
 nf__send(ninefold *c, const unsigned char *bytes, size_t len, struct nf__place place)
 {
-	int room = nf__has_room(c, len);
+	uint64_t since = 0;
+	int room = nf__has_room(c, len), awaited;
 	if (room < 0)
 		return nf__end(c);
-	if (room == 0 && nf__await(c, (struct nf__want){NF__SPACE, len}) < 0)
-		return -1;
+	if (room == 0 && (awaited = nf__await(c, (struct nf__want){NF__SPACE, len}, &since)) != 0)
+		return awaited > 0 ? nf__give_up(c) : -1;
 	nf__put(c, bytes, len, place);
 	nf__ring(c);
 	return 0;
@@ -476,10 +510,11 @@ struct nf__answer {
 	struct nf__place place;
 };
 
-/* The next whole message. */
+/* The next whole message: 0; 1, patience has ended, and it may come nevertheless. */
 static inline int
 nf__answer(ninefold *c, struct nf__answer *a)
 {
+	uint64_t since = 0;
 	for (;;) {
 		size_t rest = c->in_len - c->in_told;
 		unsigned char *first = c->in + c->in_told;
@@ -497,8 +532,9 @@ nf__answer(ninefold *c, struct nf__answer *a)
 		c->in_told = 0;
 		c->in_len = rest;
 		struct nf__place place;
-		if (!nf__is_ready(c) && nf__await(c, (struct nf__want){NF__ANSWER, 0}) < 0)
-			return -1;
+		int awaited = nf__is_ready(c) ? 0 : nf__await(c, (struct nf__want){NF__ANSWER, 0}, &since);
+		if (awaited != 0)
+			return awaited;
 		int len = nf__take(c, c->in + rest, &place);
 		if (len < 0)
 			return nf__end(c);
@@ -516,13 +552,57 @@ nf__answer(ninefold *c, struct nf__answer *a)
 	}
 }
 
-/* The answer to a request of this type: 0; 1 if it is an error, which is told. */
+static inline uint16_t
+nf__tag_of(const struct nf__answer *a)
+{
+	return (uint16_t)(a->bytes[5] | a->bytes[6] << 8);
+}
+
+/* Whether it is the Rflush that is to come, of a tag that is 32 beyond that of the request. */
+static inline int
+nf__is_rflush(const ninefold *c, const struct nf__answer *a)
+{
+	return c->flushing && nf__tag_of(a) == c->tag + 32 && a->bytes[4] == 109 && a->len == 7 && !a->place.flag;
+}
+
+/* Another tag, when nothing is to come of the one before. */
+static inline int
+nf__next_tag(ninefold *c)
+{
+	struct nf__answer a;
+	if (c->flushing) {
+		int late = nf__answer(c, &a);
+		if (late != 0)
+			return late > 0 ? nf__give_up(c) : -1;
+		if (!nf__is_rflush(c, &a))
+			return nf__broken(c, "Tflush");
+		c->flushing = 0;
+	}
+	c->tag = (uint16_t)((c->tag + 1) % 32);
+	return 0;
+}
+
+/* The answer to a request of this type: 0; 1 if it is an error, 2 if it was given up, which is told. */
 static inline int
 nf__expect(ninefold *c, struct nf__answer *a, unsigned char type, const char *what)
 {
-	if (nf__answer(c, a) < 0)
-		return -1;
-	uint16_t tag = (uint16_t)(a->bytes[5] | a->bytes[6] << 8);
+	int late = nf__answer(c, a);
+	if (late > 0 && type != 100) {
+		unsigned char flush[9] = {9, 0, 0, 0, 108};
+		nf__p16(nf__p16(flush + 5, (uint16_t)(c->tag + 32)), c->tag);
+		if (nf__send(c, flush, sizeof flush, (struct nf__place){0, 0, 0}) < 0)
+			return -1;
+		c->flushing = 1;
+		late = nf__answer(c, a);
+	}
+	if (late != 0)
+		return late > 0 ? nf__give_up(c) : -1;
+	if (nf__is_rflush(c, a)) {
+		c->flushing = 0;
+		nf__fail(c, ETIMEDOUT, "%s: the host has not answered in time: the request was given up", what);
+		return 2;
+	}
+	uint16_t tag = nf__tag_of(a);
 	if (tag != (type == 100 ? 0xffff : c->tag))
 		return nf__broken(c, what);
 	if (a->bytes[4] == 7 && a->len == 11 && !a->place.flag) {
@@ -536,15 +616,17 @@ nf__expect(ninefold *c, struct nf__answer *a, unsigned char type, const char *wh
 	return 0;
 }
 
-/* Asks with a message whose size, type and tag are still to be written: its answer, with so many bytes or more. */
+/*
+ * Asks with a message whose size, type and tag are still to be written: its answer, with so many bytes or more. -2: it was
+ * given up.
+ */
 static inline int
 nf__ask(ninefold *c, unsigned char *message, size_t len, unsigned char type, const char *what, size_t least,
     struct nf__answer *a)
 {
 	size_t done, part;
-	if (c->ended)
+	if (c->ended || nf__next_tag(c) < 0)
 		return -1;
-	c->tag = (uint16_t)((c->tag + 1) % 32);
 	nf__p32(message, (uint32_t)len);
 	message[4] = type;
 	nf__p16(message + 5, type == 100 ? 0xffff : c->tag);
@@ -556,7 +638,7 @@ nf__ask(ninefold *c, unsigned char *message, size_t len, unsigned char type, con
 	int expected = nf__expect(c, a, type, what);
 	if (expected == 0 && (a->len < least || a->place.flag))
 		return nf__broken(c, what);
-	return expected == 0 ? 0 : -1;
+	return expected == 2 ? -2 : expected == 0 ? 0 : -1;
 }
 
 /* ---- joining ---- */
@@ -654,11 +736,16 @@ nf__join(ninefold *c)
 		c->join = 1;
 	c->put = c->taken = c->come = 0;
 	c->in_len = c->in_told = 0;
+	c->flushing = 0;
 	c->msize = 512;
 	memset(c->fids, 0, sizeof c->fids);
 	atomic_store_explicit(nf__word(c, NF__JOIN), c->join, memory_order_release);
 	nf__ring(c);
-	if (nf__await(c, (struct nf__want){NF__SERVED, 0}) < 0)
+	uint64_t since = 0;
+	int awaited = nf__await(c, (struct nf__want){NF__SERVED, 0}, &since);
+	if (awaited > 0)
+		return nf__fail(c, ETIMEDOUT, "the host serves nobody who joins its channel");
+	if (awaited < 0)
 		return -1;
 	/* A host that began anew meanwhile serves, too. */
 	c->epoch = nf__load(c, NF__EPOCH);
@@ -843,6 +930,12 @@ nf_close(ninefold *c)
 	c->ended = 1;
 }
 
+static inline void
+nf_patience(ninefold *c, unsigned milliseconds)
+{
+	c->patience = milliseconds < INT_MAX ? (int)milliseconds : INT_MAX;
+}
+
 static inline const char *
 nf_error(const ninefold *c)
 {
@@ -914,8 +1007,11 @@ nf__simple(ninefold *c, int fid, unsigned char type, const char *what)
 	if (nf__has(c, fid) < 0)
 		return -1;
 	nf__p32(message + 7, (uint32_t)fid);
+	int asked = nf__ask(c, message, sizeof message, type, what, 7, &a);
+	if (asked == -2)
+		return -1;
 	nf__forget(c, fid);
-	return nf__ask(c, message, sizeof message, type, what, 7, &a);
+	return asked;
 }
 
 static inline int
@@ -1113,9 +1209,8 @@ nf__move(ninefold *c, unsigned char type, int fid, unsigned char *bytes, uint32_
 	unsigned char head[NF_MOST];
 	size_t behind = type == 118 ? len : 0, done, part;
 	struct nf__answer a;
-	if (c->ended)
+	if (c->ended || nf__next_tag(c) < 0)
 		return -1;
-	c->tag = (uint16_t)((c->tag + 1) % 32);
 	nf__p32(head, (uint32_t)(NF__HEAD + behind));
 	head[4] = type;
 	nf__p16(head + 5, c->tag);

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use nine_proto::msg::{MAXWELEM, Names, OnlyIds, OnlyUStr, Rmsg, Tmsg};
 use nine_proto::{Base, Dialect, Dirent, Entries, Errno, Error, Fid, GetMask, NOFID, NOGID, NOTAG, NOUID};
@@ -9,6 +10,7 @@ use nine_proto::{OpenFlags, Qid, Result, Stat, Tag, Time, frame, mode};
 use nine_ring::{Arena, Bad, Layout, Memory, Place};
 
 use crate::conn::Conn;
+use crate::flush::{Come, UnderWay, late};
 use crate::line::{Line, Wait, Waiting};
 use crate::lot::{Lot, Number};
 
@@ -21,11 +23,17 @@ pub struct Options {
     pub dialect: Dialect,
     /// The largest message to ask for, bytes.
     pub msize: u32,
+    /// How long to wait for an answer; `None`: for ever. A request that is not answered by then is flushed: its call
+    /// returns what the host says first, an answer, or that there will be none (`ETIMEDOUT`). A host that has no word
+    /// for the flush for as long again, that takes no request or serves no guest, is given up: the channel ends
+    /// (`ETIMEDOUT`). Of large reads and writes each request has it for itself. The line must have a clock
+    /// ([`Line::now`]).
+    pub patience: Option<Duration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { wait: Wait::Adaptive, dialect: Dialect::L, msize: frame::MSIZE_MAX }
+        Self { wait: Wait::Adaptive, dialect: Dialect::L, msize: frame::MSIZE_MAX, patience: None }
     }
 }
 
@@ -43,8 +51,7 @@ pub struct Client<L: Line> {
     /// Parts of the arena that were lent to buffers, by their numbers: 4,096 at most, then `ENOBUFS`.
     pub(crate) lent: Vec<Place>,
     pub(crate) buffers: Lot,
-    /// The last tag.
-    tag: u16,
+    pub(crate) under_way: UnderWay,
     /// A message on its way out.
     pub(crate) out: Vec<u8>,
 }
@@ -74,8 +81,6 @@ pub struct Metadata {
     pub name: Box<[u8]>,
 }
 
-/// Tags there are, and so requests under way.
-pub(crate) const TAGS: u16 = 32;
 /// Bytes of a directory that are asked for at once.
 const DIR: usize = 64 << 10;
 
@@ -83,7 +88,7 @@ impl<L: Line> Client<L> {
     /// Joins the channel that begins with the memory, waits until the host serves it, and agrees with the host what
     /// to speak. `EINVAL`: the channel is none in which a guest asks for files.
     pub fn join(memory: Memory, line: L, options: Options) -> Result<Self> {
-        let conn = Conn::join(memory, Waiting::new(line, options.wait))?;
+        let conn = Conn::join(memory, Waiting::new(line, options.wait, options.patience))?;
         let mut client = Self {
             arena: Arena::new(conn.end().layout().pages),
             conn,
@@ -92,7 +97,7 @@ impl<L: Line> Client<L> {
             fids: Lot::new(),
             lent: Vec::new(),
             buffers: Lot::new(),
-            tag: 0,
+            under_way: UnderWay::default(),
             out: Vec::new(),
         };
         client.version()?;
@@ -113,7 +118,7 @@ impl<L: Line> Client<L> {
     /// buffers stay, where the host has laid out the channel as it was.
     pub fn reconnect(&mut self) -> Result<()> {
         let before = *self.conn.end().layout();
-        self.fids = Lot::new();
+        (self.fids, self.under_way) = (Lot::new(), UnderWay::default());
         self.conn.rejoin()?;
         let now = *self.conn.end().layout();
         if now != before {
@@ -125,6 +130,11 @@ impl<L: Line> Client<L> {
     /// Whether the channel can be used; else why not.
     pub fn is_alive(&self) -> Result<()> {
         self.conn.is_alive()
+    }
+
+    /// From now on waits so long, instead of what [`Options::patience`] said.
+    pub fn set_patience(&mut self, patience: Option<Duration>) {
+        self.conn.waiting.patience = patience;
     }
 
     /// What was agreed on: messages, and the largest of them in bytes.
@@ -263,16 +273,21 @@ impl<L: Line> Client<L> {
 
     /// The host lets go of the file. What it has to say of it: of one that is closed late, say.
     pub fn clunk(&mut self, file: File) -> Result<()> {
-        let fid = self.number(&file)?;
-        self.forget(file.fid);
-        self.clunk_fid(fid)
+        let fid = Fid(self.number(&file)?);
+        self.ended(file, &Tmsg::Clunk { fid })
     }
 
     /// Removes the file. It is clunked in any case.
     pub fn remove(&mut self, file: File) -> Result<()> {
-        let fid = self.number(&file)?;
+        let fid = Fid(self.number(&file)?);
+        self.ended(file, &Tmsg::Remove { fid })
+    }
+
+    /// Asks for what ends a fid. Where that is given up, the fid is still there: it was dropped.
+    fn ended(&mut self, file: File, ask: &Tmsg<'_>) -> Result<()> {
+        let done = self.asked(ask, |_| Some(())).transpose().ok_or_else(late)?;
         self.forget(file.fid);
-        self.done(&Tmsg::Remove { fid: Fid(fid) })
+        done
     }
 
     /// What is known about the file.
@@ -358,13 +373,6 @@ impl<L: Line> Client<L> {
         (if file.iounit == 0 { most } else { most.min(file.iounit) }) as usize
     }
 
-    /// The next tag: another one each time, so that an answer that comes twice is none the second time.
-    #[inline]
-    pub(crate) fn tag(&mut self) -> u16 {
-        self.tag = (self.tag + 1) % TAGS;
-        self.tag
-    }
-
     pub(crate) fn dialect(&self) -> Dialect {
         self.dialect
     }
@@ -372,10 +380,15 @@ impl<L: Line> Client<L> {
     /// A fid that is free, after those that were dropped are clunked.
     fn fid(&mut self) -> Result<Number> {
         while let Some(fid) = self.fids.dropped() {
-            match self.clunk_fid(fid) {
+            match self.asked(&Tmsg::Clunk { fid: Fid(fid) }, |_| Some(())) {
+                // With the next one, then.
+                Ok(None) => {
+                    self.fids.drop_again(fid);
+                    break;
+                }
                 Err(error) if self.conn.is_alive().is_err() => return Err(error),
                 // It is free whatever is answered.
-                _ => {}
+                Ok(Some(())) | Err(_) => self.fids.give(fid),
             }
         }
         self.fids.take().ok_or_else(|| Errno::EMFILE.into())
@@ -396,12 +409,6 @@ impl<L: Line> Client<L> {
         self.fids.forget(fid);
     }
 
-    fn clunk_fid(&mut self, fid: u32) -> Result<()> {
-        let clunked = self.done(&Tmsg::Clunk { fid: Fid(fid) });
-        self.fids.give(fid);
-        clunked
-    }
-
     fn done(&mut self, ask: &Tmsg<'_>) -> Result<()> {
         // That it is the answer to this is looked at by `call`.
         self.call(ask, |_| Some(()))
@@ -409,15 +416,21 @@ impl<L: Line> Client<L> {
 
     /// Asks, and reads the answer: `None`, it is not to be understood.
     fn call<T>(&mut self, ask: &Tmsg<'_>, read: impl FnOnce(Rmsg<'_>) -> Option<T>) -> Result<T> {
+        self.asked(ask, read)?.ok_or_else(late)
+    }
+
+    /// The same. `None`: the request was given up.
+    fn asked<T>(&mut self, ask: &Tmsg<'_>, read: impl FnOnce(Rmsg<'_>) -> Option<T>) -> Result<Option<T>> {
         self.conn.is_alive()?;
-        let tag = if matches!(ask, Tmsg::Version { .. }) { NOTAG } else { Tag(self.tag()) };
+        let tag = if matches!(ask, Tmsg::Version { .. }) { NOTAG } else { Tag(self.tag()?) };
         self.out.clear();
         ask.encode(tag, self.dialect, &mut self.out);
         if self.out.len() > self.conn.msize as usize {
             return Err(Errno::ENAMETOOLONG.into());
         }
         self.conn.send_long(&self.out)?;
-        let answer = self.conn.answer()?;
+        self.under_way.insert(tag.0);
+        let Come::Answer(answer) = self.answer()? else { return Ok(None) };
         let read = match Rmsg::decode(self.conn.bytes(&answer), self.dialect) {
             Ok((theirs, message)) if theirs == tag && answer.data.is_none() => match error_of(&message) {
                 Some(error) => Some(Err(error)),
@@ -426,7 +439,7 @@ impl<L: Line> Client<L> {
             },
             _ => None,
         };
-        read.unwrap_or_else(|| Err(self.conn.broken(ask.label())))
+        read.unwrap_or_else(|| Err(self.conn.broken(ask.label()))).map(Some)
     }
 }
 

@@ -5,12 +5,14 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use nine_proto::frame::{self, HEADER, MSIZE_MIN};
-use nine_proto::{Errno, Error, Result};
+use nine_proto::msg::Rmsg;
+use nine_proto::{Dialect, Errno, Error, Result};
 use nine_ring::{End, Fault, Guest, Kind, Life, MOST, Memory, Note, Piece, Place};
 
-use crate::line::{Line, Waiting};
+use crate::line::{Line, Missed, Waiting};
 
 /// Bytes of an Rread or Rreaddir before its data.
 pub(crate) const DATA_AT: usize = HEADER + 4;
@@ -93,11 +95,23 @@ impl<L: Line> Conn<L> {
         ))
     }
 
+    /// Ends it: nobody waits for the host any more.
+    #[cold]
+    pub(crate) fn give_up(&mut self) -> Error {
+        self.fail(Error::new(Errno::ETIMEDOUT, "the host answers nothing, no flush either: the channel ends"))
+    }
+
     /// Sends a piece; where there is no room for it, waits.
     #[inline]
     pub(crate) fn send(&mut self, bytes: &[u8], note: Note) -> Result<()> {
+        self.send_since(bytes, note, &mut None)
+    }
+
+    fn send_since(&mut self, bytes: &[u8], note: Note, since: &mut Option<Duration>) -> Result<()> {
         while !self.try_send(bytes, note)? {
-            self.wait(|end| end.has_room(bytes.len()))?;
+            if !self.wait(since, |end| end.has_room(bytes.len()))? {
+                return Err(self.give_up());
+            }
         }
         Ok(())
     }
@@ -114,24 +128,26 @@ impl<L: Line> Conn<L> {
 
     /// Sends a message in as many pieces as it needs.
     pub(crate) fn send_long(&mut self, bytes: &[u8]) -> Result<()> {
-        bytes.chunks(MOST).try_for_each(|part| self.send(part, Note::None))
+        let mut since = None;
+        bytes.chunks(MOST).try_for_each(|part| self.send_since(part, Note::None, &mut since))
     }
 
-    /// The next message; waits for it.
+    /// The next message; waits for it. `None`: one's patience has ended, and it may come nevertheless.
     #[inline]
-    pub(crate) fn answer(&mut self) -> Result<Answer> {
+    pub(crate) fn answer(&mut self) -> Result<Option<Answer>> {
+        let mut since = None;
         loop {
             if self.told < self.inbox.len()
                 && let Some(answer) = self.whole()?
             {
-                return Ok(answer);
+                return Ok(Some(answer));
             }
-            let Piece { len, note } = self.take()?;
+            let Some(Piece { len, note }) = self.take(&mut since)? else { return Ok(None) };
             let is_next = self.told == self.inbox.len();
             let size = self.piece.first_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize);
             match note {
                 Note::None if is_next && len == size && len >= HEADER && len <= self.msize as usize => {
-                    return Ok(Answer::new(&self.piece[..len], None, true));
+                    return Ok(Some(Answer::new(&self.piece[..len], None, true)));
                 }
                 Note::None => self.keep(len),
                 // As many bytes as its own count are in the arena.
@@ -141,7 +157,7 @@ impl<L: Line> Conn<L> {
                         && size == len + place.count as usize
                         && self.piece[HEADER..len] == place.count.to_le_bytes() =>
                 {
-                    return Ok(Answer::new(&self.piece[..len], Some(place), true));
+                    return Ok(Some(Answer::new(&self.piece[..len], Some(place), true)));
                 }
                 Note::Data(_) | Note::Room(_) => return Err(self.broken("a request")),
             }
@@ -156,6 +172,12 @@ impl<L: Line> Conn<L> {
         } else {
             &self.inbox[self.told - answer.len..self.told]
         }
+    }
+
+    /// Whether it is one of those that say nothing but what they are.
+    pub(crate) fn is(&self, answer: &Answer, message: &Rmsg<'_>) -> bool {
+        let said = Rmsg::decode(self.bytes(answer), Dialect::L);
+        answer.data.is_none() && said.is_ok_and(|(_, said)| said.number() == message.number())
     }
 
     /// The first message of the inbox, if it is whole.
@@ -180,13 +202,15 @@ impl<L: Line> Conn<L> {
     }
 
     #[inline]
-    fn take(&mut self) -> Result<Piece> {
+    fn take(&mut self, since: &mut Option<Duration>) -> Result<Option<Piece>> {
         loop {
             if let Some(piece) = self.end.take(&mut self.piece[..]).map_err(|fault| self.fault(fault))? {
                 self.ring();
-                return Ok(piece);
+                return Ok(Some(piece));
             }
-            self.wait(|end| Ok(end.is_ready()))?;
+            if !self.wait(since, |end| Ok(end.is_ready()))? {
+                return Ok(None);
+            }
         }
     }
 
@@ -197,7 +221,12 @@ impl<L: Line> Conn<L> {
         }
     }
 
-    fn wait(&mut self, there: impl Fn(&mut End) -> Result<bool, Fault>) -> Result<()> {
+    /// Waits. `false`: one's patience has ended.
+    fn wait(
+        &mut self,
+        since: &mut Option<Duration>,
+        there: impl Fn(&mut End) -> Result<bool, Fault>,
+    ) -> Result<bool> {
         self.is_alive()?;
         let look = |end: &mut End| {
             // Looked at first: what an ended host has written was there before.
@@ -211,8 +240,13 @@ impl<L: Line> Conn<L> {
             }
         };
         let asleep = |end: &End, asleep| if asleep { end.may_sleep() } else { end.is_awake() };
-        let come = self.waiting.until(&mut self.end, look, asleep);
-        come.unwrap_or_else(|| Err(gone())).map_err(|error| self.fail(error))
+        let failed = match self.waiting.until(&mut self.end, since, look, asleep) {
+            Ok(Ok(())) => return Ok(true),
+            Err(Missed::Late) => return Ok(false),
+            Ok(Err(error)) => error,
+            Err(Missed::Gone) => gone(),
+        };
+        Err(self.fail(failed))
     }
 
     #[cold]
@@ -236,7 +270,11 @@ fn knock<L: Line>(memory: Memory, waiting: &mut Waiting<L>) -> Result<End> {
         waiting.line.ring();
     }
     let asleep = |guest: &Guest, asleep| if asleep { guest.may_sleep() } else { guest.is_awake() };
-    let end = waiting.until(&mut guest, |guest| guest.served(), asleep).ok_or_else(gone)?;
+    let end = waiting.until(&mut guest, &mut None, |guest| guest.served(), asleep);
+    let end = end.map_err(|missed| match missed {
+        Missed::Gone => gone(),
+        Missed::Late => no(Errno::ETIMEDOUT, &"the host serves nobody who joins its channel"),
+    })?;
     match end.layout().kind {
         Kind::GuestAsks => Ok(end),
         kind => Err(no(Errno::EINVAL, &format_args!("a channel of {kind:?}: here the guest asks for files"))),

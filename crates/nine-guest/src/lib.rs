@@ -9,6 +9,8 @@
 //! - No answer is believed: it must be to what was asked, as long as was asked at most, and lie where it was told
 //!   to. What breaks that ends the channel, and every call then says so until [`Client::reconnect`].
 //! - Nothing of the arena is used again before the host has answered.
+//! - A call that has waited longer than one's patience is flushed ([`Options::patience`]); what it used is free when
+//!   the host has said so.
 //! - What is dropped is given back: pages of the arena at once, fids when the client next walks.
 //!
 //! With the feature `linux`:
@@ -36,6 +38,7 @@ extern crate alloc;
 
 mod client;
 mod conn;
+mod flush;
 mod line;
 mod lot;
 #[cfg(feature = "linux")]

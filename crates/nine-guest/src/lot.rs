@@ -81,6 +81,11 @@ impl Lot {
         self.free.push(number);
     }
 
+    /// One that `dropped` has told of is told again.
+    pub(crate) fn drop_again(&mut self, number: u32) {
+        drop(Number { number, is_told: false, dropped: self.dropped.clone() });
+    }
+
     /// One that was dropped since: it is told once.
     pub(crate) fn dropped(&self) -> Option<u32> {
         // What comes behind this swap says so again; what came before it is seen.

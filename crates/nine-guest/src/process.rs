@@ -27,6 +27,7 @@ pub struct Process {
     ring: Bell,
     life: OwnedFd,
     looks: u32,
+    begun: Instant,
 }
 
 /// About as long as it takes to wake a thread on another processor.
@@ -65,7 +66,7 @@ impl Process {
     /// One whose descriptors are here already.
     pub fn new(passed: Passed) -> io::Result<Self> {
         let Passed { memory, wait, ring, life } = passed;
-        Ok(Self { memory: linux::map(&memory)?, wait, ring, life, looks: looks() })
+        Ok(Self { memory: linux::map(&memory)?, wait, ring, life, looks: looks(), begun: Instant::now() })
     }
 
     /// The client of the files that the host has.
@@ -96,6 +97,16 @@ impl Line for Process {
 
     fn sleep(&self) -> bool {
         linux::wait(&self.wait, &self.life, None).unwrap_or(false)
+    }
+
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn sleep_until(&self, end: Duration) -> bool {
+        let limit = end.saturating_sub(self.now());
+        linux::wait(&self.wait, &self.life, Some(limit))
+            .unwrap_or_else(|error| error.kind() == io::ErrorKind::TimedOut)
     }
 
     fn is_gone(&self) -> bool {

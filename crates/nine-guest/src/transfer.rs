@@ -11,8 +11,9 @@ use nine_proto::msg::Rmsg;
 use nine_proto::{Errno, Error, Result, mode};
 use nine_ring::{Memory, Note, PAGE, Place};
 
-use crate::client::{Client, File, TAGS, error_of};
+use crate::client::{Client, File, error_of};
 use crate::conn::{Answer, DATA_AT};
+use crate::flush::{Come, TAGS, late};
 use crate::line::Line;
 use crate::lot::Number;
 
@@ -202,13 +203,13 @@ impl<L: Line> Client<L> {
         let total = bytes.len();
         let mut done = 0;
         loop {
-            let tag = self.tag();
+            let tag = self.tag()?;
             let len = unit.min(total - done);
             let asked = self.ask(ty, tag, fid, offset, bytes, done, len, true)?;
             let asked = asked.expect("who is alone waits for room");
-            let came = match self.conn.answer() {
-                Ok(answer) if answer.tag == tag => self.settle(&answer, &asked, bytes),
-                Ok(_) => Err(self.conn.broken("nothing")),
+            let came = match self.answer() {
+                Ok(Come::Answer(answer)) => self.settle(&answer, &asked, bytes),
+                Ok(Come::Flushed(_)) => Ok(Err(late())),
                 Err(error) => Err(error),
             };
             self.give(&asked);
@@ -253,19 +254,24 @@ impl<L: Line> Client<L> {
         let fid = self.number(file)?;
         let (mut next, mut end, mut error) = (from, bytes.len(), None);
         let done = loop {
-            let sent = self.ask_all(ty, fid, offset, bytes, &mut next, end, unit, &mut under_way);
+            // Where those under way are given up, nothing more is asked before that is done with.
             let is_any = under_way.iter().any(Option::is_some);
-            match sent {
-                Ok(()) if is_any => {}
-                sent => break sent,
+            if !(is_any && self.under_way.is_flushing()) {
+                let sent = self.ask_all(ty, fid, offset, bytes, &mut next, end, unit, &mut under_way);
+                match sent {
+                    Ok(()) if under_way.iter().any(Option::is_some) => {}
+                    sent => break sent,
+                }
             }
-            let answer = match self.conn.answer() {
-                Ok(answer) => answer,
+            let (tag, answer) = match self.answer() {
+                Ok(Come::Answer(answer)) => (answer.tag, Some(answer)),
+                Ok(Come::Flushed(tag)) => (tag, None),
                 Err(error) => break Err(error),
             };
-            let asked = under_way.get_mut(usize::from(answer.tag)).and_then(Option::take);
+            // A Tversion would have none.
+            let asked = under_way.get_mut(usize::from(tag)).and_then(Option::take);
             let Some(asked) = asked else { break Err(self.conn.broken("nothing")) };
-            let came = self.settle(&answer, &asked, bytes);
+            let came = answer.map_or(Ok(Err(late())), |answer| self.settle(&answer, &asked, bytes));
             self.give(&asked);
             match came {
                 Ok(Ok(came)) if came < asked.len && asked.at + came < end => {
@@ -300,9 +306,10 @@ impl<L: Line> Client<L> {
     ) -> Result<()> {
         let mut count = under_way.iter().flatten().count();
         while count < under_way.len() && *next < end {
-            let tag = core::iter::repeat_with(|| self.tag())
-                .find(|&tag| under_way[usize::from(tag)].is_none())
-                .expect("fewer are under way than there are");
+            let mut tag = self.tag()?;
+            while under_way[usize::from(tag)].is_some() {
+                tag = self.tag()?;
+            }
             let len = unit.min(end - *next);
             let Some(asked) = self.ask(ty, tag, fid, offset, bytes, *next, len, count == 0)? else { break };
             *next += asked.len;
@@ -363,8 +370,9 @@ impl<L: Line> Client<L> {
             _ if is_alone => self.conn.send(&head, note).map(|()| true),
             _ => self.conn.try_send(&head, note),
         };
-        if sent != Ok(true) {
-            self.give(&asked);
+        match sent {
+            Ok(true) => self.under_way.insert(tag),
+            _ => self.give(&asked),
         }
         Ok(sent?.then_some(asked))
     }

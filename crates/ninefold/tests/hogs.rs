@@ -43,7 +43,7 @@ fn beside_hogs(rounds: usize) {
         for (n, done) in done.iter().cloned().enumerate() {
             let (socket, ended) = (socket.clone(), ended.clone());
             thread::spawn(move || {
-                let options = Options { wait, dialect: Dialect::L, msize: 8192 };
+                let options = Options { wait, dialect: Dialect::L, msize: 8192, ..Options::default() };
                 let mut client = Process::dial(socket).unwrap().client_with(options).unwrap();
                 let root = client.attach("", "").unwrap();
                 let file = client.create(&root, format!("f{n}"), OpenFlags::RDWR, 0o644).unwrap();

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use nine_guest::{Buffer, Client, Dialect, Errno, File, Line, OpenFlags, Options, Qid, Result, Wait};
 use nine_proto::msg::{Data, Qids, Rmsg, Tmsg};
@@ -28,11 +29,15 @@ pub fn guest(data: &[u8]) {
         file: Vec::new(),
         lies: Rc::default(),
         inline: first & 2 != 0,
+        is_awaited: first & 4 != 0,
     };
     let lies = host.lies.clone();
     let wait = if first & 1 == 0 { Wait::Interrupt } else { Wait::Adaptive };
-    let options = Options { wait, dialect: Dialect::L, msize: [4096, 1 << 20][usize::from(first >> 7)] };
-    let joined = eyes.turn(LOOKS, || Client::join(memory, Bed(RefCell::new(host)), options));
+    let msize = [4096, 1 << 20][usize::from(first >> 7)];
+    // Turns of the host: half of the guests wait for two of them, then for two more.
+    let patience = (first & 4 != 0).then_some(Duration::from_secs(2));
+    let options = Options { wait, dialect: Dialect::L, msize, patience };
+    let joined = eyes.turn(LOOKS, || Client::join(memory, Bed(RefCell::new(host), Cell::default()), options));
     match joined {
         Ok(client) => {
             World { client, eyes, lies, file: Vec::new(), open: None, buffer: None, has_rejoined: false }
@@ -146,7 +151,7 @@ fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 /// Where the guest sleeps, and the host has its turn.
-struct Bed(RefCell<Host>);
+struct Bed(RefCell<Host>, Cell<Duration>);
 
 impl Line for Bed {
     fn ring(&self) {}
@@ -155,6 +160,15 @@ impl Line for Bed {
         let mut host = self.0.borrow_mut();
         let eyes = host.eyes.clone();
         eyes.shut(|| host.turn())
+    }
+
+    fn now(&self) -> Duration {
+        self.1.get()
+    }
+
+    fn sleep_until(&self, _: Duration) -> bool {
+        self.1.set(self.1.get() + Duration::from_secs(1));
+        self.sleep()
     }
 
     fn is_gone(&self) -> bool {
@@ -178,6 +192,8 @@ struct Host {
     file: Vec<u8>,
     lies: Rc<Cell<bool>>,
     inline: bool,
+    /// The guest's patience ends.
+    is_awaited: bool,
 }
 
 impl Host {
@@ -203,8 +219,8 @@ impl Host {
         let scribble = Scribble::new([a, b, c], rest, self.memory.len());
         let bytes = rest[..rest.len().min(usize::from(b))].to_vec();
         match kind % 8 {
-            // Nothing: it was woken for nothing.
-            0 => {}
+            // Nothing: it was woken for nothing, or waits too long.
+            0 => self.lies.set(self.lies.get() || self.is_awaited),
             1..=3 => _ = self.answer_all(),
             4 => {
                 self.lies.set(true);
@@ -304,6 +320,7 @@ impl Host {
             }
             Tmsg::Readdir { .. } => Rmsg::Readdir { data: Data::Bytes(b"") },
             Tmsg::Clunk { .. } => Rmsg::Clunk {},
+            Tmsg::Flush { .. } => Rmsg::Flush {},
             _ => Rmsg::Lerror { ecode: 95 },
         };
         let mut bytes = Vec::new();

@@ -42,6 +42,18 @@ pub const MILD: Temper = Temper {
     poll: false,
 };
 
+/// What a host says when it is asked to give up a request that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// The answer, then the Rflush.
+    Answer,
+    /// That it was interrupted, then the Rflush.
+    Interrupted,
+    /// The Rflush.
+    Rflush,
+    Nothing,
+}
+
 /// The memory, and everything else that a host of it has.
 pub struct Channel {
     pub memory: Memory,
@@ -81,6 +93,9 @@ impl Channel {
             session: Session::default(),
             files: Files::new(),
             asked: Vec::new(),
+            holds: Box::new(|_| false),
+            held: Vec::new(),
+            flushed: Flushed::Rflush,
         }
     }
 }
@@ -119,6 +134,11 @@ pub struct Host {
     pub files: Files,
     /// Those not answered yet.
     asked: Vec<Request>,
+    /// Whether it holds this message.
+    pub holds: Box<dyn FnMut(&Tmsg<'_>) -> bool + Send>,
+    /// Those that it holds, by their tags.
+    held: Vec<(Tag, Request)>,
+    pub flushed: Flushed,
 }
 
 struct Request {
@@ -184,6 +204,7 @@ impl Host {
                 self.end.serve();
                 self.session = Session::default();
                 self.asked.clear();
+                self.held.clear();
                 self.rouse();
             }
             while self.turn() {}
@@ -265,8 +286,33 @@ impl Host {
             }
             let dialect = self.session.dialect.unwrap_or(Dialect::P2000);
             let (tag, asked) = Tmsg::decode(&message, dialect).expect("a client knows how to ask");
-            self.answer(tag, asked, request.room);
+            assert!(self.held.iter().all(|(held, _)| *held != tag), "{tag} is in use");
+            if let Tmsg::Flush { oldtag } = asked {
+                self.flush(tag, oldtag);
+            } else if (self.holds)(&asked) {
+                self.held.push((tag, Request { message, data: None, room: request.room }));
+            } else {
+                self.answer(tag, asked, request.room);
+            }
         }
+    }
+
+    fn flush(&mut self, tag: Tag, oldtag: Tag) {
+        if self.flushed == Flushed::Nothing {
+            return;
+        }
+        if let Some(n) = self.held.iter().position(|(held, _)| *held == oldtag) {
+            let (_, Request { message, room, .. }) = self.held.remove(n);
+            match self.flushed {
+                Flushed::Answer => {
+                    let (_, asked) = Tmsg::decode(&message, self.session.dialect.unwrap()).unwrap();
+                    self.answer(oldtag, asked, room);
+                }
+                Flushed::Interrupted => self.send(oldtag, &Rmsg::Lerror { ecode: Errno::EINTR.0 }, None),
+                Flushed::Rflush | Flushed::Nothing => {}
+            }
+        }
+        self.send(tag, &Rmsg::Flush {}, None);
     }
 
     pub fn send(&mut self, tag: Tag, answer: &Rmsg<'_>, room: Option<Place>) {

@@ -5,5 +5,6 @@ mod host;
 mod hostile;
 mod lives;
 mod named;
+mod patience;
 mod programs;
 mod waiting;

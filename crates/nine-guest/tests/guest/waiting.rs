@@ -41,7 +41,7 @@ fn no_wake_up_is_lost_beside_threads_that_never_sleep() {
         [(Wait::Interrupt, false), (Wait::Adaptive, false), (Wait::Interrupt, true), (Wait::Adaptive, true)];
     beside_hogs(3, move || {
         for (wait, poll) in ways {
-            let options = Options { wait, dialect: Dialect::L, msize: 8192 };
+            let options = Options { wait, dialect: Dialect::L, msize: 8192, ..Options::default() };
             // Few lines and a small arena: both sides wait for room, too.
             let (mut client, host) = started(64, 8, Temper { inline: true, poll, ..MILD }, options);
             let root = client.attach("glenda", "").unwrap();
