@@ -2,18 +2,20 @@
 
 mod common;
 
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::Server;
+use common::{Server, ninefold};
 use nine_io::channel::Serving;
 use nine_io::client::{Client, File, Options};
 use nine_io::server::{Core, Gate, Service};
 use nine_net::rt::Real;
-use nine_net::shm::{Channel, Waits};
-use nine_net::{Addr, Env, Socket};
+use nine_net::shm::{Channel, Kind, Layout, MOST, Place, Waits};
+use nine_net::{Addr, Env, Listener, Socket};
 use nine_proto::{Dialect, NOGID, OpenFlags};
 use nine_servers::Ram;
 
@@ -149,4 +151,63 @@ fn bytes_go_through_the_mux_and_a_server_that_is_killed_is_noticed() {
         assert!(data.read(0, 10).await.unwrap_err().is_disconnect());
     })
     .unwrap();
+}
+
+/// Whether a command with this in its environment sleeps when its server does not answer, by what it says in the
+/// memory; or uses a third of a second of a processor before it does.
+fn sleeps(waits: &str) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("s");
+    nine_net::rt::block_on(async |env| {
+        let mut listener = Listener::bind(&Addr::Shm { path: at.clone() }).unwrap();
+        let mut command = ninefold(dir.path());
+        command.args(["ls", &format!("shm:{}", at.display())]).env("NINEFOLD_WAITS", waits);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let socket = listener.accept(&env).await.unwrap();
+        let layout = Layout::new(Kind::GuestAsks, 64, 1, "");
+        let mut channel = Channel::give(layout, Waits::Poll, socket).unwrap();
+        poll_fn(|cx| channel.poll_join(cx)).await.unwrap();
+        let mut asked = vec![0; MOST];
+        poll_fn(|cx| channel.poll_take(cx, &mut asked)).await.unwrap().expect("a Tversion");
+        let (memory, _) = channel.place(Place::default()).unwrap();
+        let says = || {
+            let mut word = [0; 4];
+            memory.read(GUEST_SLEEPS, &mut word);
+            word != [0; 4]
+        };
+        let begun = ticks(child.id());
+        let sleeps = loop {
+            if says() {
+                break true;
+            }
+            if ticks(child.id()) > begun + 33 {
+                break false;
+            }
+            std::thread::yield_now();
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        sleeps
+    })
+    .unwrap()
+}
+
+/// Where a guest says so (docs/channels.md, "Memory").
+const GUEST_SLEEPS: usize = 320;
+
+/// Hundredths of a second that a process has had a processor.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let behind = stat.rsplit_once(')').unwrap().1;
+    behind.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn how_a_command_waits_is_said_by_the_environment() {
+    assert_eq!(["poll", "interrupt", "adaptive"].map(sleeps), [false, true, true]);
+    let dir = tempfile::tempdir().unwrap();
+    let wrong =
+        ninefold(dir.path()).args(["ls", "shm:/none"]).env("NINEFOLD_WAITS", "nicely").output().unwrap();
+    let said = String::from_utf8_lossy(&wrong.stderr);
+    assert!(wrong.status.code() == Some(2) && said.contains("nicely") && said.contains("adaptive"), "{said}");
 }

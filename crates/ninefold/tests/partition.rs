@@ -3,7 +3,9 @@
 mod common;
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -11,7 +13,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use common::{Server, ended_within, ninefold, not_covered};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
 
 /// An example of nine-guest, as it is now.
 fn guest(name: &str) -> PathBuf {
@@ -269,4 +275,91 @@ fn what_a_program_leaves_behind_holds_up_nobody() {
     while std::fs::read_to_string(&there).is_ok_and(|line| line.contains("dev/kprint")) {
         std::thread::yield_now();
     }
+}
+
+/// A terminal whose user we are.
+struct Terminal {
+    user: File,
+    screen: OwnedFd,
+    seen: String,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&user).unwrap();
+        unlockpt(&user).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let screen = rustix::fs::open(ptsname(&user, Vec::new()).unwrap(), flags, Mode::empty()).unwrap();
+        Self { user: File::from(user), screen, seen: String::new() }
+    }
+
+    /// A shell of its own session, which this terminal controls.
+    fn shell(&self, world: &World, text: &str) -> Child {
+        let plain = world.command(&[], &["true"]);
+        let mut shell = Command::new("setsid");
+        shell.args(["-c", "sh", "-c", text]).arg(plain.get_program());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let screen = || Stdio::from(self.screen.try_clone().unwrap());
+        shell.current_dir(world.0.path()).stdin(screen()).stdout(screen()).stderr(screen()).spawn().unwrap()
+    }
+
+    /// Waits until these words are on the screen: all that was there before them.
+    fn shows(&mut self, words: &str) -> String {
+        loop {
+            if let Some(at) = self.seen.find(words) {
+                let rest = self.seen.split_off(at + words.len());
+                return std::mem::replace(&mut self.seen, rest);
+            }
+            let mut due = [PollFd::new(&self.user, PollFlags::IN)];
+            let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
+            assert_eq!(poll(&mut due, Some(&limit)).unwrap(), 1, "{words:?} after {}", self.seen);
+            let mut bytes = [0; 1000];
+            let n = self.user.read(&mut bytes).unwrap();
+            self.seen += std::str::from_utf8(&bytes[..n]).unwrap();
+        }
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.user.write_all(keys.as_bytes()).unwrap();
+    }
+}
+
+/// The terminal sends its ^C to all three: the shell, the command and its program.
+#[test]
+fn a_ctrl_c_ends_the_program_and_the_terminal_is_the_shells_again() {
+    let world = World::new();
+    let mut terminal = Terminal::new();
+    let before = tcgetattr(&terminal.user).unwrap();
+    assert!(before.local_modes.contains(LocalModes::ISIG | LocalModes::ICANON));
+    // A shell that goes on, as one at a prompt does.
+    let text = r#"trap : INT
+        "$0" partition run dev.ns -- sh -c 'echo program is $$; read -r x'; echo status $?
+        "$0" partition run dev.ns -- sh -c '
+            n=0; trap "n=\$((n + 1)); echo got \$n" INT; echo counting
+            while :; do read -r x && break; done; echo in all $n $x; exit 3'; echo status $?
+        read -r x; echo shell has $x"#;
+    let mut shell = terminal.shell(&world, text);
+    terminal.shows("program is ");
+    let program = terminal.shows("\r\n");
+    terminal.types("\x03");
+    terminal.shows("status 130\r\n");
+    assert!(!Path::new("/proc").join(program.trim()).exists(), "it has ended, too");
+    // One that goes on is told once: the command does not pass on what the terminal has sent to both.
+    terminal.shows("counting\r\n");
+    terminal.types("\x03");
+    terminal.shows("got 1\r\n");
+    terminal.types("done\n");
+    terminal.shows("in all 1 done\r\n");
+    terminal.shows("status 3\r\n");
+    let after = tcgetattr(&terminal.user).unwrap();
+    assert_eq!((before.local_modes, before.input_modes), (after.local_modes, after.input_modes));
+    terminal.types("the line\n");
+    terminal.shows("shell has the line\r\n");
+    assert!(ended_within(&mut shell, Duration::from_secs(60)).is_some_and(|status| status.success()));
 }
