@@ -1,8 +1,9 @@
 //! Reads and writes that wait for nothing: the file is called, past the session.
 //!
-//! In: a Tread or a Twrite of an open file that may be called ([`Direct`](crate::Direct)), while its client has nothing
-//! else under way. Out: the answer; or nothing, and then the request goes the ordinary way. Always holds: what is
-//! answered here would have had the same answer there, and the session would be as it was before. So errors go that way.
+//! In: a Tread or a Twrite of an open file that may be called ([`Direct`](crate::Direct)), while its client has
+//! nothing else under way. Out: the answer; or nothing, and then the request goes the ordinary way. Always holds: what
+//! is answered here would have had the same answer there, and the session would be as it was before. So errors go
+//! that way.
 
 use nine_proto::msg::{Data, Rmsg};
 use nine_proto::session::server::Out;
