@@ -42,6 +42,7 @@ const CHANNEL: &[&str] = &[
     "big_vs_unix",
     "slope_vs_memcpy",
     "file_slope_vs_memcpy",
+    "file_slope_vs_cross_memcpy",
     "idle_wakeups",
     "adaptive_empty_vs_pingpong",
     "rounds",
