@@ -605,3 +605,6 @@ fn heard(bell: &AsyncFd<Raw>, cx: &mut Context<'_>) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
