@@ -186,6 +186,8 @@ const PLOTS: &[&str] = &[
     "figure-9.svg",
 ];
 
+const GRAPHS: &[&str] = &["channel-file.svg", "channel-host.svg", "channel-null.svg", "channel-remote.svg"];
+
 fn bench(args: &[&str], tmp: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nine-bench"));
     command.args(args).env("TMPDIR", tmp).output().expect("it runs")
@@ -212,8 +214,8 @@ fn http_ends_with_every_key_of_its_result_line_and_every_figure() {
 }
 
 #[test]
-fn channel_ends_with_every_key_of_its_result_line() {
-    ends_with_every_key("channel", CHANNEL, &[]);
+fn channel_ends_with_every_key_of_its_result_line_and_every_figure() {
+    ends_with_every_key("channel", CHANNEL, GRAPHS);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use self::guest::{Road, Site};
 use crate::args::Pace;
 use crate::parts::{Part, chosen};
 use crate::place::Place;
+use crate::plot::{Figure, Plot};
 use crate::report::{Race, Report, Row, Turn, interleave};
 use crate::stats::median;
 use crate::{Experiment, peers, place};
@@ -130,7 +131,7 @@ fn empty(contest: &Contest, report: &mut Report) -> io::Result<()> {
 /// The seed's graph, to the server's own null file.
 fn sizes(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let Contest { pace, site } = contest;
-    let rows = graph(contest, "dev/null", "to null", Road::Unix)?;
+    let rows = graph(contest, report, "dev/null", "to null", ("channel-null", "Writes to null"))?;
     let (mut memcpy, mut unix) = (f64::INFINITY, f64::INFINITY);
     for (size, row) in SIZES.iter().zip(&rows).filter(|(size, _)| BIG.contains(size)) {
         // Times: a bandwidth over the limit's is the limit's time over ours.
@@ -157,8 +158,16 @@ fn sizes(contest: &Contest, report: &mut Report) -> io::Result<()> {
     Ok(())
 }
 
-fn graph(contest: &Contest, file: &'static str, what: &str, peer: Road) -> io::Result<Vec<Row>> {
+/// A row for each size, and all of them as a figure.
+fn graph(
+    contest: &Contest,
+    report: &mut Report,
+    file: &'static str,
+    what: &str,
+    (figure, title): (&'static str, &'static str),
+) -> io::Result<Vec<Row>> {
     let Contest { pace, site } = contest;
+    let peer = Road::Unix;
     let n = writes(*pace);
     let races = SIZES.iter().map(|&size| -> io::Result<Race<'_>> {
         Ok(Race {
@@ -171,7 +180,20 @@ fn graph(contest: &Contest, file: &'static str, what: &str, peer: Road) -> io::R
             ],
         })
     });
-    interleave(pace.rounds(), pace.patience(), races.collect::<io::Result<_>>()?)
+    let rows = interleave(pace.rounds(), pace.patience(), races.collect::<io::Result<_>>()?)?;
+    let curve = |of: fn(&Row) -> &[f64]| {
+        let points = SIZES.iter().zip(&rows).filter(|(size, _)| **size > 0);
+        points.filter_map(|(size, row)| Some((*size as f64, median(of(row))?))).collect()
+    };
+    report.figures.push(Figure {
+        plot: Plot { file: figure, title, x: "payload, bytes", y: "us a write" },
+        curves: vec![
+            ("channel, spinning", curve(|row| &row.ours)),
+            (peer.label(), curve(|row| &row.peer)),
+            ("filled and copied once", curve(|row| &row.limit)),
+        ],
+    });
+    Ok(rows)
 }
 
 /// What writing a payload takes, without sending it.
@@ -220,7 +242,13 @@ fn at(size: usize) -> usize {
 
 /// The same to a file of the host and to its null, by the disk server.
 fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    let rows = graph(contest, "files/cached", "to a cached file of the host", Road::Unix)?;
+    let rows = graph(
+        contest,
+        report,
+        "files/cached",
+        "to a cached file of the host",
+        ("channel-file", "Writes to a cached file of the host"),
+    )?;
     let filling = filling(contest.pace)?;
     report.key("file_slope_vs_memcpy", slope(&rows, &filling));
     let carried = carried(contest.pace)?;
@@ -230,7 +258,14 @@ fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
     );
     report.extend(carried);
     report.extend(rows);
-    report.extend(graph(contest, "host/null", "to the host's null", Road::Unix)?);
+    let rows = graph(
+        contest,
+        report,
+        "host/null",
+        "to the host's null",
+        ("channel-host", "Writes to the null of the host"),
+    )?;
+    report.extend(rows);
     if !contest.site.has_diod() {
         return Ok(());
     }
@@ -249,7 +284,14 @@ fn host(contest: &Contest, report: &mut Report) -> io::Result<()> {
 
 /// To another server, mounted where the channel leads: over TCP.
 fn remote(contest: &Contest, report: &mut Report) -> io::Result<()> {
-    report.extend(graph(contest, "n/dev/null", "to a remote null", Road::Unix)?);
+    let rows = graph(
+        contest,
+        report,
+        "n/dev/null",
+        "to a remote null",
+        ("channel-remote", "Writes to a null of another machine"),
+    )?;
+    report.extend(rows);
     Ok(())
 }
 
