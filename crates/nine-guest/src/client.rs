@@ -132,6 +132,12 @@ impl<L: Line> Client<L> {
         self.conn.is_alive()
     }
 
+    /// Bytes of memory for messages that go and come: a host cannot make it more than four of the largest and two
+    /// pieces.
+    pub fn held(&self) -> usize {
+        self.out.capacity() + self.conn.held()
+    }
+
     /// From now on waits so long, instead of what [`Options::patience`] said.
     pub fn set_patience(&mut self, patience: Option<Duration>) {
         self.conn.waiting.patience = patience;

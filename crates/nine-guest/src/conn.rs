@@ -80,6 +80,11 @@ impl<L: Line> Conn<L> {
         }
     }
 
+    /// Bytes of messages that have come in part, or were told.
+    pub(crate) fn held(&self) -> usize {
+        self.inbox.capacity()
+    }
+
     /// Says that nothing more is sent.
     pub(crate) fn leave(&mut self) {
         self.end.end();

@@ -1,6 +1,8 @@
 //! The runtime's end of a client.
 
+use nine_io::channel::Asking;
 use nine_net::rt;
+use nine_ring::{MOST, Place};
 
 use super::serving::waits;
 use super::transport;
@@ -9,8 +11,8 @@ use super::transport;
 pub fn asking(data: &[u8]) {
     let Some((&first, moves)) = data.split_first() else { return };
     rt::block_on(async |_| {
-        let (judged, honest, memory) = transport::asked(waits(first)).await;
-        transport::play(judged, honest, memory, true, moves);
+        let most = MOST + usize::from(transport::TAGS) * size_of::<(u16, Place)>();
+        transport::play(transport::asked(waits(first)).await, (Asking::held, most), true, moves);
     })
     .expect("a runtime");
 }

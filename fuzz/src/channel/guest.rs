@@ -39,16 +39,24 @@ pub fn guest(data: &[u8]) {
     let options = Options { wait, dialect: Dialect::L, msize, patience };
     let joined = eyes.turn(LOOKS, || Client::join(memory, Bed(RefCell::new(host), Cell::default()), options));
     match joined {
-        Ok(client) => {
-            World { client, eyes, lies, file: Vec::new(), open: None, buffer: None, has_rejoined: false }
-                .play(calls)
+        Ok(client) => World {
+            client,
+            msize,
+            eyes,
+            lies,
+            file: Vec::new(),
+            open: None,
+            buffer: None,
+            has_rejoined: false,
         }
+        .play(calls),
         Err(error) => assert!(lies.get(), "{error}"),
     }
 }
 
 struct World {
     client: Client<Bed>,
+    msize: u32,
     eyes: Eyes,
     /// Whether the host has ever lied.
     lies: Rc<Cell<bool>>,
@@ -72,6 +80,7 @@ impl World {
                 (self.open, done) = (None, Ok(()));
             }
             assert!(done.is_ok() || self.lies.get(), "{done:?} of an honest host");
+            assert!(self.client.held() <= 4 * self.msize as usize + 2 * MOST, "{} bytes", self.client.held());
             let is_alive = eyes.turn(0, || self.client.is_alive());
             match dead {
                 Some(dead) if !is_again(kind) => {

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use nine_io::channel::{ROOMS, Serving};
 use nine_io::server::{Anonymous, Connection, Core, Gate, Service};
 use nine_net::shm::Waits;
 use nine_net::{Pipe, Transport, rt};
@@ -21,10 +22,11 @@ use super::{Eyes, Part, Scribble, piece, some};
 pub fn serving(data: &[u8]) {
     let Some((&first, moves)) = data.split_first() else { return };
     rt::block_on(async |_| {
-        let (judged, guest, memory) = transport::served(waits(first)).await;
-        match first & 1 {
-            0 => transport::play(judged, guest, memory, false, moves),
-            _ => World::new(Box::new(judged), guest, memory).play(moves),
+        let all = transport::served(waits(first)).await;
+        let most = MOST + ROOMS * size_of::<(u16, Place)>();
+        match (first & 1, all) {
+            (0, all) => transport::play(all, (Serving::held, most), false, moves),
+            (_, (judged, guest, memory)) => World::new(Box::new(judged), guest, memory).play(moves),
         }
     })
     .expect("a runtime");

@@ -60,8 +60,14 @@ pub(super) fn nobody() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// Plays the moves on the transport of a server, or on that of a client, which `asks`.
-pub(super) fn play(judged: impl Transport, honest: End, memory: Memory, asks: bool, mut moves: &[u8]) {
+/// Plays the moves on the transport of a server, or on that of a client, which `asks`. What it has `held` is never more
+/// than so many bytes.
+pub(super) fn play<T: Transport>(
+    (judged, honest, memory): (T, End, Memory),
+    (held, most): (fn(&T) -> usize, usize),
+    asks: bool,
+    mut moves: &[u8],
+) {
     let eyes = Eyes::of(memory.len());
     let mut world = World {
         judged,
@@ -97,6 +103,7 @@ pub(super) fn play(judged: impl Transport, honest: End, memory: Memory, asks: bo
             _ if a < 128 => world.lie(piece([a, b, c], c.into(), world.honest.layout().arena_len() as u32)),
             _ => world.lie((rest[..rest.len().min(usize::from(b))].to_vec(), Note::None)),
         }
+        assert!(held(&world.judged) <= most, "{} bytes are kept", held(&world.judged));
     }
     world.settle();
 }
@@ -252,7 +259,7 @@ impl<T: Transport> World<T> {
             let count = u32::from(b) * 32;
             let data = some(self.n, count as usize);
             if self.asks {
-                let tag = (self.n % 40) as u16;
+                let tag = (self.n % u32::from(TAGS)) as u16;
                 if self.asked.contains_key(&tag) || self.sent.iter().any(|(_, sent, _)| *sent == tag) {
                     return;
                 }
@@ -383,6 +390,9 @@ fn rread(tag: u16, data: &[u8]) -> Vec<u8> {
 
 /// Two for each of eight requests.
 pub(super) const PAGES: u32 = 16;
+
+/// Requests that a client has under way at once.
+pub(super) const TAGS: u16 = 40;
 
 /// Looks of one call: all that can lie in a ring, and those before it sleeps.
 pub(super) const LOOKS: usize = 4096;

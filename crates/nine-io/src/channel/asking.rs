@@ -70,6 +70,13 @@ impl Asking {
         }
     }
 
+    /// Bytes that it keeps of what it sent and what comes, beside the channel: as many as whoever asks through it has
+    /// requests under way.
+    pub fn held(&self) -> usize {
+        let UnderWay { places, flushes, .. } = &self.under_way;
+        self.staged + places.len() * size_of::<(u16, Place)>() + flushes.len() * size_of::<(u16, u16)>()
+    }
+
     /// The head of a request is there: where does the rest go?
     fn headed(&mut self) {
         let Going::Head(head, have) = &self.going else { return };

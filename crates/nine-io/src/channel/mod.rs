@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 
 pub use asking::Asking;
 pub use lent::serve_all;
-pub use serving::Serving;
+pub use serving::{ROOMS, Serving};
 
 /// Data of fewer bytes goes with its message.
 pub const SMALL: usize = 512;

@@ -12,12 +12,15 @@ use super::heads::Heads;
 use super::lent::Lent;
 use super::{READ_HEAD, RREAD, RREADDIR, SMALL, Sends, WRITE_HEAD, send, word};
 
-/// See the module. Rooms are at most one for each tag.
+/// Rooms that are remembered at once; the data of who offers one more comes through the ring.
+pub const ROOMS: usize = 1024;
+
+/// See the module.
 pub struct Serving {
     channel: Lent,
     incoming: Incoming,
     heads: Heads,
-    /// Where data of answers may go, by their tags.
+    /// Where data of answers may go, by their tags: at most [`ROOMS`].
     rooms: HashMap<u16, Place>,
     going: Going,
     /// Bytes on their way that have not become a piece.
@@ -44,6 +47,11 @@ impl Serving {
     /// Of a channel that a guest has joined.
     pub fn new(channel: Channel) -> Self {
         Self::of(channel.into())
+    }
+
+    /// Bytes that it keeps of what its guest sent and gets, beside the channel.
+    pub fn held(&self) -> usize {
+        self.staged + self.rooms.len() * size_of::<(u16, Place)>()
     }
 
     pub(super) fn of(channel: Lent) -> Self {
@@ -93,10 +101,10 @@ fn came(heads: &mut Heads, rooms: &mut HashMap<u16, Place>, bytes: &[u8], note: 
     match note {
         Note::None => {}
         Note::Data(place) => heads.skip(place.count as usize),
-        Note::Room(place) if bytes.len() == WRITE_HEAD => {
+        Note::Room(place) if bytes.len() == WRITE_HEAD && rooms.len() < ROOMS => {
             rooms.insert(u16::from_le_bytes([bytes[5], bytes[6]]), place);
         }
-        // Room for what is no read is not used.
+        // Room for what is no read is not used, nor is that of who has taken back more than a thousand reads.
         Note::Room(_) => {}
     }
 }

@@ -11,7 +11,7 @@ use nine_net::{Peer, Proof, Transport, rt};
 use nine_ring::linux::{self, Passed};
 use nine_ring::{End, Guest, Note, Place};
 
-use super::{Asking, Serving};
+use super::{Asking, ROOMS, Serving};
 
 fn peer() -> Peer {
     Peer { addr: "test".into(), proof: Proof::None }
@@ -260,6 +260,32 @@ fn the_room_of_a_tag_is_not_that_of_its_next_request() {
         let mut bytes = [0; MOST];
         let piece = guest.take(&mut bytes).unwrap().unwrap();
         assert_eq!((piece.note, piece.len), (Note::None, 611));
+    })
+    .unwrap();
+}
+
+#[test]
+fn rooms_of_reads_that_were_taken_back_are_not_kept_without_end() {
+    rt::block_on(async |_| {
+        let (mut server, mut guest, _kept) = by_hand(4).await;
+        let room = Note::Room(Place { at: 0, count: 8192 });
+        for tag in 0..2 * ROOMS as u16 {
+            assert!(guest.put(&tread(tag, 8192), room).unwrap());
+            receive(&mut server, 23, 4096).await;
+            assert!(server.held() <= ROOMS * size_of::<(u16, Place)>());
+        }
+        // Who offers one more is answered nevertheless, in the ring; and there is room again where an answer has come.
+        let mut bytes = [0; MOST];
+        for (tag, there) in [(2 * ROOMS as u16 - 1, false), (0, true), (2 * ROOMS as u16, true)] {
+            assert!(tag != 2 * ROOMS as u16 || guest.put(&tread(tag, 8192), room).unwrap());
+            if tag == 2 * ROOMS as u16 {
+                receive(&mut server, 23, 4096).await;
+            }
+            send(&mut server, &rread(tag, &some(600)), usize::MAX).await;
+            let came = guest.take(&mut bytes).unwrap().unwrap();
+            assert_eq!(came.note, if there { Note::Data(Place { at: 0, count: 600 }) } else { Note::None });
+            assert_eq!(came.len, if there { 11 } else { 611 });
+        }
     })
     .unwrap();
 }
