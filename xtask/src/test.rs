@@ -87,7 +87,9 @@ fn sanitizer(
     arguments: &[&str],
 ) -> Result<(), Failed> {
     let mut tests = cargo(arguments);
-    tests.args(["-p", "nine-io", "-p", "nine-net", "-p", "nine-servers", "-p", "nine-sim"]);
+    for room in ["nine-ring", "nine-guest", "nine-io", "nine-net", "nine-servers", "nine-sim"] {
+        tests.args(["-p", room]);
+    }
     // Both are unstable options; the variable lets a stable toolchain have them.
     tests.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={flag}"));
     steps.run(name, tests.env("CARGO_TARGET_DIR", target))
