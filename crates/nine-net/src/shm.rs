@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use nine_ring::linux::{self, Bell, Passed};
-pub use nine_ring::{Arena, Kind, Layout, Life, MAGIC, MOST, Memory, Note, PAGE, Piece, Place, Watch};
+pub use nine_ring::{Arena, Gauge, Kind, Layout, Life, MAGIC, MOST, Memory, Note, PAGE, Piece, Place, Watch};
 use nine_ring::{End, Fault, Guest};
 use socket2::Socket as Raw;
 

@@ -5,7 +5,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::layout::{Bad, Layout, Place, at};
-use crate::ring::{Fault, Note, Piece, Reader, Writer};
+use crate::ring::{Fault, Note, Piece, Reader, Writer, used};
 use crate::sys::Memory;
 
 /// One end of a channel.
@@ -41,9 +41,10 @@ pub enum Life {
     Another,
 }
 
-/// The numbers of a channel, as its memory has them: of those that the other side writes, what it likes.
+/// The numbers of a channel, as its memory has them: of those that the other side writes, what it likes. Nobody looks
+/// while [`End::serve`] makes the rings ready.
 #[derive(Clone, Debug)]
-pub struct Watch(Memory);
+pub struct Watch(Memory, Layout);
 
 /// A guest that has knocked and is not served yet.
 #[derive(Debug)]
@@ -113,7 +114,7 @@ impl End {
 
     /// What may be looked at beside it.
     pub fn watch(&self) -> Watch {
-        Watch(self.memory.clone())
+        Watch(self.memory.clone(), self.layout)
     }
 
     /// See [`Writer::put`]. Then [`End::must_ring`].
@@ -235,6 +236,12 @@ impl Watch {
     /// Lines that were taken: those from guest to host, and back.
     pub fn taken(&self) -> [u32; 2] {
         [at::UP_TAKEN, at::DOWN_TAKEN].map(|at| self.0.word(at).load(Relaxed))
+    }
+
+    /// Lines that lie in each ring, from guest to host and back: at some moment, if both sides keep to the rules.
+    pub fn used(&self) -> [u32; 2] {
+        let Layout { up, down, lines, .. } = self.1;
+        [(up, at::UP_TAKEN), (down, at::DOWN_TAKEN)].map(|(ring, taken)| used(&self.0, ring, lines, taken))
     }
 }
 

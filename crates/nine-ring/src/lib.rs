@@ -28,7 +28,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use arena::Arena;
+pub use arena::{Arena, Gauge};
 pub use end::{End, Guest, Life, Watch};
 pub use layout::{Bad, Kind, Layout, MAGIC, PAGE, Place};
 pub use ring::{Fault, MOST, Note, Piece, Reader, Writer};

@@ -90,6 +90,24 @@ impl Ring {
     }
 }
 
+/// Lines that are written and not taken, as the words of their ring have it, whoever writes there. At most all of them,
+/// and found in as few looks as their number has bits: whoever uses the ring keeps the lines that are not looked at.
+pub(crate) fn used(memory: &Memory, first: usize, lines: u32, taken: usize) -> u32 {
+    let ring = Ring { memory: memory.clone(), first, lines, taken };
+    let from = memory.word(taken).load(Relaxed);
+    let (mut used, mut free) = (0, lines);
+    while used < free {
+        let n = used + (free - used) / 2;
+        let line = from.wrapping_add(n);
+        if memory.word(ring.line(line)).load(Relaxed) == line.wrapping_add(1) {
+            used = n + 1
+        } else {
+            free = n
+        }
+    }
+    used
+}
+
 /// Lines of a piece of so many bytes.
 fn lines(len: usize) -> u32 {
     1 + len.saturating_sub(FIRST).div_ceil(NEXT) as u32

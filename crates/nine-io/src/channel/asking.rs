@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
-use nine_net::shm::{Arena, Channel, Incoming, MOST, Note, Place};
+use nine_net::shm::{Arena, Channel, Gauge, Incoming, MOST, Note, Place};
 use nine_net::{Peer, Transport};
 
 use super::heads::Heads;
@@ -68,6 +68,11 @@ impl Asking {
             stage: Box::new([0; MOST]),
             staged: 0,
         }
+    }
+
+    /// How much of the arena is in use.
+    pub fn gauge(&self) -> Gauge {
+        self.under_way.arena.gauge()
     }
 
     /// Bytes that it keeps of what it sent and what comes, beside the channel: as many as whoever asks through it has

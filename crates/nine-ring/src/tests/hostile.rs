@@ -71,6 +71,21 @@ fn lines_that_were_never_written_are_not_taken() {
 }
 
 #[test]
+fn however_full_a_ring_is_said_to_be_it_is_no_fuller_than_it_can_be() {
+    let mut chance = Chance(5);
+    let (_host, mut guest, memory) = joined(64, 0);
+    let watch = guest.watch();
+    for _ in 0..30_000 {
+        let at =
+            [at::UP_TAKEN, at::DOWN_TAKEN, 4096 + 64 * chance.below(128) as usize][chance.below(3) as usize];
+        let near = [0, 1, 63, 64, 65, u32::MAX, 1 << 31, chance.below(1 << 32) as u32];
+        memory.write(at, &near[chance.below(8) as usize].to_le_bytes());
+        assert!(watch.used().iter().all(|&used| used <= 64));
+    }
+    let _ = guest.put(b"x", Note::None);
+}
+
+#[test]
 fn a_guest_that_knocks_for_ever_is_served_once_a_look() {
     let (mut host, memory) = opened(64, 1);
     for n in 1..100u32 {

@@ -235,6 +235,35 @@ fn a_name_is_what_is_text_of_it() {
 }
 
 #[test]
+fn how_full_the_rings_are_is_seen_by_whoever_looks() {
+    // Of numbers that go round, too.
+    for begin in [0, 5, u32::MAX - 104] {
+        let (mut host, mut guest, _memory) = joined(64, 0);
+        [&mut host, &mut guest].into_iter().for_each(|end| end.begin_at(begin));
+        // Once round: at first the marks are 0, which is one of them.
+        for _ in 0..64 {
+            assert!(guest.put(b"", Note::None).unwrap() && take(&mut host).is_some());
+        }
+        let watch = host.watch();
+        let mut used = 0;
+        for len in [0, 48, 49, 108, 109, 1000, 400] {
+            assert!(guest.put(&some(len, 3), Note::None).unwrap());
+            used += 1 + len.saturating_sub(48).div_ceil(60) as u32;
+            assert_eq!(watch.used(), [used, 0], "{begin}");
+        }
+        while guest.put(b"x", Note::None).unwrap() {}
+        assert_eq!(watch.used(), [64, 0], "full");
+        assert!(host.put(&some(100, 4), Note::None).unwrap());
+        assert_eq!(watch.used(), [64, 2]);
+        assert_eq!(take(&mut host), Some((some(0, 3), Note::None)));
+        assert_eq!(watch.used(), [63, 2]);
+        while take(&mut host).is_some() {}
+        assert!(take(&mut guest).is_some());
+        assert_eq!(watch.used(), [0, 0]);
+    }
+}
+
+#[test]
 fn an_arena_gives_everything_once() {
     for pages in [0, 1, 2, 63, 64, 65, 200, 4096, 5000, 20_000] {
         let mut arena = Arena::new(pages);
@@ -254,12 +283,14 @@ fn an_arena_gives_everything_once() {
                         assert!(end <= other.at || place.at >= other.at + other.count, "{place:?} {other:?}");
                     }
                     taken.insert(place.at, place);
+                    assert!(arena.gauge().pages() <= pages);
                 }
             } else if let Some(&at) = taken.keys().min() {
                 arena.give(taken.remove(&at).unwrap());
             }
         }
         taken.into_values().for_each(|place| arena.give(place));
+        assert_eq!(arena.gauge().pages(), 0);
         let all = (pages > 0).then(|| arena.take(pages * 4096));
         let unit = (pages as usize).div_ceil(4096).max(1) as u32;
         assert!(all.is_none_or(|all| all.is_some() == pages.is_multiple_of(unit)), "whole again: {pages}");
@@ -270,7 +301,7 @@ fn an_arena_gives_everything_once() {
 fn an_arena_that_is_in_use_at_its_ends_is_searched_over_them() {
     let mut arena = Arena::new(100);
     let places: Vec<_> = (0..100).map(|_| arena.take(4096).unwrap()).collect();
-    assert!(arena.take(1).is_none());
+    assert!(arena.take(1).is_none() && arena.gauge().pages() == 100);
     places[60..70].iter().for_each(|&place| arena.give(place));
     assert!(arena.take(11 * 4096).is_none());
     assert_eq!(arena.take(10 * 4096).unwrap().at, 60 * 4096);

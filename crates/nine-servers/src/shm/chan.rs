@@ -14,7 +14,7 @@ use nine_io::server::{ReqId, Service};
 use nine_io::synth::{Ask, Handle};
 use nine_net::Transport;
 use nine_net::lock::{Mutex, lock};
-use nine_net::shm::{Kind, LINES, Layout, PAGES, Waits, Watch};
+use nine_net::shm::{Gauge, Kind, LINES, Layout, PAGES, Waits, Watch};
 use nine_proto::{Errno, Error, Result};
 
 use super::end::Moved;
@@ -45,6 +45,8 @@ struct State {
     /// Bytes of memory that are set aside for its guests.
     memory: usize,
     guest: Option<Watch>,
+    /// Of its arena, if that is ours: we ask.
+    arena: Option<Gauge>,
     end: End,
     reads: VecDeque<Ask>,
     writes: VecDeque<Ask>,
@@ -118,6 +120,7 @@ impl Chan {
             opens: Some(1),
             memory: 0,
             guest: None,
+            arena: None,
             end: End::None,
             reads: VecDeque::new(),
             writes: VecDeque::new(),
@@ -140,11 +143,13 @@ impl Chan {
         let waits = WAITS.iter().find(|(_, of)| of == waits).map_or("", |(word, _)| word);
         let [epoch, join] = state.guest.as_ref().map_or([0; 2], Watch::lives);
         let [up, down] = state.guest.as_ref().map_or([0; 2], Watch::taken);
+        let [upward, downward] = state.guest.as_ref().map_or([0; 2], Watch::used);
+        let arena = state.arena.as_ref().map_or(String::new(), |gauge| format!(" arena {}", gauge.pages()));
         let [came, went] = self.moved.bytes();
         let (name, reads, writes) = (quote::quote(name), state.reads.len(), state.writes.len());
         format!(
             "{word} kind {kind} name {name} wait {waits} lines {lines} pages {pages} epoch {epoch} join {join} \
-             taken {up} {down} in {came} out {went} qin {reads} qout {writes}\n"
+             taken {up} {down} used {upward} {downward}{arena} in {came} out {went} qin {reads} qout {writes}\n"
         )
     }
 
@@ -171,7 +176,7 @@ impl Chan {
         let mut state = lock(&self.state);
         state.phase = Phase::Over;
         let gone = std::mem::replace(&mut state.end, End::None);
-        state.guest = None;
+        (state.guest, state.arena) = (None, None);
         state.refuse(&mut answers);
         let task = state.waker.take();
         drop(state);
@@ -292,8 +297,14 @@ impl Chan {
         let mut state = lock(&self.state);
         if state.phase != Phase::Over {
             state.phase = if guest.is_some() { Phase::Joined } else { Phase::Listen };
-            state.guest = guest;
+            (state.guest, state.arena) = (guest, None);
         }
+    }
+
+    /// The arena of its guest is ours.
+    pub(super) fn has_arena(&self, gauge: Gauge) {
+        let mut state = lock(&self.state);
+        state.arena = state.guest.is_some().then_some(gauge);
     }
 
     /// The connection to the guest is for whoever wants it: until that has gone.

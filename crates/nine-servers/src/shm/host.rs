@@ -80,7 +80,11 @@ async fn host(env: &(impl Env + Clone), chan: &Arc<Chan>, how: &How, channel: Ch
     let peer = channel.peer().addr.clone();
     let end: Box<dyn Transport> = match how.kind {
         Kind::GuestAsks => Box::new(Counted::new(Serving::new(channel), chan)),
-        Kind::HostAsks => Box::new(Counted::new(Asking::new(channel), chan)),
+        Kind::HostAsks => {
+            let asking = Asking::new(channel);
+            chan.has_arena(asking.gauge());
+            Box::new(Counted::new(asking, chan))
+        }
         Kind::Bytes => Box::new(Counted::new(Bytes::new(channel), chan)),
     };
     match (&how.to, how.kind) {

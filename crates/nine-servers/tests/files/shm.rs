@@ -150,8 +150,8 @@ fn bytes_of_a_channel_are_a_file() {
         let texts = ["kind bytes", "name lab", "lines 64", "size 0", "wait interrupt"];
         let (ctl, dir) = world.announced(&root, "a b", &texts).await;
         let said = status(&dir).await;
-        let whole = "Listen kind bytes name lab wait interrupt lines 64 pages 0 epoch 0 join 0 taken 0 0 in 0 out 0 \
-                     qin 0 qout 0\n";
+        let whole = "Listen kind bytes name lab wait interrupt lines 64 pages 0 epoch 0 join 0 taken 0 0 used 0 0 \
+                     in 0 out 0 qin 0 qout 0\n";
         assert_eq!(said, whole);
         let data = dir.open("data", RDWR).await.unwrap();
         // Who comes before the guest waits for him.
@@ -164,6 +164,15 @@ fn bytes_of_a_channel_are_a_file() {
         };
         let (early, mut guest) = futures_util::future::join(early, guest).await;
         assert_eq!(early.unwrap(), &b"hello"[..]);
+        // What nobody has taken lies in the rings: 5 bytes in a line, 100 in two.
+        data.write(0, &[7; 100]).await.unwrap();
+        put(&mut guest, b"first").await;
+        let said = status(&dir).await;
+        assert!(said.contains(" taken 1 0 used 1 2 in 5 out 100 "), "{said}");
+        assert_eq!(take(&mut guest).await.unwrap(), [7; 100]);
+        assert_eq!(data.read(0, 100).await.unwrap(), &b"first"[..]);
+        let said = status(&dir).await;
+        assert!(said.contains(" taken 2 2 used 0 0 in 10 out 100 "), "{said}");
         // More than the rings hold, both ways.
         let bytes = noise(300_000);
         let write = async {
@@ -192,7 +201,7 @@ fn bytes_of_a_channel_are_a_file() {
         assert!(got == bytes);
         let said = status(&dir).await;
         assert!(said.starts_with("Established kind bytes") && said.contains("epoch 1 join 1"), "{said}");
-        assert!(said.contains(" in 300005 out 300000 "), "{said}");
+        assert!(said.contains(" in 300010 out 300100 "), "{said}");
         // What came before the end is read.
         put(&mut guest, b"last").await;
         drop(guest);
@@ -249,6 +258,9 @@ fn a_guest_that_answers_is_dialled_by_its_name() {
             let file = there.create("f", RDWR, 0o644, NOGID).await.unwrap();
             assert_eq!(file.write_at(0, &bytes).await.unwrap(), bytes.len());
             assert!(content(&file).await == bytes);
+            // The arena is the asker's: ours, and all that was asked is answered.
+            let said = status(&dir).await;
+            assert!(said.contains(" used 0 0 arena 0 in "), "{said}");
             drop((file, there));
             while status(&dir).await.starts_with("Established") {}
         }
