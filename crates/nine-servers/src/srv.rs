@@ -5,7 +5,8 @@
 //! A client creates a file and writes one text into it, once: an address, and what is pushed on connections to it. What
 //! is read is the text as it may be shown: without secrets. The post is there until its file is removed; one that is
 //! closed before anything was written has never been one. The owner posts and removes; nobody else, for the server
-//! dials what is posted, as itself and from where it is.
+//! dials what is posted, as itself and from where it is. What a server of this process posts ([`Posts::post`]) goes
+//! with it, too.
 //!
 //! Always holds: at most [`POSTS_MAX`] posts, of at most [`TEXT_MAX`] bytes; a number is used once, so a fid of a
 //! removed post is never another's.
@@ -68,6 +69,12 @@ struct Text {
     shown: Bytes,
 }
 
+/// A post of a server of this process: it is there until this is dropped, if nobody has removed it before.
+pub struct Posted {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
 /// What stands behind a fid.
 struct Held {
     owner: bool,
@@ -94,6 +101,16 @@ impl Posts {
         let table = lock(&self.shared.0);
         let (_, post) = table.find(name.as_bytes())?;
         post.text.as_ref().map(|text| text.whole.clone())
+    }
+
+    /// Posts a text that is not judged, as a client would: a name that is taken is refused, and one post too many.
+    pub fn post(&self, name: &str, text: &str) -> Result<Posted> {
+        let mut table = lock(&self.shared.0);
+        let number = table.make(name.as_bytes(), POST_MODE, time(&*self.clock))?;
+        let post = table.posts.get_mut(&number).expect("just made");
+        post.text = Some(Text { whole: text.into(), shown: format!("{text}\n").into() });
+        drop(table);
+        Ok(Posted { shared: self.shared.clone(), number })
     }
 
     /// The names of what is posted, in the order in which it was.
@@ -344,6 +361,19 @@ impl Table {
     }
 }
 
+impl Posted {
+    /// Whether nobody has removed it.
+    pub fn is_there(&self) -> bool {
+        lock(&self.shared.0).posts.contains_key(&self.number)
+    }
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        lock(&self.shared.0).posts.remove(&self.number);
+    }
+}
+
 impl Held {
     fn may_change(&self) -> Result<()> {
         let text = "only the owner posts and withdraws: what is posted is dialled as the owner";
@@ -375,4 +405,5 @@ fn time(clock: &dyn Clock) -> Time {
 
 const ROOT: Qid = Qid { ty: Qid::DIR, vers: 0, path: 0 };
 const ROOT_MODE: u32 = 0o755;
+const POST_MODE: u32 = 0o644;
 const WRITTEN: &str = "a post is written once, by who makes it: remove it and post it anew";

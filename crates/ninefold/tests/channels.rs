@@ -5,18 +5,19 @@ mod common;
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Server, ninefold};
-use nine_io::channel::Serving;
+use nine_io::channel::{Asking, Serving};
 use nine_io::client::{Client, File, Options};
 use nine_io::server::{Core, Gate, Service};
 use nine_net::rt::Real;
 use nine_net::shm::{Channel, Kind, Layout, MOST, Place, Waits};
 use nine_net::{Addr, Env, Listener, Socket};
-use nine_proto::{Dialect, NOGID, OpenFlags};
+use nine_proto::{Dialect, NOGID, NOUID, OpenFlags};
 use nine_servers::Ram;
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
@@ -26,7 +27,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn served() -> Server {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("files")).unwrap();
-    let space = "mount disk:files /files\nmount shm: /shm\nmount cons: /dev\n";
+    let space = "mount disk:files /files\nmount shm: /shm\nmount srv: /srv\nmount cons: /dev\n";
     std::fs::write(dir.path().join("home.ns"), space).unwrap();
     let listen = format!("unix!{}", dir.path().join("s").display());
     Server::in_dir(dir, &["serve", "home.ns", "--listen", &listen, "--http=http!127.0.0.1!0"])
@@ -98,6 +99,15 @@ fn a_program_gets_the_name_space_by_a_channel_that_files_have_made() {
     assert_eq!(server.stop().0, Some(0));
 }
 
+/// A guest that serves a tree in memory, in a channel that is announced there.
+async fn serves(env: &Real, at: &Path, dir: &File) {
+    let channel = Channel::dial(at, Waits::Adaptive, MINUTE).await.unwrap();
+    let gate = Gate { anonymous: nine_io::server::Anonymous::Trusted, ..Gate::default() };
+    let service = Service::new(Arc::new(Ram::new(16 << 20)), gate, Core::default());
+    env.spawn(Box::pin(async move { service.connect(Box::new(Serving::new(channel))).await }));
+    while !status(dir).await.starts_with("Established") {}
+}
+
 #[test]
 fn the_files_of_a_guest_are_mounted() {
     let mut server = served();
@@ -107,11 +117,7 @@ fn the_files_of_a_guest_are_mounted() {
         let (_ctl, dir) =
             made(&root, &["kind server".into(), "name disk".into(), format!("announce {}", at.display())])
                 .await;
-        let channel = Channel::dial(&at, Waits::Adaptive, MINUTE).await.unwrap();
-        let gate = Gate { anonymous: nine_io::server::Anonymous::Trusted, ..Gate::default() };
-        let service = Service::new(Arc::new(Ram::new(16 << 20)), gate, Core::default());
-        env.spawn(Box::pin(async move { service.connect(Box::new(Serving::new(channel))).await }));
-        while !status(&dir).await.starts_with("Established") {}
+        serves(&env, &at, &dir).await;
         let mux = root.open("mux/ctl", OpenFlags::WRITE).await.unwrap();
         mux.write(0, b"mount -c /shm/disk /n/disk").await.unwrap();
         let bytes: Vec<u8> = (0..1_000_000).map(|i| (i * 7 + i / 255) as u8).collect();
@@ -127,6 +133,50 @@ fn the_files_of_a_guest_are_mounted() {
         ctl.write(0, b"hangup").await.unwrap();
         assert!(file.read(0, 10).await.is_err());
         assert!(root.walk("files").await.is_ok());
+    })
+    .unwrap();
+    assert_eq!(server.stop().0, Some(0));
+}
+
+#[test]
+fn a_channel_that_is_posted_is_mounted_and_connected_to() {
+    let mut server = served();
+    nine_net::rt::block_on(async |env| {
+        let root = root(&env, &server).await;
+        let [below, above] = ["below", "above"].map(|name| server.dir.path().join(name));
+        let announce = |at: &Path| format!("announce {}", at.display());
+        let texts = ["kind server".into(), "name disk".into(), announce(&below), "post lab".into()];
+        let (ctl, dir) = made(&root, &texts).await;
+        let post = root.open("srv/lab", OpenFlags::READ).await.unwrap();
+        assert_eq!(text(&post).await, "/shm/disk\n");
+        serves(&env, &below, &dir).await;
+        let mux = root.open("mux/ctl", OpenFlags::WRITE).await.unwrap();
+        mux.write(0, b"mount -c /srv/lab /n/lab").await.unwrap();
+        let file = root.walk("n/lab").await.unwrap().create("f", RDWR, 0o644, NOGID).await.unwrap();
+        file.write(0, b"here").await.unwrap();
+        drop(file);
+        let mounts = text(&root.open("mux/mounts", OpenFlags::READ).await.unwrap()).await;
+        assert!(mounts.contains("/srv/lab /n/lab\n"), "{mounts}");
+        // Another program has the files by themselves, when the mount has let go of them and the guest has come again.
+        mux.write(0, b"unmount /n/lab").await.unwrap();
+        while status(&dir).await.starts_with("Established") {}
+        serves(&env, &below, &dir).await;
+        let (_ctl, _) = made(&root, &["connect /srv/lab".into(), announce(&above)]).await;
+        let channel = Channel::dial(&above, Waits::Adaptive, MINUTE).await.unwrap();
+        let (client, driver) = Client::connect(Asking::new(channel), Options::default()).await.unwrap();
+        env.spawn(Box::pin(async move { drop(driver.await) }));
+        let there = client.attach("", NOUID, "").await.unwrap();
+        let file = there.create("g", RDWR, 0o644, NOGID).await.unwrap();
+        file.write(0, b"there").await.unwrap();
+        assert_eq!(file.read(0, 10).await.unwrap(), &b"there"[..]);
+        // Without its channel there is no post; and files post none.
+        ctl.write(0, b"hangup").await.unwrap();
+        assert!(mux.write(0, b"mount /srv/lab /n/lab").await.is_err());
+        assert!(root.walk("srv/lab").await.is_err());
+        let post =
+            root.walk("srv").await.unwrap().create("lab", OpenFlags::WRITE, 0o644, NOGID).await.unwrap();
+        let said = post.write(0, b"/shm/disk").await.unwrap_err().to_string();
+        assert!(said.contains("`/shm/disk` is no address"), "{said}");
     })
     .unwrap();
     assert_eq!(server.stop().0, Some(0));

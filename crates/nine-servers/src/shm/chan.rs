@@ -20,9 +20,12 @@ use nine_proto::{Errno, Error, Result};
 use super::end::Moved;
 use super::{Announce, Shared, TEXT_MAX};
 use crate::net::quote;
+use crate::srv::Posted;
 
 /// Bytes of one answer of `data`.
 pub(super) const PIECE: usize = 64 << 10;
+/// Before the name of a post, where one of a channel may stand.
+const POST: &str = "/srv/";
 /// Of a name, which lies in the channel's first page.
 const NAME_MAX: usize = 32;
 /// Pages of an arena, of which a place has 32 bits.
@@ -47,6 +50,8 @@ struct State {
     guest: Option<Watch>,
     /// Of its arena, if that is ours: we ask.
     arena: Option<Gauge>,
+    /// Where it is posted.
+    posted: Option<Posted>,
     end: End,
     reads: VecDeque<Ask>,
     writes: VecDeque<Ask>,
@@ -121,6 +126,7 @@ impl Chan {
             memory: 0,
             guest: None,
             arena: None,
+            posted: None,
             end: End::None,
             reads: VecDeque::new(),
             writes: VecDeque::new(),
@@ -175,7 +181,7 @@ impl Chan {
         let mut answers = Answers::new();
         let mut state = lock(&self.state);
         state.phase = Phase::Over;
-        let gone = std::mem::replace(&mut state.end, End::None);
+        let gone = (std::mem::replace(&mut state.end, End::None), state.posted.take());
         (state.guest, state.arena) = (None, None);
         state.refuse(&mut answers);
         let task = state.waker.take();
@@ -242,9 +248,14 @@ impl Chan {
                 _ => return Err(wrong("size: a number of pages up to 1048575 is due")),
             },
             ["connect", name] => self.set(|how| how.to = Some(name.into()))?,
+            ["post", name] => {
+                let mut state = lock(&self.state);
+                state.may_post()?;
+                state.posted = Some(self.shared.post(name, &state.how.name)?);
+            }
             [word, ..] => {
-                let known =
-                    "kind, name, lines, size, wait, connect, announce, each with one word, and hangup";
+                let known = "kind, name, lines, size, wait, connect, announce, post, each with one word, \
+                             and hangup";
                 return Err(wrong(&format!("`{word}`: what a channel knows is {known}")));
             }
         }
@@ -363,7 +374,10 @@ impl Chan {
 
     /// The connection to the guest of the channel that this one's are connected to; or why there is none.
     pub(super) fn connected(&self, to: &str, kind: Kind) -> std::result::Result<Box<dyn Transport>, String> {
-        self.shared.take(to, kind)
+        match to.strip_prefix(POST) {
+            None => self.shared.take(to, kind),
+            Some(post) => self.shared.take(&self.shared.posted(post)?, kind),
+        }
     }
 
     /// What guests are served that ask.
@@ -463,8 +477,25 @@ impl State {
     fn may_set(&self) -> Result<()> {
         match self.phase {
             Phase::Idle => Ok(()),
-            Phase::Over => Err(Error::new(Errno::EPIPE, "hung up: another channel is made by clone")),
+            Phase::Over => Err(ended()),
             _ => Err(Error::new(Errno::EBUSY, "the channel is announced: that is said before")),
+        }
+    }
+
+    fn may_post(&self) -> Result<()> {
+        match self.phase {
+            Phase::Over => Err(ended()),
+            _ if self.how.kind != Kind::HostAsks => {
+                Err(wrong("what is posted is a channel whose guest answers: `kind server`"))
+            }
+            _ if self.how.name.is_empty() => Err(wrong("a channel that is posted has a name: `name NAME`")),
+            Phase::Idle | Phase::Announcing => {
+                Err(Error::new(Errno::ENOTCONN, "the channel is not announced: it is posted then"))
+            }
+            _ if self.posted.as_ref().is_some_and(Posted::is_there) => {
+                Err(Error::new(Errno::EBUSY, "the channel is posted already: remove that post first"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -606,6 +637,11 @@ fn known<T: Copy>(words: &[(&str, T)], word: &str, what: &str) -> Result<T> {
 
 fn wrong(text: &str) -> Error {
     Error::new(Errno::EINVAL, text)
+}
+
+/// What there is to say to who would change a channel that has ended.
+fn ended() -> Error {
+    Error::new(Errno::EPIPE, "hung up: another channel is made by clone")
 }
 
 /// What there is to say of a channel that has ended.

@@ -1,7 +1,8 @@
 //! Channels of shared memory as files (`docs/shm.md`).
 //!
 //! In: requests, and what guests that ask are served. Out: answers; sockets at which guests get their memory; the
-//! connections to guests that answer, for whoever mounts them; and a [`Driver`], on whose core all of that is.
+//! connections to guests that answer, for whoever mounts them, and their names in `/srv`; and a [`Driver`], on whose
+//! core all of that is.
 //!
 //! ```text
 //! clone        opening it makes a channel; what is open then is N/ctl
@@ -14,7 +15,7 @@
 //! locked; a guest has memory that no other had; a channel whose files are closed and whose guest has gone leaves
 //! nothing behind.
 //!
-//! Locks: a channel's, then the table's; never two channels'.
+//! Locks: a channel's, then the table's or that of the posts; never two channels'.
 
 mod chan;
 mod end;
@@ -35,12 +36,15 @@ use nine_net::shm::Kind;
 use nine_net::{Env, Transport};
 use nine_proto::{Errno, Error, Result};
 
+use crate::srv::{Posted, Posts};
 use chan::{Chan, Ctl, Data};
 
 /// Channels at once; one more is refused with ENFILE.
 pub const CHANNELS_MAX: usize = 256;
 /// Bytes of the memory of all that are announced; beyond, an announcement fails with ENOMEM.
 pub const MEMORY_MAX: usize = 1 << 30;
+/// What stands before the name of a channel, where its guest is told from other servers: in a post, for one.
+pub const GUEST: &str = "/shm/";
 /// Bytes of a text for a ctl; a longer one is refused with EINVAL.
 const TEXT_MAX: usize = 1024;
 
@@ -56,6 +60,8 @@ pub struct Channels {
 struct Shared {
     /// What guests that ask are served, while there is anything.
     serves: Box<Serves>,
+    /// Where channels are posted.
+    posts: Arc<Posts>,
     table: Mutex<Table>,
     queue: Mutex<Queue>,
 }
@@ -87,14 +93,15 @@ struct Announce {
 }
 
 impl Channels {
-    /// None yet. Files are as old as `wall`, time since 1970; guests that ask get what `serves` says when they come.
-    /// Without its driver nothing is ever announced.
+    /// None yet. Files are as old as `wall`, time since 1970; guests that ask get what `serves` says when they come,
+    /// and those that answer are posted in `posts`. Without its driver nothing is ever announced.
     pub fn new(
         wall: Duration,
+        posts: Arc<Posts>,
         serves: impl Fn() -> Option<Service> + Send + Sync + 'static,
     ) -> (Self, Driver) {
         let (table, queue) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { serves: Box::new(serves), table, queue });
+        let shared = Arc::new(Shared { serves: Box::new(serves), posts, table, queue });
         let (clones, lists, finds) = (shared.clone(), shared.clone(), shared.clone());
         let clone = File::opened_later(move |opening| clones.clone_chan(opening), |_| false);
         let root = Dir::new()
@@ -256,6 +263,21 @@ impl Shared {
         let driver = queue.driver.take();
         drop(queue);
         driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Posts the channel of this name.
+    fn post(&self, post: &str, name: &str) -> Result<Posted> {
+        self.posts.post(post, &format!("{GUEST}{name}")).map_err(|error| match error.errno {
+            Errno::EEXIST => Error::new(Errno::EEXIST, format!("something is posted as {post} already")),
+            _ => error,
+        })
+    }
+
+    /// The name of the channel that was posted so; or why there is none.
+    fn posted(&self, post: &str) -> std::result::Result<String, String> {
+        let text = self.posts.get(post).ok_or_else(|| format!("nothing is posted as {post}"))?;
+        let name = text.strip_prefix(GUEST);
+        name.map(Into::into).ok_or_else(|| format!("what is posted as {post} is no channel of this server"))
     }
 
     /// The connection to the guest of the channel of this name; or why there is none.

@@ -15,7 +15,8 @@ use nine_net::shm::{Channel, MOST, Note, Waits};
 use nine_net::{Env, Transport};
 use nine_proto::{Dialect, Errno, NOGID, OpenFlags};
 use nine_servers::shm::{CHANNELS_MAX, MEMORY_MAX};
-use nine_servers::{Channels, Ram};
+use nine_servers::srv::POSTS_MAX;
+use nine_servers::{Channels, Posts, Ram};
 
 use crate::cons::refused;
 use crate::world::{connect, content, errno, list};
@@ -29,6 +30,7 @@ struct World {
     env: Real,
     server: Arc<Channels>,
     served: Arc<dyn FileServer>,
+    posts: Arc<Posts>,
     dir: tempfile::TempDir,
 }
 
@@ -37,16 +39,19 @@ fn world(main: impl AsyncFnOnce(&World)) {
         let served: Arc<dyn FileServer> = Arc::new(Ram::new(64 << 20));
         let tree = served.clone();
         let serves = move || Some(Service::new(tree.clone(), Gate::default(), Core::default()));
-        let (server, driver) = Channels::new(env.wall(), serves);
+        let judge = |text: &str| Ok(text.into());
+        let posts = Arc::new(Posts::new(env.clock(), |_, aname| aname == b"owner", judge));
+        let (server, driver) = Channels::new(env.wall(), posts.clone(), serves);
         let told = |who: &mut Who, aname: &[u8]| {
             (who.owner, who.read_only) = (aname.starts_with(b"owner"), aname.ends_with(b"read-only"));
         };
         env.spawn(Box::pin(driver.run(env)));
         let (server, dir) = (Arc::new(server.told_by(told)), tempfile::tempdir().unwrap());
-        let world = World { env, server, served, dir };
+        let world = World { env, server, served, posts, dir };
         main(&world).await;
         // Nothing is left of anything.
         until(|| world.server.count() == 0).await;
+        assert!(world.posts.posted().is_empty(), "posts are left");
         assert_eq!(std::fs::read_dir(world.dir.path()).unwrap().count(), 0, "sockets are left");
     })
     .expect("a runtime");
@@ -63,7 +68,10 @@ async fn until(mut is_so: impl FnMut() -> bool) {
 
 impl World {
     async fn root_as(&self, aname: &str) -> File {
-        let server: Arc<dyn FileServer> = self.server.clone();
+        self.root_of(self.server.clone(), aname).await
+    }
+
+    async fn root_of(&self, server: Arc<dyn FileServer>, aname: &str) -> File {
         connect(&self.env, server, Dialect::U).await.attach("", 0, aname).await.expect("attached")
     }
 
@@ -331,6 +339,79 @@ fn two_guests_are_connected_and_nobody_between_them_looks() {
         refused(Dialect::U, data.read(0, 10).await, Errno::EBUSY, "another channel is connected");
         drop(one);
         assert_eq!(take(&mut two).await, None);
+    });
+}
+
+#[test]
+fn a_channel_is_posted_as_long_as_it_is_there() {
+    world(async |world| {
+        let (root, srv) = (world.root().await, world.root_of(world.posts.clone(), "owner").await);
+        let (ctl, dir) = made(&root).await;
+        let refuses = async |text: &str, errno, said: &str| {
+            refused(Dialect::U, say(&ctl, text).await, errno, said);
+        };
+        refuses("post lab", Errno::EINVAL, "whose guest answers: `kind server`").await;
+        say(&ctl, "kind server").await.unwrap();
+        refuses("post lab", Errno::EINVAL, "has a name").await;
+        say(&ctl, "name disk").await.unwrap();
+        refuses("post lab", Errno::ENOTCONN, "not announced").await;
+        say(&ctl, &format!("announce {}", world.at("s").display())).await.unwrap();
+        refuses("post a/b", Errno::EINVAL, "bad file name").await;
+        refuses("post", Errno::EINVAL, "`post`: what a channel knows is").await;
+        // What somebody else has posted stays his.
+        let create = async |name: &str, text: &[u8]| {
+            let file = srv.create(name, OpenFlags::WRITE, 0o644, NOGID).await.unwrap();
+            file.write(0, text).await.unwrap();
+        };
+        create("taken", b"tcp!h").await;
+        refuses("post taken", Errno::EEXIST, "something is posted as taken").await;
+        let mut all = Vec::new();
+        all.extend((1..POSTS_MAX).map(|n| world.posts.post(&n.to_string(), "x").unwrap()));
+        refuses("post lab", Errno::ENFILE, "there are 1000 posts").await;
+        drop(all);
+        say(&ctl, "post lab").await.unwrap();
+        refuses("post more", Errno::EBUSY, "posted already").await;
+        assert_eq!(list(&srv).await, ["lab", "taken"]);
+        assert_eq!(content(&srv.open("lab", READ).await.unwrap()).await, b"/shm/disk\n");
+        let other = world.root_of(world.posts.clone(), "").await;
+        assert_eq!(errno(other.unlink("lab", false).await), Errno::EACCES);
+
+        // Another guest gets what stands behind the post; the end, if that is no channel, or nothing.
+        let (_client, above) = world.announced(&root, "client", &["connect /srv/lab"]).await;
+        serve_at(world, "s", None).await;
+        until_joined(&dir).await;
+        let guest = world.guest("client").await;
+        let bytes = noise(300_000);
+        let file = guest.create("f", RDWR, 0o644, NOGID).await.unwrap();
+        assert_eq!(file.write_at(0, &bytes).await.unwrap(), bytes.len());
+        assert!(content(&file).await == bytes);
+        drop((file, guest));
+        for (name, post) in [("t", "taken"), ("n", "none")] {
+            let (_ctl, _) = world.announced(&root, name, &[&format!("connect /srv/{post}")]).await;
+            let mut alone = Asking::new(world.join(name).await);
+            let end = poll_fn(|cx| alone.poll_read(cx, &mut [0; 4096])).await;
+            assert!(matches!(end, Ok(0) | Err(_)));
+        }
+
+        // One that was removed may be posted again, under any name; and whoever has its name now keeps it.
+        srv.unlink("lab", false).await.unwrap();
+        say(&ctl, "post again").await.unwrap();
+        srv.unlink("again", false).await.unwrap();
+        create("again", b"tcp!other").await;
+        say(&ctl, "post lab").await.unwrap();
+        assert_eq!(list(&srv).await, ["again", "lab", "taken"]);
+        // It goes with its channel: by a text, or when nobody has that any more.
+        say(&ctl, "hangup").await.unwrap();
+        assert_eq!(list(&srv).await, ["again", "taken"]);
+        refuses("post lab", Errno::EPIPE, "hung up").await;
+        let (ctl, _) = world.announced(&root, "u", &["kind server", "name u"]).await;
+        say(&ctl, "post lab").await.unwrap();
+        drop(ctl);
+        until(|| world.posts.get("lab").is_none()).await;
+        for name in ["again", "taken"] {
+            srv.unlink(name, false).await.unwrap();
+        }
+        drop(above);
     });
 }
 

@@ -25,6 +25,7 @@ use nine_net::shm::Channel;
 use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
+use nine_servers::shm::GUEST;
 use nine_servers::{Channels, Disk, Net, Pipes, Posts, Ram};
 
 use super::aoe;
@@ -338,7 +339,7 @@ impl Servers {
                 let (server, clients) = served.get()?;
                 Some(Service::new(server.upgrade()?, gate.clone(), clients.clone()))
             };
-            let (channels, driver) = Channels::new(self.env.wall(), serves);
+            let (channels, driver) = Channels::new(self.env.wall(), self.posts.clone(), serves);
             self.env.spawn(Box::pin(driver.run(self.env)));
             Arc::new(channels.told_by(told))
         };
@@ -371,6 +372,9 @@ impl Servers {
             let known = if posted.is_empty() { "nothing is".into() } else { format!("posted are: {posted}") };
             format!("`{POSTED}{name}`: nothing is posted by this name; {known}")
         })?;
+        if let Some(name) = text.strip_prefix(GUEST) {
+            return Ok(self.guest(&Kind::Guest(name.into()), name));
+        }
         let Post { all, modules } = Post::parse(&text, &self.remote)?;
         let server = self.reach(&all);
         Ok(if modules.is_empty() { server } else { Server { pushed: modules, ..server } })
@@ -551,8 +555,6 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
 const ROOT: u64 = 64 << 20;
 /// What stands before the name of a post.
 const POSTED: &str = "/srv/";
-/// And before that of a channel.
-const GUEST: &str = "/shm/";
 /// Requests that wait at once at a server whose files wait.
 const WAITING: usize = 16 << 10;
 /// Conversations of one network at once.
