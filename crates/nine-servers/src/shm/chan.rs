@@ -1,9 +1,11 @@
 //! One channel: how it is to be, what has been asked of its files, and the connection to its guest while nobody else
 //! has that.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
+use std::iter;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use nine_net::lock::{Mutex, lock};
 use nine_net::shm::{Gauge, Kind, LINES, Layout, PAGES, Waits, Watch};
 use nine_proto::{Errno, Error, Result};
 
-use super::end::Moved;
+use super::end::{Moved, Slot};
 use super::{Announce, Shared, TEXT_MAX};
 use crate::net::quote;
 use crate::srv::Posted;
@@ -28,6 +30,8 @@ pub(super) const PIECE: usize = 64 << 10;
 const POST: &str = "/srv/";
 /// Of a name, which lies in the channel's first page.
 const NAME_MAX: usize = 32;
+/// Guests of one channel at once.
+const GUESTS_MAX: usize = 64;
 /// Pages of an arena, of which a place has 32 bits.
 const PAGES_MAX: u32 = (1 << 20) - 1;
 
@@ -47,9 +51,10 @@ struct State {
     opens: Option<usize>,
     /// Bytes of memory that are set aside for its guests.
     memory: usize,
-    guest: Option<Watch>,
-    /// Of its arena, if that is ours: we ask.
-    arena: Option<Gauge>,
+    /// Those that have a turn, by numbers that are used once.
+    guests: BTreeMap<u64, Guest>,
+    /// The number of the next one.
+    next: u64,
     /// Where it is posted.
     posted: Option<Posted>,
     end: End,
@@ -57,8 +62,26 @@ struct State {
     writes: VecDeque<Ask>,
     /// Bytes of the first write that have gone.
     sent: usize,
-    /// The task that serves it.
-    waker: Option<Waker>,
+    /// The tasks that serve it: one, and one for each guest.
+    wakers: Vec<Waker>,
+}
+
+#[derive(Default)]
+struct Guest {
+    /// `None`: it has not joined.
+    watch: Option<Watch>,
+    /// Of its arena, if that is ours: we ask.
+    arena: Option<Gauge>,
+    /// Who waits for it.
+    waker: Slot,
+}
+
+/// One guest's turn at a channel, from when it may come until it has gone.
+pub(super) struct Turn {
+    chan: Arc<Chan>,
+    number: u64,
+    /// Who waits for its connection.
+    pub(super) waker: Slot,
 }
 
 /// How it is to be.
@@ -71,6 +94,8 @@ pub(super) struct How {
     name: Box<str>,
     lines: u32,
     pages: u32,
+    /// At once.
+    guests: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,20 +143,21 @@ impl Chan {
             name: Box::default(),
             lines: LINES,
             pages: PAGES,
+            guests: 1,
         };
         let state = State {
             how,
             phase: Phase::Idle,
             opens: Some(1),
             memory: 0,
-            guest: None,
-            arena: None,
+            guests: BTreeMap::new(),
+            next: 1,
             posted: None,
             end: End::None,
             reads: VecDeque::new(),
             writes: VecDeque::new(),
             sent: 0,
-            waker: None,
+            wakers: Vec::new(),
         };
         Arc::new(Self { number, shared: shared.clone(), state: Mutex::new(state), moved: Arc::default() })
     }
@@ -144,19 +170,24 @@ impl Chan {
             Phase::Listen => "Listen",
             Phase::Joined => "Established",
         };
-        let How { kind, waits, name, lines, pages, .. } = &state.how;
+        let How { kind, waits, name, lines, pages, guests: most, .. } = &state.how;
         let kind = KINDS.iter().find(|(_, of)| of == kind).map_or("", |(word, _)| word);
         let waits = WAITS.iter().find(|(_, of)| of == waits).map_or("", |(word, _)| word);
-        let [epoch, join] = state.guest.as_ref().map_or([0; 2], Watch::lives);
-        let [up, down] = state.guest.as_ref().map_or([0; 2], Watch::taken);
-        let [upward, downward] = state.guest.as_ref().map_or([0; 2], Watch::used);
-        let arena = state.arena.as_ref().map_or(String::new(), |gauge| format!(" arena {}", gauge.pages()));
         let [came, went] = self.moved.bytes();
         let (name, reads, writes) = (quote::quote(name), state.reads.len(), state.writes.len());
-        format!(
-            "{word} kind {kind} name {name} wait {waits} lines {lines} pages {pages} epoch {epoch} join {join} \
-             taken {up} {down} used {upward} {downward}{arena} in {came} out {went} qin {reads} qout {writes}\n"
-        )
+        let here = state.guests.iter().filter(|(_, guest)| guest.watch.is_some());
+        let (n, is_one) = (here.clone().count(), *most == 1);
+        let one = if is_one {
+            format!(" {}", here.clone().next().map_or(&Guest::default(), |(_, one)| one))
+        } else {
+            String::new()
+        };
+        let first = format!(
+            "{word} kind {kind} name {name} wait {waits} lines {lines} pages {pages} guests {n} {most}{one} \
+             in {came} out {went} qin {reads} qout {writes}\n"
+        );
+        let rest = here.filter(|_| !is_one).map(|(number, guest)| format!("guest {number} {guest}\n"));
+        iter::once(first).chain(rest).collect()
     }
 
     pub(super) fn open(&self) -> Result<()> {
@@ -170,9 +201,9 @@ impl Chan {
     fn closed(&self) {
         let mut state = lock(&self.state);
         state.opens = state.opens.map(|opens| opens - 1).filter(|&opens| opens > 0);
-        let task = state.waker.take();
+        let tasks = std::mem::take(&mut state.wakers);
         drop(state);
-        task.into_iter().for_each(Waker::wake);
+        tasks.into_iter().for_each(Waker::wake);
     }
 
     /// Ends it, whoever has it open; a guest that is served sees the end.
@@ -182,13 +213,14 @@ impl Chan {
         let mut state = lock(&self.state);
         state.phase = Phase::Over;
         let gone = (std::mem::replace(&mut state.end, End::None), state.posted.take());
-        (state.guest, state.arena) = (None, None);
+        let guests = std::mem::take(&mut state.guests);
         state.refuse(&mut answers);
-        let task = state.waker.take();
+        let tasks = std::mem::take(&mut state.wakers);
         drop(state);
         drop(gone);
         answer(answers);
-        task.into_iter().for_each(Waker::wake);
+        guests.into_values().for_each(|guest| guest.waker.wake());
+        tasks.into_iter().for_each(Waker::wake);
     }
 
     /// Does what a text written to `ctl` says.
@@ -214,7 +246,13 @@ impl Chan {
             ["announce", path] => {
                 let mut state = lock(&self.state);
                 state.may_set()?;
-                let bytes = state.how.layout().size;
+                let How { kind, to, guests, .. } = &state.how;
+                if *guests > 1 && (*kind != Kind::GuestAsks || to.is_some()) {
+                    return Err(wrong(
+                        "several guests at once are those of `kind client`, without `connect`",
+                    ));
+                }
+                let bytes = state.how.layout().size * guests;
                 self.shared.reserve(bytes)?;
                 (state.memory, state.phase) = (bytes, Phase::Announcing);
                 return Ok(Some(path.into()));
@@ -247,6 +285,10 @@ impl Chan {
                 Ok(n) if n <= PAGES_MAX => self.set(|how| how.pages = n)?,
                 _ => return Err(wrong("size: a number of pages up to 1048575 is due")),
             },
+            ["guests", n] => match n.parse::<usize>() {
+                Ok(n) if (1..=GUESTS_MAX).contains(&n) => self.set(|how| how.guests = n)?,
+                _ => return Err(wrong("guests: a number from 1 to 64 is due")),
+            },
             ["connect", name] => self.set(|how| how.to = Some(name.into()))?,
             ["post", name] => {
                 let mut state = lock(&self.state);
@@ -254,8 +296,8 @@ impl Chan {
                 state.posted = Some(self.shared.post(name, &state.how.name)?);
             }
             [word, ..] => {
-                let known = "kind, name, lines, size, wait, connect, announce, post, each with one word, \
-                             and hangup";
+                let known = "kind, name, lines, size, wait, guests, connect, announce, post, each with one \
+                             word, and hangup";
                 return Err(wrong(&format!("`{word}`: what a channel knows is {known}")));
             }
         }
@@ -299,23 +341,25 @@ impl Chan {
 
     fn is_over(&self, cx: &mut Context<'_>) -> bool {
         let mut state = lock(&self.state);
-        state.waker = Some(cx.waker().clone());
+        state.wait(cx);
         state.phase == Phase::Over || state.opens.is_none() && state.phase != Phase::Joined
     }
 
-    /// A guest has joined, or has gone.
-    pub(super) fn has_guest(&self, guest: Option<Watch>) {
-        let mut state = lock(&self.state);
-        if state.phase != Phase::Over {
-            state.phase = if guest.is_some() { Phase::Joined } else { Phase::Listen };
-            (state.guest, state.arena) = (guest, None);
-        }
-    }
-
-    /// The arena of its guest is ours.
-    pub(super) fn has_arena(&self, gauge: Gauge) {
-        let mut state = lock(&self.state);
-        state.arena = state.guest.is_some().then_some(gauge);
+    /// The next guest's turn, when there are not as many as there may be.
+    pub(super) async fn turn(self: &Arc<Self>) -> Turn {
+        poll_fn(|cx| {
+            let mut state = lock(&self.state);
+            if state.guests.len() >= state.how.guests {
+                state.wait(cx);
+                return Poll::Pending;
+            }
+            let (number, guest) = (state.next, Guest::default());
+            let waker = guest.waker.clone();
+            state.next += 1;
+            state.guests.insert(number, guest);
+            Poll::Ready(Turn { chan: self.clone(), number, waker })
+        })
+        .await
     }
 
     /// The connection to the guest is for whoever wants it: until that has gone.
@@ -325,7 +369,7 @@ impl Chan {
         let mut gone = None;
         poll_fn(|cx| {
             let mut state = lock(&self.state);
-            state.waker = Some(cx.waker().clone());
+            state.wait(cx);
             let is_gone = match &mut state.end {
                 End::None => return Poll::Ready(()),
                 End::Taken => false,
@@ -349,7 +393,7 @@ impl Chan {
         poll_fn(|cx| {
             let mut answers = Answers::new();
             let mut state = lock(&self.state);
-            state.waker = Some(cx.waker().clone());
+            state.wait(cx);
             let is_over = state.opens.is_none() && !matches!(state.end, End::Taken);
             let done = is_over || matches!(state.end, End::None);
             if !done {
@@ -415,9 +459,9 @@ impl Chan {
         if matches!(state.end, End::Taken) {
             state.end = End::None;
         }
-        let task = state.waker.take();
+        let tasks = std::mem::take(&mut state.wakers);
         drop(state);
-        task.into_iter().for_each(Waker::wake);
+        tasks.into_iter().for_each(Waker::wake);
     }
 
     /// A read or a write of `data`.
@@ -445,9 +489,9 @@ impl Chan {
                 };
             }
         }
-        let task = state.waker.take();
+        let tasks = std::mem::take(&mut state.wakers);
         drop(state);
-        task.into_iter().for_each(Waker::wake);
+        tasks.into_iter().for_each(Waker::wake);
     }
 
     fn cancel(&self, id: ReqId) {
@@ -466,6 +510,45 @@ impl Chan {
     }
 }
 
+impl Turn {
+    /// It has joined.
+    pub(super) fn joined(&self, watch: Watch) {
+        self.set(|guest| guest.watch = Some(watch));
+    }
+
+    /// Its arena is ours.
+    pub(super) fn has_arena(&self, gauge: Gauge) {
+        self.set(|guest| guest.arena = Some(gauge));
+    }
+
+    fn set(&self, set: impl FnOnce(&mut Guest)) {
+        let mut state = lock(&self.chan.state);
+        state.guests.get_mut(&self.number).map(set);
+        state.count();
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = lock(&self.chan.state);
+        state.guests.remove(&self.number);
+        state.count();
+        let tasks = std::mem::take(&mut state.wakers);
+        drop(state);
+        tasks.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl fmt::Display for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |what: fn(&Watch) -> [u32; 2]| self.watch.as_ref().map_or([0; 2], what);
+        let ([epoch, join], [up, down], [upward, downward]) =
+            (of(Watch::lives), of(Watch::taken), of(Watch::used));
+        write!(f, "epoch {epoch} join {join} taken {up} {down} used {upward} {downward}")?;
+        self.arena.as_ref().map_or(Ok(()), |gauge| write!(f, " arena {}", gauge.pages()))
+    }
+}
+
 impl Drop for Chan {
     fn drop(&mut self) {
         let state = lock(&self.state);
@@ -474,6 +557,21 @@ impl Drop for Chan {
 }
 
 impl State {
+    /// This task is woken when anything has changed.
+    fn wait(&mut self, cx: &Context<'_>) {
+        if !self.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.wakers.push(cx.waker().clone());
+        }
+    }
+
+    /// Guests have joined or gone.
+    fn count(&mut self) {
+        if self.phase != Phase::Over {
+            let is_here = self.guests.values().any(|guest| guest.watch.is_some());
+            self.phase = if is_here { Phase::Joined } else { Phase::Listen };
+        }
+    }
+
     fn may_set(&self) -> Result<()> {
         match self.phase {
             Phase::Idle => Ok(()),

@@ -19,8 +19,17 @@ pub(super) struct Moved {
     came: AtomicU64,
     went: AtomicU64,
     ended: AtomicBool,
-    /// Who waits at one of them.
-    waker: Mutex<Option<Waker>>,
+}
+
+/// Who waits at one of them.
+#[derive(Clone, Default)]
+pub(super) struct Slot(Arc<Mutex<Option<Waker>>>);
+
+impl Slot {
+    pub(super) fn wake(&self) {
+        let waker = lock(&self.0).take();
+        waker.into_iter().for_each(Waker::wake);
+    }
 }
 
 impl Moved {
@@ -29,26 +38,13 @@ impl Moved {
         [&self.came, &self.went].map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
-    /// All of them end.
+    /// All of them end, when whoever waits there is woken.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        let waker = lock(&self.waker).take();
-        waker.into_iter().for_each(Waker::wake);
     }
 
     fn has_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
-    }
-
-    /// What comes of it, with a waker kept if that is nothing; `end` is what it comes to when all have ended.
-    fn unless_ended<T>(&self, cx: &mut Context<'_>, polled: Poll<T>, end: T) -> Poll<T> {
-        if polled.is_pending() {
-            *lock(&self.waker) = Some(cx.waker().clone());
-            if self.has_ended() {
-                return Poll::Ready(end);
-            }
-        }
-        polled
     }
 }
 
@@ -56,11 +52,23 @@ impl Moved {
 pub(super) struct Counted<T> {
     inner: T,
     chan: Arc<Chan>,
+    waker: Slot,
 }
 
 impl<T: Transport> Counted<T> {
-    pub(super) fn new(inner: T, chan: &Arc<Chan>) -> Self {
-        Self { inner, chan: chan.clone() }
+    pub(super) fn new(inner: T, chan: &Arc<Chan>, waker: &Slot) -> Self {
+        Self { inner, chan: chan.clone(), waker: waker.clone() }
+    }
+
+    /// What comes of it, with a waker kept if that is nothing; `end` is what it comes to when all have ended.
+    fn unless_ended<P>(&self, cx: &mut Context<'_>, polled: Poll<P>, end: P) -> Poll<P> {
+        if polled.is_pending() {
+            *lock(&self.waker.0) = Some(cx.waker().clone());
+            if self.chan.moved.has_ended() {
+                return Poll::Ready(end);
+            }
+        }
+        polled
     }
 
     fn count(
@@ -86,7 +94,7 @@ impl<T: Transport> Transport for Counted<T> {
         }
         let polled = self.inner.poll_read(cx, buf);
         let polled = self.count(polled, |moved| &moved.came);
-        self.chan.moved.unless_ended(cx, polled, Ok(0))
+        self.unless_ended(cx, polled, Ok(0))
     }
 
     fn take_placed(&mut self, len: usize) -> Option<Placed> {
@@ -101,22 +109,22 @@ impl<T: Transport> Transport for Counted<T> {
         }
         let polled = self.inner.poll_write(cx, bufs);
         let polled = self.count(polled, |moved| &moved.went);
-        self.chan.moved.unless_ended(cx, polled, Err(broken()))
+        self.unless_ended(cx, polled, Err(broken()))
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.inner.poll_flush(cx);
-        self.chan.moved.unless_ended(cx, polled, Err(broken()))
+        self.unless_ended(cx, polled, Err(broken()))
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = self.inner.poll_close(cx);
-        self.chan.moved.unless_ended(cx, polled, Err(broken()))
+        self.unless_ended(cx, polled, Err(broken()))
     }
 
     fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let polled = self.inner.poll_hangup(cx);
-        self.chan.moved.unless_ended(cx, polled, ())
+        self.unless_ended(cx, polled, ())
     }
 
     fn can_sendfile(&self) -> bool {
@@ -132,7 +140,7 @@ impl<T: Transport> Transport for Counted<T> {
     ) -> Poll<io::Result<usize>> {
         let polled = self.inner.poll_sendfile(cx, file, offset, len);
         let polled = self.count(polled, |moved| &moved.went);
-        self.chan.moved.unless_ended(cx, polled, Err(broken()))
+        self.unless_ended(cx, polled, Err(broken()))
     }
 
     fn peer(&self) -> &Peer {

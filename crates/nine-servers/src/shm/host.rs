@@ -1,4 +1,4 @@
-//! The task of a channel that is announced: its socket, and its guests, one after the other.
+//! The tasks of a channel that is announced: one for its socket, and one for each guest.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -14,7 +14,7 @@ use nine_net::shm::{Channel, Kind};
 use nine_net::{Addr, Env, Listener, Socket, Transport};
 use nine_proto::{Errno, Error};
 
-use super::chan::{Chan, How, PIECE};
+use super::chan::{Chan, How, PIECE, Turn};
 use super::end::{Bytes, Counted};
 
 /// For a guest that has got its memory to join.
@@ -40,28 +40,34 @@ pub(super) async fn announce(env: impl Env + Clone, chan: Arc<Chan>, at: PathBuf
         return ask.fail(Error::new(Errno::EPIPE, "hung up"));
     };
     ask.done(Ok(()));
-    while let Some(came) = chan.until_over(listener.accept(&env)).await {
-        let joined = match came {
-            Ok(socket) => chan.until_over(join(&env, &how, socket)).await,
-            Err(error) => {
+    while let Some(turn) = chan.until_over(chan.turn()).await {
+        let socket = match chan.until_over(listener.accept(&env)).await {
+            None => break,
+            Some(Ok(socket)) => socket,
+            Some(Err(error)) => {
                 tracing::error!("{}: {error}", listener.addr());
                 break;
             }
         };
-        match joined {
-            None => break,
-            Some(Err(error)) => tracing::warn!("{}: nobody has joined: {error}", listener.addr()),
-            Some(Ok(channel)) => {
-                chan.has_guest(Some(channel.watch()));
-                host(&env, &chan, &how, channel).await;
-                chan.has_guest(None);
-                if how.kind == Kind::Bytes {
-                    break;
-                }
+        env.spawn(Box::pin(guest(env.clone(), chan.clone(), how.clone(), turn, socket)));
+    }
+    chan.hang_up();
+}
+
+/// One guest, from when it has connected until it has gone.
+async fn guest(env: impl Env + Clone, chan: Arc<Chan>, how: How, turn: Turn, socket: Socket) {
+    let peer = socket.peer().addr.clone();
+    match chan.until_over(join(&env, &how, socket)).await {
+        None => {}
+        Some(Err(error)) => tracing::warn!(%peer, "a guest has not joined: {error}"),
+        Some(Ok(channel)) => {
+            turn.joined(channel.watch());
+            host(&env, &chan, &how, &turn, channel).await;
+            if how.kind == Kind::Bytes {
+                chan.hang_up();
             }
         }
     }
-    chan.hang_up();
 }
 
 /// Gives who has connected a channel, and waits until it has joined.
@@ -76,16 +82,16 @@ async fn join(env: &impl Env, how: &How, socket: Socket) -> io::Result<Channel> 
 }
 
 /// Does for a guest what its channel is for, until one of them has gone.
-async fn host(env: &(impl Env + Clone), chan: &Arc<Chan>, how: &How, channel: Channel) {
+async fn host(env: &(impl Env + Clone), chan: &Arc<Chan>, how: &How, turn: &Turn, channel: Channel) {
     let peer = channel.peer().addr.clone();
     let end: Box<dyn Transport> = match how.kind {
-        Kind::GuestAsks => Box::new(Counted::new(Serving::new(channel), chan)),
+        Kind::GuestAsks => Box::new(Counted::new(Serving::new(channel), chan, &turn.waker)),
         Kind::HostAsks => {
             let asking = Asking::new(channel);
-            chan.has_arena(asking.gauge());
-            Box::new(Counted::new(asking, chan))
+            turn.has_arena(asking.gauge());
+            Box::new(Counted::new(asking, chan, &turn.waker))
         }
-        Kind::Bytes => Box::new(Counted::new(Bytes::new(channel), chan)),
+        Kind::Bytes => Box::new(Counted::new(Bytes::new(channel), chan, &turn.waker)),
     };
     match (&how.to, how.kind) {
         (Some(name), kind) => {

@@ -158,8 +158,8 @@ fn bytes_of_a_channel_are_a_file() {
         let texts = ["kind bytes", "name lab", "lines 64", "size 0", "wait interrupt"];
         let (ctl, dir) = world.announced(&root, "a b", &texts).await;
         let said = status(&dir).await;
-        let whole = "Listen kind bytes name lab wait interrupt lines 64 pages 0 epoch 0 join 0 taken 0 0 used 0 0 \
-                     in 0 out 0 qin 0 qout 0\n";
+        let whole = "Listen kind bytes name lab wait interrupt lines 64 pages 0 guests 0 1 \
+                     epoch 0 join 0 taken 0 0 used 0 0 in 0 out 0 qin 0 qout 0\n";
         assert_eq!(said, whole);
         let data = dir.open("data", RDWR).await.unwrap();
         // Who comes before the guest waits for him.
@@ -246,6 +246,84 @@ fn a_guest_that_asks_gets_what_is_served_and_then_the_next_one() {
         drop(guest);
         until(|| world.server.count() == 0).await;
         assert!(Channel::dial(&world.at("s"), Waits::Poll, MINUTE).await.is_err());
+    });
+}
+
+#[test]
+fn several_guests_have_a_channel_at_once_and_each_its_own_memory() {
+    world(async |world| {
+        let root = world.root().await;
+        let (ctl, dir) = world.announced(&root, "s", &["guests 3", "lines 64", "size 16"]).await;
+        let none = status(&dir).await;
+        assert!(none.starts_with("Listen kind client") && none.contains(" guests 0 3 in 0 "), "{none}");
+        let bytes = noise(200_000);
+        let mut guests = Vec::new();
+        for n in 0..3 {
+            let guest = world.guest("s").await;
+            let file = guest.create(format!("f{n}"), RDWR, 0o644, NOGID).await.unwrap();
+            guests.push((guest, file));
+        }
+        let all = guests.iter().map(async |(_, file)| {
+            assert_eq!(file.write_at(0, &bytes).await.unwrap(), bytes.len());
+            assert!(content(file).await == bytes);
+        });
+        futures_util::future::join_all(all).await;
+        let said = status(&dir).await;
+        let lines: Vec<_> = said.lines().collect();
+        assert!(lines.len() == 4 && lines[0].contains(" guests 3 3 in "), "{said}");
+        for (line, n) in lines[1..].iter().zip(1..) {
+            assert!(line.starts_with(&format!("guest {n} epoch 1 join 1 taken ")), "{said}");
+            assert!(line.ends_with(" used 0 0"), "{said}");
+        }
+        // One more has his turn when one of them has gone, whichever that is.
+        let goes = async {
+            assert!(status(&dir).await.contains(" guests 3 3 "));
+            drop(guests.remove(1));
+        };
+        let (fourth, ()) = futures_util::future::join(world.guest("s"), goes).await;
+        assert_eq!(list(&fourth).await.len(), 3);
+        let said = status(&dir).await;
+        assert!(
+            said.contains("\nguest 1 ") && !said.contains("\nguest 2 ") && said.contains("\nguest 4 "),
+            "{said}"
+        );
+        // Who breaks the rules, or has only connected, is in nobody's way.
+        drop(fourth);
+        let mut bad = world.join("s").await;
+        put(&mut bad, b"\xff\xff\xff\xff rubbish").await;
+        while take(&mut bad).await.is_some() {}
+        drop((bad, std::os::unix::net::UnixStream::connect(world.at("s")).unwrap()));
+        assert!(content(&guests[0].1).await == bytes && content(&guests[1].1).await == bytes);
+        // All of them see the end.
+        say(&ctl, "hangup").await.unwrap();
+        for (guest, _) in &guests {
+            assert!(guest.walk("none").await.unwrap_err().is_disconnect());
+        }
+        assert!(status(&dir).await.starts_with("Closed"));
+
+        // It stays as long as one of them is there.
+        let (ctl, dir) = world.announced(&root, "t", &["guests 2"]).await;
+        let (one, two) = (world.guest("t").await, world.guest("t").await);
+        drop((ctl, dir, one));
+        assert_eq!(list(&two).await.len(), 3);
+        assert!(Path::exists(&world.at("t")));
+        drop(two);
+        until(|| !Path::exists(&world.at("t"))).await;
+
+        // Memory is set aside for all; and others than these have one guest.
+        let (ctl, _) = made(&root).await;
+        let announce = format!("announce {}", world.at("u").display());
+        for text in ["guests 64", "size 8192"] {
+            say(&ctl, text).await.unwrap();
+        }
+        refused(Dialect::U, say(&ctl, &announce).await, Errno::ENOMEM, "make this one smaller");
+        for text in ["kind bytes", "kind server"] {
+            say(&ctl, text).await.unwrap();
+            refused(Dialect::U, say(&ctl, &announce).await, Errno::EINVAL, "those of `kind client`");
+        }
+        say(&ctl, "kind client").await.unwrap();
+        say(&ctl, "connect x").await.unwrap();
+        refused(Dialect::U, say(&ctl, &announce).await, Errno::EINVAL, "without `connect`");
     });
 }
 
@@ -431,6 +509,8 @@ fn texts_are_understood_or_it_is_said_what_is_due() {
             ("lines 131072", "a power of two"),
             ("size 1048576", "a number of pages"),
             ("size -1", "a number of pages"),
+            ("guests 0", "a number from 1 to 64"),
+            ("guests 65", "a number from 1 to 64"),
             ("name a/b", "a name is that of a file"),
             ("name ''", "a name is that of a file"),
             ("name 123456789012345678901234567890123", "at most 32 bytes"),
