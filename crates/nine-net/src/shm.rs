@@ -25,6 +25,10 @@ use crate::socket::{AsyncFd, Interest, Socket, timeout};
 use crate::sys;
 use crate::transport::Peer;
 
+mod board;
+
+pub use board::{Board, Slot};
+
 /// What waits at one end of a channel does before it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waits {

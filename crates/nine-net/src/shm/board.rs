@@ -1,0 +1,183 @@
+//! Channels of a virtual machine (docs/guest.md): one memory on the board of an emulated computer, QEMU's ivshmem, whose
+//! server this is.
+//!
+//! In: what the channels are. Out: the host's ends of them, and the descriptors that QEMU inherits.
+//!
+//! Always holds: the machine has gone when QEMU has closed its end of the socket, which is then each channel's hangup.
+
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use nine_ring::linux::{self, Bell};
+use nine_ring::{End, Layout};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::{Channel, Waits};
+use crate::transport::Peer;
+
+/// Of the host and of the guest, as the device numbers its peers.
+const HOST: i64 = 0;
+const GUEST: i64 = 1;
+/// Of the protocol between server and device.
+const VERSION: i64 = 0;
+/// Who gets memory instead of a bell.
+const MEMORY: i64 = -1;
+
+/// What a virtual machine has of its channels: a memory, a bell each way for each, and a life.
+#[derive(Debug)]
+pub struct Board {
+    memory: OwnedFd,
+    size: usize,
+    channels: usize,
+    socket: OwnedFd,
+}
+
+impl Board {
+    /// Makes channels, one behind the other in one memory, and opens them: these are the host's ends.
+    ///
+    /// # Panics
+    /// Outside a runtime.
+    pub fn open(layouts: &[Layout], waits: Waits, peer: &Peer) -> io::Result<(Vec<Channel>, Self)> {
+        // As a base address register has it.
+        let size = layouts.iter().map(|layout| layout.size).sum::<usize>().next_power_of_two();
+        let (memory, file) = linux::create(size)?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let bells = || layouts.iter().map(|_| Bell::new()).collect::<io::Result<Vec<_>>>();
+        let (host, guest) = (bells()?, bells()?);
+        tell(&ours, VERSION, None)?;
+        tell(&ours, GUEST, None)?;
+        tell(&ours, MEMORY, Some(file.as_fd()))?;
+        for (peer, bells) in [(HOST, &host), (GUEST, &guest)] {
+            bells.iter().try_for_each(|bell| tell(&ours, peer, Some(bell.as_fd())))?;
+        }
+        let mut at = 0;
+        let mut channels = Vec::with_capacity(layouts.len());
+        for ((layout, wait), ring) in layouts.iter().zip(host).zip(guest) {
+            let end = End::open(memory.part(at, layout.size).expect("it is in the memory"), *layout);
+            at += layout.size;
+            channels.push(Channel::new(end, wait, ring, ours.try_clone()?.into(), waits, peer.clone())?);
+        }
+        Ok((channels, Self { memory: file, size, channels: layouts.len(), socket: theirs.into() }))
+    }
+
+    /// For a program that is started next: of all else that is open now it will have its standard files, and nothing.
+    pub fn for_child(self) -> io::Result<Slot> {
+        linux::close_all_on_exec()?;
+        let Self { memory, size, channels, socket } = self;
+        Ok(Slot { memory: rustix::io::dup(memory)?, size, channels, socket: rustix::io::dup(socket)? })
+    }
+}
+
+/// What the next program that is started inherits of a [`Board`]. To be dropped then.
+#[derive(Debug)]
+pub struct Slot {
+    memory: OwnedFd,
+    size: usize,
+    channels: usize,
+    socket: OwnedFd,
+}
+
+impl Slot {
+    /// The descriptor of the memory file, and its bytes: a power of two.
+    pub fn memory(&self) -> (RawFd, usize) {
+        (self.memory.as_raw_fd(), self.size)
+    }
+
+    /// That of the connection to the ivshmem server, which has said all it has to say; and how many bells each side
+    /// has.
+    pub fn socket(&self) -> (RawFd, usize) {
+        (self.socket.as_raw_fd(), self.channels)
+    }
+}
+
+/// A message of the server: a number, and what it is of. A new socket has room for all of them.
+fn tell(socket: &UnixStream, number: i64, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let fds = fd.as_slice();
+    assert!(fds.is_empty() || beside.push(SendAncillaryMessage::ScmRights(fds)), "room for one");
+    let bytes = number.to_le_bytes();
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut beside, flags)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSliceMut;
+
+    use nine_ring::{Guest, Kind};
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+    use super::*;
+    use crate::transport::Proof;
+
+    /// What the device reads: a number, and a descriptor.
+    fn heard(socket: &OwnedFd) -> (i64, Option<OwnedFd>) {
+        let mut bytes = [0; 8];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let came = rustix::net::recvmsg(socket, &mut parts, &mut beside, RecvFlags::empty()).unwrap();
+        assert_eq!(came.bytes, 8);
+        let fd = beside.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        (i64::from_le_bytes(bytes), fd)
+    }
+
+    #[test]
+    fn the_device_hears_of_memory_and_bells_and_finds_each_channel_by_its_name() {
+        let layouts = ["root", "self"].map(|name| Layout::new(Kind::GuestAsks, 64, 3, name));
+        let sum: usize = layouts.iter().map(|layout| layout.size).sum();
+        crate::rt::block_on(async |_| {
+            let peer = Peer { addr: "machine".into(), proof: Proof::None };
+            let (channels, board) = Board::open(&layouts, Waits::Interrupt, &peer).unwrap();
+            assert_eq!(channels.len(), 2);
+            assert!(board.size.is_power_of_two() && board.size >= sum);
+            assert_eq!([heard(&board.socket).0, heard(&board.socket).0], [0, 1]);
+            let (number, file) = heard(&board.socket);
+            assert_eq!(number, -1);
+            let memory = linux::map(file.unwrap()).unwrap();
+            assert_eq!(memory.len(), board.size);
+            let bells = [0, 0, 1, 1].map(|peer| {
+                let (number, bell) = heard(&board.socket);
+                assert_eq!(number, peer);
+                Bell::from(bell.unwrap())
+            });
+            let [_, ours, _, theirs] = bells;
+            let second = Layout::find(&memory, "self").unwrap();
+            let guest = Guest::join(second).unwrap();
+            assert!(!guest.must_ring());
+            let mut channels = channels;
+            std::future::poll_fn(|cx| channels[1].poll_join(cx)).await.unwrap();
+            let end = guest.served().unwrap();
+            end.may_sleep();
+            assert!(!theirs.hear());
+            let put = nine_ring::Note::None;
+            std::future::poll_fn(|cx| channels[1].poll_put(cx, b"news", put)).await.unwrap();
+            channels[1].settle();
+            assert!(theirs.hear());
+            // And the other way, for who sleeps.
+            let mut buf = [0; nine_ring::MOST];
+            let (mut end, mut wanted) = (end, false);
+            let piece = std::future::poll_fn(|cx| {
+                let came = channels[1].poll_take(cx, &mut buf);
+                if came.is_pending() && !std::mem::replace(&mut wanted, true) {
+                    end.put(b"question", nine_ring::Note::None).unwrap();
+                    assert!(end.must_ring());
+                    ours.ring();
+                }
+                came
+            });
+            assert_eq!(piece.await.unwrap().unwrap().len, 8);
+            drop(board);
+            let gone = std::future::poll_fn(|cx| channels[0].poll_join(cx)).await;
+            assert!(gone.is_err());
+        })
+        .unwrap();
+    }
+}
