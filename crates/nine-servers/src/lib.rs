@@ -17,6 +17,7 @@
 pub mod block;
 pub mod cons;
 pub mod disk;
+pub mod machine;
 pub mod net;
 pub mod pipe;
 mod probe;

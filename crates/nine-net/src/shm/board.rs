@@ -1,5 +1,5 @@
-//! Channels of a virtual machine (docs/guest.md): one memory on the board of an emulated computer, QEMU's ivshmem, whose
-//! server this is.
+//! Channels of a virtual machine (docs/guest.md): one memory on the board of an emulated computer, QEMU's ivshmem,
+//! whose server this is.
 //!
 //! In: what the channels are. Out: the host's ends of them, and the descriptors that QEMU inherits.
 //!

@@ -1,11 +1,13 @@
 //! `partition`: programs that have their files through shared memory.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use nine_servers::machine::{QEMU, ROOT, SELF};
 
 use crate::config::{Remote, Waiting};
-use crate::serve::Export;
+use crate::serve::{Export, bytes};
 
 /// Programs whose files are those of a name space, through memory that they share with their host
 #[derive(Debug, Args)]
@@ -19,38 +21,94 @@ pub enum PartitionVerb {
     Run(PartitionRun),
 }
 
-/// Run a program that inherits a channel, and serve it 9P there, until it ends
+/// Run a program that inherits a channel, or an image in a virtual machine, and serve it 9P there, until it ends
 ///
-/// The program finds the channel by NINEFOLD_CHANNEL (docs/channels.md; crates/nine-guest is a client for it, in Rust
-/// and in C), and beside it has its standard files and nothing else that is open here. It sees the default server, or
-/// what SERVER says, which this command serves by itself. Programs that it starts may have the channel after it, one at
-/// a time. SIGTERM, SIGINT and SIGHUP are passed on.
+/// A program finds the channel by NINEFOLD_CHANNEL (docs/channels.md; crates/nine-guest is a client for it, in Rust
+/// and in C), and beside it has its standard files and nothing else that is open here. An image (docs/guest.md) is
+/// known by what stands in it; QEMU runs it, with KVM where that works. Both see the default server, or what SERVER
+/// says, which this command serves by itself. Programs that it starts may have the channel after it, one at a time.
+/// SIGTERM, SIGINT and SIGHUP are passed on; they end a machine.
 ///
-/// Exit status: the program's, or 128 and the number of the signal that ended it; 127 there is no such program, 126 it
-/// cannot be run.
+/// Exit status: that of the program or the machine, or 128 and the number of the signal that ended it; 127 there is no
+/// such file, 126 it cannot be run, 125 the machine has ended without a status.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct PartitionRun {
-    /// What it sees: as for `serve`, but that a name space file's lines about listeners do not count here; the default
-    /// server if not given
+    /// Before `--`, what it sees: as for `serve`, but that a name space file's lines about listeners do not count here;
+    /// the default server if not given. Without `--`: an image and its arguments
     #[arg(value_name = "SERVER")]
-    pub export: Option<Export>,
-    /// How this end of the channel waits for the program
+    pub words: Vec<OsString>,
+    /// How this end of the channel waits for the program, and a machine for us
     #[arg(long, value_name = "HOW", default_value = "adaptive")]
     pub wait: Waiting,
     /// It changes nothing
     #[arg(long)]
     pub read_only: bool,
-    /// The program and its arguments
-    #[arg(value_name = "PROGRAM", required = true, last = true)]
+    /// Of a machine: one more channel of this name, which shows that server
+    #[arg(long = "channel", value_name = "NAME=SERVER", value_parser = channel)]
+    pub channels: Vec<(String, Export)>,
+    /// Of a machine: what executes it; `auto` is KVM where that works, else TCG
+    #[arg(long, value_name = "WHO", default_value = "auto")]
+    pub accel: AccelChoice,
+    /// Of a machine: its memory, in bytes, or 64M, 1G
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = memory)]
+    pub memory: u32,
+    /// Of a machine: QEMU
+    #[arg(long, value_name = "PROGRAM", default_value = QEMU, env = "NINEFOLD_QEMU")]
+    pub qemu: PathBuf,
+    /// Of a machine: a variable of its environment, which is empty otherwise
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// The program or the image, and its arguments
+    #[arg(value_name = "PROGRAM", last = true)]
     pub program: Vec<OsString>,
     #[command(flatten)]
     pub remote: Remote,
 }
+
+/// Who executes a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AccelChoice {
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+fn channel(text: &str) -> Result<(String, Export), String> {
+    let (name, server) = text.split_once('=').ok_or("write NAME=SERVER")?;
+    if nine_proto::check_name(name.as_bytes()).is_err() || name.len() > 32 {
+        return Err(format!("`{name}` is no name of a channel: at most 32 bytes, as a file's"));
+    }
+    if matches!(name, ROOT | SELF) {
+        return Err(format!("there is a channel `{name}` already"));
+    }
+    Ok((name.into(), server.parse()?))
+}
+
+/// MiB.
+fn memory(text: &str) -> Result<u32, String> {
+    match bytes(text)? >> 20 {
+        size @ 8..=2048 => Ok(size as u32),
+        _ => Err("a machine has from 8M to 2G".into()),
+    }
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !text.contains('\n') => Ok((name.into(), value.into())),
+        _ => Err("write NAME=VALUE, in one line".into()),
+    }
+}
+
+const USAGE: &str = "ninefold partition run [OPTIONS] [SERVER] -- PROGRAM|IMAGE [ARG]...
+       ninefold partition run [OPTIONS] IMAGE [ARG]...";
 
 const EXAMPLES: &str = "\
 Examples:
   cargo build --release -p nine-guest --examples      # cat and null, two programs that have a channel
   ninefold partition run -- target/release/examples/cat README.md
   ninefold partition run /srv/music -- target/release/examples/cat list
-  ninefold partition run home.ns -- sh -c 'cat <notes | target/release/examples/cat -w lib/notes'";
+  ninefold partition run home.ns -- sh -c 'cat <notes | target/release/examples/cat -w lib/notes'
+  cargo xtask images                                  # images of machines
+  ninefold partition run target/images/hello
+  ninefold partition run --memory 64M home.ns -- target/images/sum data/in data/out";

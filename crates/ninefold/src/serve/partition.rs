@@ -1,23 +1,26 @@
-//! `partition run`: a program that inherits a channel (docs/channels.md), and what it is served there.
+//! `partition run`: a program that inherits a channel (docs/channels.md), or a machine (docs/guest.md), and what it is
+//! served there.
 //!
-//! In: what it shall see, the program and its arguments. Out: how the program has ended, as [`Program`].
+//! In: what it shall see, the program or the image, and its arguments. Out: how it has ended, as [`Program`].
 //!
-//! Always holds: what may fail has been opened before the program starts; it has the channel and its standard files,
-//! and nothing else of ours; it is killed by nobody here but by signals that are passed on.
+//! Always holds: what may fail has been opened before it starts; a program has the channel and its standard files, and
+//! nothing else of ours, and is killed by nobody here but by signals that are passed on; a machine ends with us.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::future::pending;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::pin::pin;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use futures_util::future::{Either, abortable, select};
 use nine_io::channel::serve_all;
 use nine_io::server::{Core, Gate, Service};
@@ -25,13 +28,14 @@ use nine_mux::{As, Flags, MAIN, Mux, Owner};
 use nine_net::shm::{Channel, Inherited, Kind, LINES, Layout, PAGES};
 use nine_net::{Env, Peer, Proof, rt};
 use nine_proto::{GetMask, NOUID};
+use nine_servers::machine::{self, Accel, Computer, Machine};
 use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, getpgrp, pidfd_open, pidfd_send_signal};
 use rustix::termios;
 
 use super::kinds::{Reached, Servers};
-use super::{Opened, Served, console};
+use super::{Export, Opened, Served, console};
 use crate::archive::Archives;
-use crate::cli;
+use crate::cli::{self, AccelChoice};
 use crate::config::{Config, Remote, Serving};
 use crate::dial::{self, Sessions, within};
 use crate::fail::{self, Program};
@@ -40,21 +44,92 @@ use crate::operand::Place;
 /// For the last requests of a program that has ended; what it has started may not keep the channel for longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Runs the program to its end; an error, if that is not status 0.
+/// What is run.
+struct Work<'a> {
+    /// The name space that it sees; the default server if none.
+    export: Option<Export>,
+    program: &'a OsString,
+    words: &'a [OsString],
+    is_image: bool,
+}
+
+impl<'a> Work<'a> {
+    fn of(args: &'a cli::PartitionRun) -> Result<Self> {
+        let Some((program, words)) = args.program.split_first() else {
+            let wrong = |why: String| Program { status: 2, error: Some(why) };
+            let [image, words @ ..] = &args.words[..] else {
+                return Err(wrong("write an image, or `--` and a program".into()).into());
+            };
+            if !is_image(image)? {
+                let image = image.display();
+                let why = format!("{image}: this is no image (docs/guest.md); a program stands behind `--`");
+                return Err(wrong(why).into());
+            }
+            return Ok(Self { export: None, program: image, words, is_image: true });
+        };
+        let export = match &args.words[..] {
+            [] => None,
+            [word] => {
+                let word = word.to_str().ok_or_else(|| anyhow!("{}: is no text", word.display()))?;
+                Some(word.parse().map_err(|why: String| anyhow!("{word}: {why}"))?)
+            }
+            [_, word, ..] => bail!("{}: one SERVER stands before `--`, at most", word.display()),
+        };
+        // Whatever cannot be looked at is a program's affair.
+        let is_image = Path::new(program).components().count() > 1 && is_image(program).unwrap_or(false);
+        Ok(Self { export, program, words, is_image })
+    }
+}
+
+/// Whether the file is an image.
+fn is_image(path: &OsString) -> Result<bool> {
+    let cannot = |status| {
+        move |error: io::Error| {
+            let why = fail::plain(&error.to_string()).to_owned();
+            Program { status, error: Some(format!("{}: {why}", path.display())) }
+        }
+    };
+    let file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => cannot(127)(error),
+        _ => cannot(126)(error),
+    })?;
+    let about = file.metadata().map_err(cannot(126))?;
+    Ok(about.is_file() && machine::is_image(&file, about.len()).map_err(cannot(126))?)
+}
+
+/// Runs it to its end; an error, if that is not status 0.
 pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
+    let work = Work::of(&args)?;
+    if !work.is_image && !args.channels.is_empty() {
+        bail!("--channel: a program has one channel; an image may have several");
+    }
     let mut serving = config.serving(&Serving::default())?;
     serving.read_only = Some(args.read_only || serving.read_only.unwrap_or(false));
     let remote = config.remote(&args.remote)?;
-    let served =
-        args.export.clone().map(|export| Served::prepare(export, config, &mut serving)).transpose()?;
+    let mut prepare = |export: Export| Served::prepare(export, config, &mut serving);
+    let root = work.export.clone().map(&mut prepare).transpose()?;
+    let others: Vec<(String, Served)> = (args.channels.iter())
+        .map(|(name, export)| Ok((name.clone(), prepare(export.clone())?)))
+        .collect::<Result<_>>()?;
     let ended = rt::block_on(async |env| {
         let (core, archives) = (Core::default(), Arc::<Archives>::default());
-        let opened = match &served {
-            Some(served) => served.open(env, &serving, &core, &[], &archives).await,
-            None => default_server(env, &serving, remote, &archives).await,
+        let opened = async {
+            let root = match &root {
+                Some(served) => served.open(env, &serving, &core, &[], &archives).await?,
+                None => default_server(env, &serving, remote, &archives).await?,
+            };
+            let mut all = vec![(machine::ROOT.to_owned(), root)];
+            for (name, served) in &others {
+                all.push((name.clone(), served.open(env, &serving, &core, &[], &archives).await?));
+            }
+            anyhow::Ok(all)
         };
+        let opened = opened.await;
         let ended = match &opened {
-            Ok(opened) => host(env, &args, &serving, opened, core).await.map(Some),
+            Ok(opened) if work.is_image => {
+                host_machine(env, &args, &work, &serving, opened, core).await.map(Some)
+            }
+            Ok(opened) => host(env, &args, &work, &serving, &opened[0].1, core).await.map(Some),
             Err(_) => Ok(None),
         };
         let closed = archives.close(&env).await;
@@ -63,12 +138,16 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
         closed.map(|()| ended.expect("it was opened"))
     });
     console::end();
-    let status: ExitStatus = ended??;
-    let status = status.code().or(status.signal().map(|signal| 128 + signal));
-    match status.expect("it has ended one way or the other") {
+    match ended?? {
         0 => Ok(()),
-        status => Err(Program { status: status as u8, error: None }.into()),
+        status => Err(Program { status, error: None }.into()),
     }
+}
+
+/// As a shell says it.
+fn status(status: ExitStatus) -> u8 {
+    let status = status.code().or(status.signal().map(|signal| 128 + signal));
+    status.expect("it has ended one way or the other") as u8
 }
 
 /// The tree of the default server, below a mux: which attaches there as often as the program does here.
@@ -98,31 +177,124 @@ async fn default_server(
     Ok(Opened { server: Arc::new(mux.clone()), mux: Some(mux), live: None })
 }
 
-/// Starts the program and serves it until it ends.
-async fn host(
-    env: rt::Real,
-    args: &cli::PartitionRun,
-    serving: &Serving,
-    opened: &Opened,
-    core: Core,
-) -> Result<ExitStatus> {
-    let [program, words @ ..] = &args.program[..] else { unreachable!("clap wants one") };
-    let mut signals = rt::signals()?;
-    let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
-    let (ours, theirs) = UnixStream::pair()?;
-    // Who inherits it is who runs this: nobody else was given the memory.
+/// Who is served at a channel: whoever runs this, since nobody else was given the memory.
+fn peer(program: &OsString) -> Peer {
     let proof = Proof::Unix { uid: geteuid().as_raw(), gid: getegid().as_raw() };
-    let peer = Peer { addr: format!("partition!{}", program.display()), proof };
-    let (channel, given) = Channel::open(layout, args.wait.into(), ours.into(), peer)?;
-    let mut child = start(program, words, given.for_child(theirs.into())?)?;
-    let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-    // These are ours, not the program's.
+    Peer { addr: format!("partition!{}", program.display()), proof }
+}
+
+/// Files that clients make are as they ask for, and of sockets there may be many: for us, not for what we start.
+fn settle() {
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Err(error) = rt::raise_nofile() {
         tracing::warn!("the limit of open files stays as it is: {error}");
     }
-    let gate = Gate { read_only: serving.read_only.unwrap_or(false), ..Gate::default() };
-    let service = Service::new(opened.server.clone(), gate, core);
+}
+
+fn gate(serving: &Serving) -> Gate {
+    Gate { read_only: serving.read_only.unwrap_or(false), ..Gate::default() }
+}
+
+/// Starts the machine and serves it until it ends.
+async fn host_machine(
+    env: rt::Real,
+    args: &cli::PartitionRun,
+    work: &Work<'_>,
+    serving: &Serving,
+    opened: &[(String, Opened)],
+    core: Core,
+) -> Result<u8> {
+    let mut signals = rt::signals()?;
+    let name = work.program.display();
+    let cannot = |why: String| Program { status: 126, error: Some(format!("{name}: {why}")) };
+    let qemu = machine::found(&args.qemu).ok_or_else(|| {
+        let qemu = args.qemu.display();
+        cannot(format!(
+            "a machine needs QEMU, and there is no {qemu} (Debian: qemu-system-x86); programs run without"
+        ))
+    })?;
+    let accels: &[Accel] = match args.accel {
+        AccelChoice::Auto => &[Accel::Kvm, Accel::Tcg],
+        AccelChoice::Kvm => &[Accel::Kvm],
+        AccelChoice::Tcg => &[Accel::Tcg],
+    };
+    let argv = std::iter::once(work.program).chain(work.words);
+    let argv: Vec<String> = argv
+        .map(|word| {
+            word.to_str().map(Into::into).ok_or_else(|| cannot(format!("{} is no text", word.display())))
+        })
+        .collect::<Result<_, _>>()?;
+    let standard = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+    let stdio = machine::Stdio {
+        stdin: standard(io::stdin().as_fd())?,
+        stdout: standard(io::stdout().as_fd())?,
+        stderr: standard(io::stderr().as_fd())?,
+    };
+    let own = Arc::new(machine::Own::new(&argv, &args.env, stdio, env.clock())?);
+    let shows = opened.iter().map(|(name, opened)| {
+        (name.clone(), Service::new(opened.server.clone(), gate(serving), core.clone()))
+    });
+    let mut machine = Machine {
+        qemu,
+        computer: Computer {
+            image: work.program.into(),
+            memory: args.memory,
+            wait: args.wait.into(),
+            accel: Accel::Tcg,
+        },
+        shows: shows.collect(),
+        own,
+        words: standard(io::stderr().as_fd())?,
+        peer: peer(work.program),
+    };
+    settle();
+    let tried = |accel: Accel, why: &str| fail::note(format_args!("{name}: not with {accel}: {why}"));
+    let work = async {
+        let running = machine.start(&env, accels, |command| command.spawn(), tried).await?;
+        tracing::info!(image = %name, accel = %running.accel, "a machine runs");
+        io::Result::Ok(running.ended(&env).await)
+    };
+    let (status, qemu) = match select(pin!(work), pin!(signals.next())).await {
+        Either::Left((ended, _)) => ended?,
+        // It goes with what waits for it.
+        Either::Right((signal, _)) => return Ok(128 + number(signal)),
+    };
+    status.ok_or_else(|| {
+        let why = match qemu.signal() {
+            Some(signal) => format!("QEMU was ended by signal {signal}"),
+            None if qemu.code() == Some(1) => "QEMU has given up".into(),
+            None => "it has ended without a status: by a triple fault, or it was switched off".into(),
+        };
+        Program { status: 125, error: Some(format!("{name}: {why}")) }.into()
+    })
+}
+
+fn number(signal: rt::Signal) -> u8 {
+    match signal {
+        rt::Signal::Interrupt => 2,
+        rt::Signal::Terminate => 15,
+        rt::Signal::Hangup => 1,
+    }
+}
+
+/// Starts the program and serves it until it ends.
+async fn host(
+    env: rt::Real,
+    args: &cli::PartitionRun,
+    work: &Work<'_>,
+    serving: &Serving,
+    opened: &Opened,
+    core: Core,
+) -> Result<u8> {
+    let (program, words) = (work.program, work.words);
+    let mut signals = rt::signals()?;
+    let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
+    let (ours, theirs) = UnixStream::pair()?;
+    let (channel, given) = Channel::open(layout, args.wait.into(), ours.into(), peer(program))?;
+    let mut child = start(program, words, given.for_child(theirs.into())?)?;
+    let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    settle();
+    let service = Service::new(opened.server.clone(), gate(serving), core);
     let mut served = pin!(serve_all(&service, channel));
     let (mut ended, end) = abortable(pending::<()>());
     let waiter = thread::Builder::new().name("program".into()).spawn(move || {
@@ -154,7 +326,7 @@ async fn host(
     if is_served {
         within(&env, PATIENCE, served).await;
     }
-    Ok(waiter.join().expect("it only waits")?)
+    Ok(status(waiter.join().expect("it only waits")?))
 }
 
 fn start(program: &OsString, words: &[OsString], channel: Inherited) -> Result<Child> {

@@ -1,0 +1,277 @@
+//! What a partition has for itself (docs/guest.md, "What a machine is served"): its words, its standard files, its
+//! status and the time.
+//!
+//! In: requests; three files of the host. Out: answers; what was read and written there, by a thread for each, since a
+//! terminal or a pipe may keep who asks it; and the status.
+//!
+//! Always holds: a read or a write waits in one queue, and who takes it out, under the lock, answers it when nothing is
+//! locked; what was read from the host and is wanted by nobody yet is kept; a thread that is not in the middle of a
+//! call ends with the tree.
+
+use std::collections::VecDeque;
+use std::fs::File as HostFile;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use bytes::Bytes;
+use nine_io::Payload;
+use nine_io::server::{Answer, FileServer, Node, Reply, Req, ReqId, Request};
+use nine_io::synth::{Ask, Dir, File, Handle, Tree};
+use nine_net::Clock;
+use nine_proto::{Errno, Error, Op, Result};
+
+use super::told::Told;
+use crate::net::quote::quote;
+
+/// Bytes that are read from the host at once.
+const PIECE: usize = 64 << 10;
+
+/// The three standard files of a partition, as the host has them.
+#[derive(Debug)]
+pub struct Stdio {
+    /// What it reads comes from here.
+    pub stdin: OwnedFd,
+    /// What it writes goes here.
+    pub stdout: OwnedFd,
+    /// The same for what went wrong.
+    pub stderr: OwnedFd,
+}
+
+/// The file server.
+///
+/// How many requests wait is for the limits of the one connection that comes.
+pub struct Own {
+    tree: Tree,
+    streams: Vec<Arc<Stream>>,
+    exit: Arc<Told<u8>>,
+}
+
+impl Own {
+    /// For a partition that is started with these words, the first one its name, and this environment.
+    pub fn new(
+        argv: &[String],
+        env: &[(String, String)],
+        stdio: Stdio,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Self> {
+        let words: Vec<String> = argv.iter().map(|word| quote(word)).collect();
+        let argv = words.join(" ") + "\n";
+        let env: String = env.iter().map(|(name, value)| quote(&format!("{name}={value}")) + "\n").collect();
+        let wall = clock.wall();
+        let Stdio { stdin, stdout, stderr } = stdio;
+        let stdin = Stream::start("stdin", stdin, Stream::reads)?;
+        let stdout = Stream::start("stdout", stdout, Stream::writes)?;
+        let stderr = Stream::start("stderr", stderr, Stream::writes)?;
+        let exit = Arc::<Told<u8>>::default();
+        let (status, time) = (exit.clone(), Arc::new(Time(clock)));
+        let stream = |stream: &Arc<Stream>, mode| {
+            let stream = stream.clone();
+            File::opened(move |_, _| Ok(Box::new(End(stream.clone())))).mode(mode).event()
+        };
+        let root = Dir::new()
+            .file("argv", File::text(move |_| argv.clone()))
+            .file("env", File::text(move |_| env.clone()))
+            .file("stdin", stream(&stdin, 0o400))
+            .file("stdout", stream(&stdout, 0o200))
+            .file("stderr", stream(&stderr, 0o200))
+            .file("exit", File::opened(move |_, _| Ok(Box::new(Status(status.clone())))).mode(0o200).event())
+            .file("clock", File::opened(move |_, _| Ok(Box::new(Clocked(time.clone())))).mode(0o444));
+        // Nobody else has the channel.
+        let tree = Tree::new(root, wall).owned_by(|_, _| true);
+        Ok(Self { tree, streams: vec![stdin, stdout, stderr], exit })
+    }
+
+    /// The status that the partition has written, if it has.
+    pub fn status(&self) -> Option<u8> {
+        self.exit.get()
+    }
+
+    /// Returns when it has.
+    pub async fn exited(&self) -> u8 {
+        self.exit.heard().await
+    }
+}
+
+impl FileServer for Own {
+    fn serve(&self, req: Req) -> Answer {
+        self.tree.serve(req)
+    }
+
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        self.tree.cancel(id, node);
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        for stream in &self.streams {
+            let mut state = stream.state();
+            state.closed = true;
+            let asks = std::mem::take(&mut state.asks);
+            drop(state);
+            drop(asks);
+            stream.changed.notify_all();
+        }
+    }
+}
+
+/// One of the standard files, and who waits for it.
+#[derive(Default)]
+struct Stream {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    asks: VecDeque<Ask>,
+    /// What has been read and not been asked for.
+    have: Bytes,
+    /// Nothing more comes: at the end, or because of this.
+    over: Option<std::result::Result<(), Errno>>,
+    closed: bool,
+}
+
+impl Stream {
+    fn start(name: &str, file: OwnedFd, work: fn(&Self, HostFile)) -> io::Result<Arc<Self>> {
+        let stream = Arc::new(Self::default());
+        let of = stream.clone();
+        thread::Builder::new().name(name.into()).spawn(move || work(&of, file.into()))?;
+        Ok(stream)
+    }
+
+    fn state(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when somebody waits; `None`: nobody ever will.
+    fn wanted(&self) -> Option<MutexGuard<'_, Waiting>> {
+        let state = self.state();
+        let idle = |state: &mut Waiting| state.asks.is_empty() && !state.closed;
+        let state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+        (!state.closed).then_some(state)
+    }
+
+    /// The thread of what is read.
+    fn reads(&self, mut file: HostFile) {
+        let mut buf = vec![0; PIECE];
+        while let Some(state) = self.wanted() {
+            if state.over.is_some() {
+                return;
+            }
+            let most = state.asks.front().map_or(0, |ask| ask.count as usize).min(PIECE);
+            drop(state);
+            let came = file.read(&mut buf[..most]);
+            let mut state = self.state();
+            match came {
+                Ok(0) => state.over = Some(Ok(())),
+                Ok(n) => state.have = Bytes::copy_from_slice(&buf[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => state.over = Some(Err(errno(&error))),
+            }
+            let ready = state.ready();
+            drop(state);
+            ready.into_iter().for_each(|(ask, result)| answer(ask, result));
+        }
+    }
+
+    /// The thread of what is written.
+    fn writes(&self, mut file: HostFile) {
+        while let Some(mut state) = self.wanted() {
+            let ask = state.asks.pop_front().expect("somebody waits");
+            drop(state);
+            let wrote = file.write_all(&ask.data).map_err(|error| Error::from(errno(&error)));
+            ask.done(wrote);
+        }
+    }
+
+    fn ask(&self, ask: Ask) {
+        let mut state = self.state();
+        state.asks.push_back(ask);
+        let ready = state.ready();
+        drop(state);
+        self.changed.notify_all();
+        ready.into_iter().for_each(|(ask, result)| answer(ask, result));
+    }
+}
+
+impl Waiting {
+    /// Reads that can be answered now.
+    fn ready(&mut self) -> Vec<(Ask, Result<Bytes>)> {
+        let mut ready = Vec::new();
+        while !self.asks.is_empty() && (!self.have.is_empty() || self.over.is_some()) {
+            let ask = self.asks.pop_front().expect("there is one");
+            let result = match self.over {
+                Some(Err(errno)) if self.have.is_empty() => Err(errno.into()),
+                _ => Ok(self.have.split_to(self.have.len().min(ask.count as usize))),
+            };
+            ready.push((ask, result));
+        }
+        ready
+    }
+}
+
+fn answer(ask: Ask, result: Result<Bytes>) {
+    match result {
+        Ok(bytes) => ask.give(bytes),
+        Err(error) => ask.fail(error),
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, |code| Errno(code as u32))
+}
+
+/// An open standard file.
+struct End(Arc<Stream>);
+
+impl Handle for End {
+    fn read(&self, ask: Ask) {
+        if ask.count == 0 {
+            return ask.give(Bytes::new());
+        }
+        self.0.ask(ask);
+    }
+
+    fn write(&self, ask: Ask) {
+        self.0.ask(ask);
+    }
+
+    fn cancel(&self, id: ReqId) -> bool {
+        let mut state = self.0.state();
+        let at = state.asks.iter().position(|ask| ask.id() == id);
+        let ask = at.and_then(|at| state.asks.remove(at));
+        drop(state);
+        // What is being written is not waited for: a terminal may be held for ever.
+        ask.map(|ask| ask.fail(Errno::EINTR.into())).is_some()
+    }
+}
+
+/// An open `exit`.
+struct Status(Arc<Told<u8>>);
+
+impl Handle for Status {
+    fn write(&self, ask: Ask) {
+        let Ok(status) = ask.text().unwrap_or_default().trim().parse() else {
+            return ask.fail(Error::new(Errno::EINVAL, "a status is a number from 0 to 255"));
+        };
+        self.0.tell(status);
+        ask.done(Ok(()));
+    }
+}
+
+struct Time(Arc<dyn Clock>);
+
+/// An open `clock`.
+struct Clocked(Arc<Time>);
+
+impl Handle for Clocked {
+    fn now(&self, request: &Request) -> Option<Result<Reply>> {
+        let Op::Read { .. } = request.op() else { return None };
+        let clock = &self.0.0;
+        let text = format!("{} {}\n", clock.wall().as_nanos(), clock.now().as_nanos());
+        Some(Ok(Reply::Read(Payload::Bytes(text.into()))))
+    }
+}
