@@ -41,16 +41,26 @@ mod conn;
 mod flush;
 mod line;
 mod lot;
+#[cfg(all(feature = "machine", target_arch = "x86_64"))]
+pub mod machine;
+#[cfg(all(feature = "machine", target_arch = "x86_64"))]
+mod partition;
 #[cfg(feature = "linux")]
 mod process;
+mod space;
 #[cfg(feature = "linux")]
 mod sys;
 mod transfer;
+#[cfg(all(feature = "machine", target_arch = "x86_64"))]
+mod words;
 
 pub use client::{Client, File, Metadata, Options};
 pub use line::{Line, Wait};
 pub use nine_proto::{Dialect, Dirent, Errno, Error, OpenFlags, Qid, Result};
 pub use nine_ring::{Memory, Place};
+#[cfg(all(feature = "machine", target_arch = "x86_64"))]
+pub use partition::{Clock, Input, Join, OWN, Outcome, Output, Partition};
 #[cfg(feature = "linux")]
 pub use process::Process;
+pub use space::{Entry, How, Opened, Shared, Space};
 pub use transfer::Buffer;

@@ -1,0 +1,301 @@
+//! Machines without an operating system (docs/guest.md): an image begins here, finds its channels, and ends here.
+//!
+//! In: `hvm_start_info`, and the device of the channels. Out: a [`Partition`] for the image's main. The processor
+//! itself is `sys.rs`'s.
+//!
+//! Always holds: whatever the machine lacks or a firmware has left, it ends with a line that says so.
+
+mod clock;
+mod pci;
+mod start;
+mod sys;
+
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::time::Duration;
+
+use nine_proto::{Errno, Error, Result};
+use nine_ring::{Bad, Layout, Memory};
+
+use crate::client::{Client, Options};
+use crate::line::Line;
+use crate::partition::{self, Outcome};
+use clock::Clock;
+use start::Start;
+use sys::{Ports, Registers};
+
+pub use sys::Heap;
+
+/// What the main of a machine is given.
+pub type Partition = partition::Partition<Bells>;
+
+/// The two bells of a channel of a machine: an interrupt, and a register that rings the host. Where the device has none
+/// both sides look.
+pub struct Bells {
+    doorbell: Option<Registers>,
+    /// Which channel of the memory it is.
+    number: u32,
+    looks: u32,
+    clock: Rc<Clock>,
+}
+
+/// The memory of the channels, and how its host is rung.
+struct Channels {
+    memory: Memory,
+    doorbell: Option<Registers>,
+    looks: u32,
+    clock: Rc<Clock>,
+    options: Options,
+}
+
+/// The interrupt by which all bells ring, and the one that means nothing.
+const BELL: u32 = 0x40;
+const SPURIOUS: u32 = 0xff;
+/// Looks between two questions whether anything has come, where nobody rings.
+const LOOKS: u32 = 1000;
+/// Ticks of a processor that are about as long as it takes to be woken.
+const WOKEN: u64 = 125_000;
+/// Offset of the register by which the host is rung.
+const DOORBELL: u64 = 12;
+/// The status of who panics.
+const PANICKED: u8 = 101;
+
+/// All of the memory that the machine shares with its host: for who speaks something else there.
+///
+/// # Errors
+/// The machine has none.
+pub fn memory() -> Result<Memory> {
+    let function = pci::find(&mut Ports).ok_or_else(|| failed("the machine has no device of channels"))?;
+    // It was prepared at the beginning: nothing is assigned any more.
+    let device = pci::prepare(&mut Ports, function, 0).map_err(failed)?;
+    sys::shared(device.memory.0, device.memory.1)
+        .ok_or_else(|| failed("the memory of the channels lies where nothing can be"))
+}
+
+/// Begins as [`partition!`](crate::partition) has it: `info` is where `hvm_start_info` is.
+#[doc(hidden)]
+pub fn begin<T: Outcome>(info: u32, name: &str, main: fn(&mut Partition) -> T) -> ! {
+    sys::interrupts();
+    let ended = started(info.into()).and_then(|mut partition| {
+        sys::keep(partition.last());
+        let outcome = main(&mut partition);
+        partition.end(outcome)
+    });
+    if let Err(error) = ended {
+        let _ = writeln!(LastWords, "{name}: {error}");
+    }
+    sys::end()
+}
+
+/// Ends a machine whose image panics. Who panics meanwhile says nothing.
+#[doc(hidden)]
+pub fn panicked(info: &PanicInfo<'_>) -> ! {
+    static PANICS: AtomicBool = AtomicBool::new(false);
+    if !PANICS.swap(true, Relaxed) {
+        let mut words = Short { bytes: [0; 512], len: 0 };
+        // What does not fit is not said.
+        let _ = writeln!(words, "{info}");
+        if !sys::kept().is_some_and(|last| last.say(words.as_str(), PANICKED)) {
+            let _ = LastWords.write_str(words.as_str());
+        }
+    }
+    sys::end()
+}
+
+/// What an exception says, before it ends the machine.
+extern "C" fn fault(vector: u64, error: u64, rip: u64, cr2: u64) -> ! {
+    let _ = writeln!(LastWords, "exception {vector}, error {error:#x}, at {rip:#x}, cr2 {cr2:#x}");
+    sys::end()
+}
+
+fn started(info: u64) -> Result<Partition> {
+    let start = Start::read(info, sys::image_end(), sys::peek).map_err(failed)?;
+    sys::give(start.heap);
+    let mut channels = Channels::find(Options { wait: start.wait, ..Options::default() }, start.end)?;
+    let own = channels.join("self")?;
+    let root = match channels.join("root") {
+        Err(error) if error.errno == Errno::ENOENT => None,
+        root => Some(root?),
+    };
+    Partition::new(own, root, Box::new(move |name| channels.join(name)))
+}
+
+impl Channels {
+    /// Those of this machine, whose own memory ends there.
+    fn find(options: Options, end: u64) -> Result<Self> {
+        let function =
+            pci::find(&mut Ports).ok_or_else(|| failed("the machine has no device of channels"))?;
+        let device = pci::prepare(&mut Ports, function, end).map_err(failed)?;
+        let nowhere = || failed("the memory of the channels lies where nothing can be");
+        let memory = sys::shared(device.memory.0, device.memory.1).ok_or_else(nowhere)?;
+        let registers = Registers::new(device.registers, 256).ok_or_else(nowhere)?;
+        let doorbell = match device.bells {
+            None => None,
+            Some(bells) => {
+                bells.enable(&mut Ports, function, true);
+                let (at, count) = bells.table;
+                let table = Registers::new(at, 16 * u64::from(count)).ok_or_else(nowhere)?;
+                let message = apic::begin();
+                for entry in (0..count).map(|n| 16 * u64::from(n)) {
+                    [message, 0, BELL, 0].iter().enumerate().for_each(|(n, word)| {
+                        table.write(entry + 4 * n as u64, *word);
+                    });
+                }
+                bells.enable(&mut Ports, function, false);
+                Some(registers)
+            }
+        };
+        Ok(Self { memory, doorbell, looks: looks(), clock: Rc::default(), options })
+    }
+
+    /// The client of the channel of this name; `ENOENT`: there is none.
+    fn join(&mut self, name: &str) -> Result<Client<Bells>> {
+        let (number, memory) = numbered(&self.memory, name)?;
+        let Self { doorbell, looks, ref clock, options, .. } = *self;
+        Client::join(memory, Bells { doorbell, number, looks, clock: clock.clone() }, options)
+    }
+}
+
+/// The channel of this name, and how many lie before it.
+fn numbered(memory: &Memory, name: &str) -> Result<(u32, Memory)> {
+    let said = |errno, why: Bad| Error::new(errno, alloc::format!("the channel {name}: {why}"));
+    let mut at = 0;
+    for number in 0.. {
+        let Some(rest) = memory.part(at, memory.len() - at) else { break };
+        let layout = match Layout::read(&rest) {
+            Err(Bad::Magic) => break,
+            layout => layout.map_err(|bad| said(Errno::EINVAL, bad))?,
+        };
+        if layout.name() == name {
+            let channel = rest.part(0, layout.size).ok_or_else(|| said(Errno::EINVAL, Bad::Layout))?;
+            return Ok((number, channel));
+        }
+        // A page at least, and not beyond the memory: both were looked at.
+        at += layout.size;
+    }
+    Err(said(Errno::ENOENT, Bad::Name))
+}
+
+/// Looks that take [`WOKEN`]: a processor pauses between two of them for as long as it likes.
+fn looks() -> u32 {
+    const TRIED: u64 = 64;
+    let begun = sys::ticks();
+    (0..TRIED).for_each(|_| core::hint::spin_loop());
+    let each = sys::ticks().wrapping_sub(begun).max(1);
+    (WOKEN * TRIED / each).clamp(16, 1 << 16) as u32
+}
+
+impl Line for Bells {
+    fn ring(&self) {
+        if let Some(registers) = &self.doorbell {
+            registers.write(DOORBELL, self.number);
+        }
+    }
+
+    fn sleep(&self) -> bool {
+        match self.doorbell {
+            Some(_) => sys::halt(),
+            None => (0..LOOKS).for_each(|_| core::hint::spin_loop()),
+        }
+        true
+    }
+
+    /// A host that goes takes its machine with it.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn sleep_until(&self, end: Duration) -> bool {
+        if self.doorbell.is_some() {
+            return self.clock.ring_at(end) && self.sleep();
+        }
+        self.sleep()
+    }
+
+    fn looks(&self) -> u32 {
+        self.looks
+    }
+}
+
+/// The processor's interrupt controller.
+mod apic {
+    use super::sys::Registers;
+    use super::{BELL, SPURIOUS};
+
+    const ID: u64 = 0x20;
+    const VECTOR: u64 = 0xf0;
+    const PINS: [u64; 2] = [0x350, 0x360];
+    const TIMER: u64 = 0x320;
+    const COUNT: u64 = 0x380;
+    const LEFT: u64 = 0x390;
+    const DIVIDE: u64 = 0x3e0;
+    const MASKED: u32 = 1 << 16;
+    /// By 16.
+    const DIVIDED: u32 = 3;
+
+    /// Has it take messages and nothing else: the address of such a message.
+    pub(super) fn begin() -> u32 {
+        let apic = Registers::apic();
+        PINS.iter().for_each(|pin| apic.write(*pin, MASKED));
+        apic.write(TIMER, MASKED);
+        apic.write(VECTOR, 1 << 8 | SPURIOUS);
+        0xfee0_0000 | apic.read(ID) >> 24 << 12
+    }
+
+    /// Counts down from there, and rings the bell at 0; 0 counts nothing.
+    pub(super) fn count(from: u32) {
+        let apic = Registers::apic();
+        apic.write(DIVIDE, DIVIDED);
+        apic.write(TIMER, BELL);
+        apic.write(COUNT, from);
+    }
+
+    /// What is left to count.
+    pub(super) fn left() -> u32 {
+        Registers::apic().read(LEFT)
+    }
+}
+
+fn failed(why: &'static str) -> Error {
+    Error::new(Errno::ENODEV, why)
+}
+
+/// The port for what is said where there is no channel.
+struct LastWords;
+
+impl Write for LastWords {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.bytes().for_each(sys::say);
+        Ok(())
+    }
+}
+
+/// Words that need no heap.
+struct Short {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Short {
+    fn as_str(&self) -> &str {
+        let said = &self.bytes[..self.len];
+        core::str::from_utf8(said)
+            .unwrap_or_else(|bad| core::str::from_utf8(&said[..bad.valid_up_to()]).unwrap_or_default())
+    }
+}
+
+impl Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let len = text.len().min(self.bytes.len() - self.len);
+        self.bytes[self.len..self.len + len].copy_from_slice(&text.as_bytes()[..len]);
+        self.len += len;
+        if len == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}

@@ -1,0 +1,299 @@
+//! The device of the channels on the PCI bus (docs/guest.md, "Images"): where it is, and where its registers, its
+//! memory and its interrupts are.
+//!
+//! In: a configuration space, word by word, and where the memory of the machine ends. Out: a [`Device`] that answers.
+//! What a firmware has assigned stays; the rest is given a place here. Whatever the bus says, this ends.
+
+/// A configuration space.
+pub(super) trait Config {
+    /// The word at this offset, a multiple of 4, of a function.
+    fn read(&mut self, function: Function, offset: u8) -> u32;
+
+    /// Writes it.
+    fn write(&mut self, function: Function, offset: u8, word: u32);
+}
+
+/// A function of a device on a bus: 8, 5 and 3 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Function(pub(super) u16);
+
+/// A channels' device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Device {
+    pub(super) function: Function,
+    /// Address of its registers.
+    pub(super) registers: u64,
+    /// Address and bytes of the memory that is shared.
+    pub(super) memory: (u64, u64),
+    pub(super) bells: Option<Bells>,
+}
+
+/// Its table of interrupts, MSI-X.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bells {
+    /// Address of the table, and how many there are.
+    pub(super) table: (u64, u16),
+    /// Of the capability in the configuration space.
+    at: u8,
+}
+
+const IDS: u32 = 0x1110_1af4;
+const COMMAND: u8 = 4;
+/// It answers at its addresses, and may send interrupts.
+const ENABLED: u32 = 1 << 1 | 1 << 2;
+const CAPABILITIES: u8 = 0x34;
+const MSIX: u32 = 0x11;
+const HEADER: u8 = 0xc;
+const BAR: u8 = 0x10;
+/// Where what has no place goes, as QEMU's machines have it: registers, then memory of at most so many bytes that is
+/// below 4 GiB.
+const SMALL: u64 = 0xfe00_0000;
+const LARGE: u64 = 0xc000_0000;
+const LARGE_MOST: u64 = 512 << 20;
+
+/// Looks for the device: on the first bus, then on the others.
+pub(super) fn find(config: &mut impl Config) -> Option<Function> {
+    for first in (0..1 << 13).map(|n| Function(n << 3)) {
+        if config.read(first, 0) == u32::MAX {
+            continue;
+        }
+        let functions = if config.read(first, HEADER) & 1 << 23 == 0 { 1 } else { 8 };
+        let mut functions = (0..functions).map(|n| Function(first.0 | n));
+        if let Some(found) = functions.find(|function| config.read(*function, 0) == IDS) {
+            return Some(found);
+        }
+    }
+    None
+}
+
+/// Assigns what is missing and has the device answer. `end`: where the machine's own memory ends.
+pub(super) fn prepare(
+    config: &mut impl Config,
+    function: Function,
+    end: u64,
+) -> Result<Device, &'static str> {
+    let command = config.read(function, COMMAND) & 0xffff;
+    // While sizes are asked for it must not answer anywhere.
+    config.write(function, COMMAND, command & !ENABLED);
+    let bells = capability(config, function, MSIX);
+    let (small, large) = (SMALL, if end > 1 << 32 { end } else { 1 << 32 });
+    let registers = bar(config, function, 0, |len| small.next_multiple_of(len))?;
+    let table = match bells {
+        Some(_) => Some(bar(config, function, 1, |len| (small + registers.1).next_multiple_of(len))?),
+        None => None,
+    };
+    let memory = bar(config, function, 2, |len| match len <= LARGE_MOST {
+        true => LARGE,
+        false => large.next_multiple_of(len),
+    })?;
+    if memory.1 < 4096 {
+        return Err("the device of the channels has no memory");
+    }
+    config.write(function, COMMAND, command | ENABLED);
+    let bells = match (bells, table) {
+        (Some(at), Some(bar)) => {
+            Some(table_of(config, function, at, [Some(registers), Some(bar), Some(memory)])?)
+        }
+        _ => None,
+    };
+    Ok(Device { function, registers: registers.0, memory, bells })
+}
+
+impl Bells {
+    /// Lets the device ring, or only prepares it to: between both the table is written.
+    pub(super) fn enable(&self, config: &mut impl Config, function: Function, is_masked: bool) {
+        let word = config.read(function, self.at) & !(1 << 30);
+        config.write(function, self.at, word | 1 << 31 | u32::from(is_masked) << 30);
+    }
+}
+
+/// The capability of this number.
+fn capability(config: &mut impl Config, function: Function, number: u32) -> Option<u8> {
+    if config.read(function, COMMAND) >> 16 & 1 << 4 == 0 {
+        return None;
+    }
+    let mut at = config.read(function, CAPABILITIES) as u8 & !3;
+    // There is room for no more.
+    for _ in 0..48 {
+        if at < 0x40 {
+            return None;
+        }
+        let word = config.read(function, at);
+        if word & 0xff == number {
+            return Some(at);
+        }
+        at = (word >> 8) as u8 & !3;
+    }
+    None
+}
+
+/// Address and bytes of a region of memory; where it has no address, `place` says one for so many bytes.
+fn bar(
+    config: &mut impl Config,
+    function: Function,
+    number: u8,
+    place: impl FnOnce(u64) -> u64,
+) -> Result<(u64, u64), &'static str> {
+    let at = BAR + 4 * number;
+    let low = config.read(function, at);
+    if low & 1 != 0 {
+        return Err("the device of the channels has ports where its memory should be");
+    }
+    let is_wide = low & 6 == 4;
+    let high = if is_wide { config.read(function, at + 4) } else { 0 };
+    let mut ask = |at: u8, was: u32| {
+        config.write(function, at, u32::MAX);
+        let mask = config.read(function, at);
+        config.write(function, at, was);
+        mask
+    };
+    let mask =
+        u64::from(ask(at, low) & !0xf) | u64::from(if is_wide { ask(at + 4, high) } else { u32::MAX }) << 32;
+    if mask as u32 == 0 && (mask >> 32) as u32 == if is_wide { 0 } else { u32::MAX } {
+        return Err("the device of the channels lacks a region");
+    }
+    let len = 1 << mask.trailing_zeros();
+    let mut address = u64::from(high) << 32 | u64::from(low & !0xf);
+    if address == 0 {
+        address = place(len);
+        config.write(function, at, address as u32);
+        if is_wide {
+            config.write(function, at + 4, (address >> 32) as u32);
+        }
+    }
+    if address.checked_add(len).is_none() || !is_wide && address + len > 1 << 32 {
+        return Err("a region of the device of the channels lies nowhere");
+    }
+    Ok((address, len))
+}
+
+fn table_of(
+    config: &mut impl Config,
+    function: Function,
+    at: u8,
+    regions: [Option<(u64, u64)>; 3],
+) -> Result<Bells, &'static str> {
+    let count = (config.read(function, at) >> 16 & 0x7ff) as u16 + 1;
+    let place = config.read(function, at + 4);
+    let offset = u64::from(place & !7);
+    match regions.get(place as usize & 7).copied().flatten() {
+        Some((base, len)) if offset + 16 * u64::from(count) <= len => {
+            Ok(Bells { table: (base + offset, count), at })
+        }
+        _ => Err("the device of the channels has its interrupts nowhere"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    const AT: Function = Function(3 << 3);
+
+    /// A bus with the device, whose regions have these bytes.
+    struct Bus {
+        words: [u32; 64],
+        lens: [u64; 3],
+        written: Vec<(u8, u32)>,
+    }
+
+    impl Bus {
+        fn new(memory: u64, is_msix: bool) -> Self {
+            let mut words = [0; 64];
+            words[0] = IDS;
+            words[1] = u32::from(is_msix) << 20;
+            words[6] = 0xc;
+            words[13] = 0x40;
+            words[16] = 0x11 | 0x50 << 8 | 1 << 16;
+            words[17] = 1;
+            // A list that goes round.
+            words[20] = 0x09 | 0x50 << 8;
+            Self { words, lens: [256, if is_msix { 4096 } else { 0 }, memory], written: Vec::new() }
+        }
+    }
+
+    impl Config for Bus {
+        fn read(&mut self, function: Function, offset: u8) -> u32 {
+            match function == AT {
+                true => self.words[usize::from(offset / 4)],
+                false => u32::MAX,
+            }
+        }
+
+        fn write(&mut self, function: Function, offset: u8, word: u32) {
+            assert!(function == AT && offset.is_multiple_of(4));
+            self.written.push((offset, word));
+            let was = self.words[usize::from(offset / 4)];
+            self.words[usize::from(offset / 4)] = match offset {
+                0x10 | 0x14 | 0x18 => {
+                    let len = self.lens[usize::from(offset - 0x10) / 4];
+                    ((word & !(len.wrapping_sub(1) as u32) & !0xf) * u32::from(len > 0)) | (was & 0xf)
+                }
+                0x1c => word & !(((self.lens[2] - 1) >> 32) as u32),
+                4 => was & 0xffff_0000 | word & 0xffff,
+                _ => word,
+            };
+        }
+    }
+
+    #[test]
+    fn a_machine_without_firmware_gives_the_device_its_places() {
+        let mut bus = Bus::new(64 << 20, true);
+        assert_eq!(find(&mut bus), Some(AT));
+        let device = prepare(&mut bus, AT, 32 << 20).unwrap();
+        assert_eq!((device.registers, device.memory), (SMALL, (LARGE, 64 << 20)));
+        let bells = device.bells.unwrap();
+        assert_eq!(bells.table, (SMALL + 4096, 2));
+        assert_eq!(bus.words[1] & 0xffff, ENABLED);
+        assert_eq!(
+            (bus.words[4], bus.words[5], bus.words[6], bus.words[7]),
+            (0xfe00_0000, 0xfe00_1000, 0xc000_000c, 0)
+        );
+        bells.enable(&mut bus, AT, true);
+        assert_eq!(bus.words[16] >> 16, 0xc001);
+        bells.enable(&mut bus, AT, false);
+        assert_eq!(bus.words[16] >> 16, 0x8001);
+        // What is large lies behind all memory.
+        let mut bus = Bus::new(8 << 30, true);
+        assert_eq!(prepare(&mut bus, AT, 9 << 30).unwrap().memory, (16 << 30, 8 << 30));
+    }
+
+    #[test]
+    fn what_a_firmware_has_assigned_stays() {
+        let mut bus = Bus::new(1 << 30, true);
+        (bus.words[4], bus.words[5], bus.words[6], bus.words[7]) = (0xfebf_1000, 0xfebf_2000, 0xc, 0x40);
+        bus.words[1] |= 0x107;
+        let device = prepare(&mut bus, AT, 0).unwrap();
+        assert_eq!((device.registers, device.memory), (0xfebf_1000, (0x40 << 32, 1 << 30)));
+        assert_eq!(device.bells.unwrap().table, (0xfebf_2000, 2));
+        assert_eq!(bus.words[1] & 0xffff, 0x107);
+        assert_eq!(bus.written[0], (4, 0x101), "it answers nowhere while it is asked how large it is");
+    }
+
+    #[test]
+    fn a_device_without_bells_is_one_that_is_looked_at() {
+        let mut bus = Bus::new(1 << 20, false);
+        assert_eq!(prepare(&mut bus, AT, 0).unwrap().bells, None);
+        assert_eq!(bus.words[5], 0);
+    }
+
+    #[test]
+    fn a_device_that_contradicts_itself_is_refused() {
+        let nowhere = |spoil: fn(&mut Bus)| {
+            let mut bus = Bus::new(1 << 20, true);
+            spoil(&mut bus);
+            prepare(&mut bus, AT, 0).is_err()
+        };
+        assert!(nowhere(|bus| bus.words[4] = 1));
+        assert!(nowhere(|bus| bus.words[17] = 3));
+        assert!(nowhere(|bus| bus.words[17] = 0xff1));
+        assert!(nowhere(|bus| bus.lens[1] = 0));
+        // One whose list has no end has no bells.
+        let mut bus = Bus::new(1 << 20, true);
+        bus.words[13] = 0x50;
+        assert_eq!(prepare(&mut bus, AT, 0).unwrap().bells, None);
+        bus.words[0] = 0;
+        assert_eq!(find(&mut bus), None);
+    }
+}

@@ -1,0 +1,561 @@
+//! What a processor of x86-64 must be told by itself: how it begins, ports, registers, pages, interrupts, the heap.
+//!
+//! Always holds:
+//! - One processor runs one thread. Interrupts are taken in [`halt`] alone, between two calls, and change nothing but
+//!   their controller: so nothing here needs a lock, and nobody's registers or stack are touched.
+//! - All below 4 GiB is mapped where it lies; what is mapped behind is mapped there, too. Only the page below the stack
+//!   is not there.
+//! - The image and the heap are the program's; what is handed out as registers or shared memory lies elsewhere.
+
+#![allow(unsafe_code)]
+
+use alloc::rc::Rc;
+use core::alloc::{GlobalAlloc, Layout};
+use core::arch::{asm, global_asm};
+use core::cell::UnsafeCell;
+use core::ptr::{NonNull, addr_of, addr_of_mut};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use nine_ring::Memory;
+use talc::{TalcCell, source::Manual};
+
+use super::Bells;
+use super::pci::{Config, Function};
+use crate::partition::Last;
+
+/// Makes an image of a `main`: `fn main(part: &mut Partition) -> impl Outcome`. It brings how the image begins, its
+/// heap, and what it says when it panics.
+#[macro_export]
+macro_rules! partition {
+    ($main:path) => {
+        #[panic_handler]
+        fn nine_guest_panic(info: &core::panic::PanicInfo<'_>) -> ! {
+            $crate::machine::panicked(info)
+        }
+
+        #[global_allocator]
+        static NINE_GUEST_HEAP: $crate::machine::Heap = $crate::machine::Heap;
+
+        extern "C" fn nine_guest_begin(info: u32) -> ! {
+            $crate::machine::begin(info, env!("CARGO_BIN_NAME"), $main)
+        }
+
+        // Entered as PVH has it: 32 bits, no paging, ebx where `hvm_start_info` is. It lays out pages of 2 MiB for the
+        // first 4 GiB, and of 4 KiB for those of the stack, of which the lowest one is missing; has the registers of
+        // SSE; and goes on in 64 bits.
+        core::arch::global_asm!(
+            r#"
+            .pushsection .note.Xen, "a", @note
+            .balign 4
+            .long 4, 8, 18
+            .asciz "Xen"
+            .quad nine_guest_entry
+            .popsection
+
+            .pushsection .nine_guest.first, "aw", @nobits
+            .balign 4096
+            nine_guest_pages: .skip 7 * 4096
+            nine_guest_guard: .skip 4096
+            .skip 256 * 1024
+            nine_guest_stack:
+            .popsection
+
+            .pushsection .nine_guest.entry, "ax", @progbits
+            .code32
+            .globl nine_guest_entry
+            nine_guest_entry:
+            cli
+            cld
+            movl $nine_guest_stack, %esp
+            movl $nine_guest_pages, %edi
+            # The first table leads to the second, and that to four that say where each 2 MiB are.
+            leal 0x1003(%edi), %eax
+            movl %eax, (%edi)
+            leal 0x2003(%edi), %eax
+            leal 0x1000(%edi), %edx
+            movl $4, %ecx
+        2:  movl %eax, (%edx)
+            addl $0x1000, %eax
+            addl $8, %edx
+            loop 2b
+            leal 0x2000(%edi), %edx
+            movl $0x83, %eax
+            movl $2048, %ecx
+        2:  movl %eax, (%edx)
+            addl $0x200000, %eax
+            addl $8, %edx
+            loop 2b
+            # The 2 MiB of the stack, page by page.
+            movl %edi, %eax
+            shrl $21, %eax
+            leal 0x6003(%edi), %ecx
+            movl %ecx, 0x2000(%edi, %eax, 8)
+            shll $21, %eax
+            orl $3, %eax
+            leal 0x6000(%edi), %edx
+            movl $512, %ecx
+        2:  movl %eax, (%edx)
+            addl $0x1000, %eax
+            addl $8, %edx
+            loop 2b
+            movl $nine_guest_guard, %eax
+            shrl $12, %eax
+            andl $511, %eax
+            movl $0, 0x6000(%edi, %eax, 8)
+
+            movl %cr4, %eax
+            orl $0x620, %eax
+            movl %eax, %cr4
+            movl %edi, %cr3
+            movl $0xc0000080, %ecx
+            rdmsr
+            orl $0x100, %eax
+            wrmsr
+            movl %cr0, %eax
+            andl $0x1ffffff3, %eax
+            orl $0x80010022, %eax
+            movl %eax, %cr0
+            lgdtl nine_guest_gdt_at
+            ljmpl $8, $2f
+            .code64
+        2:  movl $16, %eax
+            movl %eax, %ds
+            movl %eax, %es
+            movl %eax, %ss
+            xorl %eax, %eax
+            movl %eax, %fs
+            movl %eax, %gs
+            movl $nine_guest_stack, %esp
+            fninit
+            movl %ebx, %edi
+            xorl %ebp, %ebp
+            call {begin}
+            ud2
+            .balign 8
+            nine_guest_gdt: .quad 0, 0x00af9b000000ffff, 0x00cf93000000ffff
+            nine_guest_gdt_at: .word 23
+            .long nine_guest_gdt
+            .popsection
+            "#,
+            begin = sym nine_guest_begin,
+            options(att_syntax)
+        );
+
+        $crate::__partition_for_host!();
+    };
+}
+
+/// Where an image is built for this system instead of none: what its C library brings otherwise.
+#[doc(hidden)]
+#[macro_export]
+#[cfg(target_os = "linux")]
+macro_rules! __partition_for_host {
+    () => {
+        core::arch::global_asm!(
+            r#"
+            .pushsection .text.nine_guest_bytes, "ax", @progbits
+            .globl memcpy
+            memcpy:
+            movq %rdi, %rax
+        3:  movq %rdx, %rcx
+            shrq $3, %rcx
+            rep movsq
+            movl %edx, %ecx
+            andl $7, %ecx
+            rep movsb
+            ret
+            .globl memmove
+            memmove:
+            movq %rdi, %rax
+            movq %rdi, %rcx
+            subq %rsi, %rcx
+            cmpq %rdx, %rcx
+            jae 3b
+            leaq -1(%rsi, %rdx), %rsi
+            leaq -1(%rdi, %rdx), %rdi
+            movq %rdx, %rcx
+            std
+            rep movsb
+            cld
+            ret
+            .globl memset
+            memset:
+            movq %rdi, %r8
+            movzbl %sil, %eax
+            movabsq $0x0101010101010101, %rcx
+            imulq %rcx, %rax
+            movq %rdx, %rcx
+            shrq $3, %rcx
+            rep stosq
+            movl %edx, %ecx
+            andl $7, %ecx
+            rep stosb
+            movq %r8, %rax
+            ret
+            .globl memcmp
+            memcmp:
+            .globl bcmp
+            bcmp:
+            movq %rdx, %rcx
+            cmpq %rcx, %rcx
+            repe cmpsb
+            je 2f
+            movzbl -1(%rdi), %eax
+            movzbl -1(%rsi), %edx
+            subl %edx, %eax
+            ret
+        2:  xorl %eax, %eax
+            ret
+            # Nothing unwinds; they are named nevertheless.
+            .globl rust_eh_personality
+            rust_eh_personality:
+            .globl _Unwind_Resume
+            _Unwind_Resume:
+            ud2
+            .popsection
+            "#,
+            options(att_syntax)
+        );
+    };
+}
+
+/// The target brings all of it.
+#[doc(hidden)]
+#[macro_export]
+#[cfg(not(target_os = "linux"))]
+macro_rules! __partition_for_host {
+    () => {};
+}
+
+// Exceptions come here with their number and their error, 0 where they have none; interrupts are over when they have
+// come.
+global_asm!(
+    r#"
+    .pushsection .text.nine_guest_vectors, "ax", @progbits
+    .set vector, 0
+    .balign 16
+    .globl nine_guest_vectors
+    nine_guest_vectors:
+    .rept 32
+    .balign 16
+    .set has_error, (vector == 8) || (vector >= 10 && vector <= 14) || (vector == 17) || (vector == 21)
+    .if has_error || (vector == 29) || (vector == 30)
+    .else
+    pushq $0
+    .endif
+    pushq $vector
+    jmp 2f
+    .set vector, vector + 1
+    .endr
+    2:  popq %rdi
+    popq %rsi
+    popq %rdx
+    movq %cr2, %rcx
+    subq $8, %rsp
+    andq $-16, %rsp
+    call {fault}
+    .balign 16
+    .globl nine_guest_bell
+    nine_guest_bell:
+    pushq %rax
+    movl ${eoi}, %eax
+    movl $0, (%rax)
+    popq %rax
+    iretq
+    .popsection
+    "#,
+    fault = sym super::fault,
+    eoi = const APIC + 0xb0,
+    options(att_syntax)
+);
+
+// SAFETY: both are code of the block above.
+unsafe extern "C" {
+    static nine_guest_vectors: [[u8; 16]; 32];
+    static nine_guest_bell: u8;
+}
+
+/// What one thread alone has.
+struct Own<T>(UnsafeCell<T>);
+
+// SAFETY: there is one thread.
+unsafe impl<T> Sync for Own<T> {}
+
+/// The allocator of an image: there is nothing before [`give`].
+pub struct Heap;
+
+static HEAP: Own<TalcCell<Manual>> = Own(UnsafeCell::new(TalcCell::new(Manual)));
+
+// SAFETY: TalcCell keeps the contract, for one thread.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's word; nothing else refers to the cell but for a call of it.
+        unsafe { (*HEAP.0.get()).alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { (*HEAP.0.get()).dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { (*HEAP.0.get()).realloc(ptr, layout, size) }
+    }
+}
+
+/// Where the heap ends.
+static END: AtomicU64 = AtomicU64::new(0);
+
+/// Gives the heap memory from there on, once. It is memory of the machine, behind the image, that nobody uses.
+pub(super) fn give((base, len): (u64, u64)) {
+    if END.swap(base + len, Relaxed) == 0 {
+        // SAFETY: what the caller says of it; and it is mapped, as all below 4 GiB is.
+        let _ = unsafe { (*HEAP.0.get()).claim(base as *mut u8, len as usize) };
+    }
+}
+
+/// Where the last words go.
+static LAST: Own<Option<Rc<Last<Bells>>>> = Own(UnsafeCell::new(None));
+
+/// Keeps it for [`kept`], once.
+pub(super) fn keep(last: Rc<Last<Bells>>) {
+    // SAFETY: nobody refers to what is in the cell longer than `keep` and `kept` take.
+    unsafe { *LAST.0.get() = Some(last) }
+}
+
+/// What was kept.
+pub(super) fn kept() -> Option<Rc<Last<Bells>>> {
+    // SAFETY: as above.
+    unsafe { (*LAST.0.get()).clone() }
+}
+
+/// Where the image ends: its link script says so.
+pub(super) fn image_end() -> u64 {
+    #[cfg(not(test))]
+    {
+        // SAFETY: a symbol of the link script; only its address is taken.
+        unsafe extern "C" {
+            static nine_guest_end: u8;
+        }
+        addr_of!(nine_guest_end) as u64
+    }
+    #[cfg(test)]
+    0
+}
+
+/// A byte of the memory below 4 GiB, for what lies there before the heap has it. `None`: it is none.
+pub(super) fn peek(address: u64) -> Option<u8> {
+    let is_there = (1..1 << 32).contains(&address) && END.load(Relaxed) == 0;
+    // SAFETY: it is mapped, a byte whatever it is, and nobody but the firmware has written there.
+    is_there.then(|| unsafe { (address as *const u8).read_volatile() })
+}
+
+/// Registers of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registers {
+    base: NonNull<u8>,
+    len: u64,
+}
+
+impl Registers {
+    /// Those `len` bytes from there on. `None`: they are the program's own, or nowhere.
+    pub(super) fn new(base: u64, len: u64) -> Option<Self> {
+        Some(Self { base: map(base, len)?, len })
+    }
+
+    /// Of the processor's interrupt controller.
+    pub(super) fn apic() -> Self {
+        // Not 0.
+        Self { base: NonNull::new(APIC as *mut u8).unwrap_or(NonNull::dangling()), len: 4096 }
+    }
+
+    /// Reads a register; one that is not there is 0.
+    pub(super) fn read(&self, at: u64) -> u32 {
+        match self.address(at) {
+            // SAFETY: it is mapped, aligned, and no memory that Rust knows of.
+            Some(register) => unsafe { register.read_volatile() },
+            None => 0,
+        }
+    }
+
+    /// Writes a register; one that is not there is passed over.
+    pub(super) fn write(&self, at: u64, value: u32) {
+        if let Some(register) = self.address(at) {
+            // SAFETY: as above.
+            unsafe { register.write_volatile(value) }
+        }
+    }
+
+    fn address(&self, at: u64) -> Option<*mut u32> {
+        let is_there = at.is_multiple_of(4) && at.checked_add(4).is_some_and(|end| end <= self.len);
+        // SAFETY: it is among the `len` bytes.
+        is_there.then(|| unsafe { self.base.as_ptr().add(at as usize).cast() })
+    }
+}
+
+/// Memory of a device that another party sees. `None`: it is the program's own, or cannot be mapped.
+pub(super) fn shared(base: u64, len: u64) -> Option<Memory> {
+    let start = map(base, len)?;
+    // SAFETY: it is mapped from now on, begins with a page, and is nobody's: it lies behind the image and the heap.
+    base.is_multiple_of(4096).then(|| unsafe { Memory::new(start, len as usize, None) })
+}
+
+/// Has those bytes mapped where they lie, write-back.
+fn map(base: u64, len: u64) -> Option<NonNull<u8>> {
+    const MOST: u64 = 1 << 47;
+    let end = base.checked_add(len).filter(|end| *end <= MOST && len > 0)?;
+    let first = END.load(Relaxed);
+    if first == 0 || base < first.max(image_end()) {
+        return None;
+    }
+    let mut at = base.max(1 << 32) & !(LARGE - 1);
+    while at < end {
+        map_large(at)?;
+        at += LARGE;
+    }
+    NonNull::new(base as *mut u8)
+}
+
+/// Bytes of a large page.
+const LARGE: u64 = 2 << 20;
+
+/// Maps a large page, in tables of the heap that stay.
+fn map_large(at: u64) -> Option<()> {
+    let mut table: u64;
+    // SAFETY: it only reads a register.
+    unsafe { asm!("mov {}, cr3", out(reg) table, options(nomem, nostack, preserves_flags)) };
+    for shift in [39, 30] {
+        let entry = ((table & !0xfff) + 8 * (at >> shift & 511)) as *mut u64;
+        // SAFETY: a table is a page below 4 GiB that nobody refers to, and the processor does not mind who writes
+        // there. The new one is one of the heap, all zeros, which is never given back.
+        unsafe {
+            if entry.read_volatile() & 1 == 0 {
+                let page = alloc::alloc::alloc_zeroed(Layout::from_size_align(4096, 4096).ok()?);
+                if page.is_null() {
+                    return None;
+                }
+                entry.write_volatile(page as u64 | 3);
+            }
+            table = entry.read_volatile();
+        }
+    }
+    let entry = ((table & !0xfff) + 8 * (at >> 21 & 511)) as *mut u64;
+    // SAFETY: as above; nothing was mapped there before, so that nothing is to be forgotten.
+    unsafe { entry.write_volatile(at | 0x83) };
+    Some(())
+}
+
+/// Ports of PCI's configuration space.
+pub(super) struct Ports;
+
+impl Config for Ports {
+    fn read(&mut self, function: Function, offset: u8) -> u32 {
+        out32(0xcf8, address(function, offset));
+        in32(0xcfc)
+    }
+
+    fn write(&mut self, function: Function, offset: u8, word: u32) {
+        out32(0xcf8, address(function, offset));
+        out32(0xcfc, word);
+    }
+}
+
+fn address(function: Function, offset: u8) -> u32 {
+    1 << 31 | u32::from(function.0) << 8 | u32::from(offset & !3)
+}
+
+fn out32(port: u16, value: u32) {
+    // SAFETY: no port of a machine of QEMU's writes to memory.
+    unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) }
+}
+
+fn in32(port: u16) -> u32 {
+    let value;
+    // SAFETY: as above.
+    unsafe { asm!("in eax, dx", in("dx") port, out("eax") value, options(nomem, nostack, preserves_flags)) };
+    value
+}
+
+fn out8(port: u16, value: u8) {
+    // SAFETY: as above.
+    unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
+}
+
+/// A byte of the last words.
+pub(super) fn say(byte: u8) {
+    out8(0xe9, byte);
+}
+
+/// Ends the machine.
+pub(super) fn end() -> ! {
+    loop {
+        out32(0xf4, 0);
+        // Who has no such port waits for nothing from here on.
+        // SAFETY: interrupts are off.
+        unsafe { asm!("cli", "hlt", options(nomem, nostack)) }
+    }
+}
+
+/// Waits for an interrupt, or for one that has come since the last wait.
+#[inline(never)]
+pub(super) fn halt() {
+    // SAFETY: between both instructions none is taken. What is taken changes no register and, of the stack, only what
+    // lies below: that this block may push says so.
+    unsafe { asm!("sti", "hlt", "cli") }
+}
+
+/// Counts of the processor's clock.
+pub(super) fn ticks() -> u64 {
+    // SAFETY: it only reads a register.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// What the processor has for interrupts: descriptors, and a stack for exceptions.
+#[repr(C, align(16))]
+struct Tables {
+    idt: [[u64; 2]; 256],
+    gdt: [u64; 5],
+    /// Of the task segment: the stack of exceptions is its ninth.
+    task: [u32; 26],
+    stack: [u8; 8192],
+}
+
+static TABLES: Own<Tables> =
+    Own(UnsafeCell::new(Tables { idt: [[0; 2]; 256], gdt: [0; 5], task: [0; 26], stack: [0; 8192] }));
+
+/// Has exceptions told, and interrupts of the controller taken, when somebody waits. Once, at the beginning.
+pub(super) fn interrupts() {
+    #[repr(C, packed)]
+    struct Table(u16, u64);
+    let tables = TABLES.0.get();
+    // SAFETY: nothing refers to the tables; they are what the processor takes for such, stay where they are, and the
+    // segments are those that it has already.
+    unsafe {
+        let gate = |handler: u64, stack: u64| {
+            let low = handler & 0xffff | 8 << 16 | stack << 32 | 0x8e << 40 | (handler >> 16 & 0xffff) << 48;
+            [low, handler >> 32]
+        };
+        (*tables).idt = core::array::from_fn(|n| match n {
+            0..32 => gate(addr_of!(nine_guest_vectors[n]) as u64, 1),
+            _ => gate(addr_of!(nine_guest_bell) as u64, 0),
+        });
+        let stack = addr_of!((*tables).stack).add(1) as u64;
+        (*tables).task[9] = stack as u32;
+        (*tables).task[10] = (stack >> 32) as u32;
+        // No ports for anybody else: there is nobody.
+        (*tables).task[25] = 104 << 16;
+        let task = addr_of!((*tables).task) as u64;
+        let low = 103 | (task & 0xff_ffff) << 16 | 0x89 << 40 | (task >> 24 & 0xff) << 56;
+        (*tables).gdt = [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff, low, task >> 32];
+        let gdt = Table(5 * 8 - 1, addr_of!((*tables).gdt) as u64);
+        let idt = Table(256 * 16 - 1, addr_of_mut!((*tables).idt) as u64);
+        asm!("lgdt [{}]", "lidt [{}]", "ltr {:x}", in(reg) &gdt, in(reg) &idt, in(reg) 0x18, options(nostack));
+    }
+    // The old controllers say nothing.
+    out8(0x21, 0xff);
+    out8(0xa1, 0xff);
+}
+
+/// Where the processor's interrupt controller is after a reset.
+const APIC: u32 = 0xfee0_0000;

@@ -1,0 +1,317 @@
+//! What a partition is given (docs/guest.md, "What a machine is served"): its words, its name space, its input and
+//! output, and how it ends. Whatever is waited by; machines are one way.
+//!
+//! In: a client of `self`, and a space. Out: what a `main` asks for. Nothing is asked for before it is needed, but
+//! where the last words go.
+
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt::{self, Display, Write as _};
+use core::time::Duration;
+
+use nine_proto::{Errno, Error, OpenFlags, Result};
+
+use crate::client::Client;
+use crate::line::Line;
+use crate::space::{How, Opened, Place, Shared, Space};
+use crate::words::words;
+
+/// A partition, as its main sees it.
+pub struct Partition<L: Line> {
+    /// The words that it was started with; the first one is its name.
+    pub args: Vec<String>,
+    /// The variables that it was started with, and what they are.
+    pub env: Vec<(String, String)>,
+    /// What it sees: `root` is mounted at `/`, where there is one, and `self` at [`OWN`].
+    pub space: Space<L>,
+    /// What the partition reads.
+    pub stdin: Input<L>,
+    /// What it says, line by line.
+    pub stdout: Output<L>,
+    /// What it says of itself, line by line.
+    pub stderr: Output<L>,
+    last: Rc<Last<L>>,
+    clock: Option<Opened<L>>,
+    join: Box<Join<L>>,
+}
+
+/// How a partition comes by another channel: by its name.
+pub type Join<L> = dyn FnMut(&str) -> Result<Client<L>>;
+
+/// Where a partition's own files are.
+pub const OWN: &str = "/self";
+
+/// The time, as the host has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// Since 1970.
+    pub since_1970: Duration,
+    /// Of a clock that never goes back.
+    pub steady: Duration,
+}
+
+/// Files that are written when nothing else may work any more, and so are open from the beginning.
+pub(crate) struct Last<L: Line> {
+    stderr: Opened<L>,
+    exit: Opened<L>,
+}
+
+/// What a partition reads, as it comes.
+pub struct Input<L: Line> {
+    file: Source<L>,
+    /// What has come and is not taken, from `at` on.
+    come: Vec<u8>,
+    at: usize,
+}
+
+/// What a partition writes: a message for the lines that are whole, at 4 KiB, or when it is told to.
+pub struct Output<L: Line> {
+    file: Source<L>,
+    /// Not written yet.
+    waits: Vec<u8>,
+    /// Why a line could not be written, which [`fmt::Error`] does not say.
+    failed: Option<Error>,
+}
+
+/// A file of `self` that is opened when it is needed.
+enum Source<L: Line> {
+    At(Place<L>, OpenFlags),
+    Open(Opened<L>),
+}
+
+/// How a main may end: with nothing, a status, or an error, which is said and is status 1.
+pub trait Outcome {
+    /// The status, or what is to be said.
+    fn status(self) -> Result<u8, String>;
+}
+
+/// Bytes that wait at most.
+const WAITS: usize = 4096;
+/// Bytes of `argv` or `env`, and of a line that is read.
+const TEXT: usize = 1 << 20;
+
+impl<L: Line + 'static> Partition<L> {
+    /// One whose own files the first client has, and the second one what it sees; `join` is how it comes by further
+    /// channels.
+    pub fn new(own: Client<L>, root: Option<Client<L>>, join: Box<Join<L>>) -> Result<Self> {
+        let own = Shared::new(own.into());
+        let mut space = Space::new();
+        root.map_or(Ok(()), |root| space.mount(&Shared::new(root.into()), "", "/", How::Replace))?;
+        space.mount(&own, "", OWN, How::Replace)?;
+        let text = |name: &str| {
+            let bytes = space.read(&[OWN, name].join("/"), TEXT)?;
+            Ok::<_, Error>(words(&String::from_utf8_lossy(&bytes)))
+        };
+        let args = text("argv")?;
+        let pair =
+            |word: String| word.split_once('=').map(|(name, value)| (name.to_string(), value.to_string()));
+        let env = text("env")?.into_iter().filter_map(pair).collect();
+        let at = |path, flags| Ok::<_, Error>(Source::At(space.place(path)?, flags));
+        let (stdin, stdout) = (at("/self/stdin", OpenFlags::READ)?, at("/self/stdout", OpenFlags::WRITE)?);
+        let stderr = at("/self/stderr", OpenFlags::WRITE)?;
+        let open = |path| space.open(path, OpenFlags::WRITE);
+        let last = Rc::new(Last { stderr: open("/self/stderr")?, exit: open("/self/exit")? });
+        Ok(Self {
+            stdin: Input { file: stdin, come: Vec::new(), at: 0 },
+            stdout: Output::new(stdout),
+            stderr: Output::new(stderr),
+            space,
+            args,
+            env,
+            last,
+            clock: None,
+            join,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.args.first().map_or("partition", String::as_str)
+    }
+
+    /// Mounts the channel of this name, whose host has not been joined before.
+    pub fn mount(&mut self, channel: &str, at: &str, how: How) -> Result<()> {
+        let client = Shared::new((self.join)(channel)?.into());
+        self.space.mount(&client, "", at, how)
+    }
+
+    /// What time it is.
+    pub fn clock(&mut self) -> Result<Clock> {
+        let file = match self.clock.take() {
+            Some(file) => file,
+            None => self.space.open("/self/clock", OpenFlags::READ)?,
+        };
+        let mut text = [0; 64];
+        let len = file.read(0, &mut text)?;
+        self.clock = Some(file);
+        let text = core::str::from_utf8(&text[..len]).unwrap_or_default();
+        let mut numbers = text.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
+        match (numbers.next().flatten(), numbers.next().flatten()) {
+            (Some(since_1970), Some(steady)) => Ok(Clock { since_1970, steady }),
+            _ => Err(Error::new(Errno::EPROTO, "the host's clock tells no time")),
+        }
+    }
+
+    /// Ends it, as its main has: what waits is written, then the status.
+    pub(crate) fn end(&mut self, outcome: impl Outcome) -> Result<()> {
+        let said = outcome.status();
+        // Who is told that all went well must have all that was said.
+        let said = self.stdout.flush().map_err(|error| error.to_string()).and(said);
+        let status = said.unwrap_or_else(|error| {
+            let name = self.name().to_string();
+            // If not even this can be said, the status says it.
+            let _ = writeln!(self.stderr, "{name}: {error}");
+            1
+        });
+        let _ = self.stderr.flush();
+        self.last.exit(status)
+    }
+
+    /// Where its last words go.
+    pub(crate) fn last(&self) -> Rc<Last<L>> {
+        self.last.clone()
+    }
+}
+
+impl<L: Line> Last<L> {
+    /// Says this and ends with that status, if the channel waits for no answer now: whether it could.
+    pub(crate) fn say(&self, words: &str, status: u8) -> bool {
+        self.exit.is_idle() && {
+            let said = self.stderr.write_all(0, words.as_bytes());
+            self.exit(status).and(said).is_ok()
+        }
+    }
+
+    fn exit(&self, status: u8) -> Result<()> {
+        let digits = [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit);
+        let zeros = digits[..2].iter().take_while(|digit| **digit == b'0').count();
+        self.exit.write_all(0, &digits[zeros..])
+    }
+}
+
+impl<L: Line> Input<L> {
+    /// Reads what there is, of what has come: how many bytes. 0: there is nothing more.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+        if self.at == self.come.len() {
+            return self.file.open()?.read(0, into);
+        }
+        let len = into.len().min(self.come.len() - self.at);
+        into[..len].copy_from_slice(&self.come[self.at..self.at + len]);
+        self.at += len;
+        Ok(len)
+    }
+
+    /// The next line, with its end if it has one. `None`: there is nothing more. `EFBIG`: it has more than 1 MiB.
+    pub fn line(&mut self) -> Result<Option<String>> {
+        let mut seen = 0;
+        loop {
+            let rest = &self.come[self.at..];
+            if let Some(end) = rest[seen..].iter().position(|&byte| byte == b'\n') {
+                return Ok(self.take(seen + end + 1));
+            }
+            seen = rest.len();
+            if seen > TEXT {
+                return Err(Errno::EFBIG.into());
+            }
+            self.come.drain(..self.at);
+            self.at = 0;
+            self.come.resize(seen + WAITS, 0);
+            let came = self.file.open().and_then(|file| file.read(0, &mut self.come[seen..]));
+            self.come.truncate(seen + *came.as_ref().unwrap_or(&0));
+            if came? == 0 {
+                return Ok(self.take(seen));
+            }
+        }
+    }
+
+    fn take(&mut self, len: usize) -> Option<String> {
+        let line = &self.come[self.at..self.at + len];
+        self.at += len;
+        (len > 0).then(|| String::from_utf8_lossy(line).into_owned())
+    }
+}
+
+impl<L: Line> Output<L> {
+    fn new(file: Source<L>) -> Self {
+        Self { file, waits: Vec::new(), failed: None }
+    }
+
+    /// Writes bytes: up to the last end of a line at once, the rest when there is more.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let lines = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        let (lines, rest) = bytes.split_at(lines);
+        if !lines.is_empty() {
+            self.add(lines)?;
+            self.flush()?;
+        }
+        self.add(rest)
+    }
+
+    /// Writes what waits.
+    pub fn flush(&mut self) -> Result<()> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if self.waits.is_empty() {
+            return Ok(());
+        }
+        let done = self.file.open().and_then(|file| file.write_all(0, &self.waits));
+        self.waits.clear();
+        done
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.waits.len() + bytes.len() <= WAITS {
+            self.waits.extend_from_slice(bytes);
+            return Ok(());
+        }
+        self.flush()?;
+        let whole = bytes.len() - bytes.len() % WAITS;
+        if whole > 0 {
+            self.file.open()?.write_all(0, &bytes[..whole])?;
+        }
+        self.waits.extend_from_slice(&bytes[whole..]);
+        Ok(())
+    }
+}
+
+impl<L: Line> fmt::Write for Output<L> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.write(text.as_bytes()).map_err(|error| {
+            self.failed = Some(error);
+            fmt::Error
+        })
+    }
+}
+
+impl<L: Line> Source<L> {
+    fn open(&mut self) -> Result<&Opened<L>> {
+        if let Self::At(place, flags) = self {
+            *self = Self::Open(place.open(*flags)?);
+        }
+        match self {
+            Self::Open(file) => Ok(file),
+            Self::At(..) => unreachable!("it was opened"),
+        }
+    }
+}
+
+impl Outcome for () {
+    fn status(self) -> Result<u8, String> {
+        Ok(0)
+    }
+}
+
+impl Outcome for u8 {
+    fn status(self) -> Result<u8, String> {
+        Ok(self)
+    }
+}
+
+impl<T: Outcome, E: Display> Outcome for core::result::Result<T, E> {
+    fn status(self) -> Result<u8, String> {
+        self.map_err(|error| error.to_string()).and_then(T::status)
+    }
+}
