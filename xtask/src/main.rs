@@ -12,6 +12,7 @@ mod diod;
 mod dissector;
 mod guest;
 mod http;
+mod images;
 mod mux;
 mod netns;
 mod packages;
@@ -54,6 +55,7 @@ Usage: cargo xtask VERB
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
+  images [--host]           the images of machines, into target/images (--host: without a download, for this target)
   bless                     write golden/ anew from what the code says now; then read the difference
 ";
 
@@ -68,6 +70,8 @@ fn main() -> ExitCode {
         ["tidy"] => steps.call("tidy", "cargo xtask tidy", || tidy::run(root())),
         ["fuzz-smoke"] => fuzz_smoke(&mut steps, SMOKE),
         ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => fuzz_smoke(&mut steps, n.parse().unwrap_or(SMOKE)),
+        ["images"] => images::build(&mut steps, false),
+        ["images", "--host"] => images::build(&mut steps, true),
         ["bless"] => bless(&mut steps),
         ["guest", words @ ..] => match guest::verb(words) {
             Some(status) => return status,
@@ -108,6 +112,9 @@ fn main() -> ExitCode {
         Err(Failed) => ExitCode::FAILURE,
     }
 }
+
+/// This host's target, as machines and sanitizers know it.
+const HOST: &str = "x86_64-unknown-linux-gnu";
 
 fn wrong(args: &[&str]) -> ExitCode {
     eprintln!("xtask: not understood: {}\n\n{HELP}", args.join(" "));

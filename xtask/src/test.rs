@@ -5,9 +5,10 @@
 
 use std::process::{Command, Stdio};
 
+use crate::images::{self, BARE};
 use crate::served::Program;
 use crate::steps::{Failed, Steps, cargo};
-use crate::{aoe, browser, diod, dissector, http, packages, stores, tidy, v9fs};
+use crate::{HOST, aoe, browser, diod, dissector, http, packages, stores, tidy, v9fs};
 
 /// Runs every step; `all` adds what is too long for each change.
 pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
@@ -100,8 +101,7 @@ fn sanitizer(
 fn no_std(steps: &mut Steps) -> Result<(), Failed> {
     let probe = ["run", "--release", "--quiet", "--manifest-path", "xtask/nostd-probe/Cargo.toml"];
     steps.run("no_std on the host", &mut cargo(&probe))?;
-    let target = Command::new("rustup").args(["target", "add", BARE]).stdin(Stdio::null()).output();
-    if !target.is_ok_and(|output| output.status.success()) {
+    if !images::has_bare() {
         steps.not_covered(format!(
             "nine-proto, nine-ring, nine-guest and nine-stream on bare metal (rustup cannot add {BARE})"
         ));
@@ -114,5 +114,3 @@ fn no_std(steps: &mut Steps) -> Result<(), Failed> {
 
 /// A thousand cuts.
 const CUT_WORLDS: u64 = 220;
-const BARE: &str = "x86_64-unknown-none";
-const HOST: &str = "x86_64-unknown-linux-gnu";

@@ -1,0 +1,14 @@
+//! What several images do: files of the network, and HTTP over them.
+
+#![no_std]
+
+extern crate alloc;
+
+pub mod http;
+
+use nine_guest::{Errno, Error};
+
+/// How a program is to be called.
+pub fn usage(words: &str) -> Error {
+    Error::new(Errno::EINVAL, alloc::format!("usage: {words}"))
+}
