@@ -14,7 +14,7 @@ mod told;
 use std::fs::File;
 use std::future::{pending, poll_fn};
 use std::io::{self, PipeReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::{Child, Command, ExitStatus, Stdio as Files};
@@ -134,11 +134,12 @@ impl Machine {
         let slot = board.for_child()?;
         self.computer.accel = accel;
         let (words, theirs) = io::pipe()?;
+        let last = rustix::io::dup(&theirs)?;
         let mut command = Command::new(&self.qemu);
-        command.args(self.computer.words(&slot)).stdin(Files::null()).stdout(Files::null()).stderr(theirs);
-        let mut child = launch(&mut command)?;
+        command.args(self.computer.words(&slot, last.as_raw_fd()));
+        let mut child = launch(command.stdin(Files::null()).stdout(Files::null()).stderr(theirs))?;
         // QEMU has what is its, and nobody else.
-        drop((command, slot));
+        drop((command, slot, last));
         let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         let ended = Arc::<Told<ExitStatus>>::default();
         let (words, heard) = Words::read(words, self.words.try_clone()?, pid.try_clone()?)?;

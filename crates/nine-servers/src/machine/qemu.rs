@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use nine_net::shm::{Slot, Waits};
@@ -64,21 +65,23 @@ pub struct Computer {
 }
 
 impl Computer {
-    /// QEMU's words. The descriptors of `slot` are inherited; what the machine says before it has a channel comes on
-    /// the standard error.
-    pub fn words(&self, slot: &Slot) -> Vec<OsString> {
+    /// QEMU's words. The descriptors of `slot` are inherited, and that of `last`, where the machine's last words go.
+    pub fn words(&self, slot: &Slot, last: RawFd) -> Vec<OsString> {
         let Self { image, memory, wait, accel } = self;
         let mut words: Vec<OsString> = COMMON.iter().map(OsString::from).collect();
         let mut add = |option: &str, value: OsString| words.extend([option.into(), value]);
         add("-kernel", image.into());
         add("-append", format!("wait={}", wait.name()).into());
         add("-m", format!("{memory}M").into());
+        add("-add-fd", format!("fd={last},set=1").into());
+        add("-chardev", "file,id=last,path=/dev/fdset/1,append=on".into());
+        add("-device", "isa-debugcon,iobase=0xe9,chardev=last".into());
         add(
             "-accel",
             match accel {
                 Accel::Kvm => "kvm".into(),
-                // Several processors, though there is one: else what is atomic in the guest is not for the host.
-                Accel::Tcg => "tcg,thread=multi".into(),
+                // As for several processors, though there is one: else what is atomic in the guest is not for the host.
+                Accel::Tcg => "tcg,thread=multi,tb-size=32".into(),
             },
         );
         // A machine has one tenant; and some kernels that are guests themselves do not let that register be set.
@@ -130,8 +133,4 @@ const COMMON: &[&str] = &[
     "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
     "-device",
     "isa-debug-exit,iobase=0xf4,iosize=4",
-    "-chardev",
-    "file,id=words,path=/proc/self/fd/2",
-    "-device",
-    "isa-debugcon,iobase=0xe9,chardev=words",
 ];

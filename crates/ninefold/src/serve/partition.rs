@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl<'a> Work<'a> {
             let [image, words @ ..] = &args.words[..] else {
                 return Err(wrong("write an image, or `--` and a program".into()).into());
             };
-            if !is_image(image)? {
+            if !is_image(image).map_err(|error| cannot(image, &error))? {
                 let image = image.display();
                 let why = format!("{image}: this is no image (docs/guest.md); a program stands behind `--`");
                 return Err(wrong(why).into());
@@ -75,26 +75,32 @@ impl<'a> Work<'a> {
             }
             [_, word, ..] => bail!("{}: one SERVER stands before `--`, at most", word.display()),
         };
-        // Whatever cannot be looked at is a program's affair.
-        let is_image = Path::new(program).components().count() > 1 && is_image(program).unwrap_or(false);
+        // A name is looked for in PATH, and what cannot be looked at may be run all the same.
+        let is_image = match is_image(program) {
+            _ if Path::new(program).components().count() == 1 => false,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(cannot(program, &error).into());
+            }
+            is_image => is_image.unwrap_or(false),
+        };
         Ok(Self { export, program, words, is_image })
     }
 }
 
-/// Whether the file is an image.
-fn is_image(path: &OsString) -> Result<bool> {
-    let cannot = |status| {
-        move |error: io::Error| {
-            let why = fail::plain(&error.to_string()).to_owned();
-            Program { status, error: Some(format!("{}: {why}", path.display())) }
-        }
+/// Whether the file is an image. An error: it cannot be looked at, or it is one that no machine can be started with.
+fn is_image(path: &OsString) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let about = file.metadata()?;
+    Ok(about.is_file() && machine::is_image(&file, about.len())?)
+}
+
+/// What a shell says of a file that cannot be run.
+fn cannot(path: &OsString, error: &io::Error) -> Program {
+    let (status, why) = match error.kind() {
+        io::ErrorKind::NotFound => (127, "there is no such program".into()),
+        _ => (126, fail::plain(&error.to_string()).to_owned()),
     };
-    let file = File::open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => cannot(127)(error),
-        _ => cannot(126)(error),
-    })?;
-    let about = file.metadata().map_err(cannot(126))?;
-    Ok(about.is_file() && machine::is_image(&file, about.len()).map_err(cannot(126))?)
+    Program { status, error: Some(format!("{}: {why}", path.display())) }
 }
 
 /// Runs it to its end; an error, if that is not status 0.
@@ -103,6 +109,7 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
     if !work.is_image && !args.channels.is_empty() {
         bail!("--channel: a program has one channel; an image may have several");
     }
+    let qemu = work.is_image.then(|| qemu(&args, work.program)).transpose()?;
     let mut serving = config.serving(&Serving::default())?;
     serving.read_only = Some(args.read_only || serving.read_only.unwrap_or(false));
     let remote = config.remote(&args.remote)?;
@@ -126,10 +133,10 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
         };
         let opened = opened.await;
         let ended = match &opened {
-            Ok(opened) if work.is_image => {
-                host_machine(env, &args, &work, &serving, opened, core).await.map(Some)
-            }
-            Ok(opened) => host(env, &args, &work, &serving, &opened[0].1, core).await.map(Some),
+            Ok(opened) => match &qemu {
+                Some(qemu) => host_machine(env, &args, &work, qemu, (&serving, opened), core).await.map(Some),
+                None => host(env, &args, &work, &serving, &opened[0].1, core).await.map(Some),
+            },
             Err(_) => Ok(None),
         };
         let closed = archives.close(&env).await;
@@ -142,6 +149,17 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
         0 => Ok(()),
         status => Err(Program { status, error: None }.into()),
     }
+}
+
+/// Where QEMU is, which this image needs.
+fn qemu(args: &cli::PartitionRun, image: &OsString) -> Result<PathBuf, Program> {
+    machine::found(&args.qemu).ok_or_else(|| {
+        let (image, qemu) = (image.display(), args.qemu.display());
+        let why = format!(
+            "{image}: a machine needs QEMU, and there is no {qemu} (Debian: qemu-system-x86); programs run without"
+        );
+        Program { status: 126, error: Some(why) }
+    })
 }
 
 /// As a shell says it.
@@ -200,19 +218,13 @@ async fn host_machine(
     env: rt::Real,
     args: &cli::PartitionRun,
     work: &Work<'_>,
-    serving: &Serving,
-    opened: &[(String, Opened)],
+    qemu: &Path,
+    (serving, opened): (&Serving, &[(String, Opened)]),
     core: Core,
 ) -> Result<u8> {
     let mut signals = rt::signals()?;
     let name = work.program.display();
-    let cannot = |why: String| Program { status: 126, error: Some(format!("{name}: {why}")) };
-    let qemu = machine::found(&args.qemu).ok_or_else(|| {
-        let qemu = args.qemu.display();
-        cannot(format!(
-            "a machine needs QEMU, and there is no {qemu} (Debian: qemu-system-x86); programs run without"
-        ))
-    })?;
+    let not_run = |why: String| Program { status: 126, error: Some(format!("{name}: {why}")) };
     let accels: &[Accel] = match args.accel {
         AccelChoice::Auto => &[Accel::Kvm, Accel::Tcg],
         AccelChoice::Kvm => &[Accel::Kvm],
@@ -221,7 +233,7 @@ async fn host_machine(
     let argv = std::iter::once(work.program).chain(work.words);
     let argv: Vec<String> = argv
         .map(|word| {
-            word.to_str().map(Into::into).ok_or_else(|| cannot(format!("{} is no text", word.display())))
+            word.to_str().map(Into::into).ok_or_else(|| not_run(format!("{} is no text", word.display())))
         })
         .collect::<Result<_, _>>()?;
     let standard = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
@@ -235,7 +247,7 @@ async fn host_machine(
         (name.clone(), Service::new(opened.server.clone(), gate(serving), core.clone()))
     });
     let mut machine = Machine {
-        qemu,
+        qemu: qemu.into(),
         computer: Computer {
             image: work.program.into(),
             memory: args.memory,
@@ -261,9 +273,12 @@ async fn host_machine(
     };
     status.ok_or_else(|| {
         let why = match qemu.signal() {
-            Some(signal) => format!("QEMU was ended by signal {signal}"),
-            None if qemu.code() == Some(1) => "QEMU has given up".into(),
-            None => "it has ended without a status: by a triple fault, or it was switched off".into(),
+            Some(signal) => format!("it has ended without a status: QEMU was ended by signal {signal}"),
+            // Of its own accord, and only then.
+            None if qemu.success() => {
+                "it has ended without a status: by a triple fault, or it was switched off".into()
+            }
+            None => "it has ended without a status".into(),
         };
         Program { status: 125, error: Some(format!("{name}: {why}")) }.into()
     })
@@ -331,13 +346,8 @@ async fn host(
 
 fn start(program: &OsString, words: &[OsString], channel: Inherited) -> Result<Child> {
     let (name, value) = channel.variable();
-    Command::new(program).args(words).env(name, value).spawn().map_err(|error| {
-        let (status, why) = match error.kind() {
-            io::ErrorKind::NotFound => (127, "there is no such program".into()),
-            _ => (126, fail::plain(&error.to_string()).to_owned()),
-        };
-        Program { status, error: Some(format!("{}: {why}", program.display())) }.into()
-    })
+    let child = Command::new(program).args(words).env(name, value).spawn();
+    Ok(child.map_err(|error| cannot(program, &error))?)
 }
 
 /// What the program is sent when we are. A terminal sends its ^C to both.
