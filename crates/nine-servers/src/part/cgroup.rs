@@ -7,17 +7,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 
 use super::policy::Limits;
 
 /// Where groups can be made: a directory for each controller. Of version 2 all are the same one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Groups {
     /// Version 2: killed at once; and controllers, if it has any.
     unified: Option<PathBuf>,
@@ -62,7 +63,9 @@ impl Groups {
         let mut found = Self::default();
         for mount in mounts.lines() {
             let mut words = mount.split(' ').skip(1);
-            let (Some(at), Some(kind), Some(options)) = (words.next(), words.next(), words.next()) else { continue };
+            let (Some(at), Some(kind), Some(options)) = (words.next(), words.next(), words.next()) else {
+                continue;
+            };
             // What a name space of groups hides is seen as the top.
             let place = |name: &str| {
                 let group = own.lines().find_map(|line| {
@@ -95,7 +98,9 @@ impl Groups {
             .filter(|name| CONTROLLERS.contains(&&**name) && !self.split.contains_key(name))
             .collect();
         let gives = |dir: &Path| {
-            wanted.iter().for_each(|name| drop(fs::write(dir.join("cgroup.subtree_control"), format!("+{name}"))));
+            wanted
+                .iter()
+                .for_each(|name| drop(fs::write(dir.join("cgroup.subtree_control"), format!("+{name}"))));
             list(&dir.join("cgroup.subtree_control"))
         };
         // A group with processes in it gives none, unless it is the top: ours goes into one below, if it is alone.
@@ -161,14 +166,23 @@ impl Groups {
 
     /// Ends what servers that are no more have left: groups of this prefix and a process that is not there.
     pub(super) fn sweep(&self, prefix: &str) {
+        self.end_those(|name| {
+            let pid = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+            pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+        });
+    }
+
+    /// Ends all groups whose names begin so.
+    pub(super) fn end_all(&self, prefix: &str) {
+        self.end_those(|name| name.starts_with(prefix));
+    }
+
+    fn end_those(&self, is_meant: impl Fn(&str) -> bool) {
         for dir in self.unified.iter().chain(self.split.values()) {
             let Ok(entries) = fs::read_dir(dir) else { continue };
-            for entry in entries.flatten() {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                let pid = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-                if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                    end(&[entry.path()]);
-                }
+            let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+            for name in names.filter(|name| is_meant(name)) {
+                end(&[dir.join(name)]);
             }
         }
     }
@@ -263,7 +277,8 @@ impl Group {
         freeze("FROZEN", "1");
         for _ in 0..PATIENCE {
             kill_all(&members(dir));
-            let is_frozen = fs::read_to_string(dir.join("freezer.state")).map_or(true, |now| now.trim() == "FROZEN");
+            let is_frozen =
+                fs::read_to_string(dir.join("freezer.state")).map_or(true, |now| now.trim() == "FROZEN");
             if is_frozen {
                 break;
             }
@@ -289,6 +304,11 @@ impl Group {
 /// Ends groups by their directories.
 fn end(dirs: &[PathBuf]) {
     for dir in dirs {
+        // Where all at once are ended nobody is made meanwhile.
+        let _ = fs::File::options()
+            .write(true)
+            .open(dir.join("cgroup.kill"))
+            .and_then(|mut kill| kill.write_all(b"1"));
         for _ in 0..PATIENCE {
             match fs::remove_dir(dir) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -429,7 +449,8 @@ mod tests {
     #[test]
     fn where_nothing_may_be_made_there_is_no_group() {
         let gone = PathBuf::from("/nowhere/at/all");
-        let mut groups = Groups { unified: Some(gone.clone()), has: Vec::new(), split: [("pids".into(), gone)].into() };
+        let mut groups =
+            Groups { unified: Some(gone.clone()), has: Vec::new(), split: [("pids".into(), gone)].into() };
         groups.settle(false);
         assert_eq!(groups, Groups::default());
         let group = groups.make("one", &LIMITS, None);

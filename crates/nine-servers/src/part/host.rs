@@ -136,7 +136,8 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
         Ok(launched) => become_program(env, session, launched).await,
         Err(error) => Err(error_of(&error)),
     };
-    let (child, pid, Parts { mut confined, ending, input, outputs }) = launched.inspect_err(|_| ended(&group))?;
+    let (child, pid, Parts { mut confined, ending, input, outputs }) =
+        launched.inspect_err(|_| ended(&group))?;
     for word in ["memory", "pids", "cpuset"].iter().filter(|of| group.has(of)) {
         confined = confined + "," + word;
     }
@@ -232,13 +233,15 @@ fn prepare(
             None => head.unwrap_or_default(),
             Some(_) => head.map_err(of)?,
         };
-        let known = head.starts_with(b"\x7fELF") || head.starts_with(b"#!") || head.is_empty() && file.is_none();
+        let known =
+            head.starts_with(b"\x7fELF") || head.starts_with(b"#!") || head.is_empty() && file.is_none();
         if file.is_some() && is_image(&head) {
             let machines = shared.machines.as_ref();
             let machines = machines.ok_or_else(|| {
                 Error::new(Errno::EOPNOTSUPP, "this is the image of a machine, and machines are not run here")
             })?;
-            let machine = machines.machine(Path::new(&plan.program), &plan.words, limits.memory).map_err(of)?;
+            let machine =
+                machines.machine(Path::new(&plan.program), &plan.words, limits.memory).map_err(of)?;
             plan.reads.extend([plan.program.clone()]);
             plan.reads.extend(machine.reads);
             (plan.program, plan.words) = (text(&machine.program)?, machine.words);
@@ -262,7 +265,8 @@ fn prepare(
     plan.space = (!group.has("memory")).then_some(limits.memory);
     plan.processes = (!group.has("pids")).then_some(limits.processes);
     if shared.policy.strict
-        && let Some(lacks) = ["memory", "pids"].iter().find(|of| !group.has(of)).or((!group.kills()).then_some(&"kill"))
+        && let Some(lacks) =
+            ["memory", "pids"].iter().find(|of| !group.has(of)).or((!group.kills()).then_some(&"kill"))
     {
         group.end();
         return Err(Error::new(Errno::EOPNOTSUPP, format!("strict: no control group has {lacks} here")));
@@ -404,7 +408,9 @@ impl Program {
                 let came = match self.has_ended {
                     false => output.poll_read(cx, &mut piece[..room]),
                     // Nobody is left who would write more, or nobody whom we know.
-                    true => Poll::Ready(rustix::io::read(output.as_fd(), &mut piece[..room]).map_err(Into::into)),
+                    true => {
+                        Poll::Ready(rustix::io::read(output.as_fd(), &mut piece[..room]).map_err(Into::into))
+                    }
                 };
                 match came {
                     Poll::Pending => break,
@@ -433,7 +439,8 @@ impl Program {
 
     /// It has ended: how; and nobody is left of it then.
     async fn reap(&mut self, session: &Session, real: Duration) -> End {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
+        let stat =
+            fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
         // Those whom it has left behind go, too, while it still has its number.
         let _ = kill_process_group(self.pid, Signal::KILL);
         session.step(|state, _| state.pid = None);
@@ -461,7 +468,9 @@ impl Program {
             _ if self.limit.is_some() => self.limit,
             _ if used.is_short => Some("memory"),
             Err(libc::SIGXCPU) => Some("cpu"),
-            Err(libc::SIGKILL) if self.cpu.is_some_and(|cpu| user + system >= cpu * 1000) && !self.is_killed => {
+            Err(libc::SIGKILL)
+                if self.cpu.is_some_and(|cpu| user + system >= cpu * 1000) && !self.is_killed =>
+            {
                 Some("cpu")
             }
             _ => None,
@@ -521,7 +530,11 @@ fn later<T: Send>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
 }
 
 /// Does what may wait, beside.
-async fn aside<T: Send + 'static>(shared: &Shared, client: u64, job: impl FnOnce() -> T + Send + 'static) -> T {
+async fn aside<T: Send + 'static>(
+    shared: &Shared,
+    client: u64,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let (put, comes) = later();
     shared.aside(client, move || put(job()));
     comes.await

@@ -8,6 +8,9 @@
 //! <  confined WORD...        all but the last step is done
 //! <  failed ERRNO TEXT       and it ends
 //! ```
+//! One more process of the same program is the *guard* of a server: it waits until that has ended, whichever way, and then
+//! ends what is left in the server's groups and removes its directories.
+//!
 //! Always holds: what the process inherits are its standard files and what it was sent; all steps are done in a process of
 //! one thread; nothing of the server's environment comes there.
 
@@ -26,12 +29,13 @@ use std::thread;
 use std::time::Duration;
 
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
-    path_beneath_rules,
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
+    Scope, path_beneath_rules,
 };
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid};
 use rustix::thread::CpuSet;
@@ -39,6 +43,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 use serde::{Deserialize, Serialize};
+
+use super::cgroup::Groups;
 
 /// The word by which a program that has this room in it becomes the launcher ([`launch`]).
 pub const VERB: &str = "partition-launch";
@@ -74,6 +80,23 @@ pub(super) struct Plan {
     pub(super) channel: bool,
 }
 
+/// What a guard is to know.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Guard {
+    /// Where the server makes groups, and how their names begin.
+    pub(super) groups: Groups,
+    pub(super) prefix: String,
+    /// Where its directories are.
+    pub(super) base: String,
+}
+
+/// What comes over the socket.
+#[derive(Serialize, Deserialize)]
+enum Order {
+    Run(Plan),
+    Guard(Guard),
+}
+
 /// A process that is becoming a program.
 pub(super) struct Launched {
     pub(super) child: Child,
@@ -85,14 +108,25 @@ pub(super) struct Launched {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that starts processes: they end with the thread that has started them.
-pub(super) struct Launcher(mpsc::Sender<Job>);
+/// The thread that starts processes: they end with the thread that has started them. And the guard, which goes when this
+/// does.
+pub(super) struct Launcher {
+    jobs: mpsc::Sender<Job>,
+    _guard: UnixStream,
+}
 
 impl Launcher {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(super) fn new(guard: Guard) -> io::Result<Self> {
         let (jobs, due) = mpsc::channel::<Job>();
-        thread::Builder::new().name("part-launch".into()).spawn(move || due.into_iter().for_each(|job| job()))?;
-        Ok(Self(jobs))
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut child = launcher(theirs).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        send(&ours, &Order::Guard(guard), &[])?;
+        let work = move || {
+            due.into_iter().for_each(|job| job());
+            let _ = child.wait();
+        };
+        thread::Builder::new().name("part-launch".into()).spawn(work)?;
+        Ok(Self { jobs, _guard: ours })
     }
 
     /// Starts one, with these descriptors of a channel, and says so there.
@@ -103,24 +137,27 @@ impl Launcher {
         done: impl FnOnce(io::Result<Launched>) + Send + 'static,
     ) {
         // The thread is there as long as this is.
-        let _ = self.0.send(Box::new(move || done(start(&plan, channel))));
+        let _ = self.jobs.send(Box::new(move || done(start(plan, channel))));
     }
 }
 
-fn start(plan: &Plan, channel: Option<[OwnedFd; 4]>) -> io::Result<Launched> {
+/// This very program, to become another one.
+fn launcher(theirs: UnixStream) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(VERB).env_clear().current_dir("/").stdin(Stdio::from(OwnedFd::from(theirs)));
+    command
+}
+
+fn start(plan: Plan, channel: Option<[OwnedFd; 4]>) -> io::Result<Launched> {
     let (ours, theirs) = UnixStream::pair()?;
     let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
     let (stdin, input) = pipe()?;
     let (output, stdout) = pipe()?;
     let (error, stderr) = pipe()?;
-    let mut command = Command::new("/proc/self/exe");
-    command.arg(VERB).env_clear().current_dir("/");
-    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(stdout).stderr(stderr);
-    let mut child = command.spawn()?;
-    drop(command);
+    let mut child = launcher(theirs).stdout(stdout).stderr(stderr).spawn()?;
     ours.set_write_timeout(Some(PATIENCE))?;
-    let sent = send(&ours, plan, stdin, channel);
-    if let Err(error) = sent {
+    let fds: Vec<OwnedFd> = [stdin].into_iter().chain(channel.into_iter().flatten()).collect();
+    if let Err(error) = send(&ours, &Order::Run(plan), &fds) {
         let _ = child.kill();
         let _ = child.wait();
         return Err(error);
@@ -128,13 +165,15 @@ fn start(plan: &Plan, channel: Option<[OwnedFd; 4]>) -> io::Result<Launched> {
     Ok(Launched { child, says: ours, ends: [input, output, error] })
 }
 
-fn send(socket: &UnixStream, plan: &Plan, stdin: OwnedFd, channel: Option<[OwnedFd; 4]>) -> io::Result<()> {
-    let mut line = serde_json::to_vec(plan)?;
+fn send(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> io::Result<()> {
+    let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
-    let fds: Vec<_> = [&stdin].into_iter().chain(channel.iter().flatten()).map(AsFd::as_fd).collect();
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
-    beside.push(SendAncillaryMessage::ScmRights(&fds));
+    if !fds.is_empty() {
+        beside.push(SendAncillaryMessage::ScmRights(&fds));
+    }
     let n = rustix::net::sendmsg(socket, &[IoSlice::new(&line)], &mut beside, SendFlags::NOSIGNAL)?;
     (&mut &*socket).write_all(&line[n..])
 }
@@ -147,7 +186,15 @@ pub fn launch() -> ExitCode {
         Ok(UnixStream::from(socket))
     });
     let Ok(mut socket) = begun else { return ExitCode::FAILURE };
-    let Err((what, error)) = become_it(&socket);
+    let (order, fds) = match receive(&socket) {
+        Ok(came) => came,
+        Err(_) => return ExitCode::FAILURE,
+    };
+    let plan = match order {
+        Order::Run(plan) => plan,
+        Order::Guard(guard) => return watch(&socket, &guard),
+    };
+    let Err((what, error)) = become_it(&socket, plan, fds);
     let errno = error.raw_os_error().unwrap_or(libc::EIO);
     // Nobody is there to be told.
     let _ = writeln!(socket, "failed {errno} {what}");
@@ -162,10 +209,24 @@ fn of<E: Into<io::Error>>(what: &str) -> impl FnOnce(E) -> Failed {
     move |error| (what.into(), error.into())
 }
 
-fn become_it(mut socket: &UnixStream) -> Result<Never, Failed> {
-    let (plan, mut fds) = receive(socket).map_err(of("the plan"))?;
-    let mut fds = fds.drain(..);
-    let Some(stdin) = fds.next() else { return Err(of("the plan")(io::Error::from(io::ErrorKind::InvalidData))) };
+/// Waits for the end of the server, and does what it has not done.
+fn watch(mut socket: &UnixStream, guard: &Guard) -> ExitCode {
+    // A terminal's ^C is not for it; where it cannot go out of that, its end is the machine's as before.
+    let _ = rustix::process::setsid();
+    let _ = io::copy(&mut socket, &mut io::sink());
+    guard.groups.end_all(&guard.prefix);
+    let base = Path::new(&guard.base);
+    if is_ours(base) {
+        let _ = fs::remove_dir_all(base);
+    }
+    ExitCode::SUCCESS
+}
+
+fn become_it(mut socket: &UnixStream, plan: Plan, fds: Vec<OwnedFd>) -> Result<Never, Failed> {
+    let mut fds = fds.into_iter();
+    let Some(stdin) = fds.next() else {
+        return Err(of("the plan")(io::Error::from(io::ErrorKind::InvalidData)));
+    };
     rustix::stdio::dup2_stdin(&stdin).map_err(of("standard input"))?;
     drop(stdin);
     let channel: Vec<OwnedFd> = fds.collect();
@@ -173,7 +234,10 @@ fn become_it(mut socket: &UnixStream) -> Result<Never, Failed> {
     if plan.strict
         && let Some((_, what)) = STRICT.iter().find(|(word, _)| !confined.contains(word))
     {
-        return Err((format!("strict: there is no {what} here"), io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+        return Err((
+            format!("strict: there is no {what} here"),
+            io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+        ));
     }
     writeln!(socket, "confined {}", confined.join(" ")).map_err(of("the server"))?;
     let mut command = Command::new(&plan.program);
@@ -208,14 +272,19 @@ fn why(plan: &Plan, error: &io::Error) -> String {
     }
 }
 
-/// The plan, and what was sent with it.
-fn receive(socket: &UnixStream) -> io::Result<(Plan, Vec<OwnedFd>)> {
+/// The order, and what was sent with it.
+fn receive(socket: &UnixStream) -> io::Result<(Order, Vec<OwnedFd>)> {
     let (mut line, mut fds, mut piece) = (Vec::new(), Vec::new(), vec![0; 64 << 10]);
     while line.last() != Some(&b'\n') {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(5))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         // Those of a channel are handed on.
-        let came = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut piece)], &mut beside, RecvFlags::empty())?;
+        let came = rustix::net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut piece)],
+            &mut beside,
+            RecvFlags::empty(),
+        )?;
         for message in beside.drain() {
             if let RecvAncillaryMessage::ScmRights(sent) = message {
                 fds.extend(sent);
@@ -278,7 +347,9 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
         return Err(("the server has ended".into(), io::Error::from_raw_os_error(libc::ESRCH)));
     }
     rustix::thread::set_no_new_privs(true).map_err(of("no_new_privs"))?;
-    confined.extend(landlocked(plan).map_err(|error| ("landlock".into(), io::Error::other(error)))?.then_some("landlock"));
+    confined.extend(
+        landlocked(plan).map_err(|error| ("landlock".into(), io::Error::other(error)))?.then_some("landlock"),
+    );
     let filters = [filter(plan.network), clone3()].into_iter().collect::<Result<Vec<_>, _>>();
     let filters = filters.map_err(|error| ("seccomp".into(), io::Error::other(error)))?;
     let is_filtered = filters.iter().all(|filter| seccompiler::apply_filter(filter).is_ok());
@@ -307,12 +378,14 @@ type Filter = Result<BpfProgram, seccompiler::BackendError>;
 
 /// What a program has no business with: EPERM.
 fn filter(network: bool) -> Filter {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = FORBIDDEN.iter().map(|&call| (call, Vec::new())).collect();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        FORBIDDEN.iter().map(|&call| (call, Vec::new())).collect();
     #[cfg(target_arch = "x86_64")]
     {
         rules.extend(FORBIDDEN_X86.iter().map(|&call| (call, Vec::new())));
         // The same calls by their other numbers, and those that have such numbers alone.
-        let others: Vec<i64> = rules.keys().map(|call| call | X32).chain((512..=547).map(|call| call | X32)).collect();
+        let others: Vec<i64> =
+            rules.keys().map(|call| call | X32).chain((512..=547).map(|call| call | X32)).collect();
         rules.extend(others.into_iter().map(|call| (call, Vec::new())));
     }
     let when = |arg, op, value| SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value);
@@ -332,13 +405,15 @@ fn filter(network: bool) -> Filter {
         rules.insert(call | X32, rule);
     }
     rules.extend(judged);
-    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32), arch()?)?.try_into()
+    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32), arch()?)?
+        .try_into()
 }
 
 /// What it asks for lies in memory, and is not seen: libraries do without.
 fn clone3() -> Filter {
     let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch()?)?.try_into()
+    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch()?)?
+        .try_into()
 }
 
 fn arch() -> Result<seccompiler::TargetArch, seccompiler::BackendError> {
@@ -355,7 +430,8 @@ pub fn is_image(head: &[u8]) -> bool {
         if head.get(..6)? != b"\x7fELF\x02\x01" || number(18, 2)? != 62 {
             return None;
         }
-        let (table, size, count) = (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
+        let (table, size, count) =
+            (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
         for entry in 0..count {
             let header = table.checked_add(entry * size)?;
             if number(header, 4)? != NOTES {
@@ -364,7 +440,8 @@ pub fn is_image(head: &[u8]) -> bool {
             let mut at = number(header + 8, 8)? as usize;
             let end = at.checked_add(number(header + 32, 8)? as usize)?;
             while at + 12 <= end {
-                let (name, len, kind) = (number(at, 4)? as usize, number(at + 4, 4)? as usize, number(at + 8, 4)?);
+                let (name, len, kind) =
+                    (number(at, 4)? as usize, number(at + 4, 4)? as usize, number(at + 8, 4)?);
                 if kind == 18 && head.get(at + 12..at + 12 + 4) == Some(b"Xen\0") && name == 4 {
                     return Some(());
                 }
@@ -492,7 +569,9 @@ mod tests {
     fn an_image_is_known_by_its_note_whatever_its_numbers_say() {
         let image = elf(4, b"Xen\0", 18);
         assert!(is_image(&image));
-        for other in [elf(1, b"Xen\0", 18), elf(4, b"GNU\0", 18), elf(4, b"Xen\0", 1), b"#!/bin/sh\n".to_vec()] {
+        for other in
+            [elf(1, b"Xen\0", 18), elf(4, b"GNU\0", 18), elf(4, b"Xen\0", 1), b"#!/bin/sh\n".to_vec()]
+        {
             assert!(!is_image(&other));
         }
         for len in 0..image.len() {

@@ -29,7 +29,7 @@ use std::fs::{self, DirBuilder, File};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -44,9 +44,10 @@ use nine_proto::{Errno, Error, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::disk::pool::Pool;
+pub use crate::net::quote::{quote, words};
 use cgroup::Groups;
 use files::{Ctl, Input, Opened, Output, Text, Wait};
-use launch::Launcher;
+use launch::{Guard, Launcher};
 pub use launch::{VERB, is_image, launch};
 pub use policy::Policy;
 use session::{Session, Words};
@@ -154,14 +155,22 @@ impl Parts {
         let name = format!("{PREFIX}{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let dir = policy.fs.as_deref().map_or(dir, Path::new);
         sweep(dir);
+        if let Some(ids) = user {
+            reachable(dir, ids, &user_name)?;
+        }
         let base = dir.join(&name);
         let made = DirBuilder::new().mode(0o711).create(&base).and_then(|()| locked(&base));
         let held = made.map_err(|error| format!("{}: {error}", base.display()))?;
         let groups = Groups::find();
         groups.sweep(PREFIX);
         if !groups.kills() {
-            tracing::warn!("no control group can be made here: what leaves its program's process group outlives it");
+            tracing::warn!(
+                "no control group can be made here: what leaves its program's process group outlives it"
+            );
         }
+        let text = base.to_str().ok_or_else(|| format!("{}: it is no text", base.display()))?;
+        let guard = Guard { groups: groups.clone(), prefix: format!("{name}-"), base: text.into() };
+        let launcher = Launcher::new(guard).map_err(|error| format!("no program can be started: {error}"))?;
         let shared = Arc::new(Shared {
             policy,
             user,
@@ -170,7 +179,7 @@ impl Parts {
             _lock: held,
             name,
             groups,
-            launcher: Launcher::new().map_err(|error| error.to_string())?,
+            launcher,
             pool: Pool::new(THREADS),
             online,
             serves: Box::new(serves),
@@ -419,7 +428,8 @@ fn directory(session: &Arc<Session>) -> Dir {
         },
         |_| false,
     );
-    let status = synth::File::text(move |_| status.upgrade().map(|session| session.status()).unwrap_or_default());
+    let status =
+        synth::File::text(move |_| status.upgrade().map(|session| session.status()).unwrap_or_default());
     Dir::new()
         .file("ctl", handle(|session| Ok(Box::new(Ctl::new(session)))))
         .file("argv", handle(|session| Ok(Box::new(Text(session, Words::Argv)))))
@@ -436,9 +446,12 @@ fn directory(session: &Arc<Session>) -> Dir {
 fn user(policy: &Policy) -> std::result::Result<(Option<(u32, u32)>, String), String> {
     let own = rustix::process::geteuid().as_raw();
     let name = policy.user.as_deref();
-    let found = name.map(|name| policy::passwd(name).ok_or_else(|| format!("user {name}: there is no such user")));
+    let found =
+        name.map(|name| policy::passwd(name).ok_or_else(|| format!("user {name}: there is no such user")));
     match (own, found.transpose()?) {
-        (0, None) => Err("the server runs as root: `user NAME` in the policy says as whom programs run".into()),
+        (0, None) => {
+            Err("the server runs as root: `user NAME` in the policy says as whom programs run".into())
+        }
         (0, Some((0, _))) => Err("user root: programs do not run as root".into()),
         (0, Some(ids)) => Ok((Some(ids), name.unwrap_or_default().into())),
         (_, Some((uid, _))) if uid != own => {
@@ -457,6 +470,26 @@ fn online(policy: &Policy) -> std::result::Result<BTreeSet<usize>, String> {
         Some(cpu) => Err(format!("cpus: processor {cpu} is not there: {} are", policy::cpu_list(&may))),
         None => Ok(cpus.clone()),
     }
+}
+
+/// Whether programs of this user come to a directory: each above it must let them.
+fn reachable(dir: &Path, (uid, gid): (u32, u32), name: &str) -> std::result::Result<(), String> {
+    let whole = dir.canonicalize().map_err(|error| format!("{}: {error}", dir.display()))?;
+    for above in whole.ancestors() {
+        let meta = fs::metadata(above).map_err(|error| format!("{}: {error}", above.display()))?;
+        let bit = match () {
+            () if meta.uid() == uid => 0o100,
+            () if meta.gid() == gid => 0o010,
+            () => 0o001,
+        };
+        if meta.mode() & bit == 0 {
+            let (dir, above) = (dir.display(), above.display());
+            return Err(format!(
+                "{dir}: {name} does not come through {above}: `fs DIR` in the policy names another place"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Takes a directory for this server.

@@ -296,7 +296,9 @@ impl Session {
             }
             let argv = list(&state.argv, "argv")?;
             let env = list(&state.env, "env")?.into_iter().map(|word| match word.split_once('=') {
-                Some((name, value)) if !name.is_empty() && !word.contains('\0') => Ok((name.into(), value.into())),
+                Some((name, value)) if !name.is_empty() && !word.contains('\0') => {
+                    Ok((name.into(), value.into()))
+                }
                 _ => Err(wrong(&format!("env: `{}`: write NAME=VALUE", word.escape_debug()))),
             });
             let env = env.collect::<Result<Vec<_>>>()?;
@@ -347,7 +349,10 @@ impl Session {
             match at {
                 0 => words.clear(),
                 at if at != words.len() => {
-                    return Err(wrong(&format!("it has {} bytes: write behind them, or anew from 0", words.len())));
+                    return Err(wrong(&format!(
+                        "it has {} bytes: write behind them, or anew from 0",
+                        words.len()
+                    )));
                 }
                 _ => {}
             }
@@ -449,7 +454,10 @@ impl Session {
             let channel = if state.channel { "on" } else { "off" };
             let whose = quote::quote(&self.whose.name);
             // Nothing can fail: it is a string.
-            let _ = write!(text, " user {whose} type {kind} channel {channel} most {memory} processes {processes}");
+            let _ = write!(
+                text,
+                " user {whose} type {kind} channel {channel} most {memory} processes {processes}"
+            );
             let _ = cpu.map_or(Ok(()), |cpu| write!(text, " cpu {cpu}"));
             if !state.cpus.is_empty() {
                 let _ = write!(text, " cpus {}", cpu_list(&state.cpus));
@@ -461,7 +469,8 @@ impl Session {
             if !state.confined.is_empty() {
                 let _ = write!(text, " confined {}", state.confined);
             }
-            let _ = write!(text, " dir {}", quote::quote(&self.shared.place(self.number).display().to_string()));
+            let _ =
+                write!(text, " dir {}", quote::quote(&self.shared.place(self.number).display().to_string()));
             if !state.failed.is_empty() {
                 let _ = write!(text, " failed {}", quote::quote(&state.failed));
             }
@@ -495,9 +504,11 @@ impl State {
         match *words {
             ["signal", name] => {
                 let number = name.parse().ok();
-                let of = |(known, signal): &&(&str, Signal)| *known == name || Some(signal.as_raw()) == number;
+                let of =
+                    |(known, signal): &&(&str, Signal)| *known == name || Some(signal.as_raw()) == number;
                 let signal = SIGNALS.iter().find(of).map(|(_, signal)| *signal);
-                let signal = signal.ok_or_else(|| wrong(&format!("`{name}`: write TERM, INT, KILL, HUP ...")))?;
+                let signal =
+                    signal.ok_or_else(|| wrong(&format!("`{name}`: write TERM, INT, KILL, HUP ...")))?;
                 let pid = self.pid.ok_or_else(|| Error::new(Errno::ESRCH, "no program runs"))?;
                 kill_process_group(pid, signal).map_err(|error| error_of(&error.into()))
             }
