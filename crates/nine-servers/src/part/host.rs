@@ -24,7 +24,7 @@ use nine_proto::{Errno, Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::cgroup::{Group, Used};
-use super::launch::{Launched, Plan, is_image};
+use super::launch::{Launched, Plan, is_image, is_program};
 use super::session::{Answers, End, Phase, Session, State, error_of, over};
 use super::{Exec, Shared};
 

@@ -420,6 +420,13 @@ fn arch() -> Result<seccompiler::TargetArch, seccompiler::BackendError> {
     std::env::consts::ARCH.try_into()
 }
 
+/// Whether the kernel might run this: a script, or an ELF of this machine. A library would have a shell run all else.
+pub(super) fn is_program(head: &[u8]) -> bool {
+    let machines: &[u8] = if cfg!(target_arch = "x86_64") { &[62, 3] } else { &[183, 40] };
+    let is_elf = || head.starts_with(b"\x7fELF") && matches!(head[16], 2 | 3) && machines.contains(&head[18]);
+    head.starts_with(b"#!") || head.len() >= 52 && is_elf()
+}
+
 /// Whether this is an image of a machine: an ELF of x86-64 with the note by which it is entered (docs/guest.md).
 pub fn is_image(head: &[u8]) -> bool {
     let number = |at: usize, len: usize| -> Option<u64> {
@@ -582,6 +589,15 @@ mod tests {
             let mut odd = image.clone();
             odd[at..at + 8].fill(0xff);
             is_image(&odd);
+        }
+    }
+
+    #[test]
+    fn a_program_is_a_script_or_an_elf_of_this_machine() {
+        assert!(is_program(b"#!/bin/sh\n"));
+        assert!(is_program(&std::fs::read("/proc/self/exe").unwrap()[..64]));
+        for other in [&b""[..], b"echo hi\n", b"\x7fELF", &[b"\x7fELF\x02\x01", &[0; 60][..]].concat()] {
+            assert!(!is_program(other));
         }
     }
 
