@@ -250,7 +250,8 @@ fn a_program_that_is_written_runs_and_what_is_none_is_told() {
         (b"\x7fELF\0\0\0\0", "job: this is no program"),
     ] {
         let session = run(bytes);
-        let said = session.refuses("exec");
+        let said = session.ctl.write(0, b"exec").map_err(|error| error.to_string());
+        let said = said.expect_err(&format!("{bytes:?}: {}", session.status()));
         assert!(said.contains(says), "{bytes:?}: {said}");
         assert!(session.status().contains(" failed "), "{}", session.status());
     }

@@ -233,8 +233,7 @@ fn prepare(
             None => head.unwrap_or_default(),
             Some(_) => head.map_err(of)?,
         };
-        let known =
-            head.starts_with(b"\x7fELF") || head.starts_with(b"#!") || head.is_empty() && file.is_none();
+        let known = is_program(&head) || head.is_empty() && file.is_none();
         if file.is_some() && is_image(&head) {
             let machines = shared.machines.as_ref();
             let machines = machines.ok_or_else(|| {
