@@ -456,7 +456,9 @@ fn nonsense_is_refused_and_changes_nothing() {
         ("cpus 1000", "none of those"),
         ("wait nicely", "poll, interrupt or adaptive"),
         ("kill\nkill", "one control request"),
-        (&"x".repeat(2000), "at most 1024 bytes"),
+        (&"x".repeat(40_000), "at most 32768 bytes"),
+        ("key short", "write exec"),
+        ("clone 1 unix:/tmp/s/part/0.0123456789abcdef", "no session of a server that `nodes`"),
     ] {
         let said = session.refuses(text);
         assert!(said.contains(says), "{text}: {said}");
@@ -716,6 +718,57 @@ fn one_server_is_killed_and_the_others_go_on() {
     out.read_to_string(&mut rest).unwrap();
     assert_eq!(rest.matches(": got on\n").count(), 2, "{rest}");
     assert_eq!(ended_within(&mut child, LIMIT).and_then(|status| status.code()), Some(255));
+}
+
+#[test]
+fn a_program_goes_from_server_to_server() {
+    // Each knows where the others are.
+    let dirs: Vec<PathBuf> = (0..4).map(|_| world("")).collect();
+    let at = |dir: &PathBuf| format!("unix:{}/part", dir.join("s").display());
+    let nodes: Vec<String> = dirs.iter().map(at).collect();
+    let mut servers: Vec<Server> = dirs
+        .iter()
+        .map(|dir| {
+            let policy = std::fs::read_to_string(dir.join("policy")).unwrap();
+            std::fs::write(dir.join("policy"), format!("{policy}nodes {}\n", nodes.join(" "))).unwrap();
+            serve_in(dir, &[])
+        })
+        .collect();
+    let job = dirs[0].join("job");
+    std::fs::write(&job, "#!/bin/sh\necho ran $1\n").unwrap();
+    chmod(&job, 0o755);
+    let run = |servers: &[Server], most: &str, job: &Path| {
+        let mut command = servers[0].client();
+        let words =
+            ["partition", "run", "--tree", most, "--on", &nodes.join(","), "--", job.to_str().unwrap(), "x"];
+        said(&command.args(words).output().unwrap())
+    };
+    for most in ["1", "2", "9"] {
+        let (status, out, err) = run(&servers, most, &job);
+        assert!(status == Some(0) && err.is_empty() && out.matches(": ran x\n").count() == 4, "{out}{err}");
+    }
+    // The first one has given it to the second, and not to all.
+    let log = servers[1].log();
+    assert!(log.contains("its program is given to others"), "{log}");
+    // One in the middle has gone.
+    servers[1].signal(Signal::KILL);
+    servers[1].child.wait().unwrap();
+    let (status, out, err) = run(&servers, "1", &job);
+    assert!(status == Some(255) && out.matches(": ran x\n").count() == 3, "{out}{err}");
+    // A key opens its own session, for who has it.
+    let part = part(&servers[0]);
+    let session = Session::new(&part);
+    session.tell("key 0123456789abcdef");
+    for name in ["0123456789abcdee", "", "0123456789abcdef0"] {
+        assert!(part.walk(format!("{}.{name}", session.number)).is_err(), "{name}");
+    }
+    let keyed = part.walk(format!("{}.0123456789abcdef", session.number)).unwrap();
+    assert!(keyed.walk("stdout").is_err());
+    let exec = keyed.open("exec", OpenFlags::WRITE).unwrap();
+    exec.write_all_at(0, b"#!/bin/sh\necho by key\n").unwrap();
+    exec.close().unwrap();
+    session.tell("exec");
+    assert_eq!(session.all("stdout"), "by key\n");
 }
 
 #[test]

@@ -26,7 +26,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use super::cgroup::{Group, Used};
 use super::launch::{Launched, Plan, is_image, is_program};
 use super::session::{Answers, End, Phase, Session, State, error_of, over};
-use super::{Exec, Shared};
+use super::{Exec, Shared, Spread};
 
 /// Runs it. Whoever asked for it is told when it runs, or why it does not.
 pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec, ask: Ask) {
@@ -62,6 +62,21 @@ pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec
     session.with(|state, answers| state.finish(end, answers));
     program.has_ended = true;
     poll_fn(|cx| program.poll_rest(cx, &session, &mut piece)).await;
+}
+
+/// Gives a session's program to others.
+pub(super) async fn spread(session: Arc<Session>, most: usize, to: Vec<String>, ask: Ask) {
+    let shared = session.shared.clone();
+    let Some(spread) = &shared.outside.spread else { return ask.fail(Errno::EOPNOTSUPP.into()) };
+    let path = shared.dir(session.number).join("exec");
+    let bytes = match aside(&shared, session.number, move || fs::read(path)).await {
+        Ok(bytes) => bytes,
+        Err(error) => return ask.fail(error_of(&error)),
+    };
+    let (user, proof) = (&session.whose, &session.whose.proof);
+    tracing::info!(session = session.number, %user, %proof, to = %shown(&to), "its program is given to others");
+    let done = spread(Spread { bytes, most, to }).await;
+    ask.done(done.map_err(|why| Error::new(Errno::EIO, why)));
 }
 
 /// A process, and its ends here.
@@ -108,7 +123,7 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
     };
     let channel = match is_channel {
         false => None,
-        true => match (shared.serves)() {
+        true => match (shared.outside.serves)() {
             None => {
                 ended(&group);
                 return Err(Error::new(Errno::EIO, "nothing is served any more that a channel could show"));
@@ -235,7 +250,7 @@ fn prepare(
         };
         let known = is_program(&head) || head.is_empty() && file.is_none();
         if file.is_some() && is_image(&head) {
-            let machines = shared.machines.as_ref();
+            let machines = shared.outside.machines.as_ref();
             let machines = machines.ok_or_else(|| {
                 Error::new(Errno::EOPNOTSUPP, "this is the image of a machine, and machines are not run here")
             })?;

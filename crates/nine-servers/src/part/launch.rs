@@ -581,7 +581,7 @@ mod tests {
         {
             assert!(!is_image(&other));
         }
-        for len in 0..image.len() {
+        for len in 0..136 {
             assert!(!is_image(&image[..len]), "{len}");
         }
         // Any eight bytes may be anything.

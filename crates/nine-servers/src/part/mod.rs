@@ -26,11 +26,12 @@ mod session;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, DirBuilder, File};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
@@ -76,14 +77,34 @@ struct Shared {
     pool: Pool,
     /// Processors that sessions may have.
     online: BTreeSet<usize>,
-    /// What a program's channel shows, while there is anything.
-    serves: Box<Serves>,
-    machines: Option<Box<dyn Machines>>,
+    outside: Outside,
     table: Mutex<Table>,
     queue: Mutex<Queue>,
 }
 
-type Serves = dyn Fn() -> Option<Service> + Send + Sync;
+/// What a server of partitions is given.
+pub struct Outside {
+    /// What a program's channel shows, while there is anything.
+    pub serves: Box<dyn Fn() -> Option<Service> + Send + Sync>,
+    /// Who runs images.
+    pub machines: Option<Box<dyn Machines>>,
+    /// Who gives a program to other servers, on the driver's core; the error says to whom it was not given.
+    pub spread: Option<Box<Spreads>>,
+}
+
+/// See [`Outside`].
+pub type Spreads =
+    dyn Fn(Spread) -> Pin<Box<dyn Future<Output = std::result::Result<(), String>>>> + Send + Sync;
+
+/// A program for sessions of other servers.
+pub struct Spread {
+    /// The program.
+    pub bytes: Vec<u8>,
+    /// Servers that get it from here; each gives it to its share of the others.
+    pub most: usize,
+    /// Directories of sessions, with their keys. Each is one of the policy's servers.
+    pub to: Vec<String>,
+}
 
 #[derive(Default)]
 struct Table {
@@ -96,18 +117,21 @@ struct Table {
     cpus: BTreeMap<usize, u64>,
 }
 
-/// Programs to be started: each once.
+/// What the driver is to do: each once.
 #[derive(Default)]
 struct Queue {
-    due: VecDeque<Launch>,
+    due: VecDeque<Work>,
     driver: Option<Waker>,
     ended: bool,
 }
 
-struct Launch {
-    session: Arc<Session>,
-    exec: Exec,
-    ask: Ask,
+/// Of a session, for its driver: who asked is answered.
+struct Work(Arc<Session>, What, Ask);
+
+enum What {
+    Launch(Exec),
+    /// To how many at once, and to whom in all.
+    Spread(usize, Vec<String>),
 }
 
 /// What is to run, with which words and variables.
@@ -137,7 +161,7 @@ pub struct Machine {
 
 impl Parts {
     /// None yet. Files are as old as `wall`, time since 1970; directories are made in `dir` if the policy names no other;
-    /// channels show what `serves` says when a program starts; images run by `machines`. The program of this process has [`launch`] behind
+    /// the rest it is given. The program of this process has [`launch`] behind
     /// [`VERB`]. Without its driver nothing ever runs.
     ///
     /// # Errors
@@ -146,8 +170,7 @@ impl Parts {
         policy: Policy,
         wall: Duration,
         dir: &Path,
-        machines: Option<Box<dyn Machines>>,
-        serves: impl Fn() -> Option<Service> + Send + Sync + 'static,
+        outside: Outside,
     ) -> std::result::Result<(Self, Driver), String> {
         let (user, user_name) = user(&policy)?;
         let online = online(&policy)?;
@@ -182,8 +205,7 @@ impl Parts {
             launcher,
             pool: Pool::new(THREADS),
             online,
-            serves: Box::new(serves),
-            machines,
+            outside,
             table: Mutex::default(),
             queue: Mutex::default(),
         });
@@ -197,8 +219,15 @@ impl Parts {
                 all.map(|(number, (_, dir))| (*number, dir.clone())).collect()
             })
             .found(move |name, _| {
+                let (name, key) = name.split_once('.').map_or((name, None), |(name, key)| (name, Some(key)));
                 let number = name.parse().ok().filter(|number: &u64| number.to_string() == name)?;
-                Some(lock(&finds.table).sessions.get(&number)?.1.clone())
+                let (session, dir) = lock(&finds.table).sessions.get(&number)?.clone();
+                match key {
+                    None => Some(dir),
+                    Some(key) => {
+                        session.upgrade().filter(|session| session.has(key)).map(|of| keyed(&of).into())
+                    }
+                }
             });
         let driver = Driver(shared.clone());
         Ok((Self { tree: Tree::new(root, wall), shared }, driver))
@@ -254,7 +283,7 @@ impl Driver {
             poll_fn(|cx| {
                 let mut queue = lock(&self.0.queue);
                 match queue.due.pop_front() {
-                    Some(launch) => Poll::Ready(Some(launch)),
+                    Some(work) => Poll::Ready(Some(work)),
                     None if queue.ended => Poll::Ready(None),
                     None => {
                         queue.driver = Some(cx.waker().clone());
@@ -263,8 +292,11 @@ impl Driver {
                 }
             })
         };
-        while let Some(Launch { session, exec, ask }) = next().await {
-            env.spawn(Box::pin(host::run(env.clone(), session, exec, ask)));
+        while let Some(Work(session, what, ask)) = next().await {
+            match what {
+                What::Launch(exec) => env.spawn(Box::pin(host::run(env.clone(), session, exec, ask))),
+                What::Spread(most, to) => env.spawn(Box::pin(host::spread(session, most, to, ask))),
+            }
         }
     }
 }
@@ -345,14 +377,14 @@ impl Shared {
         }
     }
 
-    /// A program is to run.
-    fn launch(&self, session: Arc<Session>, exec: Exec, ask: Ask) {
+    /// Something is to be done by the driver.
+    fn due(&self, work: Work) {
         let mut queue = lock(&self.queue);
         if queue.ended {
             drop(queue);
-            return ask.fail(Errno::EIO.into());
+            return work.2.fail(Errno::EIO.into());
         }
-        queue.due.push_back(Launch { session, exec, ask });
+        queue.due.push_back(work);
         let driver = queue.driver.take();
         drop(queue);
         driver.into_iter().for_each(Waker::wake);
@@ -408,38 +440,49 @@ impl Drop for Shared {
     }
 }
 
+/// Opens a session for a visitor, who may have its key.
+fn opened(visitor: &Visitor, session: &Weak<Session>, has_key: bool) -> Result<Opened> {
+    let session = session.upgrade().ok_or(Errno::ENOENT)?;
+    session.shared.policy.may(&visitor.who)?;
+    session.open(visitor, has_key)?;
+    Ok(Opened::of(session))
+}
+
+/// What who has the key of a session may do with it.
+fn keyed(session: &Arc<Session>) -> Dir {
+    let ctl = Arc::downgrade(session);
+    let ctl = synth::File::opened(move |visitor, _| Ok(Box::new(Ctl::new(opened(visitor, &ctl, true)?))));
+    Dir::new().file("ctl", ctl.event()).file("exec", exec(session, true))
+}
+
+fn exec(session: &Arc<Session>, has_key: bool) -> synth::File {
+    let session = Arc::downgrade(session);
+    let open = move |opening: Opening| match opened(&opening.visitor, &session, has_key) {
+        Ok(session) => files::Exec::open(session, opening),
+        Err(error) => opening.fail(error),
+    };
+    synth::File::opened_later(open, |_| false).mode(0o222).event()
+}
+
 /// The files of a session. They do not keep it.
 fn directory(session: &Arc<Session>) -> Dir {
-    let opened = |visitor: &Visitor, session: &Weak<Session>| -> Result<Opened> {
-        let session = session.upgrade().ok_or(Errno::ENOENT)?;
-        session.shared.policy.may(&visitor.who)?;
-        session.open(visitor)?;
-        Ok(Opened::of(session))
-    };
     let handle = |make: fn(Opened) -> Result<Box<dyn synth::Handle>>| {
         let session = Arc::downgrade(session);
-        synth::File::opened(move |visitor, _| make(opened(visitor, &session)?)).event()
+        synth::File::opened(move |visitor, _| make(opened(visitor, &session, false)?)).event()
     };
-    let [exec, status] = [(); 2].map(|()| Arc::downgrade(session));
-    let exec = synth::File::opened_later(
-        move |opening| match opened(&opening.visitor, &exec) {
-            Ok(session) => files::Exec::open(session, opening),
-            Err(error) => opening.fail(error),
-        },
-        |_| false,
-    );
+    let status = Arc::downgrade(session);
     let status =
         synth::File::text(move |_| status.upgrade().map(|session| session.status()).unwrap_or_default());
     Dir::new()
         .file("ctl", handle(|session| Ok(Box::new(Ctl::new(session)))))
         .file("argv", handle(|session| Ok(Box::new(Text(session, Words::Argv)))))
         .file("env", handle(|session| Ok(Box::new(Text(session, Words::Env)))))
-        .file("exec", exec.mode(0o222).event())
+        .file("exec", exec(session, false))
         .file("stdin", handle(Input::open).mode(0o222))
         .file("stdout", handle(|session| Ok(Box::new(Output(session, 0)))).mode(0o444))
         .file("stderr", handle(|session| Ok(Box::new(Output(session, 1)))).mode(0o444))
         .file("wait", handle(|session| Ok(Box::new(Wait(session)))).mode(0o444))
-        .file("status", status)
+        .file("status", status.event())
 }
 
 /// As whom programs run.

@@ -27,6 +27,8 @@ pub struct Policy {
     pub(super) programs: Vec<String>,
     pub(super) reads: Vec<String>,
     pub(super) network: bool,
+    /// Servers to which programs are given (`clone`).
+    pub(super) nodes: Vec<String>,
     /// Where directories are made.
     pub(super) fs: Option<String>,
     pub(super) strict: bool,
@@ -71,6 +73,7 @@ impl Default for Policy {
             programs: PROGRAMS.map(Into::into).into(),
             reads: Vec::new(),
             network: false,
+            nodes: Vec::new(),
             fs: None,
             strict: false,
         }
@@ -142,6 +145,7 @@ impl Policy {
             ["programs", paths @ ..] if !paths.is_empty() => self.programs = texts(absolute(paths)?),
             ["reads", paths @ ..] if !paths.is_empty() => self.reads.extend(texts(absolute(paths)?)),
             ["fs", dir] => self.fs = Some(absolute(&[dir])?[0].into()),
+            ["nodes", all @ ..] if !all.is_empty() => self.nodes.extend(texts(all)),
             ["network"] => self.network = true,
             ["strict"] => self.strict = true,
             _ => return Err(format!("`{}`: write {KNOWN}", words.join(" "))),
@@ -206,7 +210,7 @@ pub(super) fn passwd(name: &str) -> Option<(u32, u32)> {
 }
 
 const KNOWN: &str = "allow USER..., user NAME, memory SIZE, cpu SECONDS, number N, processes N, cpus LIST, \
-     programs PATH..., reads PATH..., network, fs DIR or strict";
+     programs PATH..., reads PATH..., nodes ADDR..., network, fs DIR or strict";
 /// What runs where nobody says.
 const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
 /// Sessions at once.

@@ -16,7 +16,7 @@ use nine_proto::{Errno, Error, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::policy::{self, Limits, cpu_list};
-use super::{Exec, Shared};
+use super::{Exec, Shared, What, Work};
 use crate::net::quote;
 
 /// See the module.
@@ -66,6 +66,8 @@ pub(super) struct State {
     argv: Vec<u8>,
     env: Vec<u8>,
     file: Program,
+    /// Who knows it gives the session its program.
+    key: Option<Box<str>>,
     /// Open `stdin`s; `None`: the input has ended.
     inputs: Option<usize>,
     pub(super) writes: VecDeque<Ask>,
@@ -185,6 +187,7 @@ impl Session {
             argv: Vec::new(),
             env: Vec::new(),
             file: Program::None,
+            key: None,
             inputs: Some(0),
             writes: VecDeque::new(),
             sent: 0,
@@ -202,9 +205,17 @@ impl Session {
         Arc::new(Self { number, shared, whose, state })
     }
 
-    /// One more file of it is open, for this visitor.
-    pub(super) fn open(&self, visitor: &Visitor) -> Result<()> {
-        if !self.whose.is(visitor) {
+    /// Whether this is its key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        let same = |of: &str| {
+            of.len() == key.len() && of.bytes().zip(key.bytes()).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+        };
+        self.step(|state, _| state.key.as_deref().is_some_and(same))
+    }
+
+    /// One more file of it is open, for this visitor, who may have its key.
+    pub(super) fn open(&self, visitor: &Visitor, has_key: bool) -> Result<()> {
+        if !has_key && !self.whose.is(visitor) {
             return Err(Error::new(Errno::EACCES, format!("session {} is of {}", self.number, self.whose)));
         }
         let mut state = lock(&self.state);
@@ -258,7 +269,11 @@ impl Session {
         let done = match words[..] {
             [] => Ok(()),
             ["exec", ref rest @ ..] => match self.exec(rest) {
-                Ok(exec) => return self.shared.launch(self.clone(), exec, ask),
+                Ok(exec) => return self.shared.due(Work(self.clone(), What::Launch(exec), ask)),
+                Err(error) => Err(error),
+            },
+            ["clone", most, ref to @ ..] => match self.may_spread(most, to) {
+                Ok(spread) => return self.shared.due(Work(self.clone(), spread, ask)),
                 Err(error) => Err(error),
             },
             ["type", "normal"] => {
@@ -284,6 +299,28 @@ impl Session {
             self.shared.keep(self, true);
         }
         ask.done(done);
+    }
+
+    /// To whom its program shall go, if that can be.
+    fn may_spread(&self, most: &str, to: &[&str]) -> Result<What> {
+        let most = positive(most)?;
+        let known = &self.shared.policy.nodes;
+        let is_known = |to: &&str| {
+            let (node, session) = to.rsplit_once('/')?;
+            let (number, key) = session.split_once('.')?;
+            (known.iter().any(|of| of == node) && number.parse::<u64>().is_ok() && is_key(key)).then_some(())
+        };
+        if to.is_empty() {
+            return Err(wrong("clone N ADDR/SESSION.KEY..."));
+        }
+        if let Some(other) = to.iter().find(|to| is_known(to).is_none()) {
+            let text = format!("{other}: this is no session of a server that `nodes` of the policy names");
+            return Err(Error::new(Errno::EACCES, text));
+        }
+        self.step(|state, _| match state.file {
+            Program::Written => Ok(What::Spread(most as usize, to.iter().map(|&to| to.into()).collect())),
+            _ => Err(Error::new(Errno::ENOENT, "no program was written to exec")),
+        })
     }
 
     /// What shall run, if that can be.
@@ -516,6 +553,11 @@ impl State {
                 self.kill = true;
                 Ok(())
             }
+            ["key", key] if is_key(key) => {
+                self.may_set()?;
+                self.key = Some(key.into());
+                Ok(())
+            }
             ["close"] => {
                 self.inputs = None;
                 Ok(())
@@ -658,6 +700,11 @@ fn lower(limit: &mut u64, to: u64, of: &str) -> Result<()> {
     Ok(())
 }
 
+/// Whether it is long enough for nobody to guess it, and part of a name.
+fn is_key(word: &str) -> bool {
+    (16..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
 fn positive(word: &str) -> Result<u64> {
     word.parse().ok().filter(|&n| n > 0).ok_or_else(|| wrong(&format!("`{word}` is no number above 0")))
 }
@@ -680,7 +727,8 @@ fn crowded() -> Error {
 }
 
 const KNOWN: &str = "exec [PATH [WORD...]], signal NAME, kill, close, type normal, type persistent, wipe, \
-     memory SIZE, cpu SECONDS, processes N, cpus LIST, channel on, channel off, wait HOW";
+     memory SIZE, cpu SECONDS, processes N, cpus LIST, channel on, channel off, wait HOW, key WORD, \
+     clone N ADDR/SESSION.KEY...";
 const SIGNALS: [(&str, Signal); 16] = [
     ("TERM", Signal::TERM),
     ("INT", Signal::INT),
@@ -700,7 +748,7 @@ const SIGNALS: [(&str, Signal); 16] = [
     ("SYS", Signal::SYS),
 ];
 /// Bytes of a text for a ctl.
-const TEXT_MAX: usize = 1024;
+const TEXT_MAX: usize = 32 << 10;
 /// Of one that is not known, shown to who has written it.
 const SHOWN: usize = 64;
 /// Bytes of `argv`, of `env`; and words.

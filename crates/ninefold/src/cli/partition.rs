@@ -65,6 +65,10 @@ pub struct PartitionRun {
     /// With --on: a text for each session's ctl before it runs, like `memory 64M` or `cpus 0-1`
     #[arg(long, value_name = "TEXT", requires = "on")]
     pub ctl: Vec<String>,
+    /// With --on: the program goes to the first server, which gives it to at most N others, and each of these to its share
+    /// of the rest. The policies of the servers name each other (`nodes`), as they are named here
+    #[arg(long, value_name = "N", requires = "on", conflicts_with = "there", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tree: Option<u32>,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, last = true)]
     pub program: Vec<OsString>,

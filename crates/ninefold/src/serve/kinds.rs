@@ -375,7 +375,9 @@ impl Servers {
         // A user's runtime directory is not for others, as whom programs may run.
         let dir = dir.filter(|_| !rustix::process::geteuid().is_root());
         let dir = dir.map_or_else(std::env::temp_dir, PathBuf::from);
-        let made = Parts::new(policy, self.env.wall(), &dir, None, self.serves());
+        let spread = super::part::spread(self.remote.clone(), self.env);
+        let outside = part::Outside { serves: Box::new(self.serves()), machines: None, spread: Some(spread) };
+        let made = Parts::new(policy, self.env.wall(), &dir, outside);
         let (parts, driver) = made.map_err(|why| anyhow!("{kind}: {why}"))?;
         self.env.spawn(Box::pin(driver.run(self.env)));
         let parts = Arc::new(parts.told_by(told));

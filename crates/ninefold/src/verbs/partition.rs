@@ -21,6 +21,7 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail};
 use futures_util::future::{Either, join, join_all, select};
 use nine_io::client::File;
+use nine_net::Env;
 use nine_net::rt::{self, Signal};
 use nine_proto::{Errno, OpenFlags};
 use rustix::process::Signal as Number;
@@ -33,6 +34,7 @@ use crate::dial::{self, Sessions};
 use crate::fail::{self, Interrupted, Program, Tally};
 use crate::operand::Place;
 use crate::output::{Output, table};
+use crate::serve::part::give;
 
 /// Runs the program everywhere, to its ends; an error, if one of them is not status 0.
 pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
@@ -52,7 +54,13 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
         let begun = Begun { left: Cell::new(places.len()), ..Begun::default() };
         let out = Out { stdout: RefCell::new(Output::new()), names: places.len() > 1, begun };
         let nodes: Vec<Node> = places.into_iter().map(Node::new).collect();
-        let ends = join_all(nodes.iter().map(|node| node.run(&sessions, &job, &out)));
+        let ends = async {
+            match args.tree {
+                None => join_all(nodes.iter().map(|node| node.run(&sessions, &job, &out))).await,
+                Some(most) => grow(&sessions, &nodes, &job, &out, most).await,
+            }
+        };
+        let ends = pin!(ends);
         let feeds = async {
             match job.input {
                 // What is not wanted by anybody any more is not waited for.
@@ -165,6 +173,41 @@ pub fn kill(args: cli::PartitionKill, config: &Config) -> Result<Tally> {
     })
 }
 
+/// The same, but that the program goes from server to server.
+async fn grow(sessions: &Sessions, nodes: &[Node], job: &Job, out: &Out, most: u32) -> Vec<Result<u8>> {
+    let made = join_all(nodes.iter().map(|node| node.make(sessions, job))).await;
+    let mut there = nodes.iter().zip(&made).filter_map(|(node, made)| Some((node, made.as_ref().ok()?)));
+    if let (Some((first, session)), Sent::Bytes(bytes)) = (there.next(), &job.program) {
+        let spread = async {
+            let mut to = Vec::new();
+            for (node, Made { number, ctl, .. }) in there {
+                let mut key = [0; 16];
+                sessions.env().entropy(&mut key);
+                let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+                ctl.write(0, format!("key {key}").as_bytes()).await?;
+                to.push(quote(&format!("{}/{number}.{key}", node.name)));
+            }
+            give(&session.dir, bytes).await?;
+            if !to.is_empty() {
+                session.ctl.write(0, format!("clone {most} {}", to.join(" ")).as_bytes()).await?;
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        if let Err(error) = spread.await {
+            // Who has not got it gets it from here.
+            fail::note(format_args!("{}: {error:#}; it goes to the others from here", first.name));
+        }
+    }
+    let goes = nodes.iter().zip(made).map(|(node, made)| async {
+        let ended = match made {
+            Ok(made) => node.go(job, out, made).await,
+            Err(error) => Err(error),
+        };
+        node.settle(ended, out)
+    });
+    join_all(goes).await
+}
+
 /// What every server is to run.
 struct Job {
     program: Sent,
@@ -188,19 +231,34 @@ struct Node {
     /// Of its session, while that is there.
     ctl: RefCell<Option<Rc<File>>>,
     input: RefCell<Option<Rc<File>>>,
+    has_begun: Cell<bool>,
+}
+
+/// A session.
+struct Made {
+    number: String,
+    ctl: Rc<File>,
+    dir: File,
 }
 
 impl Node {
     fn new(place: Place) -> Self {
         let name = place.to_string();
-        Self { place, name, ctl: RefCell::default(), input: RefCell::default() }
+        Self { place, name, ctl: RefCell::default(), input: RefCell::default(), has_begun: Cell::new(false) }
     }
 
     /// The status with which it has ended there; an error is one of our own output.
     async fn run(&self, sessions: &Sessions, job: &Job, out: &Out) -> Result<u8> {
-        let mut has_begun = false;
-        let ended = self.ended(sessions, job, out, &mut has_begun).await;
-        if !has_begun {
+        let ended = match self.make(sessions, job).await {
+            Ok(made) => self.go(job, out, made).await,
+            Err(error) => Err(error),
+        };
+        self.settle(ended, out)
+    }
+
+    /// What it comes to.
+    fn settle(&self, ended: Result<u8>, out: &Out) -> Result<u8> {
+        if !self.has_begun.replace(true) {
             out.begun.one();
         }
         self.ctl.take();
@@ -215,7 +273,8 @@ impl Node {
         }
     }
 
-    async fn ended(&self, sessions: &Sessions, job: &Job, out: &Out, has_begun: &mut bool) -> Result<u8> {
+    /// A session that has all but its program.
+    async fn make(&self, sessions: &Sessions, job: &Job) -> Result<Made> {
         let part = walk(sessions, &self.place).await?;
         let ctl = Rc::new(part.open("clone", OpenFlags::RDWR).await?);
         let number = ctl.read(0, 64).await?;
@@ -228,9 +287,14 @@ impl Node {
         if !job.env.is_empty() {
             put(&dir, "env", quoted(&job.env).as_bytes()).await?;
         }
+        Ok(Made { number, ctl, dir })
+    }
+
+    /// Has a session run it, to its end.
+    async fn go(&self, job: &Job, out: &Out, Made { ctl, dir, .. }: Made) -> Result<u8> {
         let exec = match &job.program {
             Sent::Bytes(bytes) => {
-                put(&dir, "exec", bytes).await?;
+                give(&dir, bytes).await?;
                 "exec".into()
             }
             Sent::Named(name) => format!("exec {}", quote(name)),
@@ -250,7 +314,7 @@ impl Node {
         *self.ctl.borrow_mut() = Some(ctl.clone());
         // Who is not fed finds the end.
         *self.input.borrow_mut() = job.input.then_some(input);
-        *has_begun = true;
+        self.has_begun.set(true);
         out.begun.one();
         let (shown, complained) = join(out.copy(self, &stdout, false), out.copy(self, &stderr, true)).await;
         shown?;
