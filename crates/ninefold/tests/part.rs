@@ -423,11 +423,10 @@ fn a_wait_is_flushed_and_others_wait_on() {
         if kill {
             // Whether it has asked by now or not.
             cat.kill().unwrap();
-            cat.wait().unwrap();
         }
         cat
     };
-    waits(true);
+    waits(true).wait().unwrap();
     let mut cat = waits(false);
     let file = session.open("wait", OpenFlags::READ);
     std::thread::scope(|scope| {
@@ -494,8 +493,8 @@ fn a_program_is_confined() {
     chmod(&secret, 0o666);
     chmod(server.dir.path(), 0o777);
     let tries = format!(
-        "id -u; echo x >own && echo own; cat {0}; echo x >>{0}; echo x >/tmp/part-$$; kill -0 {1}; cat /proc/{1}/environ; \
-         unshare -U true && echo unshared; mount -t tmpfs x /mnt && echo mounted; ls -l /proc/self/fd/ 2>/dev/null; \
+        "id -u; echo x >own && echo own; cat {0}; echo x >>{0}; echo x >/tmp/part-$$; kill -0 {1}; \
+         cat /proc/{1}/environ; unshare -U true && echo unshared; mount -t tmpfs x /mnt && echo mounted; \
          sh -c 'exec 3<>/dev/tty' && echo terminal; ulimit -c; echo end",
         secret.display(),
         server.child.id(),
@@ -548,7 +547,8 @@ fn a_program_finds_the_name_space_in_its_channel() {
     // It has nothing else that is open here.
     let session = Session::new(&part);
     session.tell("channel on");
-    session.begin("for n in 0 1 2 3 4 5 6 7 8 9; do { true >&$n; } 2>/dev/null && echo $n; done; echo $NINEFOLD_CHANNEL");
+    let text = "for n in 0 1 2 3 4 5 6 7 8 9; do { true >&$n; } 2>/dev/null && echo $n; done; echo $NINEFOLD_CHANNEL";
+    session.begin(text);
     let out = session.all("stdout");
     let mut lines: Vec<&str> = out.lines().collect();
     let mut channel: Vec<&str> = lines.pop().unwrap().split(':').collect();

@@ -1,7 +1,7 @@
 //! Control groups: one for each session, of version 2, of version 1, or of both what there is.
 //!
-//! In: where the hierarchies are (mounts, our own groups) and a session's limits. Out: a [`Group`]: where a process joins,
-//! what it has used, and its end with everybody in it.
+//! In: where the hierarchies are (mounts, our own groups) and a session's limits. Out: a [`Group`]: where a process
+//! joins, what it has used, and its end with everybody in it.
 //!
 //! All of it is files, so that a directory stands for the kernel in tests. Waits for the kernel, not for ever.
 

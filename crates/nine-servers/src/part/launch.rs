@@ -1,18 +1,18 @@
 //! How a program starts: in a process of its own, which gives up rights step by step and then becomes the program.
 //!
-//! In: at the server, a [`Plan`] and descriptors, sent over a socket that is the new process's standard input. Out: what
-//! confines it ([`Confined`]), then the end of the socket when it is the program; or why it is not.
+//! In: at the server, a [`Plan`] and descriptors, sent over a socket that is the new process's standard input. Out:
+//! what confines it ([`Confined`]), then the end of the socket when it is the program; or why it is not.
 //!
 //! ```text
 //! >  PLAN (one line of JSON), with descriptors: standard input, and four of a channel
 //! <  confined WORD...        all but the last step is done
 //! <  failed ERRNO TEXT       and it ends
 //! ```
-//! One more process of the same program is the *guard* of a server: it waits until that has ended, whichever way, and then
-//! ends what is left in the server's groups and removes its directories.
+//! One more process of the same program is the *guard* of a server: it waits until that has ended, whichever way, and
+//! then ends what is left in the server's groups and removes its directories.
 //!
-//! Always holds: what the process inherits are its standard files and what it was sent; all steps are done in a process of
-//! one thread; nothing of the server's environment comes there.
+//! Always holds: what the process inherits are its standard files and what it was sent; all steps are done in a process
+//! of one thread; nothing of the server's environment comes there.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -108,8 +108,8 @@ pub(super) struct Launched {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that starts processes: they end with the thread that has started them. And the guard, which goes when this
-/// does.
+/// The thread that starts processes: they end with the thread that has started them. And the guard, which goes when
+/// this does.
 pub(super) struct Launcher {
     jobs: mpsc::Sender<Job>,
     _guard: UnixStream,

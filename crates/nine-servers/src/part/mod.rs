@@ -1,7 +1,7 @@
 //! Partitions as files (`docs/part.md`): programs that who may writes here, runs, feeds and reads.
 //!
-//! In: requests, a [`Policy`], and what a program's channel shows. Out: answers; processes, each confined before it is a
-//! program ([`launch`]); and a [`Driver`], on whose core their ends are read, written and waited for.
+//! In: requests, a [`Policy`], and what a program's channel shows. Out: answers; processes, each confined before it is
+//! a program ([`launch`]); and a [`Driver`], on whose core their ends are read, written and waited for.
 //!
 //! ```text
 //! clone        opening it makes a session; what is open then is N/ctl
@@ -11,9 +11,9 @@
 //! N/wait       its end      N/status   how it is
 //! ```
 //!
-//! Always holds: nothing runs in the server's process but the server; a session whose files are closed leaves nobody and
-//! nothing behind; who takes a request out of a queue, under the lock of its session, answers it when nothing is locked;
-//! what may wait for a disk or for the kernel is done beside the cores.
+//! Always holds: nothing runs in the server's process but the server; a session whose files are closed leaves nobody
+//! and nothing behind; who takes a request out of a queue, under the lock of its session, answers it when nothing is
+//! locked; what may wait for a disk or for the kernel is done beside the cores.
 //!
 //! Locks: a session's, then the table's.
 
@@ -142,7 +142,8 @@ struct Exec {
     env: Vec<(String, String)>,
 }
 
-/// How an image ([`is_image`]) runs: by whoever knows machines. Its processes are launched and confined as programs are.
+/// How an image ([`is_image`]) runs: by whoever knows machines. Its processes are launched and confined as programs
+/// are.
 pub trait Machines: Send + Sync + 'static {
     /// The program that runs this image with these words, and the rest: paths that it reads beside those of the policy.
     /// Waits for the disk. Its standard files are those of the session.
@@ -160,9 +161,9 @@ pub struct Machine {
 }
 
 impl Parts {
-    /// None yet. Files are as old as `wall`, time since 1970; directories are made in `dir` if the policy names no other;
-    /// the rest it is given. The program of this process has [`launch`] behind
-    /// [`VERB`]. Without its driver nothing ever runs.
+    /// None yet. Files are as old as `wall`, time since 1970; directories are made in `dir` if the policy names no
+    /// other; the rest it is given. The program of this process has [`launch`] behind [`VERB`]. Without its driver
+    /// nothing ever runs.
     ///
     /// # Errors
     /// It may not run programs here: why.

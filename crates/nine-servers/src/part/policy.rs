@@ -229,7 +229,8 @@ mod tests {
     #[test]
     fn a_policy_is_its_lines_or_what_is_wrong_with_them() {
         let policy: Policy =
-            "# ours\nallow 4711 lab.example.org\nmemory 64M # each\ncpu 3\nnumber 2\ncpus 0-1,3\nprograms /bin '/opt/a b'\nstrict\n"
+            "# ours\nallow 4711 lab.example.org\nmemory 64M # each\ncpu 3\nnumber 2\ncpus 0-1,3\n\
+             programs /bin '/opt/a b'\nstrict\n"
                 .parse()
                 .unwrap();
         assert_eq!(policy.limits, Limits { memory: 64 << 20, cpu: Some(3), processes: 256 });

@@ -16,7 +16,7 @@ pub struct Partition {
 
 #[derive(Debug, Subcommand)]
 pub enum PartitionVerb {
-    Run(PartitionRun),
+    Run(Box<PartitionRun>),
     /// List the sessions of a server's partitions: number, user, program, how it is
     Ls(PartitionLs),
     /// End a session of a server's partitions, and all that it runs
@@ -30,9 +30,10 @@ pub enum PartitionVerb {
 /// what SERVER says, which this command serves by itself. Programs that it starts may have the channel after it, one at
 /// a time. SIGTERM, SIGINT and SIGHUP are passed on.
 ///
-/// With --on, servers that have `part:` in their name spaces run it (docs/part.md): it is sent to each, what the programs
-/// write appears here, line by line and with the server's name before it where there are several, and signals are passed
-/// on to all; a second one ends this command, and all that it runs. A server that goes away is said, and the others go on.
+/// With --on, servers that have `part:` in their name spaces run it (docs/part.md): it is sent to each, what the
+/// programs write appears here, line by line and with the server's name before it where there are several, and signals
+/// are passed on to all; a second one ends this command, and all that it runs. A server that goes away is said, and the
+/// others go on.
 ///
 /// Exit status: the program's, or 128 and the number of the signal that ended it; 127 there is no such program, 126 it
 /// cannot be run. Of several the highest; 255 for one whose server has gone.
@@ -65,9 +66,15 @@ pub struct PartitionRun {
     /// With --on: a text for each session's ctl before it runs, like `memory 64M` or `cpus 0-1`
     #[arg(long, value_name = "TEXT", requires = "on")]
     pub ctl: Vec<String>,
-    /// With --on: the program goes to the first server, which gives it to at most N others, and each of these to its share
-    /// of the rest. The policies of the servers name each other (`nodes`), as they are named here
-    #[arg(long, value_name = "N", requires = "on", conflicts_with = "there", value_parser = clap::value_parser!(u32).range(1..))]
+    /// With --on: the program goes to the first server, which gives it to at most N others, and each of these to its
+    /// share of the rest. The policies of the servers name each other (`nodes`), as they are named here
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "on",
+        conflicts_with = "there",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub tree: Option<u32>,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, last = true)]

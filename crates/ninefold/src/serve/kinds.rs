@@ -1,6 +1,6 @@
 //! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`,
-//! `net:` or `net:POLICY`, `shm:`, `part:` or `part:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`, `fsctl:`, an address,
-//! `/srv/NAME`, which is one that was posted, or `/shm/NAME`, the guest of a channel.
+//! `net:` or `net:POLICY`, `shm:`, `part:` or `part:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`,
+//! `fsctl:`, an address, `/srv/NAME`, which is one that was posted, or `/shm/NAME`, the guest of a channel.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
 //! needed. A word for a disk, an archive or an address is the same server each time, and so are `cons:`, `srv:`,
@@ -92,8 +92,8 @@ impl FromStr for Kind {
 
     fn from_str(word: &str) -> Result<Kind, String> {
         const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], shm:, \
-             part:[POLICY], aoe:[IFACE], fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST, /srv/NAME for one that \
-             was posted, or /shm/NAME for the guest of a channel";
+             part:[POLICY], aoe:[IFACE], fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, \
+             9p://HOST, /srv/NAME for one that was posted, or /shm/NAME for the guest of a channel";
         if let Some(name) = word.strip_prefix(POSTED) {
             nine_proto::check_name(name.as_bytes())
                 .map_err(|_| format!("`{word}` is no post; write /srv/NAME"))?;

@@ -44,7 +44,8 @@ fn shares(to: Vec<String>, most: usize) -> Vec<VecDeque<String>> {
     shares
 }
 
-/// Gives it to one, who gives it to the others; where that does not go, to the next one. Those to whom it was not given.
+/// Gives it to one, who gives it to the others; where that does not go, to the next one. Those to whom it was not
+/// given.
 async fn give_all(
     sessions: &Sessions,
     remote: &Remote,

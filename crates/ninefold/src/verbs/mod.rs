@@ -66,8 +66,8 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Fs(args) => return fs::run(args, &config),
         Verb::Cec(args) => cec::run(args)?,
         Verb::Partition(Partition { verb }) => match verb {
-            PartitionVerb::Run(args) if args.on.is_empty() => here::run(args, &config)?,
-            PartitionVerb::Run(args) => partition::run(args, &config)?,
+            PartitionVerb::Run(args) if args.on.is_empty() => here::run(*args, &config)?,
+            PartitionVerb::Run(args) => partition::run(*args, &config)?,
             PartitionVerb::Ls(args) => return partition::ls(args, &config),
             PartitionVerb::Kill(args) => return partition::kill(args, &config),
         },

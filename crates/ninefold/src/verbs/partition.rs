@@ -1,6 +1,8 @@
-//! `partition run --on`, `ls` and `kill`: programs that other servers run, through the files of their /part (docs/part.md).
+//! `partition run --on`, `ls` and `kill`: programs that other servers run, through the files of their /part
+//! (docs/part.md).
 //!
-//! In: where the partitions are, a program and its words. Out: what the programs write, line by line; how they have ended.
+//! In: where the partitions are, a program and its words. Out: what the programs write, line by line; how they have
+//! ended.
 //!
 //! Always holds: a server that fails or goes away ends its own program and nobody else's; what one server's program
 //! writes waits for nobody but our own output.
