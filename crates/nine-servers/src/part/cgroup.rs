@@ -324,8 +324,9 @@ fn end(dirs: &[PathBuf]) {
 /// Whether a group can be made there.
 fn is_writable(dir: &Path) -> bool {
     let probe = dir.join(format!("ninefold-probe-{}", std::process::id()));
-    let is_made = fs::create_dir(&probe).is_ok();
-    is_made && fs::remove_dir(&probe).is_ok()
+    // The kernel makes the files of a group.
+    let is_group = fs::create_dir(&probe).is_ok() && probe.join("cgroup.procs").exists();
+    fs::remove_dir(&probe).is_ok() && is_group
 }
 
 /// Whether this process is the only one there.
