@@ -9,7 +9,7 @@
 use std::future::poll_fn;
 use std::hint::spin_loop;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -563,6 +563,18 @@ impl Given {
         let [memory, wait, ring, life] = [memory, wait.into(), ring.into(), life].map(rustix::io::dup);
         Ok(Inherited([memory?, wait?, ring?, life?]))
     }
+
+    /// The same to be sent to a program, which hands them on ([`variable`]): no other one that is started has them.
+    pub fn to_send(self, life: OwnedFd) -> [OwnedFd; 4] {
+        let Self { memory, wait, ring } = self;
+        [memory, wait.into(), ring.into(), life]
+    }
+}
+
+/// By which a program finds the descriptors of [`Given::to_send`] that it inherits under these numbers: name and value
+/// of a variable of its environment.
+pub fn variable(numbers: [RawFd; 4]) -> (&'static str, String) {
+    (linux::VARIABLE, Passed::variable(numbers))
 }
 
 /// A channel's descriptors that the next program that is started inherits. To be dropped then.
@@ -573,7 +585,7 @@ impl Inherited {
     /// The variable of its environment by which it finds them: name and value.
     pub fn variable(&self) -> (&'static str, String) {
         let numbers = [0, 1, 2, 3].map(|n| self.0[n].as_raw_fd());
-        (linux::VARIABLE, Passed::variable(numbers))
+        variable(numbers)
     }
 }
 

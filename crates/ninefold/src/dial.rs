@@ -461,6 +461,11 @@ pub fn run<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> 
     rt::block_on(async |env| until(env, remote, false, pending(), main).await)?
 }
 
+/// The same for a verb that waits for what servers run, and takes signals itself: silence is not worth a word.
+pub fn run_waiting<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
+    rt::block_on(async |env| until(env, remote, true, pending(), main).await)?
+}
+
 /// The same for a verb that has something to clean up when a signal ends it.
 pub fn run_tidy<T>(remote: Remote, quiet: bool, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
     rt::block_on(async |env| {

@@ -1,10 +1,10 @@
 //! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`,
-//! `net:` or `net:POLICY`, `shm:`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`, `fsctl:`, an address,
-//! `/srv/NAME`, which is one that was posted, or `/shm/NAME`, the guest of a channel.
+//! `net:` or `net:POLICY`, `shm:`, `part:` or `part:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`,
+//! `fsctl:`, an address, `/srv/NAME`, which is one that was posted, or `/shm/NAME`, the guest of a channel.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
 //! needed. A word for a disk, an archive or an address is the same server each time, and so are `cons:`, `srv:`,
-//! `net:`, `shm:`, `aoe:` and `fsctl:`; every `ram:` and every `pipe:` is one of its own.
+//! `net:`, `shm:`, `part:`, `aoe:` and `fsctl:`; every `ram:` and every `pipe:` is one of its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,7 +26,7 @@ use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
 use nine_servers::shm::GUEST;
-use nine_servers::{Channels, Disk, Net, Pipes, Posts, Ram};
+use nine_servers::{Channels, Disk, Net, Parts, Pipes, Posts, Ram, part};
 
 use super::aoe;
 use super::console;
@@ -47,6 +47,8 @@ pub enum Kind {
     Net(Option<PathBuf>),
     /// Channels of shared memory.
     Shm,
+    /// Programs in sessions of files, by the policy in this file.
+    Part(Option<PathBuf>),
     /// The guest of the channel of this name.
     Guest(String),
     /// Disks on these Ethernets; on all if none is named.
@@ -79,6 +81,7 @@ impl Kind {
         match self {
             Kind::Disk(path) => Kind::Disk(dir.join(path)),
             Kind::Net(Some(path)) => Kind::Net(Some(dir.join(path))),
+            Kind::Part(Some(path)) => Kind::Part(Some(dir.join(path))),
             other => other,
         }
     }
@@ -88,9 +91,9 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Kind, String> {
-        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], shm:, aoe:[IFACE], \
-             fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST, /srv/NAME for one that \
-             was posted, or /shm/NAME for the guest of a channel";
+        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], shm:, \
+             part:[POLICY], aoe:[IFACE], fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, \
+             9p://HOST, /srv/NAME for one that was posted, or /shm/NAME for the guest of a channel";
         if let Some(name) = word.strip_prefix(POSTED) {
             nine_proto::check_name(name.as_bytes())
                 .map_err(|_| format!("`{word}` is no post; write /srv/NAME"))?;
@@ -112,6 +115,8 @@ impl FromStr for Kind {
             Some(("net", "")) => Ok(Kind::Net(None)),
             Some(("net", path)) => Ok(Kind::Net(Some(path.into()))),
             Some(("shm", "")) => Ok(Kind::Shm),
+            Some(("part", "")) => Ok(Kind::Part(None)),
+            Some(("part", path)) => Ok(Kind::Part(Some(path.into()))),
             Some(("aoe", "")) => Ok(Kind::Aoe(Vec::new())),
             Some(("aoe", names)) => Ok(Kind::Aoe(names.split(',').map(String::from).collect())),
             Some(("fs", archive)) => archive.parse().map(Kind::Fs).map_err(|why| format!("`fs:`: {why}")),
@@ -179,6 +184,8 @@ impl fmt::Display for Kind {
             Kind::Net(None) => f.write_str("net:"),
             Kind::Net(Some(path)) => write!(f, "net:{}", path.display()),
             Kind::Shm => f.write_str("shm:"),
+            Kind::Part(None) => f.write_str("part:"),
+            Kind::Part(Some(path)) => write!(f, "part:{}", path.display()),
             Kind::Guest(name) => write!(f, "{GUEST}{name}"),
             Kind::Aoe(names) => write!(f, "aoe:{}", names.join(",")),
             Kind::Fs(spec) => write!(f, "fs:{spec}"),
@@ -240,6 +247,8 @@ pub struct Servers {
     disks: usize,
     posts: Arc<Posts>,
     channels: OnceLock<Arc<Channels>>,
+    /// By the word of each: the same each time.
+    parts: Mutex<HashMap<String, Arc<Parts>>>,
     served: Arc<OnceLock<Guests>>,
     archives: Arc<Archives>,
     state: Mutex<State>,
@@ -269,8 +278,9 @@ impl Servers {
         let known = remote.clone();
         let judge = move |text: &str| Post::parse(text, &known).map(|post| post.to_string());
         let posts = Arc::new(Posts::new(env.clock(), owns, judge));
-        let (channels, served) = (OnceLock::new(), Arc::default());
-        Self { serving, remote, env, core, disks: disks.max(1), posts, channels, served, archives, state }
+        let (channels, parts, served) = (OnceLock::new(), Mutex::default(), Arc::default());
+        let disks = disks.max(1);
+        Self { serving, remote, env, core, disks, posts, channels, parts, served, archives, state }
     }
 
     /// This is what guests of channels get.
@@ -333,17 +343,46 @@ impl Servers {
     /// The channels of this server: the same each time.
     fn channels(&self) -> Arc<Channels> {
         let make = || {
-            let served = self.served.clone();
-            let gate = Gate { read_only: self.serving.read_only.unwrap_or(false), ..Gate::default() };
-            let serves = move || {
-                let (server, clients) = served.get()?;
-                Some(Service::new(server.upgrade()?, gate.clone(), clients.clone()))
-            };
-            let (channels, driver) = Channels::new(self.env.wall(), self.posts.clone(), serves);
+            let (channels, driver) = Channels::new(self.env.wall(), self.posts.clone(), self.serves());
             self.env.spawn(Box::pin(driver.run(self.env)));
             Arc::new(channels.told_by(told))
         };
         self.channels.get_or_init(make).clone()
+    }
+
+    /// What guests of channels are served, when there is anything.
+    fn serves(&self) -> impl Fn() -> Option<Service> + Send + Sync + 'static {
+        let served = self.served.clone();
+        let gate = Gate { read_only: self.serving.read_only.unwrap_or(false), ..Gate::default() };
+        move || {
+            let (server, clients) = served.get()?;
+            Some(Service::new(server.upgrade()?, gate.clone(), clients.clone()))
+        }
+    }
+
+    /// The sessions of a policy: the same each time.
+    fn parts(&self, kind: &Kind, policy: Option<&Path>) -> Result<Arc<Parts>> {
+        let mut all = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parts) = all.get(&kind.to_string()) {
+            return Ok(parts.clone());
+        }
+        let wrong = |path: &Path, why| anyhow!("{}: {why}", path.display());
+        let policy = match policy {
+            None => part::Policy::default(),
+            Some(path) => part::Policy::read(path).map_err(|why| wrong(path, why))?,
+        };
+        let dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+        // A user's runtime directory is not for others, as whom programs may run.
+        let dir = dir.filter(|_| !rustix::process::geteuid().is_root());
+        let dir = dir.map_or_else(std::env::temp_dir, PathBuf::from);
+        let spread = super::part::spread(self.remote.clone(), self.env);
+        let outside = part::Outside { serves: Box::new(self.serves()), machines: None, spread: Some(spread) };
+        let made = Parts::new(policy, self.env.wall(), &dir, outside);
+        let (parts, driver) = made.map_err(|why| anyhow!("{kind}: {why}"))?;
+        self.env.spawn(Box::pin(driver.run(self.env)));
+        let parts = Arc::new(parts.told_by(told));
+        all.insert(kind.to_string(), parts.clone());
+        Ok(parts)
     }
 
     /// The files of the guest of a channel.
@@ -441,8 +480,12 @@ impl Kinds for Servers {
             Kind::Srv => self.owned(&kind, self.posts.clone()),
             Kind::Shm => self.owned(&kind, self.channels()),
             Kind::Guest(name) => self.guest(&kind, name),
-            Kind::Net(Some(path)) if path.is_relative() => {
+            Kind::Net(Some(path)) | Kind::Part(Some(path)) if path.is_relative() => {
                 return Err(format!("{kind}: a path that begins with `/` is due"));
+            }
+            Kind::Part(policy) => {
+                let parts = self.parts(&kind, policy.as_deref()).map_err(|error| format!("{error:#}"))?;
+                self.owned(&kind, parts)
             }
             Kind::Net(policy) => self.net(&kind, policy.as_deref()).map_err(|error| format!("{error:#}"))?,
             Kind::Aoe(names) => {
@@ -586,6 +629,8 @@ mod tests {
             ("shm:", "shm:"),
             ("shm:/run/x", "shm!/run/x"),
             ("/shm/lab", "/shm/lab"),
+            ("part:", "part:"),
+            ("part:/etc/part", "part:/etc/part"),
             ("aoe:", "aoe:"),
             ("aoe:eth0,eth1", "aoe:eth0,eth1"),
             ("fs:", "fs:"),
