@@ -36,7 +36,8 @@ pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec
     let mut program = match begin(&env, &session, exec).await {
         Ok(program) => program,
         Err(error) => {
-            tracing::info!(session = session.number, user = %asks, proof = %asks.proof, words = %shown, "not started: {error}");
+            let (user, proof) = (&asks, &asks.proof);
+            tracing::info!(session = session.number, %user, %proof, words = %shown, "not started: {error}");
             session.failed(&error);
             return ask.fail(error);
         }
