@@ -25,24 +25,27 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::cgroup::{Group, Used};
 use super::launch::{Launched, Plan, is_image, is_program};
-use super::session::{Answers, End, Phase, Session, State, error_of, over};
+use super::session::{Answers, End, Phase, Session, State, Whose, error_of, over};
 use super::{Exec, Shared, Spread};
 
 /// Runs it. Whoever asked for it is told when it runs, or why it does not.
 pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec, ask: Ask) {
     let shown = shown(&exec.words);
+    // Who has a session's key is somebody else than who has made it.
+    let asks = Whose::of(&ask.visitor);
     let mut program = match begin(&env, &session, exec).await {
         Ok(program) => program,
         Err(error) => {
-            tracing::info!(session = session.number, user = %session.whose, words = %shown, "not started: {error}");
+            let (user, proof) = (&asks, &asks.proof);
+            tracing::info!(session = session.number, %user, %proof, words = %shown, "not started: {error}");
             session.failed(&error);
             return ask.fail(error);
         }
     };
     let limits = session.step(|state, _| state.limits);
-    let (user, proof, peer) = (&session.whose, &session.whose.proof, &program.name);
+    let (user, proof, name) = (&asks, &asks.proof, &program.name);
     tracing::info!(
-        session = session.number, %user, %proof, program = %peer, words = %shown, pid = program.pid.as_raw_nonzero(),
+        session = session.number, %user, %proof, program = %name, words = %shown, pid = program.pid.as_raw_nonzero(),
         runs_as = %session.shared.user_name, memory = limits.memory, cpu = limits.cpu, processes = limits.processes,
         confined = %program.confined, "started"
     );
@@ -73,7 +76,8 @@ pub(super) async fn spread(session: Arc<Session>, most: usize, to: Vec<String>, 
         Ok(bytes) => bytes,
         Err(error) => return ask.fail(error_of(&error)),
     };
-    let (user, proof) = (&session.whose, &session.whose.proof);
+    let asks = Whose::of(&ask.visitor);
+    let (user, proof) = (&asks, &asks.proof);
     tracing::info!(session = session.number, %user, %proof, to = %shown(&to), "its program is given to others");
     let done = spread(Spread { bytes, most, to }).await;
     ask.done(done.map_err(|why| Error::new(Errno::EIO, why)));
@@ -138,7 +142,8 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
                     let (channel, given) = Channel::open(layout, waits, ours.into(), peer)?;
                     Ok((channel, given.to_send(theirs.into())))
                 })();
-                let (channel, given) = opened.map_err(|error: io::Error| error_of(&error))?;
+                let opened = opened.map_err(|error: io::Error| error_of(&error));
+                let (channel, given) = opened.inspect_err(|_| ended(&group))?;
                 env.spawn(Box::pin(async move { drop(serve_all(&service, channel).await) }));
                 Some(given)
             }
@@ -241,26 +246,19 @@ fn prepare(
         (Some(file), _) => text(file)?,
         (None, path) => path.unwrap_or_default(),
     };
-    if plan.program.contains('/') {
-        let head = head(Path::new(&plan.program));
-        let head = match file {
-            // One that only its user reads: the kernel looks.
-            None => head.unwrap_or_default(),
-            Some(_) => head.map_err(of)?,
-        };
-        let known = is_program(&head) || head.is_empty() && file.is_none();
-        if file.is_some() && is_image(&head) {
+    if let Some(file) = &file {
+        let head = head(file).map_err(of)?;
+        if is_image(&head) {
             let machines = shared.outside.machines.as_ref();
             let machines = machines.ok_or_else(|| {
                 Error::new(Errno::EOPNOTSUPP, "this is the image of a machine, and machines are not run here")
             })?;
-            let machine =
-                machines.machine(Path::new(&plan.program), &plan.words, limits.memory).map_err(of)?;
+            let machine = machines.machine(file, &plan.words, limits.memory).map_err(of)?;
             plan.reads.extend([plan.program.clone()]);
             plan.reads.extend(machine.reads);
             (plan.program, plan.words) = (text(&machine.program)?, machine.words);
-        } else if !known {
-            let name = plan.words.first().filter(|_| file.is_some()).unwrap_or(&plan.program);
+        } else if !is_program(&head) {
+            let name = plan.words.first().unwrap_or(&plan.program);
             return Err(Error::new(Errno::ENOEXEC, format!("{name}: this is no program")));
         }
     }
@@ -296,11 +294,7 @@ fn text(path: &Path) -> Result<String> {
 /// The beginning of a program, which says what it is.
 fn head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    // What is no file is not waited for.
-    let file = File::options().read(true).open(path)?;
-    if file.metadata()?.is_file() {
-        file.take(HEAD).read_to_end(&mut head)?;
-    }
+    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
     Ok(head)
 }
 

@@ -439,7 +439,7 @@ pub fn is_image(head: &[u8]) -> bool {
         }
         let (table, size, count) =
             (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
-        for entry in 0..count {
+        for entry in 0..count.min(HEADERS) {
             let header = table.checked_add(entry * size)?;
             if number(header, 4)? != NOTES {
                 continue;
@@ -467,7 +467,9 @@ pub(super) fn is_ours(dir: &Path) -> bool {
     meta.is_ok_and(|meta| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw())
 }
 
-/// Program headers of notes.
+/// Program headers that are looked at.
+const HEADERS: usize = 64;
+/// Those of notes.
 const NOTES: u64 = 4;
 /// For the launcher to take its plan.
 const PATIENCE: Duration = Duration::from_secs(10);

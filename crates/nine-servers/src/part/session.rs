@@ -293,7 +293,7 @@ impl Session {
                 self.shared.keep(self, false);
                 Ok(())
             }
-            _ => self.with(|state, answers| state.control(&self.shared, self.number, &words, answers)),
+            _ => self.with(|state, _| state.control(&self.shared, self.number, &words)),
         };
         if words[..] == ["type", "persistent"] && done.is_ok() {
             self.shared.keep(self, true);
@@ -352,6 +352,8 @@ impl Session {
                 return Err(wrong("argv: a word has a zero in it"));
             }
             state.phase = Phase::Starting;
+            // Who was killed before was nobody.
+            state.kill = false;
             state.program = path.as_deref().unwrap_or("exec").into();
             state.failed = Box::default();
             Ok(Exec { path, words, env })
@@ -537,7 +539,7 @@ impl State {
         }
     }
 
-    fn control(&mut self, shared: &Shared, number: u64, words: &[&str], answers: &mut Answers) -> Result<()> {
+    fn control(&mut self, shared: &Shared, number: u64, words: &[&str]) -> Result<()> {
         match *words {
             ["signal", name] => {
                 let number = name.parse().ok();
@@ -596,7 +598,6 @@ impl State {
                 Ok(())
             }
             _ => {
-                let _ = answers;
                 let shown: String = words.join(" ").escape_debug().take(SHOWN).collect();
                 Err(wrong(&format!("`{shown}`: write {KNOWN}")))
             }
