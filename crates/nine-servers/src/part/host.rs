@@ -24,9 +24,9 @@ use nine_proto::{Errno, Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::cgroup::{Group, Used};
-use super::launch::{Launched, Plan, is_image, is_program};
+use super::launch::{Launched, Plan, is_program};
 use super::session::{Answers, End, Phase, Session, State, Whose, error_of, over};
-use super::{Exec, Shared, Spread};
+use super::{Exec, Shared, Spread, Start};
 
 /// Runs it. Whoever asked for it is told when it runs, or why it does not.
 pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec, ask: Ask) {
@@ -118,7 +118,8 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
     let cpus = if own.is_empty() { shared.common()? } else { Some(own) };
     let ready = {
         let (shared, number) = (shared.clone(), session.number);
-        aside(&shared.clone(), number, move || prepare(&shared, number, exec, &limits, cpus)).await
+        aside(&shared.clone(), number, move || prepare(&shared, number, exec, &limits, cpus, is_channel))
+            .await
     };
     let Ready { mut plan, group, name } = ready?;
     let ended = |group: &Group| {
@@ -225,6 +226,7 @@ fn prepare(
     exec: Exec,
     limits: &super::policy::Limits,
     cpus: Option<BTreeSet<usize>>,
+    channel: bool,
 ) -> Result<Ready> {
     let of = |error: io::Error| error_of(&error);
     let dir = shared.make(number).map_err(of)?;
@@ -248,14 +250,16 @@ fn prepare(
     };
     if let Some(file) = &file {
         let head = head(file).map_err(of)?;
-        if is_image(&head) {
+        if is_image(file).map_err(of)? {
             let machines = shared.outside.machines.as_ref();
             let machines = machines.ok_or_else(|| {
                 Error::new(Errno::EOPNOTSUPP, "this is the image of a machine, and machines are not run here")
             })?;
-            let machine = machines.machine(file, &plan.words, limits.memory).map_err(of)?;
-            plan.reads.extend([plan.program.clone()]);
-            plan.reads.extend(machine.reads);
+            let start = Start { words: &plan.words, env: &exec.env, memory: limits.memory, channel };
+            let machine = machines.machine(file, &start).map_err(of)?;
+            plan.programs.extend(machine.rights.programs);
+            plan.reads.extend(machine.rights.reads);
+            plan.writes.extend(machine.rights.writes);
             (plan.program, plan.words) = (text(&machine.program)?, machine.words);
         } else if !is_program(&head) {
             let name = plan.words.first().unwrap_or(&plan.program);
@@ -289,6 +293,13 @@ fn prepare(
 fn text(path: &Path) -> Result<String> {
     let text = path.to_str().map(Into::into);
     text.ok_or_else(|| Error::new(Errno::EINVAL, "the directory of sessions has a name that is no text"))
+}
+
+/// Whether it is an image of a machine.
+fn is_image(path: &Path) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
+    crate::machine::is_image(&file, len)
 }
 
 /// The beginning of a program, which says what it is.

@@ -8,6 +8,9 @@
 //! <  confined WORD...        all but the last step is done
 //! <  failed ERRNO TEXT       and it ends
 //! ```
+//! A program that its own server's process starts, and that inherits more than that, has its plan as a word instead
+//! ([`confined`]), and says what went wrong on its standard error.
+//!
 //! One more process of the same program is the *guard* of a server: it waits until that has ended, whichever way, and
 //! then ends what is left in the server's groups and removes its directories.
 //!
@@ -74,6 +77,8 @@ pub(super) struct Plan {
     pub(super) reads: Vec<String>,
     pub(super) writes: Vec<String>,
     pub(super) network: bool,
+    /// It may be root, as who starts it is.
+    pub(super) root: bool,
     /// It shall not run where something lacks.
     pub(super) strict: bool,
     /// A channel is sent with it.
@@ -178,8 +183,60 @@ fn send(socket: &UnixStream, order: &Order, fds: &[OwnedFd]) -> io::Result<()> {
     (&mut &*socket).write_all(&line[n..])
 }
 
-/// Becomes the program that it is told over the standard input; returns if that is not possible.
+/// What a program may do that [`confined`] starts.
+#[derive(Clone, Debug, Default)]
+pub struct Rights {
+    /// Paths that it reads and executes, beside those of a policy that says nothing.
+    pub programs: Vec<String>,
+    /// Paths that it reads.
+    pub reads: Vec<String>,
+    /// Paths with which it does what it likes.
+    pub writes: Vec<String>,
+}
+
+/// A command that becomes this program with these words, in `/` and with this environment: with no other rights, and
+/// gone when this thread has ended, whichever way. It inherits what is open and not to be closed by exec(2). The program
+/// of this process has [`launch`] behind [`VERB`].
+pub fn confined(
+    program: &str,
+    words: &[String],
+    env: Vec<(String, String)>,
+    rights: Rights,
+) -> io::Result<Command> {
+    let plan = Plan {
+        parent: std::process::id(),
+        program: program.into(),
+        words: [&[program.to_owned()], words].concat(),
+        env,
+        dir: "/".into(),
+        programs: super::policy::PROGRAMS.map(Into::into).into_iter().chain(rights.programs).collect(),
+        reads: rights.reads,
+        writes: rights.writes,
+        root: true,
+        ..Plan::default()
+    };
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(VERB).arg(serde_json::to_string(&plan)?).env_clear();
+    Ok(command)
+}
+
+/// Becomes the program of [`confined`].
+fn become_known(plan: &str) -> ExitCode {
+    let plan = serde_json::from_str(plan).map_err(|error| of("the plan")(io::Error::from(error)));
+    let ended = plan.and_then(|plan: Plan| {
+        confine(&plan)?;
+        exec(&plan, &[])
+    });
+    let Err((what, error)) = ended;
+    eprintln!("{what}: {error}");
+    ExitCode::FAILURE
+}
+
+/// Becomes the program that it is told over the standard input, or by a word; returns if that is not possible.
 pub fn launch() -> ExitCode {
+    if let Some(plan) = std::env::args().nth(2) {
+        return become_known(&plan);
+    }
     // What has come by descriptors that somebody left open is not for the program.
     let begun = nine_ring::linux::close_all_on_exec().and_then(|()| {
         let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -240,10 +297,15 @@ fn become_it(mut socket: &UnixStream, plan: Plan, fds: Vec<OwnedFd>) -> Result<N
         ));
     }
     writeln!(socket, "confined {}", confined.join(" ")).map_err(of("the server"))?;
+    exec(&plan, &channel)
+}
+
+/// The last step.
+fn exec(plan: &Plan, channel: &[OwnedFd]) -> Result<Never, Failed> {
     let mut command = Command::new(&plan.program);
     let name = plan.words.first().unwrap_or(&plan.program);
     command.arg0(name).args(plan.words.iter().skip(1)).env_clear().envs(plan.env.iter().cloned());
-    if let [memory, wait, ring, life] = &channel[..] {
+    if let [memory, wait, ring, life] = channel {
         let (name, value) = nine_net::shm::variable([memory, wait, ring, life].map(AsRawFd::as_raw_fd));
         command.env(name, value);
     }
@@ -251,7 +313,7 @@ fn become_it(mut socket: &UnixStream, plan: Plan, fds: Vec<OwnedFd>) -> Result<N
     for _ in 0..BUSY {
         let error = command.exec();
         if error.kind() != io::ErrorKind::ExecutableFileBusy {
-            return Err((why(&plan, &error), error));
+            return Err((why(plan, &error), error));
         }
         thread::sleep(Duration::from_millis(10));
     }
@@ -337,7 +399,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
         rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(of("its user"))?;
         rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(of("its user"))?;
     }
-    if rustix::process::geteuid().is_root() {
+    if rustix::process::geteuid().is_root() && !plan.root {
         return Err(("it would run as root".into(), io::Error::from_raw_os_error(libc::EPERM)));
     }
     // Another user is another matter: before, this would be forgotten.
@@ -427,50 +489,12 @@ pub(super) fn is_program(head: &[u8]) -> bool {
     head.starts_with(b"#!") || head.len() >= 52 && is_elf()
 }
 
-/// Whether this is an image of a machine: an ELF of x86-64 with the note by which it is entered (docs/guest.md).
-pub fn is_image(head: &[u8]) -> bool {
-    let number = |at: usize, len: usize| -> Option<u64> {
-        let bytes = head.get(at..at.checked_add(len)?)?;
-        Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
-    };
-    let find = || {
-        if head.get(..6)? != b"\x7fELF\x02\x01" || number(18, 2)? != 62 {
-            return None;
-        }
-        let (table, size, count) =
-            (number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize);
-        for entry in 0..count.min(HEADERS) {
-            let header = table.checked_add(entry * size)?;
-            if number(header, 4)? != NOTES {
-                continue;
-            }
-            let mut at = number(header + 8, 8)? as usize;
-            let end = at.checked_add(number(header + 32, 8)? as usize)?;
-            while at + 12 <= end {
-                let (name, len, kind) =
-                    (number(at, 4)? as usize, number(at + 4, 4)? as usize, number(at + 8, 4)?);
-                if kind == 18 && head.get(at + 12..at + 12 + 4) == Some(b"Xen\0") && name == 4 {
-                    return Some(());
-                }
-                at = at.checked_add(12)?.checked_add(name.checked_next_multiple_of(4)?)?;
-                at = at.checked_add(len.checked_next_multiple_of(4)?)?;
-            }
-        }
-        None
-    };
-    find().is_some()
-}
-
 /// Whether a directory is ours, and a directory.
 pub(super) fn is_ours(dir: &Path) -> bool {
     let meta = fs::symlink_metadata(dir);
     meta.is_ok_and(|meta| meta.is_dir() && meta.uid() == rustix::process::geteuid().as_raw())
 }
 
-/// Program headers that are looked at.
-const HEADERS: usize = 64;
-/// Those of notes.
-const NOTES: u64 = 4;
 /// For the launcher to take its plan.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Attempts at a program that somebody has open for writing.
@@ -554,45 +578,6 @@ const FORBIDDEN_X86: &[i64] =
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// An ELF with one header of a program, of this type, and this note.
-    fn elf(header: u32, owner: &[u8; 4], kind: u32) -> Vec<u8> {
-        let mut bytes = vec![0; 64 + 56 + 16 + 4];
-        bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        let mut put = |at: usize, with: &[u8]| bytes[at..at + with.len()].copy_from_slice(with);
-        put(18, &62u16.to_le_bytes());
-        put(32, &64u64.to_le_bytes());
-        put(54, &56u16.to_le_bytes());
-        put(56, &1u16.to_le_bytes());
-        put(64, &header.to_le_bytes());
-        put(64 + 8, &120u64.to_le_bytes());
-        put(64 + 32, &20u64.to_le_bytes());
-        put(120, &4u32.to_le_bytes());
-        put(124, &4u32.to_le_bytes());
-        put(128, &kind.to_le_bytes());
-        put(132, owner);
-        bytes
-    }
-
-    #[test]
-    fn an_image_is_known_by_its_note_whatever_its_numbers_say() {
-        let image = elf(4, b"Xen\0", 18);
-        assert!(is_image(&image));
-        for other in
-            [elf(1, b"Xen\0", 18), elf(4, b"GNU\0", 18), elf(4, b"Xen\0", 1), b"#!/bin/sh\n".to_vec()]
-        {
-            assert!(!is_image(&other));
-        }
-        for len in 0..136 {
-            assert!(!is_image(&image[..len]), "{len}");
-        }
-        // Any eight bytes may be anything.
-        for at in 6..image.len() - 8 {
-            let mut odd = image.clone();
-            odd[at..at + 8].fill(0xff);
-            is_image(&odd);
-        }
-    }
 
     #[test]
     fn a_program_is_a_script_or_an_elf_of_this_machine() {

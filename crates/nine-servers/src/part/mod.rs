@@ -49,7 +49,7 @@ pub use crate::net::quote::{quote, words};
 use cgroup::Groups;
 use files::{Ctl, Input, Opened, Output, Text, Wait};
 use launch::{Guard, Launcher};
-pub use launch::{VERB, is_image, launch};
+pub use launch::{Rights, VERB, confined, launch};
 pub use policy::Policy;
 use session::{Session, Words};
 
@@ -142,12 +142,25 @@ struct Exec {
     env: Vec<(String, String)>,
 }
 
-/// How an image ([`is_image`]) runs: by whoever knows machines. Its processes are launched and confined as programs
+/// How an image ([`machine::is_image`](crate::machine::is_image)) runs: by whoever knows machines. Its processes are launched and confined as programs
 /// are.
 pub trait Machines: Send + Sync + 'static {
-    /// The program that runs this image with these words, and the rest: paths that it reads beside those of the policy.
-    /// Waits for the disk. Its standard files are those of the session.
-    fn machine(&self, image: &Path, words: &[String], memory: u64) -> io::Result<Machine>;
+    /// The program that runs this image with these words and this environment, within so many bytes of memory; and what
+    /// it may beside what the policy says. Waits for the disk. Its standard files are those of the session, and so is its
+    /// channel, if it has one.
+    fn machine(&self, image: &Path, start: &Start) -> io::Result<Machine>;
+}
+
+/// What an image is started with.
+pub struct Start<'a> {
+    /// The first one is its name.
+    pub words: &'a [String],
+    /// Names and values.
+    pub env: &'a [(String, String)],
+    /// Bytes.
+    pub memory: u64,
+    /// Whether there is a channel, which shows it something.
+    pub channel: bool,
 }
 
 /// See [`Machines`].
@@ -157,7 +170,7 @@ pub struct Machine {
     /// The first one is its name.
     pub words: Vec<String>,
     /// Beside what the policy says.
-    pub reads: Vec<String>,
+    pub rights: Rights,
 }
 
 impl Parts {

@@ -212,7 +212,8 @@ pub(super) fn passwd(name: &str) -> Option<(u32, u32)> {
 const KNOWN: &str = "allow USER..., user NAME, memory SIZE, cpu SECONDS, number N, processes N, cpus LIST, \
      programs PATH..., reads PATH..., nodes ADDR..., network, fs DIR or strict";
 /// What runs where nobody says.
-const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
+pub(super) const PROGRAMS: [&str; 7] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
 /// Sessions at once.
 const NUMBER_MAX: u64 = 1024;
 /// The highest processor that a set of the kernel's has.

@@ -6,7 +6,7 @@
 //! Always holds: what may fail has been opened before it starts; a program has the channel and its standard files, and
 //! nothing else of ours, and is killed by nobody here but by signals that are passed on; a machine ends with us.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::future::pending;
 use std::io;
@@ -29,6 +29,7 @@ use nine_net::shm::{Channel, Inherited, Kind, LINES, Layout, PAGES};
 use nine_net::{Env, Peer, Proof, rt};
 use nine_proto::{GetMask, NOUID};
 use nine_servers::machine::{self, Accel, Computer, Machine};
+use nine_servers::part::{self, Rights};
 use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, getpgrp, pidfd_open, pidfd_send_signal};
 use rustix::termios;
 
@@ -243,13 +244,15 @@ async fn host_machine(
         stderr: standard(io::stderr().as_fd())?,
     };
     let own = Arc::new(machine::Own::new(&argv, &args.env, stdio, env.clock())?);
+    // QEMU begins elsewhere.
+    let image = std::path::absolute(work.program)?.into_os_string();
     let shows = opened.iter().map(|(name, opened)| {
         (name.clone(), Service::new(opened.server.clone(), gate(serving), core.clone()))
     });
     let mut machine = Machine {
         qemu: qemu.into(),
         computer: Computer {
-            image: work.program.into(),
+            image: image.clone().into(),
             memory: args.memory,
             wait: args.wait.into(),
             accel: Accel::Tcg,
@@ -261,12 +264,13 @@ async fn host_machine(
     };
     settle();
     let tried = |accel: Accel, why: &str| fail::note(format_args!("{name}: not with {accel}: {why}"));
-    let work = async {
-        let running = machine.start(&env, accels, |command| command.spawn(), tried).await?;
+    let ended = async {
+        let command = |qemu: &Path, words: &[OsString]| confined(qemu, words, &image);
+        let running = machine.start(&env, accels, command, tried).await?;
         tracing::info!(image = %name, accel = %running.accel, "a machine runs");
         io::Result::Ok(running.ended(&env).await)
     };
-    let (status, qemu) = match select(pin!(work), pin!(signals.next())).await {
+    let (status, qemu) = match select(pin!(ended), pin!(signals.next())).await {
         Either::Left((ended, _)) => ended?,
         // It goes with what waits for it.
         Either::Right((signal, _)) => return Ok(128 + number(signal)),
@@ -282,6 +286,18 @@ async fn host_machine(
         };
         Program { status: 125, error: Some(format!("{name}: {why}")) }.into()
     })
+}
+
+/// QEMU, which reads this image, and no more than it needs.
+fn confined(qemu: &Path, words: &[OsString], image: &OsString) -> io::Result<Command> {
+    let text =
+        |word: &OsStr| word.to_str().map(Into::into).ok_or_else(|| io::Error::other("a path is no text"));
+    let words = words.iter().map(|word| text(word)).collect::<io::Result<Vec<String>>>()?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let qemu: String = text(qemu.as_os_str())?;
+    let (reads, writes) = (vec![text(image)?], vec!["/dev/kvm".into()]);
+    let rights = Rights { programs: vec![qemu.clone()], reads, writes };
+    part::confined(&qemu, &words, vec![("PATH".into(), path)], rights)
 }
 
 fn number(signal: rt::Signal) -> u8 {
