@@ -14,7 +14,8 @@ use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nine_ring::linux::{self, Bell, Passed};
+use nine_ring::linux::{self, Bell};
+pub use nine_ring::linux::{Passed, VARIABLE};
 pub use nine_ring::{Arena, Gauge, Kind, Layout, Life, MAGIC, MOST, Memory, Note, PAGE, Piece, Place, Watch};
 use nine_ring::{End, Fault, Guest};
 use socket2::Socket as Raw;

@@ -66,12 +66,15 @@ pub struct PartitionRun {
     /// Of a machine: QEMU
     #[arg(long, value_name = "PROGRAM", default_value = QEMU, env = "NINEFOLD_QEMU")]
     pub qemu: PathBuf,
+    /// Of a machine: the first of its words, if that is not to be its file
+    #[arg(long, value_name = "WORD")]
+    pub name: Option<OsString>,
     /// Of a machine, or with --on: a variable of its environment
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<String>,
     /// Servers that run it: their addresses, or where their partitions are, like 9p+tls://node1/part or :/n/node1/part;
     /// /part if the address has no path
-    #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with_all = ["wait", "read_only", "channels", "accel", "memory", "qemu"])]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with_all = ["wait", "read_only", "channels", "accel", "memory", "qemu", "name"])]
     pub on: Vec<OsString>,
     /// With --on: PROGRAM is one of theirs
     #[arg(long, requires = "on")]

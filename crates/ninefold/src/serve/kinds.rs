@@ -21,8 +21,8 @@ use nine_io::client::Options;
 use nine_io::server::{Core, FileServer, Gate, Service, Who};
 use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn, is_owner, told};
 use nine_net::modules::{Trace, TraceLog, modules};
-use nine_net::shm::Channel;
-use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
+use nine_net::shm::{Channel, Passed, VARIABLE, Waits};
+use nine_net::{Addr, Env, Peer, Proof, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
 use nine_servers::shm::GUEST;
@@ -51,6 +51,8 @@ pub enum Kind {
     Part(Option<PathBuf>),
     /// The guest of the channel of this name.
     Guest(String),
+    /// The host of the channel that this program was started with.
+    Host,
     /// Disks on these Ethernets; on all if none is named.
     Aoe(Vec<String>),
     /// An archive.
@@ -91,7 +93,7 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Kind, String> {
-        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], shm:, \
+        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], shm:, host:, \
              part:[POLICY], aoe:[IFACE], fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, \
              9p://HOST, /srv/NAME for one that was posted, or /shm/NAME for the guest of a channel";
         if let Some(name) = word.strip_prefix(POSTED) {
@@ -115,13 +117,14 @@ impl FromStr for Kind {
             Some(("net", "")) => Ok(Kind::Net(None)),
             Some(("net", path)) => Ok(Kind::Net(Some(path.into()))),
             Some(("shm", "")) => Ok(Kind::Shm),
+            Some(("host", "")) => Ok(Kind::Host),
             Some(("part", "")) => Ok(Kind::Part(None)),
             Some(("part", path)) => Ok(Kind::Part(Some(path.into()))),
             Some(("aoe", "")) => Ok(Kind::Aoe(Vec::new())),
             Some(("aoe", names)) => Ok(Kind::Aoe(names.split(',').map(String::from).collect())),
             Some(("fs", archive)) => archive.parse().map(Kind::Fs).map_err(|why| format!("`fs:`: {why}")),
             Some(("fsctl", "")) => Ok(Kind::FsCtl),
-            Some((kind @ ("pipe" | "cons" | "srv" | "fsctl"), rest)) => {
+            Some((kind @ ("pipe" | "cons" | "srv" | "fsctl" | "host"), rest)) => {
                 Err(format!("`{kind}:` takes nothing behind it: leave `{rest}` out"))
             }
             Some((kind, rest))
@@ -184,6 +187,7 @@ impl fmt::Display for Kind {
             Kind::Net(None) => f.write_str("net:"),
             Kind::Net(Some(path)) => write!(f, "net:{}", path.display()),
             Kind::Shm => f.write_str("shm:"),
+            Kind::Host => f.write_str(HOST),
             Kind::Part(None) => f.write_str("part:"),
             Kind::Part(Some(path)) => write!(f, "part:{}", path.display()),
             Kind::Guest(name) => write!(f, "{GUEST}{name}"),
@@ -376,7 +380,11 @@ impl Servers {
         let dir = dir.filter(|_| !rustix::process::geteuid().is_root());
         let dir = dir.map_or_else(std::env::temp_dir, PathBuf::from);
         let spread = super::part::spread(self.remote.clone(), self.env);
-        let outside = part::Outside { serves: Box::new(self.serves()), machines: None, spread: Some(spread) };
+        let outside = part::Outside {
+            serves: Box::new(self.serves()),
+            machines: Some(Box::new(super::part::Images)),
+            spread: Some(spread),
+        };
         let made = Parts::new(policy, self.env.wall(), &dir, outside);
         let (parts, driver) = made.map_err(|why| anyhow!("{kind}: {why}"))?;
         self.env.spawn(Box::pin(driver.run(self.env)));
@@ -391,6 +399,14 @@ impl Servers {
         let (user, uid) = dial::user(&self.remote);
         let mut server = Server::new(&kind.to_string(), Arc::new(dial));
         server.options.clock = Some(self.env.clock());
+        Server { user: (user.into(), uid), ..server }
+    }
+
+    /// The host of the channel that this program was started with.
+    pub fn host(&self) -> Server {
+        let mut server = Server::new(HOST, Arc::new(Inherited { waits: self.remote.waits() }));
+        server.options.clock = Some(self.env.clock());
+        let (user, uid) = dial::user(&self.remote);
         Server { user: (user.into(), uid), ..server }
     }
 
@@ -480,6 +496,7 @@ impl Kinds for Servers {
             Kind::Srv => self.owned(&kind, self.posts.clone()),
             Kind::Shm => self.owned(&kind, self.channels()),
             Kind::Guest(name) => self.guest(&kind, name),
+            Kind::Host => self.host(),
             Kind::Net(Some(path)) | Kind::Part(Some(path)) if path.is_relative() => {
                 return Err(format!("{kind}: a path that begins with `/` is due"));
             }
@@ -554,6 +571,46 @@ impl Dial for Guest {
     }
 }
 
+/// Joins the channel that this program was started with, anew each time: one after the other.
+struct Inherited {
+    waits: Waits,
+}
+
+impl Inherited {
+    /// The descriptors, taken once and kept; programs that this one starts do not have them.
+    fn passed() -> io::Result<Passed> {
+        static PASSED: OnceLock<Option<Passed>> = OnceLock::new();
+        let variable = std::env::var(VARIABLE).ok();
+        let passed = PASSED.get_or_init(|| Passed::inherited(variable.as_deref()).ok().flatten());
+        let Passed { memory, wait, ring, life } = passed.as_ref().ok_or_else(|| {
+            let why = format!("this program was not started with a channel (docs/channels.md): {VARIABLE}");
+            io::Error::new(io::ErrorKind::NotFound, why)
+        })?;
+        Ok(Passed {
+            memory: memory.try_clone()?,
+            wait: wait.try_clone()?,
+            ring: ring.try_clone()?,
+            life: life.try_clone()?,
+        })
+    }
+}
+
+impl Dial for Inherited {
+    fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
+        let waits = self.waits;
+        Box::pin(async move {
+            let peer = Peer { addr: HOST.into(), proof: Proof::None };
+            let channel = Channel::join(Self::passed()?, waits, peer).await?;
+            Ok(Box::new(Asking::new(channel)) as Box<dyn Transport>)
+        })
+    }
+}
+
+/// Whether this program was started with a channel.
+pub fn has_host() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
+
 /// Dials a server, as the verbs of clients do.
 struct Reach {
     addr: Addr,
@@ -596,6 +653,8 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
 
 /// Bytes of a tree that only holds mount points, and what clients make beside them.
 const ROOT: u64 = 64 << 20;
+/// The host of the channel that this program was started with, as a server.
+const HOST: &str = "host:";
 /// What stands before the name of a post.
 const POSTED: &str = "/srv/";
 /// Requests that wait at once at a server whose files wait.
@@ -629,6 +688,7 @@ mod tests {
             ("shm:", "shm:"),
             ("shm:/run/x", "shm!/run/x"),
             ("/shm/lab", "/shm/lab"),
+            ("host:", "host:"),
             ("part:", "part:"),
             ("part:/etc/part", "part:/etc/part"),
             ("aoe:", "aoe:"),

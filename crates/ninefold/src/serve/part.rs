@@ -3,17 +3,54 @@
 //! In: a program, and sessions of other servers with their keys. Out: it is theirs; or to which it was not given.
 
 use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
 
 use anyhow::Result;
 use futures_util::future::join_all;
 use nine_io::client::File;
 use nine_net::rt;
 use nine_proto::{Errno, OpenFlags};
-use nine_servers::part::{Spreads, quote};
+use nine_servers::part::{Machine, Machines, Rights, Spreads, Start, quote};
 
 use crate::config::{DialectChoice, Remote};
 use crate::dial::Sessions;
 use crate::operand::Place;
+
+/// How images run in sessions: by this very command, confined as a program is, which starts QEMU and serves the machine
+/// what the session's channel shows.
+pub struct Images;
+
+impl Machines for Images {
+    fn machine(&self, image: &Path, start: &Start<'_>) -> io::Result<Machine> {
+        let text = |path: &Path| {
+            path.to_str().map(String::from).ok_or_else(|| io::Error::other("a path is no text"))
+        };
+        let (program, image) = (std::env::current_exe()?, text(image)?);
+        let (name, args) = start.words.split_first().map_or((&image, &[][..]), |(name, args)| (name, args));
+        // The rest is QEMU's, and this command's.
+        let memory = (start.memory >> 20).saturating_sub(OVERHEAD).clamp(LEAST, MOST);
+        let mut words = ["ninefold", "partition", "run"].map(String::from).to_vec();
+        words.extend([format!("--name={name}"), format!("--memory={memory}M")]);
+        words.extend(start.env.iter().map(|(name, value)| format!("--env={name}={value}")));
+        words.extend((!start.channel).then(|| "ram:".into()));
+        words.extend(["--".into(), image.clone()]);
+        words.extend_from_slice(args);
+        let rights = Rights {
+            programs: vec![text(&program)?],
+            reads: vec![image, OWN.into()],
+            writes: vec!["/dev/kvm".into()],
+        };
+        Ok(Machine { program, words, rights })
+    }
+}
+
+/// By which this command sees what is open, and not for QEMU.
+const OWN: &str = "/proc/self";
+/// MiB: what a machine costs beside its own memory; and what it has, at least and at most.
+const OVERHEAD: u64 = 128;
+const LEAST: u64 = 16;
+const MOST: u64 = 1024;
 
 /// Gives programs away as a client with this configuration.
 pub fn spread(remote: Remote, env: rt::Real) -> Box<Spreads> {

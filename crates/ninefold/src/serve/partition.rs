@@ -33,7 +33,7 @@ use nine_servers::part::{self, Rights};
 use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, getpgrp, pidfd_open, pidfd_send_signal};
 use rustix::termios;
 
-use super::kinds::{Reached, Servers};
+use super::kinds::{Reached, Servers, has_host};
 use super::{Export, Opened, Served, console};
 use crate::archive::Archives;
 use crate::cli::{self, AccelChoice};
@@ -169,27 +169,34 @@ fn status(status: ExitStatus) -> u8 {
     status.expect("it has ended one way or the other") as u8
 }
 
-/// The tree of the default server, below a mux: which attaches there as often as the program does here.
+/// The tree of the default server, below a mux: which attaches there as often as the program does here. Who was started
+/// with a channel has its host for that.
 async fn default_server(
     env: rt::Real,
     serving: &Serving,
     remote: Remote,
     archives: &Arc<Archives>,
 ) -> Result<Opened> {
-    let place = Place::parse("/".as_ref(), &remote)?;
-    let sessions = Sessions::new(remote.clone(), env);
-    // What is wrong with it is said now, and as everywhere.
-    sessions.find(&place, true, GetMask::BASIC).await.context(place.clone())?;
-    let reached = Reached { addr: place.addr.clone(), token: sessions.token(&place)? };
     let servers = Servers::new(serving, remote.clone(), env, 1, archives.clone());
+    let (server, path) = match remote.server.is_none() && has_host() {
+        true => (servers.host(), String::new()),
+        false => {
+            let place = Place::parse("/".as_ref(), &remote)?;
+            let sessions = Sessions::new(remote.clone(), env);
+            // What is wrong with it is said now, and as everywhere.
+            sessions.find(&place, true, GetMask::BASIC).await.context(place.clone())?;
+            let reached = Reached { addr: place.addr.clone(), token: sessions.token(&place)? };
+            let path = String::from_utf8(place.path).map_err(|_| anyhow!("the server's path is no text"))?;
+            (servers.reach(&[reached]), path)
+        }
+    };
     let mux = Mux::new(servers.root("the root"), nine_servers::disk::names());
     env.spawn(Box::pin(mux.run(env, &[])));
     let (name, uid) = dial::user(&remote);
     let (name, uid): (Box<str>, _) = (name.into(), (uid != NOUID).then_some(uid));
     let space = mux.space(MAIN, Owner { name: name.clone(), uid });
     let aname = remote.aname.as_deref().unwrap_or_default();
-    space.mount(servers.reach(&[reached]), aname, &As::User { name, uid }, "/", Flags::REPLACE).await?;
-    let path = String::from_utf8(place.path).map_err(|_| anyhow!("the server's path is no text"))?;
+    space.mount(server, aname, &As::User { name, uid }, "/", Flags::REPLACE).await?;
     if !path.trim_matches('/').is_empty() {
         space.bind(&path, "/", Flags::REPLACE).await?;
     }
@@ -231,7 +238,7 @@ async fn host_machine(
         AccelChoice::Kvm => &[Accel::Kvm],
         AccelChoice::Tcg => &[Accel::Tcg],
     };
-    let argv = std::iter::once(work.program).chain(work.words);
+    let argv = std::iter::once(args.name.as_ref().unwrap_or(work.program)).chain(work.words);
     let argv: Vec<String> = argv
         .map(|word| {
             word.to_str().map(Into::into).ok_or_else(|| not_run(format!("{} is no text", word.display())))
