@@ -201,16 +201,17 @@ mod real {
     unsafe impl Sync for Memory {}
 
     impl Memory {
-        /// Zeros that live as long as the tests do.
+        /// Zeros.
         #[cfg(test)]
         pub(crate) fn zeros(len: usize) -> Self {
             extern crate std;
             #[repr(align(4096))]
             #[derive(Clone)]
             struct Page(#[allow(dead_code)] [u8; crate::PAGE]);
-            let pages = std::vec![Page([0; crate::PAGE]); len.div_ceil(crate::PAGE)].leak();
-            // SAFETY: they are leaked, aligned, and known to nobody else.
-            unsafe { Self::new(NonNull::from(pages).cast(), len, None) }
+            let mut pages = std::vec![Page([0; crate::PAGE]); len.div_ceil(crate::PAGE)];
+            let base = NonNull::new(pages.as_mut_ptr()).expect("a vector is not at 0");
+            // SAFETY: they are aligned, stay where they are as long as their owner does, and nobody else looks at them.
+            unsafe { Self::new(base.cast(), len, Some(Arc::new(pages))) }
         }
 
         /// Those `len` bytes.
