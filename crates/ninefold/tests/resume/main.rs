@@ -323,7 +323,7 @@ fn an_interrupted_tree_goes_on_with_what_is_missing() {
     let all = tree(&at.join("src")).values().filter(|what| !what.contains("directory")).count();
     // As many bytes as the large file and some of the others have.
     let half = 7 << 20;
-    server.ok(["put", "-r", "src", "/there"]);
+    server.ok(["put", "-q", "-r", "src", "/there"]);
     for (i, (line, way, to)) in [
         (["get", "-r", "/there", "back"], Way::Down, at.join("back")),
         (["put", "-r", "src", "/again"], Way::Up, server.files().join("again")),
