@@ -494,10 +494,8 @@ async fn until<T>(
         }
     };
     // What was under way has been dropped, and what it left half done is being removed.
-    let give_up = env.now() + CLEAN;
-    while copy::is_cleaning() && env.now() < give_up {
-        env.sleep_until(env.now() + LOOK).await;
-    }
+    let give_up = env.sleep_until(env.now() + CLEAN);
+    select(pin!(copy::cleaned()), give_up).await;
     // Sessions end in good order: TLS says that nothing is missing. The answers that are due by now are of clunks.
     let hurry = env.now() + LAST_ANSWERS;
     let give_up = env.now() + FAREWELL;
