@@ -153,7 +153,7 @@ impl Channel {
         let bad = |bad| io::Error::new(io::ErrorKind::InvalidData, bad);
         let guest = Guest::join(linux::map(&memory)?).map_err(bad)?;
         if guest.must_ring() {
-            ring.ring();
+            ring.ring_at_once();
         }
         let (wait, life) = (bell(wait)?, hangup(life)?);
         guest.may_sleep();
@@ -299,7 +299,7 @@ impl Channel {
     /// Rings whoever sleeps and may wait for what was put or taken.
     pub fn settle(&mut self) {
         if std::mem::take(&mut self.owes) && self.end.must_ring() {
-            self.ring.ring();
+            self.ring.ring_at_once();
         }
     }
 

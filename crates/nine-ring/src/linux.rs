@@ -95,8 +95,7 @@ fn flags(nowait: bool) -> ReadWriteFlags {
     if nowait { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() }
 }
 
-/// A bell: an eventfd(2). Neither call waits, whatever the other side makes of the description that both have: it can
-/// be made to block, and be full.
+/// A bell: an eventfd(2), whose description both sides have. The other one can make it block, and be full.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
@@ -106,14 +105,20 @@ impl Bell {
         Ok(Self(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Rings it: one that is rung as often as a bell can be is rung.
+    /// Rings it: one that is rung as often as a bell can be is rung. For a guest, who waits for its host anyway: a host
+    /// that makes bells block is waited for here.
     pub fn ring(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// The same without waiting for anything, whatever the other side has made of it: for who serves others, too.
+    pub fn ring_at_once(&self) {
         if !sys::signal::signal(self.0.as_fd()) {
-            let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+            self.ring();
         }
     }
 
-    /// Has heard it: whether it was rung.
+    /// Has heard it: whether it was rung. Waits for nothing.
     pub fn hear(&self) -> bool {
         hear(self.0.as_fd())
     }
@@ -301,7 +306,7 @@ mod tests {
     #[test]
     fn a_bell_waits_for_nobody_who_has_made_it_wait() {
         let (bell, other) = (Bell::new().unwrap(), Bell::new().unwrap());
-        bell.ring();
+        bell.ring_at_once();
         assert!(bell.hear() && !bell.hear());
         for bell in [&bell, &other] {
             rustix::fs::fcntl_setfl(bell, OFlags::empty()).unwrap();
@@ -311,12 +316,12 @@ mod tests {
         let threads: std::vec::Vec<_> = (0..4)
             .map(|_| {
                 let bell = bell.try_clone().unwrap();
-                std::thread::spawn(move || (0..10_000).for_each(|_| bell.ring()))
+                std::thread::spawn(move || (0..10_000).for_each(|_| bell.ring_at_once()))
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert!(bell.hear() && !bell.hear());
-        bell.ring();
+        bell.ring_at_once();
         assert!(bell.hear() && other.hear() && !other.hear());
     }
 }
