@@ -54,6 +54,12 @@ impl Place {
     }
 }
 
+/// Puts a process, and whatever threads it starts, where clients are that have a processor of their own.
+pub fn move_to_client(pid: Pid) -> io::Result<()> {
+    let all = processors();
+    move_process(pid, &set(&all[all.len() - 1..]))
+}
+
 /// Looks which processors we may use, before anything is pinned.
 pub fn remember() {
     processors();

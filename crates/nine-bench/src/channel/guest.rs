@@ -60,7 +60,7 @@ pub(super) struct Site {
     diod: Option<Server>,
     _remote: Child,
     sockets: Scratch,
-    _files: Scratch,
+    files: Scratch,
 }
 
 impl Site {
@@ -86,7 +86,19 @@ impl Site {
         )?;
         let server = role(&near, sockets.path())?;
         let diod = diod::start(Path::new(DEVICES), sockets.path())?;
-        Ok(Self { server, diod, _remote: remote, sockets, _files: files })
+        Ok(Self { server, diod, _remote: remote, sockets, files })
+    }
+
+    /// The name space that guests see, as a file.
+    pub(super) fn space(&self) -> PathBuf {
+        self.files.path().join("near.ns")
+    }
+
+    /// The port of its server.
+    pub(super) fn port(&self) -> io::Result<u16> {
+        let address = std::fs::read_to_string(self.sockets.path().join(TCP))?;
+        let port = address.trim().rsplit('!').next().and_then(|port| port.parse().ok());
+        port.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Whether diod is there.
@@ -132,9 +144,7 @@ impl Site {
                     Lean::begin(stream, DEVICES, file, size)?.writes(times)
                 }
                 Road::Tcp => {
-                    let address = std::fs::read_to_string(self.sockets.path().join(TCP))?;
-                    let port = address.trim().rsplit('!').next().and_then(|port| port.parse().ok());
-                    let stream = TcpStream::connect(("127.0.0.1", port.ok_or(io::ErrorKind::InvalidData)?))?;
+                    let stream = TcpStream::connect(("127.0.0.1", self.port()?))?;
                     stream.set_nodelay(true)?;
                     Lean::begin(stream, "", file, size)?.writes(times)
                 }

@@ -6,15 +6,19 @@
 //! between two processors, and the payload copied once.
 
 mod guest;
+mod kernel;
 mod limits;
+mod machine;
 
 use std::io;
 use std::time::Instant;
 
 use nine_guest::Wait;
+use nine_net::shm::Waits;
 
 pub use self::guest::serve;
 use self::guest::{Road, Site};
+use self::machine::{Machines, Way};
 use crate::args::Pace;
 use crate::parts::{Part, chosen};
 use crate::place::Place;
@@ -26,7 +30,8 @@ use crate::{Experiment, peers, place};
 pub const EXPERIMENT: Experiment = Experiment {
     name: "channel",
     what: "9P through shared memory against unix sockets, TCP and diod: empty writes, payloads, files of the host, \
-           another machine behind it; a cache line to and fro, and memcpy",
+           another machine behind it; from programs, from machines without a system, from Linux' kernel; a cache line \
+           to and fro, and memcpy",
     run,
 };
 
@@ -44,16 +49,18 @@ struct Contest {
     site: Site,
 }
 
-const PARTS: [Part<Contest>; 6] = [
+const PARTS: [Part<Contest>; 8] = [
     ("empty", empty),
     ("sizes", sizes),
     ("host", host),
     ("remote", remote),
     ("switches", switches),
     ("idle", idle),
+    ("machine", from_machines),
+    ("kernel", from_the_kernel),
 ];
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 16] = [
     "empty_vs_pingpong",
     "asleep_vs_unix",
     "asleep_same_core_vs_unix",
@@ -64,6 +71,12 @@ const KEYS: [&str; 10] = [
     "file_slope_vs_cross_memcpy",
     "idle_wakeups",
     "adaptive_empty_vs_pingpong",
+    "guest_empty_us",
+    "guest_empty_vs_process",
+    "guest_remote_vs_process",
+    "guest_vs_virtio",
+    "guest_first_line_ms",
+    "guest_image_kib",
 ];
 
 fn run(pace: Pace, only: Option<&str>) -> io::Result<Report> {
@@ -321,5 +334,138 @@ fn idle(contest: &Contest, report: &mut Report) -> io::Result<()> {
     let woken = contest.site.idle_wakeups()?;
     report.key("idle_wakeups", Some(woken));
     report.push(Row::counted("wake-ups of an idle channel's server, adaptive", "1/s", woken, None));
+    Ok(())
+}
+
+/// The graph from machines without an operating system, beside the same from a program.
+fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let Contest { pace, site } = contest;
+    let machines = match Machines::find(&site.space())? {
+        Ok(machines) => machines,
+        Err(what) => {
+            report.notes.push(format!("MISSING: {what}"));
+            return Ok(());
+        }
+    };
+    let (n, accel) = (writes(*pace), machines.accel);
+    report.notes.push(format!("machines run with {accel}"));
+    let spinning = Way::Channel(Waits::Poll);
+    let mut races = Vec::new();
+    for (wait, waits, how) in [
+        (Wait::Poll, Waits::Poll, "both spinning"),
+        (Wait::Adaptive, Waits::Adaptive, "adaptive"),
+        (Wait::Interrupt, Waits::Interrupt, "asleep"),
+    ] {
+        races.push(Race {
+            what: format!("empty write, {how}, cross: a machine ({accel}) / a program"),
+            unit: "us",
+            turns: [
+                Some(machines.turn(Way::Channel(waits), "dev/null", 0, n)),
+                Some(site.turn(Road::Channel(wait), "dev/null", 0, n, Place::Cross)?),
+                (wait != Wait::Interrupt).then(|| Box::new(move || limits::ping_pong(n)) as Turn<'_>),
+            ],
+        });
+    }
+    let rounds = pace.of(5, 3, 1);
+    let rows = interleave(rounds, pace.patience(), races)?;
+    report.key("guest_empty_us", median(&rows[0].ours));
+    report.key("guest_empty_vs_process", rows[0].vs_peer());
+    report.extend(rows);
+    let mut curves = Vec::new();
+    for (file, what) in
+        [("dev/null", "to null"), ("host/null", "to the host's null"), ("n/dev/null", "to a remote null")]
+    {
+        let races = SIZES.iter().map(|&size| -> io::Result<Race<'_>> {
+            Ok(Race {
+                what: format!("{size} bytes {what}, spinning, cross: a machine ({accel}) / a program"),
+                unit: "us",
+                turns: [
+                    Some(machines.turn(spinning, file, size, n)),
+                    Some(site.turn(Road::Channel(Wait::Poll), file, size, n, Place::Cross)?),
+                    None,
+                ],
+            })
+        });
+        let rows = interleave(rounds, pace.patience(), races.collect::<io::Result<_>>()?)?;
+        if file == "n/dev/null" {
+            report.key("guest_remote_vs_process", rows[0].vs_peer());
+        }
+        let points = SIZES.iter().zip(&rows).filter(|(size, _)| **size > 0);
+        let points = points.filter_map(|(size, row)| Some((*size as f64, median(&row.ours)?)));
+        curves.push((what, points.collect::<Vec<_>>()));
+        report.extend(rows);
+    }
+    report.figures.push(Figure {
+        plot: Plot {
+            file: "channel-machine",
+            title: "Writes of a machine without a system",
+            x: "payload, bytes",
+            y: "us a write",
+        },
+        curves,
+    });
+    match machines.has_virtio() {
+        false => {
+            report.notes.push("MISSING: the image that drives QEMU's own 9P, its rows are left out".into())
+        }
+        true => {
+            let races = SIZES.iter().map(|&size| Race {
+                what: format!(
+                    "{size} bytes to the host's null, cross: a machine ({accel}), adaptive / virtio-9p"
+                ),
+                unit: "us",
+                turns: [
+                    Some(machines.turn(Way::Channel(Waits::Adaptive), "host/null", size, n)),
+                    Some(machines.turn(Way::Virtio, "null", size, n)),
+                    None,
+                ],
+            });
+            let rows = interleave(rounds, pace.patience(), races.collect())?;
+            report.key("guest_vs_virtio", rows[at(64 << 10)].vs_peer());
+            report.extend(rows);
+        }
+    }
+    for (size, what) in [(0, "an empty write"), (64 << 10, "64 KiB")] {
+        for (way, how) in [(spinning, "spinning"), (Way::Channel(Waits::Adaptive), "adaptive")] {
+            let virtio = match machines.has_virtio() {
+                true => Some(machines.cpu(Way::Virtio, "null", size, n)?),
+                false => None,
+            };
+            let ours = machines.cpu(way, "host/null", size, n)?;
+            let what = format!(
+                "processor time of {what} to the host's null, {how}: a machine ({accel}) / virtio-9p"
+            );
+            report.push(Row::counted(what, "us", ours, virtio));
+        }
+    }
+    let race = Race {
+        what: format!("the first line of an image ({accel})"),
+        unit: "ms",
+        turns: [Some(machines.first_line()), None, None],
+    };
+    let rows = interleave(rounds, pace.patience(), vec![race])?;
+    report.key("guest_first_line_ms", median(&rows[0].ours));
+    report.extend(rows);
+    report.key("guest_image_kib", Some(machines.image_size()?));
+    Ok(())
+}
+
+/// The same by Linux' own client over TCP, in a machine with Debian's kernel.
+fn from_the_kernel(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    let n = contest.pace.of(2000, 500, 20);
+    for (file, what) in [("dev/null", "to null"), ("n/dev/null", "to a remote null")] {
+        match kernel::writes(contest.site.port()?, file, &SIZES[1..], n)? {
+            Err(what) => {
+                report.notes.push(format!("MISSING: {what}"));
+                return Ok(());
+            }
+            Ok(times) => {
+                for (size, time) in SIZES[1..].iter().zip(times) {
+                    let what = format!("{size} bytes {what}: Linux' 9P client over TCP, in a machine (TCG)");
+                    report.push(Row::counted(what, "us", time, None));
+                }
+            }
+        }
+    }
     Ok(())
 }

@@ -1,0 +1,183 @@
+//! The same graph from machines without an operating system (docs/guest.md): images in QEMU whose files are served by
+//! the command, by channels as programs have them; beside them the same image on QEMU's own virtio-9p, and the Linux
+//! kernel's 9P client in a machine.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nine_net::shm::Waits;
+use nine_servers::machine::{Accel, QEMU, found};
+use rustix::process::Pid;
+
+use crate::command;
+use crate::place::{Place, move_to_client};
+use crate::report::Turn;
+
+/// What machines need.
+pub(super) struct Machines {
+    command: PathBuf,
+    images: PathBuf,
+    /// Who executes them.
+    pub(super) accel: Accel,
+    /// The name space that they see: that of the other guests.
+    space: PathBuf,
+}
+
+/// How a machine comes to its file.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Way {
+    Channel(Waits),
+    /// QEMU's own server, of the host's /dev.
+    Virtio,
+}
+
+impl Machines {
+    /// `None`: what lacks, which is said.
+    pub(super) fn find(space: &Path) -> io::Result<Result<Self, String>> {
+        if found(Path::new(QEMU)).is_none() {
+            return Ok(Err(format!("{QEMU}, its rows are left out (apt-get install qemu-system-x86)")));
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let images = root.join("target/images");
+        if let Some(cargo) = std::env::var_os("CARGO") {
+            let made = Command::new(cargo).args(["xtask", "images"]).current_dir(&root).output()?;
+            if !made.status.success() {
+                return Ok(Err("images of machines, which cannot be built: cargo xtask images".into()));
+            }
+        }
+        if !images.join("latency").is_file() {
+            return Ok(Err("images of machines (cargo xtask images)".into()));
+        }
+        let accel = if Accel::Kvm.may().is_ok() { Accel::Kvm } else { Accel::Tcg };
+        Ok(Ok(Self { command: command::program()?, images, accel, space: space.into() }))
+    }
+
+    fn run(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<Command> {
+        let mut run = Command::new(&self.command);
+        run.args(["partition", "run", "--accel", &self.accel.name().to_lowercase()]);
+        let image = match way {
+            Way::Channel(waits) => {
+                run.args(["--wait", waits.name()]);
+                "latency"
+            }
+            Way::Virtio => {
+                for word in VIRTIO {
+                    run.arg(format!("--qemu-word={word}"));
+                }
+                "virtio"
+            }
+        };
+        run.arg(&self.space).arg("--").arg(self.images.join(image)).arg(file);
+        for n in times {
+            run.args([size.to_string(), n.to_string()]);
+        }
+        run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Ok(run)
+    }
+
+    /// Microseconds of a write from a machine; its server has one processor, and QEMU another.
+    pub(super) fn turn(&self, way: Way, file: &'static str, size: usize, times: u32) -> Turn<'_> {
+        Box::new(move || {
+            Place::Cross.stand_far()?;
+            let mut child = self.run(way, file, size, &[times / 10 + 1, times])?.spawn()?;
+            let ended = place_qemu(&mut child).and_then(|()| child.wait_with_output());
+            Place::Free.arrange(&[])?;
+            let output = ended?;
+            let said = String::from_utf8_lossy(&output.stdout);
+            let nanos = said.lines().last().and_then(|line| line.split(' ').nth(1)?.parse::<f64>().ok());
+            match nanos {
+                Some(nanos) if output.status.success() => Ok(nanos / 1e3),
+                _ => {
+                    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+                    Err(io::Error::other(format!("a machine has failed: {why}")))
+                }
+            }
+        })
+    }
+
+    /// Microseconds of processor time of a write, of both sides: a long run's less that of a short one, which has the
+    /// same beginning and end.
+    pub(super) fn cpu(&self, way: Way, file: &str, size: usize, times: u32) -> io::Result<f64> {
+        let mut took = Vec::new();
+        for n in [1, times] {
+            let before = children()?;
+            let status = self.run(way, file, size, &[n])?.stdout(Stdio::null()).status()?;
+            if !status.success() {
+                return Err(io::Error::other(format!("a machine has failed: {status}")));
+            }
+            took.push((children()? - before).as_secs_f64());
+        }
+        Ok((took[1] - took[0]) * 1e6 / f64::from(times))
+    }
+
+    /// Milliseconds until the first line of an image stands there.
+    pub(super) fn first_line(&self) -> Turn<'_> {
+        Box::new(move || {
+            let mut run = Command::new(&self.command);
+            run.args(["partition", "run", "--accel", &self.accel.name().to_lowercase()]);
+            run.arg(&self.space).arg("--").arg(self.images.join("hello"));
+            run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let begun = Instant::now();
+            let mut child = run.spawn()?;
+            let mut line = String::new();
+            let mut out = io::BufReader::new(child.stdout.take().expect("piped"));
+            io::BufRead::read_line(&mut out, &mut line)?;
+            let took = begun.elapsed();
+            child.wait()?;
+            match line.is_empty() {
+                false => Ok(took.as_secs_f64() * 1e3),
+                true => Err(io::Error::other("a machine has said nothing")),
+            }
+        })
+    }
+
+    /// Whether there is an image that drives QEMU's own server.
+    pub(super) fn has_virtio(&self) -> bool {
+        self.images.join("virtio").is_file()
+    }
+
+    /// KiB of the image that says hello.
+    pub(super) fn image_size(&self) -> io::Result<f64> {
+        Ok(self.images.join("hello").metadata()?.len() as f64 / 1024.0)
+    }
+}
+
+/// Waits until QEMU is there, and puts all its threads where clients are.
+fn place_qemu(child: &mut Child) -> io::Result<()> {
+    let late = Instant::now() + Duration::from_secs(10);
+    while child.try_wait()?.is_none() && Instant::now() < late {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()))?;
+        let all: String = tasks
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())
+            .collect();
+        for pid in all.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            if name.starts_with("qemu")
+                && let Some(pid) = Pid::from_raw(pid)
+            {
+                return move_to_client(pid);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // It may have ended already: whoever reads its output says why.
+    Ok(())
+}
+
+/// Processor time of children that have ended, and of theirs.
+fn children() -> io::Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let ticks: u64 = fields.skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Ok(Duration::from_millis(ticks * 10))
+}
+
+/// QEMU's own server, as the image finds it.
+const VIRTIO: [&str; 4] = [
+    "-fsdev",
+    "local,id=peer,path=/dev,security_model=none",
+    "-device",
+    "virtio-9p-pci,fsdev=peer,mount_tag=peer",
+];
