@@ -53,7 +53,7 @@ pub struct Clock {
 }
 
 /// Files that are written when nothing else may work any more, and so are open from the beginning.
-pub(crate) struct Last<L: Line> {
+pub struct Last<L: Line> {
     stderr: Opened<L>,
     exit: Opened<L>,
 }
@@ -155,7 +155,7 @@ impl<L: Line + 'static> Partition<L> {
     }
 
     /// Ends it, as its main has: what waits is written, then the status.
-    pub(crate) fn end(&mut self, outcome: impl Outcome) -> Result<()> {
+    pub fn end(&mut self, outcome: impl Outcome) -> Result<()> {
         let said = outcome.status();
         // Who is told that all went well must have all that was said.
         let said = self.stdout.flush().map_err(|error| error.to_string()).and(said);
@@ -169,15 +169,15 @@ impl<L: Line + 'static> Partition<L> {
         self.last.exit(status)
     }
 
-    /// Where its last words go.
-    pub(crate) fn last(&self) -> Rc<Last<L>> {
+    /// Where its last words go, for whoever panics.
+    pub fn last(&self) -> Rc<Last<L>> {
         self.last.clone()
     }
 }
 
 impl<L: Line> Last<L> {
     /// Says this and ends with that status, if the channel waits for no answer now: whether it could.
-    pub(crate) fn say(&self, words: &str, status: u8) -> bool {
+    pub fn say(&self, words: &str, status: u8) -> bool {
         self.exit.is_idle() && {
             let said = self.stderr.write_all(0, words.as_bytes());
             self.exit(status).and(said).is_ok()

@@ -227,7 +227,12 @@ impl<L: Line> Space<L> {
     }
 
     fn graft(&mut self, places: Vec<Place<L>>, path: &str, how: How) -> Result<()> {
-        let from = self.uncrossed(&names(path)?)?;
+        let names = names(path)?;
+        let from = match (self.uncrossed(&names), names.split_last()) {
+            // Of a union whose members do not have it, it is in the first one.
+            (Err(_), Some((name, dir))) => self.walked(dir)?.swap_remove(0).join(name),
+            (from, _) => from?,
+        };
         let full = || told(Errno::ENOSPC, path, "as much is mounted as can be");
         let Some(n) = self.head(&from) else {
             if self.heads.len() == HEADS || places.len() >= MEMBERS {
@@ -383,7 +388,6 @@ impl<L: Line> Opened<L> {
     }
 
     /// Whether its channel waits for no answer now.
-    #[cfg(all(feature = "machine", target_arch = "x86_64"))]
     pub(crate) fn is_idle(&self) -> bool {
         self.client.try_borrow_mut().is_ok()
     }
