@@ -56,6 +56,9 @@ pub struct PartitionRun {
     /// Of a machine: QEMU
     #[arg(long, value_name = "PROGRAM", default_value = QEMU, env = "NINEFOLD_QEMU")]
     pub qemu: PathBuf,
+    /// Of a machine: one more word for QEMU, behind ours
+    #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
+    pub qemu_word: Vec<OsString>,
     /// Of a machine: a variable of its environment, which is empty otherwise
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<(String, String)>,

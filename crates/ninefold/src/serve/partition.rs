@@ -253,6 +253,7 @@ async fn host_machine(
             memory: args.memory,
             wait: args.wait.into(),
             accel: Accel::Tcg,
+            more: args.qemu_word.clone(),
         },
         shows: shows.collect(),
         own,
