@@ -16,6 +16,7 @@ mod http;
 mod il;
 mod modules;
 mod nonet;
+mod part;
 mod script;
 mod server;
 
@@ -44,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     ("nonet", nonet, 4),
     ("http", http, 1),
     ("expr", expr, 1),
+    ("part", part, 1),
     ("labels", labels, 20),
     ("archive-formats", archive_formats, 4),
     ("archive-image", archive_image, 500),
@@ -69,6 +71,7 @@ pub use http::http;
 pub use il::il;
 pub use modules::{frame9p, tls, zstd};
 pub use nonet::nonet;
+pub use part::part;
 pub use script::script;
 pub use server::server;
 

@@ -69,15 +69,13 @@ fn sanitizers(steps: &mut Steps) -> Result<(), Failed> {
         steps.not_covered("AddressSanitizer and ThreadSanitizer (this host is not x86_64 Linux)".to_string());
         return Ok(());
     }
-    let address = &["test", "--target", HOST, "--lib", "--tests"];
-    sanitizer(steps, "AddressSanitizer", "address", "target/asan", address)?;
+    sanitizer(steps, "AddressSanitizer", "address", "target/asan", &["--target", HOST])?;
     let source = Command::new("rustup").args(["component", "add", "rust-src"]).stdin(Stdio::null()).output();
     if !source.is_ok_and(|output| output.status.success()) {
         steps.not_covered("ThreadSanitizer (rustup cannot add rust-src, so std cannot be built)".to_string());
         return Ok(());
     }
-    let thread = &["test", "-Zbuild-std", "--target", HOST, "--lib", "--tests"];
-    sanitizer(steps, "ThreadSanitizer", "thread", "target/tsan", thread)
+    sanitizer(steps, "ThreadSanitizer", "thread", "target/tsan", &["-Zbuild-std", "--target", HOST])
 }
 
 fn sanitizer(
@@ -87,13 +85,21 @@ fn sanitizer(
     target: &str,
     arguments: &[&str],
 ) -> Result<(), Failed> {
-    let mut tests = cargo(arguments);
+    // Both are unstable options; the variable lets a stable toolchain have them.
+    let checked = |command: &mut Command| {
+        command.args(arguments).env("RUSTC_BOOTSTRAP", "1");
+        command.env("RUSTFLAGS", format!("-Zsanitizer={flag}")).env("CARGO_TARGET_DIR", target);
+    };
+    // The tests of nine-guest run them.
+    let mut examples = cargo(&["build", "-p", "nine-guest", "--features", "linux", "--examples"]);
+    checked(&mut examples);
+    steps.run(&format!("{name}: guests"), &mut examples)?;
+    let mut tests = cargo(&["test", "--lib", "--tests"]);
+    checked(&mut tests);
     for room in ["nine-ring", "nine-guest", "nine-io", "nine-net", "nine-servers", "nine-sim"] {
         tests.args(["-p", room]);
     }
-    // Both are unstable options; the variable lets a stable toolchain have them.
-    tests.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={flag}"));
-    steps.run(name, tests.env("CARGO_TARGET_DIR", target))
+    steps.run(name, &mut tests)
 }
 
 /// nine-proto needs neither std nor an operating system: it links and runs without std on this host, and it

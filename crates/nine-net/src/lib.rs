@@ -26,6 +26,7 @@ mod sys;
 mod tls;
 mod transport;
 mod wait;
+mod waited;
 
 pub use conversation::{Conversation, Pushed};
 pub use dial::{Addr, DialError, IL_PORT, PORT, TLS_PORT, Target, UNIX_PATH_MAX, VSOCK_ANY, is_socket};
@@ -40,6 +41,7 @@ pub use tls::{ClientAuth, ClientTls, ServerTls, Tls, TlsFiles, Trust, fingerprin
 pub use transport::{Beside, Peer, Proof, Transport};
 #[cfg(not(nine_loom))]
 pub use wait::wait;
+pub use waited::Waited;
 
 /// The user and group that this process acts as.
 pub fn own_ids() -> (u32, u32) {

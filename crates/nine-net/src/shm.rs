@@ -9,12 +9,13 @@
 use std::future::poll_fn;
 use std::hint::spin_loop;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nine_ring::linux::{self, Bell, Passed};
+use nine_ring::linux::{self, Bell};
+pub use nine_ring::linux::{Passed, VARIABLE};
 pub use nine_ring::{Arena, Gauge, Kind, Layout, Life, MAGIC, MOST, Memory, Note, PAGE, Piece, Place, Watch};
 use nine_ring::{End, Fault, Guest};
 use socket2::Socket as Raw;
@@ -152,7 +153,7 @@ impl Channel {
         let bad = |bad| io::Error::new(io::ErrorKind::InvalidData, bad);
         let guest = Guest::join(linux::map(&memory)?).map_err(bad)?;
         if guest.must_ring() {
-            ring.ring();
+            ring.ring_at_once();
         }
         let (wait, life) = (bell(wait)?, hangup(life)?);
         guest.may_sleep();
@@ -298,7 +299,7 @@ impl Channel {
     /// Rings whoever sleeps and may wait for what was put or taken.
     pub fn settle(&mut self) {
         if std::mem::take(&mut self.owes) && self.end.must_ring() {
-            self.ring.ring();
+            self.ring.ring_at_once();
         }
     }
 
@@ -563,6 +564,18 @@ impl Given {
         let [memory, wait, ring, life] = [memory, wait.into(), ring.into(), life].map(rustix::io::dup);
         Ok(Inherited([memory?, wait?, ring?, life?]))
     }
+
+    /// The same to be sent to a program, which hands them on ([`variable`]): no other one that is started has them.
+    pub fn to_send(self, life: OwnedFd) -> [OwnedFd; 4] {
+        let Self { memory, wait, ring } = self;
+        [memory, wait.into(), ring.into(), life]
+    }
+}
+
+/// By which a program finds the descriptors of [`Given::to_send`] that it inherits under these numbers: name and value
+/// of a variable of its environment.
+pub fn variable(numbers: [RawFd; 4]) -> (&'static str, String) {
+    (linux::VARIABLE, Passed::variable(numbers))
 }
 
 /// A channel's descriptors that the next program that is started inherits. To be dropped then.
@@ -573,7 +586,7 @@ impl Inherited {
     /// The variable of its environment by which it finds them: name and value.
     pub fn variable(&self) -> (&'static str, String) {
         let numbers = [0, 1, 2, 3].map(|n| self.0[n].as_raw_fd());
-        (linux::VARIABLE, Passed::variable(numbers))
+        variable(numbers)
     }
 }
 

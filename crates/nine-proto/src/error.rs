@@ -99,10 +99,12 @@ macro_rules! errnos {
 errnos! {
     EPERM 1 "Operation not permitted"
     ENOENT 2 "No such file or directory"
+    ESRCH 3 "No such process"
     EINTR 4 "Interrupted system call"
     EIO 5 "Input/output error"
     ENXIO 6 "No such device or address"
     E2BIG 7 "Argument list too long"
+    ENOEXEC 8 "Exec format error"
     EBADF 9 "Bad file descriptor"
     EAGAIN 11 "Resource temporarily unavailable"
     ENOMEM 12 "Cannot allocate memory"

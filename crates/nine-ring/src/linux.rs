@@ -95,7 +95,7 @@ fn flags(nowait: bool) -> ReadWriteFlags {
     if nowait { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() }
 }
 
-/// A bell: an eventfd(2) that does not block.
+/// A bell: an eventfd(2), whose description both sides have. The other one can make it block, and be full.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
@@ -105,12 +105,20 @@ impl Bell {
         Ok(Self(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Rings it: one that is rung as often as a bell can be is rung.
+    /// Rings it: one that is rung as often as a bell can be is rung. For a guest, who waits for its host anyway: a host
+    /// that makes bells block is waited for here.
     pub fn ring(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Has heard it: whether it was rung.
+    /// The same without waiting for anything, whatever the other side has made of it: for who serves others, too.
+    pub fn ring_at_once(&self) {
+        if !sys::signal::signal(self.0.as_fd()) {
+            self.ring();
+        }
+    }
+
+    /// Has heard it: whether it was rung. Waits for nothing.
     pub fn hear(&self) -> bool {
         hear(self.0.as_fd())
     }
@@ -123,7 +131,13 @@ impl Bell {
 
 /// See [`Bell::hear`]: for who waits for the descriptor by other means.
 pub fn hear(bell: BorrowedFd<'_>) -> bool {
-    rustix::io::read(bell, &mut [0; 8]).is_ok()
+    let mut count = [0; 8];
+    let mut parts = [IoSliceMut::new(&mut count)];
+    match rustix::io::preadv2(bell, &mut parts, u64::MAX, ReadWriteFlags::NOWAIT) {
+        // Kernels before 5.8.
+        Err(Errno::OPNOTSUPP) => rustix::io::read(bell, &mut [0; 8]).is_ok(),
+        heard => heard.is_ok(),
+    }
 }
 
 impl From<OwnedFd> for Bell {
@@ -281,4 +295,33 @@ pub fn close_all_on_exec() -> io::Result<()> {
         number.filter(|&number: &RawFd| number > 2).map(sys::close_on_exec);
     }
     Ok(())
+}
+
+#[cfg(all(test, not(any(nine_loom, nine_shuttle))))]
+mod tests {
+    use rustix::fs::OFlags;
+
+    use super::*;
+
+    #[test]
+    fn a_bell_waits_for_nobody_who_has_made_it_wait() {
+        let (bell, other) = (Bell::new().unwrap(), Bell::new().unwrap());
+        bell.ring_at_once();
+        assert!(bell.hear() && !bell.hear());
+        for bell in [&bell, &other] {
+            rustix::fs::fcntl_setfl(bell, OFlags::empty()).unwrap();
+            rustix::io::write(bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        }
+        // More often than the kernel keeps answers for.
+        let threads: std::vec::Vec<_> = (0..4)
+            .map(|_| {
+                let bell = bell.try_clone().unwrap();
+                std::thread::spawn(move || (0..10_000).for_each(|_| bell.ring_at_once()))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(bell.hear() && !bell.hear());
+        bell.ring_at_once();
+        assert!(bell.hear() && other.hear() && !other.hear());
+    }
 }

@@ -104,6 +104,77 @@ pub(crate) mod calls {
     }
 }
 
+/// Rings eventfds as parts of the kernel do.
+#[cfg(all(feature = "linux", not(all(test, any(nine_loom, nine_shuttle)))))]
+pub(crate) mod signal {
+    extern crate std;
+    use core::mem;
+    use std::io;
+    use std::os::fd::AsRawFd;
+    use std::sync::OnceLock;
+
+    use rustix::fd::BorrowedFd;
+
+    /// The kernel's context of what is asked for; `None`: it has none to give.
+    static CONTEXT: OnceLock<Option<libc::c_ulong>> = OnceLock::new();
+    /// Of answers that nobody wants, so many lie in it before they are thrown away.
+    const ANSWERS: usize = 64;
+
+    /// Adds 1 to an eventfd and waits for nothing: completed AIO tells of itself so. `false`: this kernel cannot.
+    pub(crate) fn signal(eventfd: BorrowedFd<'_>) -> bool {
+        let Some(context) = *CONTEXT.get_or_init(context) else { return false };
+        // SAFETY: all zeros are a request.
+        let mut ask: libc::iocb = unsafe { mem::zeroed() };
+        let fd = eventfd.as_raw_fd() as u32;
+        // An eventfd is readable or writable, so that this is complete as soon as it is asked.
+        (ask.aio_lio_opcode, ask.aio_buf) = (POLL, (libc::POLLIN | libc::POLLOUT) as u64);
+        (ask.aio_fildes, ask.aio_flags, ask.aio_resfd) = (fd, RESFD, fd);
+        let mut asked = [&raw mut ask];
+        for _ in 0..TRIES {
+            // SAFETY: one request, which is not looked at any more when the call returns.
+            if unsafe { libc::syscall(libc::SYS_io_submit, context, 1, asked.as_mut_ptr()) } == 1 {
+                return true;
+            }
+            if io::Error::last_os_error().raw_os_error() != Some(libc::EAGAIN) {
+                return false;
+            }
+            forget(context);
+        }
+        false
+    }
+
+    fn context() -> Option<libc::c_ulong> {
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: it is written to by this call alone.
+        let made = unsafe { libc::syscall(libc::SYS_io_setup, ANSWERS, &raw mut context) };
+        (made == 0).then_some(context)
+    }
+
+    /// Takes answers and throws them away, without waiting for any.
+    fn forget(context: libc::c_ulong) {
+        // struct io_event
+        let mut answers = [[0u64; 4]; ANSWERS];
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: there is room for so many; both live for the call, which is all that knows them.
+        unsafe {
+            libc::syscall(
+                libc::SYS_io_getevents,
+                context,
+                0,
+                ANSWERS,
+                answers.as_mut_ptr(),
+                &raw const at_once,
+            )
+        };
+    }
+
+    /// linux/aio_abi.h: IOCB_CMD_POLL and IOCB_FLAG_RESFD.
+    const POLL: u16 = 5;
+    const RESFD: u32 = 1;
+    /// Other threads may take the room that was made.
+    const TRIES: usize = 8;
+}
+
 #[cfg(not(all(test, any(nine_loom, nine_shuttle))))]
 mod real {
     use alloc::sync::Arc;
@@ -130,16 +201,17 @@ mod real {
     unsafe impl Sync for Memory {}
 
     impl Memory {
-        /// Zeros that live as long as the tests do.
+        /// Zeros.
         #[cfg(test)]
         pub(crate) fn zeros(len: usize) -> Self {
             extern crate std;
             #[repr(align(4096))]
             #[derive(Clone)]
             struct Page(#[allow(dead_code)] [u8; crate::PAGE]);
-            let pages = std::vec![Page([0; crate::PAGE]); len.div_ceil(crate::PAGE)].leak();
-            // SAFETY: they are leaked, aligned, and known to nobody else.
-            unsafe { Self::new(NonNull::from(pages).cast(), len, None) }
+            let mut pages = std::vec![Page([0; crate::PAGE]); len.div_ceil(crate::PAGE)];
+            let base = NonNull::new(pages.as_mut_ptr()).expect("a vector is not at 0");
+            // SAFETY: they are aligned, stay where they are as long as their owner does, and nobody else looks at them.
+            unsafe { Self::new(base.cast(), len, Some(Arc::new(pages))) }
         }
 
         /// Those `len` bytes.

@@ -9,6 +9,7 @@
 //! - [`Pipes`]: two streams joined at the device end, for programs that talk with each other.
 //! - [`Posts`]: addresses of servers under names.
 //! - [`Channels`]: channels of shared memory, and who is at their other ends.
+//! - [`Parts`]: programs, each run in a session of files.
 //!
 //! In: requests, already checked by the session. Out: answers, at once where nothing has to be waited for.
 //! No server here knows a dialect, a transport or a name space.
@@ -19,6 +20,7 @@ pub mod cons;
 pub mod disk;
 pub mod machine;
 pub mod net;
+pub mod part;
 pub mod pipe;
 mod probe;
 mod ram;
@@ -30,6 +32,7 @@ pub use block::{Blocks, HostDisk};
 pub use cons::Cons;
 pub use disk::{As, Disk, DiskOptions};
 pub use net::Net;
+pub use part::Parts;
 pub use pipe::Pipes;
 pub use ram::Ram;
 pub use shm::Channels;

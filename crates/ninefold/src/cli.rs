@@ -22,7 +22,7 @@ use crate::serve::{Export, bytes};
 
 pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
 pub use mux::{Mux, MuxVerb, Words};
-pub use partition::{AccelChoice, Partition, PartitionRun, PartitionVerb};
+pub use partition::{AccelChoice, Partition, PartitionKill, PartitionLs, PartitionRun, PartitionVerb};
 pub use turns::{FsArbiter, FsAt, FsTakeover};
 
 /// File servers and their files, over 9P.

@@ -461,6 +461,11 @@ pub fn run<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> 
     rt::block_on(async |env| until(env, remote, false, pending(), main).await)?
 }
 
+/// The same for a verb that waits for what servers run, and takes signals itself: silence is not worth a word.
+pub fn run_waiting<T>(remote: Remote, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
+    rt::block_on(async |env| until(env, remote, true, pending(), main).await)?
+}
+
 /// The same for a verb that has something to clean up when a signal ends it.
 pub fn run_tidy<T>(remote: Remote, quiet: bool, main: impl AsyncFnOnce(Sessions) -> Result<T>) -> Result<T> {
     rt::block_on(async |env| {
@@ -489,10 +494,8 @@ async fn until<T>(
         }
     };
     // What was under way has been dropped, and what it left half done is being removed.
-    let give_up = env.now() + CLEAN;
-    while copy::is_cleaning() && env.now() < give_up {
-        env.sleep_until(env.now() + LOOK).await;
-    }
+    let give_up = env.sleep_until(env.now() + CLEAN);
+    select(pin!(copy::cleaned()), give_up).await;
     // Sessions end in good order: TLS says that nothing is missing. The answers that are due by now are of clunks.
     let hurry = env.now() + LAST_ANSWERS;
     let give_up = env.now() + FAREWELL;

@@ -22,6 +22,10 @@ mod stores;
 mod verbs;
 
 fn main() -> std::process::ExitCode {
+    // What becomes a partition's program has nothing of ours: no configuration, no log.
+    if std::env::args_os().nth(1).is_some_and(|word| word == nine_servers::part::VERB) {
+        return nine_servers::part::launch();
+    }
     let cli = cli::parse();
     let verb = cli.verb.name();
     fail::status(verb, verbs::run(cli))

@@ -166,6 +166,25 @@ fn a_program_sees_what_the_command_serves() {
 }
 
 #[test]
+fn a_guest_that_knows_the_document_alone_reads_files() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return not_covered("a guest in Python: there is no python3 here");
+    }
+    let world = World::new();
+    let text: String = (0..40_000).map(|n| format!("{n}\n")).collect();
+    std::fs::write(world.file("data"), &text).unwrap();
+    std::fs::write(world.file("empty"), "").unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nine-guest/tests/guest.py");
+    let python = |name| ["python3", script.to_str().unwrap(), name];
+    for wait in ["poll", "interrupt", "adaptive"] {
+        assert!(world.says(&["dev.ns", "--wait", wait], &python("files/data")) == text);
+    }
+    assert_eq!(world.says(&["files"], &python("empty")), "");
+    let none = world.run(&["files"], &python("none"));
+    assert_eq!(status(&none), (Some(1), "No such file or directory\n".into()));
+}
+
+#[test]
 fn programs_have_the_channel_one_after_the_other() {
     let world = World::new();
     let cat = guest("cat");

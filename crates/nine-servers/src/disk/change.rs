@@ -53,7 +53,8 @@ impl<H: HostFs> Inner<H> {
         // What the umask took away; mkdir also ignores set-id bits, but may have inherited one from its parent.
         let lost = bits & if is_dir { self.umask | 0o6000 } else { self.umask };
         if lost != 0 && !matches!(make, Make::Symlink(_) | Make::Link) {
-            let fd = self.host.open(dir, name, OFlags::PATH, Mode::empty(), false)?;
+            let open = || self.host.open(dir, name, OFlags::PATH, Mode::empty(), false);
+            let fd = self.tree.with_room(How::Pool, open)?;
             self.host.chmod(fd.as_fd(), st.mode & 0o7000 | bits)?;
             return Ok(self.qid(&self.host.stat(fd.as_fd(), b"")?));
         }

@@ -11,13 +11,14 @@ mod own;
 mod qemu;
 mod told;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::future::{pending, poll_fn};
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::process::{Child, Command, ExitStatus, Stdio as Files};
+use std::process::{Command, ExitStatus, Stdio as Files};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -77,13 +78,13 @@ pub struct Running {
 }
 
 impl Machine {
-    /// Starts it, by `launch`, where one of `accels` gets the image to its channels: with the last one in any case.
-    /// `why` is told of each that does not.
+    /// Starts it, where one of `accels` gets the image to its channels: with the last one in any case. `why` is told of
+    /// each that does not; `command` makes a command of QEMU and its words, which inherits what is open.
     pub async fn start(
         &mut self,
         env: &(impl Env + Clone),
         accels: &[Accel],
-        launch: impl Fn(&mut Command) -> io::Result<Child>,
+        command: impl Fn(&Path, &[OsString]) -> io::Result<Command>,
         mut why: impl FnMut(Accel, &str),
     ) -> io::Result<Running> {
         let (last, first) = accels.split_last().expect("something to try");
@@ -92,7 +93,7 @@ impl Machine {
                 why(accel, &error);
                 continue;
             }
-            let running = self.begin(env, accel, &launch)?;
+            let running = self.begin(env, accel, &command)?;
             let begun = env.now();
             while !running.has_joined() && running.ended.get().is_none() && env.now() < begun + ARRIVAL {
                 env.sleep_until(env.now() + LOOK).await;
@@ -105,7 +106,7 @@ impl Machine {
             let said = said.lines().next().unwrap_or("the image does not get to its channel");
             why(accel, said.trim_start_matches("qemu-system-x86_64: "));
         }
-        let running = self.begin(env, *last, &launch)?;
+        let running = self.begin(env, *last, &command)?;
         running.words.pass();
         Ok(running)
     }
@@ -114,7 +115,7 @@ impl Machine {
         &mut self,
         env: &(impl Env + Clone),
         accel: Accel,
-        launch: &impl Fn(&mut Command) -> io::Result<Child>,
+        command: &impl Fn(&Path, &[OsString]) -> io::Result<Command>,
     ) -> io::Result<Running> {
         let layouts: Vec<Layout> = (self.shows.iter())
             .map(|(name, _)| Layout::new(Kind::GuestAsks, LINES, PAGES, name))
@@ -135,9 +136,8 @@ impl Machine {
         self.computer.accel = accel;
         let (words, theirs) = io::pipe()?;
         let last = rustix::io::dup(&theirs)?;
-        let mut command = Command::new(&self.qemu);
-        command.args(self.computer.words(&slot, last.as_raw_fd()));
-        let mut child = launch(command.stdin(Files::null()).stdout(Files::null()).stderr(theirs))?;
+        let mut command = command(&self.qemu, &self.computer.words(&slot, last.as_raw_fd()))?;
+        let mut child = command.stdin(Files::null()).stdout(Files::null()).stderr(theirs).spawn()?;
         // QEMU has what is its, and nobody else.
         drop((command, slot, last));
         let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;

@@ -49,16 +49,11 @@ pub struct Own {
 }
 
 impl Own {
-    /// For a partition that is started with these words, the first one its name, and this environment.
-    pub fn new(
-        argv: &[String],
-        env: &[(String, String)],
-        stdio: Stdio,
-        clock: Arc<dyn Clock>,
-    ) -> io::Result<Self> {
+    /// For a partition that is started with these words, the first one its name, and these variables, `NAME=VALUE`.
+    pub fn new(argv: &[String], env: &[String], stdio: Stdio, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let words: Vec<String> = argv.iter().map(|word| quote(word)).collect();
         let argv = words.join(" ") + "\n";
-        let env: String = env.iter().map(|(name, value)| quote(&format!("{name}={value}")) + "\n").collect();
+        let env: String = env.iter().map(|variable| quote(variable) + "\n").collect();
         let wall = clock.wall();
         let Stdio { stdin, stdout, stderr } = stdio;
         let stdin = Stream::start("stdin", stdin, Stream::reads)?;

@@ -86,6 +86,10 @@ impl Computer {
                 Accel::Tcg => "tcg,thread=multi,tb-size=32".into(),
             },
         );
+        // It takes a fraction of a BIOS' time, and leaves to the guest what that would do.
+        if let Some(firmware) = FIRMWARE.iter().find(|file| Path::new(file).is_file()) {
+            add("-bios", firmware.into());
+        }
         // A machine has one tenant; and some kernels that are guests themselves do not let that register be set.
         let cpu = if *accel == Accel::Kvm { "host,-arch-capabilities" } else { "max" };
         add("-cpu", cpu.into());
@@ -122,6 +126,8 @@ pub fn found(program: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
+/// Where distributions have qboot.
+const FIRMWARE: [&str; 2] = ["/usr/share/qemu/qboot.rom", "/usr/share/qboot/bios.bin"];
 const COMMON: &[&str] = &[
     "-nodefaults",
     "-no-user-config",

@@ -7,7 +7,7 @@ use nine_proto::{Errno, Error, Result};
 ///
 /// # Errors
 /// A quote that is not closed.
-pub(crate) fn words(text: &str) -> Result<Vec<String>> {
+pub fn words(text: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quoted) = (Vec::new(), None::<String>, false);
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
@@ -29,7 +29,7 @@ pub(crate) fn words(text: &str) -> Result<Vec<String>> {
 }
 
 /// A text as one word.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     match text.is_empty() || text.contains(|c: char| c.is_whitespace() || c == '\'') {
         true => format!("'{}'", text.replace('\'', "''")),
         false => text.into(),

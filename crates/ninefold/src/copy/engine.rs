@@ -23,11 +23,12 @@ use futures_util::lock::Mutex;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::client::Error;
 use nine_net::{Env, rt};
-use nine_proto::{Errno, show};
+use nine_proto::show;
 
 use super::end::{Aside, Dir, Found, Kind, Listing, Meta, Pumped, Sink, Source, pump};
 use super::part::{self, There};
 use super::progress::Progress;
+use super::remote;
 use super::sum::Sum;
 use crate::fail;
 
@@ -50,10 +51,10 @@ const PARKED: usize = 256;
 /// Descriptors that a file under way may need here, its share of the directories among them.
 const DESCRIPTORS: usize = 4;
 
-/// Before what finds too much open, while nothing else is under way, is tried again; then twice as long. Six times, it
-/// is a second and a quarter.
+/// Before what finds too much open, while nothing else is under way, is tried again; then twice as long. Eight times,
+/// it is five seconds.
 const PAUSE: Duration = Duration::from_millis(20);
-const TRIES_ALONE: u32 = 6;
+const TRIES_ALONE: u32 = 8;
 
 /// Files with several names that are remembered; more are copied once for each name.
 const LINKS: usize = 100_000;
@@ -176,8 +177,8 @@ enum Then {
     Left(Option<Rc<Target>>),
     /// There may be more in a directory than was found.
     Found(Vec<Item>, Filling),
-    /// Nothing of it was done.
-    Refused(Item, anyhow::Error),
+    /// It is still to be done.
+    Refused(Work, anyhow::Error),
 }
 
 impl Engine<'_> {
@@ -194,11 +195,12 @@ impl Engine<'_> {
             let Some(Done { share, mut failed, then }) = running.next().await else { break };
             queue.ended(share);
             match then {
-                Then::Refused(item, error)
+                Then::Refused(work, error)
                     if is_too_much(&error) && (!running.is_empty() || alone < TRIES_ALONE) =>
                 {
-                    queue.squeeze(running.len() / 2, item);
+                    queue.squeeze(running.len() / 2, work);
                     if running.is_empty() {
+                        remote::cleaned().await;
                         // What we have let go of may not be closed yet, or somebody else lets go of something.
                         rt::Real.sleep_until(rt::Real.now() + PAUSE * (1 << alone)).await;
                         alone += 1;
@@ -206,9 +208,10 @@ impl Engine<'_> {
                     }
                     continue;
                 }
-                Then::Refused(item, error) => {
-                    failed.push((item.path(), error));
-                    queue.leave(item.to);
+                Then::Refused(work, error) => {
+                    let (path, target) = work.given_up();
+                    failed.push((path, error));
+                    target.into_iter().for_each(|target| queue.leave(target));
                 }
                 Then::Found(items, filling) => {
                     queue.extend(items);
@@ -237,21 +240,26 @@ impl Engine<'_> {
 
     async fn step(&self, work: Work, share: Share) -> Done {
         let (failed, then) = match work {
-            Work::Finish(Target { dir, parent, meta, path, .. }) => {
-                let finished = match meta {
-                    Some(meta) => dir.finish(&meta, self.preserve).await,
+            Work::Finish(target) => {
+                // What a try left behind changes the directory's time when it goes.
+                remote::cleaned().await;
+                let finished = match &target.meta {
+                    Some(meta) => target.dir.finish(meta, self.preserve).await,
                     None => Ok(()),
                 };
-                (finished.err().map(|error| (path, error)).into_iter().collect(), Then::Left(parent))
+                match finished {
+                    Ok(()) => (Vec::new(), Then::Left(target.parent)),
+                    Err(error) => (Vec::new(), Then::Refused(Work::Finish(target), error)),
+                }
             }
             Work::List(filling) => self.list(filling).await,
             Work::Copy(item) if item.meta.kind == Kind::Dir => match self.dir(&item).await {
                 Ok(filling) => (Vec::new(), Then::Found(Vec::new(), filling)),
-                Err(error) => (Vec::new(), Then::Refused(item, error)),
+                Err(error) => (Vec::new(), Then::Refused(Work::Copy(item), error)),
             },
             Work::Copy(item) => match self.one(&item).await {
                 Ok(()) => (Vec::new(), Then::Left(Some(item.to))),
-                Err(error) => (Vec::new(), Then::Refused(item, error)),
+                Err(error) => (Vec::new(), Then::Refused(Work::Copy(item), error)),
             },
         };
         Done { share, failed, then }
@@ -311,7 +319,7 @@ impl Engine<'_> {
         let found = match filling.listing.next().await {
             Ok(Some(found)) => found,
             Ok(None) => return (Vec::new(), Then::Left(Some(filling.to))),
-            Err(error) => return (vec![(filling.to.path.clone(), error)], Then::Left(Some(filling.to))),
+            Err(error) => return (Vec::new(), Then::Refused(Work::List(filling), error)),
         };
         filling.brings = found.len();
         let Filling { from, to, depth, .. } = &filling;
@@ -523,6 +531,17 @@ impl Engine<'_> {
     }
 }
 
+impl Work {
+    /// What a person calls it, and the directory that waits for it no longer.
+    fn given_up(self) -> (Vec<u8>, Option<Rc<Target>>) {
+        match self {
+            Work::Copy(item) => (item.path(), Some(item.to)),
+            Work::List(filling) => (filling.to.path.clone(), Some(filling.to)),
+            Work::Finish(target) => (target.path, target.parent),
+        }
+    }
+}
+
 impl Item {
     /// Its name in the target.
     fn as_new(&self) -> &[u8] {
@@ -541,9 +560,8 @@ impl Item {
 
 /// Whether less open files would have helped, here or there.
 fn is_too_much(error: &anyhow::Error) -> bool {
-    let there = error.downcast_ref().map(Error::errno);
     let here = error.downcast_ref().copied();
-    there.is_some_and(|e| matches!(e, Errno::EMFILE | Errno::ENFILE))
+    error.downcast_ref().is_some_and(remote::is_too_much)
         || here.is_some_and(|e| matches!(e, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
 }
 
@@ -555,7 +573,7 @@ struct Queue {
     dirs: Vec<Item>,
     listings: Vec<Filling>,
     /// Until something else is done.
-    again: Vec<Item>,
+    again: Vec<Work>,
     /// Files under way at most, large ones not counted.
     at_once: usize,
     files: usize,
@@ -672,15 +690,20 @@ impl Queue {
         self.finish.extend(Rc::into_inner(target));
     }
 
-    /// Less shall be under way from now on; when something of it has ended, the item is tried again.
-    fn squeeze(&mut self, at_once: usize, item: Item) {
+    /// Less shall be under way from now on; when something of it has ended, this is tried again.
+    fn squeeze(&mut self, at_once: usize, work: Work) {
         self.at_once = at_once.clamp(1, self.at_once);
-        self.again.push(item);
+        self.again.push(work);
     }
 
     fn try_again(&mut self) {
-        let again = std::mem::take(&mut self.again);
-        self.extend(again);
+        for work in std::mem::take(&mut self.again) {
+            match work {
+                Work::Copy(item) => self.extend([item]),
+                Work::List(filling) => self.listings.push(filling),
+                Work::Finish(target) => self.finish.push(target),
+            }
+        }
     }
 }
 

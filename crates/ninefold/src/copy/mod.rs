@@ -35,7 +35,7 @@ use engine::{Engine, Item, Target};
 pub use progress::{Progress, Steps};
 pub use restore::{Restored, Restoring};
 
-pub use remote::is_cleaning;
+pub use remote::cleaned;
 
 pub fn get(args: cli::Get, config: &Config) -> Result<Tally> {
     let remote = config.remote(&args.remote)?;

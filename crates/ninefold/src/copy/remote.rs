@@ -54,7 +54,7 @@ impl Dir {
     pub async fn listing(&self) -> Result<Listing> {
         let open = self.0.open("", OpenFlags::READ).await?;
         let ahead = open.read_dir_block(0, FIRST_NAMES).await;
-        Ok(Listing { dir: self.clone(), open, ahead })
+        Ok(Listing { dir: self.clone(), open, ahead, unseen: Vec::new(), at_once: usize::MAX })
     }
 
     /// The names in it.
@@ -92,6 +92,8 @@ impl Dir {
         match (made, self.dir(name).await) {
             // It exists, whatever this server's word for that is.
             (made, Ok(dir)) => Ok((dir, made.is_err())),
+            // It may well exist, and with less open it is found.
+            (Err(_), Err(e)) if is(&e, is_too_much) => Err(e),
             (Err(e), Err(_)) => Err(e.into()),
             (Ok(_), Err(e)) => Err(e),
         }
@@ -118,7 +120,11 @@ impl Dir {
             made => drop(made?),
         }
         // A server that keeps no times of links, or does not let us give them away, is good enough.
-        let Ok(link) = self.0.walk(name).await else { return Ok(()) };
+        let link = match self.0.walk(name).await {
+            Ok(link) => link,
+            Err(e) if is_too_much(&e) => return Err(e.into()),
+            Err(_) => return Ok(()),
+        };
         if preserve {
             let owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..SetAttr::default() };
             let _ = link.setattr(&owner).await;
@@ -245,38 +251,68 @@ pub struct Listing {
     open: File,
     /// And where to go on after them.
     ahead: Result<Option<(Vec<Entry>, u64)>, Error>,
+    /// Names that are still to be looked at: too much was open.
+    unseen: Vec<Entry>,
+    /// Of these, looked at together.
+    at_once: usize,
 }
 
 impl Listing {
-    /// The next ones; `None` at the end.
+    /// The next ones; `None` at the end. An error that says too much is open means that none of them could be looked
+    /// at; then it may be asked again.
     pub async fn next(&mut self) -> Result<Option<Vec<Found>>> {
-        let Some((entries, next)) = std::mem::replace(&mut self.ahead, Ok(None))? else { return Ok(None) };
-        let found = join_all(entries.into_iter().map(|entry| self.found(entry)));
-        let (found, ahead) = join(found, self.open.read_dir_block(next, NAMES)).await;
-        self.ahead = ahead;
-        let lost = |found: &Found| found.meta.as_ref().is_err_and(is_disconnect);
-        let found: Vec<_> = found.into_iter().flatten().collect();
-        match found.iter().position(lost) {
-            Some(at) => found.into_iter().nth(at).map(|found| found.meta.map(|_| None)).expect("it is there"),
+        let entries = if self.unseen.is_empty() {
+            let Some((entries, next)) = std::mem::replace(&mut self.ahead, Ok(None))? else {
+                return Ok(None);
+            };
+            let (looked, ahead) = join(self.look(entries), self.open.read_dir_block(next, NAMES)).await;
+            self.ahead = ahead;
+            looked
+        } else {
+            let some = self.unseen.len().saturating_sub(self.at_once);
+            let entries = self.unseen.split_off(some);
+            self.look(entries).await
+        };
+        let (mut found, mut refused) = (Vec::with_capacity(entries.len()), None);
+        for (entry, meta) in entries {
+            match meta {
+                Err(e) if is_disconnect(&e) => return Err(e),
+                Err(e) if is(&e, is_too_much) => {
+                    self.unseen.push(entry);
+                    refused = Some(e);
+                }
+                // It has gone meanwhile.
+                Err(e) if is(&e, |e| e.errno() == Errno::ENOENT) => {}
+                meta => found.push(Found { name: entry.name.into_vec(), meta }),
+            }
+        }
+        match refused {
+            Some(error) => {
+                self.at_once = (found.len() / 2).max(1);
+                if found.is_empty() { Err(error) } else { Ok(Some(found)) }
+            }
             None => Ok(Some(found)),
         }
     }
 
-    /// `None`: it has gone meanwhile.
-    async fn found(&self, entry: Entry) -> Option<Found> {
-        let name = entry.name.into_vec();
-        let meta = match entry.attr {
-            Some(attr) => Ok(Meta::from(&attr)),
-            None => self.dir.stat(&name).await,
+    async fn look(&self, entries: Vec<Entry>) -> Vec<(Entry, Result<Meta>)> {
+        let look = async |entry: Entry| {
+            let meta = match &entry.attr {
+                Some(attr) => Ok(Meta::from(attr)),
+                None => self.dir.stat(&entry.name).await,
+            };
+            (entry, meta)
         };
-        let is_gone =
-            |e: &anyhow::Error| e.downcast_ref().is_some_and(|e: &Error| e.errno() == Errno::ENOENT);
-        (!meta.as_ref().is_err_and(is_gone)).then_some(Found { name, meta })
+        join_all(entries.into_iter().map(look)).await
     }
 }
 
 fn is_disconnect(error: &anyhow::Error) -> bool {
-    error.downcast_ref().is_some_and(Error::is_disconnect)
+    is(error, Error::is_disconnect)
+}
+
+fn is(error: &anyhow::Error, what: impl FnOnce(&Error) -> bool) -> bool {
+    error.downcast_ref().is_some_and(what)
 }
 
 /// A file to be read, and what has come with the answer.
@@ -404,6 +440,11 @@ impl Written {
     }
 }
 
+/// Whether less open files would have helped the server.
+pub fn is_too_much(error: &Error) -> bool {
+    matches!(error.errno(), Errno::EMFILE | Errno::ENFILE)
+}
+
 /// Removes a file, if it was made. Where too much is open even that is refused, for a while.
 async fn remove(dir: &File, file: &Written, name: &[u8]) {
     if file.ready().await.is_err() {
@@ -411,7 +452,7 @@ async fn remove(dir: &File, file: &Written, name: &[u8]) {
     }
     for _ in 0..TRIES {
         match dir.unlink(name, false).await {
-            Err(e) if matches!(e.errno(), Errno::EMFILE | Errno::ENFILE) => {
+            Err(e) if is_too_much(&e) => {
                 rt::Real.sleep_until(rt::Real.now() + PAUSE).await;
             }
             _ => return,
@@ -561,7 +602,9 @@ fn clean_up(work: impl Future<Output = ()> + 'static) {
     }));
 }
 
-/// Whether something is still being removed.
-pub fn is_cleaning() -> bool {
-    CLEANING.get() > 0
+/// Returns when nothing is being removed any more.
+pub async fn cleaned() {
+    while CLEANING.get() > 0 {
+        rt::Real.sleep_until(rt::Real.now() + PAUSE).await;
+    }
 }

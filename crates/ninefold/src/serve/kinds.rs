@@ -1,10 +1,10 @@
 //! What a SERVER word of a name space stands for: `disk:/path`, `ram:` or `ram:SIZE`, `pipe:`, `cons:`, `srv:`,
-//! `net:` or `net:POLICY`, `shm:`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`, `fsctl:`, an address,
-//! `/srv/NAME`, which is one that was posted, or `/shm/NAME`, the guest of a channel.
+//! `net:` or `net:POLICY`, `shm:`, `part:` or `part:POLICY`, `aoe:` or `aoe:IFACE,IFACE`, `fs:` or `fs:ARCHIVE`,
+//! `fsctl:`, an address, `/srv/NAME`, which is one that was posted, or `/shm/NAME`, the guest of a channel.
 //!
 //! In: words, and how servers are reached and directories served. Out: [`Server`]s of nine-mux, dialled when they are
 //! needed. A word for a disk, an archive or an address is the same server each time, and so are `cons:`, `srv:`,
-//! `net:`, `shm:`, `aoe:` and `fsctl:`; every `ram:` and every `pipe:` is one of its own.
+//! `net:`, `shm:`, `part:`, `aoe:` and `fsctl:`; every `ram:` and every `pipe:` is one of its own.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,12 +21,12 @@ use nine_io::client::Options;
 use nine_io::server::{Core, FileServer, Gate, Service, Who};
 use nine_mux::{As, Boxed, Dial, Kinds, Local, Server, Spawn, is_owner, told};
 use nine_net::modules::{Trace, TraceLog, modules};
-use nine_net::shm::Channel;
-use nine_net::{Addr, Env, Pushed, Socket, Target, Transport, rt};
+use nine_net::shm::{Channel, Passed, VARIABLE, Waits};
+use nine_net::{Addr, Env, Peer, Proof, Pushed, Socket, Target, Transport, rt};
 use nine_proto::{Dialect, NOUID};
 use nine_servers::net::{Datagrams, Network, Policy, Tcp, Unix};
 use nine_servers::shm::GUEST;
-use nine_servers::{Channels, Disk, Net, Pipes, Posts, Ram};
+use nine_servers::{Channels, Disk, Net, Parts, Pipes, Posts, Ram, part};
 
 use super::aoe;
 use super::console;
@@ -47,8 +47,12 @@ pub enum Kind {
     Net(Option<PathBuf>),
     /// Channels of shared memory.
     Shm,
+    /// Programs in sessions of files, by the policy in this file.
+    Part(Option<PathBuf>),
     /// The guest of the channel of this name.
     Guest(String),
+    /// The host of the channel that this program was started with.
+    Host,
     /// Disks on these Ethernets; on all if none is named.
     Aoe(Vec<String>),
     /// An archive.
@@ -79,6 +83,7 @@ impl Kind {
         match self {
             Kind::Disk(path) => Kind::Disk(dir.join(path)),
             Kind::Net(Some(path)) => Kind::Net(Some(dir.join(path))),
+            Kind::Part(Some(path)) => Kind::Part(Some(dir.join(path))),
             other => other,
         }
     }
@@ -88,9 +93,9 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Kind, String> {
-        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], shm:, aoe:[IFACE], \
-             fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, 9p://HOST, /srv/NAME for one that \
-             was posted, or /shm/NAME for the guest of a channel";
+        const KNOWN: &str = "write disk:/PATH, ram:[SIZE], pipe:, cons:, srv:, net:[POLICY], shm:, host:, \
+             part:[POLICY], aoe:[IFACE], fs:[ARCHIVE], fsctl:, an address like unix!/PATH, tcp!HOST!PORT, \
+             9p://HOST, /srv/NAME for one that was posted, or /shm/NAME for the guest of a channel";
         if let Some(name) = word.strip_prefix(POSTED) {
             nine_proto::check_name(name.as_bytes())
                 .map_err(|_| format!("`{word}` is no post; write /srv/NAME"))?;
@@ -112,11 +117,14 @@ impl FromStr for Kind {
             Some(("net", "")) => Ok(Kind::Net(None)),
             Some(("net", path)) => Ok(Kind::Net(Some(path.into()))),
             Some(("shm", "")) => Ok(Kind::Shm),
+            Some(("host", "")) => Ok(Kind::Host),
+            Some(("part", "")) => Ok(Kind::Part(None)),
+            Some(("part", path)) => Ok(Kind::Part(Some(path.into()))),
             Some(("aoe", "")) => Ok(Kind::Aoe(Vec::new())),
             Some(("aoe", names)) => Ok(Kind::Aoe(names.split(',').map(String::from).collect())),
             Some(("fs", archive)) => archive.parse().map(Kind::Fs).map_err(|why| format!("`fs:`: {why}")),
             Some(("fsctl", "")) => Ok(Kind::FsCtl),
-            Some((kind @ ("pipe" | "cons" | "srv" | "fsctl"), rest)) => {
+            Some((kind @ ("pipe" | "cons" | "srv" | "fsctl" | "host"), rest)) => {
                 Err(format!("`{kind}:` takes nothing behind it: leave `{rest}` out"))
             }
             Some((kind, rest))
@@ -179,6 +187,9 @@ impl fmt::Display for Kind {
             Kind::Net(None) => f.write_str("net:"),
             Kind::Net(Some(path)) => write!(f, "net:{}", path.display()),
             Kind::Shm => f.write_str("shm:"),
+            Kind::Host => f.write_str(HOST),
+            Kind::Part(None) => f.write_str("part:"),
+            Kind::Part(Some(path)) => write!(f, "part:{}", path.display()),
             Kind::Guest(name) => write!(f, "{GUEST}{name}"),
             Kind::Aoe(names) => write!(f, "aoe:{}", names.join(",")),
             Kind::Fs(spec) => write!(f, "fs:{spec}"),
@@ -240,6 +251,8 @@ pub struct Servers {
     disks: usize,
     posts: Arc<Posts>,
     channels: OnceLock<Arc<Channels>>,
+    /// By the word of each: the same each time.
+    parts: Mutex<HashMap<String, Arc<Parts>>>,
     served: Arc<OnceLock<Guests>>,
     archives: Arc<Archives>,
     state: Mutex<State>,
@@ -269,8 +282,9 @@ impl Servers {
         let known = remote.clone();
         let judge = move |text: &str| Post::parse(text, &known).map(|post| post.to_string());
         let posts = Arc::new(Posts::new(env.clock(), owns, judge));
-        let (channels, served) = (OnceLock::new(), Arc::default());
-        Self { serving, remote, env, core, disks: disks.max(1), posts, channels, served, archives, state }
+        let (channels, parts, served) = (OnceLock::new(), Mutex::default(), Arc::default());
+        let disks = disks.max(1);
+        Self { serving, remote, env, core, disks, posts, channels, parts, served, archives, state }
     }
 
     /// This is what guests of channels get.
@@ -333,17 +347,50 @@ impl Servers {
     /// The channels of this server: the same each time.
     fn channels(&self) -> Arc<Channels> {
         let make = || {
-            let served = self.served.clone();
-            let gate = Gate { read_only: self.serving.read_only.unwrap_or(false), ..Gate::default() };
-            let serves = move || {
-                let (server, clients) = served.get()?;
-                Some(Service::new(server.upgrade()?, gate.clone(), clients.clone()))
-            };
-            let (channels, driver) = Channels::new(self.env.wall(), self.posts.clone(), serves);
+            let (channels, driver) = Channels::new(self.env.wall(), self.posts.clone(), self.serves());
             self.env.spawn(Box::pin(driver.run(self.env)));
             Arc::new(channels.told_by(told))
         };
         self.channels.get_or_init(make).clone()
+    }
+
+    /// What guests of channels are served, when there is anything.
+    fn serves(&self) -> impl Fn() -> Option<Service> + Send + Sync + 'static {
+        let served = self.served.clone();
+        let gate = Gate { read_only: self.serving.read_only.unwrap_or(false), ..Gate::default() };
+        move || {
+            let (server, clients) = served.get()?;
+            Some(Service::new(server.upgrade()?, gate.clone(), clients.clone()))
+        }
+    }
+
+    /// The sessions of a policy: the same each time.
+    fn parts(&self, kind: &Kind, policy: Option<&Path>) -> Result<Arc<Parts>> {
+        let mut all = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parts) = all.get(&kind.to_string()) {
+            return Ok(parts.clone());
+        }
+        let wrong = |path: &Path, why| anyhow!("{}: {why}", path.display());
+        let policy = match policy {
+            None => part::Policy::default(),
+            Some(path) => part::Policy::read(path).map_err(|why| wrong(path, why))?,
+        };
+        let dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+        // A user's runtime directory is not for others, as whom programs may run.
+        let dir = dir.filter(|_| !rustix::process::geteuid().is_root());
+        let dir = dir.map_or_else(std::env::temp_dir, PathBuf::from);
+        let spread = super::part::spread(self.remote.clone(), self.env);
+        let outside = part::Outside {
+            serves: Box::new(self.serves()),
+            machines: Some(Box::new(super::part::Images)),
+            spread: Some(spread),
+        };
+        let made = Parts::new(policy, self.env.wall(), &dir, outside);
+        let (parts, driver) = made.map_err(|why| anyhow!("{kind}: {why}"))?;
+        self.env.spawn(Box::pin(driver.run(self.env)));
+        let parts = Arc::new(parts.told_by(told));
+        all.insert(kind.to_string(), parts.clone());
+        Ok(parts)
     }
 
     /// The files of the guest of a channel.
@@ -352,6 +399,14 @@ impl Servers {
         let (user, uid) = dial::user(&self.remote);
         let mut server = Server::new(&kind.to_string(), Arc::new(dial));
         server.options.clock = Some(self.env.clock());
+        Server { user: (user.into(), uid), ..server }
+    }
+
+    /// The host of the channel that this program was started with.
+    pub fn host(&self) -> Server {
+        let mut server = Server::new(HOST, Arc::new(Inherited { waits: self.remote.waits() }));
+        server.options.clock = Some(self.env.clock());
+        let (user, uid) = dial::user(&self.remote);
         Server { user: (user.into(), uid), ..server }
     }
 
@@ -441,8 +496,13 @@ impl Kinds for Servers {
             Kind::Srv => self.owned(&kind, self.posts.clone()),
             Kind::Shm => self.owned(&kind, self.channels()),
             Kind::Guest(name) => self.guest(&kind, name),
-            Kind::Net(Some(path)) if path.is_relative() => {
+            Kind::Host => self.host(),
+            Kind::Net(Some(path)) | Kind::Part(Some(path)) if path.is_relative() => {
                 return Err(format!("{kind}: a path that begins with `/` is due"));
+            }
+            Kind::Part(policy) => {
+                let parts = self.parts(&kind, policy.as_deref()).map_err(|error| format!("{error:#}"))?;
+                self.owned(&kind, parts)
             }
             Kind::Net(policy) => self.net(&kind, policy.as_deref()).map_err(|error| format!("{error:#}"))?,
             Kind::Aoe(names) => {
@@ -511,6 +571,46 @@ impl Dial for Guest {
     }
 }
 
+/// Joins the channel that this program was started with, anew each time: one after the other.
+struct Inherited {
+    waits: Waits,
+}
+
+impl Inherited {
+    /// The descriptors, taken once and kept; programs that this one starts do not have them.
+    fn passed() -> io::Result<Passed> {
+        static PASSED: OnceLock<Option<Passed>> = OnceLock::new();
+        let variable = std::env::var(VARIABLE).ok();
+        let passed = PASSED.get_or_init(|| Passed::inherited(variable.as_deref()).ok().flatten());
+        let Passed { memory, wait, ring, life } = passed.as_ref().ok_or_else(|| {
+            let why = format!("this program was not started with a channel (docs/channels.md): {VARIABLE}");
+            io::Error::new(io::ErrorKind::NotFound, why)
+        })?;
+        Ok(Passed {
+            memory: memory.try_clone()?,
+            wait: wait.try_clone()?,
+            ring: ring.try_clone()?,
+            life: life.try_clone()?,
+        })
+    }
+}
+
+impl Dial for Inherited {
+    fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
+        let waits = self.waits;
+        Box::pin(async move {
+            let peer = Peer { addr: HOST.into(), proof: Proof::None };
+            let channel = Channel::join(Self::passed()?, waits, peer).await?;
+            Ok(Box::new(Asking::new(channel)) as Box<dyn Transport>)
+        })
+    }
+}
+
+/// Whether this program was started with a channel.
+pub fn has_host() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
+
 /// Dials a server, as the verbs of clients do.
 struct Reach {
     addr: Addr,
@@ -553,6 +653,8 @@ fn bare(addr: &Addr, error: io::Error) -> io::Error {
 
 /// Bytes of a tree that only holds mount points, and what clients make beside them.
 const ROOT: u64 = 64 << 20;
+/// The host of the channel that this program was started with, as a server.
+const HOST: &str = "host:";
 /// What stands before the name of a post.
 const POSTED: &str = "/srv/";
 /// Requests that wait at once at a server whose files wait.
@@ -586,6 +688,9 @@ mod tests {
             ("shm:", "shm:"),
             ("shm:/run/x", "shm!/run/x"),
             ("/shm/lab", "/shm/lab"),
+            ("host:", "host:"),
+            ("part:", "part:"),
+            ("part:/etc/part", "part:/etc/part"),
             ("aoe:", "aoe:"),
             ("aoe:eth0,eth1", "aoe:eth0,eth1"),
             ("fs:", "fs:"),

@@ -17,6 +17,7 @@ mod export;
 mod figures;
 mod kinds;
 mod listen;
+pub mod part;
 pub mod partition;
 mod space;
 pub mod token;

@@ -6,7 +6,7 @@
 //! Always holds: what may fail has been opened before it starts; a program has the channel and its standard files, and
 //! nothing else of ours, and is killed by nobody here but by signals that are passed on; a machine ends with us.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::future::pending;
 use std::io;
@@ -29,10 +29,11 @@ use nine_net::shm::{Channel, Inherited, Kind, LINES, Layout, PAGES};
 use nine_net::{Env, Peer, Proof, rt};
 use nine_proto::{GetMask, NOUID};
 use nine_servers::machine::{self, Accel, Computer, Machine};
+use nine_servers::part::{self, Rights};
 use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, getpgrp, pidfd_open, pidfd_send_signal};
 use rustix::termios;
 
-use super::kinds::{Reached, Servers};
+use super::kinds::{Reached, Servers, has_host};
 use super::{Export, Opened, Served, console};
 use crate::archive::Archives;
 use crate::cli::{self, AccelChoice};
@@ -168,27 +169,34 @@ fn status(status: ExitStatus) -> u8 {
     status.expect("it has ended one way or the other") as u8
 }
 
-/// The tree of the default server, below a mux: which attaches there as often as the program does here.
+/// The tree of the default server, below a mux: which attaches there as often as the program does here. Who was started
+/// with a channel has its host for that.
 async fn default_server(
     env: rt::Real,
     serving: &Serving,
     remote: Remote,
     archives: &Arc<Archives>,
 ) -> Result<Opened> {
-    let place = Place::parse("/".as_ref(), &remote)?;
-    let sessions = Sessions::new(remote.clone(), env);
-    // What is wrong with it is said now, and as everywhere.
-    sessions.find(&place, true, GetMask::BASIC).await.context(place.clone())?;
-    let reached = Reached { addr: place.addr.clone(), token: sessions.token(&place)? };
     let servers = Servers::new(serving, remote.clone(), env, 1, archives.clone());
+    let (server, path) = match remote.server.is_none() && has_host() {
+        true => (servers.host(), String::new()),
+        false => {
+            let place = Place::parse("/".as_ref(), &remote)?;
+            let sessions = Sessions::new(remote.clone(), env);
+            // What is wrong with it is said now, and as everywhere.
+            sessions.find(&place, true, GetMask::BASIC).await.context(place.clone())?;
+            let reached = Reached { addr: place.addr.clone(), token: sessions.token(&place)? };
+            let path = String::from_utf8(place.path).map_err(|_| anyhow!("the server's path is no text"))?;
+            (servers.reach(&[reached]), path)
+        }
+    };
     let mux = Mux::new(servers.root("the root"), nine_servers::disk::names());
     env.spawn(Box::pin(mux.run(env, &[])));
     let (name, uid) = dial::user(&remote);
     let (name, uid): (Box<str>, _) = (name.into(), (uid != NOUID).then_some(uid));
     let space = mux.space(MAIN, Owner { name: name.clone(), uid });
     let aname = remote.aname.as_deref().unwrap_or_default();
-    space.mount(servers.reach(&[reached]), aname, &As::User { name, uid }, "/", Flags::REPLACE).await?;
-    let path = String::from_utf8(place.path).map_err(|_| anyhow!("the server's path is no text"))?;
+    space.mount(server, aname, &As::User { name, uid }, "/", Flags::REPLACE).await?;
     if !path.trim_matches('/').is_empty() {
         space.bind(&path, "/", Flags::REPLACE).await?;
     }
@@ -230,7 +238,7 @@ async fn host_machine(
         AccelChoice::Kvm => &[Accel::Kvm],
         AccelChoice::Tcg => &[Accel::Tcg],
     };
-    let argv = std::iter::once(work.program).chain(work.words);
+    let argv = std::iter::once(args.name.as_ref().unwrap_or(work.program)).chain(work.words);
     let argv: Vec<String> = argv
         .map(|word| {
             word.to_str().map(Into::into).ok_or_else(|| not_run(format!("{} is no text", word.display())))
@@ -243,13 +251,15 @@ async fn host_machine(
         stderr: standard(io::stderr().as_fd())?,
     };
     let own = Arc::new(machine::Own::new(&argv, &args.env, stdio, env.clock())?);
+    // QEMU begins elsewhere.
+    let image = std::path::absolute(work.program)?.into_os_string();
     let shows = opened.iter().map(|(name, opened)| {
         (name.clone(), Service::new(opened.server.clone(), gate(serving), core.clone()))
     });
     let mut machine = Machine {
         qemu: qemu.into(),
         computer: Computer {
-            image: work.program.into(),
+            image: image.clone().into(),
             memory: args.memory,
             wait: args.wait.into(),
             accel: Accel::Tcg,
@@ -262,12 +272,13 @@ async fn host_machine(
     };
     settle();
     let tried = |accel: Accel, why: &str| fail::note(format_args!("{name}: not with {accel}: {why}"));
-    let work = async {
-        let running = machine.start(&env, accels, |command| command.spawn(), tried).await?;
+    let ended = async {
+        let command = |qemu: &Path, words: &[OsString]| confined(qemu, words, &image, &args.qemu_word);
+        let running = machine.start(&env, accels, command, tried).await?;
         tracing::info!(image = %name, accel = %running.accel, "a machine runs");
         io::Result::Ok(running.ended(&env).await)
     };
-    let (status, qemu) = match select(pin!(work), pin!(signals.next())).await {
+    let (status, qemu) = match select(pin!(ended), pin!(signals.next())).await {
         Either::Left((ended, _)) => ended?,
         // It goes with what waits for it.
         Either::Right((signal, _)) => return Ok(128 + number(signal)),
@@ -283,6 +294,20 @@ async fn host_machine(
         };
         Program { status: 125, error: Some(format!("{name}: {why}")) }.into()
     })
+}
+
+/// QEMU, which reads this image, changes what words of the user's name, and has no more than it needs.
+fn confined(qemu: &Path, words: &[OsString], image: &OsString, more: &[OsString]) -> io::Result<Command> {
+    let text =
+        |word: &OsStr| word.to_str().map(Into::into).ok_or_else(|| io::Error::other("a path is no text"));
+    let words = words.iter().map(|word| text(word)).collect::<io::Result<Vec<String>>>()?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    let qemu: String = text(qemu.as_os_str())?;
+    let named = more.iter().filter_map(|word| word.to_str()).flat_map(|word| word.split(','));
+    let named = named.filter_map(|part| part.strip_prefix("path=")).map(Into::into);
+    let (reads, writes) = (vec![text(image)?], named.chain(["/dev/kvm".into()]).collect());
+    let rights = Rights { programs: vec![qemu.clone()], reads, writes };
+    part::confined(&qemu, &words, vec![("PATH".into(), path)], rights)
 }
 
 fn number(signal: rt::Signal) -> u8 {

@@ -111,6 +111,10 @@ impl Space {
                         let whole = std::path::absolute(&path).map_err(|error| error.to_string())?;
                         mount.server = Kind::Net(Some(whole)).to_string();
                     }
+                    Kind::Part(Some(path)) => {
+                        let whole = std::path::absolute(&path).map_err(|error| error.to_string())?;
+                        mount.server = Kind::Part(Some(whole)).to_string();
+                    }
                     Kind::Posted(_) => {
                         let server = &mount.server;
                         return Err(format!(

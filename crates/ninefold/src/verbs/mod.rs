@@ -14,6 +14,7 @@ mod ls;
 mod mkdir;
 mod mux;
 mod mv;
+mod partition;
 mod rm;
 mod stat;
 mod tree;
@@ -27,7 +28,7 @@ use rustix::fs::Mode;
 use crate::cli::{Cli, Partition, PartitionVerb, Verb};
 use crate::config::{Config, Level, LogFormat};
 use crate::fail::Tally;
-use crate::serve::partition;
+use crate::serve::partition as here;
 use crate::{completions, copy, log, serve};
 
 pub use cec::escape;
@@ -64,7 +65,12 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Block(args) => block::run(args)?,
         Verb::Fs(args) => return fs::run(args, &config),
         Verb::Cec(args) => cec::run(args)?,
-        Verb::Partition(Partition { verb: PartitionVerb::Run(args) }) => partition::run(args, &config)?,
+        Verb::Partition(Partition { verb }) => match verb {
+            PartitionVerb::Run(args) if args.on.is_empty() => here::run(*args, &config)?,
+            PartitionVerb::Run(args) => partition::run(*args, &config)?,
+            PartitionVerb::Ls(args) => return partition::ls(args, &config),
+            PartitionVerb::Kill(args) => return partition::kill(args, &config),
+        },
         Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,

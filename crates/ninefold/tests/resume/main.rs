@@ -15,7 +15,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use common::{Server, assert_same, chmod, ended_within, ninefold, set_mtime, tree};
-use relay::{RREAD, RSCLOSE, RWRITE, Relay, TLOPEN, TREAD, TSCLOSE, TSTREAM, TWRITE, Way};
+use relay::{
+    RGETATTR, RREAD, RSCLOSE, RSETATTR, RWRITE, Relay, TLOPEN, TREAD, TSCLOSE, TSTREAM, TWRITE, Way,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Of the file that is interrupted, bytes, and where it is: what a server may have with gaps (16 MiB) is less than what
@@ -321,7 +323,7 @@ fn an_interrupted_tree_goes_on_with_what_is_missing() {
     let all = tree(&at.join("src")).values().filter(|what| !what.contains("directory")).count();
     // As many bytes as the large file and some of the others have.
     let half = 7 << 20;
-    server.ok(["put", "-r", "src", "/there"]);
+    server.ok(["put", "-q", "-r", "src", "/there"]);
     for (i, (line, way, to)) in [
         (["get", "-r", "/there", "back"], Way::Down, at.join("back")),
         (["put", "-r", "src", "/again"], Way::Up, server.files().join("again")),
@@ -622,6 +624,23 @@ fn a_server_that_may_open_few_files_is_asked_for_less() {
         assert!(output.status.success() && said.is_empty(), "{said}");
     }
     assert_same(&dir.path().join("back"), &dir.path().join("files/put"));
+}
+
+#[test]
+fn whatever_is_refused_because_too_much_is_open_is_asked_again() {
+    let server = Server::start();
+    forest(&server.files().join("d"), 100);
+    let relay = Relay::start(&server.socket(), "relay");
+    for (line, refused) in
+        [(["get", "-q", "-r", "/d", "back"], RGETATTR), (["put", "-q", "-r", "back", "/again"], RSETATTR)]
+    {
+        relay.refuse(refused, 3);
+        let mut command = server.client();
+        command.env("NINEFOLD_SERVER", relay.address()).args(line).stderr(Stdio::piped());
+        ended(command.spawn().unwrap(), Some(0), "");
+    }
+    assert_same(&server.files().join("d"), &server.dir.path().join("back"));
+    assert_same(&server.dir.path().join("back"), &server.files().join("again"));
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub const TWRITE: u8 = 118;
 pub const TREAD: u8 = 116;
 pub const RREAD: u8 = 117;
 pub const RWRITE: u8 = 119;
+pub const RGETATTR: u8 = 25;
+pub const RSETATTR: u8 = 27;
 pub const TSTREAM: u8 = 128;
 pub const TSCLOSE: u8 = 130;
 pub const RSCLOSE: u8 = 131;
@@ -51,6 +53,8 @@ struct State {
     stopped: bool,
     /// Messages of the first type wait until so many of the second have passed.
     hold: Option<(u8, u8, usize)>,
+    /// Of so many answers of this type the last one says that too much is open, whatever was done.
+    refuse: Option<(u8, usize)>,
     cut: bool,
 }
 
@@ -115,6 +119,11 @@ impl Relay {
         self.shared.state.lock().unwrap().hold = Some((held, asked, count));
     }
 
+    /// Every `n`th answer of the type `ty` says EMFILE instead.
+    pub fn refuse(&self, ty: u8, n: usize) {
+        self.shared.state.lock().unwrap().refuse = Some((ty, n));
+    }
+
     /// Everything passes from now on.
     pub fn go_on(&self) {
         let mut state = self.shared.state.lock().unwrap();
@@ -152,10 +161,11 @@ impl Drop for Relay {
 
 impl Shared {
     fn pass<S: End>(&self, way: Way, mut from: S, mut to: S) {
-        while let Some(message) = message(&mut from) {
+        while let Some(mut message) = message(&mut from) {
             let ty = message[4];
             let mut state = self.state.lock().unwrap();
             state.counts[usize::from(ty)] += 1;
+            let count = state.counts[usize::from(ty)];
             self.changed.notify_all();
             loop {
                 let bytes = state.bytes[way as usize];
@@ -172,6 +182,10 @@ impl Shared {
             }
             state.bytes[way as usize] += message.len() as u64;
             let cut = state.cut;
+            if state.refuse.is_some_and(|(refused, n)| refused == ty && count.is_multiple_of(n)) {
+                // size[4] Rlerror tag[2] ecode[4]
+                message = [&[11, 0, 0, 0, 7], &message[5..7], &24u32.to_le_bytes()[..]].concat();
+            }
             drop(state);
             if cut || to.write_all(&message).is_err() {
                 break;

@@ -1,0 +1,592 @@
+//! The task of one program, from `exec` until nobody will ask for it any more.
+//!
+//! In: what shall run, and what is asked of the session's files. Out: a process that was launched; its bytes both ways;
+//! its end; and nobody left of it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::future::{Future, poll_fn};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Child;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_io::channel::serve_all;
+use nine_io::synth::Ask;
+use nine_net::lock::{Mutex, lock};
+use nine_net::shm::{Channel, Kind, LINES, Layout, PAGES};
+use nine_net::{Env, Peer, Proof, Socket, Timer, Transport, Waited, own_ids};
+use nine_proto::{Errno, Error, Result};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use super::cgroup::{Group, Used};
+use super::launch::{Launched, Plan, is_program};
+use super::session::{Answers, End, Phase, Session, State, Whose, error_of, over};
+use super::{Exec, Shared, Spread, Start};
+
+/// Runs it. Whoever asked for it is told when it runs, or why it does not.
+pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec, ask: Ask) {
+    let shown = shown(&exec.words);
+    // Who has a session's key is somebody else than who has made it.
+    let asks = Whose::of(&ask.visitor);
+    let mut program = match begin(&env, &session, exec).await {
+        Ok(program) => program,
+        Err(error) => {
+            let (user, proof) = (&asks, &asks.proof);
+            tracing::info!(session = session.number, %user, %proof, words = %shown, "not started: {error}");
+            session.failed(&error);
+            return ask.fail(error);
+        }
+    };
+    let limits = session.step(|state, _| state.limits);
+    let (user, proof, name) = (&asks, &asks.proof, &program.name);
+    tracing::info!(
+        session = session.number, %user, %proof, program = %name, words = %shown, pid = program.pid.as_raw_nonzero(),
+        runs_as = %session.shared.user_name, memory = limits.memory, cpu = limits.cpu, processes = limits.processes,
+        confined = %program.confined, "started"
+    );
+    let began = env.now();
+    session.with(|state, _| {
+        // Who has wiped it meanwhile does not see it run.
+        if state.phase == Phase::Starting {
+            state.phase = Phase::Running;
+        }
+        (state.pid, state.confined) = (Some(program.pid), program.confined.clone().into());
+    });
+    ask.done(Ok(()));
+    let mut piece = vec![0; PIECE];
+    poll_fn(|cx| program.poll_end(cx, &env, &session, &mut piece)).await;
+    let end = program.reap(&session, env.now() - began).await;
+    tracing::info!(session = session.number, user = %session.whose, program = %program.name, "ended: {end}");
+    session.with(|state, answers| state.finish(end, answers));
+    program.has_ended = true;
+    poll_fn(|cx| program.poll_rest(cx, &session, &mut piece)).await;
+}
+
+/// Gives a session's program to others.
+pub(super) async fn spread(session: Arc<Session>, most: usize, to: Vec<String>, ask: Ask) {
+    let shared = session.shared.clone();
+    let Some(spread) = &shared.outside.spread else { return ask.fail(Errno::EOPNOTSUPP.into()) };
+    let path = shared.dir(session.number).join("exec");
+    let bytes = match aside(&shared, session.number, move || fs::read(path)).await {
+        Ok(bytes) => bytes,
+        Err(error) => return ask.fail(error_of(&error)),
+    };
+    let asks = Whose::of(&ask.visitor);
+    let (user, proof) = (&asks, &asks.proof);
+    tracing::info!(session = session.number, %user, %proof, to = %shown(&to), "its program is given to others");
+    let done = spread(Spread { bytes, most, to }).await;
+    ask.done(done.map_err(|why| Error::new(Errno::EIO, why)));
+}
+
+/// A process, and its ends here.
+struct Program {
+    name: String,
+    child: Child,
+    pid: Pid,
+    /// Ready when it has ended.
+    ending: Waited,
+    confined: String,
+    /// `None`: it has got its end.
+    input: Option<Waited>,
+    /// `None`: nothing more comes.
+    outputs: [Option<Waited>; 2],
+    group: Group,
+    /// When it is looked at whether it has reached a limit.
+    look: Option<Timer>,
+    cpu: Option<u64>,
+    limit: Option<&'static str>,
+    is_killed: bool,
+    has_ended: bool,
+}
+
+/// What stands ready before the process does.
+struct Ready {
+    plan: Plan,
+    group: Group,
+    name: String,
+}
+
+async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Program> {
+    let shared = &session.shared;
+    let (limits, own, is_channel, waits) =
+        session.step(|state, _| (state.limits, state.cpus.clone(), state.channel, state.waits));
+    let cpus = if own.is_empty() { shared.common()? } else { Some(own) };
+    let ready = {
+        let (shared, number) = (shared.clone(), session.number);
+        aside(&shared.clone(), number, move || prepare(&shared, number, exec, &limits, cpus, is_channel))
+            .await
+    };
+    let Ready { mut plan, group, name } = ready?;
+    let ended = |group: &Group| {
+        let group = group.clone();
+        shared.aside(session.number, move || group.end());
+    };
+    let channel = match is_channel {
+        false => None,
+        true => match (shared.outside.serves)() {
+            None => {
+                ended(&group);
+                return Err(Error::new(Errno::EIO, "nothing is served any more that a channel could show"));
+            }
+            Some(service) => {
+                let opened = (|| {
+                    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+                    let (uid, gid) = own_ids();
+                    let addr = format!("part!{}", session.number);
+                    let peer = Peer { addr, proof: Proof::Unix { uid, gid } };
+                    let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
+                    let (channel, given) = Channel::open(layout, waits, ours.into(), peer)?;
+                    Ok((channel, given.to_send(theirs.into())))
+                })();
+                let opened = opened.map_err(|error: io::Error| error_of(&error));
+                let (channel, given) = opened.inspect_err(|_| ended(&group))?;
+                env.spawn(Box::pin(async move { drop(serve_all(&service, channel).await) }));
+                Some(given)
+            }
+        },
+    };
+    plan.channel = channel.is_some();
+    let (put, launched) = later();
+    shared.launcher.start(plan, channel, put);
+    let launched = match launched.await {
+        Ok(launched) => become_program(env, session, launched).await,
+        Err(error) => Err(error_of(&error)),
+    };
+    let (child, pid, Parts { mut confined, ending, input, outputs }) =
+        launched.inspect_err(|_| ended(&group))?;
+    for word in ["memory", "pids", "cpuset"].iter().filter(|of| group.has(of)) {
+        confined = confined + "," + word;
+    }
+    if group.kills() {
+        confined += ",kill";
+    }
+    let looks = limits.cpu.is_some() && group.counts() || group.has("memory");
+    let look = looks.then(|| env.sleep_until(env.now() + LOOK));
+    let (is_killed, has_ended, limit) = (false, false, None);
+    let cpu = limits.cpu;
+    Ok(Program {
+        name,
+        child,
+        pid,
+        ending,
+        confined,
+        input,
+        outputs,
+        group,
+        look,
+        cpu,
+        limit,
+        is_killed,
+        has_ended,
+    })
+}
+
+/// What stands ready when the process is the program.
+struct Parts {
+    confined: String,
+    ending: Waited,
+    input: Option<Waited>,
+    outputs: [Option<Waited>; 2],
+}
+
+/// Waits until a process is the program; one that does not become it is ended.
+async fn become_program(
+    env: &impl Env,
+    session: &Session,
+    launched: Launched,
+) -> Result<(Child, Pid, Parts)> {
+    let Launched { mut child, says, ends: [input, output, error] } = launched;
+    let pid = Pid::from_child(&child);
+    let open = |confined| -> io::Result<Parts> {
+        let ending = Waited::reading(pidfd_open(pid, PidfdFlags::empty())?)?;
+        let outputs = [Some(Waited::reading(output)?), Some(Waited::reading(error)?)];
+        Ok(Parts { confined, ending, input: Some(Waited::writing(input)?), outputs })
+    };
+    let parts = hear(env, says).await.and_then(|confined| open(confined).map_err(|error| error_of(&error)));
+    match parts {
+        Ok(parts) => Ok((child, pid, parts)),
+        Err(error) => {
+            // It has ended, or is not what was wanted.
+            let _ = child.kill();
+            session.shared.aside(session.number, move || drop(child.wait()));
+            Err(error)
+        }
+    }
+}
+
+/// Everything that can be said and made before there is a process. Waits for the disk.
+fn prepare(
+    shared: &Shared,
+    number: u64,
+    exec: Exec,
+    limits: &super::policy::Limits,
+    cpus: Option<BTreeSet<usize>>,
+    channel: bool,
+) -> Result<Ready> {
+    let of = |error: io::Error| error_of(&error);
+    let dir = shared.make(number).map_err(of)?;
+    let file = exec.path.is_none().then(|| shared.dir(number).join("exec"));
+    let mut plan = Plan {
+        parent: std::process::id(),
+        words: exec.words,
+        dir: text(&dir)?,
+        user: shared.user,
+        cpus: cpus.iter().flatten().copied().collect(),
+        programs: shared.policy.programs.clone(),
+        reads: shared.policy.reads.clone(),
+        writes: vec![text(&dir)?],
+        network: shared.policy.network,
+        strict: shared.policy.strict,
+        ..Plan::default()
+    };
+    plan.program = match (&file, exec.path) {
+        (Some(file), _) => text(file)?,
+        (None, path) => path.unwrap_or_default(),
+    };
+    if let Some(file) = &file {
+        let head = head(file).map_err(of)?;
+        if is_image(file).map_err(of)? {
+            let machines = shared.outside.machines.as_ref();
+            let machines = machines.ok_or_else(|| {
+                Error::new(Errno::EOPNOTSUPP, "this is the image of a machine, and machines are not run here")
+            })?;
+            let start = Start { words: &plan.words, env: &exec.env, memory: limits.memory, channel };
+            let machine = machines.machine(file, &start).map_err(of)?;
+            plan.programs.extend(machine.rights.programs);
+            plan.reads.extend(machine.rights.reads);
+            plan.writes.extend(machine.rights.writes);
+            (plan.program, plan.words) = (text(&machine.program)?, machine.words);
+        } else if !is_program(&head) {
+            let name = plan.words.first().unwrap_or(&plan.program);
+            return Err(Error::new(Errno::ENOEXEC, format!("{name}: this is no program")));
+        }
+    }
+    plan.programs.extend(file.as_deref().map(text).transpose()?);
+    plan.env = vec![
+        ("PATH".into(), PATH.into()),
+        ("HOME".into(), plan.dir.clone()),
+        ("TMPDIR".into(), plan.dir.clone()),
+        ("NINEFOLD_PART".into(), number.to_string()),
+    ];
+    plan.env.extend(exec.env);
+    let list = cpus.as_ref().map(super::policy::cpu_list);
+    let group = shared.groups.make(&format!("{}-{number}", shared.name), limits, list.as_deref());
+    plan.joins = group.joins();
+    plan.cpu = limits.cpu;
+    plan.space = (!group.has("memory")).then_some(limits.memory);
+    plan.processes = (!group.has("pids")).then_some(limits.processes);
+    if shared.policy.strict
+        && let Some(lacks) =
+            ["memory", "pids"].iter().find(|of| !group.has(of)).or((!group.kills()).then_some(&"kill"))
+    {
+        group.end();
+        return Err(Error::new(Errno::EOPNOTSUPP, format!("strict: no control group has {lacks} here")));
+    }
+    Ok(Ready { name: plan.program.clone(), plan, group })
+}
+
+fn text(path: &Path) -> Result<String> {
+    let text = path.to_str().map(Into::into);
+    text.ok_or_else(|| Error::new(Errno::EINVAL, "the directory of sessions has a name that is no text"))
+}
+
+/// Whether it is an image of a machine.
+fn is_image(path: &Path) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let len = file.metadata()?.len();
+    crate::machine::is_image(&file, len)
+}
+
+/// The beginning of a program, which says what it is.
+fn head(path: &Path) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// What the launcher has to say until it is the program.
+async fn hear(env: &impl Env, says: std::os::unix::net::UnixStream) -> Result<String> {
+    let of = |error: io::Error| error_of(&error);
+    says.set_nonblocking(true).map_err(of)?;
+    let peer = Peer { addr: "launcher".into(), proof: Proof::None };
+    let mut socket = Socket::from_parts(says.into(), peer).map_err(of)?;
+    let mut late = env.sleep_until(env.now() + BEGINS);
+    let (mut said, mut piece) = (Vec::new(), [0; 1024]);
+    loop {
+        let came = poll_fn(|cx| match socket.poll_read(cx, &mut piece) {
+            Poll::Pending if late.as_mut().poll(cx).is_ready() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(came) => Poll::Ready(Some(came)),
+        });
+        match came.await {
+            None => return Err(Error::new(Errno::ETIMEDOUT, "it has not begun to run in 10 s")),
+            Some(Ok(0) | Err(_)) => break,
+            Some(Ok(n)) => said.extend_from_slice(&piece[..n]),
+        }
+    }
+    let said = String::from_utf8_lossy(&said);
+    let last = said.lines().last().unwrap_or_default();
+    if let Some((number, text)) = last.strip_prefix("failed ").and_then(|rest| rest.split_once(' ')) {
+        let errno = number.parse().map_or(Errno::EIO, Errno);
+        let why = io::Error::from_raw_os_error(number.parse().unwrap_or(libc::EIO));
+        let text = if text.contains(": ") { text.into() } else { format!("{text}: {}", error_of(&why)) };
+        return Err(Error::new(errno, text));
+    }
+    let confined = last.strip_prefix("confined ");
+    let confined = confined.ok_or_else(|| Error::new(Errno::EIO, "the launcher has ended without a word"))?;
+    for (word, what) in [("landlock", "Landlock"), ("seccomp", "seccomp")] {
+        if !confined.split(' ').any(|of| of == word) {
+            tracing::warn!("this kernel has no {what}: programs are confined without it");
+        }
+    }
+    Ok(confined.replace(' ', ","))
+}
+
+impl Program {
+    /// Moves bytes until it has ended.
+    fn poll_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        env: &impl Env,
+        session: &Session,
+        piece: &mut [u8],
+    ) -> Poll<()> {
+        session.step(|state, answers| {
+            state.task = Some(cx.waker().clone());
+            self.feed(cx, state, answers);
+            self.drain(cx, state, piece, answers);
+            let wants = state.kill || state.is_over();
+            if wants && !self.is_killed {
+                self.kill(session);
+            }
+        });
+        while let Some(look) = &mut self.look {
+            if look.as_mut().poll(cx).is_pending() {
+                break;
+            }
+            self.look = Some(env.sleep_until(env.now() + LOOK));
+            let Used { user, system, is_short, .. } = self.group.used();
+            let is_late = self.cpu.is_some_and(|cpu| user + system >= cpu * 1_000_000);
+            if (is_short || is_late) && !self.is_killed {
+                self.limit = Some(if is_short { "memory" } else { "cpu" });
+                self.kill(session);
+            }
+        }
+        self.ending.poll_readable(cx).map(drop)
+    }
+
+    /// Gives what it has left in its output to who asks, until there is nothing, or nobody will ask.
+    fn poll_rest(&mut self, cx: &mut Context<'_>, session: &Session, piece: &mut [u8]) -> Poll<()> {
+        session.step(|state, answers| {
+            state.task = Some(cx.waker().clone());
+            self.input = None;
+            self.drain(cx, state, piece, answers);
+            if state.is_over() {
+                state.refuse(answers);
+                state.are_over = [true; 2];
+                return Poll::Ready(());
+            }
+            if state.are_over == [true; 2] { Poll::Ready(()) } else { Poll::Pending }
+        })
+    }
+
+    fn feed(&mut self, cx: &mut Context<'_>, state: &mut State, answers: &mut Answers) {
+        while let (Some(input), Some(ask)) = (&mut self.input, state.writes.front()) {
+            match input.poll_write(cx, &ask.data[state.sent..]) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(n)) => {
+                    state.sent += n;
+                    if state.sent == ask.data.len() {
+                        let sent = std::mem::take(&mut state.sent);
+                        let ask = state.writes.pop_front();
+                        answers.wrote(ask, sent);
+                    }
+                }
+                // It has closed it.
+                Poll::Ready(Err(_)) => self.input = None,
+            }
+        }
+        if self.input.is_none() {
+            answers.fail(state.writes.drain(..), &over());
+            state.sent = 0;
+        }
+        if state.input_ends() {
+            self.input = None;
+        }
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>, state: &mut State, piece: &mut [u8], answers: &mut Answers) {
+        for (at, place) in self.outputs.iter_mut().enumerate() {
+            while let (Some(output), Some(ask)) = (&mut *place, state.reads[at].front()) {
+                let room = piece.len().min(ask.count as usize);
+                let came = match self.has_ended {
+                    false => output.poll_read(cx, &mut piece[..room]),
+                    // Nobody is left who would write more, or nobody whom we know.
+                    true => {
+                        Poll::Ready(rustix::io::read(output.as_fd(), &mut piece[..room]).map_err(Into::into))
+                    }
+                };
+                match came {
+                    Poll::Pending => break,
+                    Poll::Ready(Ok(n @ 1..)) => {
+                        let ask = state.reads[at].pop_front();
+                        answers.read(ask, &Bytes::copy_from_slice(&piece[..n]));
+                    }
+                    Poll::Ready(_) => *place = None,
+                }
+            }
+            if place.is_none() {
+                state.are_over[at] = true;
+                answers.read(state.reads[at].drain(..), &Bytes::new());
+            }
+        }
+    }
+
+    /// Ends it, and all that it has started: beside, for the kernel may take its time.
+    fn kill(&mut self, session: &Session) {
+        self.is_killed = true;
+        let (group, pid) = (self.group.clone(), self.pid);
+        // It has not been waited for: nobody else is called so.
+        let _ = kill_process_group(pid, Signal::KILL);
+        session.shared.aside(session.number, move || group.kill());
+    }
+
+    /// It has ended: how; and nobody is left of it then.
+    async fn reap(&mut self, session: &Session, real: Duration) -> End {
+        let stat =
+            fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).unwrap_or_default();
+        // Those whom it has left behind go, too, while it still has its number.
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        session.step(|state, _| state.pid = None);
+        let status = self.child.wait();
+        let group = self.group.clone();
+        let used = aside(&session.shared, session.number, move || {
+            group.kill();
+            let used = group.used();
+            group.end();
+            used
+        })
+        .await;
+        let how = match status {
+            Ok(status) => {
+                use std::os::unix::process::ExitStatusExt;
+                status.code().ok_or_else(|| status.signal().unwrap_or_default())
+            }
+            Err(_) => Ok(255),
+        };
+        let [user, system] = match self.group.counts() {
+            true => [used.user / 1000, used.system / 1000],
+            false => times(&stat),
+        };
+        let limit = match how {
+            _ if self.limit.is_some() => self.limit,
+            _ if used.is_short => Some("memory"),
+            Err(libc::SIGXCPU) => Some("cpu"),
+            Err(libc::SIGKILL)
+                if self.cpu.is_some_and(|cpu| user + system >= cpu * 1000) && !self.is_killed =>
+            {
+                Some("cpu")
+            }
+            _ => None,
+        };
+        let real = u64::try_from(real.as_millis()).unwrap_or(u64::MAX);
+        End { how, times: [user, system, real], memory: used.memory, limit }
+    }
+}
+
+/// Milliseconds as user and as system, of a process and those it has waited for, by its line in /proc.
+fn times(stat: &str) -> [u64; 2] {
+    // Its name may have anything in it.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks: Vec<u64> =
+        rest.split_whitespace().skip(11).take(4).filter_map(|word| word.parse().ok()).collect();
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    match ticks[..] {
+        [user, system, users, systems] => [user + users, system + systems].map(|n| n * 1000 / per_second),
+        _ => [0; 2],
+    }
+}
+
+/// Words for the log: shortened, on one line.
+fn shown(words: &[String]) -> String {
+    let mut shown = String::new();
+    for word in words {
+        shown += if shown.is_empty() { "" } else { " " };
+        shown.extend(crate::net::quote::quote(word).escape_debug());
+        if shown.len() > SHOWN {
+            let cut = (0..=SHOWN).rev().find(|&at| shown.is_char_boundary(at)).unwrap_or(0);
+            shown.truncate(cut);
+            return shown + "...";
+        }
+    }
+    shown
+}
+
+type Place<T> = Arc<Mutex<(Option<T>, Option<Waker>)>>;
+
+/// Something that comes once, from any thread.
+fn later<T: Send>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
+    let place = Place::<T>::default();
+    let to = place.clone();
+    let put = move |what| {
+        let mut to = lock(&to);
+        to.0 = Some(what);
+        let waker = to.1.take();
+        drop(to);
+        waker.into_iter().for_each(Waker::wake);
+    };
+    let comes = poll_fn(move |cx| {
+        let mut place = lock(&place);
+        place.1 = Some(cx.waker().clone());
+        place.0.take().map_or(Poll::Pending, Poll::Ready)
+    });
+    (put, comes)
+}
+
+/// Does what may wait, beside.
+async fn aside<T: Send + 'static>(
+    shared: &Shared,
+    client: u64,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (put, comes) = later();
+    shared.aside(client, move || put(job()));
+    comes.await
+}
+
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Bytes of one answer of an output.
+const PIECE: usize = 64 << 10;
+/// Of the beginning of a program: an image has its note there.
+const HEAD: u64 = 64 << 10;
+/// For a process to become the program.
+const BEGINS: Duration = Duration::from_secs(10);
+/// Between two looks at limits.
+const LOOK: Duration = Duration::from_secs(1);
+/// Bytes of words in the log.
+const SHOWN: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_found_behind_any_name() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 0 1 2 3 4 100 50 20 10 20 0 1 0";
+        let per_second = rustix::param::clock_ticks_per_second();
+        assert_eq!(times(stat), [120 * 1000 / per_second, 60 * 1000 / per_second]);
+        assert_eq!(times("nothing"), [0; 2]);
+    }
+
+    #[test]
+    fn words_of_the_log_are_one_short_line() {
+        let words = |all: &[&str]| shown(&all.iter().map(|&word| word.into()).collect::<Vec<_>>());
+        assert_eq!(words(&["sh", "-c", "a\nb"]), "sh -c \\'a\\nb\\'");
+        assert!(words(&["ä".repeat(1000).as_str(), "x"]).len() <= SHOWN + 3);
+    }
+}

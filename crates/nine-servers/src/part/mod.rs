@@ -1,0 +1,574 @@
+//! Partitions as files (`docs/part.md`): programs that who may writes here, runs, feeds and reads.
+//!
+//! In: requests, a [`Policy`], and what a program's channel shows. Out: answers; processes, each confined before it is
+//! a program ([`launch`]); and a [`Driver`], on whose core their ends are read, written and waited for.
+//!
+//! ```text
+//! clone        opening it makes a session; what is open then is N/ctl
+//! N/ctl        reads as the number N; takes texts
+//! N/argv       words        N/env      variables     N/exec   the program
+//! N/stdin      its input    N/stdout   N/stderr      its output
+//! N/wait       its end      N/status   how it is
+//! ```
+//!
+//! Always holds: nothing runs in the server's process but the server; a session whose files are closed leaves nobody
+//! and nothing behind; who takes a request out of a queue, under the lock of its session, answers it when nothing is
+//! locked; what may wait for a disk or for the kernel is done beside the cores.
+//!
+//! Locks: a session's, then the table's.
+
+mod cgroup;
+mod files;
+mod host;
+mod launch;
+mod policy;
+mod session;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::{self, DirBuilder, File};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Service, Who};
+use nine_io::synth::{self, Ask, Dir, Opening, Tree, Visitor};
+use nine_net::Env;
+use nine_net::lock::{Mutex, lock};
+use nine_proto::{Errno, Error, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+
+use crate::disk::pool::Pool;
+pub use crate::net::quote::{quote, words};
+use cgroup::Groups;
+use files::{Ctl, Input, Opened, Output, Text, Wait};
+use launch::{Guard, Launcher};
+pub use launch::{Rights, VERB, confined, launch};
+pub use policy::Policy;
+use session::{Session, Words};
+
+/// The file server of partitions.
+///
+/// Concurrency: any number of requests at a time; what waits holds up nobody.
+pub struct Parts {
+    tree: Tree,
+    shared: Arc<Shared>,
+}
+
+/// What all sessions of a server share.
+struct Shared {
+    policy: Policy,
+    /// As whom programs run, if not as the server; and how that one is called.
+    user: Option<(u32, u32)>,
+    user_name: String,
+    /// Where the directories are; locked as long as the server is there.
+    base: PathBuf,
+    _lock: OwnedFd,
+    /// What groups and directories of this server are called.
+    name: String,
+    groups: Groups,
+    launcher: Launcher,
+    pool: Pool,
+    /// Processors that sessions may have.
+    online: BTreeSet<usize>,
+    outside: Outside,
+    table: Mutex<Table>,
+    queue: Mutex<Queue>,
+}
+
+/// What a server of partitions is given.
+pub struct Outside {
+    /// What a program's channel shows, while there is anything.
+    pub serves: Box<dyn Fn() -> Option<Service> + Send + Sync>,
+    /// Who runs images.
+    pub machines: Option<Box<dyn Machines>>,
+    /// Who gives a program to other servers, on the driver's core; the error says to whom it was not given.
+    pub spread: Option<Box<Spreads>>,
+}
+
+/// See [`Outside`].
+pub type Spreads =
+    dyn Fn(Spread) -> Pin<Box<dyn Future<Output = std::result::Result<(), String>>>> + Send + Sync;
+
+/// A program for sessions of other servers.
+pub struct Spread {
+    /// The program.
+    pub bytes: Vec<u8>,
+    /// Servers that get it from here; each gives it to its share of the others.
+    pub most: usize,
+    /// Directories of sessions, with their keys. Each is one of the policy's servers.
+    pub to: Vec<String>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// The number of the session that is made next.
+    next: u64,
+    sessions: BTreeMap<u64, (Weak<Session>, synth::Node)>,
+    /// Those that stay when nobody has them open.
+    kept: BTreeMap<u64, Arc<Session>>,
+    /// Processors that are a session's alone.
+    cpus: BTreeMap<usize, u64>,
+}
+
+/// What the driver is to do: each once.
+#[derive(Default)]
+struct Queue {
+    due: VecDeque<Work>,
+    driver: Option<Waker>,
+    ended: bool,
+}
+
+/// Of a session, for its driver: who asked is answered.
+struct Work(Arc<Session>, What, Ask);
+
+enum What {
+    Launch(Exec),
+    /// To how many at once, and to whom in all.
+    Spread(usize, Vec<String>),
+}
+
+/// What is to run, with which words and variables.
+struct Exec {
+    /// `None`: what was written to the session.
+    path: Option<String>,
+    words: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+/// How an image ([`machine::is_image`](crate::machine::is_image)) runs: by whoever knows machines. Its processes are launched and confined as programs
+/// are.
+pub trait Machines: Send + Sync + 'static {
+    /// The program that runs this image with these words and this environment, within so many bytes of memory; and what
+    /// it may beside what the policy says. Waits for the disk. Its standard files are those of the session, and so is its
+    /// channel, if it has one.
+    fn machine(&self, image: &Path, start: &Start) -> io::Result<Machine>;
+}
+
+/// What an image is started with.
+pub struct Start<'a> {
+    /// The first one is its name.
+    pub words: &'a [String],
+    /// Names and values.
+    pub env: &'a [(String, String)],
+    /// Bytes.
+    pub memory: u64,
+    /// Whether there is a channel, which shows it something.
+    pub channel: bool,
+}
+
+/// See [`Machines`].
+pub struct Machine {
+    /// A path.
+    pub program: PathBuf,
+    /// The first one is its name.
+    pub words: Vec<String>,
+    /// Beside what the policy says.
+    pub rights: Rights,
+}
+
+impl Parts {
+    /// None yet. Files are as old as `wall`, time since 1970; directories are made in `dir` if the policy names no
+    /// other; the rest it is given. The program of this process has [`launch`] behind [`VERB`]. Without its driver
+    /// nothing ever runs.
+    ///
+    /// # Errors
+    /// It may not run programs here: why.
+    pub fn new(
+        policy: Policy,
+        wall: Duration,
+        dir: &Path,
+        outside: Outside,
+    ) -> std::result::Result<(Self, Driver), String> {
+        let (user, user_name) = user(&policy)?;
+        let online = online(&policy)?;
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("{PREFIX}{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let dir = policy.fs.as_deref().map_or(dir, Path::new);
+        sweep(dir);
+        if let Some(ids) = user {
+            reachable(dir, ids, &user_name)?;
+        }
+        let base = dir.join(&name);
+        let made = DirBuilder::new().mode(0o711).create(&base).and_then(|()| locked(&base));
+        let held = made.map_err(|error| format!("{}: {error}", base.display()))?;
+        let groups = Groups::find();
+        groups.sweep(PREFIX);
+        if !groups.kills() {
+            tracing::warn!(
+                "no control group can be made here: what leaves its program's process group outlives it"
+            );
+        }
+        let text = base.to_str().ok_or_else(|| format!("{}: it is no text", base.display()))?;
+        let guard = Guard { groups: groups.clone(), prefix: format!("{name}-"), base: text.into() };
+        let launcher = Launcher::new(guard).map_err(|error| format!("no program can be started: {error}"))?;
+        let shared = Arc::new(Shared {
+            policy,
+            user,
+            user_name,
+            base,
+            _lock: held,
+            name,
+            groups,
+            launcher,
+            pool: Pool::new(THREADS),
+            online,
+            outside,
+            table: Mutex::default(),
+            queue: Mutex::default(),
+        });
+        let (clones, lists, finds) = (shared.clone(), shared.clone(), shared.clone());
+        let clone = synth::File::opened_later(move |opening| clones.clone_session(opening), |_| false);
+        let root = Dir::new()
+            .file("clone", clone.mode(0o666).event())
+            .numbered(move |from, most, _| {
+                let table = lock(&lists.table);
+                let all = table.sessions.range(from..).take(most);
+                all.map(|(number, (_, dir))| (*number, dir.clone())).collect()
+            })
+            .found(move |name, _| {
+                let (name, key) = name.split_once('.').map_or((name, None), |(name, key)| (name, Some(key)));
+                let number = name.parse().ok().filter(|number: &u64| number.to_string() == name)?;
+                let (session, dir) = lock(&finds.table).sessions.get(&number)?.clone();
+                match key {
+                    None => Some(dir),
+                    Some(key) => {
+                        session.upgrade().filter(|session| session.has(key)).map(|of| keyed(&of).into())
+                    }
+                }
+            });
+        let driver = Driver(shared.clone());
+        Ok((Self { tree: Tree::new(root, wall), shared }, driver))
+    }
+
+    /// What the aname tells of who attaches, as for [`Tree::set_told`].
+    pub fn told_by(mut self, told: impl Fn(&mut Who, &[u8]) + Send + Sync + 'static) -> Self {
+        self.tree.set_told(told);
+        self
+    }
+
+    /// Sessions that there are.
+    pub fn count(&self) -> usize {
+        lock(&self.shared.table).sessions.len()
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        let mut table = lock(&self.shared.table);
+        let (kept, all) = (std::mem::take(&mut table.kept), table.sessions.values());
+        let all: Vec<Arc<Session>> = all.filter_map(|(session, _)| session.upgrade()).collect();
+        drop(table);
+        all.iter().for_each(|session| session.abandon());
+        drop((all, kept));
+        let mut queue = lock(&self.shared.queue);
+        queue.ended = true;
+        let (due, driver) = (std::mem::take(&mut queue.due), queue.driver.take());
+        drop(queue);
+        drop(due);
+        driver.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl FileServer for Parts {
+    fn serve(&self, req: Req) -> Answer {
+        self.tree.serve(req)
+    }
+
+    fn cancel(&self, id: ReqId, node: Option<&Node>) {
+        self.tree.cancel(id, node);
+    }
+}
+
+/// Starts programs, and reads, writes and waits for their ends, on the core where it runs. It ends with the server.
+#[must_use]
+pub struct Driver(Arc<Shared>);
+
+impl Driver {
+    /// See above.
+    pub async fn run(self, env: impl Env + Clone) {
+        let next = || {
+            poll_fn(|cx| {
+                let mut queue = lock(&self.0.queue);
+                match queue.due.pop_front() {
+                    Some(work) => Poll::Ready(Some(work)),
+                    None if queue.ended => Poll::Ready(None),
+                    None => {
+                        queue.driver = Some(cx.waker().clone());
+                        Poll::Pending
+                    }
+                }
+            })
+        };
+        while let Some(Work(session, what, ask)) = next().await {
+            match what {
+                What::Launch(exec) => env.spawn(Box::pin(host::run(env.clone(), session, exec, ask))),
+                What::Spread(most, to) => env.spawn(Box::pin(host::spread(session, most, to, ask))),
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn clone_session(self: &Arc<Self>, opening: Opening) {
+        if let Err(error) = self.policy.may(&opening.visitor.who) {
+            return opening.fail(error);
+        }
+        if !opening.flags.writes() {
+            return opening.fail(Error::new(Errno::EACCES, "clone is opened for reading and writing"));
+        }
+        let mut table = lock(&self.table);
+        if table.sessions.len() >= self.policy.number {
+            drop(table);
+            let text = format!("there are {} sessions, and the policy allows no more", self.policy.number);
+            return opening.fail(Error::new(Errno::ENFILE, text));
+        }
+        let number = table.next;
+        table.next += 1;
+        let session = Session::new(self, number, &opening.visitor);
+        table.sessions.insert(number, (Arc::downgrade(&session), directory(&session).into()));
+        drop(table);
+        // Nobody can have flushed it: it is being served.
+        let ctl = Arc::new(Ctl::new(Opened::of(session)));
+        let _ = opening.becomes(&[&number.to_string(), "ctl"], ctl);
+    }
+
+    /// A session is there, or not, when nobody has it open.
+    fn keep(&self, session: &Arc<Session>, is_kept: bool) {
+        let mut table = lock(&self.table);
+        let before = match is_kept {
+            true => table.kept.insert(session.number, session.clone()),
+            false => table.kept.remove(&session.number),
+        };
+        drop(table);
+        drop(before);
+    }
+
+    /// What a session leaves behind.
+    fn forget(&self, number: u64, cpus: &BTreeSet<usize>) {
+        let mut table = lock(&self.table);
+        table.cpus.retain(|cpu, _| !cpus.contains(cpu));
+        let gone = table.sessions.remove(&number);
+        drop(table);
+        drop(gone);
+        let dir = self.dir(number);
+        self.aside(number, move || drop(fs::remove_dir_all(dir)));
+    }
+
+    /// Gives a session these processors in place of those.
+    fn dedicate(&self, number: u64, before: &BTreeSet<usize>, cpus: &BTreeSet<usize>) -> Result<()> {
+        if let Some(cpu) = cpus.difference(&self.online).next() {
+            let all = policy::cpu_list(&self.online);
+            return Err(session::wrong(&format!("processor {cpu} is none of those of this server: {all}")));
+        }
+        let mut table = lock(&self.table);
+        let taken = cpus.iter().find_map(|cpu| Some((cpu, *table.cpus.get(cpu)?)));
+        if let Some((cpu, other)) = taken.filter(|(_, other)| *other != number) {
+            return Err(session::busy(&format!("processor {cpu} is session {other}'s")));
+        }
+        table.cpus.retain(|cpu, _| !before.contains(cpu));
+        table.cpus.extend(cpus.iter().map(|&cpu| (cpu, number)));
+        Ok(())
+    }
+
+    /// The processors of a session that has none of its own: those that nobody has. `None`: any.
+    fn common(&self) -> Result<Option<BTreeSet<usize>>> {
+        let table = lock(&self.table);
+        if table.cpus.is_empty() && self.policy.cpus.is_none() {
+            return Ok(None);
+        }
+        let free: BTreeSet<usize> =
+            self.online.iter().filter(|cpu| !table.cpus.contains_key(cpu)).copied().collect();
+        match free.is_empty() {
+            true => Err(session::busy("every processor is some session's alone")),
+            false => Ok(Some(free)),
+        }
+    }
+
+    /// Something is to be done by the driver.
+    fn due(&self, work: Work) {
+        let mut queue = lock(&self.queue);
+        if queue.ended {
+            drop(queue);
+            return work.2.fail(Errno::EIO.into());
+        }
+        queue.due.push_back(work);
+        let driver = queue.driver.take();
+        drop(queue);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    /// Does what may wait for the disk.
+    fn aside(&self, client: u64, job: impl FnOnce() + Send + 'static) {
+        if let Err(job) = self.pool.push(client, Box::new(job)) {
+            job();
+        }
+    }
+
+    fn dir(&self, number: u64) -> PathBuf {
+        self.base.join(number.to_string())
+    }
+
+    /// Where a session's program works.
+    fn place(&self, number: u64) -> PathBuf {
+        self.dir(number).join("fs")
+    }
+
+    /// Makes a session's directories, and gives them to whom they belong. Waits for the disk.
+    fn make(&self, number: u64) -> io::Result<PathBuf> {
+        let place = self.place(number);
+        for (dir, mode) in [(self.dir(number), 0o711), (place.clone(), 0o700)] {
+            match DirBuilder::new().mode(mode).create(&dir) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        self.give(&place)?;
+        Ok(place)
+    }
+
+    fn give(&self, path: &Path) -> io::Result<()> {
+        let Some((uid, gid)) = self.user else { return Ok(()) };
+        std::os::unix::fs::lchown(path, Some(uid), Some(gid))
+    }
+
+    /// Makes the file of a session's program.
+    fn program(&self, number: u64) -> io::Result<File> {
+        self.make(number)?;
+        let path = self.dir(number).join("exec");
+        let file = File::options().write(true).create_new(true).mode(0o700).open(&path)?;
+        self.give(&path)?;
+        Ok(file)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.base);
+    }
+}
+
+/// Opens a session for a visitor, who may have its key.
+fn opened(visitor: &Visitor, session: &Weak<Session>, has_key: bool) -> Result<Opened> {
+    let session = session.upgrade().ok_or(Errno::ENOENT)?;
+    session.shared.policy.may(&visitor.who)?;
+    session.open(visitor, has_key)?;
+    Ok(Opened::of(session))
+}
+
+/// What who has the key of a session may do with it.
+fn keyed(session: &Arc<Session>) -> Dir {
+    let ctl = Arc::downgrade(session);
+    let ctl = synth::File::opened(move |visitor, _| Ok(Box::new(Ctl::new(opened(visitor, &ctl, true)?))));
+    Dir::new().file("ctl", ctl.event()).file("exec", exec(session, true))
+}
+
+fn exec(session: &Arc<Session>, has_key: bool) -> synth::File {
+    let session = Arc::downgrade(session);
+    let open = move |opening: Opening| match opened(&opening.visitor, &session, has_key) {
+        Ok(session) => files::Exec::open(session, opening),
+        Err(error) => opening.fail(error),
+    };
+    synth::File::opened_later(open, |_| false).mode(0o222).event()
+}
+
+/// The files of a session. They do not keep it.
+fn directory(session: &Arc<Session>) -> Dir {
+    let handle = |make: fn(Opened) -> Result<Box<dyn synth::Handle>>| {
+        let session = Arc::downgrade(session);
+        synth::File::opened(move |visitor, _| make(opened(visitor, &session, false)?)).event()
+    };
+    let status = Arc::downgrade(session);
+    let status =
+        synth::File::text(move |_| status.upgrade().map(|session| session.status()).unwrap_or_default());
+    Dir::new()
+        .file("ctl", handle(|session| Ok(Box::new(Ctl::new(session)))))
+        .file("argv", handle(|session| Ok(Box::new(Text(session, Words::Argv)))))
+        .file("env", handle(|session| Ok(Box::new(Text(session, Words::Env)))))
+        .file("exec", exec(session, false))
+        .file("stdin", handle(Input::open).mode(0o222))
+        .file("stdout", handle(|session| Ok(Box::new(Output(session, 0)))).mode(0o444))
+        .file("stderr", handle(|session| Ok(Box::new(Output(session, 1)))).mode(0o444))
+        .file("wait", handle(|session| Ok(Box::new(Wait(session)))).mode(0o444))
+        .file("status", status.event())
+}
+
+/// As whom programs run.
+fn user(policy: &Policy) -> std::result::Result<(Option<(u32, u32)>, String), String> {
+    let own = rustix::process::geteuid().as_raw();
+    let name = policy.user.as_deref();
+    let found =
+        name.map(|name| policy::passwd(name).ok_or_else(|| format!("user {name}: there is no such user")));
+    match (own, found.transpose()?) {
+        (0, None) => {
+            Err("the server runs as root: `user NAME` in the policy says as whom programs run".into())
+        }
+        (0, Some((0, _))) => Err("user root: programs do not run as root".into()),
+        (0, Some(ids)) => Ok((Some(ids), name.unwrap_or_default().into())),
+        (_, Some((uid, _))) if uid != own => {
+            Err(format!("user {}: only root runs programs as somebody else", name.unwrap_or_default()))
+        }
+        _ => Ok((None, own.to_string())),
+    }
+}
+
+/// The processors that sessions may have.
+fn online(policy: &Policy) -> std::result::Result<BTreeSet<usize>, String> {
+    let may = rustix::thread::sched_getaffinity(None).map_err(|error| error.to_string())?;
+    let may: BTreeSet<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| may.is_set(cpu)).collect();
+    let Some(cpus) = &policy.cpus else { return Ok(may) };
+    match cpus.difference(&may).next() {
+        Some(cpu) => Err(format!("cpus: processor {cpu} is not there: {} are", policy::cpu_list(&may))),
+        None => Ok(cpus.clone()),
+    }
+}
+
+/// Whether programs of this user come to a directory: each above it must let them.
+fn reachable(dir: &Path, (uid, gid): (u32, u32), name: &str) -> std::result::Result<(), String> {
+    let whole = dir.canonicalize().map_err(|error| format!("{}: {error}", dir.display()))?;
+    for above in whole.ancestors() {
+        let meta = fs::metadata(above).map_err(|error| format!("{}: {error}", above.display()))?;
+        let bit = match () {
+            () if meta.uid() == uid => 0o100,
+            () if meta.gid() == gid => 0o010,
+            () => 0o001,
+        };
+        if meta.mode() & bit == 0 {
+            let (dir, above) = (dir.display(), above.display());
+            return Err(format!(
+                "{dir}: {name} does not come through {above}: `fs DIR` in the policy names another place"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Takes a directory for this server.
+fn locked(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = rustix::fs::open(dir, flags, Mode::empty())?;
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
+}
+
+/// Removes what servers that are no more have left.
+fn sweep(dir: &Path) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if is_named && launch::is_ours(&entry.path()) && locked(&entry.path()).is_ok() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// How the names of groups and directories begin.
+const PREFIX: &str = "ninefold-part-";
+/// For disks and the kernel.
+const THREADS: usize = 8;

@@ -1,0 +1,276 @@
+//! What sessions may be, and whose: the text of a policy file, and the lists of processors in it and in ctls.
+//!
+//! In: lines (docs/part.md, "Policy"). Out: a [`Policy`]; lists of processors.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use nine_io::server::Who;
+use nine_net::Proof;
+use nine_proto::{Errno, Error, Result};
+
+use crate::net::quote;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    pub(super) allowed: Vec<User>,
+    /// As whom programs run.
+    pub(super) user: Option<String>,
+    pub(super) limits: Limits,
+    /// Sessions at once.
+    pub(super) number: usize,
+    /// `None`: all that are online.
+    pub(super) cpus: Option<BTreeSet<usize>>,
+    pub(super) programs: Vec<String>,
+    pub(super) reads: Vec<String>,
+    pub(super) network: bool,
+    /// Servers to which programs are given (`clone`).
+    pub(super) nodes: Vec<String>,
+    /// Where directories are made.
+    pub(super) fs: Option<String>,
+    pub(super) strict: bool,
+}
+
+/// Of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Bytes.
+    pub(super) memory: u64,
+    /// Seconds of processor time.
+    pub(super) cpu: Option<u64>,
+    pub(super) processes: u64,
+}
+
+/// Somebody who may.
+#[derive(Clone, Debug)]
+pub(super) struct User {
+    name: String,
+    /// The number of this name on this machine.
+    uid: Option<u32>,
+}
+
+impl User {
+    /// Who has a number is who has that number: he may call himself anything beside.
+    fn is(&self, who: &Who) -> bool {
+        match who.uid {
+            Some(uid) => self.uid == Some(uid),
+            None => *self.name == *who.name,
+        }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            allowed: Vec::new(),
+            user: None,
+            limits: Limits { memory: 1 << 30, cpu: None, processes: 256 },
+            number: 64,
+            cpus: None,
+            programs: PROGRAMS.map(Into::into).into(),
+            reads: Vec::new(),
+            network: false,
+            nodes: Vec::new(),
+            fs: None,
+            strict: false,
+        }
+    }
+}
+
+impl Policy {
+    /// What this file says. Waits for the disk.
+    ///
+    /// # Errors
+    /// It cannot be read, or lines are wrong.
+    pub fn read(file: &Path) -> std::result::Result<Self, String> {
+        fs::read_to_string(file).map_err(|error| error.to_string())?.parse()
+    }
+
+    /// Whether this client may make sessions.
+    pub(super) fn may(&self, who: &Who) -> Result<()> {
+        if who.read_only {
+            return Err(Error::new(Errno::EACCES, "permission denied: you may change nothing here"));
+        }
+        let is_proven = who.proof != Proof::None;
+        if who.owner || is_proven && self.allowed.iter().any(|user| user.is(who)) {
+            return Ok(());
+        }
+        let text = match is_proven {
+            true => format!("the policy of this server does not allow {} to run programs", who.name),
+            false => "permission denied: that you are who you say is not proven".into(),
+        };
+        Err(Error::new(Errno::EACCES, text))
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let mut policy = Self::default();
+        for (n, line) in (1..).zip(text.lines()) {
+            let line = line.split('#').next().unwrap_or_default();
+            let wrong = |why: String| format!("line {n}: {why}");
+            let words = quote::words(line).map_err(|error| wrong(error.to_string()))?;
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            policy.line(&words).map_err(wrong)?;
+        }
+        Ok(policy)
+    }
+}
+
+impl Policy {
+    fn line(&mut self, words: &[&str]) -> std::result::Result<(), String> {
+        let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        match words {
+            [] => {}
+            ["allow", users @ ..] if !users.is_empty() => {
+                self.allowed.extend(users.iter().map(|name| User {
+                    name: (*name).into(),
+                    uid: name.parse().ok().or(passwd(name).map(|(uid, _)| uid)),
+                }));
+            }
+            ["user", name] => self.user = Some((*name).into()),
+            ["memory", word] => self.limits.memory = size(word)?,
+            ["cpu", word] => self.limits.cpu = Some(count(word)?),
+            ["processes", word] => self.limits.processes = count(word)?,
+            ["number", word] => match count(word)? {
+                number @ 1..=NUMBER_MAX => self.number = number as usize,
+                _ => return Err(format!("`{word}`: sessions at once are 1 to {NUMBER_MAX}")),
+            },
+            ["cpus", list] => self.cpus = Some(cpus(list)?),
+            ["programs", paths @ ..] if !paths.is_empty() => self.programs = texts(absolute(paths)?),
+            ["reads", paths @ ..] if !paths.is_empty() => self.reads.extend(texts(absolute(paths)?)),
+            ["fs", dir] => self.fs = Some(absolute(&[dir])?[0].into()),
+            ["nodes", all @ ..] if !all.is_empty() => self.nodes.extend(texts(all)),
+            ["network"] => self.network = true,
+            ["strict"] => self.strict = true,
+            _ => return Err(format!("`{}`: write {KNOWN}", words.join(" "))),
+        }
+        Ok(())
+    }
+}
+
+fn absolute<'a, 'b>(paths: &'a [&'b str]) -> std::result::Result<&'a [&'b str], String> {
+    match paths.iter().find(|path| !path.starts_with('/')) {
+        Some(path) => Err(format!("`{path}`: a path that begins with / is due")),
+        None => Ok(paths),
+    }
+}
+
+fn count(word: &str) -> std::result::Result<u64, String> {
+    let number = word.parse().ok().filter(|&number| number > 0);
+    number.ok_or_else(|| format!("`{word}` is no number above 0"))
+}
+
+/// Bytes: a number, or one with K, M or G behind it.
+pub(super) fn size(word: &str) -> std::result::Result<u64, String> {
+    let (number, shift) = match word.as_bytes().last() {
+        Some(b'K') => (&word[..word.len() - 1], 10),
+        Some(b'M') => (&word[..word.len() - 1], 20),
+        Some(b'G') => (&word[..word.len() - 1], 30),
+        _ => (word, 0),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| format!("`{word}` is no size, like 64M"))
+}
+
+/// Processors as the kernel lists them: `0-3,8`.
+pub(super) fn cpus(list: &str) -> std::result::Result<BTreeSet<usize>, String> {
+    let bad = || format!("`{list}` is no list of processors, like 0-3,8");
+    let mut all = BTreeSet::new();
+    for part in list.trim().split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let number = |word: &str| word.parse::<usize>().map_err(|_| bad());
+        let (from, to) = (number(from)?, number(to)?);
+        if from > to || to > CPU_MAX {
+            return Err(bad());
+        }
+        all.extend(from..=to);
+    }
+    Ok(all)
+}
+
+/// The same back.
+pub(super) fn cpu_list(cpus: &BTreeSet<usize>) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// User and group of this name, or number, on this machine.
+pub(super) fn passwd(name: &str) -> Option<(u32, u32)> {
+    let text = fs::read_to_string("/etc/passwd").ok()?;
+    text.lines().find_map(|line| {
+        let mut parts = line.split(':');
+        let (of, _, uid, gid) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        (of == name || uid == name).then_some((uid.parse().ok()?, gid.parse().ok()?))
+    })
+}
+
+const KNOWN: &str = "allow USER..., user NAME, memory SIZE, cpu SECONDS, number N, processes N, cpus LIST, \
+     programs PATH..., reads PATH..., nodes ADDR..., network, fs DIR or strict";
+/// What runs where nobody says.
+pub(super) const PROGRAMS: [&str; 7] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
+/// Sessions at once.
+const NUMBER_MAX: u64 = 1024;
+/// The highest processor that a set of the kernel's has.
+const CPU_MAX: usize = 1023;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(name: &str, uid: Option<u32>, proof: Proof) -> Who {
+        Who { name: name.into(), uid, proof, read_only: false, owner: false, seat: 0 }
+    }
+
+    #[test]
+    fn a_policy_is_its_lines_or_what_is_wrong_with_them() {
+        let policy: Policy =
+            "# ours\nallow 4711 lab.example.org\nmemory 64M # each\ncpu 3\nnumber 2\ncpus 0-1,3\n\
+             programs /bin '/opt/a b'\nstrict\n"
+                .parse()
+                .unwrap();
+        assert_eq!(policy.limits, Limits { memory: 64 << 20, cpu: Some(3), processes: 256 });
+        assert_eq!((policy.number, policy.strict, policy.network), (2, true, false));
+        assert_eq!(policy.cpus, Some([0, 1, 3].into()));
+        assert_eq!(policy.programs, ["/bin", "/opt/a b"]);
+        for (line, said) in [
+            ("allow", "write allow USER"),
+            ("memory much", "is no size"),
+            ("memory 99999999999G", "is no size"),
+            ("cpu 0", "is no number above 0"),
+            ("number 5000", "1 to 1024"),
+            ("cpus 3-1", "no list of processors"),
+            ("cpus 5000", "no list of processors"),
+            ("programs bin", "begins with /"),
+            ("fs 'x", "quote"),
+            ("strict please", "write allow"),
+        ] {
+            let why = format!("\n{line}").parse::<Policy>().unwrap_err();
+            assert!(why.starts_with("line 2: ") && why.contains(said), "{line}: {why}");
+        }
+    }
+
+    #[test]
+    fn who_may_is_proven_and_named_or_the_owner() {
+        let policy: Policy = "allow 4711 lab.example.org".parse().unwrap();
+        let unix = Proof::Unix { uid: 4711, gid: 1 };
+        let may = |who: &Who| policy.may(who).is_ok();
+        assert!(may(&who("glenda", Some(4711), unix.clone())));
+        assert!(!may(&who("glenda", Some(4711), Proof::None)), "it is only claimed");
+        assert!(!may(&who("lab.example.org", Some(1), unix.clone())), "the number counts");
+        assert!(may(&who("lab.example.org", None, unix.clone())));
+        assert!(may(&Who { owner: true, ..who("rob", Some(1), Proof::None) }));
+        assert!(!may(&Who { owner: true, read_only: true, ..who("rob", Some(1), unix) }));
+    }
+
+    #[test]
+    fn a_list_of_processors_is_read_and_written() {
+        assert_eq!(cpu_list(&cpus("0-2,7\n").unwrap()), "0,1,2,7");
+        assert!(["", "a", "1-", "-1", "1,,2"].iter().all(|list| cpus(list).is_err()));
+    }
+}

@@ -1,0 +1,790 @@
+//! One session: how it is to be, what has been asked of its files, and the process while there is one.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::task::Waker;
+
+use bytes::Bytes;
+use nine_io::server::ReqId;
+use nine_io::synth::{Ask, Visitor};
+use nine_net::lock::{Mutex, lock};
+use nine_net::shm::Waits;
+use nine_proto::{Errno, Error, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::policy::{self, Limits, cpu_list};
+use super::{Exec, Shared, What, Work};
+use crate::net::quote;
+
+/// See the module.
+pub(super) struct Session {
+    pub(super) number: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) whose: Whose,
+    state: Mutex<State>,
+}
+
+/// Who has made it.
+pub(super) struct Whose {
+    name: Box<str>,
+    uid: Option<u32>,
+    /// How that is known, for the log.
+    pub(super) proof: Box<str>,
+}
+
+impl Whose {
+    pub(super) fn of(visitor: &Visitor) -> Self {
+        let who = &visitor.who;
+        let proof = if who.owner { "the owner".into() } else { format!("{:?}", who.proof) };
+        Self { name: who.name.clone(), uid: who.uid, proof: proof.into() }
+    }
+
+    fn is(&self, visitor: &Visitor) -> bool {
+        visitor.owner || (self.uid, &self.name) == (visitor.who.uid, &visitor.who.name)
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+pub(super) struct State {
+    pub(super) phase: Phase,
+    /// Open files; `None`: the last one has been closed.
+    opens: Option<usize>,
+    is_persistent: bool,
+    pub(super) limits: Limits,
+    /// Those that are its alone.
+    pub(super) cpus: BTreeSet<usize>,
+    pub(super) channel: bool,
+    pub(super) waits: Waits,
+    argv: Vec<u8>,
+    env: Vec<u8>,
+    file: Program,
+    /// Who knows it gives the session its program.
+    key: Option<Box<str>>,
+    /// Open `stdin`s; `None`: the input has ended.
+    inputs: Option<usize>,
+    pub(super) writes: VecDeque<Ask>,
+    /// Bytes of the first write that have gone.
+    pub(super) sent: usize,
+    /// Of `stdout` and `stderr`.
+    pub(super) reads: [VecDeque<Ask>; 2],
+    /// Nothing more comes of them.
+    pub(super) are_over: [bool; 2],
+    waiting: VecDeque<Ask>,
+    /// What runs, or has run.
+    pub(super) program: Box<str>,
+    pub(super) pid: Option<Pid>,
+    pub(super) confined: Box<str>,
+    /// Why it could not be started.
+    failed: Box<str>,
+    /// Everybody in it shall end.
+    pub(super) kill: bool,
+    pub(super) task: Option<Waker>,
+}
+
+/// The file `exec`.
+enum Program {
+    None,
+    /// Somebody has it open.
+    Writing,
+    Written,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Idle,
+    Starting,
+    Running,
+    Finished(End),
+    Wiped,
+}
+
+/// How a program has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct End {
+    /// Its status, or the signal.
+    pub(super) how: std::result::Result<i32, i32>,
+    /// Milliseconds as user, as system, and by the clock.
+    pub(super) times: [u64; 3],
+    pub(super) memory: u64,
+    pub(super) limit: Option<&'static str>,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.how {
+            Ok(status) => write!(f, "exit {status}")?,
+            Err(number) => match SIGNALS.iter().find(|(_, signal)| signal.as_raw() == number) {
+                Some((name, _)) => write!(f, "signal {name}")?,
+                None => write!(f, "signal {number}")?,
+            },
+        }
+        let [user, system, real] = self.times;
+        write!(f, " user {user} system {system} real {real} memory {}", self.memory)?;
+        self.limit.map_or(Ok(()), |limit| write!(f, " limit {limit}"))
+    }
+}
+
+/// Answers that are given when nothing is locked: of a read its bytes, of a write how many went.
+#[derive(Default)]
+pub(super) struct Answers(Vec<(Ask, Result<Said>)>);
+
+enum Said {
+    /// Whatever the offset.
+    Read(Bytes),
+    /// All there is.
+    Whole(Bytes),
+    Wrote(usize),
+}
+
+impl Answers {
+    pub(super) fn read(&mut self, asks: impl IntoIterator<Item = Ask>, bytes: &Bytes) {
+        self.0.extend(asks.into_iter().map(|ask| (ask, Ok(Said::Read(bytes.clone())))));
+    }
+
+    fn whole(&mut self, asks: impl IntoIterator<Item = Ask>, bytes: &Bytes) {
+        self.0.extend(asks.into_iter().map(|ask| (ask, Ok(Said::Whole(bytes.clone())))));
+    }
+
+    pub(super) fn wrote(&mut self, ask: Option<Ask>, n: usize) {
+        self.0.extend(ask.map(|ask| (ask, Ok(Said::Wrote(n)))));
+    }
+
+    pub(super) fn fail(&mut self, asks: impl IntoIterator<Item = Ask>, error: &Error) {
+        self.0.extend(asks.into_iter().map(|ask| (ask, Err(error.clone()))));
+    }
+
+    pub(super) fn give(self) {
+        for (ask, said) in self.0 {
+            match said {
+                Ok(Said::Read(bytes)) => ask.give(bytes),
+                Ok(Said::Whole(bytes)) => ask.give_from(&bytes),
+                Ok(Said::Wrote(n)) => ask.took(n),
+                Err(error) => ask.fail(error),
+            }
+        }
+    }
+}
+
+impl Session {
+    /// One that is opened once.
+    pub(super) fn new(shared: &Arc<Shared>, number: u64, visitor: &Visitor) -> Arc<Self> {
+        let state = State {
+            phase: Phase::Idle,
+            opens: Some(1),
+            is_persistent: false,
+            limits: shared.policy.limits,
+            cpus: BTreeSet::new(),
+            channel: false,
+            waits: Waits::Adaptive,
+            argv: Vec::new(),
+            env: Vec::new(),
+            file: Program::None,
+            key: None,
+            inputs: Some(0),
+            writes: VecDeque::new(),
+            sent: 0,
+            reads: Default::default(),
+            are_over: [false; 2],
+            waiting: VecDeque::new(),
+            program: Box::default(),
+            pid: None,
+            confined: Box::default(),
+            failed: Box::default(),
+            kill: false,
+            task: None,
+        };
+        let (shared, whose, state) = (shared.clone(), Whose::of(visitor), Mutex::new(state));
+        Arc::new(Self { number, shared, whose, state })
+    }
+
+    /// Whether this is its key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        let same = |of: &str| {
+            of.len() == key.len() && of.bytes().zip(key.bytes()).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+        };
+        self.step(|state, _| state.key.as_deref().is_some_and(same))
+    }
+
+    /// One more file of it is open, for this visitor, who may have its key.
+    pub(super) fn open(&self, visitor: &Visitor, has_key: bool) -> Result<()> {
+        if !has_key && !self.whose.is(visitor) {
+            return Err(Error::new(Errno::EACCES, format!("session {} is of {}", self.number, self.whose)));
+        }
+        let mut state = lock(&self.state);
+        let opens = state.opens.as_mut().ok_or(Errno::ENOENT)?;
+        *opens += 1;
+        Ok(())
+    }
+
+    pub(super) fn closed(&self) {
+        let mut state = lock(&self.state);
+        let left = state.opens.map_or(0, |opens| opens - 1);
+        state.opens = (left > 0 || state.is_persistent).then_some(left);
+        let task = state.task.take();
+        drop(state);
+        task.into_iter().for_each(Waker::wake);
+    }
+
+    /// Nobody will ask for it any more.
+    pub(super) fn abandon(&self) {
+        self.with(|state, answers| state.wipe(answers));
+    }
+
+    /// Changes it, and wakes its task.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
+        let mut answers = Answers::default();
+        let mut state = lock(&self.state);
+        let done = change(&mut state, &mut answers);
+        let task = state.task.take();
+        drop(state);
+        answers.give();
+        task.into_iter().for_each(Waker::wake);
+        done
+    }
+
+    /// The same for its task.
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut Answers) -> T) -> T {
+        let mut answers = Answers::default();
+        let done = step(&mut lock(&self.state), &mut answers);
+        answers.give();
+        done
+    }
+
+    /// A text for `ctl`.
+    pub(super) fn control(self: &Arc<Self>, ask: Ask) {
+        let words = text(&ask).and_then(|text| quote::words(text.trim_matches('\0')));
+        let words = match words {
+            Ok(words) => words,
+            Err(error) => return ask.fail(error),
+        };
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let done = match words[..] {
+            [] => Ok(()),
+            ["exec", ref rest @ ..] => match self.exec(rest) {
+                Ok(exec) => return self.shared.due(Work(self.clone(), What::Launch(exec), ask)),
+                Err(error) => Err(error),
+            },
+            ["clone", most, ref to @ ..] => match self.may_spread(most, to) {
+                Ok(spread) => return self.shared.due(Work(self.clone(), spread, ask)),
+                Err(error) => Err(error),
+            },
+            ["type", "normal"] => {
+                self.with(|state, _| state.is_persistent = false);
+                self.shared.keep(self, false);
+                Ok(())
+            }
+            ["type", "persistent"] => self.with(|state, _| match state.phase {
+                Phase::Wiped => Err(over()),
+                _ => {
+                    state.is_persistent = true;
+                    Ok(())
+                }
+            }),
+            ["wipe"] => {
+                self.abandon();
+                self.shared.keep(self, false);
+                Ok(())
+            }
+            _ => self.with(|state, _| state.control(&self.shared, self.number, &words)),
+        };
+        if words[..] == ["type", "persistent"] && done.is_ok() {
+            self.shared.keep(self, true);
+        }
+        ask.done(done);
+    }
+
+    /// To whom its program shall go, if that can be.
+    fn may_spread(&self, most: &str, to: &[&str]) -> Result<What> {
+        let most = positive(most)?;
+        let known = &self.shared.policy.nodes;
+        let is_known = |to: &&str| {
+            let (node, session) = to.rsplit_once('/')?;
+            let (number, key) = session.split_once('.')?;
+            (known.iter().any(|of| of == node) && number.parse::<u64>().is_ok() && is_key(key)).then_some(())
+        };
+        if to.is_empty() {
+            return Err(wrong("clone N ADDR/SESSION.KEY..."));
+        }
+        if let Some(other) = to.iter().find(|to| is_known(to).is_none()) {
+            let text = format!("{other}: this is no session of a server that `nodes` of the policy names");
+            return Err(Error::new(Errno::EACCES, text));
+        }
+        self.step(|state, _| match state.file {
+            Program::Written => Ok(What::Spread(most as usize, to.iter().map(|&to| to.into()).collect())),
+            _ => Err(Error::new(Errno::ENOENT, "no program was written to exec")),
+        })
+    }
+
+    /// What shall run, if that can be.
+    fn exec(&self, words: &[&str]) -> Result<Exec> {
+        self.with(|state, _| {
+            match state.phase {
+                Phase::Idle => {}
+                Phase::Wiped => return Err(over()),
+                _ => return Err(busy("a session runs one program, once: another one is made by clone")),
+            }
+            let argv = list(&state.argv, "argv")?;
+            let env = list(&state.env, "env")?.into_iter().map(|word| match word.split_once('=') {
+                Some((name, value)) if !name.is_empty() && !word.contains('\0') => {
+                    Ok((name.into(), value.into()))
+                }
+                _ => Err(wrong(&format!("env: `{}`: write NAME=VALUE", word.escape_debug()))),
+            });
+            let env = env.collect::<Result<Vec<_>>>()?;
+            let (path, words) = match *words {
+                [] => match state.file {
+                    Program::None => return Err(Error::new(Errno::ENOENT, "no program was written to exec")),
+                    Program::Writing => return Err(busy("exec is open still: close it first")),
+                    Program::Written => (None, if argv.is_empty() { vec!["exec".into()] } else { argv }),
+                },
+                [path] => (Some(path.to_owned()), if argv.is_empty() { vec![path.into()] } else { argv }),
+                [path, ..] => (Some(path.to_owned()), words.iter().map(|&word| word.into()).collect()),
+            };
+            if words.iter().any(|word| word.contains('\0')) {
+                return Err(wrong("argv: a word has a zero in it"));
+            }
+            state.phase = Phase::Starting;
+            // Who was killed before was nobody.
+            state.kill = false;
+            state.program = path.as_deref().unwrap_or("exec").into();
+            state.failed = Box::default();
+            Ok(Exec { path, words, env })
+        })
+    }
+
+    /// It does not run: why.
+    pub(super) fn failed(&self, error: &Error) {
+        self.with(|state, answers| {
+            if state.phase == Phase::Starting {
+                state.phase = Phase::Idle;
+            }
+            state.failed = error.to_string().into();
+            state.pid = None;
+            if state.is_over() {
+                state.refuse(answers);
+            }
+        });
+    }
+
+    /// `argv` or `env` as it is.
+    pub(super) fn words(&self, of: Words) -> Bytes {
+        self.step(|state, _| of.of(state).clone().into())
+    }
+
+    /// Writes to one of them.
+    pub(super) fn write(&self, of: Words, ask: Ask) {
+        let done = self.with(|state, _| {
+            state.may_set()?;
+            let words = of.of(state);
+            let at = usize::try_from(ask.offset).unwrap_or(usize::MAX);
+            match at {
+                0 => words.clear(),
+                at if at != words.len() => {
+                    return Err(wrong(&format!(
+                        "it has {} bytes: write behind them, or anew from 0",
+                        words.len()
+                    )));
+                }
+                _ => {}
+            }
+            if words.len() + ask.data.len() > WORDS_MAX {
+                return Err(Error::new(Errno::E2BIG, format!("it has at most {WORDS_MAX} bytes")));
+            }
+            words.extend_from_slice(&ask.data);
+            Ok(())
+        });
+        ask.done(done);
+    }
+
+    /// The file of the program, which somebody writes from now on; `make` is it.
+    pub(super) fn begin_program(&self) -> Result<()> {
+        self.with(|state, _| {
+            state.may_set()?;
+            match state.file {
+                Program::None => {
+                    state.file = Program::Writing;
+                    Ok(())
+                }
+                _ => Err(busy("exec was written already: it is written once")),
+            }
+        })
+    }
+
+    pub(super) fn end_program(&self, is_written: bool) {
+        self.with(|state, _| state.file = if is_written { Program::Written } else { Program::None });
+    }
+
+    pub(super) fn open_input(&self) -> Result<()> {
+        self.with(|state, _| {
+            let inputs = state.inputs.as_mut();
+            *inputs.ok_or_else(|| Error::new(Errno::EPIPE, "the input has ended"))? += 1;
+            Ok(())
+        })
+    }
+
+    pub(super) fn close_input(&self) {
+        self.with(|state, _| state.inputs = state.inputs.map(|inputs| inputs - 1).filter(|&left| left > 0));
+    }
+
+    /// A write of `stdin`.
+    pub(super) fn input(&self, ask: Ask) {
+        self.with(|state, answers| match state.phase {
+            Phase::Finished(_) | Phase::Wiped => answers.fail([ask], &over()),
+            _ if state.inputs.is_none() => answers.fail([ask], &over()),
+            _ if state.writes.len() >= WAITING_MAX => answers.fail([ask], &crowded()),
+            _ => state.writes.push_back(ask),
+        });
+    }
+
+    /// A read of `stdout` or `stderr`.
+    pub(super) fn output(&self, which: usize, ask: Ask) {
+        self.with(|state, answers| match state.phase {
+            _ if state.are_over[which] || state.phase == Phase::Wiped => answers.read([ask], &Bytes::new()),
+            _ if state.reads[which].len() >= WAITING_MAX => answers.fail([ask], &crowded()),
+            _ => state.reads[which].push_back(ask),
+        });
+    }
+
+    /// A read of `wait`.
+    pub(super) fn wait(&self, ask: Ask) {
+        self.with(|state, answers| match state.phase {
+            Phase::Finished(end) => answers.whole([ask], &line(end)),
+            Phase::Wiped => answers.fail([ask], &over()),
+            _ if state.waiting.len() >= WAITING_MAX => answers.fail([ask], &crowded()),
+            _ => state.waiting.push_back(ask),
+        });
+    }
+
+    pub(super) fn cancel(&self, id: ReqId) {
+        self.with(|state, answers| {
+            let gone: Error = Errno::EINTR.into();
+            if let Some(at) = state.writes.iter().position(|ask| ask.id() == id) {
+                let sent = if at == 0 { std::mem::take(&mut state.sent) } else { 0 };
+                let ask = state.writes.remove(at);
+                return if sent > 0 { answers.wrote(ask, sent) } else { answers.fail(ask, &gone) };
+            }
+            let [out, err] = &mut state.reads;
+            for queue in [out, err, &mut state.waiting] {
+                if let Some(at) = queue.iter().position(|ask| ask.id() == id) {
+                    answers.fail(queue.remove(at), &gone);
+                }
+            }
+        });
+    }
+
+    pub(super) fn status(&self) -> String {
+        self.step(|state, _| {
+            let mut text = match state.phase {
+                Phase::Idle | Phase::Starting => "Initializing".into(),
+                Phase::Running => "Running".into(),
+                Phase::Finished(end) => format!("Finished {end}"),
+                Phase::Wiped => "Wiped".into(),
+            };
+            let Limits { memory, cpu, processes } = state.limits;
+            let kind = if state.is_persistent { "persistent" } else { "normal" };
+            let channel = if state.channel { "on" } else { "off" };
+            let whose = quote::quote(&self.whose.name);
+            // Nothing can fail: it is a string.
+            let _ = write!(
+                text,
+                " user {whose} type {kind} channel {channel} most {memory} processes {processes}"
+            );
+            let _ = cpu.map_or(Ok(()), |cpu| write!(text, " cpu {cpu}"));
+            if !state.cpus.is_empty() {
+                let _ = write!(text, " cpus {}", cpu_list(&state.cpus));
+            }
+            if !state.program.is_empty() {
+                let _ = write!(text, " program {}", quote::quote(&state.program));
+            }
+            let _ = state.pid.map_or(Ok(()), |pid| write!(text, " pid {}", pid.as_raw_nonzero()));
+            if !state.confined.is_empty() {
+                let _ = write!(text, " confined {}", state.confined);
+            }
+            let _ =
+                write!(text, " dir {}", quote::quote(&self.shared.place(self.number).display().to_string()));
+            if !state.failed.is_empty() {
+                let _ = write!(text, " failed {}", quote::quote(&state.failed));
+            }
+            text + "\n"
+        })
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let cpus = std::mem::take(&mut lock(&self.state).cpus);
+        self.shared.forget(self.number, &cpus);
+    }
+}
+
+impl State {
+    /// Whether nobody will ask for anything any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Wiped || self.opens.is_none()
+    }
+
+    fn may_set(&self) -> Result<()> {
+        match self.phase {
+            Phase::Idle => Ok(()),
+            Phase::Wiped => Err(over()),
+            _ => Err(busy("that is said before the program runs")),
+        }
+    }
+
+    fn control(&mut self, shared: &Shared, number: u64, words: &[&str]) -> Result<()> {
+        match *words {
+            ["signal", name] => {
+                let number = name.parse().ok();
+                let of =
+                    |(known, signal): &&(&str, Signal)| *known == name || Some(signal.as_raw()) == number;
+                let signal = SIGNALS.iter().find(of).map(|(_, signal)| *signal);
+                let signal =
+                    signal.ok_or_else(|| wrong(&format!("`{name}`: write TERM, INT, KILL, HUP ...")))?;
+                let pid = self.pid.ok_or_else(|| Error::new(Errno::ESRCH, "no program runs"))?;
+                kill_process_group(pid, signal).map_err(|error| error_of(&error.into()))
+            }
+            ["kill"] => {
+                self.kill = true;
+                Ok(())
+            }
+            ["key", key] if is_key(key) => {
+                self.may_set()?;
+                self.key = Some(key.into());
+                Ok(())
+            }
+            ["close"] => {
+                self.inputs = None;
+                Ok(())
+            }
+            ["memory", size] => {
+                self.may_set()?;
+                let size = policy::size(size).map_err(|why| wrong(&why))?;
+                lower(&mut self.limits.memory, size, "memory")
+            }
+            ["processes", n] => {
+                self.may_set()?;
+                lower(&mut self.limits.processes, positive(n)?, "processes")
+            }
+            ["cpu", seconds] => {
+                self.may_set()?;
+                let mut cpu = self.limits.cpu.unwrap_or(u64::MAX);
+                lower(&mut cpu, positive(seconds)?, "cpu")?;
+                self.limits.cpu = Some(cpu);
+                Ok(())
+            }
+            ["cpus", list] => {
+                self.may_set()?;
+                let cpus = policy::cpus(list).map_err(|why| wrong(&why))?;
+                shared.dedicate(number, &self.cpus, &cpus)?;
+                self.cpus = cpus;
+                Ok(())
+            }
+            ["channel", how @ ("on" | "off")] => {
+                self.may_set()?;
+                self.channel = how == "on";
+                Ok(())
+            }
+            ["wait", how] => {
+                self.may_set()?;
+                self.waits = Waits::of(how).ok_or_else(|| wrong("write wait poll, interrupt or adaptive"))?;
+                Ok(())
+            }
+            _ => {
+                let shown: String = words.join(" ").escape_debug().take(SHOWN).collect();
+                Err(wrong(&format!("`{shown}`: write {KNOWN}")))
+            }
+        }
+    }
+
+    /// The end of it all.
+    fn wipe(&mut self, answers: &mut Answers) {
+        self.kill = true;
+        self.is_persistent = false;
+        self.phase = Phase::Wiped;
+        self.refuse(answers);
+    }
+
+    /// What waits will not come.
+    pub(super) fn refuse(&mut self, answers: &mut Answers) {
+        let [out, err] = &mut self.reads;
+        answers.read(out.drain(..).chain(err.drain(..)), &Bytes::new());
+        answers.fail(self.writes.drain(..).chain(self.waiting.drain(..)), &over());
+        self.sent = 0;
+    }
+
+    /// The program has ended.
+    pub(super) fn finish(&mut self, end: End, answers: &mut Answers) {
+        self.pid = None;
+        if self.phase != Phase::Wiped {
+            self.phase = Phase::Finished(end);
+        }
+        answers.whole(self.waiting.drain(..), &line(end));
+        answers.fail(self.writes.drain(..), &over());
+        self.sent = 0;
+    }
+
+    /// Whether the program's input is to end when all that was written has gone.
+    pub(super) fn input_ends(&self) -> bool {
+        self.inputs.is_none()
+    }
+}
+
+/// A file of words.
+#[derive(Clone, Copy)]
+pub(super) enum Words {
+    Argv,
+    Env,
+}
+
+impl Words {
+    fn of(self, state: &mut State) -> &mut Vec<u8> {
+        match self {
+            Self::Argv => &mut state.argv,
+            Self::Env => &mut state.env,
+        }
+    }
+}
+
+/// What is written to `exec`, at an offset.
+pub(super) fn store(file: &File, offset: u64, data: &[u8]) -> Result<()> {
+    if offset.saturating_add(data.len() as u64) > EXEC_MAX {
+        return Err(Error::new(Errno::EFBIG, format!("a program has at most {} MiB", EXEC_MAX >> 20)));
+    }
+    std::os::unix::fs::FileExt::write_all_at(file, data, offset).map_err(|error| error_of(&error))
+}
+
+pub(super) fn error_of(error: &io::Error) -> Error {
+    let errno = error.raw_os_error().and_then(|number| u32::try_from(number).ok()).map(Errno);
+    let text = error.to_string();
+    let text = text.split(" (os error ").next().unwrap_or_default();
+    Error::new(errno.unwrap_or(Errno::EIO), text.to_owned())
+}
+
+fn line(end: End) -> Bytes {
+    format!("{end}\n").into()
+}
+
+/// The one text that was written.
+fn text(ask: &Ask) -> Result<&str> {
+    if ask.data.len() > TEXT_MAX {
+        return Err(wrong(&format!("a control request has at most {TEXT_MAX} bytes")));
+    }
+    match *ask.lines()? {
+        [] => Ok(""),
+        [line] => Ok(line),
+        _ => Err(wrong("one control request at a time")),
+    }
+}
+
+fn list(bytes: &[u8], of: &str) -> Result<Vec<String>> {
+    let text = std::str::from_utf8(bytes).map_err(|_| wrong(&format!("{of}: this is no text")))?;
+    let words = quote::words(text).map_err(|error| wrong(&format!("{of}: {error}")))?;
+    match words.len() {
+        0..=WORDS => Ok(words),
+        n => Err(Error::new(Errno::E2BIG, format!("{of}: {n} words, and {WORDS} are the most"))),
+    }
+}
+
+fn lower(limit: &mut u64, to: u64, of: &str) -> Result<()> {
+    if to > *limit {
+        return Err(Error::new(Errno::EPERM, format!("{of}: it is {limit}, and may only be lowered")));
+    }
+    *limit = to;
+    Ok(())
+}
+
+/// Whether it is long enough for nobody to guess it, and part of a name.
+fn is_key(word: &str) -> bool {
+    (16..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+fn positive(word: &str) -> Result<u64> {
+    word.parse().ok().filter(|&n| n > 0).ok_or_else(|| wrong(&format!("`{word}` is no number above 0")))
+}
+
+pub(super) fn wrong(text: &str) -> Error {
+    Error::new(Errno::EINVAL, text)
+}
+
+pub(super) fn busy(text: &str) -> Error {
+    Error::new(Errno::EBUSY, text)
+}
+
+/// What there is to say of a session that has ended.
+pub(super) fn over() -> Error {
+    Error::new(Errno::EPIPE, "it is over")
+}
+
+fn crowded() -> Error {
+    Error::new(Errno::EAGAIN, format!("{WAITING_MAX} wait here already"))
+}
+
+const KNOWN: &str = "exec [PATH [WORD...]], signal NAME, kill, close, type normal, type persistent, wipe, \
+     memory SIZE, cpu SECONDS, processes N, cpus LIST, channel on, channel off, wait HOW, key WORD, \
+     clone N ADDR/SESSION.KEY...";
+const SIGNALS: [(&str, Signal); 16] = [
+    ("TERM", Signal::TERM),
+    ("INT", Signal::INT),
+    ("KILL", Signal::KILL),
+    ("HUP", Signal::HUP),
+    ("QUIT", Signal::QUIT),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+    ("STOP", Signal::STOP),
+    ("CONT", Signal::CONT),
+    ("WINCH", Signal::WINCH),
+    ("SEGV", Signal::SEGV),
+    ("ABRT", Signal::ABORT),
+    ("PIPE", Signal::PIPE),
+    ("XCPU", Signal::XCPU),
+    ("XFSZ", Signal::XFSZ),
+    ("SYS", Signal::SYS),
+];
+/// Bytes of a text for a ctl.
+const TEXT_MAX: usize = 32 << 10;
+/// Of one that is not known, shown to who has written it.
+const SHOWN: usize = 64;
+/// Bytes of `argv`, of `env`; and words.
+const WORDS_MAX: usize = 128 << 10;
+const WORDS: usize = 4096;
+/// Bytes of a program.
+const EXEC_MAX: u64 = 256 << 20;
+/// Requests that wait at one file.
+const WAITING_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_one_line() {
+        let end = End { how: Ok(3), times: [1, 2, 30], memory: 4096, limit: None };
+        assert_eq!(&*line(end), b"exit 3 user 1 system 2 real 30 memory 4096\n");
+        let end = End { how: Err(9), memory: 0, limit: Some("memory"), ..end };
+        assert_eq!(end.to_string(), "signal KILL user 1 system 2 real 30 memory 0 limit memory");
+        assert!(End { how: Err(34), ..end }.to_string().starts_with("signal 34 "));
+    }
+
+    #[test]
+    fn limits_are_lowered_and_never_raised() {
+        let mut limit = 10;
+        assert!(lower(&mut limit, 11, "memory").is_err() && lower(&mut limit, 10, "memory").is_ok());
+        assert!(lower(&mut limit, 3, "memory").is_ok() && lower(&mut limit, 4, "memory").is_err());
+    }
+
+    #[test]
+    fn words_are_text_and_not_too_many() {
+        assert_eq!(list(b"sh -c 'echo a b'\n", "argv").unwrap(), ["sh", "-c", "echo a b"]);
+        assert!(list(&[0xff], "argv").unwrap_err().to_string().contains("no text"));
+        assert!(list(b"'x", "env").unwrap_err().to_string().starts_with("env: "));
+        assert_eq!(list("x ".repeat(5000).as_bytes(), "argv").unwrap_err().errno, Errno::E2BIG);
+    }
+}

@@ -1,0 +1,148 @@
+//! A program that is given from server to server (docs/part.md, "Trees"): what a session's `clone` does.
+//!
+//! In: a program, and sessions of other servers with their keys. Out: it is theirs; or to which it was not given.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+use anyhow::Result;
+use futures_util::future::join_all;
+use nine_io::client::File;
+use nine_net::rt;
+use nine_proto::{Errno, OpenFlags};
+use nine_servers::part::{Machine, Machines, Rights, Spreads, Start, quote};
+
+use crate::config::{DialectChoice, Remote};
+use crate::dial::Sessions;
+use crate::operand::Place;
+
+/// How images run in sessions: by this very command, confined as a program is, which starts QEMU and serves the machine
+/// what the session's channel shows.
+pub struct Images;
+
+impl Machines for Images {
+    fn machine(&self, image: &Path, start: &Start<'_>) -> io::Result<Machine> {
+        let text = |path: &Path| {
+            path.to_str().map(String::from).ok_or_else(|| io::Error::other("a path is no text"))
+        };
+        let (program, image) = (std::env::current_exe()?, text(image)?);
+        let (name, args) = start.words.split_first().map_or((&image, &[][..]), |(name, args)| (name, args));
+        // The rest is QEMU's, and this command's.
+        let memory = (start.memory >> 20).saturating_sub(OVERHEAD).clamp(LEAST, MOST);
+        let mut words = ["ninefold", "partition", "run"].map(String::from).to_vec();
+        words.extend([format!("--name={name}"), format!("--memory={memory}M")]);
+        words.extend(start.env.iter().map(|(name, value)| format!("--env={name}={value}")));
+        words.extend((!start.channel).then(|| "ram:".into()));
+        words.extend(["--".into(), image.clone()]);
+        words.extend_from_slice(args);
+        let rights = Rights {
+            programs: vec![text(&program)?],
+            reads: vec![image, OWN.into()],
+            writes: vec!["/dev/kvm".into()],
+        };
+        Ok(Machine { program, words, rights })
+    }
+}
+
+/// By which this command sees what is open, and not for QEMU.
+const OWN: &str = "/proc/self";
+/// MiB: what a machine costs beside its own memory; and what it has, at least and at most.
+const OVERHEAD: u64 = 128;
+const LEAST: u64 = 16;
+const MOST: u64 = 1024;
+
+/// Gives programs away as a client with this configuration.
+pub fn spread(remote: Remote, env: rt::Real) -> Box<Spreads> {
+    let mut remote = remote;
+    // Errors have texts there.
+    remote.dialect = remote.dialect.or(Some(DialectChoice::U));
+    Box::new(move |spread| {
+        let remote = remote.clone();
+        Box::pin(async move {
+            let sessions = Sessions::new(remote.clone(), env);
+            let shares = shares(spread.to, spread.most);
+            let gives = shares
+                .into_iter()
+                .map(|share| give_all(&sessions, &remote, &spread.bytes, spread.most, share));
+            let failed: Vec<String> = join_all(gives).await.into_iter().flatten().collect();
+            if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+        })
+    })
+}
+
+/// Who gets it from whom: each share goes to its first, who gives it to the rest.
+fn shares(to: Vec<String>, most: usize) -> Vec<VecDeque<String>> {
+    let mut shares = vec![VecDeque::new(); most.clamp(1, to.len().max(1))];
+    let count = shares.len();
+    for (n, to) in to.into_iter().enumerate() {
+        shares[n % count].push_back(to);
+    }
+    shares
+}
+
+/// Gives it to one, who gives it to the others; where that does not go, to the next one. Those to whom it was not
+/// given.
+async fn give_all(
+    sessions: &Sessions,
+    remote: &Remote,
+    bytes: &[u8],
+    most: usize,
+    mut share: VecDeque<String>,
+) -> Vec<String> {
+    let mut failed = Vec::new();
+    while let Some(first) = share.pop_front() {
+        let given = async {
+            let dir = sessions.walk(&Place::parse(first.as_ref(), remote)?, true).await?;
+            give(&dir, bytes).await?;
+            Ok::<_, anyhow::Error>(dir)
+        };
+        match given.await {
+            // Its key is nobody's business.
+            Err(error) => {
+                failed.push(format!("{}: {error:#}", first.rsplit_once('.').map_or("", |(of, _)| of)))
+            }
+            Ok(dir) if share.is_empty() => drop(dir),
+            Ok(dir) => {
+                let words: Vec<String> = share.iter().map(|to| quote(to)).collect();
+                if pass(&dir, &format!("clone {most} {}", words.join(" "))).await.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+    failed
+}
+
+/// Writes a session's program, unless somebody has.
+pub async fn give(dir: &File, bytes: &[u8]) -> Result<()> {
+    let file = match dir.open("exec", OpenFlags::WRITE).await {
+        Err(error) if error.errno() == Errno::EBUSY => return Ok(()),
+        file => file?,
+    };
+    file.write_all_at(0, bytes).await?;
+    Ok(file.close().await?)
+}
+
+async fn pass(dir: &File, text: &str) -> Result<()> {
+    let ctl = dir.open("ctl", OpenFlags::WRITE).await?;
+    ctl.write(0, text.as_bytes()).await?;
+    Ok(ctl.close().await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_as_many_as_there_may_be_and_all_are_in_one() {
+        let all: Vec<String> = (0..7).map(|n| n.to_string()).collect();
+        for (most, lens) in [(1, &[7][..]), (2, &[4, 3]), (7, &[1; 7]), (100, &[1; 7])] {
+            let shares = shares(all.clone(), most);
+            assert_eq!(shares.iter().map(VecDeque::len).collect::<Vec<_>>(), lens);
+            let mut seen: Vec<String> = shares.into_iter().flatten().collect();
+            seen.sort_unstable();
+            assert_eq!(seen, all);
+        }
+    }
+}

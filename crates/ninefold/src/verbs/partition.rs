@@ -1,0 +1,586 @@
+//! `partition run --on`, `ls` and `kill`: programs that other servers run, through the files of their /part
+//! (docs/part.md).
+//!
+//! In: where the partitions are, a program and its words. Out: what the programs write, line by line; how they have
+//! ended.
+//!
+//! Always holds: a server that fails or goes away ends its own program and nobody else's; what one server's program
+//! writes waits for nobody but our own output.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::future::{pending, poll_fn};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, bail};
+use futures_util::future::{Either, join, join_all, select};
+use nine_io::client::File;
+use nine_net::Env;
+use nine_net::rt::{self, Signal};
+use nine_proto::{Errno, OpenFlags};
+use rustix::process::Signal as Number;
+use serde_json::json;
+
+use super::text;
+use crate::cli;
+use crate::config::{Config, DialectChoice, Remote};
+use crate::dial::{self, Sessions};
+use crate::fail::{self, Interrupted, Program, Tally};
+use crate::operand::Place;
+use crate::output::{Output, table};
+use crate::serve::part::give;
+
+/// Runs the program everywhere, to its ends; an error, if one of them is not status 0.
+pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
+    let remote = asking(config.remote(&args.remote)?);
+    let wrong = |why: &str| Err(Program { status: 2, error: Some(why.into()) }.into());
+    let [program, words @ ..] = (match (&args.words[..], &args.program[..]) {
+        (words, []) | ([], words) => words,
+        _ => return wrong("--on: the servers show what they have; no SERVER stands before `--`"),
+    }) else {
+        return wrong("--on: write a program or an image that they shall run");
+    };
+    let job = Job {
+        program: if args.there { Sent::Named(word(program)?) } else { Sent::Bytes(read(program)?) },
+        argv: std::iter::once(Ok(name(program)?))
+            .chain(words.iter().map(|of| word(of)))
+            .collect::<Result<_>>()?,
+        env: args.env.clone(),
+        ctl: args.ctl.clone(),
+        input: args.input,
+    };
+    let places = args.on.iter().map(|addr| partitions(addr, &remote)).collect::<Result<Vec<_>>>()?;
+    let statuses = dial::run_waiting(remote, async |sessions| {
+        let begun = Begun { left: Cell::new(places.len()), ..Begun::default() };
+        let out = Out { stdout: RefCell::new(Output::new()), names: places.len() > 1, begun };
+        let nodes: Vec<Node> = places.into_iter().map(Node::new).collect();
+        let ends = async {
+            match args.tree {
+                None => join_all(nodes.iter().map(|node| node.run(&sessions, &job, &out))).await,
+                Some(most) => grow(&sessions, &nodes, &job, &out, most).await,
+            }
+        };
+        let ends = pin!(ends);
+        let feeds = async {
+            match job.input {
+                // What is not wanted by anybody any more is not waited for.
+                true => {
+                    feed(&nodes, &out.begun).await;
+                    pending().await
+                }
+                false => pending::<()>().await,
+            }
+        };
+        let all = async {
+            match select(ends, pin!(feeds)).await {
+                Either::Left((ends, _)) => ends,
+                Either::Right(((), _)) => unreachable!("it goes on for ever"),
+            }
+        };
+        let mut signals = rt::signals()?;
+        let mut all = pin!(all);
+        let mut before = None;
+        loop {
+            match select(all.as_mut(), pin!(signals.next())).await {
+                Either::Left((ends, _)) => {
+                    out.stdout.borrow_mut().flush()?;
+                    return ends.into_iter().collect::<Result<Vec<u8>>>();
+                }
+                // What we had open is closed, and ends there.
+                Either::Right((signal, _)) if before.is_some() => return Err(Interrupted(signal).into()),
+                Either::Right((signal, _)) => {
+                    before = Some(signal);
+                    // Who has ended, or gone, needs none; and all are told while they are listened to.
+                    let tells = join_all(nodes.iter().map(|node| node.tell(signal)));
+                    if let Either::Left((ends, _)) = select(all.as_mut(), pin!(tells)).await {
+                        out.stdout.borrow_mut().flush()?;
+                        return ends.into_iter().collect();
+                    }
+                }
+            }
+        }
+    })?;
+    match statuses.into_iter().max() {
+        None | Some(0) => Ok(()),
+        Some(status) => Err(Program { status, error: None }.into()),
+    }
+}
+
+/// Sessions as a table.
+pub fn ls(args: cli::PartitionLs, config: &Config) -> Result<Tally> {
+    let remote = asking(config.remote(&args.remote)?);
+    let place = partitions(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?;
+    dial::run(remote, async |sessions| {
+        let dir = walk(&sessions, &place).await?;
+        let mut rows = Vec::new();
+        let mut numbers = Vec::new();
+        for entry in super::sorted(&dir, None).await? {
+            numbers.extend(std::str::from_utf8(&entry.name).ok().and_then(|name| name.parse::<u64>().ok()));
+        }
+        numbers.sort_unstable();
+        let mut out = Output::new();
+        for number in numbers {
+            // One that has gone meanwhile is not there.
+            let Ok(status) = text(&dir, &format!("{number}/status")).await else { continue };
+            let words = words(&status);
+            let of = |key: &str| {
+                words.iter().position(|word| word == key).and_then(|at| words.get(at + 1)).cloned()
+            };
+            let [user, program] = ["user", "program"].map(|key| {
+                // The milliseconds of an end have the same name.
+                let at = if key == "user" { words.iter().rposition(|word| word == key) } else { None };
+                at.and_then(|at| words.get(at + 1)).cloned().or(of(key)).unwrap_or_default()
+            });
+            let state = words.first().cloned().unwrap_or_default();
+            let ended = if state == "Finished" {
+                words.get(1..3).unwrap_or_default().join(" ")
+            } else {
+                String::new()
+            };
+            if args.json {
+                let line = json!({ "session": number, "user": user, "program": program, "state": state, "end": ended });
+                out.json(&line)?;
+            } else {
+                rows.push(vec![number.to_string(), user, program, format!("{state} {ended}").trim().into()]);
+            }
+        }
+        if !args.json {
+            out.print(table(&rows))?;
+        }
+        out.flush()?;
+        Ok(Tally::default())
+    })
+}
+
+/// Ends a session.
+pub fn kill(args: cli::PartitionKill, config: &Config) -> Result<Tally> {
+    let remote = asking(config.remote(&args.remote)?);
+    let place = partitions(&args.addr, &remote)?;
+    dial::run(remote, async |sessions| {
+        let dir = walk(&sessions, &place).await?;
+        let ctl = dir.open(format!("{}/ctl", args.number), OpenFlags::WRITE).await;
+        let ctl = ctl.map_err(|error| match error.errno() {
+            Errno::ENOENT => anyhow!("{place}: there is no session {}", args.number),
+            _ => error.into(),
+        })?;
+        ctl.write(0, b"kill").await?;
+        let status = words(&text(&dir, &format!("{}/status", args.number)).await?);
+        if status.windows(2).any(|pair| pair == ["type", "persistent"]) {
+            ctl.write(0, b"wipe").await?;
+        }
+        ctl.close().await?;
+        Ok(Tally::default())
+    })
+}
+
+/// The same, but that the program goes from server to server.
+async fn grow(sessions: &Sessions, nodes: &[Node], job: &Job, out: &Out, most: u32) -> Vec<Result<u8>> {
+    let made = join_all(nodes.iter().map(|node| node.make(sessions, job))).await;
+    let mut there = nodes.iter().zip(&made).filter_map(|(node, made)| Some((node, made.as_ref().ok()?)));
+    if let (Some((first, session)), Sent::Bytes(bytes)) = (there.next(), &job.program) {
+        let spread = async {
+            let mut to = Vec::new();
+            for (node, Made { number, ctl, .. }) in there {
+                let mut key = [0; 16];
+                sessions.env().entropy(&mut key);
+                let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+                ctl.write(0, format!("key {key}").as_bytes()).await?;
+                to.push(quote(&format!("{}/{number}.{key}", node.name)));
+            }
+            give(&session.dir, bytes).await?;
+            if !to.is_empty() {
+                session.ctl.write(0, format!("clone {most} {}", to.join(" ")).as_bytes()).await?;
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        if let Err(error) = spread.await {
+            // Who has not got it gets it from here.
+            fail::note(format_args!("{}: {error:#}; it goes to the others from here", first.name));
+        }
+    }
+    let goes = nodes.iter().zip(made).map(|(node, made)| async {
+        let ended = match made {
+            Ok(made) => node.go(job, out, made).await,
+            Err(error) => Err(error),
+        };
+        node.settle(ended, out)
+    });
+    join_all(goes).await
+}
+
+/// What every server is to run.
+struct Job {
+    program: Sent,
+    argv: Vec<String>,
+    env: Vec<String>,
+    ctl: Vec<String>,
+    /// They get what we read.
+    input: bool,
+}
+
+enum Sent {
+    Bytes(Vec<u8>),
+    /// One of the server's.
+    Named(String),
+}
+
+/// One server, and what runs there.
+struct Node {
+    place: Place,
+    name: String,
+    /// Of its session, while that is there.
+    ctl: RefCell<Option<Rc<File>>>,
+    input: RefCell<Option<Rc<File>>>,
+    has_begun: Cell<bool>,
+}
+
+/// A session.
+struct Made {
+    number: String,
+    ctl: Rc<File>,
+    dir: File,
+}
+
+impl Node {
+    fn new(place: Place) -> Self {
+        let name = place.to_string();
+        Self { place, name, ctl: RefCell::default(), input: RefCell::default(), has_begun: Cell::new(false) }
+    }
+
+    /// The status with which it has ended there; an error is one of our own output.
+    async fn run(&self, sessions: &Sessions, job: &Job, out: &Out) -> Result<u8> {
+        let ended = match self.make(sessions, job).await {
+            Ok(made) => self.go(job, out, made).await,
+            Err(error) => Err(error),
+        };
+        self.settle(ended, out)
+    }
+
+    /// What it comes to.
+    fn settle(&self, ended: Result<u8>, out: &Out) -> Result<u8> {
+        if !self.has_begun.replace(true) {
+            out.begun.one();
+        }
+        self.ctl.take();
+        self.input.take();
+        match ended {
+            Ok(status) => Ok(status),
+            Err(error) if error.is::<fail::Stdout>() => Err(error),
+            Err(error) => {
+                fail::note(format_args!("{}: {error:#}", self.name));
+                Ok(error.downcast_ref::<Refused>().map_or(GONE, |refused| refused.0))
+            }
+        }
+    }
+
+    /// A session that has all but its program.
+    async fn make(&self, sessions: &Sessions, job: &Job) -> Result<Made> {
+        let part = walk(sessions, &self.place).await?;
+        let ctl = Rc::new(part.open("clone", OpenFlags::RDWR).await?);
+        let number = ctl.read(0, 64).await?;
+        let number = std::str::from_utf8(&number)?.trim().to_owned();
+        let dir = part.walk(&number).await?;
+        for line in &job.ctl {
+            ctl.write(0, line.as_bytes()).await.with_context(|| line.clone())?;
+        }
+        put(&dir, "argv", quoted(&job.argv).as_bytes()).await?;
+        if !job.env.is_empty() {
+            put(&dir, "env", quoted(&job.env).as_bytes()).await?;
+        }
+        Ok(Made { number, ctl, dir })
+    }
+
+    /// Has a session run it, to its end.
+    async fn go(&self, job: &Job, out: &Out, Made { ctl, dir, .. }: Made) -> Result<u8> {
+        let exec = match &job.program {
+            Sent::Bytes(bytes) => {
+                give(&dir, bytes).await?;
+                "exec".into()
+            }
+            Sent::Named(name) => format!("exec {}", quote(name)),
+        };
+        let input = Rc::new(dir.open("stdin", OpenFlags::WRITE).await?);
+        let stdout = dir.open("stdout", OpenFlags::READ).await?;
+        let stderr = dir.open("stderr", OpenFlags::READ).await?;
+        let wait = dir.open("wait", OpenFlags::READ).await?;
+        if let Err(error) = ctl.write(0, exec.as_bytes()).await {
+            let status = match error.errno() {
+                _ if error.is_disconnect() => return Err(error.into()),
+                Errno::ENOENT => 127,
+                _ => 126,
+            };
+            return Err(anyhow!(error).context(Refused(status)));
+        }
+        *self.ctl.borrow_mut() = Some(ctl.clone());
+        // Who is not fed finds the end.
+        *self.input.borrow_mut() = job.input.then_some(input);
+        self.has_begun.set(true);
+        out.begun.one();
+        let (shown, complained) = join(out.copy(self, &stdout, false), out.copy(self, &stderr, true)).await;
+        shown?;
+        complained?;
+        let line = wait.read(0, 1024).await?;
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let said = words(&line);
+        let limit = said.iter().position(|word| word == "limit").and_then(|at| said.get(at + 1));
+        if let Some(limit) = limit {
+            fail::note(format_args!("{}: it has reached its limit: {limit}", self.name));
+        }
+        match &said[..] {
+            [how, status, ..] if how == "exit" => Ok(status.parse::<u8>().unwrap_or(GONE)),
+            [how, signal, ..] if how == "signal" => Ok(128 + number_of(signal)),
+            _ => bail!("this is no end: {line}"),
+        }
+    }
+
+    /// Passes a signal on.
+    async fn tell(&self, signal: Signal) {
+        let name = match signal {
+            Signal::Interrupt => "INT",
+            Signal::Terminate => "TERM",
+            Signal::Hangup => "HUP",
+        };
+        let ctl = self.ctl.borrow().clone();
+        if let Some(ctl) = ctl {
+            let _ = ctl.write(0, format!("signal {name}").as_bytes()).await;
+        }
+    }
+}
+
+/// A server has not run it, which is this status.
+#[derive(Debug)]
+struct Refused(u8);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("not started")
+    }
+}
+
+/// Gives what we read to all, piece by piece, when each runs or will not: who takes a piece last holds up the next one.
+async fn feed(nodes: &[Node], begun: &Begun) {
+    poll_fn(|cx| {
+        *begun.waker.borrow_mut() = Some(cx.waker().clone());
+        if begun.left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    while let Some(piece) = next_piece().await {
+        let gives = nodes.iter().map(|node| async {
+            let input = node.input.borrow().clone();
+            if let Some(input) = input
+                && input.write_all_at(0, &piece).await.is_err()
+            {
+                // It takes no more; the others go on.
+                node.input.take();
+            }
+        });
+        join_all(gives).await;
+    }
+    nodes.iter().for_each(|node| drop(node.input.take()));
+}
+
+/// How many have not begun.
+#[derive(Default)]
+struct Begun {
+    left: Cell<usize>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Begun {
+    fn one(&self) {
+        self.left.set(self.left.get() - 1);
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What comes next on our standard input; `None`: its end. Nobody waits for the thread.
+async fn next_piece() -> Option<Vec<u8>> {
+    let place = Arc::new(Mutex::new((None, None::<Waker>)));
+    let put = place.clone();
+    let read = move || {
+        let mut piece = vec![0; PIECE];
+        let n = io::stdin().read(&mut piece).unwrap_or(0);
+        piece.truncate(n);
+        let mut put = put.lock().unwrap_or_else(PoisonError::into_inner);
+        put.0 = Some(piece);
+        put.1.take().into_iter().for_each(Waker::wake);
+    };
+    thread::Builder::new().name("input".into()).spawn(read).ok()?;
+    let piece = poll_fn(|cx| {
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.1 = Some(cx.waker().clone());
+        place.0.take().map_or(Poll::Pending, Poll::Ready)
+    });
+    Some(piece.await).filter(|piece| !piece.is_empty())
+}
+
+/// Where what programs write appears.
+struct Out {
+    stdout: RefCell<Output>,
+    /// Lines have the server's name before them.
+    names: bool,
+    begun: Begun,
+}
+
+impl Out {
+    async fn copy(&self, node: &Node, file: &File, is_error: bool) -> Result<()> {
+        let mut line = Vec::new();
+        loop {
+            let piece = file.read(0, PIECE as u32).await;
+            let bytes = piece.as_deref().unwrap_or_default();
+            if !self.names {
+                self.put(bytes, is_error)?;
+            } else {
+                line.extend_from_slice(bytes);
+                let whole = line.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+                let cut = if line.len() > LINE_MAX { line.len() } else { whole };
+                let rest = line.split_off(cut);
+                let done = std::mem::replace(&mut line, rest);
+                self.lines(node, &done, is_error)?;
+            }
+            match piece {
+                Ok(piece) if !piece.is_empty() => {}
+                ended => {
+                    self.lines(node, &line, is_error)?;
+                    return Ok(ended.map(drop)?);
+                }
+            }
+        }
+    }
+
+    fn lines(&self, node: &Node, bytes: &[u8], is_error: bool) -> Result<()> {
+        let mut text = Vec::new();
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            text.extend_from_slice(node.name.as_bytes());
+            text.extend_from_slice(b": ");
+            text.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+            text.push(b'\n');
+        }
+        self.put(&text, is_error)
+    }
+
+    fn put(&self, bytes: &[u8], is_error: bool) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if is_error {
+            // Nobody is left to be told.
+            let _ = io::stderr().write_all(bytes);
+            return Ok(());
+        }
+        let mut stdout = self.stdout.borrow_mut();
+        stdout.bytes(bytes)?;
+        stdout.flush()
+    }
+}
+
+/// Errors have texts in .u alone.
+fn asking(mut remote: Remote) -> Remote {
+    remote.dialect = remote.dialect.or(Some(DialectChoice::U));
+    remote
+}
+
+/// Where the partitions are that this word means.
+fn partitions(word: &OsStr, remote: &Remote) -> Result<Place> {
+    let place = Place::parse(word, remote)?;
+    let is_root = place.path.iter().all(|&byte| byte == b'/');
+    Ok(if is_root { place.below(b"part") } else { place })
+}
+
+async fn walk(sessions: &Sessions, place: &Place) -> Result<File> {
+    match sessions.walk(place, true).await {
+        Err(error)
+            if error.downcast_ref::<nine_io::client::Error>().is_some_and(|e| e.errno() == Errno::ENOENT) =>
+        {
+            bail!(
+                "there are no partitions: a line `mount part:POLICY /part` of its name space file makes them"
+            )
+        }
+        other => other,
+    }
+}
+
+/// Writes all of a file.
+async fn put(dir: &File, name: &str, bytes: &[u8]) -> Result<()> {
+    let file = dir.open(name, OpenFlags::WRITE).await?;
+    file.write_all_at(0, bytes).await?;
+    Ok(file.close().await?)
+}
+
+/// The bytes of a program, found as a shell finds it.
+fn read(program: &OsStr) -> Result<Vec<u8>> {
+    let path = match program.as_bytes().contains(&b'/') {
+        true => Some(PathBuf::from(program)),
+        false => std::env::var_os("PATH").and_then(|all| {
+            std::env::split_paths(&all).map(|dir| dir.join(program)).find(|path| path.is_file())
+        }),
+    };
+    let shown = Path::new(program).display();
+    let found = path.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound)).and_then(fs::read);
+    found.map_err(|error| {
+        let (status, why) = match error.kind() {
+            io::ErrorKind::NotFound => (127, "there is no such program".into()),
+            _ => (126, fail::plain(&error.to_string()).to_owned()),
+        };
+        Program { status, error: Some(format!("{shown}: {why}")) }.into()
+    })
+}
+
+/// By which name it is called.
+fn name(program: &OsString) -> Result<String> {
+    word(Path::new(program).file_name().unwrap_or(program))
+}
+
+fn word(word: &OsStr) -> Result<String> {
+    let text = word.to_str().map(Into::into);
+    text.ok_or_else(|| anyhow!("{}: words for another machine are UTF-8", Path::new(word).display()))
+}
+
+fn quoted(words: &[String]) -> String {
+    words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
+}
+
+fn quote(word: &str) -> String {
+    nine_servers::part::quote(word)
+}
+
+/// The words of a line; what is no such line has none.
+fn words(line: &str) -> Vec<String> {
+    nine_servers::part::words(line).unwrap_or_default()
+}
+
+/// The number of a signal.
+fn number_of(name: &str) -> u8 {
+    let known = [
+        ("HUP", Number::HUP),
+        ("INT", Number::INT),
+        ("QUIT", Number::QUIT),
+        ("ABRT", Number::ABORT),
+        ("KILL", Number::KILL),
+        ("USR1", Number::USR1),
+        ("USR2", Number::USR2),
+        ("SEGV", Number::SEGV),
+        ("PIPE", Number::PIPE),
+        ("TERM", Number::TERM),
+        ("XCPU", Number::XCPU),
+        ("XFSZ", Number::XFSZ),
+        ("SYS", Number::SYS),
+    ];
+    let found = known.iter().find(|(of, _)| *of == name).map(|(_, signal)| signal.as_raw());
+    found.or(name.parse().ok()).and_then(|number| u8::try_from(number).ok()).unwrap_or(0)
+}
+
+/// The status of one whose server has gone.
+const GONE: u8 = 255;
+/// Bytes that are read and written at once.
+const PIECE: usize = 64 << 10;
+/// Of a line that is shown whole.
+const LINE_MAX: usize = 64 << 10;
