@@ -24,6 +24,8 @@ pub struct Device {
 }
 
 const IDS: u32 = 0x1009_1af4;
+/// Where there are no others.
+const PORT: u32 = 0xc000;
 /// Of the registers.
 const FEATURES: u16 = 4;
 const QUEUE: u16 = 8;
@@ -49,10 +51,12 @@ impl Device {
         let none = |why| Error::new(Errno::ENODEV, why);
         let at = (0..32).map(|n| 1 << 31 | n << 11).find(|at| config(*at, None) == IDS);
         let at = at.ok_or_else(|| none("there is no virtio-9p on the first bus"))?;
-        let port = config(at + 16, None);
-        if port & 1 == 0 || port & !3 == 0 {
-            return Err(none("virtio-9p has no legacy interface"));
-        }
+        let port = match config(at + 16, None) {
+            port if port & 1 == 0 => return Err(none("virtio-9p has no legacy interface")),
+            // No firmware has given it a place.
+            1 => config(at + 16, Some(PORT)),
+            port => port,
+        };
         config(at + 4, Some(config(at + 4, None) & 0xffff | 5));
         // SAFETY: its size is not 0.
         let memory = unsafe { alloc_zeroed(Layout::from_size_align_unchecked(DATA + DATA_MOST, 4096)) };
