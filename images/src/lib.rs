@@ -1,10 +1,11 @@
-//! What several images do: files of the network, and HTTP over them.
+//! What several images do: files of the network, and HTTP over them; and the peer of measurements.
 
 #![no_std]
 
 extern crate alloc;
 
 pub mod http;
+pub mod sys;
 
 use nine_guest::{Errno, Error};
 

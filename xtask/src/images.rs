@@ -33,6 +33,14 @@ pub fn build(steps: &mut Steps, host: bool) -> Result<(), Failed> {
     })
 }
 
+/// What clippy says of them.
+pub fn lint(steps: &mut Steps) -> Result<(), Failed> {
+    let target = if has_bare() { BARE } else { HOST };
+    let mut lint =
+        cargo(&["clippy", "--release", "--target", target, "--lib", "--bins", "--", "-D", "warnings"]);
+    steps.run("lints of images", lint.current_dir(root().join("images")).env_remove("CARGO_TARGET_DIR"))
+}
+
 /// Whether rustup has or gets the target without a system.
 pub fn has_bare() -> bool {
     let added = Command::new("rustup").args(["target", "add", BARE]).stdin(Stdio::null()).output();

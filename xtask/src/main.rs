@@ -55,7 +55,8 @@ Usage: cargo xtask VERB
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
-  images [--host]           the images of machines, into target/images (--host: without a download, for this target)
+  images [--host | --lint]  the images of machines, into target/images (--host: without a download, for this target;
+                            --lint: what clippy says of them)
   bless                     write golden/ anew from what the code says now; then read the difference
 ";
 
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => fuzz_smoke(&mut steps, n.parse().unwrap_or(SMOKE)),
         ["images"] => images::build(&mut steps, false),
         ["images", "--host"] => images::build(&mut steps, true),
+        ["images", "--lint"] => images::lint(&mut steps),
         ["bless"] => bless(&mut steps),
         ["guest", words @ ..] => match guest::verb(words) {
             Some(status) => return status,

@@ -43,7 +43,6 @@ mod line;
 mod lot;
 #[cfg(all(feature = "machine", target_arch = "x86_64"))]
 pub mod machine;
-#[cfg(all(feature = "machine", target_arch = "x86_64"))]
 mod partition;
 #[cfg(feature = "linux")]
 mod process;
@@ -51,15 +50,13 @@ mod space;
 #[cfg(feature = "linux")]
 mod sys;
 mod transfer;
-#[cfg(all(feature = "machine", target_arch = "x86_64"))]
 mod words;
 
 pub use client::{Client, File, Metadata, Options};
 pub use line::{Line, Wait};
 pub use nine_proto::{Dialect, Dirent, Errno, Error, OpenFlags, Qid, Result};
 pub use nine_ring::{Memory, Place};
-#[cfg(all(feature = "machine", target_arch = "x86_64"))]
-pub use partition::{Clock, Input, Join, OWN, Outcome, Output, Partition};
+pub use partition::{Clock, Input, Join, Last, OWN, Outcome, Output, Partition};
 #[cfg(feature = "linux")]
 pub use process::Process;
 pub use space::{Entry, How, Opened, Shared, Space};

@@ -33,7 +33,7 @@ pub struct Partition<L: Line> {
     /// What it says of itself, line by line.
     pub stderr: Output<L>,
     last: Rc<Last<L>>,
-    clock: Option<Opened<L>>,
+    clock: Source<L>,
     join: Box<Join<L>>,
 }
 
@@ -53,7 +53,7 @@ pub struct Clock {
 }
 
 /// Files that are written when nothing else may work any more, and so are open from the beginning.
-pub(crate) struct Last<L: Line> {
+pub struct Last<L: Line> {
     stderr: Opened<L>,
     exit: Opened<L>,
 }
@@ -89,6 +89,8 @@ pub trait Outcome {
 
 /// Bytes that wait at most.
 const WAITS: usize = 4096;
+/// Bytes of the longest message to a partition's own files that does not go through the arena, and more.
+const OUT: usize = 256;
 /// Bytes of `argv` or `env`, and of a line that is read.
 const TEXT: usize = 1 << 20;
 
@@ -96,6 +98,9 @@ impl<L: Line + 'static> Partition<L> {
     /// One whose own files the first client has, and the second one what it sees; `join` is how it comes by further
     /// channels.
     pub fn new(own: Client<L>, root: Option<Client<L>>, join: Box<Join<L>>) -> Result<Self> {
+        let mut own = own;
+        // Who panics for want of memory amid a call here could not say how it ends.
+        own.out.reserve(OUT);
         let own = Shared::new(own.into());
         let mut space = Space::new();
         root.map_or(Ok(()), |root| space.mount(&Shared::new(root.into()), "", "/", How::Replace))?;
@@ -110,7 +115,7 @@ impl<L: Line + 'static> Partition<L> {
         let env = text("env")?.into_iter().filter_map(pair).collect();
         let at = |path, flags| Ok::<_, Error>(Source::At(space.place(path)?, flags));
         let (stdin, stdout) = (at("/self/stdin", OpenFlags::READ)?, at("/self/stdout", OpenFlags::WRITE)?);
-        let stderr = at("/self/stderr", OpenFlags::WRITE)?;
+        let (stderr, clock) = (at("/self/stderr", OpenFlags::WRITE)?, at("/self/clock", OpenFlags::READ)?);
         let open = |path| space.open(path, OpenFlags::WRITE);
         let last = Rc::new(Last { stderr: open("/self/stderr")?, exit: open("/self/exit")? });
         Ok(Self {
@@ -121,7 +126,7 @@ impl<L: Line + 'static> Partition<L> {
             args,
             env,
             last,
-            clock: None,
+            clock,
             join,
         })
     }
@@ -131,7 +136,7 @@ impl<L: Line + 'static> Partition<L> {
         self.args.first().map_or("partition", String::as_str)
     }
 
-    /// Mounts the channel of this name, whose host has not been joined before.
+    /// Mounts the channel of this name. `EBUSY`: it was mounted before, as `root` and `self` are.
     pub fn mount(&mut self, channel: &str, at: &str, how: How) -> Result<()> {
         let client = Shared::new((self.join)(channel)?.into());
         self.space.mount(&client, "", at, how)
@@ -139,13 +144,8 @@ impl<L: Line + 'static> Partition<L> {
 
     /// What time it is.
     pub fn clock(&mut self) -> Result<Clock> {
-        let file = match self.clock.take() {
-            Some(file) => file,
-            None => self.space.open("/self/clock", OpenFlags::READ)?,
-        };
         let mut text = [0; 64];
-        let len = file.read(0, &mut text)?;
-        self.clock = Some(file);
+        let len = self.clock.open()?.read(0, &mut text)?;
         let text = core::str::from_utf8(&text[..len]).unwrap_or_default();
         let mut numbers = text.split_whitespace().map(|number| number.parse().ok().map(Duration::from_nanos));
         match (numbers.next().flatten(), numbers.next().flatten()) {
@@ -155,7 +155,7 @@ impl<L: Line + 'static> Partition<L> {
     }
 
     /// Ends it, as its main has: what waits is written, then the status.
-    pub(crate) fn end(&mut self, outcome: impl Outcome) -> Result<()> {
+    pub fn end(&mut self, outcome: impl Outcome) -> Result<()> {
         let said = outcome.status();
         // Who is told that all went well must have all that was said.
         let said = self.stdout.flush().map_err(|error| error.to_string()).and(said);
@@ -169,15 +169,15 @@ impl<L: Line + 'static> Partition<L> {
         self.last.exit(status)
     }
 
-    /// Where its last words go.
-    pub(crate) fn last(&self) -> Rc<Last<L>> {
+    /// Where its last words go, for whoever panics.
+    pub fn last(&self) -> Rc<Last<L>> {
         self.last.clone()
     }
 }
 
 impl<L: Line> Last<L> {
     /// Says this and ends with that status, if the channel waits for no answer now: whether it could.
-    pub(crate) fn say(&self, words: &str, status: u8) -> bool {
+    pub fn say(&self, words: &str, status: u8) -> bool {
         self.exit.is_idle() && {
             let said = self.stderr.write_all(0, words.as_bytes());
             self.exit(status).and(said).is_ok()

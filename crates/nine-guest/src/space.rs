@@ -16,6 +16,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::RangeBounds;
+use core::time::Duration;
 
 use nine_proto::{Errno, Error, OpenFlags, Qid, Result};
 
@@ -119,6 +120,14 @@ impl<L: Line> Space<L> {
         }
     }
 
+    /// From now on waits so long, at most, for the hosts that are seen there; `None`: for ever. See
+    /// [`Options::patience`](crate::Options::patience).
+    pub fn set_patience(&self, path: &str, patience: Option<Duration>) -> Result<()> {
+        let trees = self.places(path)?.into_iter().filter_map(|place| place.tree);
+        trees.for_each(|tree| tree.client.borrow_mut().set_patience(patience));
+        Ok(())
+    }
+
     /// Opens a file.
     pub fn open(&self, path: &str, flags: OpenFlags) -> Result<Opened<L>> {
         self.place(path)?.open(flags).map_err(|error| at(error, path))
@@ -130,13 +139,19 @@ impl<L: Line> Space<L> {
     }
 
     /// Makes a file and opens it: in the first member of a union, or where its directory is. `permissions`: of its
-    /// mode.
+    /// mode. What is mounted there is there already: it is opened.
     pub fn create(&self, path: &str, flags: OpenFlags, permissions: u32) -> Result<Opened<L>> {
         let mut names = names(path)?;
         let name = names.pop().ok_or_else(|| told(Errno::EEXIST, path, "it is the root"))?;
-        let dir = self.walked(&names)?.swap_remove(0).join(name);
-        dir.with(|client, root, path| client.create(root, path, flags, permissions))
-            .map_err(|error| at(error, path))
+        let made = self.walked(&names).and_then(|mut dirs| {
+            let place = dirs.swap_remove(0).join(name);
+            match self.head(&place) {
+                Some(_) if flags.has(OpenFlags::EXCL) => Err(Errno::EEXIST.into()),
+                Some(n) => self.heads[n].to[0].open(flags),
+                None => place.with(|client, root, path| client.create(root, path, flags, permissions)),
+            }
+        });
+        made.map_err(|error| at(error, path))
     }
 
     /// What is known about a file.
@@ -227,10 +242,16 @@ impl<L: Line> Space<L> {
     }
 
     fn graft(&mut self, places: Vec<Place<L>>, path: &str, how: How) -> Result<()> {
-        let from = self.uncrossed(&names(path)?)?;
+        let names = names(path)?;
+        let from = match (self.uncrossed(&names), names.split_last()) {
+            // Of a union whose members do not have it, it is in the first one.
+            (Err(_), Some((name, dir))) => self.walked(dir)?.swap_remove(0).join(name),
+            (from, _) => from?,
+        };
         let full = || told(Errno::ENOSPC, path, "as much is mounted as can be");
         let Some(n) = self.head(&from) else {
-            if self.heads.len() == HEADS || places.len() >= MEMBERS {
+            let members = places.len() + usize::from(how != How::Replace && from.tree.is_some());
+            if self.heads.len() == HEADS || members > MEMBERS {
                 return Err(full());
             }
             let mut to = places;
@@ -383,7 +404,6 @@ impl<L: Line> Opened<L> {
     }
 
     /// Whether its channel waits for no answer now.
-    #[cfg(all(feature = "machine", target_arch = "x86_64"))]
     pub(crate) fn is_idle(&self) -> bool {
         self.client.try_borrow_mut().is_ok()
     }

@@ -212,11 +212,33 @@ fn several_channels_show_several_servers() {
         fs::write(world.0.path().join(name).join("file"), format!("of {name}\n")).unwrap();
     }
     let words = ["--channel", "first=disk:one", "--channel", "second=disk:two"];
+    let mischief = image("mischief");
     let said = world.says(&words, "mischief", &["channels", "first", "second"]);
     assert_eq!(said, "of one\nof two\n");
+    for (name, why) in [("self", "already"), ("root", "already"), ("third", "third")] {
+        let said = world.fails(1, &words, &mischief, &["channels", name]);
+        assert!(said.contains(why), "{name}: {said}");
+    }
+    let said = world.fails(1, &words, &mischief, &["channels", "first", "first"]);
+    assert!(said.contains("already"), "{said}");
     for (word, why) in [("root=ram:", "already"), ("a/b=ram:", "no name"), ("x", "NAME=SERVER")] {
         let said = world.fails(2, &["--channel", word], &image("hello"), &[]);
         assert!(said.contains(why), "{word}: {said}");
+    }
+}
+
+#[test]
+fn who_has_no_patience_is_told_so_however_it_waits() {
+    let Some(world) = World::new() else { return };
+    for wait in ["poll", "interrupt", "adaptive"] {
+        let mut reads = world.command(&["--wait", wait], &image("mischief"), &["patience", "self/stdin"]);
+        let mut reads = reads.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Nothing is written there, and it does not end.
+        let _input = reads.stdin.take().unwrap();
+        let mut said = String::new();
+        reads.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(reads.wait().unwrap().code(), Some(1));
+        assert!(said.contains("was given up"), "{wait}: {said}");
     }
 }
 
@@ -225,10 +247,17 @@ fn how_it_ends_is_how_the_command_ends() {
     let Some(world) = World::new() else { return };
     let mischief = image("mischief");
     assert_eq!(world.run(&[], &mischief, &["exit", "7"]).status.code(), Some(7));
-    let said = world.fails(101, &[], &mischief, &["panic"]);
-    assert!(said.contains("as it was told to"), "{said}");
+    for (word, says) in [
+        ("panic", "as it was told to"),
+        ("twice", "while it panics"),
+        ("exhaust", "memory allocation of 100 bytes failed"),
+    ] {
+        let said = world.fails(101, &[], &mischief, &[word]);
+        assert!(said.contains(says), "{word}: {said}");
+    }
     let said = world.fails(125, &[], &mischief, &["fault"]);
-    assert!(said.contains("exception") && said.contains("without a status"), "{said}");
+    assert!(said.contains("exception 14") && said.contains("the stack is full"), "{said}");
+    assert!(said.contains("without a status"), "{said}");
     // It has said its status, and goes on.
     assert_eq!(world.run(&[], &mischief, &["linger", "9"]).status.code(), Some(9));
 }

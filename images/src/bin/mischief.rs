@@ -1,6 +1,8 @@
 //! A machine that does not behave, for tests of its host: `mischief WORD...`.
 //!
-//! - `exit N` ends with this status, `linger N` says it and goes on, `panic` and `fault` end in other ways.
+//! - `exit N` ends with this status, `linger N` says it and goes on; `panic`, `twice` (it panics while it panics),
+//!   `fault` and `exhaust` (of all memory) end in other ways.
+//! - `patience FILE` reads a file that nobody answers for 50 ms.
 //! - `channels NAME...` mounts further channels and prints the file `file` of each.
 //! - `again FILE` prints an open file anew for each line that it reads.
 //! - `garbage SEED` writes into the memory of the channels whatever comes.
@@ -11,8 +13,10 @@
 extern crate alloc;
 
 use alloc::string::{String, ToString};
-use core::fmt::Write;
+use alloc::vec::Vec;
+use core::fmt::{Display, Formatter, Write};
 use core::hint::{black_box, spin_loop};
+use core::time::Duration;
 
 use nine_guest::machine::{Partition, memory};
 use nine_guest::{Errno, Error, How, OpenFlags, Result};
@@ -20,8 +24,8 @@ use nine_guest::{Errno, Error, How, OpenFlags, Result};
 nine_guest::partition!(main);
 
 fn main(part: &mut Partition) -> Result<u8> {
-    let words: alloc::vec::Vec<String> = part.args.drain(1..).collect();
-    let words: alloc::vec::Vec<&str> = words.iter().map(String::as_str).collect();
+    let words: Vec<String> = part.args.drain(1..).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["exit", status] => return number(status).map(|status| status as u8),
         ["linger", status] => {
@@ -32,6 +36,12 @@ fn main(part: &mut Partition) -> Result<u8> {
             }
         }
         ["panic"] => panic!("it panics as it was told to"),
+        ["twice"] => panic!("{}", Twice),
+        ["exhaust"] => exhaust(part)?,
+        ["patience", path] => {
+            part.space.set_patience(path, Some(Duration::from_millis(50)))?;
+            part.space.read(path, 4096)?;
+        }
         ["fault"] => {
             black_box(deeper(black_box(1)));
         }
@@ -55,13 +65,36 @@ fn main(part: &mut Partition) -> Result<u8> {
             }
         }
         ["garbage", seed] => garbage(number(seed)?)?,
-        _ => return Err(images::usage("mischief exit|linger|panic|fault|channels|again|garbage [ARG]...")),
+        _ => return Err(images::usage("mischief WORD [ARG]...")),
     }
     Ok(0)
 }
 
 fn number(word: &str) -> Result<u64> {
     word.parse().map_err(|_| Error::new(Errno::EINVAL, "this is no number"))
+}
+
+/// What panics when it is said.
+struct Twice;
+
+impl Display for Twice {
+    fn fmt(&self, _: &mut Formatter<'_>) -> core::fmt::Result {
+        panic!("it panics while it panics")
+    }
+}
+
+/// Takes all memory there is, in parts that become smaller, and speaks until there is none to speak with.
+fn exhaust(part: &mut Partition) -> Result<()> {
+    let mut all = Vec::new();
+    for size in (3..20).rev().map(|n| 1 << n) {
+        let mut more = Vec::<u8>::new();
+        while more.try_reserve_exact(size).is_ok() && all.try_reserve(1).is_ok() {
+            all.push(core::mem::take(&mut more));
+        }
+    }
+    loop {
+        part.stdout.write(&black_box(Vec::from([b'x'; 100])))?;
+    }
 }
 
 /// Needs more stack than there is.

@@ -12,9 +12,10 @@ mod sys;
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 
 use nine_proto::{Errno, Error, Result};
@@ -49,6 +50,8 @@ struct Channels {
     looks: u32,
     clock: Rc<Clock>,
     options: Options,
+    /// Those that were joined: a second guest would end the first one's channel.
+    joined: Vec<u32>,
 }
 
 /// The interrupt by which all bells ring, and the one that means nothing.
@@ -90,11 +93,12 @@ pub fn begin<T: Outcome>(info: u32, name: &str, main: fn(&mut Partition) -> T) -
     sys::end()
 }
 
-/// Ends a machine whose image panics. Who panics meanwhile says nothing.
+/// Ends a machine whose image panics. Who panics meanwhile says that instead, once.
 #[doc(hidden)]
 pub fn panicked(info: &PanicInfo<'_>) -> ! {
-    static PANICS: AtomicBool = AtomicBool::new(false);
-    if !PANICS.swap(true, Relaxed) {
+    static PANICS: AtomicU32 = AtomicU32::new(0);
+    sys::give_kept();
+    if PANICS.fetch_add(1, Relaxed) < 2 {
         let mut words = Short { bytes: [0; 512], len: 0 };
         // What does not fit is not said.
         let _ = writeln!(words, "{info}");
@@ -105,9 +109,13 @@ pub fn panicked(info: &PanicInfo<'_>) -> ! {
     sys::end()
 }
 
-/// What an exception says, before it ends the machine.
+/// What an exception says, before it ends the machine. One of these words' own ends it at once.
 extern "C" fn fault(vector: u64, error: u64, rip: u64, cr2: u64) -> ! {
-    let _ = writeln!(LastWords, "exception {vector}, error {error:#x}, at {rip:#x}, cr2 {cr2:#x}");
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if !IS_SAID.swap(true, Relaxed) {
+        let why = if sys::is_below_stack(cr2) { ": the stack is full" } else { "" };
+        let _ = writeln!(LastWords, "exception {vector}, error {error:#x}, at {rip:#x}, cr2 {cr2:#x}{why}");
+    }
     sys::end()
 }
 
@@ -132,13 +140,13 @@ impl Channels {
         let nowhere = || failed("the memory of the channels lies where nothing can be");
         let memory = sys::shared(device.memory.0, device.memory.1).ok_or_else(nowhere)?;
         let registers = Registers::new(device.registers, 256).ok_or_else(nowhere)?;
+        let message = apic::begin();
         let doorbell = match device.bells {
             None => None,
             Some(bells) => {
                 bells.enable(&mut Ports, function, true);
                 let (at, count) = bells.table;
                 let table = Registers::new(at, 16 * u64::from(count)).ok_or_else(nowhere)?;
-                let message = apic::begin();
                 for entry in (0..count).map(|n| 16 * u64::from(n)) {
                     [message, 0, BELL, 0].iter().enumerate().for_each(|(n, word)| {
                         table.write(entry + 4 * n as u64, *word);
@@ -148,12 +156,17 @@ impl Channels {
                 Some(registers)
             }
         };
-        Ok(Self { memory, doorbell, looks: looks(), clock: Rc::default(), options })
+        let (looks, clock) = (looks(), Rc::default());
+        Ok(Self { memory, doorbell, looks, clock, options, joined: Vec::new() })
     }
 
-    /// The client of the channel of this name; `ENOENT`: there is none.
+    /// The client of the channel of this name. `ENOENT`: there is none; `EBUSY`: it was joined before.
     fn join(&mut self, name: &str) -> Result<Client<Bells>> {
         let (number, memory) = numbered(&self.memory, name)?;
+        if self.joined.contains(&number) {
+            return Err(Error::new(Errno::EBUSY, alloc::format!("the channel {name}: it is joined already")));
+        }
+        self.joined.push(number);
         let Self { doorbell, looks, ref clock, options, .. } = *self;
         Client::join(memory, Bells { doorbell, number, looks, clock: clock.clone() }, options)
     }
@@ -179,13 +192,16 @@ fn numbered(memory: &Memory, name: &str) -> Result<(u32, Memory)> {
     Err(said(Errno::ENOENT, Bad::Name))
 }
 
-/// Looks that take [`WOKEN`]: a processor pauses between two of them for as long as it likes.
+/// Looks that take [`WOKEN`]: a processor pauses between two of them for as long as it likes. Of several tries the
+/// quickest: others may have been held up by who else uses it.
 fn looks() -> u32 {
     const TRIED: u64 = 64;
-    let begun = sys::ticks();
-    (0..TRIED).for_each(|_| core::hint::spin_loop());
-    let each = sys::ticks().wrapping_sub(begun).max(1);
-    (WOKEN * TRIED / each).clamp(16, 1 << 16) as u32
+    let tried = (0..4).map(|_| {
+        let begun = sys::ticks();
+        (0..TRIED).for_each(|_| core::hint::spin_loop());
+        sys::ticks().wrapping_sub(begun)
+    });
+    (WOKEN * TRIED / tried.min().unwrap_or(1).max(1)).clamp(16, 1 << 16) as u32
 }
 
 impl Line for Bells {
@@ -214,7 +230,8 @@ impl Line for Bells {
 
     fn sleep_until(&self, end: Duration) -> bool {
         if self.doorbell.is_some() {
-            return self.clock.ring_at(end) && self.sleep();
+            // Else it is then already, and the host has not gone for that.
+            return !self.clock.ring_at(end) || self.sleep();
         }
         self.sleep()
     }
@@ -230,6 +247,7 @@ mod apic {
     use super::{BELL, SPURIOUS};
 
     const ID: u64 = 0x20;
+    const PRIORITY: u64 = 0x80;
     const VECTOR: u64 = 0xf0;
     const PINS: [u64; 2] = [0x350, 0x360];
     const TIMER: u64 = 0x320;
@@ -240,11 +258,12 @@ mod apic {
     /// By 16.
     const DIVIDED: u32 = 3;
 
-    /// Has it take messages and nothing else: the address of such a message.
+    /// Has it take messages, whatever their priority, and nothing else: the address of such a message.
     pub(super) fn begin() -> u32 {
         let apic = Registers::apic();
         PINS.iter().for_each(|pin| apic.write(*pin, MASKED));
         apic.write(TIMER, MASKED);
+        apic.write(PRIORITY, 0);
         apic.write(VECTOR, 1 << 8 | SPURIOUS);
         0xfee0_0000 | apic.read(ID) >> 24 << 12
     }

@@ -55,6 +55,7 @@ macro_rules! partition {
             .pushsection .nine_guest.first, "aw", @nobits
             .balign 4096
             nine_guest_pages: .skip 7 * 4096
+            .globl nine_guest_guard
             nine_guest_guard: .skip 4096
             .skip 256 * 1024
             nine_guest_stack:
@@ -247,7 +248,8 @@ global_asm!(
     jmp 2f
     .set vector, vector + 1
     .endr
-    2:  popq %rdi
+    2:  cld
+    popq %rdi
     popq %rsi
     popq %rdx
     movq %cr2, %rcx
@@ -304,14 +306,30 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Where the heap ends.
+/// Where the heap ends, and where it ends before somebody panics.
 static END: AtomicU64 = AtomicU64::new(0);
+static KEPT_FROM: AtomicU64 = AtomicU64::new(0);
+/// Bytes that the heap has only for the last words.
+const KEPT: u64 = 64 << 10;
 
 /// Gives the heap memory from there on, once. It is memory of the machine, behind the image, that nobody uses.
 pub(super) fn give((base, len): (u64, u64)) {
-    if END.swap(base + len, Relaxed) == 0 {
+    let end = base + len;
+    if END.swap(end, Relaxed) == 0 {
+        let first = len - KEPT.min(len / 2) & !0xfff;
+        KEPT_FROM.store(base + first, Relaxed);
         // SAFETY: what the caller says of it; and it is mapped, as all below 4 GiB is.
-        let _ = unsafe { (*HEAP.0.get()).claim(base as *mut u8, len as usize) };
+        let _ = unsafe { (*HEAP.0.get()).claim(base as *mut u8, first as usize) };
+    }
+}
+
+/// Gives the heap what was kept, once: for whoever has to say that there is no more.
+pub(super) fn give_kept() {
+    let end = END.load(Relaxed);
+    let from = KEPT_FROM.swap(end, Relaxed);
+    if from < end {
+        // SAFETY: of what the caller of `give` has said, that which the heap does not have.
+        let _ = unsafe { (*HEAP.0.get()).claim(from as *mut u8, (end - from) as usize) };
     }
 }
 
@@ -342,6 +360,23 @@ pub(super) fn image_end() -> u64 {
     }
     #[cfg(test)]
     0
+}
+
+/// Whether it is in the page below the stack, which is not there: more of it was needed than there is.
+pub(super) fn is_below_stack(address: u64) -> bool {
+    #[cfg(not(test))]
+    {
+        // SAFETY: a symbol of how an image begins; only its address is taken.
+        unsafe extern "C" {
+            static nine_guest_guard: u8;
+        }
+        address & !0xfff == addr_of!(nine_guest_guard) as u64
+    }
+    #[cfg(test)]
+    {
+        let _ = address;
+        false
+    }
 }
 
 /// A byte of the memory below 4 GiB, for what lies there before the heap has it. `None`: it is none.

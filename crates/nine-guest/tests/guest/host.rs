@@ -114,6 +114,36 @@ pub fn started(lines: u32, pages: u32, temper: Temper, options: Options) -> (Cli
     (client.unwrap(), Thread { thread })
 }
 
+/// Hosts on their threads, of channels of these names in one memory, whose files `ready` makes; and a guest of each.
+pub fn several(
+    names: &[&str],
+    mut ready: impl FnMut(&str, &mut Files),
+) -> (Vec<Client<Process>>, Vec<Thread>) {
+    let layouts: Vec<_> = names.iter().map(|name| Layout::new(Kind::GuestAsks, 64, 4, name)).collect();
+    let (memory, file) = linux::create(layouts.iter().map(|layout| layout.size).sum()).unwrap();
+    let mut at = 0;
+    let hosts: Vec<_> = (layouts.iter().zip(names))
+        .map(|(layout, name)| {
+            let part = memory.part(at, layout.size).unwrap();
+            at += layout.size;
+            let bells = [Bell::new().unwrap(), Bell::new().unwrap()];
+            let channel = Channel { memory: part, file: file.try_clone().unwrap(), layout: *layout, bells };
+            let (passed, life) = channel.pass();
+            let mut host = channel.host(MILD, life);
+            ready(name, &mut host.files);
+            let thread = std::thread::spawn(move || {
+                host.serve();
+                host
+            });
+            (passed, Thread { thread })
+        })
+        .collect();
+    let join = |((passed, thread), name): ((Passed, Thread), &&str)| {
+        (Process::new(passed).unwrap().client_named(name, Options::default()).unwrap(), thread)
+    };
+    hosts.into_iter().zip(names).map(join).unzip()
+}
+
 pub struct Thread {
     thread: JoinHandle<Host>,
 }
@@ -157,6 +187,8 @@ pub struct Session {
     pub placed: u32,
     /// Files that were opened.
     pub opens: u32,
+    /// Bytes of each write.
+    pub writes: Vec<usize>,
 }
 
 pub struct Files(pub Vec<Node>);
@@ -182,6 +214,18 @@ impl Files {
             node("denied", mode::S_IFREG, 0),
             Node { parent: 1, ..node("leaf", mode::S_IFREG | 0o600, 0) },
         ])
+    }
+
+    /// One more in the root, or other bytes for it.
+    pub fn put(&mut self, name: &'static str, bytes: &[u8]) {
+        self.0.retain(|node| node.name != name || node.parent != 0);
+        let bytes = bytes.to_vec();
+        self.0.push(Node { parent: 0, name, mode: mode::S_IFREG | 0o644, bytes, special: 0 });
+    }
+
+    /// What is in the one of this name.
+    pub fn bytes(&self, name: &str) -> &[u8] {
+        &self.0.iter().find(|node| node.name == name).unwrap().bytes
     }
 
     fn qid(&self, n: usize) -> Qid {
@@ -415,11 +459,16 @@ impl Host {
             }
             Tmsg::Lcreate { fid, name, mode: bits, .. } | Tmsg::Create { fid, name, perm: bits, .. } => {
                 let parent = node(fids, fid)?;
-                let name = kept_name(String::from_utf8(name.to_vec()).unwrap());
-                let mode = mode::S_IFREG | bits & 0o777;
-                files.0.push(Node { parent, name, mode, bytes: Vec::new(), special: 0 });
-                fids.insert(fid.0, files.0.len() - 1);
-                let (qid, iounit) = (files.qid(files.0.len() - 1), self.temper.iounit);
+                let there = files.0.iter().position(|n| n.parent == parent && n.name.as_bytes() == name);
+                let n = there.unwrap_or(files.0.len());
+                if there.is_none() {
+                    let name = kept_name(String::from_utf8(name.to_vec()).unwrap());
+                    let mode = mode::S_IFREG | bits & 0o777;
+                    files.0.push(Node { parent, name, mode, bytes: Vec::new(), special: 0 });
+                }
+                files.0[n].bytes.clear();
+                fids.insert(fid.0, n);
+                let (qid, iounit) = (files.qid(n), self.temper.iounit);
                 match asked {
                     Tmsg::Lcreate { .. } => Rmsg::Lcreate { qid, iounit },
                     _ => Rmsg::Create { qid, iounit },
@@ -432,6 +481,12 @@ impl Host {
             Tmsg::Readdir { fid, offset, count } => {
                 directory(files, node(fids, fid)?, Dialect::L, offset, count, list);
                 Rmsg::Readdir { data: Data::Bytes(list) }
+            }
+            Tmsg::Read { fid, count, .. } if files.0[node(fids, fid)?].name == "stdin" => {
+                let bytes = &mut files.0[node(fids, fid)?].bytes;
+                let count = (count as usize).min(bytes.len());
+                list.extend(bytes.drain(..count));
+                Rmsg::Read { data: Data::Bytes(list) }
             }
             Tmsg::Read { fid, offset, count } => {
                 let bytes = &files.0[node(fids, fid)?].bytes;
@@ -446,7 +501,10 @@ impl Host {
                 if node.name == "full" && offset as usize + data.len() > 300_000 {
                     return Err(Errno::ENOSPC);
                 }
-                if node.mode & mode::S_IFMT == mode::S_IFREG {
+                self.session.writes.push(data.len());
+                if matches!(node.name, "stdout" | "stderr") {
+                    node.bytes.extend_from_slice(data);
+                } else if node.mode & mode::S_IFMT == mode::S_IFREG {
                     let (offset, len) = (offset as usize, node.bytes.len());
                     node.bytes.resize(len.max(offset + data.len()), 0);
                     node.bytes[offset..offset + data.len()].copy_from_slice(data);

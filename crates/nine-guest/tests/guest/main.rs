@@ -5,6 +5,8 @@ mod host;
 mod hostile;
 mod lives;
 mod named;
+mod partition;
 mod patience;
 mod programs;
+mod space;
 mod waiting;

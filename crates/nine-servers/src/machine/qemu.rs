@@ -62,12 +62,14 @@ pub struct Computer {
     pub wait: Waits,
     /// Who executes it.
     pub accel: Accel,
+    /// Words for QEMU, behind ours.
+    pub more: Vec<OsString>,
 }
 
 impl Computer {
     /// QEMU's words. The descriptors of `slot` are inherited, and that of `last`, where the machine's last words go.
     pub fn words(&self, slot: &Slot, last: RawFd) -> Vec<OsString> {
-        let Self { image, memory, wait, accel } = self;
+        let Self { image, memory, wait, accel, more } = self;
         let mut words: Vec<OsString> = COMMON.iter().map(OsString::from).collect();
         let mut add = |option: &str, value: OsString| words.extend([option.into(), value]);
         add("-kernel", image.into());
@@ -110,6 +112,7 @@ impl Computer {
                 add("-device", format!("ivshmem-doorbell,chardev=channels,vectors={bells}").into());
             }
         }
+        words.extend_from_slice(more);
         words
     }
 }

@@ -66,6 +66,9 @@ pub struct PartitionRun {
     /// Of a machine: QEMU
     #[arg(long, value_name = "PROGRAM", default_value = QEMU, env = "NINEFOLD_QEMU")]
     pub qemu: PathBuf,
+    /// Of a machine: one more word for QEMU, behind ours; what it names by `path=` is QEMU's to change
+    #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
+    pub qemu_word: Vec<OsString>,
     /// Of a machine: the first of its words, if that is not to be its file
     #[arg(long, value_name = "WORD")]
     pub name: Option<OsString>,
@@ -74,7 +77,7 @@ pub struct PartitionRun {
     pub env: Vec<String>,
     /// Servers that run it: their addresses, or where their partitions are, like 9p+tls://node1/part or :/n/node1/part;
     /// /part if the address has no path
-    #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with_all = ["wait", "read_only", "channels", "accel", "memory", "qemu", "name"])]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with_all = HERE)]
     pub on: Vec<OsString>,
     /// With --on: PROGRAM is one of theirs
     #[arg(long, requires = "on")]
@@ -159,6 +162,9 @@ fn variable(text: &str) -> Result<String, String> {
         _ => Err("write NAME=VALUE, in one line".into()),
     }
 }
+
+/// What is said of machines and programs that run here.
+const HERE: [&str; 8] = ["wait", "read_only", "channels", "accel", "memory", "qemu", "qemu_word", "name"];
 
 const USAGE: &str = "ninefold partition run [OPTIONS] [SERVER] -- PROGRAM|IMAGE [ARG]...
        ninefold partition run [OPTIONS] IMAGE [ARG]...

@@ -263,6 +263,7 @@ async fn host_machine(
             memory: args.memory,
             wait: args.wait.into(),
             accel: Accel::Tcg,
+            more: args.qemu_word.clone(),
         },
         shows: shows.collect(),
         own,
@@ -272,7 +273,7 @@ async fn host_machine(
     settle();
     let tried = |accel: Accel, why: &str| fail::note(format_args!("{name}: not with {accel}: {why}"));
     let ended = async {
-        let command = |qemu: &Path, words: &[OsString]| confined(qemu, words, &image);
+        let command = |qemu: &Path, words: &[OsString]| confined(qemu, words, &image, &args.qemu_word);
         let running = machine.start(&env, accels, command, tried).await?;
         tracing::info!(image = %name, accel = %running.accel, "a machine runs");
         io::Result::Ok(running.ended(&env).await)
@@ -295,14 +296,16 @@ async fn host_machine(
     })
 }
 
-/// QEMU, which reads this image, and no more than it needs.
-fn confined(qemu: &Path, words: &[OsString], image: &OsString) -> io::Result<Command> {
+/// QEMU, which reads this image, changes what words of the user's name, and has no more than it needs.
+fn confined(qemu: &Path, words: &[OsString], image: &OsString, more: &[OsString]) -> io::Result<Command> {
     let text =
         |word: &OsStr| word.to_str().map(Into::into).ok_or_else(|| io::Error::other("a path is no text"));
     let words = words.iter().map(|word| text(word)).collect::<io::Result<Vec<String>>>()?;
     let path = std::env::var("PATH").unwrap_or_default();
     let qemu: String = text(qemu.as_os_str())?;
-    let (reads, writes) = (vec![text(image)?], vec!["/dev/kvm".into()]);
+    let named = more.iter().filter_map(|word| word.to_str()).flat_map(|word| word.split(','));
+    let named = named.filter_map(|part| part.strip_prefix("path=")).map(Into::into);
+    let (reads, writes) = (vec![text(image)?], named.chain(["/dev/kvm".into()]).collect());
     let rights = Rights { programs: vec![qemu.clone()], reads, writes };
     part::confined(&qemu, &words, vec![("PATH".into(), path)], rights)
 }
