@@ -22,6 +22,7 @@ mod steps;
 mod stores;
 mod test;
 mod tidy;
+mod tour;
 mod v9fs;
 
 use std::path::{Path, PathBuf};
@@ -57,6 +58,7 @@ Usage: cargo xtask VERB
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
   images [--host | --lint]  the images of machines, into target/images (--host: without a download, for this target;
                             --lint: what clippy says of them)
+  tour                      a machine without an operating system says hello, reads a file and fetches a page
   bless                     write golden/ anew from what the code says now; then read the difference
 ";
 
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         ["images"] => images::build(&mut steps, false),
         ["images", "--host"] => images::build(&mut steps, true),
         ["images", "--lint"] => images::lint(&mut steps),
+        ["tour"] => tour::run(&mut steps),
         ["bless"] => bless(&mut steps),
         ["guest", words @ ..] => match guest::verb(words) {
             Some(status) => return status,

@@ -836,3 +836,37 @@ fn a_signal_is_passed_on_and_a_second_one_ends_it() {
     assert_eq!(ended_within(&mut child, LIMIT).and_then(|status| status.code()), Some(137));
     assert!(server.fails(["partition", "kill", &at, "9999"]).contains("there is no session 9999"));
 }
+
+#[test]
+fn an_image_runs_as_a_program_does() {
+    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        return not_covered("images in sessions: there is no qemu-system-x86_64");
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let made = Command::new(env!("CARGO")).args(["xtask", "images"]).current_dir(&root).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let image = |name: &str| root.join("target/images").join(name).display().to_string();
+    // The command is what runs it.
+    let own = format!("programs /usr /bin /lib /lib64 /etc/ld.so.cache {}\n", env!("CARGO_BIN_EXE_ninefold"));
+    let dir = world(&own);
+    std::fs::write(dir.path().join("files/motd"), "welcome\n").unwrap();
+    let server = serve_in(dir, &[]);
+    let run = |words: &[&str], program: &[&str]| said(&on(&[&server], words, program).output().unwrap());
+    // Whether KVM is worth while is said on the standard error.
+    let (status, out, err) = run(&["--ctl", "channel on"], &[&image("cat"), "files/motd"]);
+    assert_eq!((status, &*out), (Some(0), "welcome\n"), "{err}");
+    let (status, out, err) = run(&["-e", "A=b c"], &[&image("cat"), "/self/argv", "/self/env"]);
+    assert_eq!(status, Some(0), "{err}");
+    assert!(out.starts_with("cat /self/argv /self/env\n") && out.ends_with("'A=b c'\n"), "{out}");
+    let mut command = on(&[&server], &["--input"], &[&image("cat")]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"to and fro\n").unwrap();
+    let (status, out, _) = said(&child.wait_with_output().unwrap());
+    assert_eq!((status, &*out), (Some(0), "to and fro\n"));
+    assert_eq!(run(&[], &[&image("mischief"), "exit", "9"]).0, Some(9));
+    let (status, _, err) = run(&[], &[&image("mischief"), "panic"]);
+    assert!(status == Some(101) && err.contains("as it was told to"), "{err}");
+    let (status, _, err) = run(&["--ctl", "memory 4M"], &[&image("hello")]);
+    assert!(status.is_some_and(|status| status != 0), "{err}");
+    assert_eq!(server.ok(["partition", "ls"]), "");
+}

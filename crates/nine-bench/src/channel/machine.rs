@@ -50,13 +50,21 @@ impl Machines {
         if !images.join("latency").is_file() {
             return Ok(Err("images of machines (cargo xtask images)".into()));
         }
+        std::fs::write(space.with_file_name("devices.toml"), "[serve]\ndevices = true\n")?;
         let accel = if Accel::Kvm.may().is_ok() { Accel::Kvm } else { Accel::Tcg };
         Ok(Ok(Self { command: command::program()?, images, accel, space: space.into() }))
     }
 
-    fn run(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<Command> {
+    /// It opens devices of the host, and nobody's configuration counts.
+    fn command(&self) -> Command {
         let mut run = Command::new(&self.command);
+        run.arg("--config").arg(self.space.with_file_name("devices.toml"));
         run.args(["partition", "run", "--accel", &self.accel.name().to_lowercase()]);
+        run
+    }
+
+    fn run(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<Command> {
+        let mut run = self.command();
         let image = match way {
             Way::Channel(waits) => {
                 run.args(["--wait", waits.name()]);
@@ -115,8 +123,7 @@ impl Machines {
     /// Milliseconds until the first line of an image stands there.
     pub(super) fn first_line(&self) -> Turn<'_> {
         Box::new(move || {
-            let mut run = Command::new(&self.command);
-            run.args(["partition", "run", "--accel", &self.accel.name().to_lowercase()]);
+            let mut run = self.command();
             run.arg(&self.space).arg("--").arg(self.images.join("hello"));
             run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
             let begun = Instant::now();
