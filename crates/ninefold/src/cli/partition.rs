@@ -25,8 +25,8 @@ pub enum PartitionVerb {
     Kill(PartitionKill),
 }
 
-/// Run a program that inherits a channel, or an image in a virtual machine, and serve it 9P there, until it ends; or, with
-/// --on, run it on other machines
+/// Run a program that inherits a channel, or an image in a virtual machine, and serve it 9P there, until it ends; or,
+/// with --on, run it on other machines
 ///
 /// A program finds the channel by NINEFOLD_CHANNEL (docs/channels.md; crates/nine-guest is a client for it, in Rust
 /// and in C), and beside it has its standard files and nothing else that is open here. An image (docs/guest.md) is
@@ -71,7 +71,12 @@ pub struct PartitionRun {
     pub env: Vec<String>,
     /// Servers that run it: their addresses, or where their partitions are, like 9p+tls://node1/part or :/n/node1/part;
     /// /part if the address has no path
-    #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with_all = ["wait", "read_only", "channels", "accel", "memory", "qemu"])]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        value_delimiter = ',',
+        conflicts_with_all = ["wait", "read_only", "channels", "accel", "memory", "qemu"]
+    )]
     pub on: Vec<OsString>,
     /// With --on: PROGRAM is one of theirs
     #[arg(long, requires = "on")]
