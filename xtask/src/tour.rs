@@ -1,5 +1,5 @@
-//! `cargo xtask tour`: a machine without an operating system at work, for whoever wants to see one: it says hello, reads a
-//! file of this repository, and fetches a page by the network of its host.
+//! `cargo xtask tour`: a machine without an operating system at work, for whoever wants to see one: it says hello,
+//! reads a file of this repository, and fetches a page by the network of its host.
 
 use std::fs;
 use std::process::{Command, Stdio};

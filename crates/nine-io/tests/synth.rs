@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::client::{Client, Error, File, Options};
-use nine_io::server::{Anonymous, Core, Gate, Service};
-use nine_io::synth::{Ask, Dir, File as Made, Handle, Node, Opening, Tree};
+use nine_io::server::{Anonymous, Core, Gate, Service, Who};
+use nine_io::synth::{Ask, Beyond, Dir, File as Made, Handle, Node, Opening, Tree, Visitor};
 use nine_net::{Peer, Proof, Reactor, pipe};
 use nine_proto::{Dialect, Errno, GetMask, NOUID, OpenFlags, SetAttr};
 
@@ -313,4 +313,103 @@ fn an_open_may_wait_be_flushed_and_become_another_file() {
         arrive().fail(Errno::ECONNABORTED.into());
         assert!(world.wait(open).is_err());
     }
+}
+
+/// Another tree, for `x` of a tree.
+fn beyond(root: Dir) -> Beyond {
+    let who =
+        Who { name: "rob".into(), uid: None, proof: Proof::None, read_only: false, owner: true, seat: 0 };
+    let tree = Tree::new(root, Duration::from_secs(1_700_000_000));
+    let (node, mut attr) = tree.top(Visitor { who: Arc::new(who), owner: true });
+    attr.mode = 0o040_700;
+    Beyond::new(Arc::new(tree), node, attr)
+}
+
+#[test]
+fn another_server_answers_below_a_directory() {
+    let text = |text: &'static str| Made::text(move |_| text.into());
+    let written = Arc::new(Mutex::new(String::new()));
+    let writes = written.clone();
+    let takes = text("b").on_write(move |ask| {
+        *writes.lock().unwrap() += ask.text().unwrap();
+        ask.done(Ok(()));
+    });
+    let inner = Dir::new().dir("d", Dir::new().file("b", takes)).file("a", text("inner"));
+    let tree = Dir::new().file("a", text("outer")).with("x", beyond(inner).into());
+    let world = World::new(Dir::new().dir("t", tree).file("top", text("top")));
+    for dialect in ALL {
+        let root = world.owner(dialect);
+        assert_eq!(world.names(&world.wait(root.walk("t")).unwrap()), ["a", "x"]);
+        let x = world.wait(root.walk("t/x")).unwrap();
+        assert_eq!(world.names(&x), ["d", "a"]);
+        let attr = world.wait(x.getattr(GetMask::BASIC)).unwrap();
+        assert_eq!((attr.mode, attr.mtime.sec), (0o040_555, 1_700_000_000));
+        // Down in one walk and in several; back by as many.
+        for (from, path, says) in [
+            ("", "t/x/a", "inner"),
+            ("t", "x/d/b", "b"),
+            ("t/x", "a", "inner"),
+            ("t/x/d", "b", "b"),
+            ("t/x/d", "../a", "inner"),
+            ("t/x", "../a", "outer"),
+            ("t/x/d", "../../a", "outer"),
+            ("t/x/d", "../../../top", "top"),
+            ("", "t/x/d/../../../top", "top"),
+            ("", "t/x/../a", "outer"),
+        ] {
+            let from = world.wait(root.walk(from)).unwrap();
+            assert_eq!(world.read(&from, path).unwrap(), says, "{dialect:?} {path}");
+        }
+        assert_eq!(errno(world.wait(root.walk("t/x/no/b"))), Errno::ENOENT);
+        assert_eq!(errno(world.wait(x.walk("no"))), Errno::ENOENT);
+        written.lock().unwrap().clear();
+        world.wait(async { x.open("d/b", OpenFlags::WRITE).await.unwrap().write(0, b"it").await }).unwrap();
+        assert_eq!(*written.lock().unwrap(), "it");
+    }
+}
+
+#[test]
+fn a_flush_reaches_the_server_beyond() {
+    let waiting = Arc::new(Waiting::default());
+    let held = waiting.clone();
+    let inner = Dir::new().file("news", Made::opened(move |_, _| Ok(Box::new(Waits(held.clone())))));
+    let world = World::new(Dir::new().with("x", beyond(inner).into()));
+    let root = world.owner(Dialect::L);
+    let news = world.wait(root.open("x/news", OpenFlags::RDWR)).unwrap();
+    let mut read = Box::pin(news.read(0, 4));
+    pending(&mut read);
+    world.wait(root.getattr(GetMask::BASIC)).unwrap();
+    waiting.0.lock().unwrap().pop().expect("it has arrived").give(Bytes::from_static(b"news!"));
+    assert_eq!(world.wait(read).unwrap(), "news");
+    let mut read = Box::pin(news.read(0, 4));
+    pending(&mut read);
+    world.wait(root.getattr(GetMask::BASIC)).unwrap();
+    drop(read);
+    world.wait(root.getattr(GetMask::BASIC)).unwrap();
+    assert!(!waiting.0.lock().unwrap().pop().expect("it has arrived").is_wanted(), "it was flushed");
+}
+
+#[test]
+fn who_is_not_let_across_has_nothing_of_it_and_no_request_names_two_places() {
+    let is_open = Arc::new(AtomicUsize::new(1));
+    let asked = is_open.clone();
+    let inner = || Dir::new().dir("d", Dir::new()).file("a", Made::text(|_| "a".into()));
+    let guarded = beyond(inner()).guarded(move |_| match asked.load(Ordering::Relaxed) {
+        0 => Err(Errno::EACCES.into()),
+        _ => Ok(()),
+    });
+    let world = World::new(Dir::new().with("x", guarded.into()).with("y", beyond(inner()).into()));
+    let root = world.owner(Dialect::L);
+    let (x, y) = world.wait(async { (root.walk("x").await.unwrap(), root.walk("y").await.unwrap()) });
+    let a = world.wait(root.walk("x/a")).unwrap();
+    assert_eq!(errno(world.wait(x.rename("a", &y, "b"))), Errno::EXDEV);
+    assert_eq!(errno(world.wait(x.rename("a", &root, "b"))), Errno::EXDEV);
+    assert_eq!(errno(world.wait(x.rename("a", &x, "b"))), Errno::EPERM, "that server's answer");
+    let open = world.wait(root.open("x/a", OpenFlags::READ)).unwrap();
+    is_open.store(0, Ordering::Relaxed);
+    assert_eq!(errno(world.wait(root.walk("x"))), Errno::EACCES);
+    assert_eq!(errno(world.wait(x.walk("a"))), Errno::EACCES);
+    assert_eq!(errno(world.wait(a.getattr(GetMask::BASIC))), Errno::EACCES);
+    assert_eq!(world.wait(open.read(0, 9)).unwrap(), "a", "it was opened before");
+    assert_eq!(world.read(&root, "y/a").unwrap(), "a");
 }

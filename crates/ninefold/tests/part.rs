@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Deref;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{Server, chmod, ended_within, not_covered};
 use nine_io::client::{Options, blocking};
 use nine_net::Addr;
-use nine_proto::{Dialect, Errno, NOUID, OpenFlags};
+use nine_proto::{Dialect, Errno, GetMask, NOGID, NOUID, OpenFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -355,6 +355,105 @@ fn somebody_else_may_not_and_who_is_named_may() {
     assert!(status.starts_with(b"Running user 4711 "));
     owner.open(&path, OpenFlags::WRITE).unwrap().write(0, b"kill").unwrap();
     assert!(his.wait().starts_with("signal KILL "));
+}
+
+#[test]
+fn one_user_has_not_all_of_the_sessions() {
+    if !is_root() {
+        return not_covered("partitions of several users: that takes root");
+    }
+    let server = serve("allow 4711 4712\nnumber 4\n");
+    let client = client(&server);
+    let as_user = |uid: &str| client.attach(uid, NOUID, "").unwrap().walk("part").unwrap();
+    let (one, two) = (as_user("4711"), as_user("4712"));
+    let _his = [Session::new(&one), Session::new(&one)];
+    let error = one.open("clone", OpenFlags::RDWR).map(drop).unwrap_err();
+    assert!(error.errno() == Errno::ENFILE && error.to_string().contains("2 sessions are yours"), "{error}");
+    let _other = Session::new(&two);
+    // The owner has what is left, and all of it.
+    let _ours = Session::new(&part(&server));
+    let error = two.open("clone", OpenFlags::RDWR).map(drop).unwrap_err();
+    assert!(error.to_string().contains("there are 4 sessions"), "{error}");
+}
+
+#[test]
+fn a_policy_that_changes_is_followed_by_new_sessions() {
+    let server = serve("memory 64M\nnumber 2\n");
+    let part = part(&server);
+    let before = Session::new(&part);
+    let file = server.world.path().join("policy");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let put = |text: String| {
+        std::fs::write(server.world.path().join("new"), text).unwrap();
+        std::fs::rename(server.world.path().join("new"), &file).unwrap();
+    };
+    put(text.replace("64M", "32M").replace("number 2", "number 3"));
+    let after = [Session::new(&part), Session::new(&part)];
+    assert!(after[0].status().contains(&format!(" most {} ", 32 << 20)), "{}", after[0].status());
+    assert!(before.status().contains(&format!(" most {} ", 64 << 20)), "{}", before.status());
+    // One that is wrong is not, and the log says why.
+    put(text + "dance\n");
+    let error = part.open("clone", OpenFlags::RDWR).map(drop).unwrap_err();
+    assert!(error.to_string().contains("there are 3 sessions"), "{error}");
+    let log = server.log();
+    assert!(
+        log.contains("is followed") && log.contains("stays as it was") && log.contains("`dance`"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_sessions_directory_is_files() {
+    let server = serve("allow 4711\n");
+    let part = part(&server);
+    let session = Session::new(&part);
+    let fs = session.dir.walk("fs").unwrap();
+    assert_eq!(fs.getattr(GetMask::BASIC).unwrap().mode, 0o040_700);
+    // What is put there the program reads, and what it writes is read there.
+    let put = fs.create("in", OpenFlags::WRITE, 0o600, NOGID).unwrap();
+    put.write_all_at(0, b"put before\n").unwrap();
+    put.close().unwrap();
+    fs.mkdir("d", 0o755, NOGID).unwrap();
+    session.begin("cat in; echo made >d/out; ln -s /etc/passwd way; echo ready; read -r x");
+    let mut said = session.line();
+    while !said.ends_with("ready") {
+        said += &session.line();
+    }
+    assert!(said.starts_with("put before"), "{said}");
+    let read = |path: &str| fs.open(path, OpenFlags::READ).and_then(|file| Ok(file.read(0, 100)?.to_vec()));
+    assert_eq!(read("d/out").unwrap(), b"made\n");
+    // A link leads nowhere, whether the program or we have made it, nor do names.
+    assert!(read("way").is_err() && read("way/x").is_err());
+    let _ = fs.symlink("ours", "/etc", NOGID);
+    assert!(read("ours/passwd").is_err());
+    assert!(read("../../../../etc/passwd").is_err());
+    let up = fs.walk("d/../../status").unwrap();
+    assert!(up.open("", OpenFlags::READ).unwrap().read(0, 7).unwrap().starts_with(b"Running"));
+    // Files are the programs' user's.
+    if is_root() {
+        let dir = server.world.path().join("fs");
+        let base = std::fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+        let owner = std::fs::metadata(base.join(&session.number).join("fs/in")).unwrap().uid();
+        assert_ne!(owner, 0);
+        // Somebody else may not, though he has sessions.
+        let client = client(&server);
+        for uid in ["4711", "4712"] {
+            let other = client.attach(uid, NOUID, "").unwrap().walk("part").unwrap();
+            let error = other.walk(&session.number).unwrap().walk("fs").map(drop).unwrap_err();
+            assert_eq!(error.errno(), Errno::EACCES, "{error}");
+        }
+    }
+    // It does not move to another session.
+    let second = Session::new(&part);
+    let there = second.dir.walk("fs").unwrap();
+    assert!(fs.rename("in", &there, "in").is_err() && read("in").is_ok());
+    drop(second);
+    session.tell("wipe");
+    assert_eq!(read("in").unwrap_err().errno(), Errno::EPIPE);
+    assert_eq!(session.dir.walk("fs").map(drop).unwrap_err().errno(), Errno::EPIPE);
+    drop(session);
+    while part.walk("0").is_ok() {}
+    assert!(fs.open("in", OpenFlags::READ).is_err());
 }
 
 #[test]

@@ -19,6 +19,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 
+/// Longer than anything here takes, unless it hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// An example of nine-guest, as it is now.
 fn guest(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -381,4 +384,36 @@ fn a_ctrl_c_ends_the_program_and_the_terminal_is_the_shells_again() {
     terminal.types("the line\n");
     terminal.shows("shell has the line\r\n");
     assert!(ended_within(&mut shell, Duration::from_secs(60)).is_some_and(|status| status.success()));
+}
+
+#[test]
+fn a_program_reads_on_from_the_next_server_when_one_is_killed() {
+    let world = World::new();
+    std::fs::write(world.file("motd"), "welcome\n").unwrap();
+    let files = world.0.path().join("files");
+    let serve = |name: &str| {
+        let listen = format!("unix!{}", world.0.path().join(name).display());
+        let line = ["serve", files.to_str().unwrap(), "--listen", &listen];
+        Server::in_dir(tempfile::tempdir().unwrap(), &line)
+    };
+    let (mut one, _two) = (serve("one"), serve("two"));
+    let at = |name: &str| format!("unix!{}", world.0.path().join(name).display());
+    let lines = format!("mount -r {},{} /n\n", at("one"), at("two"));
+    std::fs::write(world.0.path().join("both.ns"), lines).unwrap();
+    let mut command = world.command(&["both.ns"], &[guest("again").to_str().unwrap(), "n/motd"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut asks, mut says) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    let mut again = || {
+        asks.write_all(b"\n").unwrap();
+        let mut line = String::new();
+        says.read_line(&mut line).unwrap();
+        line
+    };
+    assert_eq!(again(), "welcome\n");
+    one.signal(Signal::KILL);
+    one.child.wait().unwrap();
+    // The same open file: the next one answers.
+    assert_eq!((again(), again()), ("welcome\n".into(), "welcome\n".into()));
+    drop(asks);
+    assert!(ended_within(&mut child, LIMIT).is_some_and(|status| status.success()));
 }

@@ -20,7 +20,8 @@ pub(super) fn writes(
         "set -e; modprobe 9pnet_fd; mkdir -p /tmp/m
          mount -t 9p -o trans=tcp,port={port},version=9p2000.L,msize=1048576,access=any 10.0.2.2 /tmp/m
          for n in {}; do
-             dd if=/dev/zero of=/tmp/m/{file} bs=$n count={times} conv=notrunc 2>&1 | sed -n 's/.* copied, \\([^ ]*\\) s.*/took \\1/p'
+             dd if=/dev/zero of=/tmp/m/{file} bs=$n count={times} conv=notrunc 2>&1 |
+                 sed -n 's/.* copied, \\([^ ]*\\) s.*/took \\1/p'
          done",
         sizes_all.join(" ")
     );

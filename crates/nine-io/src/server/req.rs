@@ -43,7 +43,7 @@ pub trait FileServer: Send + Sync + 'static {
     /// Whoever makes a node gets a `Clunk` (or `Remove`) for it, once, when no other request uses it; but a node that
     /// is replaced (by an open, a create, an xattrcreate, a walk onto its own fid) is only dropped. A server that
     /// wraps another passes the `Req` on; one that needs nodes of its own in front of another's mounts it through a
-    /// client.
+    /// client, or is a synthetic tree with that one [below](crate::synth::Beyond) a directory.
     fn serve(&self, req: Req) -> Answer;
 
     /// The client wants no answer any more to the request that was answered `later` with this id; `node` is behind its
@@ -142,11 +142,22 @@ pub struct Request {
     /// It is about the conversation itself.
     desk: bool,
     called: bool,
+    passed: Option<Box<Passed>>,
 }
+
+/// What is other about a request for the server to which it is passed on.
+struct Passed {
+    nodes: [Option<Node>; 2],
+    /// Names of its walk that were walked before.
+    walked: usize,
+    back: Back,
+}
+
+type Back = Box<dyn FnOnce(Result<Reply>) -> Result<Reply> + Send + Sync>;
 
 impl Request {
     pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
-        Self { inner, who, conn, cost, desk: false, called: false }
+        Self { inner, who, conn, cost, desk: false, called: false, passed: None }
     }
 
     pub(crate) fn at_desk(self, desk: bool) -> Self {
@@ -178,6 +189,9 @@ impl Request {
     pub fn op(&self) -> Op<'_> {
         match self.inner.op() {
             Op::Attach { uname, aname, uid } => Op::Attach { uname, aname: split_token(aname).1, uid },
+            Op::Walk { names } => {
+                Op::Walk { names: names.after(self.passed.as_ref().map_or(0, |passed| passed.walked)) }
+            }
             op => op,
         }
     }
@@ -233,17 +247,24 @@ impl Request {
 
     /// The node behind the request's fid (for `Auth` and `Attach`: EIO, there is none).
     pub fn node<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
-        downcast(self.inner.fid())
+        downcast(self.nodes()[0])
     }
 
     /// The node behind its second fid: the afid, the target directory, the file to link to.
     pub fn node2<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
-        downcast(self.inner.fid2())
+        downcast(self.nodes()[1])
     }
 
     /// Whether there is a second fid.
     pub fn has_node2(&self) -> bool {
-        self.inner.fid2().is_some()
+        self.nodes()[1].is_some()
+    }
+
+    fn nodes(&self) -> [Option<&Node>; 2] {
+        match &self.passed {
+            Some(passed) => passed.nodes.each_ref().map(Option::as_ref),
+            None => self.fids().map(|held| held.map(|held| &held.node)),
+        }
     }
 
     /// Where the answer to a `Readdir` goes: hand it back in `Reply::Dir`.
@@ -252,8 +273,8 @@ impl Request {
     }
 }
 
-fn downcast<T: Any + Send + Sync>(held: Option<&Held>) -> Result<Arc<T>> {
-    let node = held.ok_or(Errno::EIO)?.node.clone();
+fn downcast<T: Any + Send + Sync>(node: Option<&Node>) -> Result<Arc<T>> {
+    let node = node.ok_or(Errno::EIO)?.clone();
     node.downcast().map_err(|_| Errno::EIO.into())
 }
 
@@ -282,9 +303,32 @@ impl Req {
         }
     }
 
+    /// The same for another server, which sees these nodes of its own, and of a walk what is behind the first `walked`
+    /// names. `back` makes the client's answer of its answer: on the thread that answers.
+    pub(crate) fn passed(
+        mut self,
+        nodes: [Option<Node>; 2],
+        walked: usize,
+        back: impl FnOnce(Result<Reply>) -> Result<Reply> + Send + Sync + 'static,
+    ) -> Self {
+        let (before, walked, back): (_, _, Back) = match self.request.passed.take() {
+            None => (None, walked, Box::new(back)),
+            Some(passed) => (Some(passed.back), passed.walked + walked, Box::new(back)),
+        };
+        let back = match before {
+            None => back,
+            Some(before) => Box::new(|result| before(back(result))),
+        };
+        self.request.passed = Some(Box::new(Passed { nodes, walked, back }));
+        self
+    }
+
     /// The answer, at once.
-    pub fn now(self, result: Result<Reply>) -> Answer {
-        Answer(Some(result))
+    pub fn now(mut self, result: Result<Reply>) -> Answer {
+        Answer(Some(match self.request.passed.take() {
+            None => result,
+            Some(passed) => (passed.back)(result),
+        }))
     }
 
     /// The answer will come through [`Later::respond`]. What is kept of a small request is copied out of the
@@ -321,7 +365,11 @@ impl Later {
     }
 
     fn send(&mut self, result: Result<Reply>) {
-        if let Some((Request { inner, who, cost, desk, .. }, answers)) = self.kept.take() {
+        if let Some((Request { inner, who, cost, desk, passed, .. }, answers)) = self.kept.take() {
+            let result = match passed {
+                None => result,
+                Some(passed) => (passed.back)(result),
+            };
             let (call, rclose) = (inner.id(), inner.rclose());
             let result = result.map(|reply| reply.map_node(|node| Held { node, who, desk }));
             answers.push(Answered { call, cost, rclose, fids: inner.into_fids(), result });

@@ -25,13 +25,15 @@
 //!   tree leave it alone.
 //! - A directory's entries may come and go ([`Dir::live`]); an open directory shows those of its open. Where there are
 //!   many, they have numbers and are made as they are read ([`Dir::numbered`]).
+//! - Below a directory another file server may answer ([`Beyond`]).
 //! - The tree's owner has the permissions of a file's first digit, everybody else those of the last.
 //!
 //! Always holds: a file's qid follows from its path alone, so it is the same after a restart; of a million files two
-//! share one with a chance of 1 in 500. Its upper 16 bits are zero: a mux keeps such qids as they are. A request that
+//! share one with a chance of 1 in 280. Its upper 16 bits are zero: a mux keeps such qids as they are. A request that
 //! is flushed while it waits is answered at once.
 
 mod ask;
+mod beyond;
 mod serve;
 
 use std::sync::Arc;
@@ -44,6 +46,8 @@ use crate::server::{Reply, ReqId, Request, Who};
 
 use ask::Asks;
 pub use ask::{Ask, Opening};
+pub use beyond::Beyond;
+use beyond::Crossing;
 
 /// A synthetic tree: the file server.
 pub struct Tree {
@@ -53,6 +57,7 @@ pub struct Tree {
     ids: (u32, u32),
     told: Told,
     asks: Arc<Asks>,
+    crossing: Arc<Crossing>,
 }
 
 type Told = Box<dyn Fn(&mut Who, &[u8]) + Send + Sync>;
@@ -84,6 +89,7 @@ impl Tree {
             ids: nine_net::own_ids(),
             told: Box::new(|_, _| ()),
             asks: Arc::default(),
+            crossing: Arc::default(),
         }
     }
 
@@ -115,6 +121,8 @@ pub enum Node {
     File(Arc<File>),
     /// A directory.
     Dir(Arc<Dir>),
+    /// A directory of another server.
+    Server(Arc<Beyond>),
 }
 
 /// A file.
@@ -196,7 +204,8 @@ impl Dir {
         self.with(name, dir.into())
     }
 
-    fn with(mut self, name: &str, node: Node) -> Self {
+    /// With this entry.
+    pub fn with(mut self, name: &str, node: Node) -> Self {
         self.fixed.push((name.into(), node));
         self
     }

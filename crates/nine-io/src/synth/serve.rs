@@ -5,33 +5,36 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nine_proto::mode::{S_IFDIR, S_IFREG};
-use nine_proto::{
-    Attr, DirBuf, Dirent, Errno, Error, GetMask, Op, OpenFlags, Qid, Result, Statfs, Texts, Walked,
-};
+use nine_proto::{Attr, DirBuf, Dirent, Errno, Error, GetMask, Op, OpenFlags, Qid, Result, Statfs, Texts};
 
+use super::beyond::Inside;
 use super::{Ask, Dir, Handle, Node, OnWrite, Opens, Tree, Visitor};
 use crate::direct::Direct;
-use crate::server::{Answer, FileServer, Node as AnyNode, Reply, Req, ReqId, Request, Who};
+use crate::server::{
+    Answer, FileServer, Fill, Node as AnyNode, Passage, Reply, Req, ReqId, Request, StreamRequest, Who,
+};
 
 /// What stands behind a fid.
 pub(super) struct Held {
-    at: Arc<At>,
-    visitor: Arc<Visitor>,
-    open: Option<Open>,
+    pub(super) at: Arc<At>,
+    pub(super) visitor: Arc<Visitor>,
+    pub(super) open: Option<Open>,
 }
 
 /// A file by the way to it.
 pub(super) struct At {
     /// `None`: the root.
     parent: Option<Arc<At>>,
-    name: Box<[u8]>,
-    node: Node,
+    pub(super) name: Box<[u8]>,
+    pub(super) node: Node,
     pub(super) qid: Qid,
 }
 
 pub(super) enum Open {
     Dir(Vec<(Box<[u8]>, Attr)>),
     File(Arc<dyn Handle>),
+    /// Open or not: that is the other server's.
+    Inside(Inside),
 }
 
 impl FileServer for Tree {
@@ -40,6 +43,12 @@ impl FileServer for Tree {
             let result = self.run(&req);
             return req.now(result);
         };
+        if let Op::Walk { .. } = req.op() {
+            return self.walk(req, &here);
+        }
+        if let Some((beyond, inside)) = here.inside() {
+            return self.pass(req, &here, beyond, inside);
+        }
         match (req.op(), &here.open, &here.at.node) {
             (Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. }, Some(Open::File(handle)), _) => {
                 if let Some(result) = handle.now(&req) {
@@ -71,18 +80,47 @@ impl FileServer for Tree {
 
     fn takes_placed(&self, node: &AnyNode) -> bool {
         let held = node.downcast_ref::<Held>();
-        held.is_some_and(|held| matches!(&held.open, Some(Open::File(handle)) if handle.is_sink()))
+        held.is_some_and(|held| match (&held.open, held.inside()) {
+            (_, Some((beyond, inside))) => beyond.takes_placed(inside),
+            (Some(Open::File(handle)), _) => handle.is_sink(),
+            _ => false,
+        })
+    }
+
+    fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
+        let (beyond, inside) = request.node.downcast_ref::<Held>()?.inside()?;
+        beyond.stream(inside, &request)
+    }
+
+    fn can_fill(&self, node: &AnyNode) -> bool {
+        let inside = node.downcast_ref::<Held>().and_then(Held::inside);
+        inside.is_some_and(|(beyond, inside)| beyond.can_fill(inside))
+    }
+
+    fn fill(&self, fill: Fill) {
+        let Ok(held) = fill.node.clone().downcast::<Held>() else { return };
+        if let Some((beyond, inside)) = held.inside() {
+            beyond.fill(inside, fill);
+        }
     }
 
     fn direct(&self, node: &AnyNode, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
-        match &node.downcast_ref::<Held>()?.open {
-            Some(Open::File(handle)) => handle.clone().direct(flags),
+        let held = node.downcast_ref::<Held>()?;
+        match (&held.open, held.inside()) {
+            (_, Some((beyond, inside))) => beyond.direct(inside, flags),
+            (Some(Open::File(handle)), _) => handle.clone().direct(flags),
             _ => None,
         }
     }
 
     fn cancel(&self, id: ReqId, node: Option<&AnyNode>) {
         let here = node.and_then(|node| node.downcast_ref::<Held>());
+        if self.cancel_crossing(id) {
+            return;
+        }
+        if let Some((beyond, inside)) = here.and_then(Held::inside) {
+            return beyond.cancel(inside, id);
+        }
         let is_taken = here.is_some_and(|here| match (&here.open, &here.at.node) {
             (Some(Open::File(handle)), _) => handle.cancel(id),
             (None, Node::File(file)) => matches!(&file.opens, Opens::Handle(_, cancel) if cancel(id)),
@@ -111,18 +149,6 @@ impl Tree {
         let here = req.node::<Held>()?;
         let (at, visitor) = (&here.at, &here.visitor);
         match op {
-            Op::Walk { names } => {
-                let (mut at, mut qids) = (at.clone(), Walked::new());
-                for name in names.iter() {
-                    match at.walk(name, visitor) {
-                        Ok(next) => at = next,
-                        Err(error) if qids.is_empty() => return Err(error),
-                        Err(_) => return Ok(Reply::Walk { qids, node: None }),
-                    }
-                    qids.push(at.qid);
-                }
-                Ok(Reply::Walk { qids, node: Some(held(at, visitor.clone(), None)) })
-            }
             Op::Open { flags } => {
                 let open = self.open(at, visitor, flags)?;
                 Ok(Reply::Open {
@@ -174,6 +200,8 @@ impl Tree {
                 }
                 Opens::Handle(..) => Err(Errno::EIO.into()),
             },
+            // Whoever has walked there has a file of that server.
+            Node::Server(_) => Err(Errno::EIO.into()),
         }
     }
 
@@ -210,7 +238,11 @@ impl Tree {
         }
     }
 
-    fn attr(&self, at: &At) -> Attr {
+    pub(super) fn attr(&self, at: &At) -> Attr {
+        let texts = Some(Box::new(Texts { name: at.name.clone(), ..Texts::default() }));
+        if let Node::Server(beyond) = &at.node {
+            return Attr { valid: beyond.attr.valid | GetMask::TEXTS, texts, ..beyond.attr.clone() };
+        }
         let (uid, gid) = self.ids;
         Attr {
             valid: GetMask::BASIC | GetMask::TEXTS,
@@ -221,13 +253,13 @@ impl Tree {
             nlink: if at.qid.is_dir() { 2 } else { 1 },
             size: match &at.node {
                 Node::File(file) => file.size.as_ref().map_or(0, |size| size()),
-                Node::Dir(_) => 0,
+                Node::Dir(_) | Node::Server(_) => 0,
             },
             blksize: 4096,
             atime: self.time,
             mtime: self.time,
             ctime: self.time,
-            texts: Some(Box::new(Texts { name: at.name.clone(), ..Texts::default() })),
+            texts,
             ..Attr::default()
         }
     }
@@ -238,7 +270,7 @@ pub(super) fn held(at: Arc<At>, visitor: Arc<Visitor>, open: Option<Open>) -> An
 }
 
 impl At {
-    fn root(dir: &Arc<Dir>) -> Self {
+    pub(super) fn root(dir: &Arc<Dir>) -> Self {
         let qid = Qid { ty: Qid::DIR, vers: 0, path: 0 };
         Self { parent: None, name: b"/"[..].into(), node: Node::Dir(dir.clone()), qid }
     }
@@ -249,18 +281,25 @@ impl At {
         hasher.write(name);
         let ty = match &node {
             Node::Dir(_) => Qid::DIR,
+            Node::Server(beyond) => {
+                let qid = beyond.attr.qid;
+                return Self { parent: Some(parent.clone()), name: name.into(), node, qid };
+            }
             Node::File(file) if file.event => Qid::EVENT,
             Node::File(_) => Qid::FILE,
         };
-        let qid = Qid { ty, vers: 0, path: hasher.finish() & (u64::MAX >> 16) };
+        let qid = Qid { ty, vers: 0, path: hasher.finish() & (MADE - 1) | MADE };
         Self { parent: Some(parent.clone()), name: name.into(), node, qid }
     }
 
-    fn walk(self: &Arc<At>, name: &[u8], visitor: &Visitor) -> Result<Arc<At>> {
-        let Node::Dir(dir) = &self.node else { return Err(Errno::ENOTDIR.into()) };
-        if name == b".." {
-            return Ok(self.parent.as_ref().unwrap_or(self).clone());
-        }
+    pub(super) fn walk(self: &Arc<At>, name: &[u8], visitor: &Visitor) -> Result<Arc<At>> {
+        let dir = match &self.node {
+            Node::Dir(_) | Node::Server(_) if name == b".." => {
+                return Ok(self.parent.as_ref().unwrap_or(self).clone());
+            }
+            Node::Dir(dir) => dir,
+            Node::File(_) | Node::Server(_) => return Err(Errno::ENOTDIR.into()),
+        };
         self.may(visitor, 1)?;
         let node = dir.entry(name, visitor).ok_or(Errno::ENOENT)?;
         Ok(Arc::new(At::child(self, name, node)))
@@ -288,6 +327,7 @@ impl At {
     fn mode(&self) -> u32 {
         match &self.node {
             Node::Dir(dir) => S_IFDIR | dir.mode,
+            Node::Server(beyond) => beyond.attr.mode,
             Node::File(file) => S_IFREG | file.mode,
         }
     }
@@ -318,6 +358,8 @@ impl Handle for TextHandle {
     }
 }
 
+/// Marks the qid paths of the tree's files: no disk has so many that one of them is called so.
+const MADE: u64 = 1 << 47;
 /// The cookie of the entry of number 0 ([`Dir::numbered`]); those of other entries are below.
 const NUMBERED: u64 = 1 << 24;
 /// Numbered entries that are asked for at once.

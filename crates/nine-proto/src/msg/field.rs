@@ -185,6 +185,19 @@ impl<'a> Names<'a> {
         self.len() == 0
     }
 
+    /// Those behind the first `n`.
+    #[must_use]
+    pub fn after(self, n: usize) -> Self {
+        let n = n.min(self.len());
+        match self {
+            Self::Wire { count, bytes } => {
+                let before: usize = self.iter().take(n).map(|name| 2 + name.len()).sum();
+                Self::Wire { count: count - n as u16, bytes: &bytes[before..] }
+            }
+            Self::Slice(names) => Self::Slice(&names[n..]),
+        }
+    }
+
     /// The names in order.
     pub fn iter(self) -> impl Iterator<Item = Str<'a>> + Clone {
         let (mut wire, slice): (&[u8], &[Str<'a>]) = match self {

@@ -150,6 +150,22 @@ fn a_message_cut_anywhere_or_with_a_byte_too_many_is_refused() {
 }
 
 #[test]
+fn names_behind_the_first_are_the_same_in_a_frame_and_in_a_slice() {
+    let all: [&[u8]; 4] = [b"a", b"", b"long name", b".."];
+    let bytes: Vec<u8> =
+        all.iter().flat_map(|name| [&(name.len() as u16).to_le_bytes()[..], name].concat()).collect();
+    let wire = Names::Wire { count: 4, bytes: &bytes };
+    for n in 0..6 {
+        let rest = wire.after(n);
+        assert!(
+            rest.iter().eq(all.iter().skip(n).copied()) && rest.len() == 4_usize.saturating_sub(n),
+            "{n}"
+        );
+        assert_eq!(rest, Names::Slice(&all).after(n));
+    }
+}
+
+#[test]
 fn seventeen_names_are_refused() {
     let mut buf = Vec::new();
     let mut w = Writer::message(&mut buf, 110, Tag(1), Dialect::P2000);

@@ -38,7 +38,7 @@ use std::task::Context;
 
 use nine_io::server::{Answer, FileServer, Fill, Passage, Reply, Req, Request, StreamRequest};
 use nine_io::{Called, Direct, Payload};
-use nine_proto::{Errno, Error, NOGID, Names, Op, OpenFlags};
+use nine_proto::{Attr, Errno, Error, NOGID, Names, Op, OpenFlags};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use change::New;
@@ -153,6 +153,23 @@ impl<H: HostFs> Disk<H> {
             next_open: AtomicU64::new(0),
         };
         Ok(Self { inner: Arc::new(inner), pool: Pool::new(threads) })
+    }
+}
+
+impl<H: HostFs> Disk<H> {
+    /// The directory that is found by these names from the root, for who hands requests on (`synth::Beyond`): what is
+    /// below it, with the rights of this user and group, and of no other group, or of this process. And how it looks.
+    /// Waits for the disk.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn below(
+        &self,
+        names: &[&str],
+        user: Option<(u32, u32)>,
+    ) -> nine_proto::Result<(nine_io::server::Node, Attr)> {
+        let ident = user.map(|(uid, gid)| Ident { uid, gid, groups: Vec::new() });
+        self.inner.below(names, ident).map_err(|fail| fail.0)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nine_io::server::{Reply, Who};
 use nine_proto::msg::Names as WalkNames;
-use nine_proto::{Errno, Error, NOGID, NOUID, Qid, Walked};
+use nine_proto::{Attr, Errno, Error, NOGID, NOUID, Qid, Walked};
 
 use super::dent::Dent;
 use super::host::{self, HostFs};
@@ -37,6 +37,21 @@ impl<H: HostFs> Inner<H> {
         }
         let dent = view.root.clone();
         Ok(Reply::Attach { qid, node: Arc::new(Node { view: Arc::new(view), kind: Kind::Path(dent) }) })
+    }
+
+    /// The directory below the root by these names, as this user has it, for who hands requests on.
+    pub(super) fn below(&self, names: &[&str], ident: Option<Ident>) -> Done<(nine_io::server::Node, Attr)> {
+        let mut view = View { root: self.tree.root.clone(), ident: None };
+        let still = self.tree.still(How::Pool)?;
+        for name in names {
+            nine_proto::check_name(name.as_bytes())?;
+            view.root = self.walk_one(How::Pool, &view, &view.root, name.as_bytes(), &mut None)?.0;
+        }
+        let fd = self.tree.handle_still(&self.host, How::Pool, &view.root)?;
+        drop(still);
+        let (attr, dent) = (self.attr(&self.host.stat(fd.as_fd(), b"")?), view.root.clone());
+        view.ident = ident;
+        Ok((Arc::new(Node { view: Arc::new(view), kind: Kind::Path(dent) }), attr))
     }
 
     pub(super) fn walk(&self, node: &Node, names: WalkNames<'_>, how: How) -> Done<Reply> {

@@ -49,6 +49,7 @@ use share::{Lack, Share, Shares, User};
 
 pub use datagrams::Datagrams;
 pub use driver::Driver;
+pub(crate) use policy::Stamp;
 pub use policy::{Policy, Want};
 pub use stack::{Announced, Asks, Call, End, Later, Messages, Network, Place, Setting, Tcp, Unix, Wire};
 

@@ -182,10 +182,10 @@ pub(super) fn no(want: Want, network: &str, place: &Place) -> Error {
 
 /// By what a file is known to have changed: its number, its length, and its times, seconds and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp(u64, u64, [(i64, i64); 2]);
+pub(crate) struct Stamp(u64, u64, [(i64, i64); 2]);
 
 impl Stamp {
-    fn of(file: &Path) -> Option<Self> {
+    pub(crate) fn of(file: &Path) -> Option<Self> {
         let meta = fs::metadata(file).ok()?;
         let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
         Some(Self(meta.ino(), meta.len(), times))

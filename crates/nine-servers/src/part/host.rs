@@ -115,11 +115,10 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
     let shared = &session.shared;
     let (limits, own, is_channel, waits) =
         session.step(|state, _| (state.limits, state.cpus.clone(), state.channel, state.waits));
-    let cpus = if own.is_empty() { shared.common()? } else { Some(own) };
+    let cpus = if own.is_empty() { shared.common(&session.rules)? } else { Some(own) };
     let ready = {
-        let (shared, number) = (shared.clone(), session.number);
-        aside(&shared.clone(), number, move || prepare(&shared, number, exec, &limits, cpus, is_channel))
-            .await
+        let of = session.clone();
+        aside(shared, session.number, move || prepare(&of, exec, &limits, cpus, is_channel)).await
     };
     let Ready { mut plan, group, name } = ready?;
     let ended = |group: &Group| {
@@ -221,14 +220,15 @@ async fn become_program(
 
 /// Everything that can be said and made before there is a process. Waits for the disk.
 fn prepare(
-    shared: &Shared,
-    number: u64,
+    session: &Session,
     exec: Exec,
     limits: &super::policy::Limits,
     cpus: Option<BTreeSet<usize>>,
     channel: bool,
 ) -> Result<Ready> {
     let of = |error: io::Error| error_of(&error);
+    let Session { shared, number, rules, .. } = session;
+    let (number, policy) = (*number, &rules.policy);
     let dir = shared.make(number).map_err(of)?;
     let file = exec.path.is_none().then(|| shared.dir(number).join("exec"));
     let mut plan = Plan {
@@ -237,11 +237,11 @@ fn prepare(
         dir: text(&dir)?,
         user: shared.user,
         cpus: cpus.iter().flatten().copied().collect(),
-        programs: shared.policy.programs.clone(),
-        reads: shared.policy.reads.clone(),
+        programs: policy.programs.clone(),
+        reads: policy.reads.clone(),
         writes: vec![text(&dir)?],
-        network: shared.policy.network,
-        strict: shared.policy.strict,
+        network: policy.network,
+        strict: policy.strict,
         ..Plan::default()
     };
     plan.program = match (&file, exec.path) {
@@ -280,7 +280,7 @@ fn prepare(
     plan.cpu = limits.cpu;
     plan.space = (!group.has("memory")).then_some(limits.memory);
     plan.processes = (!group.has("pids")).then_some(limits.processes);
-    if shared.policy.strict
+    if policy.strict
         && let Some(lacks) =
             ["memory", "pids"].iter().find(|of| !group.has(of)).or((!group.kills()).then_some(&"kill"))
     {

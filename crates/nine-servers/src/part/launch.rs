@@ -195,8 +195,8 @@ pub struct Rights {
 }
 
 /// A command that becomes this program with these words, in `/` and with this environment: with no other rights, and
-/// gone when this thread has ended, whichever way. It inherits what is open and not to be closed by exec(2). The program
-/// of this process has [`launch`] behind [`VERB`].
+/// gone when this thread has ended, whichever way. It inherits what is open and not to be closed by exec(2). The
+/// program of this process has [`launch`] behind [`VERB`].
 pub fn confined(
     program: &str,
     words: &[String],

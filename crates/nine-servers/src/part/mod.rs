@@ -8,7 +8,7 @@
 //! N/ctl        reads as the number N; takes texts
 //! N/argv       words        N/env      variables     N/exec   the program
 //! N/stdin      its input    N/stdout   N/stderr      its output
-//! N/wait       its end      N/status   how it is
+//! N/wait       its end      N/status   how it is   N/fs     its directory
 //! ```
 //!
 //! Always holds: nothing runs in the server's process but the server; a session whose files are closed leaves nobody
@@ -37,21 +37,24 @@ use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use nine_io::server::{Answer, FileServer, Node, Req, ReqId, Service, Who};
-use nine_io::synth::{self, Ask, Dir, Opening, Tree, Visitor};
+use nine_io::Direct;
+use nine_io::server::{Answer, FileServer, Fill, Node, Passage, Req, ReqId, Service, StreamRequest, Who};
+use nine_io::synth::{self, Ask, Beyond, Dir, Opening, Tree, Visitor};
 use nine_net::Env;
 use nine_net::lock::{Mutex, lock};
-use nine_proto::{Errno, Error, Result};
+use nine_proto::{Attr, Errno, Error, Names, OpenFlags, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::disk::pool::Pool;
+use crate::disk::{Disk, DiskOptions};
 pub use crate::net::quote::{quote, words};
 use cgroup::Groups;
 use files::{Ctl, Input, Opened, Output, Text, Wait};
 use launch::{Guard, Launcher};
 pub use launch::{Rights, VERB, confined, launch};
 pub use policy::Policy;
-use session::{Session, Words};
+use policy::{Rules, Watched};
+use session::{Session, User, Words};
 
 /// The file server of partitions.
 ///
@@ -63,7 +66,7 @@ pub struct Parts {
 
 /// What all sessions of a server share.
 struct Shared {
-    policy: Policy,
+    rules: Watched,
     /// As whom programs run, if not as the server; and how that one is called.
     user: Option<(u32, u32)>,
     user_name: String,
@@ -75,8 +78,8 @@ struct Shared {
     groups: Groups,
     launcher: Launcher,
     pool: Pool,
-    /// Processors that sessions may have.
-    online: BTreeSet<usize>,
+    /// The directories as files.
+    disk: Arc<Disk>,
     outside: Outside,
     table: Mutex<Table>,
     queue: Mutex<Queue>,
@@ -110,11 +113,21 @@ pub struct Spread {
 struct Table {
     /// The number of the session that is made next.
     next: u64,
-    sessions: BTreeMap<u64, (Weak<Session>, synth::Node)>,
+    sessions: BTreeMap<u64, Known>,
+    /// Those that are being made, and whose they are.
+    making: BTreeMap<u64, User>,
     /// Those that stay when nobody has them open.
     kept: BTreeMap<u64, Arc<Session>>,
     /// Processors that are a session's alone.
     cpus: BTreeMap<usize, u64>,
+}
+
+/// A session in the table.
+#[derive(Clone)]
+struct Known {
+    session: Weak<Session>,
+    dir: synth::Node,
+    user: User,
 }
 
 /// What the driver is to do: each once.
@@ -142,12 +155,12 @@ struct Exec {
     env: Vec<(String, String)>,
 }
 
-/// How an image ([`machine::is_image`](crate::machine::is_image)) runs: by whoever knows machines. Its processes are launched and confined as programs
-/// are.
+/// How an image ([`machine::is_image`](crate::machine::is_image)) runs: by whoever knows machines. Its processes are
+/// launched and confined as programs are.
 pub trait Machines: Send + Sync + 'static {
-    /// The program that runs this image with these words and this environment, within so many bytes of memory; and what
-    /// it may beside what the policy says. Waits for the disk. Its standard files are those of the session, and so is its
-    /// channel, if it has one.
+    /// The program that runs this image with these words and this environment, within so many bytes of memory; and
+    /// what it may beside what the policy says. Waits for the disk. Its standard files are those of the session, and so
+    /// is its channel, if it has one.
     fn machine(&self, image: &Path, start: &Start) -> io::Result<Machine>;
 }
 
@@ -187,7 +200,8 @@ impl Parts {
         outside: Outside,
     ) -> std::result::Result<(Self, Driver), String> {
         let (user, user_name) = user(&policy)?;
-        let online = online(&policy)?;
+        let rules = Rules::new(policy)?;
+        let policy = &rules.policy;
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let name = format!("{PREFIX}{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let dir = policy.fs.as_deref().map_or(dir, Path::new);
@@ -198,6 +212,9 @@ impl Parts {
         let base = dir.join(&name);
         let made = DirBuilder::new().mode(0o711).create(&base).and_then(|()| locked(&base));
         let held = made.map_err(|error| format!("{}: {error}", base.display()))?;
+        let options = DiskOptions { threads: THREADS, handles: HANDLES, ..DiskOptions::default() };
+        let disk = Disk::open(&base, options).map_err(|error| format!("{}: {error}", base.display()))?;
+        let disk = Arc::new(disk);
         let groups = Groups::find();
         groups.sweep(PREFIX);
         if !groups.kills() {
@@ -209,7 +226,7 @@ impl Parts {
         let guard = Guard { groups: groups.clone(), prefix: format!("{name}-"), base: text.into() };
         let launcher = Launcher::new(guard).map_err(|error| format!("no program can be started: {error}"))?;
         let shared = Arc::new(Shared {
-            policy,
+            rules: Watched::new(rules),
             user,
             user_name,
             base,
@@ -218,7 +235,7 @@ impl Parts {
             groups,
             launcher,
             pool: Pool::new(THREADS),
-            online,
+            disk,
             outside,
             table: Mutex::default(),
             queue: Mutex::default(),
@@ -230,12 +247,12 @@ impl Parts {
             .numbered(move |from, most, _| {
                 let table = lock(&lists.table);
                 let all = table.sessions.range(from..).take(most);
-                all.map(|(number, (_, dir))| (*number, dir.clone())).collect()
+                all.map(|(number, known)| (*number, known.dir.clone())).collect()
             })
             .found(move |name, _| {
                 let (name, key) = name.split_once('.').map_or((name, None), |(name, key)| (name, Some(key)));
                 let number = name.parse().ok().filter(|number: &u64| number.to_string() == name)?;
-                let (session, dir) = lock(&finds.table).sessions.get(&number)?.clone();
+                let Known { session, dir, .. } = lock(&finds.table).sessions.get(&number)?.clone();
                 match key {
                     None => Some(dir),
                     Some(key) => {
@@ -263,7 +280,7 @@ impl Drop for Parts {
     fn drop(&mut self) {
         let mut table = lock(&self.shared.table);
         let (kept, all) = (std::mem::take(&mut table.kept), table.sessions.values());
-        let all: Vec<Arc<Session>> = all.filter_map(|(session, _)| session.upgrade()).collect();
+        let all: Vec<Arc<Session>> = all.filter_map(|known| known.session.upgrade()).collect();
         drop(table);
         all.iter().for_each(|session| session.abandon());
         drop((all, kept));
@@ -283,6 +300,35 @@ impl FileServer for Parts {
 
     fn cancel(&self, id: ReqId, node: Option<&Node>) {
         self.tree.cancel(id, node);
+    }
+
+    fn stream(&self, request: StreamRequest<'_>) -> Option<Box<dyn Passage>> {
+        self.tree.stream(request)
+    }
+
+    fn direct(&self, node: &Node, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+        self.tree.direct(node, flags)
+    }
+
+    fn takes_placed(&self, node: &Node) -> bool {
+        self.tree.takes_placed(node)
+    }
+
+    fn can_fill(&self, node: &Node) -> bool {
+        self.tree.can_fill(node)
+    }
+
+    fn fill(&self, fill: Fill) {
+        self.tree.fill(fill);
+    }
+
+    /// Those of the sessions' directories.
+    fn has_descriptors(&self) -> bool {
+        true
+    }
+
+    fn names(&self) -> Arc<dyn Names> {
+        self.shared.disk.names()
     }
 }
 
@@ -317,26 +363,61 @@ impl Driver {
 
 impl Shared {
     fn clone_session(self: &Arc<Self>, opening: Opening) {
-        if let Err(error) = self.policy.may(&opening.visitor.who) {
-            return opening.fail(error);
-        }
         if !opening.flags.writes() {
             return opening.fail(Error::new(Errno::EACCES, "clone is opened for reading and writing"));
         }
+        let shared = self.clone();
+        self.aside(opening.id().conn, move || match shared.new_session(&opening.visitor) {
+            Ok(session) => {
+                // Who does not want it any more has dropped it.
+                let (number, ctl) = (session.number.to_string(), Arc::new(Ctl::new(Opened::of(session))));
+                drop(opening.becomes(&[&number, "ctl"], ctl));
+            }
+            Err(error) => opening.fail(error),
+        });
+    }
+
+    /// Makes one, by the policy as it is now. Waits for the disk.
+    fn new_session(self: &Arc<Self>, visitor: &Visitor) -> Result<Arc<Session>> {
+        let rules = self.rules.now();
+        let policy = &rules.policy;
+        policy.may(&visitor.who)?;
+        let user = User::of(&visitor.who);
         let mut table = lock(&self.table);
-        if table.sessions.len() >= self.policy.number {
+        let all = table.sessions.values().map(|known| &known.user).chain(table.making.values());
+        let (all, his) = all.fold((0, 0), |(all, his), of| (all + 1, his + usize::from(*of == user)));
+        let full = match () {
+            () if all >= policy.number => {
+                Some(format!("there are {all} sessions, and the policy allows no more"))
+            }
+            () if his >= policy.each() && !visitor.owner => {
+                Some(format!("{his} sessions are yours, and the policy allows one user no more"))
+            }
+            () => None,
+        };
+        if let Some(text) = full {
             drop(table);
-            let text = format!("there are {} sessions, and the policy allows no more", self.policy.number);
-            return opening.fail(Error::new(Errno::ENFILE, text));
+            return Err(Error::new(Errno::ENFILE, text));
         }
         let number = table.next;
         table.next += 1;
-        let session = Session::new(self, number, &opening.visitor);
-        table.sessions.insert(number, (Arc::downgrade(&session), directory(&session).into()));
+        table.making.insert(number, user.clone());
         drop(table);
-        // Nobody can have flushed it: it is being served.
-        let ctl = Arc::new(Ctl::new(Opened::of(session)));
-        let _ = opening.becomes(&[&number.to_string(), "ctl"], ctl);
+        let made = self.make(number).map_err(|error| session::error_of(&error));
+        let made = made.and_then(|_| self.disk.below(&[&number.to_string(), PLACE], self.user));
+        let done = made.map(|fs| {
+            let session = Session::new(self, number, visitor, rules);
+            let (of, dir) = (Arc::downgrade(&session), directory(&session, fs).into());
+            (session, Known { session: of, dir, user })
+        });
+        let mut table = lock(&self.table);
+        table.making.remove(&number);
+        let done = done.map(|(session, known)| {
+            table.sessions.insert(number, known);
+            session
+        });
+        drop(table);
+        done.inspect_err(|_| drop(fs::remove_dir_all(self.dir(number))))
     }
 
     /// A session is there, or not, when nobody has it open.
@@ -361,10 +442,16 @@ impl Shared {
         self.aside(number, move || drop(fs::remove_dir_all(dir)));
     }
 
-    /// Gives a session these processors in place of those.
-    fn dedicate(&self, number: u64, before: &BTreeSet<usize>, cpus: &BTreeSet<usize>) -> Result<()> {
-        if let Some(cpu) = cpus.difference(&self.online).next() {
-            let all = policy::cpu_list(&self.online);
+    /// Gives a session these processors in place of those, if `online` has them.
+    fn dedicate(
+        &self,
+        number: u64,
+        online: &BTreeSet<usize>,
+        before: &BTreeSet<usize>,
+        cpus: &BTreeSet<usize>,
+    ) -> Result<()> {
+        if let Some(cpu) = cpus.difference(online).next() {
+            let all = policy::cpu_list(online);
             return Err(session::wrong(&format!("processor {cpu} is none of those of this server: {all}")));
         }
         let mut table = lock(&self.table);
@@ -378,13 +465,13 @@ impl Shared {
     }
 
     /// The processors of a session that has none of its own: those that nobody has. `None`: any.
-    fn common(&self) -> Result<Option<BTreeSet<usize>>> {
+    fn common(&self, rules: &Rules) -> Result<Option<BTreeSet<usize>>> {
         let table = lock(&self.table);
-        if table.cpus.is_empty() && self.policy.cpus.is_none() {
+        if table.cpus.is_empty() && rules.policy.cpus.is_none() {
             return Ok(None);
         }
         let free: BTreeSet<usize> =
-            self.online.iter().filter(|cpu| !table.cpus.contains_key(cpu)).copied().collect();
+            rules.online.iter().filter(|cpu| !table.cpus.contains_key(cpu)).copied().collect();
         match free.is_empty() {
             true => Err(session::busy("every processor is some session's alone")),
             false => Ok(Some(free)),
@@ -417,7 +504,7 @@ impl Shared {
 
     /// Where a session's program works.
     fn place(&self, number: u64) -> PathBuf {
-        self.dir(number).join("fs")
+        self.dir(number).join(PLACE)
     }
 
     /// Makes a session's directories, and gives them to whom they belong. Waits for the disk.
@@ -457,7 +544,7 @@ impl Drop for Shared {
 /// Opens a session for a visitor, who may have its key.
 fn opened(visitor: &Visitor, session: &Weak<Session>, has_key: bool) -> Result<Opened> {
     let session = session.upgrade().ok_or(Errno::ENOENT)?;
-    session.shared.policy.may(&visitor.who)?;
+    session.shared.rules.known().policy.may(&visitor.who)?;
     session.open(visitor, has_key)?;
     Ok(Opened::of(session))
 }
@@ -478,8 +565,19 @@ fn exec(session: &Arc<Session>, has_key: bool) -> synth::File {
     synth::File::opened_later(open, |_| false).mode(0o222).event()
 }
 
-/// The files of a session. They do not keep it.
-fn directory(session: &Arc<Session>) -> Dir {
+/// The directory of a session, as its program has it.
+fn place(session: &Arc<Session>, (root, attr): (Node, Attr)) -> Beyond {
+    let disk = session.shared.disk.clone();
+    let session = Arc::downgrade(session);
+    Beyond::new(disk, root, attr).guarded(move |visitor| {
+        let session = session.upgrade().ok_or(Errno::ENOENT)?;
+        session.shared.rules.known().policy.may(&visitor.who)?;
+        session.may_see(visitor)
+    })
+}
+
+/// The files of a session, whose directory is `fs`. They do not keep it.
+fn directory(session: &Arc<Session>, fs: (Node, Attr)) -> Dir {
     let handle = |make: fn(Opened) -> Result<Box<dyn synth::Handle>>| {
         let session = Arc::downgrade(session);
         synth::File::opened(move |visitor, _| make(opened(visitor, &session, false)?)).event()
@@ -497,6 +595,7 @@ fn directory(session: &Arc<Session>) -> Dir {
         .file("stderr", handle(|session| Ok(Box::new(Output(session, 1)))).mode(0o444))
         .file("wait", handle(|session| Ok(Box::new(Wait(session)))).mode(0o444))
         .file("status", status.event())
+        .with("fs", place(session, fs).into())
 }
 
 /// As whom programs run.
@@ -515,17 +614,6 @@ fn user(policy: &Policy) -> std::result::Result<(Option<(u32, u32)>, String), St
             Err(format!("user {}: only root runs programs as somebody else", name.unwrap_or_default()))
         }
         _ => Ok((None, own.to_string())),
-    }
-}
-
-/// The processors that sessions may have.
-fn online(policy: &Policy) -> std::result::Result<BTreeSet<usize>, String> {
-    let may = rustix::thread::sched_getaffinity(None).map_err(|error| error.to_string())?;
-    let may: BTreeSet<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| may.is_set(cpu)).collect();
-    let Some(cpus) = &policy.cpus else { return Ok(may) };
-    match cpus.difference(&may).next() {
-        Some(cpu) => Err(format!("cpus: processor {cpu} is not there: {} are", policy::cpu_list(&may))),
-        None => Ok(cpus.clone()),
     }
 }
 
@@ -570,5 +658,9 @@ fn sweep(dir: &Path) {
 
 /// How the names of groups and directories begin.
 const PREFIX: &str = "ninefold-part-";
+/// A session's directory, in that of its own.
+const PLACE: &str = "fs";
 /// For disks and the kernel.
 const THREADS: usize = 8;
+/// Descriptors of files in the sessions' directories that are kept.
+const HANDLES: usize = 256;

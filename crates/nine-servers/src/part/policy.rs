@@ -1,17 +1,19 @@
 //! What sessions may be, and whose: the text of a policy file, and the lists of processors in it and in ctls.
 //!
-//! In: lines (docs/part.md, "Policy"). Out: a [`Policy`]; lists of processors.
+//! In: lines (docs/part.md, "Policy"). Out: a [`Policy`]; lists of processors; the [`Rules`] as the file has them now.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use nine_io::server::Who;
 use nine_net::Proof;
+use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 
-use crate::net::quote;
+use crate::net::{Stamp, quote};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct Policy {
     pub(super) limits: Limits,
     /// Sessions at once.
     pub(super) number: usize,
+    /// The same of one user.
+    each: Option<usize>,
     /// `None`: all that are online.
     pub(super) cpus: Option<BTreeSet<usize>>,
     pub(super) programs: Vec<String>,
@@ -32,6 +36,8 @@ pub struct Policy {
     /// Where directories are made.
     pub(super) fs: Option<String>,
     pub(super) strict: bool,
+    /// Where it stands, and how that was when it was read.
+    file: Option<(PathBuf, Option<Stamp>)>,
 }
 
 /// Of one session.
@@ -69,6 +75,7 @@ impl Default for Policy {
             user: None,
             limits: Limits { memory: 1 << 30, cpu: None, processes: 256 },
             number: 64,
+            each: None,
             cpus: None,
             programs: PROGRAMS.map(Into::into).into(),
             reads: Vec::new(),
@@ -76,6 +83,7 @@ impl Default for Policy {
             nodes: Vec::new(),
             fs: None,
             strict: false,
+            file: None,
         }
     }
 }
@@ -86,7 +94,15 @@ impl Policy {
     /// # Errors
     /// It cannot be read, or lines are wrong.
     pub fn read(file: &Path) -> std::result::Result<Self, String> {
-        fs::read_to_string(file).map_err(|error| error.to_string())?.parse()
+        // Before it is read: what is written meanwhile is read the next time.
+        let stamp = Stamp::of(file);
+        let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+        Ok(Self { file: Some((file.into(), stamp)), ..text.parse()? })
+    }
+
+    /// Sessions of one user at once, who is not the owner.
+    pub(super) fn each(&self) -> usize {
+        self.each.unwrap_or(self.number / 2).max(1)
     }
 
     /// Whether this client may make sessions.
@@ -141,6 +157,10 @@ impl Policy {
                 number @ 1..=NUMBER_MAX => self.number = number as usize,
                 _ => return Err(format!("`{word}`: sessions at once are 1 to {NUMBER_MAX}")),
             },
+            ["each", word] => match count(word)? {
+                number @ 1..=NUMBER_MAX => self.each = Some(number as usize),
+                _ => return Err(format!("`{word}`: sessions of one user are 1 to {NUMBER_MAX}")),
+            },
             ["cpus", list] => self.cpus = Some(cpus(list)?),
             ["programs", paths @ ..] if !paths.is_empty() => self.programs = texts(absolute(paths)?),
             ["reads", paths @ ..] if !paths.is_empty() => self.reads.extend(texts(absolute(paths)?)),
@@ -151,6 +171,85 @@ impl Policy {
             _ => return Err(format!("`{}`: write {KNOWN}", words.join(" "))),
         }
         Ok(())
+    }
+}
+
+/// What new sessions go by.
+pub(super) struct Rules {
+    pub(super) policy: Policy,
+    /// Processors that sessions may have.
+    pub(super) online: BTreeSet<usize>,
+}
+
+impl Rules {
+    /// # Errors
+    /// It names processors that are not there.
+    pub(super) fn new(policy: Policy) -> std::result::Result<Self, String> {
+        let online = online(&policy)?;
+        Ok(Self { policy, online })
+    }
+
+    /// The same by what the file says now. As whom programs run, and where, stays as it was at the start.
+    fn again(&self, file: &Path) -> std::result::Result<Self, String> {
+        let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
+        // Somebody may be writing it.
+        if !text.ends_with('\n') {
+            return Err("its last line has no end".into());
+        }
+        let policy: Policy = text.parse()?;
+        if (&policy.user, &policy.fs) != (&self.policy.user, &self.policy.fs) {
+            return Err("`user` and `fs` are followed by a server that starts, and by no other".into());
+        }
+        Self::new(policy)
+    }
+}
+
+/// The rules, followed when their file changes.
+pub(super) struct Watched(Mutex<Arc<Rules>>);
+
+impl Watched {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self(Mutex::new(Arc::new(rules)))
+    }
+
+    /// Without a look at the file.
+    pub(super) fn known(&self) -> Arc<Rules> {
+        lock(&self.0).clone()
+    }
+
+    /// With one. What cannot be followed changes nothing. Waits for the disk.
+    pub(super) fn now(&self) -> Arc<Rules> {
+        let known = self.known();
+        let Some((file, stamp)) = &known.policy.file else { return known };
+        let found = Stamp::of(file);
+        if found == *stamp {
+            return known;
+        }
+        let mut rules = match known.again(file) {
+            Ok(rules) => {
+                tracing::info!("{}: the policy has changed, and is followed", file.display());
+                rules
+            }
+            Err(why) => {
+                tracing::warn!("{}: the policy stays as it was: {why}", file.display());
+                Rules { policy: known.policy.clone(), online: known.online.clone() }
+            }
+        };
+        rules.policy.file = Some((file.clone(), found));
+        let rules = Arc::new(rules);
+        *lock(&self.0) = rules.clone();
+        rules
+    }
+}
+
+/// The processors that sessions may have.
+fn online(policy: &Policy) -> std::result::Result<BTreeSet<usize>, String> {
+    let may = rustix::thread::sched_getaffinity(None).map_err(|error| error.to_string())?;
+    let may: BTreeSet<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| may.is_set(cpu)).collect();
+    let Some(cpus) = &policy.cpus else { return Ok(may) };
+    match cpus.difference(&may).next() {
+        Some(cpu) => Err(format!("cpus: processor {cpu} is not there: {} are", cpu_list(&may))),
+        None => Ok(cpus.clone()),
     }
 }
 
@@ -209,7 +308,7 @@ pub(super) fn passwd(name: &str) -> Option<(u32, u32)> {
     })
 }
 
-const KNOWN: &str = "allow USER..., user NAME, memory SIZE, cpu SECONDS, number N, processes N, cpus LIST, \
+const KNOWN: &str = "allow USER..., user NAME, memory SIZE, cpu SECONDS, number N, each N, processes N, cpus LIST, \
      programs PATH..., reads PATH..., nodes ADDR..., network, fs DIR or strict";
 /// What runs where nobody says.
 pub(super) const PROGRAMS: [&str; 7] =
@@ -244,6 +343,7 @@ mod tests {
             ("memory 99999999999G", "is no size"),
             ("cpu 0", "is no number above 0"),
             ("number 5000", "1 to 1024"),
+            ("each 0", "is no number above 0"),
             ("cpus 3-1", "no list of processors"),
             ("cpus 5000", "no list of processors"),
             ("programs bin", "begins with /"),
@@ -266,6 +366,40 @@ mod tests {
         assert!(may(&who("lab.example.org", None, unix.clone())));
         assert!(may(&Who { owner: true, ..who("rob", Some(1), Proof::None) }));
         assert!(!may(&Who { owner: true, read_only: true, ..who("rob", Some(1), unix) }));
+    }
+
+    #[test]
+    fn one_user_has_half_of_what_there_is_if_nobody_says() {
+        for (lines, each) in [("", 32), ("number 1", 1), ("number 9", 4), ("each 3\nnumber 2", 3)] {
+            assert_eq!(lines.parse::<Policy>().unwrap().each(), each, "{lines}");
+        }
+    }
+
+    #[test]
+    fn a_policy_is_followed_when_its_file_changes_and_never_half() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("policy");
+        let put = |text: &str| {
+            // As it should be done: another file takes its place.
+            fs::write(dir.path().join("new"), text).unwrap();
+            fs::rename(dir.path().join("new"), &file).unwrap();
+        };
+        put("user nobody\nnumber 3\n");
+        let rules = Watched::new(Rules::new(Policy::read(&file).unwrap()).unwrap());
+        let number = || rules.now().policy.number;
+        assert_eq!(number(), 3);
+        put("user nobody\nnumber 4\n");
+        assert_eq!(number(), 4);
+        for text in
+            ["", "user nobody\nnumber 9", "user nobody\nnumber much\n", "user root\nnumber 9\n", "number 9\n"]
+        {
+            put(text);
+            assert_eq!(number(), 4, "{text:?}");
+        }
+        fs::remove_file(&file).unwrap();
+        assert_eq!(number(), 4);
+        put("user nobody\nnumber 5\n");
+        assert_eq!(number(), 5);
     }
 
     #[test]

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
-use nine_io::server::ReqId;
+use nine_io::server::{ReqId, Who};
 use nine_io::synth::{Ask, Visitor};
 use nine_net::lock::{Mutex, lock};
 use nine_net::shm::Waits;
 use nine_proto::{Errno, Error, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::policy::{self, Limits, cpu_list};
+use super::policy::{self, Limits, Rules, cpu_list};
 use super::{Exec, Shared, What, Work};
 use crate::net::quote;
 
@@ -24,7 +24,19 @@ pub(super) struct Session {
     pub(super) number: u64,
     pub(super) shared: Arc<Shared>,
     pub(super) whose: Whose,
+    /// By which it goes: as they were when it was made.
+    pub(super) rules: Arc<Rules>,
     state: Mutex<State>,
+}
+
+/// Whose sessions are counted together: those of one number, whatever he calls himself, or of one name without any.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct User(std::result::Result<u32, Box<str>>);
+
+impl User {
+    pub(super) fn of(who: &Who) -> Self {
+        Self(who.uid.ok_or_else(|| who.name.clone()))
+    }
 }
 
 /// Who has made it.
@@ -175,12 +187,12 @@ impl Answers {
 
 impl Session {
     /// One that is opened once.
-    pub(super) fn new(shared: &Arc<Shared>, number: u64, visitor: &Visitor) -> Arc<Self> {
+    pub(super) fn new(shared: &Arc<Shared>, number: u64, visitor: &Visitor, rules: Arc<Rules>) -> Arc<Self> {
         let state = State {
             phase: Phase::Idle,
             opens: Some(1),
             is_persistent: false,
-            limits: shared.policy.limits,
+            limits: rules.policy.limits,
             cpus: BTreeSet::new(),
             channel: false,
             waits: Waits::Adaptive,
@@ -202,7 +214,7 @@ impl Session {
             task: None,
         };
         let (shared, whose, state) = (shared.clone(), Whose::of(visitor), Mutex::new(state));
-        Arc::new(Self { number, shared, whose, state })
+        Arc::new(Self { number, shared, whose, rules, state })
     }
 
     /// Whether this is its key.
@@ -215,13 +227,26 @@ impl Session {
 
     /// One more file of it is open, for this visitor, who may have its key.
     pub(super) fn open(&self, visitor: &Visitor, has_key: bool) -> Result<()> {
-        if !has_key && !self.whose.is(visitor) {
-            return Err(Error::new(Errno::EACCES, format!("session {} is of {}", self.number, self.whose)));
+        if !has_key {
+            self.is_of(visitor)?;
         }
         let mut state = lock(&self.state);
         let opens = state.opens.as_mut().ok_or(Errno::ENOENT)?;
         *opens += 1;
         Ok(())
+    }
+
+    fn is_of(&self, visitor: &Visitor) -> Result<()> {
+        match self.whose.is(visitor) {
+            true => Ok(()),
+            false => Err(Error::new(Errno::EACCES, format!("session {} is of {}", self.number, self.whose))),
+        }
+    }
+
+    /// Whether this visitor may have files of its directory.
+    pub(super) fn may_see(&self, visitor: &Visitor) -> Result<()> {
+        self.is_of(visitor)?;
+        self.step(|state, _| if state.phase == Phase::Wiped { Err(over()) } else { Ok(()) })
     }
 
     pub(super) fn closed(&self) {
@@ -293,7 +318,7 @@ impl Session {
                 self.shared.keep(self, false);
                 Ok(())
             }
-            _ => self.with(|state, _| state.control(&self.shared, self.number, &words)),
+            _ => self.with(|state, _| state.control(self, &words)),
         };
         if words[..] == ["type", "persistent"] && done.is_ok() {
             self.shared.keep(self, true);
@@ -304,7 +329,7 @@ impl Session {
     /// To whom its program shall go, if that can be.
     fn may_spread(&self, most: &str, to: &[&str]) -> Result<What> {
         let most = positive(most)?;
-        let known = &self.shared.policy.nodes;
+        let known = &self.rules.policy.nodes;
         let is_known = |to: &&str| {
             let (node, session) = to.rsplit_once('/')?;
             let (number, key) = session.split_once('.')?;
@@ -539,7 +564,7 @@ impl State {
         }
     }
 
-    fn control(&mut self, shared: &Shared, number: u64, words: &[&str]) -> Result<()> {
+    fn control(&mut self, session: &Session, words: &[&str]) -> Result<()> {
         match *words {
             ["signal", name] => {
                 let number = name.parse().ok();
@@ -583,7 +608,8 @@ impl State {
             ["cpus", list] => {
                 self.may_set()?;
                 let cpus = policy::cpus(list).map_err(|why| wrong(&why))?;
-                shared.dedicate(number, &self.cpus, &cpus)?;
+                let online = &session.rules.online;
+                session.shared.dedicate(session.number, online, &self.cpus, &cpus)?;
                 self.cpus = cpus;
                 Ok(())
             }

@@ -25,8 +25,8 @@ pub enum PartitionVerb {
     Kill(PartitionKill),
 }
 
-/// Run a program that inherits a channel, or an image in a virtual machine, and serve it 9P there, until it ends; or, with
-/// --on, run it on other machines
+/// Run a program that inherits a channel, or an image in a virtual machine, and serve it 9P there, until it ends; or,
+/// with --on, run it on other machines
 ///
 /// A program finds the channel by NINEFOLD_CHANNEL (docs/channels.md; crates/nine-guest is a client for it, in Rust
 /// and in C), and beside it has its standard files and nothing else that is open here. An image (docs/guest.md) is

@@ -1,6 +1,7 @@
 //! A scratch directory, a server in it, and the command as a person would run it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod space;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -56,14 +57,15 @@ impl Server {
 
     /// Any line.
     pub fn in_dir(dir: tempfile::TempDir, line: &[&str]) -> Server {
+        let mut command = ninefold(dir.path());
+        command.args(line);
+        Server::by(dir, command)
+    }
+
+    /// By a command of [`ninefold`] in this directory.
+    pub fn by(dir: tempfile::TempDir, mut command: Command) -> Server {
         let stderr = std::fs::File::create(dir.path().join("log")).unwrap();
-        let mut child = ninefold(dir.path())
-            .args(line)
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).stdin(Stdio::null()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         while !banner.ends_with("\nready\n") {

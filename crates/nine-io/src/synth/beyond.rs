@@ -1,0 +1,274 @@
+//! Where another file server answers below a directory of the tree.
+//!
+//! In: requests for its files, and walks that come across. Out: the same requests with nodes of the server's own, and
+//! its answers with nodes of the tree.
+//!
+//! Always holds: whoever is not let across has none of its nodes; no request names files of two places (EXDEV); ".."
+//! from its root leads to where it stands in the tree.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use nine_proto::{Attr, Errno, Op, OpenFlags, Qid, Result, Texts, Walked};
+
+use super::serve::{At, Held, Open, held};
+use super::{Node, Tree, Visitor};
+use crate::direct::Direct;
+use crate::server::{
+    Answer, FileServer, Fill, Node as AnyNode, Passage, Reply, Req, ReqId, Request, StreamRequest,
+};
+use crate::sync::{Mutex, lock};
+
+/// A directory below which another file server answers: for walks that begin in the tree. One walk comes across once,
+/// and goes back once.
+///
+/// Qids are the server's own: those of the tree have bit 47, those of a disk's files have not.
+pub struct Beyond {
+    server: Arc<dyn FileServer>,
+    root: AnyNode,
+    /// Of the root, for who lists the directory where it stands.
+    pub(super) attr: Attr,
+    may: May,
+}
+
+type May = Box<dyn Fn(&Visitor) -> Result<()> + Send + Sync>;
+
+impl Beyond {
+    /// What is below this node of a server, of a directory that looks so.
+    pub fn new(server: Arc<dyn FileServer>, root: AnyNode, attr: Attr) -> Self {
+        Self { server, root, attr, may: Box::new(|_| Ok(())) }
+    }
+
+    /// Whom it lets across: asked again for whatever is not a read, a write or an end.
+    pub fn guarded(self, may: impl Fn(&Visitor) -> Result<()> + Send + Sync + 'static) -> Self {
+        Self { may: Box::new(may), ..self }
+    }
+
+    pub(super) fn lets(&self, visitor: &Visitor) -> Result<()> {
+        (self.may)(visitor)
+    }
+
+    fn is_root(&self, qid: Qid) -> bool {
+        qid.is_dir() && qid.path == self.attr.qid.path
+    }
+}
+
+impl From<Beyond> for Node {
+    fn from(beyond: Beyond) -> Self {
+        Self::Server(Arc::new(beyond))
+    }
+}
+
+/// A file of the other server.
+#[derive(Clone)]
+pub(super) struct Inside {
+    node: AnyNode,
+    is_root: bool,
+}
+
+/// Walks that other servers answer later, from fids that are not theirs.
+#[derive(Default)]
+pub(super) struct Crossing(Mutex<HashMap<ReqId, (Arc<Beyond>, AnyNode)>>);
+
+impl Held {
+    /// The server beyond, and its file.
+    pub(super) fn inside(&self) -> Option<(&Arc<Beyond>, &Inside)> {
+        match (&self.at.node, &self.open) {
+            (Node::Server(beyond), Some(Open::Inside(inside))) => Some((beyond, inside)),
+            _ => None,
+        }
+    }
+
+    fn put(self: &Arc<Self>, at: &Arc<At>, inside: Inside) -> AnyNode {
+        held(at.clone(), self.visitor.clone(), Some(Open::Inside(inside)))
+    }
+}
+
+impl Tree {
+    /// Its root as this visitor has it, and how that looks: for who puts the tree below a directory of another
+    /// ([`Beyond`]).
+    pub fn top(&self, visitor: Visitor) -> (AnyNode, Attr) {
+        let at = Arc::new(At::root(&self.root));
+        let attr = self.attr(&at);
+        (held(at, Arc::new(visitor), None), attr)
+    }
+
+    pub(super) fn walk(&self, req: Req, here: &Arc<Held>) -> Answer {
+        let way = Way::of(&req, here);
+        match way {
+            Way::Done(result) => req.now(result),
+            Way::Across(at, beyond, from, qids) => self.across(req, here, (&at, &beyond, from), qids),
+        }
+    }
+
+    /// The rest of a walk, of which the tree has walked what these qids are of.
+    fn across(
+        &self,
+        req: Req,
+        here: &Arc<Held>,
+        (at, beyond, from): (&Arc<At>, &Arc<Beyond>, Inside),
+        qids: Walked,
+    ) -> Answer {
+        let Op::Walk { names } = req.op() else { unreachable!("the caller has looked") };
+        let (walked, is_all) = (qids.len(), qids.len() == names.len());
+        let rest = names.after(walked);
+        let leads_up = rest.iter().any(|name| name == b"..");
+        let rest: Vec<Box<[u8]>> = rest.iter().filter(|_| leads_up).map(Into::into).collect();
+        let (id, is_new) = (req.id(), here.inside().is_none());
+        if is_new {
+            lock(&self.crossing.0).insert(id, (beyond.clone(), from.node.clone()));
+        }
+        let (here, at, of, crossing) = (here.clone(), at.clone(), beyond.clone(), self.crossing.clone());
+        let is_root = from.is_root;
+        let back = move |result: Result<Reply>| {
+            if is_new {
+                lock(&crossing.0).remove(&id);
+            }
+            let (theirs, node) = match result {
+                Ok(Reply::Walk { qids, node }) => (qids, node),
+                Ok(_) => return Err(Errno::EIO.into()),
+                Err(error) if walked == 0 || is_all => return Err(error),
+                Err(_) => (Walked::new(), None),
+            };
+            let (mut qids, mut ends) = (qids, is_root);
+            for (n, &qid) in (1..).zip(theirs.iter()) {
+                qids.push(qid);
+                ends = of.is_root(qid);
+                if ends && rest.get(n).is_some_and(|next| &**next == b"..") {
+                    return Ok(out(&here, &at, qids, &rest[n..]));
+                }
+            }
+            let node = node.map(|node| here.put(&at, Inside { node, is_root: ends }));
+            Ok(Reply::Walk { qids, node })
+        };
+        beyond.server.serve(req.passed([Some(from.node), None], walked, back))
+    }
+
+    /// A request for a file of the other server.
+    pub(super) fn pass(&self, req: Req, here: &Arc<Held>, beyond: &Beyond, inside: &Inside) -> Answer {
+        let op = req.op();
+        let ends =
+            matches!(op, Op::Read { .. } | Op::Write { .. } | Op::Fsync { .. } | Op::Clunk | Op::Remove);
+        // The open root is the root still.
+        let is_root = inside.is_root && matches!(op, Op::Open { .. });
+        if let Err(error) = if ends { Ok(()) } else { beyond.lets(&here.visitor) } {
+            return req.now(Err(error));
+        }
+        let other = match req.has_node2().then(|| req.node2::<Held>()) {
+            None => None,
+            Some(other) => match other.as_ref().map(|other| other.inside()) {
+                Ok(Some((of, other))) if std::ptr::eq(&**of, beyond) => Some(other.node.clone()),
+                _ => return req.now(Err(Errno::EXDEV.into())),
+            },
+        };
+        let (here, node, was_root) = (here.clone(), inside.node.clone(), inside.is_root);
+        let back = move |result: Result<Reply>| {
+            let reply = match result? {
+                Reply::Attr(mut attr) if was_root => {
+                    attr.texts.get_or_insert_with(|| Box::new(Texts::default())).name = here.at.name.clone();
+                    Reply::Attr(attr)
+                }
+                reply => reply,
+            };
+            Ok(reply.map_node(|made| match Arc::ptr_eq(&made, &node) {
+                true => here.clone(),
+                false => here.put(&here.at, Inside { node: made, is_root }),
+            }))
+        };
+        beyond.server.serve(req.passed([Some(inside.node.clone()), other], 0, back))
+    }
+
+    /// Whether another server was told that this walk is not wanted any more.
+    pub(super) fn cancel_crossing(&self, id: ReqId) -> bool {
+        let found = lock(&self.crossing.0).get(&id).cloned();
+        found.inspect(|(beyond, node)| beyond.server.cancel(id, Some(node))).is_some()
+    }
+}
+
+/// What the tree has of a walk.
+enum Way {
+    Done(Result<Reply>),
+    /// It goes on from a file of another server: these names lead there.
+    Across(Arc<At>, Arc<Beyond>, Inside, Walked),
+}
+
+impl Way {
+    fn of(req: &Request, here: &Held) -> Self {
+        let Op::Walk { names } = req.op() else { unreachable!("the caller has looked") };
+        let (mut at, mut qids, mut rest) = (here.at.clone(), Walked::new(), names.iter());
+        let mut inside = here.inside().map(|(_, inside)| inside.clone());
+        if let Err(error) = here.inside().map_or(Ok(()), |(beyond, _)| beyond.lets(&here.visitor)) {
+            return Self::Done(Err(error));
+        }
+        loop {
+            let next = rest.next();
+            if let (Some(from), Node::Server(beyond)) = (&inside, &at.node)
+                && !(from.is_root && next == Some(b".."))
+            {
+                let (from, beyond) = (from.clone(), beyond.clone());
+                return Self::Across(at, beyond, from, qids);
+            }
+            let Some(name) = next else {
+                let node = held(at, here.visitor.clone(), None);
+                return Self::Done(Ok(Reply::Walk { qids, node: Some(node) }));
+            };
+            let found = at.walk(name, &here.visitor).and_then(|at| match &at.node {
+                Node::Server(beyond) => beyond.lets(&here.visitor).map(|()| at),
+                _ => Ok(at),
+            });
+            match found {
+                Ok(next) => at = next,
+                Err(error) if qids.is_empty() => return Self::Done(Err(error)),
+                Err(_) => return Self::Done(Ok(Reply::Walk { qids, node: None })),
+            }
+            qids.push(at.qid);
+            inside = match &at.node {
+                Node::Server(beyond) => Some(Inside { node: beyond.root.clone(), is_root: true }),
+                _ => None,
+            };
+        }
+    }
+}
+
+/// What is left of a walk that has come back to the root of the other server and leads out of it.
+fn out(here: &Held, at: &Arc<At>, mut qids: Walked, names: &[Box<[u8]>]) -> Reply {
+    let mut at = at.clone();
+    for name in names {
+        // It does not come across again.
+        match at.walk(name, &here.visitor) {
+            Ok(next) if !matches!(next.node, Node::Server(_)) => at = next,
+            _ => return Reply::Walk { qids, node: None },
+        }
+        qids.push(at.qid);
+    }
+    Reply::Walk { qids, node: Some(held(at, here.visitor.clone(), None)) }
+}
+
+/// What a file of the other server can do beside answering.
+impl Beyond {
+    pub(super) fn takes_placed(&self, inside: &Inside) -> bool {
+        self.server.takes_placed(&inside.node)
+    }
+
+    pub(super) fn direct(&self, inside: &Inside, flags: OpenFlags) -> Option<Arc<dyn Direct>> {
+        self.server.direct(&inside.node, flags)
+    }
+
+    pub(super) fn stream(&self, inside: &Inside, request: &StreamRequest<'_>) -> Option<Box<dyn Passage>> {
+        let StreamRequest { read, offset, conn, .. } = *request;
+        self.server.stream(StreamRequest { node: &inside.node, read, offset, conn })
+    }
+
+    pub(super) fn can_fill(&self, inside: &Inside) -> bool {
+        self.server.can_fill(&inside.node)
+    }
+
+    pub(super) fn fill(&self, inside: &Inside, mut fill: Fill) {
+        fill.node = inside.node.clone();
+        self.server.fill(fill);
+    }
+
+    pub(super) fn cancel(&self, inside: &Inside, id: ReqId) {
+        self.server.cancel(id, Some(&inside.node));
+    }
+}
