@@ -2,7 +2,8 @@
 //!
 //! In: a message, and bytes behind it that were made where the device takes them. Out: the answer.
 //!
-//! Always holds: the device is told of memory that is its own alone, and never freed; what it has written is copied out.
+//! Always holds: the device is told of memory that is its own alone, and never freed; what it has written is copied
+//! out.
 
 #![allow(unsafe_code)]
 
