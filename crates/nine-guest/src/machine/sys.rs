@@ -316,7 +316,7 @@ const KEPT: u64 = 64 << 10;
 pub(super) fn give((base, len): (u64, u64)) {
     let end = base + len;
     if END.swap(end, Relaxed) == 0 {
-        let first = len - KEPT.min(len / 2) & !0xfff;
+        let first = (len - KEPT.min(len / 2)) & !0xfff;
         KEPT_FROM.store(base + first, Relaxed);
         // SAFETY: what the caller says of it; and it is mapped, as all below 4 GiB is.
         let _ = unsafe { (*HEAP.0.get()).claim(base as *mut u8, first as usize) };
