@@ -108,16 +108,17 @@ impl<L: Line> Space<L> {
         self.graft(places, old, how)
     }
 
-    /// Takes away whatever was mounted and bound there. `EINVAL`: nothing was.
+    /// Takes away whatever was mounted and bound there, and what was below in trees that are seen nowhere else.
+    /// `EINVAL`: nothing was.
     pub fn unmount(&mut self, at: &str) -> Result<()> {
         let from = self.uncrossed(&names(at)?)?;
         let before = self.heads.len();
         self.heads.retain(|head| head.from != from);
-        if self.heads.len() < before {
-            Ok(())
-        } else {
-            Err(told(Errno::EINVAL, at, "nothing is mounted there"))
+        if self.heads.len() == before {
+            return Err(told(Errno::EINVAL, at, "nothing is mounted there"));
         }
+        self.sweep();
+        Ok(())
     }
 
     /// From now on waits so long, at most, for the hosts that are seen there; `None`: for ever. See
@@ -269,11 +270,25 @@ impl<L: Line> Space<L> {
             return Err(full());
         }
         match how {
-            How::Replace => *to = places,
+            How::Replace => {
+                *to = places;
+                self.sweep();
+            }
             How::Before => drop(to.splice(..0, places)),
             How::After => to.extend(places),
         }
         Ok(())
+    }
+
+    /// Forgets what is mounted in trees that are seen nowhere any more.
+    fn sweep(&mut self) {
+        let is_lost = |heads: &[Mhead<L>], from: &Place<L>| {
+            let others = heads.iter().filter(|head| !head.from.is_of(from));
+            from.tree.is_some() && !others.flat_map(|head| &head.to).any(|to| to.is_of(from))
+        };
+        while let Some(n) = self.heads.iter().position(|head| is_lost(&self.heads, &head.from)) {
+            self.heads.remove(n);
+        }
     }
 
     /// What is seen at the path, mount point or not: one place at least.

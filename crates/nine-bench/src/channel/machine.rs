@@ -29,7 +29,7 @@ pub(super) struct Machines {
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
     Channel(Waits),
-    /// QEMU's own server, of the host's /dev.
+    /// QEMU's own server, of the directory in which the cached file is: special files it does not open.
     Virtio,
 }
 
@@ -71,7 +71,9 @@ impl Machines {
                 "latency"
             }
             Way::Virtio => {
-                for word in VIRTIO {
+                let dir = self.space.parent().unwrap_or(Path::new("/")).display();
+                let served = format!("local,id=peer,path={dir},security_model=none");
+                for word in ["-fsdev", &served, "-device", VIRTIO] {
                     run.arg(format!("--qemu-word={word}"));
                 }
                 "virtio"
@@ -182,9 +184,4 @@ fn children() -> io::Result<Duration> {
 }
 
 /// QEMU's own server, as the image finds it.
-const VIRTIO: [&str; 4] = [
-    "-fsdev",
-    "local,id=peer,path=/dev,security_model=none",
-    "-device",
-    "virtio-9p-pci,fsdev=peer,mount_tag=peer",
-];
+const VIRTIO: &str = "virtio-9p-pci,fsdev=peer,mount_tag=peer";

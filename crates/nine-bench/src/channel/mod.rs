@@ -415,8 +415,8 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
                 ),
                 unit: "us",
                 turns: [
-                    Some(machines.turn(Way::Channel(Waits::Adaptive), "host/null", size, n)),
-                    Some(machines.turn(Way::Virtio, "null", size, n)),
+                    Some(machines.turn(Way::Channel(Waits::Adaptive), "files/cached", size, n)),
+                    Some(machines.turn(Way::Virtio, "cached", size, n)),
                     None,
                 ],
             });
@@ -428,13 +428,12 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
     for (size, what) in [(0, "an empty write"), (64 << 10, "64 KiB")] {
         for (way, how) in [(spinning, "spinning"), (Way::Channel(Waits::Adaptive), "adaptive")] {
             let virtio = match machines.has_virtio() {
-                true => Some(machines.cpu(Way::Virtio, "null", size, n)?),
+                true => Some(machines.cpu(Way::Virtio, "cached", size, n)?),
                 false => None,
             };
-            let ours = machines.cpu(way, "host/null", size, n)?;
-            let what = format!(
-                "processor time of {what} to the host's null, {how}: a machine ({accel}) / virtio-9p"
-            );
+            let ours = machines.cpu(way, "files/cached", size, n)?;
+            let what =
+                format!("processor time of {what} to a cached file, {how}: a machine ({accel}) / virtio-9p");
             report.push(Row::counted(what, "us", ours, virtio));
         }
     }

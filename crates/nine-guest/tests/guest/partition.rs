@@ -73,7 +73,8 @@ fn lines_that_are_whole_are_written_at_once_and_the_rest_at_4_kib() {
     for bytes in [&b"one\ntwo\nthr"[..], b"ee", b"\n", b"", &long, b"y\n", b"the rest"] {
         part.stdout.write(bytes).unwrap();
     }
-    write!(part.stdout, ", {} and {}", "more", 1).unwrap();
+    let n = 1;
+    write!(part.stdout, ", more and {n}").unwrap();
     let own = ended(part, hosts, 7);
     let text = ["one\ntwo\nthree\n", &"x".repeat(5000), "y\nthe rest, more and 1"].concat();
     assert_eq!(said(&own), [&text, "", "7"]);

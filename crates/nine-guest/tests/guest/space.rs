@@ -191,6 +191,25 @@ fn there_are_sixteen_members_and_256_mount_points() {
 }
 
 #[test]
+fn what_is_below_goes_with_the_last_place_where_its_tree_is_seen() {
+    let mut world = World::new(&["a", "b", "c"]);
+    let (b, c) = (world.trees[1].clone(), world.trees[2].clone());
+    for _ in 0..300 {
+        world.space.mount(&b, "", "/sub", Replace).unwrap();
+        world.space.mount(&c, "", "/sub/deep", Replace).unwrap();
+        world.space.bind("/sub", "/sub/self", Replace).unwrap();
+        world.space.bind("/sub", "/sub/again", Replace).unwrap();
+        world.space.bind("/sub/sub", "/other", Replace).unwrap();
+        world.space.unmount("/sub").unwrap();
+        // Through there nobody comes to what was below, but the tree is seen.
+        assert!(world.names("/other").contains(&"leaf".into()));
+        world.space.bind("/data", "/other", Replace).unwrap();
+    }
+    drop((b, c));
+    world.end();
+}
+
+#[test]
 fn a_member_that_is_not_there_hides_no_other_one() {
     let mut world = World::new(&["a", "b"]);
     let b = world.trees[1].clone();
