@@ -411,7 +411,7 @@ fn from_machines(contest: &Contest, report: &mut Report) -> io::Result<()> {
         true => {
             let races = SIZES.iter().map(|&size| Race {
                 what: format!(
-                    "{size} bytes to the host's null, cross: a machine ({accel}), adaptive / virtio-9p"
+                    "{size} bytes to a cached file, cross: a machine ({accel}), adaptive / virtio-9p"
                 ),
                 unit: "us",
                 turns: [
