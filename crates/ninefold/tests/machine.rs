@@ -8,23 +8,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 
-use common::{ninefold, not_covered};
+use common::{image, ninefold, not_covered};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-
-/// An image of `images/`, as it is now.
-fn image(name: &str) -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let dir = BUILT.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let made = Command::new(env!("CARGO")).args(["xtask", "images"]).current_dir(&root).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        root.join("target/images")
-    });
-    dir.join(name)
-}
 
 /// `partition run` in a directory of its own, with a tree, the network and a console.
 struct World(tempfile::TempDir);

@@ -3,12 +3,12 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::space::Space;
-use common::{Server, chmod, ended_within, ninefold, not_covered};
+use common::{Server, chmod, ended_within, guest, ninefold, not_covered};
 use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -120,20 +120,6 @@ fn serve(home: &Path, name: &str, space: &Space, lines: &str, listen: &str) -> S
     command.env("NINEFOLD_CA", &all).env("NINEFOLD_CERT", &cert).env("NINEFOLD_KEY", &key);
     let command = space.within(&command);
     Server::by(dir, command)
-}
-
-/// An example of nine-guest, as it is now.
-fn guest(name: &str) -> PathBuf {
-    let here = std::env::current_exe().unwrap();
-    let profile = here.ancestors().nth(2).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q", "-p", "nine-guest", "--examples", "--target-dir"]);
-    cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success());
-    profile.join("examples").join(name)
 }
 
 const ALL: &str = ":/n/a/part,:/n/b/part,:/n/c/part";

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Server, chmod, ended_within, not_covered};
+use common::{Server, chmod, ended_within, guest, image, not_covered};
 use nine_io::client::{Options, blocking};
 use nine_net::Addr;
 use nine_proto::{Dialect, Errno, GetMask, NOGID, NOUID, OpenFlags};
@@ -680,20 +680,6 @@ fn a_program_finds_the_name_space_in_its_channel() {
     assert_eq!(lines, channel);
 }
 
-/// An example of nine-guest, as it is now.
-fn guest(name: &str) -> PathBuf {
-    let here = std::env::current_exe().unwrap();
-    let profile = here.ancestors().nth(2).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q", "-p", "nine-guest", "--examples", "--target-dir"]);
-    cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success());
-    profile.join("examples").join(name)
-}
-
 #[test]
 fn a_server_that_is_killed_takes_its_programs_with_it() {
     let mut server = serve("");
@@ -941,10 +927,7 @@ fn an_image_runs_as_a_program_does() {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
         return not_covered("images in sessions: there is no qemu-system-x86_64");
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let made = Command::new(env!("CARGO")).args(["xtask", "images"]).current_dir(&root).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let image = |name: &str| root.join("target/images").join(name).display().to_string();
+    let image = |name: &str| image(name).display().to_string();
     // The command is what runs it.
     let own = format!("programs /usr /bin /lib /lib64 /etc/ld.so.cache {}\n", env!("CARGO_BIN_EXE_ninefold"));
     let dir = world(&own);

@@ -9,10 +9,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Server, ended_within, ninefold, not_covered};
+use common::{Server, ended_within, guest, ninefold, not_covered};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,24 +20,6 @@ use rustix::termios::{LocalModes, tcgetattr};
 
 /// Longer than anything here takes, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// An example of nine-guest, as it is now.
-fn guest(name: &str) -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let dir = BUILT.get_or_init(|| {
-        let here = std::env::current_exe().unwrap();
-        let profile = here.ancestors().nth(2).unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "-q", "-p", "nine-guest", "--examples", "--target-dir"]);
-        cargo.arg(profile.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success());
-        profile.join("examples")
-    });
-    dir.join(name)
-}
 
 /// The same programs in C, where there is a compiler.
 fn guest_in_c(name: &str) -> Option<PathBuf> {
