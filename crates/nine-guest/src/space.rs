@@ -12,7 +12,7 @@
 //! Concurrency: one thread has a space and its files. No file calls back while its channel is in use.
 
 use alloc::rc::Rc;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::RangeBounds;
@@ -56,7 +56,7 @@ pub struct Opened<L: Line> {
 pub struct Entry {
     /// The name.
     pub name: String,
-    /// Which file it is, and of what kind, where a host has it; a mount point that no host knows is a directory.
+    /// Which file it is, and of what kind; of a mount point what is mounted there.
     pub qid: Qid,
 }
 
@@ -77,14 +77,17 @@ pub(crate) struct Place<L: Line> {
 struct Mhead<L: Line> {
     from: Place<L>,
     to: Vec<Place<L>>,
+    /// Of the first one, when it was mounted.
+    qid: Qid,
 }
 
 const HEADS: usize = 256;
 const MEMBERS: usize = 16;
 /// Bytes of a path.
 const PATH: usize = 4096;
-/// Entries of a directory that are told; then `E2BIG`.
+/// Entries of a directory that are told, and bytes of their names; then `E2BIG`.
 const ENTRIES: usize = 1 << 16;
+const NAMES: usize = 4 << 20;
 
 impl<L: Line> Space<L> {
     /// Nothing is there: first something is mounted at `/`.
@@ -95,17 +98,20 @@ impl<L: Line> Space<L> {
     /// Mounts the tree of this name that the client's host has.
     pub fn mount(&mut self, client: &Shared<L>, aname: &str, at: &str, how: How) -> Result<()> {
         let root = client.borrow_mut().attach("", aname)?;
+        let qid = root.qid();
         let tree = Tree { client: client.clone(), root };
-        self.graft(alloc::vec![Place { tree: Some(Rc::new(tree)), path: String::new() }], at, how)
+        self.graft(alloc::vec![Place { tree: Some(Rc::new(tree)), path: String::new() }], qid, at, how)
     }
 
     /// What is seen at `new` is seen at `old`, too: of a union all members, and else the file, which must be there.
+    /// `EINVAL`: not both are directories, and one does not replace the other.
     pub fn bind(&mut self, new: &str, old: &str, how: How) -> Result<()> {
         let places = self.places(new)?;
-        if let [place] = &places[..] {
-            place.walk()?;
-        }
-        self.graft(places, old, how)
+        let qid = match (places[0].walk(), places.len()) {
+            (Err(error), 1) => return Err(at(error, new)),
+            (file, _) => file.map_or(SOME_DIR, |file| file.qid()),
+        };
+        self.graft(places, qid, old, how)
     }
 
     /// Takes away whatever was mounted and bound there, and what was below in trees that are seen nowhere else.
@@ -170,61 +176,67 @@ impl<L: Line> Space<L> {
         client.borrow_mut().remove(file).map_err(|error| at(error, path))
     }
 
-    /// The names in a directory: of a union those of each member, once, and then what is mounted in it.
+    /// The names in a directory, and what is mounted in it: of a union those of each member, once. A member whose names
+    /// cannot be told is passed over, if there is another one and its channel goes on. `E2BIG`: there are too many.
     pub fn read_dir(&self, path: &str) -> Result<Vec<Entry>> {
         let places = self.places(path)?;
         let mut entries: Vec<Entry> = Vec::new();
-        let mut is_full = false;
-        let mut add = |name: &str, qid: Qid| {
-            is_full |= entries.len() == ENTRIES;
-            if !is_full {
-                entries.push(Entry { name: name.to_string(), qid });
-            }
-            !is_full
-        };
-        let mut failed = None;
+        let (mut room, mut failed, mut all_failed) = (NAMES, None, true);
         for place in &places {
+            // The first one of a name counts.
+            let mounted = entries.len();
+            for head in self.heads.iter().filter(|head| head.from.is_of(place)) {
+                let (dir, name) = head.from.path.rsplit_once('/').unwrap_or(("", &head.from.path));
+                if dir == place.path && !name.is_empty() {
+                    add(&mut entries, &mut room, name, head.qid).map_err(|error| at(error, path))?;
+                }
+            }
+            let hosts = entries.len();
+            let mut full = Ok(());
             let read = place.open(OpenFlags::READ).and_then(|dir| {
-                dir.client
-                    .borrow_mut()
-                    .read_dir(&dir.file, |entry| add(&String::from_utf8_lossy(entry.name), entry.qid))
+                dir.client.borrow_mut().read_dir(&dir.file, |entry| {
+                    let name = String::from_utf8_lossy(entry.name);
+                    full = add(&mut entries, &mut room, &name, entry.qid);
+                    full.is_ok()
+                })
             });
-            if let Err(error) = read {
-                failed.get_or_insert(error);
+            full.map_err(|error| at(error, path))?;
+            match read {
+                Ok(()) => all_failed = false,
+                // It need not be there for that.
+                Err(error) if error.errno == Errno::ENOENT && hosts > mounted => all_failed = false,
+                Err(error) => {
+                    place.is_alive().map_err(|error| at(error, path))?;
+                    entries.truncate(hosts);
+                    failed.get_or_insert(error);
+                }
             }
         }
-        for place in &places {
-            let below = |from: &Place<L>| {
-                let (dir, name) = from.path.rsplit_once('/').unwrap_or(("", &from.path));
-                (from.is_of(place) && dir == place.path && !name.is_empty()).then(|| name.to_string())
-            };
-            self.heads.iter().filter_map(|head| below(&head.from)).for_each(|name| {
-                add(&name, Qid { ty: Qid::DIR, vers: 0, path: 0 });
-            });
+        if let (Some(error), true) = (failed, all_failed) {
+            return Err(at(error, path));
         }
-        match failed {
-            // A member that is not there hides no other one.
-            Some(error) if entries.is_empty() => return Err(at(error, path)),
-            _ if is_full => return Err(told(Errno::E2BIG, path, "too many names")),
-            _ => {}
+        let mut order = Vec::new();
+        order.try_reserve_exact(entries.len()).map_err(|_| at(Errno::ENOMEM.into(), path))?;
+        order.extend(0..entries.len());
+        order.sort_unstable_by(|&a, &b| (&entries[a].name, a).cmp(&(&entries[b].name, b)));
+        for pair in order.windows(2).rev() {
+            if entries[pair[0]].name == entries[pair[1]].name {
+                entries[pair[1]].name.clear();
+            }
         }
-        // The first one of a name stays, where it was.
-        let mut order: Vec<usize> = (0..entries.len()).collect();
-        order.sort_by(|&a, &b| entries[a].name.cmp(&entries[b].name));
-        let mut is_first = alloc::vec![true; entries.len()];
-        order.windows(2).for_each(|pair| is_first[pair[1]] = entries[pair[0]].name != entries[pair[1]].name);
-        let mut n = 0..;
-        entries.retain(|_| n.next().is_some_and(|n| is_first[n]));
+        entries.retain(|entry| !entry.name.is_empty());
         Ok(entries)
     }
 
-    /// All of a file that has at most so many bytes. `EFBIG`: it has more.
+    /// All of a file that has at most so many bytes. `EFBIG`: it has more; `ENOMEM`: than there is memory for.
     pub fn read(&self, path: &str, most: usize) -> Result<Vec<u8>> {
         let file = self.open(path, OpenFlags::READ)?;
         let mut bytes = Vec::new();
         loop {
             let done = bytes.len();
-            bytes.resize((done + CHUNK).min(most + 1), 0);
+            let more = CHUNK.min(most.saturating_add(1) - done);
+            bytes.try_reserve(more).map_err(|_| at(Errno::ENOMEM.into(), path))?;
+            bytes.resize(done + more, 0);
             let len = file.read(done as u64, &mut bytes[done..]).map_err(|error| at(error, path))?;
             bytes.truncate(done + len);
             match len {
@@ -242,40 +254,43 @@ impl<L: Line> Space<L> {
         file.close().map_err(|error| at(error, path))
     }
 
-    fn graft(&mut self, places: Vec<Place<L>>, path: &str, how: How) -> Result<()> {
+    /// `qid`: of the first one.
+    fn graft(&mut self, places: Vec<Place<L>>, qid: Qid, path: &str, how: How) -> Result<()> {
         let names = names(path)?;
         let from = match (self.uncrossed(&names), names.split_last()) {
             // Of a union whose members do not have it, it is in the first one.
             (Err(_), Some((name, dir))) => self.walked(dir)?.swap_remove(0).join(name),
             (from, _) => from?,
         };
-        let full = || told(Errno::ENOSPC, path, "as much is mounted as can be");
-        let Some(n) = self.head(&from) else {
-            let members = places.len() + usize::from(how != How::Replace && from.tree.is_some());
-            if self.heads.len() == HEADS || members > MEMBERS {
-                return Err(full());
-            }
-            let mut to = places;
-            match how {
-                // What is below is a member, if it is a host's.
-                How::Before if from.tree.is_some() => to.push(from.clone()),
-                How::After if from.tree.is_some() => to.insert(0, from.clone()),
-                _ => {}
-            }
-            self.heads.push(Mhead { from, to });
-            return Ok(());
+        let n = self.head(&from);
+        let mut head = match n {
+            _ if how == How::Replace => Mhead { from, to: Vec::new(), qid },
+            Some(n) => self.heads[n].clone(),
+            // What is below is a member, if it is there.
+            None => match from.walk() {
+                Ok(file) => Mhead { to: alloc::vec![from.clone()], from, qid: file.qid() },
+                Err(_) => Mhead { from, to: Vec::new(), qid },
+            },
         };
-        let to = &mut self.heads[n].to;
-        if how != How::Replace && to.len() + places.len() > MEMBERS {
-            return Err(full());
+        if how != How::Replace && !(qid.is_dir() && head.qid.is_dir()) {
+            return Err(told(Errno::EINVAL, path, "inconsistent mount: a union is of directories"));
+        }
+        if n.is_none() && self.heads.len() == HEADS || head.to.len() + places.len() > MEMBERS {
+            return Err(told(Errno::ENOSPC, path, "as much is mounted as can be"));
         }
         match how {
-            How::Replace => {
-                *to = places;
-                self.sweep();
+            How::Replace | How::After => head.to.extend(places),
+            How::Before => {
+                head.to.splice(..0, places);
+                head.qid = qid;
             }
-            How::Before => drop(to.splice(..0, places)),
-            How::After => to.extend(places),
+        }
+        match n {
+            None => self.heads.push(head),
+            Some(n) => self.heads[n] = head,
+        }
+        if how == How::Replace {
+            self.sweep();
         }
         Ok(())
     }
@@ -428,6 +443,17 @@ impl<L: Line> Opened<L> {
     }
 }
 
+/// Adds a name that there is room for.
+fn add(entries: &mut Vec<Entry>, room: &mut usize, name: &str, qid: Qid) -> Result<()> {
+    *room = room.checked_sub(name.len()).filter(|_| entries.len() < ENTRIES).ok_or(Errno::E2BIG)?;
+    let mut entry = Entry { name: String::new(), qid };
+    entry.name.try_reserve_exact(name.len()).map_err(|_| Errno::ENOMEM)?;
+    entry.name.push_str(name);
+    entries.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+    entries.push(entry);
+    Ok(())
+}
+
 impl<L: Line> Place<L> {
     /// The file of this name in it.
     fn join(mut self, name: &str) -> Self {
@@ -453,6 +479,11 @@ impl<L: Line> Place<L> {
         Ok(Opened { client: tree.client.clone(), file })
     }
 
+    /// Whether its channel can be used; else why not.
+    fn is_alive(&self) -> Result<()> {
+        self.tree.as_ref().map_or(Ok(()), |tree| tree.client.borrow().is_alive())
+    }
+
     fn is_of(&self, other: &Self) -> bool {
         match (&self.tree, &other.tree) {
             (Some(one), Some(other)) => Rc::ptr_eq(one, other),
@@ -464,6 +495,12 @@ impl<L: Line> Place<L> {
 impl<L: Line> Clone for Place<L> {
     fn clone(&self) -> Self {
         Self { tree: self.tree.clone(), path: self.path.clone() }
+    }
+}
+
+impl<L: Line> Clone for Mhead<L> {
+    fn clone(&self) -> Self {
+        Self { from: self.from.clone(), to: self.to.clone(), qid: self.qid }
     }
 }
 
@@ -498,6 +535,8 @@ fn told(errno: Errno, path: &str, why: &str) -> Error {
     Error::new(errno, alloc::format!("{path}: {why}"))
 }
 
+/// Of a union whose first member has gone.
+const SOME_DIR: Qid = Qid { ty: Qid::DIR, vers: 0, path: 0 };
 /// Bytes of a file that are asked for at once.
 const CHUNK: usize = 64 << 10;
 

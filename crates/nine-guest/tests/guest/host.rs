@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nine_guest::{Client, Dialect, Errno, Options, Process, Qid};
+use nine_guest::{Client, Dialect, Errno, OpenFlags, Options, Process, Qid};
 use nine_proto::msg::{Data, OnlyU, Qids, Rmsg, Tmsg};
 use nine_proto::{Attr, Base, DirBuf, Dirent, Fid, Numeric, Stat, StatIds, Tag, mode};
 use nine_ring::linux::{self, Bell, Passed};
@@ -221,6 +221,14 @@ impl Files {
         self.0.retain(|node| node.name != name || node.parent != 0);
         let bytes = bytes.to_vec();
         self.0.push(Node { parent: 0, name, mode: mode::S_IFREG | 0o644, bytes, special: 0 });
+    }
+
+    /// A directory in the root, of which nothing is told behind the first entries, and a file in it.
+    pub fn put_broken(&mut self) {
+        let parent = self.0.len();
+        let node = |parent, name, mode| Node { parent, name, mode, bytes: Vec::new(), special: 0 };
+        self.0.push(node(0, "broken", mode::S_IFDIR | 0o755));
+        self.0.push(node(parent, "told", mode::S_IFREG | 0o644));
     }
 
     /// What is in the one of this name.
@@ -450,6 +458,14 @@ impl Host {
                 if files.0[n].name == "denied" {
                     return Err(Errno::EACCES);
                 }
+                let cuts = match asked {
+                    Tmsg::Lopen { flags, .. } => flags & OpenFlags::TRUNC.to_wire() != 0,
+                    Tmsg::Open { mode, .. } => mode & 0x10 != 0,
+                    _ => false,
+                };
+                if cuts {
+                    files.0[n].bytes.clear();
+                }
                 self.session.opens += 1;
                 let (qid, iounit) = (files.qid(n), self.temper.iounit);
                 match asked {
@@ -477,6 +493,9 @@ impl Host {
             Tmsg::Read { fid, offset, count } if files.qid(node(fids, fid)?).is_dir() => {
                 directory(files, node(fids, fid)?, self.session.dialect.unwrap(), offset, count, list);
                 Rmsg::Read { data: Data::Bytes(list) }
+            }
+            Tmsg::Readdir { fid, offset: 1.., .. } if files.0[node(fids, fid)?].name == "broken" => {
+                return Err(Errno::EIO);
             }
             Tmsg::Readdir { fid, offset, count } => {
                 directory(files, node(fids, fid)?, Dialect::L, offset, count, list);
@@ -603,7 +622,7 @@ pub fn some(len: usize) -> Vec<u8> {
 }
 
 /// A name that stays, and is not lost: the tests run where leaks are looked for.
-fn kept_name(name: String) -> &'static str {
+pub fn kept_name(name: String) -> &'static str {
     static KEPT: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let name = name.leak();
     KEPT.lock().unwrap().push(name);

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::rc::Rc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nine_guest::How::{After, Before, Replace};
 use nine_guest::{Errno, OpenFlags, Options, Process, Qid, Result, Shared, Space};
 use nine_proto::msg::Tmsg;
 
-use crate::host::{Channel, MILD, Thread, several};
+use crate::host::{Channel, Flushed, MILD, Node, Thread, kept_name, several};
 
 /// A space, its trees, in whose `data` their name stands, and their hosts.
 struct World {
@@ -25,6 +26,14 @@ impl World {
             files.put("data", name.as_bytes());
             if name == "c" {
                 files.put("only", b"of c alone");
+                files.put_broken();
+            }
+            if name == "wordy" {
+                let long = kept_name("x".repeat(10_000));
+                for _ in 0..450 {
+                    let mode = files.0[2].mode;
+                    files.0.push(Node { parent: 1, name: long, mode, bytes: Vec::new(), special: 0 });
+                }
             }
         });
         let trees: Vec<_> = clients.into_iter().map(|client| Rc::new(RefCell::new(client))).collect();
@@ -48,6 +57,17 @@ impl World {
         drop((self.space, self.trees));
         self.hosts.into_iter().map(|host| host.join().files).collect()
     }
+}
+
+/// A tree whose host does not answer such requests, and what it says when they are given up.
+fn held(holds: fn(&Tmsg<'_>) -> bool, flushed: Flushed) -> (Shared<Process>, JoinHandle<()>) {
+    let channel = Channel::new(64, 4);
+    let (passed, life) = channel.pass();
+    let mut host = channel.host(MILD, life);
+    (host.holds, host.flushed) = (Box::new(holds), flushed);
+    let host = std::thread::spawn(move || host.serve());
+    let client = Process::new(passed).unwrap().client_with(Options::default()).unwrap();
+    (Rc::new(RefCell::new(client)), host)
 }
 
 #[track_caller]
@@ -173,13 +193,15 @@ fn a_mount_point_is_not_removed_and_what_is_beside_it_is() {
 fn there_are_sixteen_members_and_256_mount_points() {
     let mut world = World::new(&["a"]);
     for _ in 1..16 {
-        world.space.bind("/data", "/file", After).unwrap();
+        world.space.bind("/", "/sub", After).unwrap();
     }
-    // `/file` of the tree is a member.
-    refused(world.space.bind("/data", "/file", Before), Errno::ENOSPC);
-    world.space.bind("/file", "/whole", Replace).unwrap();
-    refused(world.space.bind("/file", "/other", After), Errno::ENOSPC);
-    world.space.bind("/data", "/file", Replace).unwrap();
+    // `/sub` of the tree is a member.
+    refused(world.space.bind("/", "/sub", Before), Errno::ENOSPC);
+    world.space.bind("/sub", "/whole", Replace).unwrap();
+    world.space.bind("/sub", "/other", After).unwrap();
+    refused(world.space.bind("/sub", "/whole/sub", After), Errno::ENOSPC);
+    world.space.bind("/", "/sub", Replace).unwrap();
+    world.space.unmount("/other").unwrap();
     for n in 3..256 {
         world.space.bind("/data", &format!("/{n}"), Replace).unwrap();
     }
@@ -227,6 +249,104 @@ fn a_member_that_is_not_there_hides_no_other_one() {
 }
 
 #[test]
+fn a_list_of_names_is_whole_or_an_error() {
+    let mut world = World::new(&["a", "c"]);
+    let c = world.trees[1].clone();
+    world.space.mount(&c, "", "/c", Replace).unwrap();
+    refused(world.space.read_dir("/c/broken"), Errno::EIO);
+    refused(world.space.read_dir("/denied"), Errno::EACCES);
+    // What is mounted in it does not make it whole.
+    world.space.bind("/sub", "/c/broken/more", Replace).unwrap();
+    refused(world.space.read_dir("/c/broken"), Errno::EIO);
+    // A member whose names are not told hides no other one, if there is one.
+    world.space.bind("/c/broken", "/sub", Before).unwrap();
+    assert_eq!(world.names("/sub"), ["more", "leaf"]);
+    world.space.bind("/c/broken", "/twice", Replace).unwrap();
+    world.space.bind("/c/broken", "/twice", After).unwrap();
+    refused(world.space.read_dir("/twice"), Errno::EIO);
+    drop(c);
+    world.end();
+}
+
+#[test]
+fn a_union_with_a_host_that_has_gone_is_not_told() {
+    let (silent, host) = held(|asked| matches!(asked, Tmsg::Readdir { .. }), Flushed::Nothing);
+    let mut world = World::new(&["a"]);
+    world.space.mount(&silent, "", "/silent", Replace).unwrap();
+    world.space.set_patience("/silent", Some(Duration::from_millis(1))).unwrap();
+    world.space.bind("/silent", "/sub", After).unwrap();
+    refused(world.space.read_dir("/sub"), Errno::ETIMEDOUT);
+    drop(silent);
+    world.end();
+    host.join().unwrap();
+}
+
+#[test]
+fn names_and_bytes_have_a_limit() {
+    let world = World::new(&["wordy"]);
+    refused(world.space.read_dir("/sub"), Errno::E2BIG);
+    refused(world.space.read("/data", 4), Errno::EFBIG);
+    assert_eq!(world.space.read("/data", usize::MAX).unwrap(), b"wordy");
+    world.end();
+}
+
+#[test]
+fn of_a_union_what_is_not_there_is_no_member() {
+    let mut world = World::new(&["a", "b"]);
+    let b = world.trees[1].clone();
+    for (at, how) in [("/none", After), ("/nor", Before)] {
+        world.space.mount(&b, "", at, how).unwrap();
+        assert!(world.space.stat(at).unwrap().qid.is_dir());
+        assert!(world.space.open(at, OpenFlags::READ).is_ok());
+        world.space.write(&format!("{at}/new"), at.as_bytes()).unwrap();
+        assert_eq!(world.text(&format!("{at}/new")), at);
+    }
+    drop(b);
+    world.end();
+}
+
+#[test]
+fn a_union_is_of_directories() {
+    let mut world = World::new(&["a", "b"]);
+    let b = world.trees[1].clone();
+    for how in [Before, After] {
+        refused(world.space.bind("/data", "/sub", how), Errno::EINVAL);
+        refused(world.space.bind("/data", "/none", how), Errno::EINVAL);
+        refused(world.space.bind("/sub", "/data", how), Errno::EINVAL);
+        refused(world.space.mount(&b, "", "/sub/leaf", how), Errno::EINVAL);
+    }
+    // Where there is nothing else, what is mounted there counts.
+    world.space.bind("/data", "/none", Replace).unwrap();
+    refused(world.space.bind("/sub", "/none", After), Errno::EINVAL);
+    world.space.bind("/sub", "/none", Replace).unwrap();
+    world.space.mount(&b, "", "/none", After).unwrap();
+    assert!(world.names("/none").contains(&"leaf".into()) && world.text("/none/data") == "b");
+    drop(b);
+    world.end();
+}
+
+#[test]
+fn a_list_of_names_says_what_is_mounted_there() {
+    let mut world = World::new(&["a", "b"]);
+    let b = world.trees[1].clone();
+    world.space.mount(&b, "", "/data", Replace).unwrap();
+    world.space.bind("/sub/leaf", "/file", Replace).unwrap();
+    world.space.mount(&b, "", "/sub", Before).unwrap();
+    for entry in world.space.read_dir("/").unwrap() {
+        assert_eq!(entry.qid, world.space.stat(&entry.name).unwrap().qid, "{}", entry.name);
+    }
+    // In a union the first member that has the name counts, mounted there or not.
+    world.space.bind("/sub", "/both", Replace).unwrap();
+    world.space.bind("/denied", "/both/event", Replace).unwrap();
+    for entry in world.space.read_dir("/both").unwrap() {
+        let stat = world.space.stat(&format!("/both/{}", entry.name)).unwrap();
+        assert_eq!(entry.qid, stat.qid, "{}", entry.name);
+    }
+    drop(b);
+    world.end();
+}
+
+#[test]
 fn where_nothing_is_mounted_there_is_nothing() {
     let World { mut space, trees, hosts } = World::new(&["a"]);
     space.unmount("/").unwrap();
@@ -240,14 +360,10 @@ fn where_nothing_is_mounted_there_is_nothing() {
 
 #[test]
 fn one_has_patience_for_a_place_and_not_for_others() {
-    let channel = Channel::new(64, 4);
-    let (passed, life) = channel.pass();
-    let mut host = channel.host(MILD, life);
-    host.holds = Box::new(|asked| matches!(asked, Tmsg::Read { .. }));
-    let host = std::thread::spawn(move || host.serve());
-    let slow = Process::new(passed).unwrap().client_with(Options::default()).unwrap();
+    let (slow, host) = held(|asked| matches!(asked, Tmsg::Read { .. }), Flushed::Rflush);
     let mut world = World::new(&["a"]);
-    world.space.mount(&Rc::new(RefCell::new(slow)), "", "/slow", Replace).unwrap();
+    world.space.mount(&slow, "", "/slow", Replace).unwrap();
+    drop(slow);
     world.space.set_patience("/slow", Some(Duration::from_millis(1))).unwrap();
     refused(world.space.read("/slow/data", 10), Errno::ETIMEDOUT);
     assert_eq!(world.text("/data"), "a");
