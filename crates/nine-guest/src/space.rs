@@ -146,16 +146,23 @@ impl<L: Line> Space<L> {
     }
 
     /// Makes a file and opens it: in the first member of a union, or where its directory is. `permissions`: of its
-    /// mode. What is mounted there is there already: it is opened.
+    /// mode. What is mounted there, or any member has, is there already: it is opened.
     pub fn create(&self, path: &str, flags: OpenFlags, permissions: u32) -> Result<Opened<L>> {
         let mut names = names(path)?;
         let name = names.pop().ok_or_else(|| told(Errno::EEXIST, path, "it is the root"))?;
-        let made = self.walked(&names).and_then(|mut dirs| {
-            let place = dirs.swap_remove(0).join(name);
-            match self.head(&place) {
+        let made = self.walked(&names).and_then(|dirs| {
+            let first = dirs[0].clone().join(name);
+            let there = match dirs.len() {
+                1 => self.head(&first).map(|_| first.clone()),
+                _ => match self.member(dirs, name) {
+                    Err(error) if error.errno == Errno::ENOENT => None,
+                    place => Some(place?),
+                },
+            };
+            match there {
                 Some(_) if flags.has(OpenFlags::EXCL) => Err(Errno::EEXIST.into()),
-                Some(n) => self.heads[n].to[0].open(flags),
-                None => place.with(|client, root, path| client.create(root, path, flags, permissions)),
+                Some(place) => self.crossed(place)[0].open(flags),
+                None => first.with(|client, root, path| client.create(root, path, flags, permissions)),
             }
         });
         made.map_err(|error| at(error, path))

@@ -306,6 +306,24 @@ fn of_a_union_what_is_not_there_is_no_member() {
 }
 
 #[test]
+fn what_a_later_member_has_is_written_there() {
+    let mut world = World::new(&["a", "b", "c"]);
+    let [_, b, c] = &world.trees[..] else { unreachable!() };
+    world.space.mount(c, "", "/", After).unwrap();
+    world.space.write("only", b"anew").unwrap();
+    world.space.create("only", OpenFlags::WRITE, 0o644).unwrap().write_all(0, b"A").unwrap();
+    assert_eq!(world.text("only"), "Anew");
+    refused(failed(world.space.create("only", OpenFlags::WRITE | OpenFlags::EXCL, 0o644)), Errno::EEXIST);
+    // What is mounted on a later member's file is it, too.
+    world.space.mount(b, "", "/more", Replace).unwrap();
+    world.space.bind("/more/data", "/broken/told", Replace).unwrap();
+    world.space.write("/broken/told", b"to b").unwrap();
+    let [a, b, c] = &world.end()[..] else { unreachable!() };
+    assert!(c.bytes("only") == b"Anew" && a.0.iter().all(|node| node.name != "only"));
+    assert!(b.bytes("data") == b"to b" && c.bytes("told").is_empty());
+}
+
+#[test]
 fn a_union_is_of_directories() {
     let mut world = World::new(&["a", "b"]);
     let b = world.trees[1].clone();
