@@ -83,6 +83,8 @@ pub struct Metadata {
 
 /// Bytes of a directory that are asked for at once.
 const DIR: usize = 64 << 10;
+/// Entries of it that name itself or the one above: more than any union has.
+const DOTS: usize = 1 << 12;
 
 impl<L: Line> Client<L> {
     /// Joins the channel that begins with the memory, waits until the host serves it, and agrees with the host what
@@ -240,7 +242,7 @@ impl<L: Line> Client<L> {
     }
 
     /// Makes a file and opens it: the last name of the path, in the directory of the others. `permissions`: of its
-    /// mode.
+    /// mode. One that is there is opened, but with [`OpenFlags::EXCL`]; then `EEXIST`.
     pub fn create(
         &mut self,
         from: &File,
@@ -252,6 +254,29 @@ impl<L: Line> Client<L> {
         let at = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let (dir, name) = path.split_at(at);
         nine_proto::check_name(name)?;
+        if self.dialect.is_l() || flags.has(OpenFlags::EXCL) {
+            return self.make(from, dir, name, flags, permissions);
+        }
+        // Tcreate makes new files only.
+        match self.open(from, path, flags) {
+            Err(error) if error.errno == Errno::ENOENT => {}
+            there => return there,
+        }
+        match self.make(from, dir, name, flags, permissions) {
+            // Somebody else has been faster.
+            Err(error) if error.errno == Errno::EEXIST => self.open(from, path, flags),
+            made => made,
+        }
+    }
+
+    fn make(
+        &mut self,
+        from: &File,
+        dir: &[u8],
+        name: &[u8],
+        flags: OpenFlags,
+        permissions: u32,
+    ) -> Result<File> {
         let file = self.walk(from, dir)?;
         let fid = Fid(file.fid.get());
         let create = match self.dialect.base {
@@ -328,7 +353,7 @@ impl<L: Line> Client<L> {
     /// meanwhile.
     pub fn read_dir(&mut self, dir: &File, mut each: impl FnMut(&Dirent<'_>) -> bool) -> Result<()> {
         let mut data = alloc::vec![0; DIR.min(self.unit(dir))];
-        let mut offset = 0;
+        let (mut offset, mut dots) = (0, 0);
         loop {
             let len = self.read_entries(dir, offset, &mut data)?;
             if len == 0 {
@@ -338,13 +363,16 @@ impl<L: Line> Client<L> {
             for entry in Entries::new(&data[..len], self.dialect) {
                 let (entry, _) = entry.map_err(|_| self.conn.broken("Treaddir"))?;
                 offset = entry.cookie;
-                if !matches!(entry.name, b"." | b"..") && !each(&entry) {
+                if matches!(entry.name, b"." | b"..") {
+                    dots += 1;
+                } else if !each(&entry) {
                     return Ok(());
                 }
             }
             if !self.dialect.is_l() {
                 offset = before + len as u64;
-            } else if offset == before {
+            }
+            if offset == before || dots > DOTS {
                 return Err(self.conn.broken("Treaddir"));
             }
         }

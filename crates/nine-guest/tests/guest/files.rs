@@ -270,6 +270,28 @@ fn a_host_may_speak_plain_9p2000_and_nothing_older() {
 }
 
 #[test]
+fn what_is_there_is_opened_whether_or_not_the_host_would_make_it_anew() {
+    for dialect in [Dialect::L, Dialect::U, Dialect::P2000] {
+        let (mut client, host) = started(64, 4, MILD, options(dialect));
+        let root = client.attach("glenda", "").unwrap();
+        for (path, text) in [("data", b"first"), ("data", b"again"), ("late", b"after")] {
+            if path == "late" {
+                client.create(&root, path, OpenFlags::WRITE, 0o600).unwrap();
+            }
+            let file = client.create(&root, path, OpenFlags::RDWR | OpenFlags::TRUNC, 0o600).unwrap();
+            assert_eq!(client.write(&file, 0, text).unwrap(), text.len());
+            assert_eq!(client.stat(&file).unwrap().size, text.len() as u64, "{dialect:?}");
+        }
+        if !dialect.is_l() {
+            let again = client.create(&root, "data", OpenFlags::WRITE | OpenFlags::EXCL, 0o600);
+            assert_eq!(again.unwrap_err().errno, Errno::EEXIST);
+        }
+        drop((client, root));
+        host.join();
+    }
+}
+
+#[test]
 fn an_empty_write_reaches_the_host_and_an_empty_read_too() {
     with(64, 1, MILD, options(Dialect::L), |client, root| {
         let file = client.open(root, "null", OpenFlags::RDWR).unwrap();

@@ -185,6 +185,8 @@ pub struct Session {
     inbox: Vec<u8>,
     /// Messages that had data or room in the arena.
     pub placed: u32,
+    /// Walks to the file `late`, which the second one does not find.
+    late: u32,
     /// Files that were opened.
     pub opens: u32,
     /// Bytes of each write.
@@ -229,6 +231,12 @@ impl Files {
         let node = |parent, name, mode| Node { parent, name, mode, bytes: Vec::new(), special: 0 };
         self.0.push(node(0, "broken", mode::S_IFDIR | 0o755));
         self.0.push(node(parent, "told", mode::S_IFREG | 0o644));
+    }
+
+    /// A directory in the root that says of nothing but itself, for ever.
+    pub fn put_endless(&mut self) {
+        let mode = mode::S_IFDIR | 0o755;
+        self.0.push(Node { parent: 0, name: "endless", mode, bytes: Vec::new(), special: 0 });
     }
 
     /// What is in the one of this name.
@@ -434,6 +442,9 @@ impl Host {
                 let mut qids = Vec::new();
                 for name in names.iter() {
                     let child = files.0.iter().position(|n| n.parent == at && n.name.as_bytes() == name);
+                    self.session.late += u32::from(name == b"late");
+                    // Somebody else makes it just then.
+                    let child = child.filter(|_| name != b"late" || self.session.late != 2);
                     let next = if name == b".." { Some(files.0[at].parent) } else { child };
                     match next {
                         Some(next) => at = next,
@@ -476,6 +487,9 @@ impl Host {
             Tmsg::Lcreate { fid, name, mode: bits, .. } | Tmsg::Create { fid, name, perm: bits, .. } => {
                 let parent = node(fids, fid)?;
                 let there = files.0.iter().position(|n| n.parent == parent && n.name.as_bytes() == name);
+                if there.is_some() && matches!(asked, Tmsg::Create { .. }) {
+                    return Err(Errno::EEXIST);
+                }
                 let n = there.unwrap_or(files.0.len());
                 if there.is_none() {
                     let name = kept_name(String::from_utf8(name.to_vec()).unwrap());
@@ -496,6 +510,12 @@ impl Host {
             }
             Tmsg::Readdir { fid, offset: 1.., .. } if files.0[node(fids, fid)?].name == "broken" => {
                 return Err(Errno::EIO);
+            }
+            Tmsg::Readdir { fid, offset, .. } if files.0[node(fids, fid)?].name == "endless" => {
+                let mut entries = DirBuf::new(Dialect::L, 100, std::sync::Arc::new(Numeric));
+                entries.push(&Dirent { qid: files.qid(0), cookie: offset + 1, ty: 4, name: b"." }, None);
+                list.extend_from_slice(entries.bytes());
+                Rmsg::Readdir { data: Data::Bytes(list) }
             }
             Tmsg::Readdir { fid, offset, count } => {
                 directory(files, node(fids, fid)?, Dialect::L, offset, count, list);

@@ -28,6 +28,9 @@ impl World {
                 files.put("only", b"of c alone");
                 files.put_broken();
             }
+            if name == "endless" {
+                files.put_endless();
+            }
             if name == "wordy" {
                 let long = kept_name("x".repeat(10_000));
                 for _ in 0..450 {
@@ -265,6 +268,14 @@ fn a_list_of_names_is_whole_or_an_error() {
     world.space.bind("/c/broken", "/twice", After).unwrap();
     refused(world.space.read_dir("/twice"), Errno::EIO);
     drop(c);
+    world.end();
+}
+
+#[test]
+fn a_directory_that_never_ends_ends_its_channel() {
+    let world = World::new(&["endless"]);
+    refused(world.space.read_dir("/endless"), Errno::EPROTO);
+    refused(world.space.read_dir("/"), Errno::EPROTO);
     world.end();
 }
 
