@@ -109,10 +109,7 @@ impl<L: Line> Client<L> {
     /// Joins the channel of this name, of several that the memory holds. `ENOENT`: there is none; `EINVAL`: what is
     /// there is damaged, or of a newer version; else see [`Client::join`].
     pub fn join_named(memory: &Memory, name: &str, line: L, options: Options) -> Result<Self> {
-        let found = Layout::find(memory, name).map_err(|bad| {
-            let errno = if bad == Bad::Name { Errno::ENOENT } else { Errno::EINVAL };
-            Error::new(errno, alloc::format!("{name}: {bad}"))
-        })?;
+        let (_, found) = named(memory, name)?;
         Self::join(found, line, options)
     }
 
@@ -475,6 +472,14 @@ impl<L: Line> Client<L> {
         };
         read.unwrap_or_else(|| Err(self.conn.broken(ask.label()))).map(Some)
     }
+}
+
+/// The channel of this name, and how many lie before it.
+pub(crate) fn named(memory: &Memory, name: &str) -> Result<(u32, Memory)> {
+    Layout::find(memory, name).map_err(|bad| {
+        let errno = if bad == Bad::Name { Errno::ENOENT } else { Errno::EINVAL };
+        Error::new(errno, alloc::format!("the channel {name}: {bad}"))
+    })
 }
 
 /// What an answer says, if it says that something has failed.

@@ -34,10 +34,12 @@ pub struct Partition<L: Line> {
     pub stderr: Output<L>,
     last: Rc<Last<L>>,
     clock: Source<L>,
+    /// The channels that were joined, by their names.
+    joined: Vec<(String, Shared<L>)>,
     join: Box<Join<L>>,
 }
 
-/// How a partition comes by another channel: by its name.
+/// How a partition comes by another channel: by its name. One that it has come by is not asked for again.
 pub type Join<L> = dyn FnMut(&str) -> Result<Client<L>>;
 
 /// Where a partition's own files are.
@@ -96,15 +98,28 @@ const TEXT: usize = 1 << 20;
 
 impl<L: Line + 'static> Partition<L> {
     /// One whose own files the first client has, and the second one what it sees; `join` is how it comes by further
-    /// channels.
-    pub fn new(own: Client<L>, root: Option<Client<L>>, join: Box<Join<L>>) -> Result<Self> {
+    /// channels. `keep` is given where the last words go, before anything else of the host's is taken in.
+    pub fn new(
+        own: Client<L>,
+        root: Option<Client<L>>,
+        join: Box<Join<L>>,
+        keep: impl FnOnce(Rc<Last<L>>),
+    ) -> Result<Self> {
         let mut own = own;
         // Who panics for want of memory amid a call here could not say how it ends.
         own.out.reserve(OUT);
-        let own = Shared::new(own.into());
         let mut space = Space::new();
-        root.map_or(Ok(()), |root| space.mount(&Shared::new(root.into()), "", "/", How::Replace))?;
-        space.mount(&own, "", OWN, How::Replace)?;
+        let mut joined = Vec::new();
+        for (name, at, client) in [("root", "/", root), ("self", OWN, Some(own))] {
+            if let Some(client) = client {
+                let client = Shared::new(client.into());
+                space.mount(&client, "", at, How::Replace)?;
+                joined.push((name.to_string(), client));
+            }
+        }
+        let open = |path| space.open(path, OpenFlags::WRITE);
+        let last = Rc::new(Last { stderr: open("/self/stderr")?, exit: open("/self/exit")? });
+        keep(last.clone());
         let text = |name: &str| {
             let bytes = space.read(&[OWN, name].join("/"), TEXT)?;
             Ok::<_, Error>(words(&String::from_utf8_lossy(&bytes)))
@@ -116,8 +131,6 @@ impl<L: Line + 'static> Partition<L> {
         let at = |path, flags| Ok::<_, Error>(Source::At(space.place(path)?, flags));
         let (stdin, stdout) = (at("/self/stdin", OpenFlags::READ)?, at("/self/stdout", OpenFlags::WRITE)?);
         let (stderr, clock) = (at("/self/stderr", OpenFlags::WRITE)?, at("/self/clock", OpenFlags::READ)?);
-        let open = |path| space.open(path, OpenFlags::WRITE);
-        let last = Rc::new(Last { stderr: open("/self/stderr")?, exit: open("/self/exit")? });
         Ok(Self {
             stdin: Input { file: stdin, come: Vec::new(), at: 0 },
             stdout: Output::new(stdout),
@@ -127,6 +140,7 @@ impl<L: Line + 'static> Partition<L> {
             env,
             last,
             clock,
+            joined,
             join,
         })
     }
@@ -136,10 +150,17 @@ impl<L: Line + 'static> Partition<L> {
         self.args.first().map_or("partition", String::as_str)
     }
 
-    /// Mounts the channel of this name. `EBUSY`: it was mounted before, as `root` and `self` are.
+    /// Mounts the channel of this name, which is joined when it is mounted first.
     pub fn mount(&mut self, channel: &str, at: &str, how: How) -> Result<()> {
-        let client = Shared::new((self.join)(channel)?.into());
-        self.space.mount(&client, "", at, how)
+        let n = match self.joined.iter().position(|(name, _)| name == channel) {
+            Some(n) => n,
+            None => {
+                let client = Shared::new((self.join)(channel)?.into());
+                self.joined.push((channel.to_string(), client));
+                self.joined.len() - 1
+            }
+        };
+        self.space.mount(&self.joined[n].1, "", at, how)
     }
 
     /// What time it is.
@@ -167,11 +188,6 @@ impl<L: Line + 'static> Partition<L> {
         });
         let _ = self.stderr.flush();
         self.last.exit(status)
-    }
-
-    /// Where its last words go, for whoever panics.
-    pub fn last(&self) -> Rc<Last<L>> {
-        self.last.clone()
     }
 }
 

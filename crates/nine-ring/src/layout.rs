@@ -147,22 +147,23 @@ impl Layout {
         if layout.is_sound() && layout.size <= memory.len() { Ok(layout) } else { Err(Bad::Layout) }
     }
 
-    /// The memory of the channel of this name, of several that lie one behind the other.
+    /// The memory of the channel of this name, of several that lie one behind the other, and how many lie before it.
     ///
     /// Fails with [`Bad::Name`] if there is none before the first page that is no channel's.
     #[cfg(not(all(test, any(nine_loom, nine_shuttle))))]
-    pub fn find(memory: &Memory, name: &str) -> Result<Memory, Bad> {
-        let mut at = 0;
+    pub fn find(memory: &Memory, name: &str) -> Result<(u32, Memory), Bad> {
+        let (mut at, mut before) = (0, 0);
         while let Some(rest) = memory.part(at, memory.len() - at) {
             let layout = match Self::read(&rest) {
                 Err(Bad::Magic) => break,
                 layout => layout?,
             };
             if layout.name() == name {
-                return Ok(rest.part(0, layout.size).expect("it is in the memory"));
+                return Ok((before, rest.part(0, layout.size).expect("it is in the memory")));
             }
             // A page at least, and not beyond the memory: both were looked at.
             at += layout.size;
+            before += 1;
         }
         Err(Bad::Name)
     }

@@ -12,16 +12,15 @@ mod sys;
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
-use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 
 use nine_proto::{Errno, Error, Result};
-use nine_ring::{Bad, Layout, Memory};
+use nine_ring::Memory;
 
-use crate::client::{Client, Options};
+use crate::client::{self, Client, Options};
 use crate::line::Line;
 use crate::partition::{self, Outcome};
 use clock::Clock;
@@ -50,8 +49,6 @@ struct Channels {
     looks: u32,
     clock: Rc<Clock>,
     options: Options,
-    /// Those that were joined: a second guest would end the first one's channel.
-    joined: Vec<u32>,
 }
 
 /// The interrupt by which all bells ring, and the one that means nothing.
@@ -83,7 +80,6 @@ pub fn memory() -> Result<Memory> {
 pub fn begin<T: Outcome>(info: u32, name: &str, main: fn(&mut Partition) -> T) -> ! {
     sys::interrupts();
     let ended = started(info.into()).and_then(|mut partition| {
-        sys::keep(partition.last());
         let outcome = main(&mut partition);
         partition.end(outcome)
     });
@@ -122,13 +118,13 @@ extern "C" fn fault(vector: u64, error: u64, rip: u64, cr2: u64) -> ! {
 fn started(info: u64) -> Result<Partition> {
     let start = Start::read(info, sys::image_end(), sys::peek).map_err(failed)?;
     sys::give(start.heap);
-    let mut channels = Channels::find(Options { wait: start.wait, ..Options::default() }, start.end)?;
+    let channels = Channels::find(Options { wait: start.wait, ..Options::default() }, start.end)?;
     let own = channels.join("self")?;
     let root = match channels.join("root") {
         Err(error) if error.errno == Errno::ENOENT => None,
         root => Some(root?),
     };
-    Partition::new(own, root, Box::new(move |name| channels.join(name)))
+    Partition::new(own, root, Box::new(move |name| channels.join(name)), sys::keep)
 }
 
 impl Channels {
@@ -157,39 +153,16 @@ impl Channels {
             }
         };
         let (looks, clock) = (looks(), Rc::default());
-        Ok(Self { memory, doorbell, looks, clock, options, joined: Vec::new() })
+        Ok(Self { memory, doorbell, looks, clock, options })
     }
 
-    /// The client of the channel of this name. `ENOENT`: there is none; `EBUSY`: it was joined before.
-    fn join(&mut self, name: &str) -> Result<Client<Bells>> {
-        let (number, memory) = numbered(&self.memory, name)?;
-        if self.joined.contains(&number) {
-            return Err(Error::new(Errno::EBUSY, alloc::format!("the channel {name}: it is joined already")));
-        }
-        self.joined.push(number);
+    /// The client of the channel of this name, which it must have no other of: that one's channel would end. `ENOENT`:
+    /// there is none.
+    fn join(&self, name: &str) -> Result<Client<Bells>> {
+        let (number, memory) = client::named(&self.memory, name)?;
         let Self { doorbell, looks, ref clock, options, .. } = *self;
         Client::join(memory, Bells { doorbell, number, looks, clock: clock.clone() }, options)
     }
-}
-
-/// The channel of this name, and how many lie before it.
-fn numbered(memory: &Memory, name: &str) -> Result<(u32, Memory)> {
-    let said = |errno, why: Bad| Error::new(errno, alloc::format!("the channel {name}: {why}"));
-    let mut at = 0;
-    for number in 0.. {
-        let Some(rest) = memory.part(at, memory.len() - at) else { break };
-        let layout = match Layout::read(&rest) {
-            Err(Bad::Magic) => break,
-            layout => layout.map_err(|bad| said(Errno::EINVAL, bad))?,
-        };
-        if layout.name() == name {
-            let channel = rest.part(0, layout.size).ok_or_else(|| said(Errno::EINVAL, Bad::Layout))?;
-            return Ok((number, channel));
-        }
-        // A page at least, and not beyond the memory: both were looked at.
-        at += layout.size;
-    }
-    Err(said(Errno::ENOENT, Bad::Name))
 }
 
 /// Looks that take [`WOKEN`]: a processor pauses between two of them for as long as it likes. Of several tries the

@@ -25,12 +25,15 @@ fn started(stdin: &[u8], but: &str) -> (Part, Vec<Thread>) {
     };
     let (clients, hosts) = several(&["self", "root", "more"], ready);
     let [own, root, more]: [Client<Process>; 3] = clients.try_into().ok().unwrap();
-    let mut more = Some(more);
+    let mut late = [Err(Errno::ETIMEDOUT.into()), Ok(more)].into_iter();
     let join: Box<Join<Process>> = Box::new(move |name| {
         assert_eq!(name, "more");
-        more.take().ok_or(Error::from(Errno::EBUSY))
+        late.next().expect("it is joined once")
     });
-    (Partition::new(own, Some(root), join).unwrap(), hosts)
+    let mut kept = None;
+    let part = Partition::new(own, Some(root), join, |last| kept = Some(last)).unwrap();
+    assert!(kept.is_some());
+    (part, hosts)
 }
 
 /// Ends it as its main has: the host of `self`.
@@ -54,9 +57,13 @@ fn a_partition_has_its_words_its_files_and_a_clock() {
     let env = [("HOME", "/usr/glenda"), ("A", "two words")].map(|(a, b)| (a.to_string(), b.to_string()));
     assert_eq!((&part.env[..], part.name()), (&env[..], "prog"));
     assert_eq!(part.space.read("data", 100).unwrap(), b"root");
-    part.mount("more", "/more", How::Replace).unwrap();
-    assert_eq!(part.space.read("/more/data", 100).unwrap(), b"more");
-    assert_eq!(part.mount("more", "/again", How::Replace).unwrap_err().errno, Errno::EBUSY);
+    assert_eq!(part.mount("more", "/more", How::Replace).unwrap_err().errno, Errno::ETIMEDOUT);
+    let nowhere = "/more".repeat(1000);
+    assert_eq!(part.mount("more", &nowhere, How::Replace).unwrap_err().errno, Errno::ENAMETOOLONG);
+    for (name, at) in [("more", "/more"), ("more", "/again"), ("root", "/root")] {
+        part.mount(name, at, How::Replace).unwrap();
+        assert_eq!(part.space.read(&format!("{at}/data"), 100).unwrap(), name.as_bytes());
+    }
     // What is its own stays, whatever it mounts there.
     part.space.bind("/more", OWN, How::Replace).unwrap();
     part.stdout.write(b"still there\n").unwrap();

@@ -149,7 +149,7 @@ mod tests {
                 Bell::from(bell.unwrap())
             });
             let [_, ours, _, theirs] = bells;
-            let second = Layout::find(&memory, "self").unwrap();
+            let (_, second) = Layout::find(&memory, "self").unwrap();
             let guest = Guest::join(second).unwrap();
             assert!(!guest.must_ring());
             let mut channels = channels;

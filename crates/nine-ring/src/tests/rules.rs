@@ -317,9 +317,10 @@ fn a_channel_is_found_by_its_name_among_those_before_it() {
         at += layout.size;
     }
     for (layout, n) in layouts.iter().zip(0..) {
-        let found = Layout::find(&memory, layout.name()).unwrap();
+        let (before, found) = Layout::find(&memory, layout.name()).unwrap();
         assert_eq!((found.len(), Layout::read(&found)), (layout.size, Ok(*layout)));
         assert_eq!(found.address(0, 1), memory.address(n * layout.size, 1));
+        assert_eq!(before as usize, n);
     }
     for name in ["", "file", "filesystems", "a name that is longer than there is room for"] {
         assert_eq!(Layout::find(&memory, name).unwrap_err(), Bad::Name, "{name}");
