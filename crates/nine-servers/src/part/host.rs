@@ -299,7 +299,7 @@ fn text(path: &Path) -> Result<String> {
 fn is_image(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
-    crate::machine::is_image(&file, len)
+    Ok(crate::machine::image_end(&file, len)?.is_some())
 }
 
 /// The beginning of a program, which says what it is.

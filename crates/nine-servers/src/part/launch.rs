@@ -274,7 +274,7 @@ fn watch(mut socket: &UnixStream, guard: &Guard) -> ExitCode {
     guard.groups.end_all(&guard.prefix);
     let base = Path::new(&guard.base);
     if is_ours(base) {
-        let _ = fs::remove_dir_all(base);
+        let _ = super::remove::remove(base);
     }
     ExitCode::SUCCESS
 }

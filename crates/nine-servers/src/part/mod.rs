@@ -22,6 +22,7 @@ mod files;
 mod host;
 mod launch;
 mod policy;
+mod remove;
 mod session;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -155,7 +156,7 @@ struct Exec {
     env: Vec<(String, String)>,
 }
 
-/// How an image ([`machine::is_image`](crate::machine::is_image)) runs: by whoever knows machines. Its processes are
+/// How an image ([`machine::image_end`](crate::machine::image_end)) runs: by whoever knows machines. Its processes are
 /// launched and confined as programs are.
 pub trait Machines: Send + Sync + 'static {
     /// The program that runs this image with these words and this environment, within so many bytes of memory; and
@@ -417,7 +418,7 @@ impl Shared {
             session
         });
         drop(table);
-        done.inspect_err(|_| drop(fs::remove_dir_all(self.dir(number))))
+        done.inspect_err(|_| drop(remove::remove(&self.dir(number))))
     }
 
     /// A session is there, or not, when nobody has it open.
@@ -439,7 +440,7 @@ impl Shared {
         drop(table);
         drop(gone);
         let dir = self.dir(number);
-        self.aside(number, move || drop(fs::remove_dir_all(dir)));
+        self.aside(number, move || drop(remove::remove(&dir)));
     }
 
     /// Gives a session these processors in place of those, if `online` has them.
@@ -537,7 +538,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.base);
+        let _ = remove::remove(&self.base);
     }
 }
 
@@ -651,7 +652,7 @@ fn sweep(dir: &Path) {
     for entry in entries.flatten() {
         let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         if is_named && launch::is_ours(&entry.path()) && locked(&entry.path()).is_ok() {
-            let _ = fs::remove_dir_all(entry.path());
+            let _ = remove::remove(&entry.path());
         }
     }
 }
