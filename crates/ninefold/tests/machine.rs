@@ -145,6 +145,8 @@ fn it_reads_files_and_its_input_however_it_waits() {
         assert_eq!(came, line);
     }
     drop(input);
+    let clock = world.says(&[], "cat", &["self/clock"]);
+    assert!(clock.lines().count() == 1 && clock.split_whitespace().count() == 2, "{clock}");
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
     assert!(cat.wait().unwrap().success() && rest.is_empty());
@@ -167,7 +169,7 @@ fn it_fetches_a_page_by_the_network_of_its_host() {
                 while !asked.ends_with("\r\n\r\n") {
                     assert!(lines.read_line(&mut asked).unwrap() > 0, "{asked}");
                 }
-                call.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nthe page\n").unwrap();
+                call.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nthe page\nand more").unwrap();
                 asked
             })
             .collect::<Vec<_>>()
@@ -189,6 +191,16 @@ fn it_computes_from_files_to_files_and_a_reader_changes_nothing() {
     let said = world.fails(1, &["--read-only"], &image("sum"), &["files/in", "files/new"]);
     assert!(said.contains("ead-only") || said.contains("ermission"), "{said}");
     assert!(!world.file("new").exists());
+    // As much as there is memory for, and what would need more.
+    let column = |rows| "1\n".repeat(rows);
+    fs::write(world.file("in"), column(65_000) + "\n7\n").unwrap();
+    world.says(&[], "sum", &["files/in", "files/out"]);
+    assert_eq!(fs::read_to_string(world.file("out")).unwrap(), "7\n".repeat(65_000));
+    for text in [column(2_000_000), column(30_000) + "\n" + &"1 ".repeat(30_000)] {
+        fs::write(world.file("in"), text).unwrap();
+        let said = world.fails(1, &[], &image("sum"), &["files/in", "files/out"]);
+        assert!(said.contains("too large"), "{said}");
+    }
 }
 
 #[test]
@@ -240,6 +252,10 @@ fn how_it_ends_is_how_the_command_ends() {
         let said = world.fails(101, &[], &mischief, &[word]);
         assert!(said.contains(says), "{word}: {said}");
     }
+    // Before its main is called, too: for want of memory for its words.
+    let many = ["word"; 100_000];
+    let said = world.fails(101, &["--memory", "8M"], &image("hello"), &many);
+    assert!(said.contains("memory allocation"), "{said}");
     let said = world.fails(125, &[], &mischief, &["fault"]);
     assert!(said.contains("exception 14") && said.contains("the stack is full"), "{said}");
     assert!(said.contains("without a status"), "{said}");
@@ -261,6 +277,12 @@ fn what_is_no_image_is_refused_and_what_does_not_run_is_told() {
     fs::write(&large, &whole).unwrap();
     fs::File::options().write(true).open(&large).unwrap().set_len((64 << 20) + 1).unwrap();
     assert!(world.fails(126, &[], &large, &[]).contains("64 MiB"));
+    // Its memory goes from 1 MiB on to behind 41.
+    let mut wide = whole.clone();
+    wide[64 + 56 + 40..][..4].copy_from_slice(&(40u32 << 20).to_le_bytes());
+    let hungry = world.0.path().join("hungry");
+    fs::write(&hungry, &wide).unwrap();
+    assert!(world.fails(126, &[], &hungry, &[]).contains("needs 42 MiB: --memory"));
     let run = |words: &[&str]| {
         let output = ninefold(world.0.path()).args(["partition", "run"]).args(words).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())

@@ -22,20 +22,21 @@ const NOTE: u32 = 4;
 const OWNER: &[u8] = b"Xen\0";
 const ENTRY: u32 = 18;
 
-/// Whether the file is an image. An error of the kind `InvalidData`: it is one that no machine can be started with.
-pub fn is_image(file: &impl FileExt, len: u64) -> io::Result<bool> {
+/// Where the memory ends that an image needs for itself, bytes; `None`: the file is no image. An error of the kind
+/// `InvalidData`: it is one that no machine can be started with.
+pub fn image_end(file: &impl FileExt, len: u64) -> io::Result<Option<u64>> {
     let mut head = [0; HEAD];
     if len < HEAD as u64 {
-        return Ok(false);
+        return Ok(None);
     }
     file.read_exact_at(&mut head, 0)?;
     // 64 bits, little-endian; for x86-64.
     if head[..6] != *b"\x7fELF\x02\x01" || half(&head, 18) != 62 {
-        return Ok(false);
+        return Ok(None);
     }
     let (at, size, count) = (long(&head, 32), half(&head, 54), half(&head, 56).min(SEGMENTS));
     if usize::from(size) != SEGMENT || range(at, SEGMENT as u64 * u64::from(count), len).is_none() {
-        return Ok(false);
+        return Ok(None);
     }
     let mut segments = vec![0; SEGMENT * usize::from(count)];
     file.read_exact_at(&mut segments, at)?;
@@ -49,21 +50,22 @@ pub fn is_image(file: &impl FileExt, len: u64) -> io::Result<bool> {
     }
     let bad = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     if !is_one {
-        return Ok(false);
+        return Ok(None);
     }
     if len > MOST {
         return bad("the image is larger than 64 MiB");
     }
+    let mut highest = 0;
     for load in segments().filter(|segment| word(segment, 0) == LOAD) {
-        let end = long(load, 24).checked_add(long(load, 40));
-        if end.is_none_or(|end| end > TOP) {
-            return bad("the image wants to be loaded above 1 GiB");
+        match long(load, 24).checked_add(long(load, 40)) {
+            Some(end @ ..=TOP) => highest = highest.max(end),
+            _ => return bad("the image wants to be loaded above 1 GiB"),
         }
         if range(long(load, 8), long(load, 32), len).is_none() {
             return bad("the image is not whole");
         }
     }
-    Ok(true)
+    Ok(Some(highest))
 }
 
 fn has_entry(notes: &[u8]) -> bool {
@@ -116,8 +118,8 @@ pub(super) mod tests {
         }
     }
 
-    fn judged(bytes: &[u8]) -> Option<bool> {
-        is_image(&Bytes(bytes), bytes.len() as u64).ok()
+    fn judged(bytes: &[u8]) -> Option<Option<u64>> {
+        image_end(&Bytes(bytes), bytes.len() as u64).ok()
     }
 
     /// An image with one byte of code, to be loaded at `to`.
@@ -148,18 +150,22 @@ pub(super) mod tests {
     #[test]
     fn an_image_is_known_by_its_note() {
         let whole = image(1 << 20);
-        assert_eq!(judged(&whole), Some(true));
+        assert_eq!(judged(&whole), Some(Some((1 << 20) + 1)));
+        // What is not in the file needs memory, too.
+        let mut larger = whole.clone();
+        larger[HEAD + 40 + 3] = 2;
+        assert_eq!(judged(&larger), Some(Some((1 << 20) + (2 << 24) + 1)));
         let mut other = whole.clone();
         let note = HEAD + 2 * SEGMENT + 8;
         other[note] = 17;
-        assert_eq!(judged(&other), Some(false));
+        assert_eq!(judged(&other), Some(None));
         for program in
             [&b""[..], b"#!/bin/sh\necho it is a program, and longer than any head of an ELF file\n\n"]
         {
-            assert_eq!(judged(program), Some(false));
+            assert_eq!(judged(program), Some(None));
         }
         let itself = std::fs::read("/proc/self/exe").unwrap();
-        assert_eq!(judged(&itself), Some(false));
+        assert_eq!(judged(&itself), Some(None));
     }
 
     #[test]
@@ -168,7 +174,7 @@ pub(super) mod tests {
         assert_eq!(judged(&image(u64::MAX)), None);
         let whole = image(1 << 20);
         assert_eq!(judged(&whole[..whole.len() - 1]), None);
-        assert!(is_image(&Bytes(&whole), MOST + 1).is_err());
+        assert!(image_end(&Bytes(&whole), MOST + 1).is_err());
     }
 
     #[test]

@@ -29,7 +29,7 @@ use nine_net::shm::{Board, Kind, LINES, Layout, PAGES, Watch};
 use nine_net::{Env, Peer};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-pub use image::is_image;
+pub use image::image_end;
 pub use own::{Own, Stdio};
 pub use qemu::{Accel, Computer, MEMORY, QEMU, found};
 use told::Told;

@@ -51,7 +51,8 @@ struct Work<'a> {
     export: Option<Export>,
     program: &'a OsString,
     words: &'a [OsString],
-    is_image: bool,
+    /// Of an image: where the memory ends that it needs for itself.
+    image: Option<u64>,
 }
 
 impl<'a> Work<'a> {
@@ -61,12 +62,12 @@ impl<'a> Work<'a> {
             let [image, words @ ..] = &args.words[..] else {
                 return Err(wrong("write an image, or `--` and a program".into()).into());
             };
-            if !is_image(image).map_err(|error| cannot(image, &error))? {
+            let Some(end) = image_end(image).map_err(|error| cannot(image, &error))? else {
                 let image = image.display();
                 let why = format!("{image}: this is no image (docs/guest.md); a program stands behind `--`");
                 return Err(wrong(why).into());
-            }
-            return Ok(Self { export: None, program: image, words, is_image: true });
+            };
+            return Ok(Self { export: None, program: image, words, image: Some(end) });
         };
         let export = match &args.words[..] {
             [] => None,
@@ -77,22 +78,23 @@ impl<'a> Work<'a> {
             [_, word, ..] => bail!("{}: one SERVER stands before `--`, at most", word.display()),
         };
         // A name is looked for in PATH, and what cannot be looked at may be run all the same.
-        let is_image = match is_image(program) {
-            _ if Path::new(program).components().count() == 1 => false,
+        let image = match image_end(program) {
+            _ if Path::new(program).components().count() == 1 => None,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(cannot(program, &error).into());
             }
-            is_image => is_image.unwrap_or(false),
+            end => end.unwrap_or(None),
         };
-        Ok(Self { export, program, words, is_image })
+        Ok(Self { export, program, words, image })
     }
 }
 
-/// Whether the file is an image. An error: it cannot be looked at, or it is one that no machine can be started with.
-fn is_image(path: &OsString) -> io::Result<bool> {
+/// Of an image, where the memory ends that it needs for itself. An error: the file cannot be looked at, or it is an
+/// image that no machine can be started with.
+fn image_end(path: &OsString) -> io::Result<Option<u64>> {
     let file = File::open(path)?;
     let about = file.metadata()?;
-    Ok(about.is_file() && machine::is_image(&file, about.len())?)
+    if about.is_file() { machine::image_end(&file, about.len()) } else { Ok(None) }
 }
 
 /// What a shell says of a file that cannot be run.
@@ -107,10 +109,10 @@ fn cannot(path: &OsString, error: &io::Error) -> Program {
 /// Runs it to its end; an error, if that is not status 0.
 pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
     let work = Work::of(&args)?;
-    if !work.is_image && !args.channels.is_empty() {
+    if work.image.is_none() && !args.channels.is_empty() {
         bail!("--channel: a program has one channel; an image may have several");
     }
-    let qemu = work.is_image.then(|| qemu(&args, work.program)).transpose()?;
+    let qemu = work.image.map(|end| qemu(&args, work.program, end)).transpose()?;
     let mut serving = config.serving(&Serving::default())?;
     serving.read_only = Some(args.read_only || serving.read_only.unwrap_or(false));
     let remote = config.remote(&args.remote)?;
@@ -152,10 +154,15 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
     }
 }
 
-/// Where QEMU is, which this image needs.
-fn qemu(args: &cli::PartitionRun, image: &OsString) -> Result<PathBuf, Program> {
+/// Where QEMU is, which this image needs, as well as memory up to there.
+fn qemu(args: &cli::PartitionRun, image: &OsString, end: u64) -> Result<PathBuf, Program> {
+    let image = image.display();
+    if end >> 20 >= args.memory.into() {
+        let why = format!("{image}: the image needs {} MiB: --memory", (end >> 20) + 1);
+        return Err(Program { status: 126, error: Some(why) });
+    }
     machine::found(&args.qemu).ok_or_else(|| {
-        let (image, qemu) = (image.display(), args.qemu.display());
+        let qemu = args.qemu.display();
         let why = format!(
             "{image}: a machine needs QEMU, and there is no {qemu} (Debian: qemu-system-x86); programs run without"
         );
