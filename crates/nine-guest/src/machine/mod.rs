@@ -28,6 +28,8 @@ use start::Start;
 use sys::{Ports, Registers};
 
 pub use sys::Heap;
+#[doc(hidden)]
+pub use sys::begin;
 
 /// What the main of a machine is given.
 pub type Partition = partition::Partition<Bells>;
@@ -75,9 +77,8 @@ pub fn memory() -> Result<Memory> {
         .ok_or_else(|| failed("the memory of the channels lies where nothing can be"))
 }
 
-/// Begins as [`partition!`](crate::partition) has it: `info` is where `hvm_start_info` is.
-#[doc(hidden)]
-pub fn begin<T: Outcome>(info: u32, name: &str, main: fn(&mut Partition) -> T) -> ! {
+/// Runs a main and ends the machine: `info` is where `hvm_start_info` is.
+fn run<T: Outcome>(info: u32, name: &str, main: fn(&mut Partition) -> T) -> ! {
     sys::interrupts();
     let ended = started(info.into()).and_then(|mut partition| {
         let outcome = main(&mut partition);

@@ -21,7 +21,7 @@ use talc::{TalcCell, source::Manual};
 
 use super::Bells;
 use super::pci::{Config, Function};
-use crate::partition::Last;
+use crate::partition::{Last, Outcome};
 
 /// Makes an image of a `main`: `fn main(part: &mut Partition) -> impl Outcome`. It brings how the image begins, its
 /// heap, and what it says when it panics.
@@ -34,10 +34,12 @@ macro_rules! partition {
         }
 
         #[global_allocator]
-        static NINE_GUEST_HEAP: $crate::machine::Heap = $crate::machine::Heap;
+        // SAFETY: it is the heap of an image, which has one thread.
+        static NINE_GUEST_HEAP: $crate::machine::Heap = unsafe { $crate::machine::Heap::new() };
 
         extern "C" fn nine_guest_begin(info: u32) -> ! {
-            $crate::machine::begin(info, env!("CARGO_BIN_NAME"), $main)
+            // SAFETY: an image begins here, once.
+            unsafe { $crate::machine::begin(info, env!("CARGO_BIN_NAME"), $main) }
         }
 
         // Entered as PVH has it: 32 bits, no paging, ebx where `hvm_start_info` is. It lays out pages of 2 MiB for the
@@ -253,7 +255,6 @@ global_asm!(
     popq %rsi
     popq %rdx
     movq %cr2, %rcx
-    subq $8, %rsp
     andq $-16, %rsp
     call {fault}
     .balign 16
@@ -283,12 +284,31 @@ struct Own<T>(UnsafeCell<T>);
 // SAFETY: there is one thread.
 unsafe impl<T> Sync for Own<T> {}
 
+/// Begins as [`partition!`](crate::partition) has it: `info` is where `hvm_start_info` is.
+///
+/// # Safety
+/// It is called once, in the one thread of a processor that was started as the macro does it.
+pub unsafe fn begin<T: Outcome>(info: u32, name: &str, main: fn(&mut super::Partition) -> T) -> ! {
+    super::run(info, name, main)
+}
+
 /// The allocator of an image: there is nothing before [`give`].
-pub struct Heap;
+pub struct Heap(());
+
+impl Heap {
+    /// The one of [`partition!`](crate::partition).
+    ///
+    /// # Safety
+    /// The program has one thread.
+    #[doc(hidden)]
+    pub const unsafe fn new() -> Self {
+        Self(())
+    }
+}
 
 static HEAP: Own<TalcCell<Manual>> = Own(UnsafeCell::new(TalcCell::new(Manual)));
 
-// SAFETY: TalcCell keeps the contract, for one thread.
+// SAFETY: TalcCell keeps the contract, for one thread, which is all there is (`Heap::new`).
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's word; nothing else refers to the cell but for a call of it.
