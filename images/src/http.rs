@@ -57,20 +57,25 @@ pub fn get(
         .filter_map(|line| line.split_once(':'))
         .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
         .and_then(|(_, len)| len.trim().parse::<u64>().ok());
-    let mut came = (bytes.len() - begin) as u64;
-    each(part, &bytes[begin..])?;
+    let mut left = due.unwrap_or(u64::MAX);
+    // What is behind the end is none of it.
+    let mut take = |part: &mut Partition, bytes: &[u8]| {
+        let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        left -= len as u64;
+        each(part, &bytes[..len]).map(|()| left)
+    };
+    let mut more = take(part, &bytes[begin..])?;
     bytes.resize(64 << 10, 0);
-    while due.is_none_or(|due| came < due) {
+    while more > 0 {
         let len = data.read(0, &mut bytes)?;
         if len == 0 {
             break;
         }
-        came += len as u64;
-        each(part, &bytes[..len])?;
+        more = take(part, &bytes[..len])?;
     }
     drop(ctl);
     match due {
-        Some(due) if came < due => Err(wrong(Errno::EPIPE, "the answer ends before its end")),
+        Some(_) if more > 0 => Err(wrong(Errno::EPIPE, "the answer ends before its end")),
         _ => Ok(()),
     }
 }

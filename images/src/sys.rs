@@ -50,6 +50,9 @@ impl Device {
     pub fn find() -> Result<Self> {
         static IS_TAKEN: AtomicBool = AtomicBool::new(false);
         let none = |why| Error::new(Errno::ENODEV, why);
+        if IS_TAKEN.swap(true, SeqCst) {
+            return Err(none("virtio-9p is in use"));
+        }
         let at = (0..32).map(|n| 1 << 31 | n << 11).find(|at| config(*at, None) == IDS);
         let at = at.ok_or_else(|| none("there is no virtio-9p on the first bus"))?;
         let port = match config(at + 16, None) {
@@ -66,8 +69,8 @@ impl Device {
         [0, 1, 3].iter().for_each(|status| device.out8(STATUS, *status));
         device.out32(FEATURES, 0);
         device.out16(SELECT, 0);
-        if device.in16(PLACES) != PLACES_MOST || IS_TAKEN.swap(true, SeqCst) {
-            return Err(none("virtio-9p has a queue of another length, or is in use"));
+        if device.in16(PLACES) != PLACES_MOST {
+            return Err(none("virtio-9p has a queue of another length"));
         }
         device.word(ASKED, 1); // It need not interrupt.
         device.out32(QUEUE, (device.address(0) >> 12) as u32);

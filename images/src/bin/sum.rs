@@ -18,8 +18,9 @@ nine_guest::partition!(main);
 /// Rows, all of them as long.
 type Matrix = Vec<Vec<i64>>;
 
-/// Bytes of a file.
-const MOST: usize = 16 << 20;
+/// Bytes of a file, and numbers of a result: as many as 32 MiB hold, however they stand there.
+const MOST: usize = 128 << 10;
+const NUMBERS: usize = 128 << 10;
 
 fn main(part: &mut Partition) -> Result<()> {
     let [_, from, to] = &part.args[..] else { return Err(images::usage("sum FILE RESULT")) };
@@ -54,6 +55,9 @@ fn matrix(text: &str) -> Result<Matrix> {
 fn product(left: &Matrix, right: &Matrix) -> Result<Matrix> {
     if left[0].len() != right.len() {
         return Err(wrong("a row of the first matrix is not as long as a column of the second one"));
+    }
+    if left.len() * right[0].len() > NUMBERS {
+        return Err(Error::new(Errno::EFBIG, "the result is too large"));
     }
     let number = |row: &[i64], column: usize| {
         let terms = row.iter().zip(right).map(|(a, b)| a.checked_mul(b[column]));

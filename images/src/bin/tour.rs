@@ -17,7 +17,7 @@ nine_guest::partition!(main);
 fn main(part: &mut Partition) -> Result<()> {
     let [_, path, url] = &part.args[..] else { return Err(images::usage("tour FILE URL")) };
     let (path, url) = (path.clone(), url.clone());
-    say(part, format_args!("hello from a machine that has {} as its files", "9P through memory"))?;
+    say(part, format_args!("hello from a machine that has 9P through memory as its files"))?;
     let file = part.space.open(&path, OpenFlags::READ)?;
     let mut bytes = [0; 1024];
     let len = file.read(0, &mut bytes)?;
