@@ -6,7 +6,7 @@
 //! In: the name of an experiment. Out: progress on the standard error; a table and the line `result NAME key=value ...`
 //! on the standard output. Always holds: whatever ends the program, its servers end with it (`child`) and its scratch
 //! files go (`scratch`); a peer that is missing is said to be, and its keys are `na`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod aoe;
 mod archive;
@@ -32,6 +32,7 @@ mod server;
 mod stats;
 mod streaming;
 mod streams;
+mod sys;
 mod turns;
 mod wire;
 

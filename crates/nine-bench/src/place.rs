@@ -36,7 +36,7 @@ impl Place {
             Self::Free => (all, all),
         };
         sched_setaffinity(None, &set(client))?;
-        servers.iter().try_for_each(|&pid| move_process(pid, &set(server)))
+        servers.iter().try_for_each(|&pid| move_threads(pid, "", &set(server)).map(drop))
     }
 }
 
@@ -54,10 +54,11 @@ impl Place {
     }
 }
 
-/// Puts a process, and whatever threads it starts, where clients are that have a processor of their own.
-pub fn move_to_client(pid: Pid) -> io::Result<()> {
+/// Puts threads of a process whose names begin so, and whatever threads they start, where clients are that have a
+/// processor of their own: whether there were any.
+pub fn move_to_client(pid: Pid, name: &str) -> io::Result<bool> {
     let all = processors();
-    move_process(pid, &set(&all[all.len() - 1..]))
+    move_threads(pid, name, &set(&all[all.len() - 1..]))
 }
 
 /// Looks which processors we may use, before anything is pinned.
@@ -85,15 +86,51 @@ fn set(cpus: &[usize]) -> CpuSet {
     set
 }
 
-/// All threads of a process; those it makes later begin where their maker is.
-fn move_process(pid: Pid, to: &CpuSet) -> io::Result<()> {
+/// All threads of a process whose names begin so; those they make later begin where their maker is.
+fn move_threads(pid: Pid, name: &str, to: &CpuSet) -> io::Result<bool> {
+    let mut is_any = false;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let task = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        let task = task?;
+        if !std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.starts_with(name)) {
+            continue;
+        }
+        let task = task.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
         match task.map(|task| sched_setaffinity(Some(task), to)) {
+            Some(Ok(())) => is_any = true,
             // A thread that has ended meanwhile needs no place.
-            None | Some(Ok(()) | Err(rustix::io::Errno::SRCH)) => {}
+            None | Some(Err(rustix::io::Errno::SRCH)) => {}
             Some(Err(error)) => return Err(error.into()),
         }
     }
-    Ok(())
+    Ok(is_any)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_placed_by_their_names() {
+        let stop = std::sync::Barrier::new(3);
+        std::thread::scope(|scope| {
+            let tids = ["CPU 0/test", "IO 0/test"].map(|name| {
+                let (say, tid) = std::sync::mpsc::channel();
+                let stop = &stop;
+                let thread = std::thread::Builder::new().name(name.into());
+                let thread = thread.spawn_scoped(scope, move || {
+                    say.send(rustix::thread::gettid()).unwrap();
+                    stop.wait();
+                });
+                thread.unwrap();
+                tid.recv().unwrap()
+            });
+            let before = sched_getaffinity(Some(tids[1])).unwrap();
+            let itself = rustix::process::getpid();
+            assert!(move_to_client(itself, "CPU 0/").unwrap() && !move_to_client(itself, "CPU 1/").unwrap());
+            let last = &processors()[processors().len() - 1..];
+            assert_eq!(sched_getaffinity(Some(tids[0])).unwrap(), set(last));
+            assert_eq!(sched_getaffinity(Some(tids[1])).unwrap(), before);
+            stop.wait();
+        });
+    }
 }

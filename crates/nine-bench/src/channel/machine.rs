@@ -1,6 +1,6 @@
 //! The same graph from machines without an operating system (docs/guest.md): images in QEMU whose files are served by
-//! the command, by channels as programs have them; beside them the same image on QEMU's own virtio-9p, and the Linux
-//! kernel's 9P client in a machine.
+//! the command, by channels as programs have them; beside them QEMU's own virtio-9p, driven by an image that does
+//! nothing else and looks for its answers, and the Linux kernel's 9P client in a machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use rustix::process::Pid;
 use crate::command;
 use crate::place::{Place, move_to_client};
 use crate::report::Turn;
+use crate::sys::cpu_of_children;
 
 /// What machines need.
 pub(super) struct Machines {
@@ -65,6 +66,8 @@ impl Machines {
 
     fn run(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<Command> {
         let mut run = self.command();
+        // Its threads have names.
+        run.args(["--qemu-word=-name", "--qemu-word=bench,debug-threads=on"]);
         let image = match way {
             Way::Channel(waits) => {
                 run.args(["--wait", waits.name()]);
@@ -87,39 +90,42 @@ impl Machines {
         Ok(run)
     }
 
-    /// Microseconds of a write from a machine; its server has one processor, and QEMU another.
+    /// What a run says: the server has one processor, and the machine another.
+    fn placed(&self, way: Way, file: &str, size: usize, times: &[u32]) -> io::Result<String> {
+        Place::Cross.stand_far()?;
+        let mut child = self.run(way, file, size, times)?.spawn()?;
+        let ended = place_qemu(&mut child, way).and_then(|()| child.wait_with_output());
+        Place::Free.arrange(&[])?;
+        let output = ended?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(io::Error::other(format!("a machine has failed: {why}")))
+    }
+
+    /// Microseconds of a write from a machine.
     pub(super) fn turn(&self, way: Way, file: &'static str, size: usize, times: u32) -> Turn<'_> {
         Box::new(move || {
-            Place::Cross.stand_far()?;
-            let mut child = self.run(way, file, size, &[times / 10 + 1, times])?.spawn()?;
-            let ended = place_qemu(&mut child).and_then(|()| child.wait_with_output());
-            Place::Free.arrange(&[])?;
-            let output = ended?;
-            let said = String::from_utf8_lossy(&output.stdout);
+            let said = self.placed(way, file, size, &[times / 10 + 1, times])?;
             let nanos = said.lines().last().and_then(|line| line.split(' ').nth(1)?.parse::<f64>().ok());
-            match nanos {
-                Some(nanos) if output.status.success() => Ok(nanos / 1e3),
-                _ => {
-                    let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                    Err(io::Error::other(format!("a machine has failed: {why}")))
-                }
-            }
+            nanos
+                .map(|nanos| nanos / 1e3)
+                .ok_or_else(|| io::Error::other(format!("a machine has said {said}")))
         })
     }
 
-    /// Microseconds of processor time of a write, of both sides: a long run's less that of a short one, which has the
+    /// Microseconds of processor time of a write, of both sides: a long run's less that of one write, which has the
     /// same beginning and end.
-    pub(super) fn cpu(&self, way: Way, file: &str, size: usize, times: u32) -> io::Result<f64> {
-        let mut took = Vec::new();
-        for n in [1, times] {
-            let before = children()?;
-            let status = self.run(way, file, size, &[n])?.stdout(Stdio::null()).status()?;
-            if !status.success() {
-                return Err(io::Error::other(format!("a machine has failed: {status}")));
-            }
-            took.push((children()? - before).as_secs_f64());
-        }
-        Ok((took[1] - took[0]) * 1e6 / f64::from(times))
+    pub(super) fn cpu(&self, way: Way, file: &'static str, size: usize, times: u32) -> Turn<'_> {
+        Box::new(move || {
+            let spent = |times| {
+                let before = cpu_of_children()?;
+                self.placed(way, file, size, &[times])?;
+                io::Result::Ok((cpu_of_children()? - before).as_secs_f64() * 1e6)
+            };
+            Ok((spent(times)? - spent(1)?) / f64::from(times - 1))
+        })
     }
 
     /// Milliseconds until the first line of an image stands there.
@@ -153,8 +159,10 @@ impl Machines {
     }
 }
 
-/// Waits until QEMU is there, and puts all its threads where clients are.
-fn place_qemu(child: &mut Child) -> io::Result<()> {
+/// Waits until QEMU is there, and puts it where clients are: where it is the server itself, only the thread that
+/// executes the machine.
+fn place_qemu(child: &mut Child, way: Way) -> io::Result<()> {
+    let threads = if way == Way::Virtio { "CPU 0/" } else { "" };
     let late = Instant::now() + Duration::from_secs(10);
     while child.try_wait()?.is_none() && Instant::now() < late {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id()))?;
@@ -165,22 +173,15 @@ fn place_qemu(child: &mut Child) -> io::Result<()> {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             if name.starts_with("qemu")
                 && let Some(pid) = Pid::from_raw(pid)
+                && move_to_client(pid, threads)?
             {
-                return move_to_client(pid);
+                return Ok(());
             }
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     // It may have ended already: whoever reads its output says why.
     Ok(())
-}
-
-/// Processor time of children that have ended, and of theirs.
-fn children() -> io::Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-    let ticks: u64 = fields.skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Ok(Duration::from_millis(ticks * 10))
 }
 
 /// QEMU's own server, as the image finds it.
