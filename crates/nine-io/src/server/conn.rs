@@ -97,6 +97,7 @@ pub struct Connection {
     server: Arc<dyn FileServer>,
     names: Arc<dyn Names>,
     gate: Arc<Gate>,
+    known: Option<Arc<Who>>,
     own: bool,
     seat: u16,
     core: Core,
@@ -181,6 +182,7 @@ impl Connection {
             server: service.server.clone(),
             names,
             gate: service.gate.clone(),
+            known: service.known.clone(),
             own: service.own,
             seat: service.seat,
             core: service.core.clone(),
@@ -622,7 +624,12 @@ impl Connection {
         match request.op() {
             Op::Attach { uname, aname, uid } => {
                 let afid = request.fid2().map(|held| &held.node);
-                let admitted = self.gate.admit(proof, uname, uid, aname, afid, &*self.names);
+                let admitted = match &self.known {
+                    Some(who) => {
+                        Ok(Who { read_only: who.read_only || self.gate.read_only, ..Who::clone(who) })
+                    }
+                    None => self.gate.admit(proof, uname, uid, aname, afid, &*self.names),
+                };
                 match &admitted {
                     Ok(who) => {
                         note!(

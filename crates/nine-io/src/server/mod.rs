@@ -61,6 +61,8 @@ pub struct Service {
     pub server: Arc<dyn FileServer>,
     /// Who may ask.
     pub gate: Arc<Gate>,
+    /// Whoever comes in here is this one, whatever he says.
+    pub known: Option<Arc<Who>>,
     /// What one client may hold.
     pub limits: Limits,
     /// Which dialects are offered.
@@ -88,6 +90,7 @@ impl Service {
         Self {
             server,
             gate,
+            known: None,
             limits,
             dialects: DIALECTS,
             core,

@@ -19,14 +19,14 @@ use nine_io::channel::serve_all;
 use nine_io::synth::Ask;
 use nine_net::lock::{Mutex, lock};
 use nine_net::shm::{Channel, Kind, LINES, Layout, PAGES};
-use nine_net::{Env, Peer, Proof, Socket, Timer, Transport, Waited, own_ids};
+use nine_net::{Env, Peer, Proof, Socket, Timer, Transport, Waited};
 use nine_proto::{Errno, Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::cgroup::{Group, Used};
 use super::launch::{Launched, Plan, is_program};
 use super::session::{Answers, End, Phase, Session, State, Whose, error_of, over};
-use super::{Exec, Shared, Spread, Start};
+use super::{Exec, Pieces, Shared, Spread, Start};
 
 /// Runs it. Whoever asked for it is told when it runs, or why it does not.
 pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec, ask: Ask) {
@@ -133,11 +133,12 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
                 return Err(Error::new(Errno::EIO, "nothing is served any more that a channel could show"));
             }
             Some(service) => {
+                // It is who has made the session, and never the owner.
+                let service = Service { known: Some(Arc::new(session.whose.who.clone())), ..service };
                 let opened = (|| {
                     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-                    let (uid, gid) = own_ids();
                     let addr = format!("part!{}", session.number);
-                    let peer = Peer { addr, proof: Proof::Unix { uid, gid } };
+                    let peer = Peer { addr, proof: session.whose.who.proof.clone() };
                     let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
                     let (channel, given) = Channel::open(layout, waits, ours.into(), peer)?;
                     Ok((channel, given.to_send(theirs.into())))

@@ -41,8 +41,8 @@ impl User {
 
 /// Who has made it.
 pub(super) struct Whose {
-    name: Box<str>,
-    uid: Option<u32>,
+    /// As whom its program is served over its channel: its owner has no rights there that others have not.
+    pub(super) who: Who,
     /// How that is known, for the log.
     pub(super) proof: Box<str>,
 }
@@ -51,17 +51,17 @@ impl Whose {
     pub(super) fn of(visitor: &Visitor) -> Self {
         let who = &visitor.who;
         let proof = if who.owner { "the owner".into() } else { format!("{:?}", who.proof) };
-        Self { name: who.name.clone(), uid: who.uid, proof: proof.into() }
+        Self { who: Who { owner: false, ..Who::clone(who) }, proof: proof.into() }
     }
 
     fn is(&self, visitor: &Visitor) -> bool {
-        visitor.owner || (self.uid, &self.name) == (visitor.who.uid, &visitor.who.name)
+        visitor.owner || (self.who.uid, &self.who.name) == (visitor.who.uid, &visitor.who.name)
     }
 }
 
 impl fmt::Display for Whose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
+        f.write_str(&self.who.name)
     }
 }
 
@@ -516,7 +516,7 @@ impl Session {
             let Limits { memory, cpu, processes } = state.limits;
             let kind = if state.is_persistent { "persistent" } else { "normal" };
             let channel = if state.channel { "on" } else { "off" };
-            let whose = quote::quote(&self.whose.name);
+            let whose = quote::quote(&self.whose.who.name);
             // Nothing can fail: it is a string.
             let _ = write!(
                 text,
