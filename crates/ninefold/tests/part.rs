@@ -616,7 +616,8 @@ fn a_program_is_confined() {
     let tries = format!(
         "id -u; echo x >own && echo own; cat {0}; echo x >>{0}; echo x >/tmp/part-$$; kill -0 {1}; \
          cat /proc/{1}/environ; unshare -U true && echo unshared; mount -t tmpfs x /mnt && echo mounted; \
-         sh -c 'exec 3<>/dev/tty' && echo terminal; ulimit -c; echo end",
+         sh -c 'exec 3<>/dev/tty' && echo terminal; ipcmk -M 4096 && echo shared; ipcmk -S 1 && echo waits; \
+         ulimit -c; echo end",
         secret.display(),
         server.child.id(),
     );
@@ -629,7 +630,8 @@ fn a_program_is_confined() {
         assert_eq!(std::fs::read_to_string(&secret).unwrap(), "it is secret");
     }
     if has(&session, "seccomp") {
-        assert!(!out.contains("unshared") && !out.contains("mounted"), "{out}");
+        let none = ["unshared", "mounted", "shared", "waits"];
+        assert!(none.iter().all(|word| !out.contains(word)), "{out}");
     }
     // As the kernel has it.
     let session = Session::shell(&part, "echo $$; read -r x");

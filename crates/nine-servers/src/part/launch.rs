@@ -77,7 +77,9 @@ pub(super) struct Plan {
     pub(super) reads: Vec<String>,
     pub(super) writes: Vec<String>,
     pub(super) network: bool,
-    /// It may be root, as who starts it is.
+    /// It stays on its processors by itself: no group sees to it.
+    pub(super) stays: bool,
+    /// It may be root, as who starts it is; and changes nobody's rights to files.
     pub(super) root: bool,
     /// It shall not run where something lacks.
     pub(super) strict: bool,
@@ -402,6 +404,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
     if rustix::process::geteuid().is_root() && !plan.root {
         return Err(("it would run as root".into(), io::Error::from_raw_os_error(libc::EPERM)));
     }
+    drop_capabilities().map_err(of("its capabilities"))?;
     // Another user is another matter: before, this would be forgotten.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(of("its end"))?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32);
@@ -412,11 +415,30 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
     confined.extend(
         landlocked(plan).map_err(|error| ("landlock".into(), io::Error::other(error)))?.then_some("landlock"),
     );
-    let filters = [filter(plan.network), clone3()].into_iter().collect::<Result<Vec<_>, _>>();
+    // Who is a user of his own has files of his own.
+    let keeps = plan.root || plan.user.is_none();
+    let filters = [Some(filter(plan.network)), Some(clone3()), keeps.then(|| keeping(plan.root))];
+    let stays = plan.stays.then(|| forbidden([libc::SYS_sched_setaffinity]));
+    let filters = filters.into_iter().chain([stays]).flatten().collect::<Result<Vec<_>, _>>();
     let filters = filters.map_err(|error| ("seccomp".into(), io::Error::other(error)))?;
     let is_filtered = filters.iter().all(|filter| seccompiler::apply_filter(filter).is_ok());
     confined.extend(is_filtered.then_some("seccomp"));
     Ok(confined)
+}
+
+/// Root without them has his files and nothing else; and no program gives any back.
+fn drop_capabilities() -> rustix::io::Result<()> {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    let may = capabilities(None)?.effective.contains(CapabilitySet::SETPCAP);
+    for one in CapabilitySet::all().iter().filter(|_| may) {
+        match rustix::thread::remove_capability_from_bounding_set(one) {
+            // This kernel has no such one.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
 /// Lets this process reach the files of the plan alone; whether the kernel can do that.
@@ -440,16 +462,6 @@ type Filter = Result<BpfProgram, seccompiler::BackendError>;
 
 /// What a program has no business with: EPERM.
 fn filter(network: bool) -> Filter {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        FORBIDDEN.iter().map(|&call| (call, Vec::new())).collect();
-    #[cfg(target_arch = "x86_64")]
-    {
-        rules.extend(FORBIDDEN_X86.iter().map(|&call| (call, Vec::new())));
-        // The same calls by their other numbers, and those that have such numbers alone.
-        let others: Vec<i64> =
-            rules.keys().map(|call| call | X32).chain((512..=547).map(|call| call | X32)).collect();
-        rules.extend(others.into_iter().map(|call| (call, Vec::new())));
-    }
     let when = |arg, op, value| SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value);
     let mut spaces = Vec::new();
     for flag in NAMESPACES {
@@ -459,14 +471,44 @@ fn filter(network: bool) -> Filter {
     let push = SeccompRule::new(vec![when(1, SeccompCmpOp::Eq, libc::TIOCSTI)?])?;
     let mut judged = vec![(libc::SYS_clone, spaces), (libc::SYS_ioctl, vec![push])];
     if !network {
-        let other = SeccompRule::new(vec![when(0, SeccompCmpOp::Ne, libc::AF_UNIX as u64)?])?;
-        judged.push((libc::SYS_socket, vec![other]));
+        // Those of unix, too: no rule of files keeps a program from one at a path. Datagrams of a pair go there, too.
+        judged.push((libc::SYS_socket, Vec::new()));
+        let mut pairs = Vec::new();
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
+            pairs.push(SeccompRule::new(vec![when(1, SeccompCmpOp::MaskedEq(0xf), kind as u64)?])?);
+        }
+        judged.push((libc::SYS_socketpair, pairs));
     }
+    let all = FORBIDDEN.iter().copied();
     #[cfg(target_arch = "x86_64")]
-    for (call, rule) in judged.clone() {
-        rules.insert(call | X32, rule);
+    let all = all.chain(FORBIDDEN_X86.iter().copied()).chain((512..=547).map(|call| call | X32));
+    denied(all.map(|call| (call, Vec::new())).chain(judged))
+}
+
+/// The rights to a file, its owner and its times are changed by nobody: by a path, or, if `all`, in any way. No rule of
+/// files keeps a program from that.
+fn keeping(all: bool) -> Filter {
+    let given = SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
+    // Without a path it is of an open file.
+    let times = if all { Vec::new() } else { vec![SeccompRule::new(vec![given])?] };
+    let calls = KEPT.iter().chain(KEPT_OPEN.iter().filter(|_| all)).copied();
+    #[cfg(target_arch = "x86_64")]
+    let calls = calls.chain(KEPT_X86.iter().copied());
+    denied(calls.map(|call| (call, Vec::new())).chain([(libc::SYS_utimensat, times)]))
+}
+
+fn forbidden(calls: impl IntoIterator<Item = i64>) -> Filter {
+    denied(calls.into_iter().map(|call| (call, Vec::new())))
+}
+
+/// EPERM for these, where one of the rules says so or there is none; by all their numbers.
+fn denied(calls: impl IntoIterator<Item = (i64, Vec<SeccompRule>)>) -> Filter {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = calls.into_iter().collect();
+    #[cfg(target_arch = "x86_64")]
+    {
+        let others: Vec<_> = rules.iter().map(|(call, rules)| (call | X32, rules.clone())).collect();
+        rules.extend(others);
     }
-    rules.extend(judged);
     SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32), arch()?)?
         .try_into()
 }
@@ -570,6 +612,48 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_lookup_dcookie,
     libc::SYS_nfsservctl,
     libc::SYS_vhangup,
+    // What is made by these stays when a session has ended, and is others'.
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+/// By a path.
+const KEPT: &[i64] = &[
+    libc::SYS_fchmodat,
+    libc::SYS_fchmodat2,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+];
+/// Of an open file.
+const KEPT_OPEN: &[i64] = &[libc::SYS_fchmod, libc::SYS_fchown, libc::SYS_fsetxattr, libc::SYS_fremovexattr];
+/// Newer than the library's names.
+const SETXATTRAT: i64 = 463;
+const REMOVEXATTRAT: i64 = 466;
+const FILE_SETATTR: i64 = 469;
+#[cfg(target_arch = "x86_64")]
+const KEPT_X86: &[i64] = &[
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
 ];
 #[cfg(target_arch = "x86_64")]
 const FORBIDDEN_X86: &[i64] =
@@ -590,9 +674,79 @@ mod tests {
 
     #[test]
     fn filters_are_made_for_this_machine() {
-        for program in [filter(true), filter(false), clone3()] {
+        for program in [filter(true), filter(false), clone3(), keeping(true), keeping(false)] {
             let len = program.unwrap().len();
             assert!(len > 5 && len < 4096, "{len}");
         }
     }
+
+    /// What happens in a thread that has these filters.
+    fn within(filters: &[Filter], what: impl FnOnce() + Send) {
+        let filters: Vec<_> = filters.iter().map(|filter| filter.as_ref().unwrap()).collect();
+        thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                rustix::thread::set_no_new_privs(true).unwrap();
+                drop_capabilities().unwrap();
+                filters.into_iter().for_each(|filter| seccompiler::apply_filter(filter).unwrap());
+                what();
+            });
+            thread.join().unwrap();
+        });
+    }
+
+    fn is_denied<T>(done: io::Result<T>) -> bool {
+        done.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
+    }
+
+    #[test]
+    fn no_socket_reaches_a_path_and_pairs_of_streams_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("s");
+        let _listens = std::os::unix::net::UnixListener::bind(&at).unwrap();
+        within(&[filter(false)], || {
+            assert!(is_denied(UnixStream::connect(&at)));
+            assert!(is_denied(std::os::unix::net::UnixDatagram::pair()));
+            assert!(UnixStream::pair().is_ok());
+            assert!(is_denied(std::net::UdpSocket::bind("127.0.0.1:0")));
+        });
+        within(&[filter(true)], || assert!(UnixStream::connect(&at).is_ok()));
+    }
+
+    #[test]
+    fn nobodys_rights_are_changed_by_a_path() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("file");
+        let file = fs::File::create(&at).unwrap();
+        let mode = || fs::Permissions::from_mode(0o600);
+        let us = Some(rustix::process::geteuid().as_raw());
+        let by_path = || {
+            assert!(is_denied(fs::set_permissions(&at, mode())) && is_denied(chown(&at, us, None)));
+            let times = rustix::fs::Timestamps { last_access: NOW, last_modification: NOW };
+            let set = rustix::fs::utimensat(rustix::fs::CWD, &at, &times, rustix::fs::AtFlags::empty());
+            assert!(is_denied(set.map_err(Into::into)));
+            let set = rustix::fs::setxattr(&at, "user.x", b"x", rustix::fs::XattrFlags::empty());
+            assert!(is_denied(set.map_err(Into::into)));
+        };
+        within(&[keeping(false)], || {
+            by_path();
+            assert!(
+                file.set_permissions(mode()).is_ok()
+                    && file.set_modified(std::time::SystemTime::now()).is_ok()
+            );
+        });
+        within(&[keeping(true)], || {
+            by_path();
+            assert!(is_denied(file.set_permissions(mode())));
+            assert!(is_denied(file.set_modified(std::time::SystemTime::now())));
+            let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+            for key in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+                let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+                // Who is not root keeps what he might be given, and is given nothing.
+                assert!(line.ends_with("\t0000000000000000") || key == "CapBnd" && us != Some(0), "{line}");
+            }
+        });
+    }
+
+    const NOW: rustix::fs::Timespec = rustix::fs::Timespec { tv_sec: 0, tv_nsec: 0 };
 }
