@@ -307,6 +307,15 @@ fn limits_end_a_program_and_say_so() {
     assert!(session.refuses("memory 16M").contains("before the program runs"));
     let end = session.wait();
     assert!(end.contains(" limit cpu"), "{end}");
+    // A number that nothing reckons with is refused; and one is said to be too small, not silence kept.
+    let session = Session::new(&part);
+    assert!(session.refuses("cpu 18446744073709551615").contains("it is at most"));
+    assert!(session.refuses("processes 99999999").contains("it is at most"));
+    session.tell("memory 4K");
+    match session.ctl.write(0, b"exec /bin/true") {
+        Err(error) => assert!(error.to_string().contains("no program begins with so little"), "{error}"),
+        Ok(_) => assert!(!session.wait().starts_with("exit 0 "), "{}", session.status()),
+    }
     // Without a group it would be the user's, of all sessions.
     if has(&session, "pids") {
         let session = Session::new(&part);

@@ -133,7 +133,13 @@ impl Groups {
     pub(super) fn make(&self, name: &str, limits: &Limits, cpus: Option<&str>) -> Group {
         let make = |dir: &PathBuf| {
             let dir = dir.join(name);
-            fs::create_dir(&dir).is_ok().then_some(dir)
+            match fs::create_dir(&dir) {
+                Ok(()) => Some(dir),
+                Err(error) => {
+                    tracing::warn!("{}: a session is without this group: {error}", dir.display());
+                    None
+                }
+            }
         };
         let split = self.split.iter().filter_map(|(of, dir)| Some((of.clone(), make(dir)?))).collect();
         let unified = self.unified.as_ref().and_then(make);
@@ -218,14 +224,17 @@ impl Group {
         self.unified.is_some() || self.has("cpuacct")
     }
 
-    /// Sets files of a controller, by their names in version 2 and 1; it is left where one cannot be set.
+    /// Sets files of a controller, by their names in version 2 and 1; it is left where one cannot be set, and that is
+    /// said.
     fn limit(&mut self, controller: &str, files: &[(&str, &str, &str)]) {
         let Some((dir, version)) = self.dir(controller) else { return };
-        let is_set = files.iter().all(|(two, one, value)| {
-            let file = if version == 2 { two } else { one };
-            file.is_empty() || fs::write(dir.join(file), value).is_ok()
+        let failed = files.iter().find_map(|(two, one, value)| {
+            let file = dir.join(if version == 2 { two } else { one });
+            let set = if file == dir { Ok(()) } else { fs::write(&file, value) };
+            set.err().map(|error| format!("{}: {error}", file.display()))
         });
-        if !is_set {
+        if let Some(why) = failed {
+            tracing::warn!("a session's group is without {controller}: {why}");
             self.leave(controller);
         }
     }

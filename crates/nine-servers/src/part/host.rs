@@ -154,7 +154,16 @@ async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Pro
     let (put, launched) = later();
     shared.launcher.start(plan, channel, put);
     let launched = match launched.await {
-        Ok(launched) => become_program(env, session, launched).await,
+        Ok(launched) => become_program(env, session, launched).await.map_err(|error| {
+            // The kernel says nothing to whom it kills for that.
+            match group.used().is_short || error.errno == Errno::EIO && limits.memory < LEAST {
+                true => {
+                    let text = format!("memory {}: no program begins with so little", limits.memory);
+                    Error::new(Errno::ENOMEM, text)
+                }
+                false => error,
+            }
+        }),
         Err(error) => Err(error_of(&error)),
     };
     let (child, pid, Parts { mut confined, ending, input, outputs }) =
@@ -372,7 +381,7 @@ impl Program {
             }
             self.look = Some(env.sleep_until(env.now() + LOOK));
             let Used { user, system, is_short, .. } = self.group.used();
-            let is_late = self.cpu.is_some_and(|cpu| user + system >= cpu * 1_000_000);
+            let is_late = self.cpu.is_some_and(|cpu| user + system >= cpu.saturating_mul(1_000_000));
             if (is_short || is_late) && !self.is_killed {
                 self.limit = Some(if is_short { "memory" } else { "cpu" });
                 self.kill(session);
@@ -489,7 +498,8 @@ impl Program {
             _ if used.is_short => Some("memory"),
             Err(libc::SIGXCPU) => Some("cpu"),
             Err(libc::SIGKILL)
-                if self.cpu.is_some_and(|cpu| user + system >= cpu * 1000) && !self.is_killed =>
+                if self.cpu.is_some_and(|cpu| user + system >= cpu.saturating_mul(1000))
+                    && !self.is_killed =>
             {
                 Some("cpu")
             }
@@ -563,8 +573,12 @@ async fn aside<T: Send + 'static>(
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Bytes of one answer of an output.
 const PIECE: usize = 64 << 10;
-/// Of the beginning of a program: an image has its note there.
-const HEAD: u64 = 64 << 10;
+/// Of the beginning of a program, which say what it is.
+const HEAD: u64 = 64;
+/// Bytes of a program that are given to others at once, to each.
+const GIVEN: usize = 1 << 20;
+/// Of memory, with which the process that becomes a program does as it should.
+const LEAST: u64 = 16 << 20;
 /// For a process to become the program.
 const BEGINS: Duration = Duration::from_secs(10);
 /// Between two looks at limits.

@@ -382,7 +382,7 @@ fn confine(plan: &Plan) -> Result<Vec<&'static str>, Failed> {
     }
     if let Some(cpu) = plan.cpu {
         // The first one is a signal that says what it is about.
-        let most = Rlimit { current: Some(cpu), maximum: Some(cpu + 1) };
+        let most = Rlimit { current: Some(cpu), maximum: Some(cpu.saturating_add(1)) };
         rustix::process::setrlimit(Resource::Cpu, most).map_err(of("its limits"))?;
     }
     if !plan.cpus.is_empty() {

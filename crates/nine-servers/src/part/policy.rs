@@ -151,8 +151,8 @@ impl Policy {
             }
             ["user", name] => self.user = Some((*name).into()),
             ["memory", word] => self.limits.memory = size(word)?,
-            ["cpu", word] => self.limits.cpu = Some(count(word)?),
-            ["processes", word] => self.limits.processes = count(word)?,
+            ["cpu", word] => self.limits.cpu = Some(seconds(word)?),
+            ["processes", word] => self.limits.processes = processes(word)?,
             ["number", word] => match count(word)? {
                 number @ 1..=NUMBER_MAX => self.number = number as usize,
                 _ => return Err(format!("`{word}`: sessions at once are 1 to {NUMBER_MAX}")),
@@ -265,6 +265,23 @@ fn count(word: &str) -> std::result::Result<u64, String> {
     number.ok_or_else(|| format!("`{word}` is no number above 0"))
 }
 
+fn most(word: &str, most: u64) -> std::result::Result<u64, String> {
+    match count(word)? {
+        number if number <= most => Ok(number),
+        _ => Err(format!("`{word}`: it is at most {most}")),
+    }
+}
+
+/// Seconds of processor time.
+pub(super) fn seconds(word: &str) -> std::result::Result<u64, String> {
+    most(word, SECONDS_MAX)
+}
+
+/// Processes and threads at once.
+pub(super) fn processes(word: &str) -> std::result::Result<u64, String> {
+    most(word, PROCESSES_MAX)
+}
+
 /// Bytes: a number, or one with K, M or G behind it.
 pub(super) fn size(word: &str) -> std::result::Result<u64, String> {
     let (number, shift) = match word.as_bytes().last() {
@@ -315,6 +332,10 @@ pub(super) const PROGRAMS: [&str; 7] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
 /// Sessions at once.
 const NUMBER_MAX: u64 = 1024;
+/// A hundred years: what is reckoned in microseconds stays a number.
+const SECONDS_MAX: u64 = 3_155_760_000;
+/// The most that the kernel counts.
+const PROCESSES_MAX: u64 = 4 << 20;
 /// The highest processor that a set of the kernel's has.
 const CPU_MAX: usize = 1023;
 
@@ -342,6 +363,8 @@ mod tests {
             ("memory much", "is no size"),
             ("memory 99999999999G", "is no size"),
             ("cpu 0", "is no number above 0"),
+            ("cpu 18446744073709551615", "at most 3155760000"),
+            ("processes 99999999", "at most 4194304"),
             ("number 5000", "1 to 1024"),
             ("each 0", "is no number above 0"),
             ("cpus 3-1", "no list of processors"),

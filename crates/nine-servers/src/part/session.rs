@@ -596,12 +596,13 @@ impl State {
             }
             ["processes", n] => {
                 self.may_set()?;
-                lower(&mut self.limits.processes, positive(n)?, "processes")
+                let n = policy::processes(n).map_err(|why| wrong(&why))?;
+                lower(&mut self.limits.processes, n, "processes")
             }
             ["cpu", seconds] => {
                 self.may_set()?;
                 let mut cpu = self.limits.cpu.unwrap_or(u64::MAX);
-                lower(&mut cpu, positive(seconds)?, "cpu")?;
+                lower(&mut cpu, policy::seconds(seconds).map_err(|why| wrong(&why))?, "cpu")?;
                 self.limits.cpu = Some(cpu);
                 Ok(())
             }
