@@ -715,7 +715,19 @@ fn processors_are_one_sessions_alone() {
     let mine = rustix::thread::sched_getaffinity(None).unwrap();
     let all: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| mine.is_set(cpu)).collect();
     let last = all.last().unwrap();
-    let session = Session::new(&part);
+    let (session, before) = (Session::new(&part), Session::new(&part));
+    before.begin("nproc; read -r x; nproc");
+    assert_eq!(before.line(), all.len().to_string());
+    if !has(&before, "cpuset") {
+        assert_eq!(session.ctl.write(0, b"cpus 0").unwrap_err().errno(), Errno::EOPNOTSUPP);
+        return;
+    }
+    // One is left for those that have none of their own.
+    let list = all.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    assert!(session.refuses(&format!("cpus {list}")).contains("the last processor"));
+    if all.len() == 1 {
+        return not_covered("processors of sessions: there is one");
+    }
     session.tell(&format!("cpus {last}"));
     let other = Session::new(&part);
     assert!(other.refuses(&format!("cpus {last}")).contains("is session 0's"));
@@ -724,9 +736,10 @@ fn processors_are_one_sessions_alone() {
         session.all("stdout").trim().parse::<usize>().unwrap()
     };
     assert_eq!(count(&session), 1);
-    if all.len() > 1 {
-        assert_eq!(count(&other), all.len() - 1);
-    }
+    assert_eq!(count(&other), all.len() - 1);
+    // Who runs already has gone from there.
+    before.tell("close");
+    assert_eq!(before.line(), (all.len() - 1).to_string());
     drop((session, other));
     let _ = part.walk("clone");
     let session = Session::new(&part);

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,13 @@ impl Groups {
         self.unified.is_some() || self.split.contains_key("freezer")
     }
 
-    /// Makes one of this name. What cannot be made is left out.
+    /// Whether groups have processors.
+    pub(super) fn has_cpus(&self) -> bool {
+        self.split.contains_key("cpuset")
+            || self.unified.is_some() && self.has.iter().any(|of| of == "cpuset")
+    }
+
+    /// Makes one of this name. What cannot be made is left out, and said.
     pub(super) fn make(&self, name: &str, limits: &Limits, cpus: Option<&str>) -> Group {
         let make = |dir: &PathBuf| {
             let dir = dir.join(name);
@@ -239,6 +245,17 @@ impl Group {
         }
     }
 
+    /// Has those who are in it run on these processors.
+    pub(super) fn moves(&self, cpus: &str) {
+        if let Some((dir, _)) = self.dir("cpuset")
+            && let Err(error) = fs::write(dir.join("cpuset.cpus"), cpus)
+            // Who has ended meanwhile has none.
+            && dir.exists()
+        {
+            tracing::warn!("{}: it does not go to processors {cpus}: {error}", dir.display());
+        }
+    }
+
     fn leave(&mut self, controller: &str) {
         if let Some(dir) = self.split.remove(controller) {
             let _ = fs::remove_dir(dir);
@@ -297,9 +314,10 @@ impl Group {
         freeze("THAWED", "0");
     }
 
-    /// Kills everybody in it, waits until they have gone, and removes it.
+    /// Kills everybody in it, waits until they have gone, but not for ever, and removes it.
     pub(super) fn end(&self) {
-        for _ in 0..PATIENCE {
+        let late = Instant::now() + ENDS;
+        while Instant::now() < late {
             self.kill();
             if self.dirs().all(|dir| members(dir).is_empty()) {
                 break;
@@ -307,6 +325,9 @@ impl Group {
             thread::sleep(PAUSE);
         }
         end(&self.dirs().cloned().collect::<Vec<_>>());
+        if let Some(dir) = self.dirs().find(|dir| dir.exists()) {
+            tracing::warn!("{}: a session's group does not end", dir.display());
+        }
     }
 }
 
@@ -377,6 +398,8 @@ const CONTROLLERS: [&str; 5] = ["memory", "cpuacct", "cpuset", "pids", "freezer"
 /// Looks at whether somebody has gone.
 const PATIENCE: usize = 500;
 const PAUSE: Duration = Duration::from_millis(5);
+/// For all of a group to go.
+const ENDS: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

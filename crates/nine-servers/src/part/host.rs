@@ -3,7 +3,6 @@
 //! In: what shall run, and what is asked of the session's files. Out: a process that was launched; its bytes both ways;
 //! its end; and nobody left of it.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::future::{Future, poll_fn};
 use std::io::{self, Read};
@@ -113,17 +112,18 @@ struct Ready {
 
 async fn begin(env: &impl Env, session: &Arc<Session>, exec: Exec) -> Result<Program> {
     let shared = &session.shared;
-    let (limits, own, is_channel, waits) =
-        session.step(|state, _| (state.limits, state.cpus.clone(), state.channel, state.waits));
-    let cpus = if own.is_empty() { shared.common(&session.rules)? } else { Some(own) };
+    let (limits, is_channel, waits) = session.step(|state, _| (state.limits, state.channel, state.waits));
     let ready = {
         let of = session.clone();
-        aside(shared, session.number, move || prepare(&of, exec, &limits, cpus, is_channel)).await
+        aside(shared, session.number, move || prepare(&of, exec, &limits, is_channel)).await
     };
     let Ready { mut plan, group, name } = ready?;
     let ended = |group: &Group| {
-        let group = group.clone();
-        shared.aside(session.number, move || group.end());
+        let (group, cpus, number) = (group.clone(), shared.cpus.clone(), session.number);
+        shared.end(number, move || {
+            cpus.leaves(number);
+            group.end();
+        });
     };
     let channel = match is_channel {
         false => None,
@@ -222,7 +222,7 @@ async fn become_program(
         Err(error) => {
             // It has ended, or is not what was wanted.
             let _ = child.kill();
-            session.shared.aside(session.number, move || drop(child.wait()));
+            session.shared.end(session.number, move || drop(child.wait()));
             Err(error)
         }
     }
@@ -233,7 +233,6 @@ fn prepare(
     session: &Session,
     exec: Exec,
     limits: &super::policy::Limits,
-    cpus: Option<BTreeSet<usize>>,
     channel: bool,
 ) -> Result<Ready> {
     let of = |error: io::Error| error_of(&error);
@@ -246,7 +245,6 @@ fn prepare(
         words: exec.words,
         dir: text(&dir)?,
         user: shared.user,
-        cpus: cpus.iter().flatten().copied().collect(),
         programs: policy.programs.clone(),
         reads: policy.reads.clone(),
         writes: vec![text(&dir)?],
@@ -284,9 +282,14 @@ fn prepare(
         ("NINEFOLD_PART".into(), number.to_string()),
     ];
     plan.env.extend(exec.env);
-    let list = cpus.as_ref().map(super::policy::cpu_list);
-    let group = shared.groups.make(&format!("{}-{number}", shared.name), limits, list.as_deref());
+    let cpus = shared.cpus.of(number, &rules.online)?;
+    let list = super::policy::cpu_list(&cpus);
+    let group = shared.groups.make(&format!("{}-{number}", shared.name), limits, Some(&list));
+    shared.cpus.joins(number, &rules.online, &group);
     plan.joins = group.joins();
+    if !group.has("cpuset") && (shared.groups.has_cpus() || policy.cpus.is_some()) {
+        (plan.cpus, plan.stays) = (cpus.into_iter().collect(), true);
+    }
     plan.cpu = limits.cpu;
     plan.space = (!group.has("memory")).then_some(limits.memory);
     plan.processes = (!group.has("pids")).then_some(limits.processes);
@@ -294,6 +297,7 @@ fn prepare(
         && let Some(lacks) =
             ["memory", "pids"].iter().find(|of| !group.has(of)).or((!group.kills()).then_some(&"kill"))
     {
+        shared.cpus.leaves(number);
         group.end();
         return Err(Error::new(Errno::EOPNOTSUPP, format!("strict: no control group has {lacks} here")));
     }
@@ -463,7 +467,7 @@ impl Program {
         let (group, pid) = (self.group.clone(), self.pid);
         // It has not been waited for: nobody else is called so.
         let _ = kill_process_group(pid, Signal::KILL);
-        session.shared.aside(session.number, move || group.kill());
+        session.shared.end(session.number, move || group.kill());
     }
 
     /// It has ended: how; and nobody is left of it then.
@@ -474,14 +478,16 @@ impl Program {
         let _ = kill_process_group(self.pid, Signal::KILL);
         session.step(|state, _| state.pid = None);
         let status = self.child.wait();
-        let group = self.group.clone();
-        let used = aside(&session.shared, session.number, move || {
+        let (group, cpus, number) = (self.group.clone(), session.shared.cpus.clone(), session.number);
+        let (put, used) = later();
+        session.shared.end(number, move || {
             group.kill();
             let used = group.used();
+            cpus.leaves(number);
             group.end();
-            used
-        })
-        .await;
+            put(used);
+        });
+        let used = used.await;
         let how = match status {
             Ok(status) => {
                 use std::os::unix::process::ExitStatusExt;

@@ -18,6 +18,7 @@
 //! Locks: a session's, then the table's.
 
 mod cgroup;
+mod cpus;
 mod files;
 mod host;
 mod launch;
@@ -25,7 +26,7 @@ mod policy;
 mod remove;
 mod session;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, DirBuilder, File};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -50,6 +51,7 @@ use crate::disk::pool::Pool;
 use crate::disk::{Disk, DiskOptions};
 pub use crate::net::quote::{quote, words};
 use cgroup::Groups;
+use cpus::Cpus;
 use files::{Ctl, Input, Opened, Output, Text, Wait};
 use launch::{Guard, Launcher};
 pub use launch::{Rights, VERB, confined, launch};
@@ -78,7 +80,11 @@ struct Shared {
     name: String,
     groups: Groups,
     launcher: Launcher,
+    cpus: Arc<Cpus>,
     pool: Pool,
+    /// For what ends sessions, and for their directories, which take their time: nobody who asks waits behind it.
+    ends: Pool,
+    removes: Pool,
     /// The directories as files.
     disk: Arc<Disk>,
     outside: Outside,
@@ -119,8 +125,6 @@ struct Table {
     making: BTreeMap<u64, User>,
     /// Those that stay when nobody has them open.
     kept: BTreeMap<u64, Arc<Session>>,
-    /// Processors that are a session's alone.
-    cpus: BTreeMap<usize, u64>,
 }
 
 /// A session in the table.
@@ -226,6 +230,11 @@ impl Parts {
         let text = base.to_str().ok_or_else(|| format!("{}: it is no text", base.display()))?;
         let guard = Guard { groups: groups.clone(), prefix: format!("{name}-"), base: text.into() };
         let launcher = Launcher::new(guard).map_err(|error| format!("no program can be started: {error}"))?;
+        let (pool, ends, removes) = (Pool::new(THREADS), Pool::new(ENDS), Pool::new(ENDS));
+        // One thread of each there is from now on, so that no core ever does their work.
+        if [&ends, &removes].iter().any(|of| of.push(0, Box::new(|| ())).is_err()) {
+            return Err("no thread can be started".into());
+        }
         let shared = Arc::new(Shared {
             rules: Watched::new(rules),
             user,
@@ -233,9 +242,12 @@ impl Parts {
             base,
             _lock: held,
             name,
+            cpus: Arc::new(Cpus::new(groups.has_cpus())),
             groups,
             launcher,
-            pool: Pool::new(THREADS),
+            pool,
+            ends,
+            removes,
             disk,
             outside,
             table: Mutex::default(),
@@ -433,49 +445,26 @@ impl Shared {
     }
 
     /// What a session leaves behind.
-    fn forget(&self, number: u64, cpus: &BTreeSet<usize>) {
-        let mut table = lock(&self.table);
-        table.cpus.retain(|cpu, _| !cpus.contains(cpu));
-        let gone = table.sessions.remove(&number);
-        drop(table);
+    fn forget(&self, number: u64) {
+        let gone = lock(&self.table).sessions.remove(&number);
         drop(gone);
-        let dir = self.dir(number);
-        self.aside(number, move || drop(remove::remove(&dir)));
+        let (dir, cpus) = (self.dir(number), self.cpus.clone());
+        self.end(number, move || cpus.forget(number));
+        let remove = move || {
+            if let Err(error) = remove::remove(&dir) {
+                tracing::warn!("{}: it is not removed: {error}", dir.display());
+            }
+        };
+        if let Err(job) = self.removes.push(number, Box::new(remove)) {
+            job();
+        }
     }
 
-    /// Gives a session these processors in place of those, if `online` has them.
-    fn dedicate(
-        &self,
-        number: u64,
-        online: &BTreeSet<usize>,
-        before: &BTreeSet<usize>,
-        cpus: &BTreeSet<usize>,
-    ) -> Result<()> {
-        if let Some(cpu) = cpus.difference(online).next() {
-            let all = policy::cpu_list(online);
-            return Err(session::wrong(&format!("processor {cpu} is none of those of this server: {all}")));
-        }
-        let mut table = lock(&self.table);
-        let taken = cpus.iter().find_map(|cpu| Some((cpu, *table.cpus.get(cpu)?)));
-        if let Some((cpu, other)) = taken.filter(|(_, other)| *other != number) {
-            return Err(session::busy(&format!("processor {cpu} is session {other}'s")));
-        }
-        table.cpus.retain(|cpu, _| !before.contains(cpu));
-        table.cpus.extend(cpus.iter().map(|&cpu| (cpu, number)));
-        Ok(())
-    }
-
-    /// The processors of a session that has none of its own: those that nobody has. `None`: any.
-    fn common(&self, rules: &Rules) -> Result<Option<BTreeSet<usize>>> {
-        let table = lock(&self.table);
-        if table.cpus.is_empty() && rules.policy.cpus.is_none() {
-            return Ok(None);
-        }
-        let free: BTreeSet<usize> =
-            rules.online.iter().filter(|cpu| !table.cpus.contains_key(cpu)).copied().collect();
-        match free.is_empty() {
-            true => Err(session::busy("every processor is some session's alone")),
-            false => Ok(Some(free)),
+    /// Does what ends a session.
+    fn end(&self, number: u64, job: impl FnOnce() + Send + 'static) {
+        // There are fewer sessions than have room there, as above.
+        if let Err(job) = self.ends.push(number, Box::new(job)) {
+            job();
         }
     }
 
@@ -663,5 +652,10 @@ const PREFIX: &str = "ninefold-part-";
 const PLACE: &str = "fs";
 /// For disks and the kernel.
 const THREADS: usize = 8;
+/// For the ends of sessions; and for their directories.
+const ENDS: usize = 2;
+/// Attempts at a directory of its own.
+const ATTEMPTS: usize = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
 /// Descriptors of files in the sessions' directories that are kept.
 const HANDLES: usize = 256;

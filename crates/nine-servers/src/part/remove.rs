@@ -112,7 +112,7 @@ mod tests {
             fs::write(dir.join(at).join("file"), "").unwrap();
             symlink(&other, dir.join(at).join("link")).unwrap();
         }
-        fs::set_permissions(dir.join("wide/a"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(dir.join("wide/a"), fs::Permissions::from_mode(0o000)).unwrap();
         // Deeper than a path can say, and than a stack is.
         let mut at = open(CWD, &std::ffi::CString::new(dir.to_str().unwrap()).unwrap()).unwrap();
         for _ in 0..4_000 {

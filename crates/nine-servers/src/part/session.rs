@@ -78,6 +78,10 @@ pub(super) struct State {
     argv: Vec<u8>,
     env: Vec<u8>,
     file: Program,
+    /// Bytes that the program has, if that was said.
+    length: Option<u64>,
+    /// It is being given to others.
+    is_given: bool,
     /// Who knows it gives the session its program.
     key: Option<Box<str>>,
     /// Open `stdin`s; `None`: the input has ended.
@@ -199,6 +203,8 @@ impl Session {
             argv: Vec::new(),
             env: Vec::new(),
             file: Program::None,
+            length: None,
+            is_given: false,
             key: None,
             inputs: Some(0),
             writes: VecDeque::new(),
@@ -301,28 +307,25 @@ impl Session {
                 Ok(spread) => return self.shared.due(Work(self.clone(), spread, ask)),
                 Err(error) => Err(error),
             },
-            ["type", "normal"] => {
-                self.with(|state, _| state.is_persistent = false);
-                self.shared.keep(self, false);
-                Ok(())
-            }
-            ["type", "persistent"] => self.with(|state, _| match state.phase {
+            ["type", how @ ("normal" | "persistent")] => self.with(|state, _| match state.phase {
                 Phase::Wiped => Err(over()),
                 _ => {
-                    state.is_persistent = true;
+                    state.is_persistent = how == "persistent";
+                    self.shared.keep(self, state.is_persistent);
                     Ok(())
                 }
             }),
-            ["wipe"] => {
-                self.abandon();
+            ["wipe"] => self.with(|state, answers| {
+                state.wipe(answers);
                 self.shared.keep(self, false);
                 Ok(())
+            }),
+            ["cpus", list] => {
+                let (of, list) = (self.clone(), list.to_owned());
+                return self.shared.aside(self.number, move || ask.done(of.dedicate(&list)));
             }
-            _ => self.with(|state, _| state.control(self, &words)),
+            _ => self.with(|state, _| state.control(&words)),
         };
-        if words[..] == ["type", "persistent"] && done.is_ok() {
-            self.shared.keep(self, true);
-        }
         ask.done(done);
     }
 
@@ -343,8 +346,30 @@ impl Session {
             return Err(Error::new(Errno::EACCES, text));
         }
         self.step(|state, _| match state.file {
-            Program::Written => Ok(What::Spread(most as usize, to.iter().map(|&to| to.into()).collect())),
-            _ => Err(Error::new(Errno::ENOENT, "no program was written to exec")),
+            Program::Written if state.is_given => Err(busy("its program is being given to others")),
+            Program::Written => {
+                state.is_given = true;
+                Ok(What::Spread(most as usize, to.iter().map(|&to| to.into()).collect()))
+            }
+            _ => Err(nothing()),
+        })
+    }
+
+    /// Its program has been given to others, or not.
+    pub(super) fn given(&self) {
+        self.step(|state, _| state.is_given = false);
+    }
+
+    /// Makes these processors its own. Waits for the kernel.
+    fn dedicate(&self, list: &str) -> Result<()> {
+        let cpus = policy::cpus(list).map_err(|why| wrong(&why))?;
+        self.step(|state, _| state.may_set())?;
+        self.shared.cpus.dedicate(self.number, &self.rules.online, &cpus)?;
+        // Who has begun meanwhile has found them or not, and keeps them from others.
+        self.with(|state, _| {
+            state.may_set()?;
+            state.cpus = cpus;
+            Ok(())
         })
     }
 
@@ -545,8 +570,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let cpus = std::mem::take(&mut lock(&self.state).cpus);
-        self.shared.forget(self.number, &cpus);
+        self.shared.forget(self.number);
     }
 }
 
@@ -564,7 +588,19 @@ impl State {
         }
     }
 
-    fn control(&mut self, session: &Session, words: &[&str]) -> Result<()> {
+    /// Whether its program may be written.
+    fn may_write(&self) -> Result<()> {
+        self.may_set()?;
+        match self.file {
+            Program::None => Ok(()),
+            Program::Writing => Err(busy("exec is being written")),
+            Program::Written => {
+                Err(Error::new(Errno::EEXIST, "exec was written already: it is written once"))
+            }
+        }
+    }
+
+    fn control(&mut self, words: &[&str]) -> Result<()> {
         match *words {
             ["signal", name] => {
                 let number = name.parse().ok();
@@ -604,14 +640,6 @@ impl State {
                 let mut cpu = self.limits.cpu.unwrap_or(u64::MAX);
                 lower(&mut cpu, policy::seconds(seconds).map_err(|why| wrong(&why))?, "cpu")?;
                 self.limits.cpu = Some(cpu);
-                Ok(())
-            }
-            ["cpus", list] => {
-                self.may_set()?;
-                let cpus = policy::cpus(list).map_err(|why| wrong(&why))?;
-                let online = &session.rules.online;
-                session.shared.dedicate(session.number, online, &self.cpus, &cpus)?;
-                self.cpus = cpus;
                 Ok(())
             }
             ["channel", how @ ("on" | "off")] => {
@@ -686,6 +714,14 @@ pub(super) fn store(file: &File, offset: u64, data: &[u8]) -> Result<()> {
         return Err(Error::new(Errno::EFBIG, format!("a program has at most {} MiB", EXEC_MAX >> 20)));
     }
     std::os::unix::fs::FileExt::write_all_at(file, data, offset).map_err(|error| error_of(&error))
+}
+
+fn too_big() -> Error {
+    Error::new(Errno::EFBIG, format!("a program has at most {} MiB", EXEC_MAX >> 20))
+}
+
+fn nothing() -> Error {
+    Error::new(Errno::ENOENT, "no program was written to exec, or not all of it")
 }
 
 pub(super) fn error_of(error: &io::Error) -> Error {
