@@ -961,6 +961,10 @@ fn an_image_runs_as_a_program_does() {
     // Whether KVM is worth while is said on the standard error.
     let (status, out, err) = run(&["--ctl", "channel on"], &[&image("cat"), "files/motd"]);
     assert_eq!((status, &*out), (Some(0), "welcome\n"), "{err}");
+    // What its environment says is for it, and not for who runs it.
+    let elsewhere =
+        run(&["-e", "PATH=/nowhere", "-e", "NINEFOLD_QEMU=/nowhere"], &[&image("mischief"), "exit", "8"]);
+    assert_eq!(elsewhere.0, Some(8), "{}", elsewhere.2);
     let (status, out, err) = run(&["-e", "A=b c"], &[&image("cat"), "/self/argv", "/self/env"]);
     assert_eq!(status, Some(0), "{err}");
     assert!(out.starts_with("cat /self/argv /self/env\n") && out.ends_with("'A=b c'\n"), "{out}");

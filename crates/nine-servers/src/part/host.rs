@@ -231,7 +231,7 @@ async fn become_program(
 /// Everything that can be said and made before there is a process. Waits for the disk.
 fn prepare(
     session: &Session,
-    exec: Exec,
+    mut exec: Exec,
     limits: &super::policy::Limits,
     channel: bool,
 ) -> Result<Ready> {
@@ -242,7 +242,7 @@ fn prepare(
     let file = exec.path.is_none().then(|| shared.dir(number).join("exec"));
     let mut plan = Plan {
         parent: std::process::id(),
-        words: exec.words,
+        words: std::mem::take(&mut exec.words),
         dir: text(&dir)?,
         user: shared.user,
         programs: policy.programs.clone(),
@@ -252,7 +252,7 @@ fn prepare(
         strict: policy.strict,
         ..Plan::default()
     };
-    plan.program = match (&file, exec.path) {
+    plan.program = match (&file, exec.path.take()) {
         (Some(file), _) => text(file)?,
         (None, path) => path.unwrap_or_default(),
     };
@@ -269,6 +269,8 @@ fn prepare(
             plan.reads.extend(machine.rights.reads);
             plan.writes.extend(machine.rights.writes);
             (plan.program, plan.words) = (text(&machine.program)?, machine.words);
+            // It is among the words, for the machine: who runs that is not told anything by it.
+            exec.env.clear();
         } else if !is_program(&head) {
             let name = plan.words.first().unwrap_or(&plan.program);
             return Err(Error::new(Errno::ENOEXEC, format!("{name}: this is no program")));

@@ -27,7 +27,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus,
     Scope, path_beneath_rules,
 };
+use nine_net::lock::{Mutex, lock};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -88,7 +89,7 @@ pub(super) struct Plan {
 }
 
 /// What a guard is to know.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Guard {
     /// Where the server makes groups, and how their names begin.
     pub(super) groups: Groups,
@@ -119,21 +120,45 @@ type Job = Box<dyn FnOnce() + Send>;
 /// this does.
 pub(super) struct Launcher {
     jobs: mpsc::Sender<Job>,
-    _guard: UnixStream,
+    guard: Arc<Mutex<Option<UnixStream>>>,
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        drop(lock(&self.guard).take());
+    }
 }
 
 impl Launcher {
     pub(super) fn new(guard: Guard) -> io::Result<Self> {
         let (jobs, due) = mpsc::channel::<Job>();
-        let (ours, theirs) = UnixStream::pair()?;
-        let mut child = launcher(theirs).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        send(&ours, &Order::Guard(guard), &[])?;
-        let work = move || {
-            due.into_iter().for_each(|job| job());
-            let _ = child.wait();
-        };
+        let work = move || due.into_iter().for_each(|job| job());
         thread::Builder::new().name("part-launch".into()).spawn(work)?;
-        Ok(Self { jobs, _guard: ours })
+        let (ours, mut child) = guards(&guard)?;
+        let held = Arc::new(Mutex::new(Some(ours)));
+        let place = held.clone();
+        let keep = move || loop {
+            let ended = child.wait();
+            if lock(&place).is_none() {
+                return;
+            }
+            tracing::error!("the guard has ended, and another one is started: {ended:?}");
+            let (ours, next) = loop {
+                thread::sleep(AGAIN);
+                match guards(&guard) {
+                    Ok(made) => break made,
+                    Err(error) => tracing::error!("no guard: what this server leaves will stay: {error}"),
+                }
+            };
+            child = next;
+            let mut place = lock(&place);
+            // Where the server has ended meanwhile this one ends, too.
+            if place.is_some() {
+                *place = Some(ours);
+            }
+        };
+        thread::Builder::new().name("part-guard".into()).spawn(keep)?;
+        Ok(Self { jobs, guard: held })
     }
 
     /// Starts one, with these descriptors of a channel, and says so there.
@@ -153,6 +178,14 @@ fn launcher(theirs: UnixStream) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(VERB).env_clear().current_dir("/").stdin(Stdio::from(OwnedFd::from(theirs)));
     command
+}
+
+/// A guard, and the end of a socket whose other one it has.
+fn guards(guard: &Guard) -> io::Result<(UnixStream, Child)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let child = launcher(theirs).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    send(&ours, &Order::Guard(guard.clone()), &[])?;
+    Ok((ours, child))
 }
 
 fn start(plan: Plan, channel: Option<[OwnedFd; 4]>) -> io::Result<Launched> {
@@ -539,6 +572,8 @@ pub(super) fn is_ours(dir: &Path) -> bool {
 
 /// For the launcher to take its plan.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Before another guard is started.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Attempts at a program that somebody has open for writing.
 const BUSY: usize = 100;
 /// Open files of a process.

@@ -215,8 +215,7 @@ impl Parts {
             reachable(dir, ids, &user_name)?;
         }
         let base = dir.join(&name);
-        let made = DirBuilder::new().mode(0o711).create(&base).and_then(|()| locked(&base));
-        let held = made.map_err(|error| format!("{}: {error}", base.display()))?;
+        let held = made(&base).map_err(|error| format!("{}: {error}", base.display()))?;
         let options = DiskOptions { threads: THREADS, handles: HANDLES, ..DiskOptions::default() };
         let disk = Disk::open(&base, options).map_err(|error| format!("{}: {error}", base.display()))?;
         let disk = Arc::new(disk);
@@ -225,6 +224,11 @@ impl Parts {
         if !groups.kills() {
             tracing::warn!(
                 "no control group can be made here: what leaves its program's process group outlives it"
+            );
+        }
+        if std::process::id() == 1 {
+            tracing::warn!(
+                "this server is process 1, and nobody waits for what programs leave behind: start it by an init"
             );
         }
         let text = base.to_str().ok_or_else(|| format!("{}: it is no text", base.display()))?;
@@ -635,13 +639,43 @@ fn locked(dir: &Path) -> io::Result<OwnedFd> {
     Ok(lock)
 }
 
+/// Makes the directory of this server, and takes it.
+fn made(dir: &Path) -> io::Result<OwnedFd> {
+    for _ in 0..ATTEMPTS {
+        match DirBuilder::new().mode(0o711).create(dir) {
+            // Another server that starts may take it for one that was left: it goes, and is made again.
+            Ok(()) => match locked(dir) {
+                Ok(lock) if is_there(dir, &lock) => return Ok(lock),
+                _ => {}
+            },
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(io::ErrorKind::ResourceBusy.into())
+}
+
+/// Whether this is what stands at the path.
+fn is_there(path: &Path, dir: &OwnedFd) -> bool {
+    let there = fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    there.ok() == rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino)).ok()
+}
+
 /// Removes what servers that are no more have left.
 fn sweep(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
+        let path = entry.path();
         let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        if is_named && launch::is_ours(&entry.path()) && locked(&entry.path()).is_ok() {
-            let _ = remove::remove(&entry.path());
+        if is_named
+            && launch::is_ours(&path)
+            // Nobody takes it until it has gone.
+            && let Ok(lock) = locked(&path)
+            && is_there(&path, &lock)
+            && let Err(error) = remove::remove(&path)
+        {
+            tracing::warn!("{}: it was left, and is not removed: {error}", path.display());
         }
     }
 }

@@ -238,7 +238,8 @@ async fn host_machine(
     core: Core,
 ) -> Result<u8> {
     let mut signals = rt::signals()?;
-    let name = work.program.display();
+    // Of a session it is not its file, which is the server's.
+    let name = args.name.as_ref().unwrap_or(work.program).display();
     let not_run = |why: String| Program { status: 126, error: Some(format!("{name}: {why}")) };
     let accels: &[Accel] = match args.accel {
         AccelChoice::Auto => &[Accel::Kvm, Accel::Tcg],
@@ -278,7 +279,11 @@ async fn host_machine(
         peer: peer(work.program),
     };
     settle();
-    let tried = |accel: Accel, why: &str| fail::note(format_args!("{name}: not with {accel}: {why}"));
+    let tried = |accel: Accel, why: &str| match args.name {
+        None => fail::note(format_args!("{name}: not with {accel}: {why}")),
+        // Who has given an image to somebody else's machine does not choose that.
+        Some(_) => tracing::info!("{name}: not with {accel}: {why}"),
+    };
     let ended = async {
         let command = |qemu: &Path, words: &[OsString]| confined(qemu, words, &image, &args.qemu_word);
         let running = machine.start(&env, accels, command, tried).await?;
