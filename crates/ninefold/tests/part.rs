@@ -947,6 +947,28 @@ fn a_signal_is_passed_on_and_a_second_one_ends_it() {
 }
 
 #[test]
+fn a_signal_ends_what_has_not_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let _silent = std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
+    let server = serve("");
+    let all = format!("unix:{},unix:{}", server.socket().display(), dir.path().join("s").display());
+    let mut command = server.client();
+    let text = "trap 'echo got; exit 0' INT; echo begun; while :; do sleep 0.01; done";
+    command.args(["partition", "run", "--timeout", "1000", "--there", "--on", &all, "--", "sh", "-c", text]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert!(line.ends_with(": begun\n"), "{line}");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(ended_within(&mut child, LIMIT).and_then(|status| status.code()), Some(130));
+    let (mut rest, mut err) = (String::new(), String::new());
+    out.read_to_string(&mut rest).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert!(rest.ends_with(": got\n") && err.contains("it had not begun"), "{rest}{err}");
+}
+
+#[test]
 fn an_image_runs_as_a_program_does() {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
         return not_covered("images in sessions: there is no qemu-system-x86_64");

@@ -8,17 +8,19 @@
 //! writes waits for nobody but our own output.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::future::{pending, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context as Task, Poll, Waker};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use futures_util::future::{Either, join, join_all, select};
@@ -59,9 +61,9 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
     };
     let places = args.on.iter().map(|addr| partitions(addr, &remote)).collect::<Result<Vec<_>>>()?;
     let statuses = dial::run_waiting(remote, async |sessions| {
-        let begun = Begun { left: Cell::new(places.len()), ..Begun::default() };
-        let out = Out { stdout: RefCell::new(Output::new()), names: places.len() > 1, begun };
-        let nodes: Vec<Node> = places.into_iter().map(Node::new).collect();
+        let bell = Rc::<Bell>::default();
+        let out = Out { stdout: RefCell::new(Output::new()), names: places.len() > 1 };
+        let nodes: Vec<Node> = places.into_iter().map(|place| Node::new(place, bell.clone())).collect();
         let ends = async {
             match args.tree {
                 None => join_all(nodes.iter().map(|node| node.run(&sessions, &job, &out))).await,
@@ -73,7 +75,7 @@ pub fn run(args: cli::PartitionRun, config: &Config) -> Result<()> {
             match job.input {
                 // What is not wanted by anybody any more is not waited for.
                 true => {
-                    feed(&nodes, &out.begun).await;
+                    feed(&sessions.env(), &nodes, &bell).await;
                     pending().await
                 }
                 false => pending::<()>().await,
@@ -183,7 +185,7 @@ pub fn kill(args: cli::PartitionKill, config: &Config) -> Result<Tally> {
 
 /// The same, but that the program goes from server to server.
 async fn grow(sessions: &Sessions, nodes: &[Node], job: &Job, out: &Out, most: u32) -> Vec<Result<u8>> {
-    let made = join_all(nodes.iter().map(|node| node.make(sessions, job))).await;
+    let made = join_all(nodes.iter().map(|node| node.unless_stopped(node.make(sessions, job)))).await;
     let mut there = nodes.iter().zip(&made).filter_map(|(node, made)| Some((node, made.as_ref().ok()?)));
     if let (Some((first, session)), Sent::Bytes(bytes)) = (there.next(), &job.program) {
         let spread = async {
@@ -201,17 +203,17 @@ async fn grow(sessions: &Sessions, nodes: &[Node], job: &Job, out: &Out, most: u
             }
             Ok::<_, anyhow::Error>(())
         };
-        if let Err(error) = spread.await {
+        if let Err(error) = first.unless_stopped(spread).await {
             // Who has not got it gets it from here.
             fail::note(format_args!("{}: {error:#}; it goes to the others from here", first.name));
         }
     }
     let goes = nodes.iter().zip(made).map(|(node, made)| async {
         let ended = match made {
-            Ok(made) => node.go(job, out, made).await,
+            Ok(made) => node.unless_stopped(node.go(sessions, job, out, made)).await,
             Err(error) => Err(error),
         };
-        node.settle(ended, out)
+        node.settle(ended)
     });
     join_all(goes).await
 }
@@ -239,7 +241,13 @@ struct Node {
     /// Of its session, while that is there.
     ctl: RefCell<Option<Rc<File>>>,
     input: RefCell<Option<Rc<File>>>,
+    /// What it has not taken yet of our input.
+    queue: RefCell<VecDeque<Rc<Vec<u8>>>>,
     has_begun: Cell<bool>,
+    /// It is given up: why, and the status for that.
+    stop: Cell<Option<(u8, &'static str)>>,
+    /// Rung when any of these has changed.
+    bell: Rc<Bell>,
 }
 
 /// A session.
@@ -250,33 +258,45 @@ struct Made {
 }
 
 impl Node {
-    fn new(place: Place) -> Self {
-        let name = place.to_string();
-        Self { place, name, ctl: RefCell::default(), input: RefCell::default(), has_begun: Cell::new(false) }
+    fn new(place: Place, bell: Rc<Bell>) -> Self {
+        let (name, stop) = (place.to_string(), Cell::new(None));
+        let (ctl, input, queue, has_begun) = Default::default();
+        Self { place, name, ctl, input, queue, has_begun, stop, bell }
     }
 
     /// The status with which it has ended there; an error is one of our own output.
     async fn run(&self, sessions: &Sessions, job: &Job, out: &Out) -> Result<u8> {
-        let ended = match self.make(sessions, job).await {
-            Ok(made) => self.go(job, out, made).await,
-            Err(error) => Err(error),
-        };
-        self.settle(ended, out)
+        let ended = async { self.go(sessions, job, out, self.make(sessions, job).await?).await };
+        self.settle(self.unless_stopped(ended).await)
+    }
+
+    /// Does it, unless this one is given up.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        match select(pin!(self.bell.until(|| self.stop.get())), pin!(work)).await {
+            Either::Left(((status, why), _)) => Err(Stopped { status, why }.into()),
+            Either::Right((done, _)) => done,
+        }
+    }
+
+    fn stop(&self, status: u8, why: &'static str) {
+        self.stop.set(Some((status, why)));
+        self.bell.ring();
     }
 
     /// What it comes to.
-    fn settle(&self, ended: Result<u8>, out: &Out) -> Result<u8> {
-        if !self.has_begun.replace(true) {
-            out.begun.one();
-        }
+    fn settle(&self, ended: Result<u8>) -> Result<u8> {
+        self.has_begun.set(true);
         self.ctl.take();
         self.input.take();
+        self.bell.ring();
         match ended {
             Ok(status) => Ok(status),
             Err(error) if error.is::<fail::Stdout>() => Err(error),
             Err(error) => {
                 fail::note(format_args!("{}: {error:#}", self.name));
-                Ok(error.downcast_ref::<Refused>().map_or(GONE, |refused| refused.0))
+                let refused = error.downcast_ref::<Refused>().map(|refused| refused.0);
+                let stopped = error.downcast_ref::<Stopped>().map(|stopped| stopped.status);
+                Ok(refused.or(stopped).unwrap_or(GONE))
             }
         }
     }
@@ -299,7 +319,7 @@ impl Node {
     }
 
     /// Has a session run it, to its end.
-    async fn go(&self, job: &Job, out: &Out, Made { ctl, dir, .. }: Made) -> Result<u8> {
+    async fn go(&self, sessions: &Sessions, job: &Job, out: &Out, Made { ctl, dir, .. }: Made) -> Result<u8> {
         let exec = match &job.program {
             Sent::Bytes(bytes) => {
                 give(&dir, bytes).await?;
@@ -323,7 +343,7 @@ impl Node {
         // Who is not fed finds the end.
         *self.input.borrow_mut() = job.input.then_some(input);
         self.has_begun.set(true);
-        out.begun.one();
+        self.bell.ring();
         let (shown, complained) = join(out.copy(self, &stdout, false), out.copy(self, &stderr, true)).await;
         shown?;
         complained?;
@@ -336,18 +356,21 @@ impl Node {
         }
         match &said[..] {
             [how, status, ..] if how == "exit" => Ok(status.parse::<u8>().unwrap_or(GONE)),
-            [how, signal, ..] if how == "signal" => Ok(128 + number_of(signal)),
+            [how, signal, ..] if how == "signal" => Ok(number_of(signal).map_or(GONE, |number| 128 + number)),
             _ => bail!("this is no end: {line}"),
         }
     }
 
-    /// Passes a signal on.
+    /// Passes a signal on; where nothing runs yet nothing will.
     async fn tell(&self, signal: Signal) {
-        let name = match signal {
-            Signal::Interrupt => "INT",
-            Signal::Terminate => "TERM",
-            Signal::Hangup => "HUP",
+        let (name, number) = match signal {
+            Signal::Interrupt => ("INT", 2),
+            Signal::Terminate => ("TERM", 15),
+            Signal::Hangup => ("HUP", 1),
         };
+        if !self.has_begun.get() {
+            return self.stop(128 + number, "it had not begun when a signal came, and is given up");
+        }
         let ctl = self.ctl.borrow().clone();
         if let Some(ctl) = ctl {
             let _ = ctl.write(0, format!("signal {name}").as_bytes()).await;
@@ -365,39 +388,105 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Gives what we read to all, piece by piece, when each runs or will not: who takes a piece last holds up the next one.
-async fn feed(nodes: &[Node], begun: &Begun) {
-    poll_fn(|cx| {
-        *begun.waker.borrow_mut() = Some(cx.waker().clone());
-        if begun.left.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    while let Some(piece) = next_piece().await {
-        let gives = nodes.iter().map(|node| async {
-            let input = node.input.borrow().clone();
-            if let Some(input) = input
-                && input.write_all_at(0, &piece).await.is_err()
-            {
-                // It takes no more; the others go on.
-                node.input.take();
-            }
-        });
-        join_all(gives).await;
+/// It is given up, which is this status.
+#[derive(Debug)]
+struct Stopped {
+    status: u8,
+    why: &'static str,
+}
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.why)
     }
-    nodes.iter().for_each(|node| drop(node.input.take()));
 }
 
-/// How many have not begun.
+impl std::error::Error for Stopped {}
+
+/// Writes all of a program that is here.
+async fn send(sessions: &Sessions, dir: &File, bytes: &[u8]) -> Result<()> {
+    give(&sessions.env(), dir, bytes.len() as u64, async |at| Ok(&bytes[at as usize..])).await
+}
+
+/// Gives what we read to all, when each runs or will not. Who takes less than the others has a queue, and holds them up
+/// for a while when that is full; then it is given up.
+async fn feed(env: &impl Env, nodes: &[Node], bell: &Bell) {
+    bell.until(|| nodes.iter().all(|node| node.has_begun.get()).then_some(())).await;
+    let reads = async {
+        while let Some(piece) = next_piece().await {
+            let piece = Rc::new(piece);
+            room(env, nodes, bell).await;
+            let give = |node: &Node| node.queue.borrow_mut().push_back(piece.clone());
+            nodes.iter().filter(|node| node.is_fed()).for_each(give);
+            bell.ring();
+        }
+        // An empty one is the end.
+        nodes.iter().for_each(|node| node.queue.borrow_mut().push_back(Rc::default()));
+        bell.ring();
+    };
+    join(reads, join_all(nodes.iter().map(Node::take_all))).await;
+}
+
+/// Waits until all have room for a piece.
+async fn room(env: &impl Env, nodes: &[Node], bell: &Bell) {
+    let is_full = |node: &&Node| node.is_fed() && node.queue.borrow().len() >= QUEUE;
+    let is_room = || (!nodes.iter().any(|node| is_full(&node))).then_some(());
+    while dial::within(env, PATIENCE, bell.until(is_room)).await.is_none() {
+        // Where nobody waits for the others there is time.
+        if nodes.iter().any(|node| node.is_fed() && !is_full(&node)) {
+            let why = "it takes no input, for which others wait, and is given up";
+            nodes.iter().filter(is_full).for_each(|node| node.stop(GONE, why));
+        }
+    }
+}
+
+impl Node {
+    fn is_fed(&self) -> bool {
+        self.input.borrow().is_some() && self.stop.get().is_none()
+    }
+
+    /// Takes what is in its queue, to the end.
+    async fn take_all(&self) {
+        let next = || match self.is_fed() {
+            true => self.queue.borrow().front().cloned(),
+            false => Some(Rc::default()),
+        };
+        loop {
+            let piece = self.bell.until(next).await;
+            let input = self.input.borrow().clone().filter(|_| !piece.is_empty());
+            let Some(input) = input else { break };
+            let write = async { Ok(input.write_all_at(0, &piece).await?) };
+            if self.unless_stopped(write).await.is_err() {
+                break;
+            }
+            self.queue.borrow_mut().pop_front();
+            self.bell.ring();
+        }
+        // It takes no more; the others go on.
+        self.input.take();
+        self.bell.ring();
+    }
+}
+
+/// What futures of this thread wait for.
 #[derive(Default)]
-struct Begun {
-    left: Cell<usize>,
-    waker: RefCell<Option<Waker>>,
-}
+struct Bell(RefCell<Vec<Waker>>);
 
-impl Begun {
-    fn one(&self) {
-        self.left.set(self.left.get() - 1);
-        self.waker.take().into_iter().for_each(Waker::wake);
+impl Bell {
+    fn ring(&self) {
+        self.0.take().into_iter().for_each(Waker::wake);
+    }
+
+    async fn until<T>(&self, ready: impl Fn() -> Option<T>) -> T {
+        let poll = |cx: &mut Task<'_>| {
+            let mut wakers = self.0.borrow_mut();
+            if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
+            drop(wakers);
+            ready().map_or(Poll::Pending, Poll::Ready)
+        };
+        poll_fn(poll).await
     }
 }
 
@@ -427,7 +516,6 @@ struct Out {
     stdout: RefCell<Output>,
     /// Lines have the server's name before them.
     names: bool,
-    begun: Begun,
 }
 
 impl Out {
@@ -557,8 +645,8 @@ fn words(line: &str) -> Vec<String> {
     nine_servers::part::words(line).unwrap_or_default()
 }
 
-/// The number of a signal.
-fn number_of(name: &str) -> u8 {
+/// The number of a signal; a server may say anything.
+fn number_of(name: &str) -> Option<u8> {
     let known = [
         ("HUP", Number::HUP),
         ("INT", Number::INT),
@@ -575,12 +663,30 @@ fn number_of(name: &str) -> u8 {
         ("SYS", Number::SYS),
     ];
     let found = known.iter().find(|(of, _)| *of == name).map(|(_, signal)| signal.as_raw());
-    found.or(name.parse().ok()).and_then(|number| u8::try_from(number).ok()).unwrap_or(0)
+    found
+        .or(name.parse().ok())
+        .and_then(|number| u8::try_from(number).ok())
+        .filter(|of| (1..=64).contains(of))
 }
 
 /// The status of one whose server has gone.
 const GONE: u8 = 255;
 /// Bytes that are read and written at once.
 const PIECE: usize = 64 << 10;
+/// Pieces of our input that one may have before it.
+const QUEUE: usize = 16;
+/// For who has as many to take one.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Of a line that is shown whole.
 const LINE_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_one_and_no_status_that_is_none() {
+        assert_eq!([number_of("KILL"), number_of("64"), number_of("1")], [Some(9), Some(64), Some(1)]);
+        assert!(["128", "0", "65", "-1", "384", "x"].iter().all(|of| number_of(of).is_none()));
+    }
+}
