@@ -254,7 +254,8 @@ fn a_program_that_is_written_runs_and_what_is_none_is_told() {
         exec.write_all_at(0, bytes).unwrap();
         assert!(session.refuses("exec").contains("exec is open still"));
         exec.close().unwrap();
-        assert_eq!(session.dir.open("exec", OpenFlags::WRITE).map(drop).unwrap_err().errno(), Errno::EBUSY);
+        let again = session.dir.open("exec", OpenFlags::WRITE).map(drop);
+        assert_eq!(again.unwrap_err().errno(), Errno::EEXIST);
         session.put("argv", "job 'a b'");
         session
     };
@@ -267,7 +268,6 @@ fn a_program_that_is_written_runs_and_what_is_none_is_told() {
     assert_eq!(session.all("stdout"), "a b\n");
     for (bytes, says) in [
         (&b"just words\n"[..], "job: this is no program"),
-        (b"", "job: this is no program"),
         (b"#!/no/such/shell\n", "what it is interpreted by is not there"),
         (b"\x7fELF\0\0\0\0", "job: this is no program"),
     ] {
@@ -284,6 +284,127 @@ fn a_program_that_is_written_runs_and_what_is_none_is_told() {
     // What failed may be tried again.
     session.tell("exec /bin/true");
     assert!(session.wait().starts_with("exit 0 "));
+}
+
+#[test]
+fn a_program_that_has_not_all_come_does_not_run() {
+    let server = serve("");
+    let part = part(&server);
+    let session = Session::new(&part);
+    let text = b"#!/bin/sh\necho all\n";
+    session.tell(&format!("length {}", text.len()));
+    let write = |bytes: &[u8]| {
+        let exec = session.dir.open("exec", OpenFlags::WRITE)?;
+        let written = exec.write_all_at(0, bytes);
+        exec.close()?;
+        written
+    };
+    // Half of it is a program, too, and another one may be written.
+    write(&text[..10]).unwrap();
+    assert!(session.refuses("exec").contains("not all of it"));
+    // Nor is it one whose last bytes alone have come.
+    let exec = session.open("exec", OpenFlags::WRITE);
+    assert!(session.refuses("length 5").contains("is being written"));
+    exec.write(text.len() as u64 - 1, b"\n").unwrap();
+    exec.close().unwrap();
+    assert!(session.refuses("exec").contains("not all of it"));
+    assert!(write(&[&text[..], b"more"].concat()).unwrap_err().to_string().contains("it was to have"));
+    assert!(session.refuses("exec").contains("not all of it"));
+    write(text).unwrap();
+    assert_eq!(write(text).unwrap_err().errno(), Errno::EEXIST);
+    session.tell("exec");
+    assert_eq!(session.all("stdout"), "all\n");
+    // One who goes away in the middle leaves none.
+    let session = Session::new(&part);
+    session.tell("length 1000");
+    let other = client(&server).attach("", NOUID, "").unwrap();
+    let exec = other.open(format!("part/{}/exec", session.number), OpenFlags::WRITE).unwrap();
+    exec.write_all_at(0, text).unwrap();
+    drop((exec, other));
+    while !session.refuses("exec").contains("not all of it") {}
+}
+
+#[test]
+fn a_program_makes_nothing_deeper_than_its_end_reaches() {
+    let server = serve("");
+    let part = part(&server);
+    let deep =
+        "n=0; while [ $n -lt 400 ]; do mkdir -m 300 d && cd -P ./d || exit 1; n=$((n+1)); done; echo $n";
+    let session = Session::shell(&part, deep);
+    let said = session.all("stdout");
+    assert_eq!(said, "400\n", "{}", session.all("stderr"));
+    let status = session.status();
+    let dir = status.split(' ').skip_while(|word| *word != "dir").nth(1).unwrap().trim().to_owned();
+    drop(session);
+    let _ = part.walk("clone");
+    while Path::new(&dir).exists() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_channel_gives_nobody_the_owners_rights() {
+    let guest = guest("cat");
+    let policy = "allow 4711\nprograms /usr /bin /lib /lib64 /etc/ld.so.cache ";
+    let server = serve(&format!("{policy}{}\n", guest.display()));
+    let bytes = std::fs::read(&guest).unwrap();
+    // What the program says that opens this.
+    let reads = |part: &blocking::File, path: &str| {
+        let session = Session::new(part);
+        session.tell("channel on");
+        session.tell(&format!("length {}", bytes.len()));
+        let exec = session.open("exec", OpenFlags::WRITE);
+        exec.write_all_at(0, &bytes).unwrap();
+        exec.close().unwrap();
+        session.put("argv", &format!("cat {path}"));
+        session.tell("exec");
+        (session.all("stdout"), session.all("stderr"))
+    };
+    let owner = part(&server);
+    let ours = Session::new(&owner);
+    let at = format!("part/{}/argv", ours.number);
+    ours.put("argv", "it is ours");
+    let (out, err) = reads(&owner, &at);
+    assert!(out.is_empty() && !err.is_empty(), "{out}{err}");
+    if is_root() {
+        let named = client(&server).attach("4711", NOUID, "").unwrap().walk("part").unwrap();
+        let (out, err) = reads(&named, &at);
+        assert!(out.is_empty() && !err.is_empty(), "{out}{err}");
+        // He is himself there.
+        let his = Session::new(&named);
+        his.put("argv", "it is his");
+        let (out, err) = reads(&named, &format!("part/{}/argv", his.number));
+        assert_eq!(out, "it is his", "{err}");
+    }
+}
+
+#[test]
+fn a_guard_that_is_killed_has_another_one_after_it() {
+    let mut server = serve("");
+    let part = part(&server);
+    let guard = |not: &str| loop {
+        let at = format!("/proc/{}/task", server.child.id());
+        let tasks = std::fs::read_dir(at).unwrap().flatten();
+        let all: String =
+            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect();
+        let is = |pid: &&str| {
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.ends_with(b"partition-launch\0"))
+        };
+        if let Some(pid) = all.split_whitespace().filter(|pid| *pid != not).find(is) {
+            return pid.to_owned();
+        }
+    };
+    let first = guard("");
+    kill_process(Pid::from_raw(first.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    guard(&first);
+    assert!(server.log().contains("another one is started"), "{}", server.log());
+    let session = Session::shell(&part, "echo begun; read -r x");
+    assert_eq!(session.line(), "begun");
+    server.kill();
+    while std::fs::read_dir(server.world.path().join("fs")).unwrap().count() > 0 {
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -909,6 +1030,11 @@ fn a_program_goes_from_server_to_server() {
     }
     let keyed = part.walk(format!("{}.0123456789abcdef", session.number)).unwrap();
     assert!(keyed.walk("stdout").is_err());
+    let ctl = keyed.open("ctl", OpenFlags::WRITE).unwrap();
+    for text in ["exec /bin/true", "kill", "type persistent", "memory 1M"] {
+        assert_eq!(ctl.write(0, text.as_bytes()).unwrap_err().errno(), Errno::EACCES, "{text}");
+    }
+    ctl.write(0, b"length 22").unwrap();
     let exec = keyed.open("exec", OpenFlags::WRITE).unwrap();
     exec.write_all_at(0, b"#!/bin/sh\necho by key\n").unwrap();
     exec.close().unwrap();

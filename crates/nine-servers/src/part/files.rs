@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use nine_io::server::ReqId;
@@ -30,11 +31,13 @@ impl Drop for Opened {
 pub(super) struct Ctl {
     number: Bytes,
     session: Opened,
+    /// Who has it open has come by the key.
+    has_key: bool,
 }
 
 impl Ctl {
-    pub(super) fn new(session: Opened) -> Self {
-        Self { number: format!("{}\n", session.0.number).into(), session }
+    pub(super) fn new(session: Opened, has_key: bool) -> Self {
+        Self { number: format!("{}\n", session.0.number).into(), session, has_key }
     }
 }
 
@@ -44,7 +47,7 @@ impl Handle for Ctl {
     }
 
     fn write(&self, ask: Ask) {
-        self.session.0.control(ask);
+        self.session.0.control(ask, self.has_key);
     }
 }
 
@@ -66,7 +69,37 @@ impl Handle for Text {
 pub(super) struct Exec {
     session: Opened,
     /// `None`: it is being closed.
-    file: Option<Arc<File>>,
+    written: Option<Arc<Written>>,
+}
+
+/// What has been written of a program.
+struct Written {
+    file: File,
+    /// As its giver has said.
+    length: Option<u64>,
+    /// Of all writes together.
+    bytes: AtomicU64,
+    has_failed: AtomicBool,
+}
+
+impl Written {
+    fn write(&self, ask: &Ask) -> Result<()> {
+        let done = session::store(&self.file, self.length, ask.offset, &ask.data);
+        match done {
+            Ok(()) => drop(self.bytes.fetch_add(ask.data.len() as u64, Ordering::Relaxed)),
+            Err(_) => self.has_failed.store(true, Ordering::Relaxed),
+        }
+        done
+    }
+
+    /// Whether it is all of the program, as far as its giver has said.
+    fn is_whole(&self) -> bool {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let len = |length| self.file.metadata().is_ok_and(|file| file.len() == length);
+        // Where nobody has said, it is what was written when the last write has gone well.
+        let is_all = self.length.map_or(bytes > 0, |length| bytes == length && len(length));
+        is_all && !self.has_failed.load(Ordering::Relaxed)
+    }
 }
 
 impl Exec {
@@ -75,13 +108,18 @@ impl Exec {
         if !opening.flags.writes() || opening.flags.reads() {
             return opening.fail(Error::new(Errno::EACCES, "exec is opened for writing"));
         }
-        if let Err(error) = session.0.begin_program() {
-            return opening.fail(error);
-        }
+        let length = match session.0.begin_program() {
+            Ok(length) => length,
+            Err(error) => return opening.fail(error),
+        };
         let (shared, number) = (session.0.shared.clone(), session.0.number);
         shared.clone().aside(number, move || match shared.program(number) {
             // Who does not want it any more has dropped it.
-            Ok(file) => drop(opening.opened(Arc::new(Self { session, file: Some(Arc::new(file)) }))),
+            Ok(file) => {
+                let (bytes, has_failed) = Default::default();
+                let written = Some(Arc::new(Written { file, length, bytes, has_failed }));
+                drop(opening.opened(Arc::new(Self { session, written })));
+            }
             Err(error) => {
                 session.0.end_program(false);
                 opening.fail(session::error_of(&error));
@@ -92,11 +130,11 @@ impl Exec {
 
 impl Handle for Exec {
     fn write(&self, ask: Ask) {
-        let Some(file) = self.file.clone() else { return ask.fail(Errno::EBADF.into()) };
+        let Some(written) = self.written.clone() else { return ask.fail(Errno::EBADF.into()) };
         self.session.0.shared.aside(self.session.0.number, move || {
-            let done = session::store(&file, ask.offset, &ask.data);
+            let done = written.write(&ask);
             // Closed before it is answered: what comes then may be to run it.
-            drop(file);
+            drop(written);
             ask.done(done);
         });
     }
@@ -104,8 +142,8 @@ impl Handle for Exec {
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        self.file = None;
-        self.session.0.end_program(true);
+        let is_whole = self.written.take().is_some_and(|written| written.is_whole());
+        self.session.0.end_program(is_whole);
     }
 }
 

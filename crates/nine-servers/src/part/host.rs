@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::future::{Future, poll_fn};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::channel::serve_all;
+use nine_io::server::Service;
 use nine_io::synth::Ask;
 use nine_net::lock::{Mutex, lock};
 use nine_net::shm::{Channel, Kind, LINES, Layout, PAGES};
@@ -66,20 +68,38 @@ pub(super) async fn run(env: impl Env + Clone, session: Arc<Session>, exec: Exec
     poll_fn(|cx| program.poll_rest(cx, &session, &mut piece)).await;
 }
 
-/// Gives a session's program to others.
+/// Gives a session's program to others, piece by piece.
 pub(super) async fn spread(session: Arc<Session>, most: usize, to: Vec<String>, ask: Ask) {
-    let shared = session.shared.clone();
-    let Some(spread) = &shared.outside.spread else { return ask.fail(Errno::EOPNOTSUPP.into()) };
-    let path = shared.dir(session.number).join("exec");
-    let bytes = match aside(&shared, session.number, move || fs::read(path)).await {
-        Ok(bytes) => bytes,
-        Err(error) => return ask.fail(error_of(&error)),
-    };
+    let done = give(&session, most, to, &ask).await;
+    session.given();
+    ask.done(done);
+}
+
+async fn give(session: &Session, most: usize, to: Vec<String>, ask: &Ask) -> Result<()> {
+    let (shared, number) = (session.shared.clone(), session.number);
+    let spread = shared.outside.spread.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+    let path = shared.dir(number).join("exec");
+    let opened = aside(&shared, number, move || {
+        let file = File::open(path)?;
+        Ok((file.metadata()?.len(), Arc::new(file)))
+    });
+    let (length, file) = opened.await.map_err(|error: io::Error| error_of(&error))?;
     let asks = Whose::of(&ask.visitor);
     let (user, proof) = (&asks, &asks.proof);
-    tracing::info!(session = session.number, %user, %proof, to = %shown(&to), "its program is given to others");
-    let done = spread(Spread { bytes, most, to }).await;
-    ask.done(done.map_err(|why| Error::new(Errno::EIO, why)));
+    tracing::info!(session = number, %user, %proof, to = %shown(&to), "its program is given to others");
+    let of = shared.clone();
+    let pieces: Pieces = Box::new(move |at| {
+        let (of, file) = (of.clone(), file.clone());
+        let read = move || {
+            let mut piece = vec![0; GIVEN];
+            let n = file.read_at(&mut piece, at)?;
+            piece.truncate(n);
+            Ok(piece)
+        };
+        Box::pin(async move { aside(&of, number, read).await })
+    });
+    let done = spread(Spread { length, pieces, most, to }).await;
+    done.map_err(|why| Error::new(Errno::EIO, why))
 }
 
 /// A process, and its ends here.

@@ -106,10 +106,15 @@ pub struct Outside {
 pub type Spreads =
     dyn Fn(Spread) -> Pin<Box<dyn Future<Output = std::result::Result<(), String>>>> + Send + Sync;
 
+/// What a program has from here on, a piece of it.
+pub type Pieces = Box<dyn Fn(u64) -> Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>>;
+
 /// A program for sessions of other servers.
 pub struct Spread {
+    /// Bytes of it.
+    pub length: u64,
     /// The program.
-    pub bytes: Vec<u8>,
+    pub pieces: Pieces,
     /// Servers that get it from here; each gives it to its share of the others.
     pub most: usize,
     /// Directories of sessions, with their keys. Each is one of the policy's servers.
@@ -387,7 +392,8 @@ impl Shared {
         self.aside(opening.id().conn, move || match shared.new_session(&opening.visitor) {
             Ok(session) => {
                 // Who does not want it any more has dropped it.
-                let (number, ctl) = (session.number.to_string(), Arc::new(Ctl::new(Opened::of(session))));
+                let (number, ctl) =
+                    (session.number.to_string(), Arc::new(Ctl::new(Opened::of(session), false)));
                 drop(opening.becomes(&[&number, "ctl"], ctl));
             }
             Err(error) => opening.fail(error),
@@ -523,6 +529,11 @@ impl Shared {
     fn program(&self, number: u64) -> io::Result<File> {
         self.make(number)?;
         let path = self.dir(number).join("exec");
+        // One that was not written to its end. Somebody may be writing it still.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let file = File::options().write(true).create_new(true).mode(0o700).open(&path)?;
         self.give(&path)?;
         Ok(file)
@@ -546,7 +557,8 @@ fn opened(visitor: &Visitor, session: &Weak<Session>, has_key: bool) -> Result<O
 /// What who has the key of a session may do with it.
 fn keyed(session: &Arc<Session>) -> Dir {
     let ctl = Arc::downgrade(session);
-    let ctl = synth::File::opened(move |visitor, _| Ok(Box::new(Ctl::new(opened(visitor, &ctl, true)?))));
+    let ctl =
+        synth::File::opened(move |visitor, _| Ok(Box::new(Ctl::new(opened(visitor, &ctl, true)?, true))));
     Dir::new().file("ctl", ctl.event()).file("exec", exec(session, true))
 }
 
@@ -580,7 +592,7 @@ fn directory(session: &Arc<Session>, fs: (Node, Attr)) -> Dir {
     let status =
         synth::File::text(move |_| status.upgrade().map(|session| session.status()).unwrap_or_default());
     Dir::new()
-        .file("ctl", handle(|session| Ok(Box::new(Ctl::new(session)))))
+        .file("ctl", handle(|session| Ok(Box::new(Ctl::new(session, false)))))
         .file("argv", handle(|session| Ok(Box::new(Text(session, Words::Argv)))))
         .file("env", handle(|session| Ok(Box::new(Text(session, Words::Env)))))
         .file("exec", exec(session, false))

@@ -289,8 +289,8 @@ impl Session {
         done
     }
 
-    /// A text for `ctl`.
-    pub(super) fn control(self: &Arc<Self>, ask: Ask) {
+    /// A text for `ctl`, of somebody who may have come by the key.
+    pub(super) fn control(self: &Arc<Self>, ask: Ask, has_key: bool) {
         let words = text(&ask).and_then(|text| quote::words(text.trim_matches('\0')));
         let words = match words {
             Ok(words) => words,
@@ -299,6 +299,10 @@ impl Session {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let done = match words[..] {
             [] => Ok(()),
+            [word, ..] if has_key && !BY_KEY.contains(&word) => {
+                let text = format!("who has the key writes {}", BY_KEY.join(" or "));
+                Err(Error::new(Errno::EACCES, text))
+            }
             ["exec", ref rest @ ..] => match self.exec(rest) {
                 Ok(exec) => return self.shared.due(Work(self.clone(), What::Launch(exec), ask)),
                 Err(error) => Err(error),
@@ -391,7 +395,7 @@ impl Session {
             let env = env.collect::<Result<Vec<_>>>()?;
             let (path, words) = match *words {
                 [] => match state.file {
-                    Program::None => return Err(Error::new(Errno::ENOENT, "no program was written to exec")),
+                    Program::None => return Err(nothing()),
                     Program::Writing => return Err(busy("exec is open still: close it first")),
                     Program::Written => (None, if argv.is_empty() { vec!["exec".into()] } else { argv }),
                 },
@@ -454,22 +458,18 @@ impl Session {
         ask.done(done);
     }
 
-    /// The file of the program, which somebody writes from now on; `make` is it.
-    pub(super) fn begin_program(&self) -> Result<()> {
+    /// The file of the program, which somebody writes from now on: how long it will be, if that was said.
+    pub(super) fn begin_program(&self) -> Result<Option<u64>> {
         self.with(|state, _| {
-            state.may_set()?;
-            match state.file {
-                Program::None => {
-                    state.file = Program::Writing;
-                    Ok(())
-                }
-                _ => Err(busy("exec was written already: it is written once")),
-            }
+            state.may_write()?;
+            state.file = Program::Writing;
+            Ok(state.length)
         })
     }
 
-    pub(super) fn end_program(&self, is_written: bool) {
-        self.with(|state, _| state.file = if is_written { Program::Written } else { Program::None });
+    /// Nobody writes it any more. Where it is not whole another one may be written.
+    pub(super) fn end_program(&self, is_whole: bool) {
+        self.with(|state, _| state.file = if is_whole { Program::Written } else { Program::None });
     }
 
     pub(super) fn open_input(&self) -> Result<()> {
@@ -621,6 +621,12 @@ impl State {
                 self.key = Some(key.into());
                 Ok(())
             }
+            ["length", n] => {
+                self.may_write()?;
+                let n = n.parse().map_err(|_| wrong(&format!("`{n}` is no length")))?;
+                self.length = if n > EXEC_MAX { return Err(too_big()) } else { Some(n) };
+                Ok(())
+            }
             ["close"] => {
                 self.inputs = None;
                 Ok(())
@@ -708,10 +714,14 @@ impl Words {
     }
 }
 
-/// What is written to `exec`, at an offset.
-pub(super) fn store(file: &File, offset: u64, data: &[u8]) -> Result<()> {
-    if offset.saturating_add(data.len() as u64) > EXEC_MAX {
-        return Err(Error::new(Errno::EFBIG, format!("a program has at most {} MiB", EXEC_MAX >> 20)));
+/// What is written to `exec`, at an offset, of a program of this length, if that was said.
+pub(super) fn store(file: &File, length: Option<u64>, offset: u64, data: &[u8]) -> Result<()> {
+    let end = offset.saturating_add(data.len() as u64);
+    if end > EXEC_MAX {
+        return Err(too_big());
+    }
+    if let Some(length) = length.filter(|&length| end > length) {
+        return Err(wrong(&format!("it was to have {length} bytes")));
     }
     std::os::unix::fs::FileExt::write_all_at(file, data, offset).map_err(|error| error_of(&error))
 }
@@ -790,7 +800,9 @@ fn crowded() -> Error {
     Error::new(Errno::EAGAIN, format!("{WAITING_MAX} wait here already"))
 }
 
-const KNOWN: &str = "exec [PATH [WORD...]], signal NAME, kill, close, type normal, type persistent, wipe, \
+/// Words of who has the key.
+const BY_KEY: [&str; 2] = ["length", "clone"];
+const KNOWN: &str = "exec [PATH [WORD...]], length N, signal NAME, kill, close, type normal, type persistent, wipe, \
      memory SIZE, cpu SECONDS, processes N, cpus LIST, channel on, channel off, wait HOW, key WORD, \
      clone N ADDR/SESSION.KEY...";
 const SIGNALS: [(&str, Signal); 16] = [

@@ -5,13 +5,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use futures_util::future::join_all;
 use nine_io::client::File;
-use nine_net::rt;
+use nine_net::{Env, rt};
 use nine_proto::{Errno, OpenFlags};
-use nine_servers::part::{Machine, Machines, Rights, Spreads, Start, quote};
+use nine_servers::part::{Machine, Machines, Rights, Spread, Spreads, Start, quote};
 
 use crate::config::{DialectChoice, Remote};
 use crate::dial::Sessions;
@@ -45,6 +46,11 @@ impl Machines for Images {
     }
 }
 
+/// Servers that one gives a program to at once: each has a piece of it in memory.
+const AT_ONCE: usize = 64;
+/// For somebody else to have written a program; and between two looks at that.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(50);
 /// By which this command sees what is open, and not for QEMU.
 const OWN: &str = "/proc/self";
 /// MiB: what a machine costs beside its own memory; and what it has, at least and at most.
@@ -61,10 +67,8 @@ pub fn spread(remote: Remote, env: rt::Real) -> Box<Spreads> {
         let remote = remote.clone();
         Box::pin(async move {
             let sessions = Sessions::new(remote.clone(), env);
-            let shares = shares(spread.to, spread.most);
-            let gives = shares
-                .into_iter()
-                .map(|share| give_all(&sessions, &remote, &spread.bytes, spread.most, share));
+            let shares = shares(&spread.to, spread.most);
+            let gives = shares.into_iter().map(|share| give_all(&sessions, &remote, &spread, share));
             let failed: Vec<String> = join_all(gives).await.into_iter().flatten().collect();
             if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
         })
@@ -72,11 +76,11 @@ pub fn spread(remote: Remote, env: rt::Real) -> Box<Spreads> {
 }
 
 /// Who gets it from whom: each share goes to its first, who gives it to the rest.
-fn shares(to: Vec<String>, most: usize) -> Vec<VecDeque<String>> {
-    let mut shares = vec![VecDeque::new(); most.clamp(1, to.len().max(1))];
+fn shares(to: &[String], most: usize) -> Vec<VecDeque<String>> {
+    let mut shares = vec![VecDeque::new(); most.min(AT_ONCE).clamp(1, to.len().max(1))];
     let count = shares.len();
-    for (n, to) in to.into_iter().enumerate() {
-        shares[n % count].push_back(to);
+    for (n, to) in to.iter().enumerate() {
+        shares[n % count].push_back(to.clone());
     }
     shares
 }
@@ -86,15 +90,14 @@ fn shares(to: Vec<String>, most: usize) -> Vec<VecDeque<String>> {
 async fn give_all(
     sessions: &Sessions,
     remote: &Remote,
-    bytes: &[u8],
-    most: usize,
+    spread: &Spread,
     mut share: VecDeque<String>,
 ) -> Vec<String> {
     let mut failed = Vec::new();
     while let Some(first) = share.pop_front() {
         let given = async {
             let dir = sessions.walk(&Place::parse(first.as_ref(), remote)?, true).await?;
-            give(&dir, bytes).await?;
+            give(&sessions.env(), &dir, spread.length, async |at| (spread.pieces)(at).await).await?;
             Ok::<_, anyhow::Error>(dir)
         };
         match given.await {
@@ -105,7 +108,7 @@ async fn give_all(
             Ok(dir) if share.is_empty() => drop(dir),
             Ok(dir) => {
                 let words: Vec<String> = share.iter().map(|to| quote(to)).collect();
-                if pass(&dir, &format!("clone {most} {}", words.join(" "))).await.is_ok() {
+                if pass(&dir, &format!("clone {} {}", spread.most, words.join(" "))).await.is_ok() {
                     break;
                 }
             }
@@ -114,13 +117,41 @@ async fn give_all(
     failed
 }
 
-/// Writes a session's program, unless somebody has.
-pub async fn give(dir: &File, bytes: &[u8]) -> Result<()> {
-    let file = match dir.open("exec", OpenFlags::WRITE).await {
-        Err(error) if error.errno() == Errno::EBUSY => return Ok(()),
-        file => file?,
+/// Writes a session's program of this length, unless somebody has; who is writing it, or has just gone, is waited for.
+/// `piece` is what it has from a byte on.
+pub async fn give<B: AsRef<[u8]>>(
+    env: &impl Env,
+    dir: &File,
+    length: u64,
+    piece: impl AsyncFn(u64) -> io::Result<B>,
+) -> Result<()> {
+    let ctl = dir.open("ctl", OpenFlags::WRITE).await?;
+    let late = env.now() + PATIENCE;
+    let file = loop {
+        let opened = async {
+            ctl.write(0, format!("length {length}").as_bytes()).await?;
+            dir.open("exec", OpenFlags::WRITE).await
+        };
+        match opened.await {
+            Ok(file) => break file,
+            // It is there, and whole.
+            Err(error) if error.errno() == Errno::EEXIST => return Ok(()),
+            Err(error) if error.errno() == Errno::EBUSY && env.now() < late => {
+                env.sleep_until(env.now() + PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
     };
-    file.write_all_at(0, bytes).await?;
+    let mut at = 0;
+    while at < length {
+        let piece = piece(at).await?;
+        let piece = piece.as_ref();
+        if piece.is_empty() {
+            bail!("the program ends before its length");
+        }
+        file.write_all_at(at, piece).await?;
+        at += piece.len() as u64;
+    }
     Ok(file.close().await?)
 }
 
@@ -138,7 +169,7 @@ mod tests {
     fn shares_are_as_many_as_there_may_be_and_all_are_in_one() {
         let all: Vec<String> = (0..7).map(|n| n.to_string()).collect();
         for (most, lens) in [(1, &[7][..]), (2, &[4, 3]), (7, &[1; 7]), (100, &[1; 7])] {
-            let shares = shares(all.clone(), most);
+            let shares = shares(&all, most);
             assert_eq!(shares.iter().map(VecDeque::len).collect::<Vec<_>>(), lens);
             let mut seen: Vec<String> = shares.into_iter().flatten().collect();
             seen.sort_unstable();

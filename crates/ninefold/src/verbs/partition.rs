@@ -197,7 +197,7 @@ async fn grow(sessions: &Sessions, nodes: &[Node], job: &Job, out: &Out, most: u
                 ctl.write(0, format!("key {key}").as_bytes()).await?;
                 to.push(quote(&format!("{}/{number}.{key}", node.name)));
             }
-            give(&session.dir, bytes).await?;
+            send(sessions, &session.dir, bytes).await?;
             if !to.is_empty() {
                 session.ctl.write(0, format!("clone {most} {}", to.join(" ")).as_bytes()).await?;
             }
@@ -322,7 +322,7 @@ impl Node {
     async fn go(&self, sessions: &Sessions, job: &Job, out: &Out, Made { ctl, dir, .. }: Made) -> Result<u8> {
         let exec = match &job.program {
             Sent::Bytes(bytes) => {
-                give(&dir, bytes).await?;
+                send(sessions, &dir, bytes).await?;
                 "exec".into()
             }
             Sent::Named(name) => format!("exec {}", quote(name)),
