@@ -266,6 +266,13 @@ impl<H: HostFs> Direct for Opened<H> {
             _ => unreachable!("a write is answered with how much was written"),
         }))
     }
+
+    fn backing(&self) -> Option<Arc<OwnedFd>> {
+        match &self.node.kind {
+            Kind::File(file) => file.fd().ok(),
+            _ => None,
+        }
+    }
 }
 
 fn called<T>(done: Done<T>) -> Called<T> {

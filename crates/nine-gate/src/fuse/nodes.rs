@@ -1,0 +1,186 @@
+//! The files that the kernel knows: a number for each, a fid of the server behind it.
+//!
+//! In: what walks have found; how often the kernel has been told of a file, and has forgotten it. Out: the same number
+//! for the same file, whatever its name, for as long as the kernel knows it.
+//!
+//! Always holds: a number is never used again, so that what the kernel says late hits nobody else.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use nine_io::client::File;
+use nine_proto::{Attr, Qid};
+
+/// The root's number.
+pub(super) const ROOT: u64 = 1;
+
+/// A file that the kernel knows.
+pub(super) struct Node {
+    pub id: u64,
+    /// A fid for it, not open: by the name under which it was found last.
+    file: RefCell<Rc<File>>,
+    key: Key,
+    /// How often the kernel has been told of it and has not forgotten it.
+    lookups: Cell<u64>,
+    /// Its type and permissions, as told last.
+    pub mode: Cell<u32>,
+    /// The version that the kernel's pages were read from, where the server counts.
+    pub version: Cell<Option<u32>>,
+    /// Its pages may not be what the file has.
+    pub stale: Cell<bool>,
+    /// Written from here since the server told of a change of it.
+    pub written: Cell<bool>,
+    /// How the kernel has it open.
+    pub mode_of_io: RefCell<Io>,
+    /// Owners who have or had record locks, of flock(2) or of fcntl(2), and their processes.
+    pub locks: RefCell<HashMap<(u64, bool), u32>>,
+    /// Directories and names under which it was found: only kept where changes are told.
+    names: RefCell<Vec<(u64, Box<[u8]>)>>,
+}
+
+/// How the kernel has a file open: all of its handles go one way (fuse_file_io_open of Linux).
+#[derive(Default)]
+pub(super) enum Io {
+    /// Not at all.
+    #[default]
+    Closed,
+    /// So many handles, by requests.
+    Asked(u32),
+    /// So many handles, to a file of the host, which has this number in the kernel.
+    Passed(u32, super::sys::Backing),
+}
+
+impl Node {
+    pub(super) fn file(&self) -> Rc<File> {
+        self.file.borrow().clone()
+    }
+}
+
+/// What makes a file the same one: its number at the server and its kind.
+type Key = (u64, u8);
+
+fn key(qid: Qid) -> Key {
+    // Only these two never change.
+    (qid.path, qid.ty & (Qid::DIR | Qid::SYMLINK))
+}
+
+/// See the module.
+pub(super) struct Nodes {
+    by_id: HashMap<u64, Rc<Node>, foldhash::fast::FixedState>,
+    by_key: HashMap<Key, u64, foldhash::fast::FixedState>,
+    /// Which file has which name in which directory, where changes are told.
+    by_name: HashMap<(u64, Box<[u8]>), u64>,
+    has_names: bool,
+    next: u64,
+}
+
+impl Nodes {
+    /// With the root alone. `has_names`: files are to be found by their paths.
+    pub(super) fn new(root: Rc<File>, attr: &Attr, has_names: bool) -> Self {
+        let mut nodes = Self {
+            by_id: HashMap::default(),
+            by_key: HashMap::default(),
+            by_name: HashMap::new(),
+            has_names,
+            next: ROOT,
+        };
+        nodes.told(root, attr);
+        nodes
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<Rc<Node>> {
+        self.by_id.get(&id).cloned()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// The kernel is about to be told of this file.
+    pub(super) fn told(&mut self, file: Rc<File>, attr: &Attr) -> Rc<Node> {
+        let key = key(attr.qid);
+        if let Some(node) = self.by_key.get(&key).and_then(|id| self.by_id.get(id)) {
+            node.lookups.set(node.lookups.get() + 1);
+            node.mode.set(attr.mode);
+            // The root stays what was attached.
+            if node.id != ROOT {
+                node.file.replace(file);
+            }
+            return node.clone();
+        }
+        let id = self.next;
+        self.next += 1;
+        let node = Rc::new(Node {
+            id,
+            file: RefCell::new(file),
+            key,
+            lookups: Cell::new(1),
+            mode: Cell::new(attr.mode),
+            version: Cell::new(None),
+            stale: Cell::new(false),
+            written: Cell::new(false),
+            mode_of_io: RefCell::default(),
+            locks: RefCell::default(),
+            names: RefCell::default(),
+        });
+        self.by_id.insert(id, node.clone());
+        self.by_key.insert(key, id);
+        node
+    }
+
+    /// It was found in this directory under this name.
+    pub(super) fn named(&mut self, dir: u64, name: &[u8], node: &Node) {
+        if !self.has_names {
+            return;
+        }
+        let place = (dir, Box::from(name));
+        if self.by_name.insert(place.clone(), node.id) != Some(node.id) {
+            node.names.borrow_mut().push(place);
+        }
+    }
+
+    /// Nothing is known any more of this name.
+    pub(super) fn unnamed(&mut self, dir: u64, name: &[u8]) {
+        if !self.has_names {
+            return;
+        }
+        let place = (dir, Box::from(name));
+        if let Some(node) = self.by_name.remove(&place).and_then(|id| self.by_id.get(&id)) {
+            node.names.borrow_mut().retain(|known| *known != place);
+        }
+    }
+
+    /// What is known under this name.
+    pub(super) fn at(&self, dir: u64, name: &[u8]) -> Option<Rc<Node>> {
+        let id = self.by_name.get(&(dir, Box::from(name)))?;
+        self.get(*id)
+    }
+
+    /// Under which names it is known.
+    pub(super) fn names(&self, node: &Node) -> Vec<(u64, Box<[u8]>)> {
+        node.names.borrow().clone()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Rc<Node>> {
+        self.by_id.values()
+    }
+
+    /// The kernel has forgotten so many of the times that it was told.
+    pub(super) fn forget(&mut self, id: u64, times: u64) {
+        let Some(node) = self.by_id.get(&id).filter(|_| id != ROOT) else { return };
+        let left = node.lookups.get().saturating_sub(times);
+        node.lookups.set(left);
+        if left > 0 {
+            return;
+        }
+        let node = self.by_id.remove(&id).expect("it was there");
+        self.by_key.remove(&node.key);
+        for place in node.names.take() {
+            if self.by_name.get(&place) == Some(&id) {
+                self.by_name.remove(&place);
+            }
+        }
+    }
+}
