@@ -35,7 +35,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::Payload;
 use nine_io::client::File;
-use nine_net::{Clock, Env, Waited};
+use nine_net::{Clock, Device, Env};
 use nine_proto::{Errno, GetMask, OpenFlags};
 
 pub use mount::{Mount, MountOptions, unmount};
@@ -101,7 +101,7 @@ const TURN: usize = 64;
 /// The device failed, or this kernel's FUSE is older than Linux 5.4.
 pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options) -> io::Result<()> {
     let write = Rc::new(device.try_clone()?);
-    let mut device = Waited::reading(device)?;
+    let mut device = Device::new(device)?;
     let attr = root.getattr(GetMask::BASIC).await.map_err(io::Error::from)?;
     let has_locks = ops::has_locks(&root).await;
     let mut seed = [0; 8];
@@ -217,7 +217,7 @@ impl Gate {
     fn turn(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
-        device: &mut Waited,
+        device: &mut Device,
         buffers: &mut Buffers,
         running: &mut FuturesUnordered<Running>,
     ) -> Poll<io::Result<()>> {
