@@ -318,18 +318,28 @@ impl Gate {
 
     /// What has been made under a name: it is its maker's.
     async fn made(&self, head: Head, name: Box<[u8]>, st_mode: u32) -> Outcome {
-        let parent = self.node(head.node)?.file();
-        let (file, mut attr) = parent.walk_attr(&name, GetMask::BASIC).await.map_err(errno)?;
-        self.give(&file, &mut attr, head.uid, st_mode).await?;
+        let parent = self.node(head.node)?;
+        let (file, mut attr) = parent.file().walk_attr(&name, GetMask::BASIC).await.map_err(errno)?;
+        self.give(&parent, &file, &mut attr, head, st_mode).await?;
         Ok(self.found(head.node, &name, file, &attr))
     }
 
-    /// Makes a new file `uid`'s, who has made it by way of us; its set-id bits, which that takes away, are in `perm`.
-    async fn give(&self, file: &File, attr: &mut Attr, uid: u32, perm: u32) -> Result<(), Errno> {
-        if !self.gives.get() || attr.uid == uid {
+    /// Makes a new file in `dir` theirs who have made it by way of us; its set-id bits, which that takes away, are in
+    /// `perm`.
+    async fn give(
+        &self,
+        dir: &Node,
+        file: &File,
+        attr: &mut Attr,
+        head: Head,
+        perm: u32,
+    ) -> Result<(), Errno> {
+        // In a set-group-id directory the group is the directory's (mkdir(2)).
+        let gid = if dir.mode.get() & 0o2000 != 0 { attr.gid } else { head.gid };
+        if !self.gives.get() || (attr.uid, attr.gid) == (head.uid, gid) {
             return Ok(());
         }
-        match file.setattr(&SetAttr { uid: Some(uid), ..SetAttr::default() }).await {
+        match file.setattr(&SetAttr { uid: Some(head.uid), gid: Some(gid), ..SetAttr::default() }).await {
             Ok(()) => {}
             // The server knows us as somebody who may not.
             Err(error) if matches!(error.errno(), Errno::EPERM | Errno::EOPNOTSUPP) => {
@@ -467,7 +477,8 @@ impl Gate {
     }
 
     async fn create(&self, head: Head, flags: u32, perm: u32, name: Box<[u8]>) -> Outcome {
-        let parent = self.node(head.node)?.file();
+        let dir = self.node(head.node)?;
+        let parent = dir.file();
         let how = OpenFlags(self.flags(flags).0 | flags & OpenFlags::EXCL.0);
         let file = parent.create(&name, how, perm & 0o7777, head.gid).await.map_err(errno)?;
         let (walked, mut attr) = parent.walk_attr(&name, GetMask::BASIC).await.map_err(errno)?;
@@ -475,7 +486,7 @@ impl Gate {
             // Somebody has put another file there meanwhile.
             return Err(Errno::ESTALE);
         }
-        self.give(&walked, &mut attr, head.uid, perm).await?;
+        self.give(&dir, &walked, &mut attr, head, perm).await?;
         let node = self.tell(head.node, &name, walked, &attr);
         let (fopen, backing) = self.how(&node, &file, flags);
         let entry = Out::default().entry(self.good(), node.id, &attr);
