@@ -159,6 +159,8 @@ struct Open {
     file: File,
     /// The same without `APPEND`, for pages that programs have mapped: opened when there is one.
     plain: RefCell<Option<Rc<File>>>,
+    /// The same for writing, for an exclusive lock of flock(2) on what is open for reading.
+    locker: RefCell<Option<Rc<File>>>,
     /// Reads deliver events: one Tread each, and they wait.
     is_event: bool,
 }

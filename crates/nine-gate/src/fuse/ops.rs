@@ -624,9 +624,11 @@ impl Gate {
             // Whatever comes of it: closing asks for it to be let go.
             open.node.locks.borrow_mut().insert((lock.owner, lock.is_flock), lock.pid);
         }
+        let locker = open.locker(&lock).await?;
+        let file = locker.as_deref().unwrap_or(&open.file);
         let mut wait = LOCK_WAIT / 100;
         loop {
-            match open.file.lock(&lock.request(&owner)).await.map_err(errno)? {
+            match file.lock(&lock.request(&owner)).await.map_err(errno)? {
                 LockStatus::Success => return Ok(Reply::default()),
                 LockStatus::Blocked | LockStatus::Grace if waits => {
                     let pause = self.clock.sleep_until(self.clock.now() + wait);
@@ -658,7 +660,20 @@ const DIRECTORY: u8 = 4;
 
 impl Open {
     fn new(node: Rc<Node>, file: File, is_event: bool) -> Self {
-        Self { node, file, plain: RefCell::default(), is_event }
+        Self { node, file, plain: RefCell::default(), locker: RefCell::default(), is_event }
+    }
+
+    /// The file open for writing, where the handle is not: flock(2) wants no such thing, the server's locks do.
+    async fn locker(&self, lock: &Lock) -> Result<Option<Rc<File>>, Errno> {
+        let writes = self.file.flags().is_some_and(OpenFlags::writes);
+        if writes || !lock.is_flock || lock.ty != LockType::Write {
+            return Ok(None);
+        }
+        if self.locker.borrow().is_none() {
+            let locker = self.node.file().open("", OpenFlags::RDWR).await.map_err(|_| Errno::EBADF)?;
+            self.locker.replace(Some(Rc::new(locker)));
+        }
+        Ok(self.locker.borrow().clone())
     }
 
     /// The file without `APPEND`: the kernel writes pages where they belong.
