@@ -37,6 +37,7 @@ use super::stream::{self, Stream, Streams, Way};
 use super::tx::Tx;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
+use crate::changes;
 use crate::direct::Directs;
 use crate::payload::Payload;
 
@@ -495,12 +496,18 @@ impl Connection {
             },
         };
         let knows_no_fid = held.is_none();
+        let root = held.is_some_and(|held| held.root);
+        let root_again = match request.number() {
+            Some(TATTACH) => true,
+            Some(TWALK) if root => matches!(request.op(), Op::Walk { names } if names.is_empty()),
+            _ => false,
+        };
         let desk = match held {
             Some(held) => held.desk,
             None => self.desk.is_some() && asks_for_desk(&request),
         };
         let request = Request::new(request, who.clone(), self.id, cost);
-        let request = request.at_desk(desk).called(std::mem::take(&mut self.called));
+        let request = request.at_desk(desk).at_root(root_again).called(std::mem::take(&mut self.called));
         let by_gate = if auth || knows_no_fid { self.gate.serve(&request) } else { None };
         let answer = match by_gate {
             Some(result) => Some(result),
@@ -517,13 +524,16 @@ impl Connection {
                 let req = Req::new(request, self.answers.clone());
                 let Answer(result) = match &mut self.desk {
                     Some(files) if desk => files.serve(req, self.transport.as_deref()),
-                    _ if about_stream => self.stream(req),
-                    _ => self.server.serve(req),
+                    _ => match changes::serve(&*self.server, req, root) {
+                        Ok(answer) => answer,
+                        Err(req) if about_stream => self.stream(req),
+                        Err(req) => self.server.serve(req),
+                    },
                 };
                 result
             }
         };
-        answer.map(|result| result.map(|reply| reply.map_node(|node| Held { node, who, desk })))
+        answer.map(|result| result.map(|reply| reply.map_node(|node| Held { node, who, desk, root: root_again })))
     }
 
     /// Whether these are the first bytes of a data connection.
@@ -799,6 +809,7 @@ impl Connection {
         }
         match (self.session.node(call), &self.desk) {
             (Some(held), Some(desk)) if held.desk => desk.cancel(id),
+            (Some(held), _) if changes::cancel(&held.node, id) => {}
             (held, _) => self.server.cancel(id, held.map(|held| &held.node)),
         }
     }
@@ -881,7 +892,9 @@ impl Drop for Connection {
 }
 
 const TVERSION: u8 = 100;
+const TATTACH: u8 = 104;
 const TFLUSH: u8 = 108;
+const TWALK: u8 = 110;
 const TCLUNK: u8 = 120;
 const TREMOVE: u8 = 122;
 const TSTREAM: u8 = 128;
