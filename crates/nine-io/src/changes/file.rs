@@ -12,10 +12,10 @@ use crate::payload::Payload;
 use crate::server::{Answer, FileServer, Reply, Req, ReqId, Request};
 
 /// The file's qid in every tree: `#chan` in ASCII, with upper bits that no mux changes.
-const QID: Qid = Qid { ty: Qid::EVENT, vers: 0, path: 0x2363_6861_6e };
+const QID: Qid = Qid { ty: Qid::EVENT, vers: 0, path: 0x0023_6368_616e };
 
 /// What stands behind a fid of the file.
-struct Node {
+pub(crate) struct Node {
     tap: Tap,
     /// Where its reader begins; from now on if it says nothing.
     from: Option<Cursor>,
@@ -23,22 +23,34 @@ struct Node {
     reader: Option<u64>,
 }
 
-/// Answers what is about a file of changes; everything else comes back. `root`: the request's fid is a tree's root.
-pub(crate) fn serve(server: &dyn FileServer, req: Req, root: bool) -> Result<Answer, Req> {
-    if let Ok(node) = req.node::<Node>() {
-        return Ok(node.serve(req));
+/// A request that is about a file of changes.
+pub(crate) enum Asked {
+    /// It has a fid.
+    Of(Arc<Node>),
+    /// It wants one.
+    Walk(Result<Reply>),
+}
+
+impl Asked {
+    /// The request as one of these, if it is one. `root`: its fid is a tree's root.
+    pub(crate) fn of(server: &dyn FileServer, request: &Request, root: bool) -> Option<Self> {
+        if let Ok(node) = request.node::<Node>() {
+            return Some(Self::Of(node));
+        }
+        let from = root.then(|| place(request)).flatten()?;
+        let tap = server.changes(request)?;
+        Some(Self::Walk(tap.and_then(|tap| {
+            let from = from?;
+            let mut qids = Walked::new();
+            qids.push(QID);
+            Ok(Reply::Walk { qids, node: Some(Arc::new(Node { tap, from, reader: None })) })
+        })))
     }
-    let Some(from) = root.then(|| asked(&req)).flatten() else { return Err(req) };
-    match server.changes(&req) {
-        None => Err(req),
-        Some(tap) => {
-            let found = tap.and_then(|tap| {
-                let from = from?;
-                let mut qids = Walked::new();
-                qids.push(QID);
-                Ok(Reply::Walk { qids, node: Some(Arc::new(Node { tap, from, reader: None })) })
-            });
-            Ok(req.now(found))
+
+    pub(crate) fn serve(self, req: Req) -> Answer {
+        match self {
+            Self::Of(node) => node.serve(req),
+            Self::Walk(reply) => req.now(reply),
         }
     }
 }
@@ -58,8 +70,8 @@ pub(super) fn reply(lines: Bytes) -> Reply {
 }
 
 /// Where a walk to the file wants to begin, if it is one.
-fn asked(req: &Request) -> Option<Result<Option<Cursor>>> {
-    let Op::Walk { names } = req.op() else { return None };
+fn place(request: &Request) -> Option<Result<Option<Cursor>>> {
+    let Op::Walk { names } = request.op() else { return None };
     let mut names = names.iter();
     let (Some(name), None) = (names.next(), names.next()) else { return None };
     match name.strip_prefix(NAME.as_bytes())? {
@@ -84,6 +96,7 @@ impl Node {
             Op::Open { flags } if flags.has(OpenFlags::DIRECTORY) => Err(Errno::ENOTDIR.into()),
             Op::Open { flags } if flags.changes() => Err(Errno::EACCES.into()),
             Op::Open { .. } => self.open(),
+            Op::Read { .. } if req.count() == 0 => Ok(reply(Bytes::new())),
             Op::Read { .. } => match self.reader {
                 Some(reader) => return self.read(reader, req),
                 None => Err(Errno::EBADF.into()),

@@ -272,7 +272,9 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_was_written_whatever_the_names_are() {
-        for name in [&b"/"[..], b"/a", b"/a b/it's", b"/new\nline", b"/back\\slash\\n", b"/\xff\xfe", b"/'", b"/\x0b"] {
+        for name in
+            [&b"/"[..], b"/a", b"/a b/it's", b"/new\nline", b"/back\\slash\\n", b"/\xff\xfe", b"/'", b"/\x0b"]
+        {
             let path = path(name);
             for change in [
                 Change::Create(path.clone()),

@@ -172,26 +172,20 @@ impl<W> Log<W> {
         if !self.on {
             return;
         }
-        match &change {
+        let is_new = match &change {
             Change::Lost(_) => return self.forget(),
             change if change.len() > PATHS_MAX => return self.forget(),
             Change::Blind(_) if self.blind.len() >= BLIND_MAX => {
                 self.blind = [b"/"[..].into()].into();
                 return self.append(Change::Blind(b"/"[..].into()));
             }
-            Change::Blind(path) => {
-                if !self.blind.insert(path.clone()) {
-                    return;
-                }
-            }
-            Change::Sees(path) => {
-                if !self.blind.remove(path) {
-                    return;
-                }
-            }
-            _ => {}
+            Change::Blind(path) => self.blind.insert(path.clone()),
+            Change::Sees(path) => self.blind.remove(path),
+            _ => true,
+        };
+        if is_new {
+            self.append(change);
         }
-        self.append(change);
     }
 
     fn append(&mut self, change: Change) {

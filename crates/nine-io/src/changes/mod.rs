@@ -1,8 +1,8 @@
 //! A tree's changes as a file (docs/changes.md): [`NAME`], below the root of a tree whose server knows of them.
 //!
-//! In: what a server says has changed ([`Changes::tell`]), and requests. Out: lines for each reader, who waits for them.
-//! A server has one [`Changes`] and gives it out for its roots ([`FileServer::changes`]); the framework does the rest:
-//! no server sees a request for the file. A client reads it as a [`Watch`].
+//! In: what a server says has changed ([`Changes::tell`]), and requests. Out: lines for each reader, who waits for
+//! them. A server has one [`Changes`] and gives it out for its roots ([`FileServer::changes`]); the framework does the
+//! rest: no server sees a request for the file. A client reads it as a [`Watch`].
 //!
 //! Always holds: while nobody reads, what a server tells costs a look at a flag; answers are given when nothing is
 //! locked.
@@ -24,10 +24,10 @@ use crate::server::FileServer;
 use crate::server::{Later, ReqId};
 use crate::sync::{Mutex, lock};
 
-pub(crate) use file::{cancel, serve};
+pub(crate) use file::{Asked, cancel};
 pub use line::{Change, Cursor, Line, Path, below, join, parse_line};
-pub use log::{BLIND_MAX, BYTES_MAX, OVERHEAD, PATHS_MAX, READERS_MAX};
 use log::Log;
+pub use log::{BLIND_MAX, BYTES_MAX, OVERHEAD, PATHS_MAX, READERS_MAX};
 pub use watch::Watch;
 
 /// What the file is called. With `=EPOCH.N` behind it ([`Cursor::name`]) it begins at that place.

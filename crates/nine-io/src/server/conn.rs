@@ -30,7 +30,7 @@ use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, Wire
 
 use super::desk::{self, Desk};
 use super::gate::{self, Gate};
-use super::req::{Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
+use super::req::{self, Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
 use super::rx::Rx;
 use super::seen::Seen;
 use super::stream::{self, Stream, Streams, Way};
@@ -497,11 +497,7 @@ impl Connection {
         };
         let knows_no_fid = held.is_none();
         let root = held.is_some_and(|held| held.root);
-        let root_again = match request.number() {
-            Some(TATTACH) => true,
-            Some(TWALK) if root => matches!(request.op(), Op::Walk { names } if names.is_empty()),
-            _ => false,
-        };
+        let root_again = req::makes_root(&request);
         let desk = match held {
             Some(held) => held.desk,
             None => self.desk.is_some() && asks_for_desk(&request),
@@ -524,16 +520,18 @@ impl Connection {
                 let req = Req::new(request, self.answers.clone());
                 let Answer(result) = match &mut self.desk {
                     Some(files) if desk => files.serve(req, self.transport.as_deref()),
-                    _ => match changes::serve(&*self.server, req, root) {
-                        Ok(answer) => answer,
-                        Err(req) if about_stream => self.stream(req),
-                        Err(req) => self.server.serve(req),
+                    _ => match changes::Asked::of(&*self.server, &req, root) {
+                        Some(asked) => asked.serve(req),
+                        None if about_stream => self.stream(req),
+                        None => self.server.serve(req),
                     },
                 };
                 result
             }
         };
-        answer.map(|result| result.map(|reply| reply.map_node(|node| Held { node, who, desk, root: root_again })))
+        answer.map(|result| {
+            result.map(|reply| reply.map_node(|node| Held { node, who, desk, root: root_again }))
+        })
     }
 
     /// Whether these are the first bytes of a data connection.
@@ -892,9 +890,7 @@ impl Drop for Connection {
 }
 
 const TVERSION: u8 = 100;
-const TATTACH: u8 = 104;
 const TFLUSH: u8 = 108;
-const TWALK: u8 = 110;
 const TCLUNK: u8 = 120;
 const TREMOVE: u8 = 122;
 const TSTREAM: u8 = 128;

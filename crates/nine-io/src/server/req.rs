@@ -142,6 +142,20 @@ pub(crate) struct Held {
     pub(crate) root: bool,
 }
 
+/// Whether what it makes a fid of is the root of a tree: an attach, or another fid for such a root.
+pub(crate) fn makes_root(request: &SessionRequest<Held, Frame>) -> bool {
+    match (request.number(), request.fid()) {
+        (Some(TATTACH), _) => true,
+        (Some(TWALK), Some(held)) if held.root => {
+            matches!(request.op(), Op::Walk { names } if names.is_empty())
+        }
+        _ => false,
+    }
+}
+
+const TATTACH: u8 = 104;
+const TWALK: u8 = 110;
+
 /// The question: what is asked, of which nodes, by whom. Owns its frame; [`Request::op`] is a view made on demand.
 pub struct Request {
     inner: SessionRequest<Held, Frame>,
