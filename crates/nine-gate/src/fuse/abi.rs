@@ -227,20 +227,20 @@ impl Out {
         self.u64(good.as_secs()).u32(good.subsec_nanos()).u32(0).attr(node, attr)
     }
 
-    /// `struct fuse_entry_out`.
-    pub(super) fn entry(self, good: Duration, node: u64, attr: &Attr) -> Self {
+    /// `struct fuse_entry_out`: how long the name is good, and the attributes.
+    pub(super) fn entry(self, good: [Duration; 2], node: u64, attr: &Attr) -> Self {
         self.entry_head(good, node).attr(node, attr)
     }
 
     /// Node 0: there is nothing of this name, and that is good for so long.
     pub(super) fn no_entry(self, good: Duration) -> Self {
-        self.entry_head(good, 0).attr(0, &Attr::default())
+        self.entry_head([good; 2], 0).attr(0, &Attr::default())
     }
 
-    fn entry_head(self, good: Duration, node: u64) -> Self {
-        let (seconds, nanos) = (good.as_secs(), good.subsec_nanos());
+    fn entry_head(self, [name, attr]: [Duration; 2], node: u64) -> Self {
         // Numbers are not used again: there are no generations.
-        self.u64(node).u64(0).u64(seconds).u64(seconds).u32(nanos).u32(nanos)
+        let out = self.u64(node).u64(0).u64(name.as_secs()).u64(attr.as_secs());
+        out.u32(name.subsec_nanos()).u32(attr.subsec_nanos())
     }
 
     /// `struct fuse_open_out`.
@@ -291,7 +291,7 @@ mod tests {
         let attr = Attr::default();
         assert_eq!(Out::default().attr(1, &attr).0.len(), 88);
         assert_eq!(Out::default().attr_for(Duration::ZERO, 1, &attr).0.len(), 104);
-        assert_eq!(Out::default().entry(Duration::ZERO, 1, &attr).0.len(), ENTRY);
+        assert_eq!(Out::default().entry([Duration::ZERO; 2], 1, &attr).0.len(), ENTRY);
         assert_eq!(Out::default().no_entry(Duration::ZERO).0.len(), ENTRY);
         assert_eq!(Out::default().open(1, 0, 0).0.len(), 16);
         assert_eq!(Out::default().statfs(&Statfs::default()).0.len(), 80);

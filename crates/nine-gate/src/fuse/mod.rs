@@ -20,18 +20,21 @@ mod ops;
 mod running;
 pub mod space;
 mod sys;
+mod told;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::Payload;
 use nine_io::client::File;
@@ -44,6 +47,7 @@ use abi::{Fields, Head, Out, init, op};
 use dir::Dir;
 use nodes::{Node, Nodes};
 use running::{Running, Wish};
+use told::Told;
 
 /// How long the kernel believes what it has been told of names and attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,9 @@ pub struct Options {
     pub write_back: bool,
     /// Others than the mounter come, and the kernel checks their permissions: what they make is to be theirs.
     pub all_users: bool,
+    /// All files are shown as of this user and this group. A mount of a user's own name space knows no others: what it
+    /// cannot name, its kernel lets nobody write.
+    pub owner: Option<(u32, u32)>,
     /// Open files of disks of this process are read and written by the kernel itself, where it can.
     pub passthrough: bool,
     /// For a flushed request to be answered.
@@ -102,6 +109,12 @@ const TURN: usize = 64;
 pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options) -> io::Result<()> {
     let write = Rc::new(device.try_clone()?);
     let mut device = Device::new(device)?;
+    let root = Rc::new(root);
+    let told = match options.cache {
+        Cache::Told => Told::begin(&root, &write).await?,
+        Cache::Never | Cache::For(_) => None,
+    };
+    let (told, watch) = told.unzip();
     let attr = root.getattr(GetMask::BASIC).await.map_err(io::Error::from)?;
     let has_locks = ops::has_locks(&root).await;
     let mut seed = [0; 8];
@@ -110,19 +123,30 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         clock: env.clock(),
         device: write,
         options,
-        nodes: RefCell::new(Nodes::new(Rc::new(root), &attr, false)),
+        nodes: RefCell::new(Nodes::new(root.clone(), &attr, told.is_some())),
         handles: RefCell::default(),
         next: Cell::new(1),
         wishes: RefCell::default(),
         has_locks,
         passes: Cell::new(false),
+        told,
         gives: Cell::new(options.all_users),
         scratch: RefCell::default(),
         name: format!("fuse-{:016x}", u64::from_ne_bytes(seed)),
     });
     let mut buffers = Buffers::default();
     let mut running = FuturesUnordered::new();
-    poll_fn(|cx| gate.turn(cx, &mut device, &mut buffers, &mut running)).await
+    let turns = poll_fn(|cx| gate.turn(cx, &mut device, &mut buffers, &mut running));
+    match (&gate.told, watch) {
+        (Some(told), Some(watch)) => {
+            let listens = pin!(told.listen(root, watch, &gate.nodes, &gate.clock));
+            match select(turns, listens).await {
+                Either::Left((ended, _)) => ended,
+                Either::Right((never, _)) => match never {},
+            }
+        }
+        _ => turns.await,
+    }
 }
 
 /// What all requests share.
@@ -138,6 +162,8 @@ struct Gate {
     wishes: RefCell<HashMap<u64, Rc<Wish>, foldhash::fast::FixedState>>,
     /// The server has record locks.
     has_locks: bool,
+    /// What the server tells of changes, if it does.
+    told: Option<Told>,
     /// The kernel takes files of the host.
     passes: Cell<bool>,
     /// We may give files away.
@@ -301,8 +327,9 @@ impl Gate {
             | init::CACHE_SYMLINKS
             | init::HANDLE_KILLPRIV_V2
             | init::INIT_EXT
-            | init::DIRECT_IO_ALLOW_MMAP
-            | init::AUTO_INVAL_DATA;
+            | init::DIRECT_IO_ALLOW_MMAP;
+        // Who is told of changes needs not guess from times, and so not forget what he writes himself.
+        wanted |= if self.told.is_some() { init::EXPLICIT_INVAL_DATA } else { init::AUTO_INVAL_DATA };
         if self.has_locks {
             wanted |= init::POSIX_LOCKS | init::FLOCK_LOCKS;
         }
@@ -333,12 +360,27 @@ impl Gate {
         Ok(())
     }
 
-    /// How long what the kernel is told is good.
-    fn good(&self) -> Duration {
-        match self.options.cache {
-            Cache::Never => Duration::ZERO,
-            Cache::For(time) => time,
-            Cache::Told => SHORT,
+    /// Before something is asked of the server.
+    fn asks(&self) -> u64 {
+        self.told.as_ref().map_or(0, Told::asks)
+    }
+
+    /// How long a name is good that was asked for then.
+    fn good_name(&self, asked: u64, dir: u64, name: &[u8]) -> Duration {
+        self.good(|told| told.name(asked, &self.nodes.borrow(), dir, name))
+    }
+
+    /// The same of attributes.
+    fn good_attr(&self, asked: u64, node: u64) -> Duration {
+        self.good(|told| told.file(asked, &self.nodes.borrow(), node))
+    }
+
+    fn good(&self, told: impl FnOnce(&Told) -> Duration) -> Duration {
+        match (self.options.cache, &self.told) {
+            (Cache::Never, _) => Duration::ZERO,
+            (Cache::For(time), _) => time,
+            (Cache::Told, None) => SHORT,
+            (Cache::Told, Some(how)) => told(how),
         }
     }
 

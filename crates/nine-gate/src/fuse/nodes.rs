@@ -27,6 +27,8 @@ pub(super) struct Node {
     pub mode: Cell<u32>,
     /// The version that the kernel's pages were read from, where the server counts.
     pub version: Cell<Option<u32>>,
+    /// It was open: the kernel may have pages of it.
+    pub was_open: Cell<bool>,
     /// Its pages may not be what the file has.
     pub stale: Cell<bool>,
     /// Written from here since the server told of a change of it.
@@ -93,10 +95,6 @@ impl Nodes {
         self.by_id.get(&id).cloned()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.by_id.len()
-    }
-
     /// The kernel is about to be told of this file.
     pub(super) fn told(&mut self, file: Rc<File>, attr: &Attr) -> Rc<Node> {
         let key = key(attr.qid);
@@ -118,6 +116,7 @@ impl Nodes {
             lookups: Cell::new(1),
             mode: Cell::new(attr.mode),
             version: Cell::new(None),
+            was_open: Cell::new(false),
             stale: Cell::new(false),
             written: Cell::new(false),
             mode_of_io: RefCell::default(),

@@ -3,6 +3,7 @@
 //! In: a request's head and fields. Out: a [`Work`], whose outcome is the answer; nothing, where none is wanted. A
 //! server's error is the caller's errno.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -293,20 +294,30 @@ impl Gate {
 
     async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {
         let parent = self.node(dir)?.file();
+        let asked = self.asks();
         match parent.walk_attr(&name, GetMask::BASIC).await {
-            Ok((file, attr)) => Ok(self.found(dir, &name, file, &attr)),
-            Err(error) if error.errno() == Errno::ENOENT && !self.good().is_zero() => {
-                done(Out::default().no_entry(self.good()))
+            Ok((file, attr)) => Ok(self.found(asked, dir, &name, file, &attr)),
+            Err(error) if error.errno() == Errno::ENOENT => {
+                // Of names that are not there nobody keeps a list, for the day when all is to be forgotten.
+                match self.good_name(asked, dir, &name).min(SHORT) {
+                    Duration::ZERO => Err(Errno::ENOENT),
+                    good => done(Out::default().no_entry(good)),
+                }
             }
             Err(error) => Err(error.errno()),
         }
     }
 
     /// Tells the kernel of a file.
-    fn found(&self, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
+    fn found(&self, asked: u64, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
         let node = self.tell(dir, name, file, attr);
-        let bytes = Out::default().entry(self.good(), node.id, attr).0;
+        let bytes = self.entry(Out::default(), asked, dir, name, &node, attr).0;
         Reply { bytes, told: vec![node.id], opened: None }
+    }
+
+    fn entry(&self, out: Out, asked: u64, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
+        let good = [self.good_name(asked, dir, name), self.good_attr(asked, node.id)];
+        out.entry(good, node.id, &self.shown(attr))
     }
 
     fn tell(&self, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<Node> {
@@ -319,9 +330,10 @@ impl Gate {
     /// What has been made under a name: it is its maker's.
     async fn made(&self, head: Head, name: Box<[u8]>, st_mode: u32) -> Outcome {
         let parent = self.node(head.node)?;
+        let asked = self.asks();
         let (file, mut attr) = parent.file().walk_attr(&name, GetMask::BASIC).await.map_err(errno)?;
         self.give(&parent, &file, &mut attr, head, st_mode).await?;
-        Ok(self.found(head.node, &name, file, &attr))
+        Ok(self.found(asked, head.node, &name, file, &attr))
     }
 
     /// Makes a new file in `dir` theirs who have made it by way of us; its set-id bits, which that takes away, are in
@@ -360,16 +372,25 @@ impl Gate {
         let node = self.node(id)?;
         // An open file may have no name any more, and a server that goes by names nothing else.
         let handle = handle.and_then(|handle| self.handle(handle).ok());
+        let asked = self.asks();
         let attr = match handle.as_deref() {
             Some(Handle::File(open)) => open.file.getattr(GetMask::BASIC).await,
             _ => node.file().getattr(GetMask::BASIC).await,
         };
-        self.attr(&node, &attr.map_err(errno)?)
+        self.attr(asked, &node, &attr.map_err(errno)?)
     }
 
-    fn attr(&self, node: &Node, attr: &Attr) -> Outcome {
+    fn attr(&self, asked: u64, node: &Node, attr: &Attr) -> Outcome {
         node.mode.set(attr.mode);
-        done(Out::default().attr_for(self.good(), node.id, attr))
+        done(Out::default().attr_for(self.good_attr(asked, node.id), node.id, &self.shown(attr)))
+    }
+
+    /// What the kernel sees of a file.
+    fn shown<'a>(&self, attr: &'a Attr) -> Cow<'a, Attr> {
+        match self.options.owner {
+            Some((uid, gid)) => Cow::Owned(Attr { uid, gid, ..attr.clone() }),
+            None => Cow::Borrowed(attr),
+        }
     }
 
     async fn setattr(&self, id: u64, set: Set) -> Outcome {
@@ -392,8 +413,9 @@ impl Gate {
         if attr.size.is_some() {
             node.written.set(true);
         }
+        let asked = self.asks();
         let attr = file.getattr(GetMask::BASIC).await.map_err(errno)?;
-        self.attr(&node, &attr)
+        self.attr(asked, &node, &attr)
     }
 
     async fn open(&self, id: u64, flags: u32) -> Outcome {
@@ -447,8 +469,13 @@ impl Gate {
         drop(io);
         let version = (qid.vers != 0).then_some(qid.vers);
         let known = node.version.replace(version);
-        let keeps = version.is_some() && version == known && !node.stale.get() && flags & OpenFlags::TRUNC.0 == 0;
-        node.stale.set(false);
+        let is_same = match &self.told {
+            // Who would have told has not.
+            Some(told) if told.is_on() => node.was_open.get(),
+            _ => version.is_some() && version == known,
+        };
+        node.was_open.set(true);
+        let keeps = is_same && !node.stale.replace(false) && flags & OpenFlags::TRUNC.0 == 0;
         match self.options.cache {
             Cache::Never => (0, 0),
             _ => (if keeps { fopen::KEEP_CACHE } else { 0 }, 0),
@@ -481,6 +508,7 @@ impl Gate {
         let parent = dir.file();
         let how = OpenFlags(self.flags(flags).0 | flags & OpenFlags::EXCL.0);
         let file = parent.create(&name, how, perm & 0o7777, head.gid).await.map_err(errno)?;
+        let asked = self.asks();
         let (walked, mut attr) = parent.walk_attr(&name, GetMask::BASIC).await.map_err(errno)?;
         if attr.qid.path != file.qid().path {
             // Somebody has put another file there meanwhile.
@@ -489,7 +517,7 @@ impl Gate {
         self.give(&dir, &walked, &mut attr, head, perm).await?;
         let node = self.tell(head.node, &name, walked, &attr);
         let (fopen, backing) = self.how(&node, &file, flags);
-        let entry = Out::default().entry(self.good(), node.id, &attr);
+        let entry = self.entry(Out::default(), asked, head.node, &name, &node, &attr);
         let told = vec![node.id];
         let open = Open::new(node, file, fopen & fopen::DIRECT_IO != 0);
         let reply = self.opened(Handle::File(open), entry, fopen, backing)?;
@@ -585,13 +613,14 @@ impl Gate {
             return done(out);
         }
         let parent = self.node(id)?.file();
+        let asked = self.asks();
         let walked = entries.iter().map(|(entry, _)| parent.walk_attr(&entry.name, GetMask::BASIC));
         for (walked, (entry, next)) in join_all(walked).await.into_iter().zip(&entries) {
             out = match walked {
                 Ok((file, attr)) => {
                     let node = self.tell(id, &entry.name, file, &attr);
                     told.push(node.id);
-                    out.entry(self.good(), node.id, &attr)
+                    self.entry(out, asked, id, &entry.name, &node, &attr)
                 }
                 Err(error) if error.is_disconnect() => {
                     for node in told {
