@@ -79,6 +79,7 @@ pub fn is_root() -> bool {
 const GUEST: &str = "the Linux kernel as a client";
 const AOE: &str = "AoE with vblade";
 const AOE_LINUX: &str = "our AoE target under the Linux kernel's driver, and under aoetools";
+const MOUNT: &str = "mounts by FUSE of ordinary users";
 const HTTP: &str = "nine-bench streaming beside HTTP";
 const WEB: &str = "the web server under programs of others";
 const SFTP: &str = "nine-bench streaming beside SFTP";
@@ -104,6 +105,7 @@ const NEEDS: &[Need] = &[
         covers: "the kernel's client over a mux of servers",
         all: false,
     },
+    Need { program: "fusermount3", package: "fuse3", covers: MOUNT, all: false },
     Need { program: "nginx", package: "nginx-light", covers: HTTP, all: false },
     Need { program: "curl", package: "curl", covers: HTTP, all: false },
     Need { program: "sshd", package: "openssh-server", covers: SFTP, all: false },
