@@ -35,8 +35,6 @@ pub struct MountOptions {
     pub checked: bool,
     /// What is in the directory may be hidden.
     pub nonempty: bool,
-    /// `fusermount3` watches, and takes the mount away when this process has gone, whichever way.
-    pub watched: bool,
     /// The largest read that the kernel asks for, bytes; `None`: its own limit.
     pub max_read: Option<u32>,
     pub(super) flags: MountFlags,
@@ -45,8 +43,8 @@ pub struct MountOptions {
 impl Default for MountOptions {
     fn default() -> Self {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        let (others, checked, nonempty, watched) = (false, false, false, false);
-        Self { source: "ninefold".into(), others, checked, nonempty, watched, max_read: None, flags }
+        let (others, checked, nonempty) = (false, false, false);
+        Self { source: "ninefold".into(), others, checked, nonempty, max_read: None, flags }
     }
 }
 
@@ -91,7 +89,6 @@ impl MountOptions {
                 let _ = write!(text, ",{word}");
             }
         }
-        text += if self.watched { ",auto_unmount" } else { "" };
         text + &self.common()
     }
 }
@@ -122,8 +119,6 @@ pub struct Mount {
     /// By which the kernel knows this mount, where it says that.
     id: Option<u64>,
     is_there: bool,
-    /// `fusermount3`, which waits for the end of this socket.
-    _watcher: Option<(UnixStream, Child)>,
 }
 
 impl Mount {
@@ -136,16 +131,16 @@ impl Mount {
         let dir = usable(dir, options.nonempty)?;
         let may = rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
-        let (device, watcher) = match may && !options.watched {
+        let device = match may {
             true => {
                 let device = device()?;
                 attach(&device, &dir, options)?;
-                (device, None)
+                device
             }
             false => program(&dir, options)?,
         };
         let id = id(&dir);
-        Ok((Self { dir, id, is_there: true, _watcher: watcher }, device))
+        Ok((Self { dir, id, is_there: true }, device))
     }
 
     /// Where it is: a whole path.
@@ -193,7 +188,10 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     let whole = whole(dir)?;
     let text = std::fs::read("/proc/self/mountinfo")?;
     match kind(&text, &whole) {
-        None => Err(said(Errno::INVAL, dir, "nothing is mounted there")),
+        None => {
+            let there = std::fs::symlink_metadata(&whole).map_err(|error| why(dir, &error));
+            there.and(Err(said(Errno::INVAL, dir, "nothing is mounted there")))
+        }
         Some(kind) if kind != KIND.as_bytes() => {
             let kind = String::from_utf8_lossy(kind);
             let why = format!("what is mounted there is {kind}, and not ours: see umount(8)");
@@ -280,10 +278,8 @@ pub(super) fn device() -> io::Result<OwnedFd> {
     })
 }
 
-type Watcher = (UnixStream, Child);
-
 /// By `fusermount3`, which sends the device over the socket that _FUSE_COMMFD names.
-fn program(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, Option<Watcher>)> {
+fn program(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     // The standard files are not taken for it by every version.
     let theirs = rustix::io::fcntl_dupfd_cloexec(theirs, 3)?;
@@ -294,11 +290,8 @@ fn program(dir: &Path, options: &MountOptions) -> io::Result<(OwnedFd, Option<Wa
     drop(theirs);
     let Some(device) = receive(&ours)? else { return Err(refused(dir, child)) };
     rustix::fs::fcntl_setfl(&device, OFlags::RDWR | OFlags::NONBLOCK)?;
-    if options.watched {
-        return Ok((device, Some((ours, child))));
-    }
     child.wait()?;
-    Ok((device, None))
+    Ok(device)
 }
 
 fn start(command: &mut Command) -> io::Result<Child> {

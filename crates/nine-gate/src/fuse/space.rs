@@ -24,6 +24,7 @@ use std::fs::{self, File};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -317,12 +318,21 @@ fn send(socket: &UnixStream, fd: BorrowedFd<'_>) -> io::Result<()> {
 fn become_it(command: &[OsString]) -> Result<Infallible, Failed> {
     let Some((program, words)) = command.split_first() else { return Err(of("the command")(Errno::INVAL)) };
     let error = Command::new(program).args(words).exec();
-    let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    let why = match status {
-        127 => format!("{}: there is no such program", Path::new(program).display()),
-        _ => of(program)(error).why,
+    // A directory of PATH that is not for this user has nothing to do with it.
+    let is_there = || {
+        let is_name = !program.as_bytes().contains(&b'/');
+        let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
+        !is_name || std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
     };
-    Err(Failed { status, why })
+    Err(match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied if !is_there() => missing(program),
+        io::ErrorKind::NotFound if !Path::new(program).exists() => missing(program),
+        _ => Failed { status: 126, ..of(program)(error) },
+    })
+}
+
+fn missing(program: &OsStr) -> Failed {
+    Failed { status: 127, why: format!("{}: there is no such program", Path::new(program).display()) }
 }
 
 const ROOT: &str = "/root";

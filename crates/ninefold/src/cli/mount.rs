@@ -31,7 +31,7 @@ pub struct Mount {
     /// Nothing can be changed
     #[arg(short, long)]
     pub read_only: bool,
-    /// Options as mount(8) has them: ro, nosuid, nodev, noexec, suid, dev, sync, nonempty, auto_unmount, max_read=BYTES,
+    /// Options as mount(8) has them: ro, nosuid, nodev, noexec, suid, dev, sync, nonempty, max_read=BYTES,
     /// allow_other, default_permissions; and as below: cache=, write_back, patience=, wait=, passthrough=,
     /// no_read_ahead, uname=, aname=, dialect=, msize=, timeout=, ca=, pin=, cert=, key=, token_file=
     #[arg(short, value_name = "OPTION", value_delimiter = ',')]
@@ -145,7 +145,6 @@ impl Mount {
             ("allow_other", None) => self.allow_other = true,
             ("default_permissions", None) => to.checked = true,
             ("nonempty", None) => to.nonempty = true,
-            ("auto_unmount", None) => to.watched = true,
             ("write_back", None) => self.write_back = true,
             ("read_ahead", None) => self.no_read_ahead = false,
             ("no_read_ahead", None) => self.no_read_ahead = true,
@@ -173,7 +172,7 @@ impl Mount {
 
 /// What `-o` knows, for who has written something else.
 const KNOWN: &str = "cache=TIME, write_back, allow_other, default_permissions, patience=SECONDS, wait=SECONDS, \
-                     read_ahead, no_read_ahead, passthrough=WHEN, nonempty, auto_unmount, max_read=BYTES, uname=NAME, \
+                     read_ahead, no_read_ahead, passthrough=WHEN, nonempty, max_read=BYTES, uname=NAME, \
                      aname=NAME, dialect=NAME, msize=BYTES, timeout=SECONDS, ca=FILE, pin=FINGERPRINT, cert=FILE, \
                      key=FILE, token_file=FILE; ro, rw, suid, dev, exec, sync, dirsync, atime and their contraries; \
                      auto, user, users, _netdev, nofail, x-ANYTHING";
@@ -251,7 +250,8 @@ In /etc/fstab, where /sbin/mount.fuse.ninefold is a link to this program:
 const SPACES: &str = "\
 Examples:
   ninefold ns home.ns -- ls /n/lab
-  ninefold ns old.ns -- make                 # old.ns: mount fs:/srv/archive /usr/include dump/2026/1121
+  ninefold ns old.ns -- make                 # old.ns: mount fs: /dump dump
+                                             #         bind /dump/2026/1121/include /usr/include
   ninefold ns root.ns -- /bin/sh             # root.ns: mount disk:/srv/debian /";
 
 #[cfg(test)]

@@ -115,6 +115,7 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
         cache: args.cache,
         write_back: args.write_back,
         all_users: to.others,
+        owner: None,
         passthrough: args.passthrough == Passthrough::Auto,
         patience: remote.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into())),
     };
@@ -264,6 +265,7 @@ fn behind() -> Result<()> {
     command.arg0(words.next().unwrap_or_default()).args(words);
     // What it logs later is not for a screen.
     command.env(BEHIND, "1").env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    nine_ring::linux::close_all_on_exec()?;
     let mut child = command.spawn()?;
     let mut said = String::new();
     BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said)?;

@@ -15,7 +15,7 @@ use futures_util::future::{Either, abortable, select};
 use nine_gate::fuse::{self, space};
 use nine_io::server::Core;
 use nine_net::rt;
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, getegid, geteuid, pidfd_open, pidfd_send_signal};
 
 use super::{Served, Space, console, mount, partition};
 use crate::archive::Archives;
@@ -42,6 +42,7 @@ pub fn run(args: cli::Ns, config: &Config) -> Result<()> {
         cache: args.cache,
         write_back: false,
         all_users: geteuid().is_root(),
+        owner: (!geteuid().is_root()).then(|| (geteuid().as_raw(), getegid().as_raw())),
         passthrough: true,
         patience: mount::PATIENCE,
     };
