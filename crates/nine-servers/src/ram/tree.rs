@@ -259,7 +259,10 @@ impl Inode {
         state.attr.nlink += u64::from(is_dir);
         state.touch();
         drop(state);
-        inode.lock().place = (Arc::downgrade(self), name.into());
+        let mut state = inode.lock();
+        state.place = (Arc::downgrade(self), name.into());
+        // Its names are an attribute of it (link(2), and most systems at a rename(2)).
+        state.attr.ctime = now();
     }
 
     /// The inode remembers where it was: ".." of a removed directory leads there.
