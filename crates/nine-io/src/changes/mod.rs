@@ -10,6 +10,7 @@
 mod file;
 mod line;
 mod log;
+mod of;
 mod watch;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -28,6 +29,7 @@ pub(crate) use file::{Asked, cancel};
 pub use line::{Change, Cursor, Line, Path, below, join, parse_line};
 use log::Log;
 pub use log::{BLIND_MAX, BYTES_MAX, OVERHEAD, PATHS_MAX, READERS_MAX};
+pub use of::{Places, of};
 pub use watch::Watch;
 
 /// What the file is called. With `=EPOCH.N` behind it ([`Cursor::name`]) it begins at that place.
@@ -62,10 +64,15 @@ impl Changes {
     /// Of a server that has to look for them: `begin` is called when somebody begins to read and nobody did, on his
     /// thread. Readers wait for [`Changes::ready`].
     pub fn watched(begin: impl Fn(&Arc<Self>) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self::made(begin))
+    }
+
+    /// The same for who is to be found by it.
+    pub fn made(begin: impl Fn(&Arc<Self>) + Send + Sync + 'static) -> Self {
         // A word for this life: what is found by chance is as good as another server's secret.
         let epoch = format!("{:016x}", RandomState::new().build_hasher().finish());
         let (on, log) = (AtomicBool::new(false), Mutex::new(Log::new(epoch.into())));
-        Arc::new(Self { on, log, begin: Box::new(begin) })
+        Self { on, log, begin: Box::new(begin) }
     }
 
     /// Whether somebody wants to be told.
