@@ -68,39 +68,31 @@ impl Change {
             return Some(Cow::Borrowed(self));
         }
         // At or below the base; or above it, where what happens to a name happens to the base.
-        let inner = |path: &Path| below(path, base).map(Path::from);
-        let comes = |path: &Path| inner(path).or_else(|| below(base, path).map(|_| b"/"[..].into()));
+        let inner = |path: &[u8]| below(path, base).map(Path::from);
+        let comes = |path: &[u8]| inner(path).or_else(|| below(base, path).map(|_| b"/"[..].into()));
         let change = match self {
-            Self::Create(path) => Self::Create(comes(path)?),
-            Self::Remove(path) => Self::Remove(comes(path)?),
-            Self::Write(path) => Self::Write(inner(path)?),
-            Self::Attr(path) => Self::Attr(inner(path)?),
-            Self::Move(old, new) => match (comes(old), comes(new)) {
+            Self::Write(_) | Self::Attr(_) => self.map(inner)?,
+            _ => self.map(comes)?,
+        };
+        Some(Cow::Owned(change))
+    }
+
+    /// The same where each path is what `to` makes of it; what is said of a path of which it makes nothing is not said.
+    pub fn map(&self, to: impl Fn(&[u8]) -> Option<Path>) -> Option<Self> {
+        Some(match self {
+            Self::Create(path) => Self::Create(to(path)?),
+            Self::Remove(path) => Self::Remove(to(path)?),
+            Self::Write(path) => Self::Write(to(path)?),
+            Self::Attr(path) => Self::Attr(to(path)?),
+            Self::Move(old, new) => match (to(old), to(new)) {
                 (Some(old), Some(new)) => Self::Move(old, new),
                 (Some(old), None) => Self::Remove(old),
                 (None, new) => Self::Create(new?),
             },
             Self::Lost(from) => Self::Lost(*from),
-            Self::Blind(path) => Self::Blind(comes(path)?),
-            Self::Sees(path) => Self::Sees(comes(path)?),
-        };
-        Some(Cow::Owned(change))
-    }
-
-    /// The same in a tree in which the root of this one is at `place`.
-    #[must_use]
-    pub fn at(&self, place: &[u8]) -> Self {
-        let to = |path: &Path| join(place, path);
-        match self {
-            Self::Create(path) => Self::Create(to(path)),
-            Self::Remove(path) => Self::Remove(to(path)),
-            Self::Write(path) => Self::Write(to(path)),
-            Self::Attr(path) => Self::Attr(to(path)),
-            Self::Move(old, new) => Self::Move(to(old), to(new)),
-            Self::Lost(from) => Self::Lost(*from),
-            Self::Blind(path) => Self::Blind(to(path)),
-            Self::Sees(path) => Self::Sees(to(path)),
-        }
+            Self::Blind(path) => Self::Blind(to(path)?),
+            Self::Sees(path) => Self::Sees(to(path)?),
+        })
     }
 
     /// Whether it leaves all names as they were, and says the same twice as once.
@@ -338,7 +330,8 @@ mod tests {
         assert_eq!(seen(Change::Lost(3)), Some(Change::Lost(3)));
         let whole = Change::Write(path(b"/x"));
         assert_eq!(whole.seen_from(b"/").as_deref(), Some(&whole));
-        assert_eq!(whole.at(b"/n/lab"), Change::Write(path(b"/n/lab/x")));
-        assert_eq!(Change::Attr(path(b"/")).at(b"/n"), Change::Attr(path(b"/n")));
+        let there = |change: &Change| change.map(|path| Some(join(b"/n/lab", path))).unwrap();
+        assert_eq!(there(&whole), Change::Write(path(b"/n/lab/x")));
+        assert_eq!(there(&Change::Attr(path(b"/"))), Change::Attr(path(b"/n/lab")));
     }
 }

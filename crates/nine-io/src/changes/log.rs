@@ -15,7 +15,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use bytes::Bytes;
 use nine_proto::{Errno, Error, Result};
 
-use super::line::{Change, Cursor, Line, Path};
+use super::line::{Change, Cursor, Line, Path, below, join};
 
 /// Bytes of changes that are remembered, each as its paths and [`OVERHEAD`]: 64 Ki changes of no paths at all.
 pub const BYTES_MAX: usize = 4 << 20;
@@ -181,10 +181,26 @@ impl<W> Log<W> {
             }
             Change::Blind(path) => self.blind.insert(path.clone()),
             Change::Sees(path) => self.blind.remove(path),
-            _ => true,
+            change => {
+                self.follow(change);
+                true
+            }
         };
         if is_new {
             self.append(change);
+        }
+    }
+
+    /// What is blind has another name, or none.
+    fn follow(&mut self, change: &Change) {
+        let (Change::Remove(old) | Change::Move(old, _)) = change else { return };
+        let concerned: Vec<Path> =
+            self.blind.iter().filter(|path| below(path, old).is_some()).cloned().collect();
+        for path in concerned {
+            self.blind.remove(&path);
+            if let (Change::Move(_, new), Some(rest)) = (change, below(&path, old)) {
+                self.blind.insert(join(new, rest));
+            }
         }
     }
 

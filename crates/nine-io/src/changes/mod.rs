@@ -10,6 +10,7 @@
 mod file;
 mod line;
 mod log;
+mod of;
 mod watch;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -28,6 +29,7 @@ pub(crate) use file::{Asked, cancel};
 pub use line::{Change, Cursor, Line, Path, below, join, parse_line};
 use log::Log;
 pub use log::{BLIND_MAX, BYTES_MAX, OVERHEAD, PATHS_MAX, READERS_MAX};
+pub use of::{Places, of};
 pub use watch::Watch;
 
 /// What the file is called. With `=EPOCH.N` behind it ([`Cursor::name`]) it begins at that place.
@@ -42,7 +44,7 @@ pub struct Changes {
 }
 
 /// Called when somebody reads who is the first.
-type Begin = dyn Fn() + Send + Sync;
+type Begin = dyn Fn(&Arc<Changes>) + Send + Sync;
 
 /// The changes of a tree: of a server's, those at and below a directory of it.
 #[derive(Clone)]
@@ -56,26 +58,21 @@ pub struct Tap {
 impl Changes {
     /// Of a server that makes all changes itself.
     pub fn new() -> Arc<Self> {
-        Self::of(|this| {
-            let this = this.clone();
-            Box::new(move || this.upgrade().iter().for_each(|this| this.ready()))
-        })
+        Self::watched(|changes| changes.ready())
     }
 
     /// Of a server that has to look for them: `begin` is called when somebody begins to read and nobody did, on his
     /// thread. Readers wait for [`Changes::ready`].
-    pub fn watched(begin: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
-        Self::of(|_| Box::new(begin))
+    pub fn watched(begin: impl Fn(&Arc<Self>) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self::made(begin))
     }
 
-    fn of(begin: impl FnOnce(&std::sync::Weak<Self>) -> Box<Begin>) -> Arc<Self> {
+    /// The same for who is to be found by it.
+    pub fn made(begin: impl Fn(&Arc<Self>) + Send + Sync + 'static) -> Self {
         // A word for this life: what is found by chance is as good as another server's secret.
         let epoch = format!("{:016x}", RandomState::new().build_hasher().finish());
-        Arc::new_cyclic(|this| Self {
-            on: AtomicBool::new(false),
-            log: Mutex::new(Log::new(epoch.into())),
-            begin: begin(this),
-        })
+        let (on, log) = (AtomicBool::new(false), Mutex::new(Log::new(epoch.into())));
+        Self { on, log, begin: Box::new(begin) }
     }
 
     /// Whether somebody wants to be told.
@@ -129,10 +126,10 @@ impl Changes {
         result
     }
 
-    fn open(&self, base: Path, from: Option<&Cursor>) -> Result<u64> {
+    fn open(self: &Arc<Self>, base: Path, from: Option<&Cursor>) -> Result<u64> {
         let (reader, begins) = self.with(|log| log.open(base, from))?;
         if begins {
-            (self.begin)();
+            (self.begin)(self);
         }
         Ok(reader)
     }

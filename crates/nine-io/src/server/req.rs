@@ -147,7 +147,8 @@ pub(crate) fn makes_root(request: &SessionRequest<Held, Frame>) -> bool {
     match (request.number(), request.fid()) {
         (Some(TATTACH), _) => true,
         (Some(TWALK), Some(held)) if held.root => {
-            matches!(request.op(), Op::Walk { names } if names.is_empty())
+            // A name such as `#hops=1` leads a mux's root to itself.
+            matches!(request.op(), Op::Walk { names } if names.iter().all(|name| name.starts_with(b"#")))
         }
         _ => false,
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nine_io::changes::{Change, Path};
+use nine_io::changes::{self, Change, Path, Places};
 use nine_io::server::Request;
 use nine_proto::{Op, OpenFlags};
 
@@ -11,50 +11,46 @@ use super::tree::{Inode, Place};
 
 /// What will have changed. Of what has no name any more nothing.
 pub(super) fn changes(req: &Request) -> Vec<Change> {
-    told(req).unwrap_or_default()
-}
-
-fn told(req: &Request) -> Option<Vec<Change>> {
-    let node = req.node::<Node>().ok()?;
+    let Ok(node) = req.node::<Node>() else { return Vec::new() };
     let (inode, at) = match &*node {
         Node::File { inode, at, .. } => (inode, at.clone()),
         Node::NewXattr { inode, .. } if matches!(req.op(), Op::Clunk) => {
-            return Some(vec![Change::Attr(path(inode, &inode.lock().place.clone())?)]);
+            let at = inode.lock().place.clone();
+            return path(inode, &at).map(Change::Attr).into_iter().collect();
         }
-        _ => return None,
+        _ => return Vec::new(),
     };
-    let own = || path(inode, &at);
-    Some(match req.op() {
+    match req.op() {
         Op::Create { name, flags, .. } if inode.child(name).is_ok() => match flags.has(OpenFlags::TRUNC) {
             true => vec![Change::Write(within(inode, name))],
             false => Vec::new(),
         },
-        Op::Create { name, .. } | Op::Make { name, .. } => vec![Change::Create(within(inode, name))],
-        Op::Open { flags } if flags.has(OpenFlags::TRUNC) => vec![Change::Write(own()?)],
-        Op::Write { data, .. } if !data.is_empty() => vec![Change::Write(own()?)],
-        Op::Setattr { set } => {
-            let mut all = vec![if set.size.is_some() { Change::Write(own()?) } else { Change::Attr(own()?) }];
-            if let Some(new) = set.name {
-                let (dir, old) = inode.place(&at).ok()?;
-                all.extend(moved(within(&dir, &old), within(&dir, new)));
-            }
-            all
-        }
-        Op::Rename { name } => {
-            moved(own()?, within(req.node2::<Node>().ok()?.inode().ok()?, name)).into_iter().collect()
-        }
-        Op::RenameAt { old, new } => {
-            let to = within(req.node2::<Node>().ok()?.inode().ok()?, new);
-            moved(within(inode, old), to).into_iter().collect()
-        }
-        Op::Unlink { name, .. } => vec![Change::Remove(within(inode, name))],
-        Op::Remove => vec![Change::Remove(own()?)],
-        _ => Vec::new(),
-    })
+        op => changes::of(&op, &Of { req, inode, at }),
+    }
 }
 
-fn moved(old: Path, new: Path) -> Option<Change> {
-    (old != new).then_some(Change::Move(old, new))
+struct Of<'r> {
+    req: &'r Request,
+    inode: &'r Arc<Inode>,
+    at: Place,
+}
+
+impl Places for Of<'_> {
+    fn own(&self) -> Option<Path> {
+        path(self.inode, &self.at)
+    }
+
+    fn within(&self, name: &[u8]) -> Option<Path> {
+        Some(within(self.inode, name))
+    }
+
+    fn beside(&self, name: &[u8]) -> Option<Path> {
+        Some(within(&self.inode.place(&self.at).ok()?.0, name))
+    }
+
+    fn other(&self, name: &[u8]) -> Option<Path> {
+        Some(within(self.req.node2::<Node>().ok()?.inode().ok()?, name))
+    }
 }
 
 /// Where a file is now, if it is anywhere.

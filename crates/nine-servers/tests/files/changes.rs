@@ -7,7 +7,7 @@ use nine_io::changes::{Change, Cursor, Line, READERS_MAX, Watch};
 use nine_io::client::{Client, File, Options};
 use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
 use nine_proto::{Dialect, Errno, NOGID, NOUID, OpenFlags, SetAttr, Time, TimeSet};
-use nine_servers::Ram;
+use nine_servers::{Disk, DiskOptions, Ram};
 
 use crate::world::{ALL, connect, errno, list, serve};
 
@@ -33,6 +33,11 @@ impl Told {
             self.lines.extend(self.watch.next().await.unwrap());
         }
         self.lines.pop_front().unwrap()
+    }
+
+    /// Reads on until this has been told.
+    async fn until(&mut self, change: Change) {
+        while self.change().await != change {}
     }
 
     async fn change(&mut self) -> Change {
@@ -177,4 +182,143 @@ fn who_may_change_nothing_may_read_and_there_are_not_too_many() {
         assert_eq!(told.change().await, Change::Create(path("/a")));
     })
     .unwrap();
+}
+
+/// A directory of the host, served, and who reads its changes.
+fn disk(main: impl AsyncFnOnce(&std::path::Path, File, Told)) {
+    let scratch = tempfile::tempdir().unwrap();
+    let top = scratch.path().join("top");
+    std::fs::create_dir_all(top.join("old/deep")).unwrap();
+    std::fs::write(top.join("old/file"), "x").unwrap();
+    let disk = Disk::open(&top, DiskOptions::default()).unwrap();
+    serve(disk, Dialect::L, async |root| {
+        let told = Told::open(&root, None).await;
+        main(&top, root, told).await;
+    });
+}
+
+#[test]
+fn a_disk_tells_what_it_changes_and_what_others_change() {
+    disk(async |top, root, mut told| {
+        let file = root.open("old/file", OpenFlags::RDWR).await.unwrap();
+        file.write(0, b"y").await.unwrap();
+        assert_eq!(told.change().await, Change::Write(path("/old/file")));
+        std::fs::write(top.join("old/deep/new"), "z").unwrap();
+        told.until(Change::Create(path("/old/deep/new"))).await;
+        told.until(Change::Write(path("/old/deep/new"))).await;
+        std::fs::set_permissions(top.join("old"), std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            .unwrap();
+        told.until(Change::Attr(path("/old"))).await;
+        std::fs::remove_file(top.join("old/file")).unwrap();
+        told.until(Change::Remove(path("/old/file"))).await;
+        root.walk("old/deep/new").await.unwrap().remove().await.unwrap();
+        told.until(Change::Remove(path("/old/deep/new"))).await;
+    });
+}
+
+#[test]
+fn what_is_below_a_directory_that_was_moved_has_its_new_path() {
+    disk(async |top, root, mut told| {
+        let move_to = |old: &str, new: &str| std::fs::rename(top.join(old), top.join(new)).unwrap();
+        move_to("old", "new");
+        told.until(Change::Move(path("/old"), path("/new"))).await;
+        std::fs::write(top.join("new/deep/a"), "").unwrap();
+        told.until(Change::Create(path("/new/deep/a"))).await;
+        // Out of the tree, changed there, and back.
+        move_to("new", "../away");
+        told.until(Change::Remove(path("/new"))).await;
+        std::fs::write(top.join("../away/deep/b"), "").unwrap();
+        std::fs::create_dir(top.join("../away/dir")).unwrap();
+        move_to("../away", "back");
+        told.until(Change::Create(path("/back"))).await;
+        let mut news = Vec::new();
+        for _ in 0..5 {
+            news.push(told.change().await);
+        }
+        for name in ["/back/file", "/back/deep", "/back/dir", "/back/deep/a", "/back/deep/b"] {
+            assert!(news.contains(&Change::Create(path(name))), "{news:?}");
+        }
+        std::fs::write(top.join("back/dir/c"), "").unwrap();
+        told.until(Change::Create(path("/back/dir/c"))).await;
+        // Onto an empty directory.
+        root.mkdir("empty", 0o755, NOGID).await.unwrap();
+        move_to("back", "empty");
+        told.until(Change::Move(path("/back"), path("/empty"))).await;
+        std::fs::remove_file(top.join("empty/dir/c")).unwrap();
+        told.until(Change::Remove(path("/empty/dir/c"))).await;
+    });
+}
+
+#[test]
+fn what_is_made_in_directories_as_they_are_made_is_told() {
+    disk(async |top, _, mut told| {
+        let made = top.to_owned();
+        let maker = std::thread::spawn(move || {
+            for n in 0..500 {
+                let dir = made.join(format!("{}/{n}/b/c", n % 7));
+                std::fs::create_dir_all(&dir).unwrap();
+                std::fs::write(dir.join("file"), "x").unwrap();
+            }
+        });
+        let mut missing: std::collections::HashSet<_> = (0..500)
+            .map(|n| Change::Create(path(&format!("/{}/{n}/b/c/file", n % 7))))
+            .map(|c| format!("{c:?}"))
+            .collect();
+        while !missing.is_empty() {
+            missing.remove(&format!("{:?}", told.change().await));
+        }
+        maker.join().unwrap();
+    });
+}
+
+#[test]
+fn a_storm_of_renames_ends_where_the_tree_ends() {
+    disk(async |top, _, mut told| {
+        for n in 0..1000 {
+            std::fs::rename(
+                top.join(if n == 0 { "old".into() } else { (n - 1).to_string() }),
+                top.join(n.to_string()),
+            )
+            .unwrap();
+        }
+        std::fs::write(top.join("999/deep/end"), "x").unwrap();
+        told.until(Change::Create(path("/999/deep/end"))).await;
+    });
+}
+
+#[test]
+fn no_link_is_followed_and_a_root_that_goes_takes_all_with_it() {
+    disk(async |top, _, mut told| {
+        let outside = top.parent().unwrap().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, top.join("link")).unwrap();
+        told.until(Change::Create(path("/link"))).await;
+        std::fs::write(outside.join("secret"), "").unwrap();
+        std::fs::write(top.join("end"), "").unwrap();
+        loop {
+            match told.change().await {
+                Change::Create(at) if *at == *b"/end" => break,
+                change => assert!(!format!("{change:?}").contains("secret"), "{change:?}"),
+            }
+        }
+        std::fs::remove_dir_all(top).unwrap();
+        let mut left = vec![Change::Remove(path("/end")), Change::Remove(path("/old"))];
+        while !left.is_empty() {
+            let change = told.change().await;
+            left.retain(|other| *other != change);
+        }
+    });
+}
+
+#[test]
+fn a_reader_of_a_directory_of_the_disk_has_paths_from_there() {
+    disk(async |top, root, _| {
+        let part = root.client().attach("", 0, "old").await.unwrap();
+        let mut told = Told::open(&part, None).await;
+        std::fs::write(top.join("beside"), "").unwrap();
+        std::fs::write(top.join("old/deep/in"), "").unwrap();
+        assert_eq!(told.change().await, Change::Create(path("/deep/in")));
+        std::fs::rename(top.join("old/deep/in"), top.join("out")).unwrap();
+        told.until(Change::Remove(path("/deep/in"))).await;
+    });
 }

@@ -162,6 +162,17 @@ fn what_is_blind_is_said_to_each_reader_at_the_beginning() {
 }
 
 #[test]
+fn what_is_blind_is_so_under_its_new_name_and_not_when_it_has_gone() {
+    let (mut log, _) = on();
+    log.push(Change::Blind(path("/a/b")));
+    log.push(Change::Blind(path("/c")));
+    log.push(Change::Move(path("/a"), path("/x")));
+    log.push(Change::Remove(path("/c")));
+    let (late, _) = log.open(path("/"), None).unwrap();
+    assert_eq!(text(log.read(late, ALL)), "here ab 6\n6 blind /x/b\n");
+}
+
+#[test]
 fn a_reader_of_a_part_is_told_of_that_part() {
     let (mut log, _) = on();
     let (reader, _) = log.open(path("/a"), None).unwrap();
