@@ -143,7 +143,7 @@ fn options(dir: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let dir = dir.canonicalize().unwrap_or(dir.into());
     let is_it = |line: &&str| line.split(' ').nth(1).is_some_and(|at| Path::new(at) == dir);
-    mounts.lines().filter(is_it).last().map(str::to_owned)
+    mounts.lines().rfind(is_it).map(str::to_owned)
 }
 
 fn said(output: &Output) -> String {

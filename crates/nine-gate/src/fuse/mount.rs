@@ -204,12 +204,12 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
 /// What kind of file system is mounted on this directory, if any; the last one hides the others (proc_pid_mountinfo(5):
 /// the 5th field is the mount point, the kind comes behind ` - `).
 fn kind<'a>(mountinfo: &'a [u8], dir: &Path) -> Option<&'a [u8]> {
-    let mounts = mountinfo.split(|&b| b == b'\n').filter_map(|line| {
+    let mut mounts = mountinfo.split(|&b| b == b'\n').filter_map(|line| {
         let point = line.split(|&b| b == b' ').nth(4)?;
         let at = line.windows(3).position(|w| w == b" - ")? + 3;
         Some((unescaped(point), line[at..].split(|&b| b == b' ').next()?))
     });
-    mounts.filter(|(point, _)| point == dir.as_os_str().as_bytes()).last().map(|(_, kind)| kind)
+    mounts.rfind(|(point, _)| point == dir.as_os_str().as_bytes()).map(|(_, kind)| kind)
 }
 
 /// Without the octal numbers that stand for blanks and the like.

@@ -79,8 +79,8 @@ pub struct Unmount {
 /// Run a command that sees a name space file's tree where the file says, and the rest of this machine as ever
 ///
 /// What the lines of its main name space mount or bind is seen at these places, by the command and what it starts, and
-/// by nobody else; a line for `/` makes the tree the root. Needs no rights where the kernel lets users have name spaces;
-/// in there a user is nobody else, and set-user-ID programs have no effect. docs/mount.md.
+/// by nobody else; a line for `/` makes the tree the root. Needs no rights where the kernel lets users have name
+/// spaces; in there a user is nobody else, and set-user-ID programs have no effect. docs/mount.md.
 ///
 /// Exit status: that of the command, or 128 and the number of the signal that ended it; 127 there is no such program,
 /// 126 it cannot be run, 125 the name space cannot be made.

@@ -1,8 +1,8 @@
 //! `mount`: the files of a server as a file system of this machine (docs/mount.md).
 //!
-//! In: an address, several equal ones, or a server that this command serves by itself; a directory. Out: on the standard
-//! output one line when it is mounted, then what the kernel asks for, until it is unmounted or a signal ends it. In the
-//! background that is done by another process of this program, which the one that was called waits for up to that line.
+//! In: an address, several equal ones, or a server that this command serves by itself; a directory. Out: on the
+//! standard output one line when it is mounted, then what the kernel asks for, until it is unmounted or a signal ends
+//! it. In the background that is done by another process of this program; the one that was called waits for that line.
 //!
 //! Always holds: what is wrong with the server or the directory is said before anything is in the background; at a
 //! signal what is under way is answered first; the mount goes with the process, unless that is killed.
