@@ -188,6 +188,8 @@ impl Ram {
             }
             Op::XattrCreate { size, .. } if size > XATTR_MAX => Err(Errno::E2BIG.into()),
             Op::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 => Err(Errno::ERANGE.into()),
+            // They mean something: permissions, which we do not have as lists (xattr(7)).
+            Op::XattrCreate { name, .. } if name.starts_with(b"system.") => Err(Errno::EOPNOTSUPP.into()),
             Op::XattrCreate { flags, .. } if flags > XATTR_REPLACE => Err(Errno::EINVAL.into()),
             Op::XattrCreate { name, size, flags } => {
                 let (inode, name, value) = (inode.clone(), name.into(), Mutex::default());
