@@ -79,6 +79,7 @@ pub(super) mod init {
     pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
+    pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const PASSTHROUGH: u64 = 1 << 37;
 }
@@ -121,6 +122,8 @@ pub(super) const LK_FLOCK: u32 = 1;
 /// What the kernel is told without having asked.
 pub(super) const INVAL_INODE: i32 = 2;
 pub(super) const INVAL_ENTRY: i32 = 3;
+/// INVAL_ENTRY: the name is to be asked for again; who has it open, or works in it, has it still.
+pub(super) const EXPIRE_ONLY: u32 = 1;
 
 /// The head of a request.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +136,6 @@ pub(super) struct Head {
     /// Who asks.
     pub uid: u32,
     pub gid: u32,
-    pub pid: u32,
 }
 
 impl Head {
@@ -147,9 +149,9 @@ impl Head {
             node: words.u64()?,
             uid: words.u32()?,
             gid: words.u32()?,
-            pid: words.u32()?,
         };
-        words.u32()?;
+        // The thread that asks, and what this version does not have.
+        words.u64()?;
         (len as usize == bytes.len()).then_some((head, words))
     }
 }
@@ -302,9 +304,10 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_none() {
-        let whole = Out::default().u32(48).u32(1).u64(7).u64(1).u32(0).u32(0).u32(9).u32(0).u64(0x0061_6263).0;
+        let whole =
+            Out::default().u32(52).u32(1).u64(7).u64(1).u32(5).u32(0).u64(9).u64(0x0061_6263).u32(0).0;
         let (head, mut fields) = Head::of(&whole).expect("a request");
-        assert_eq!((head.op, head.unique, head.node, head.pid), (1, 7, 1, 9));
+        assert_eq!((head.op, head.unique, head.node, head.uid), (1, 7, 1, 5));
         assert_eq!((fields.text(), fields.0.len()), (Some(&b"cba"[..]), 4));
         assert_eq!((fields.u64(), fields.u32(), fields.text()), (None, Some(0), None));
         assert!((0..whole.len()).all(|len| Head::of(&whole[..len]).is_none()));

@@ -327,9 +327,15 @@ impl Gate {
             | init::CACHE_SYMLINKS
             | init::HANDLE_KILLPRIV_V2
             | init::INIT_EXT
+            | init::HAS_EXPIRE_ONLY
             | init::DIRECT_IO_ALLOW_MMAP;
+        let told = self.told.as_ref();
+        if offered & init::HAS_EXPIRE_ONLY == 0 {
+            told.inspect(|told| told.give_up());
+        }
         // Who is told of changes needs not guess from times, and so not forget what he writes himself.
-        wanted |= if self.told.is_some() { init::EXPLICIT_INVAL_DATA } else { init::AUTO_INVAL_DATA };
+        wanted |=
+            if told.is_some_and(Told::is_on) { init::EXPLICIT_INVAL_DATA } else { init::AUTO_INVAL_DATA };
         if self.has_locks {
             wanted |= init::POSIX_LOCKS | init::FLOCK_LOCKS;
         }

@@ -13,9 +13,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use nine_io::client::{Error, File};
-use nine_proto::{
-    Attr, GetMask, LockRequest, LockStatus, LockType, Qid, SetAttr, Time, TimeSet, mode,
-};
+use nine_proto::{Attr, GetMask, LockRequest, LockStatus, LockType, Qid, SetAttr, Time, TimeSet, mode};
 
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
@@ -275,7 +273,9 @@ impl Gate {
             op::READDIR | op::READDIRPLUS => {
                 let (handle, place, size) = (f.u64()?, f.u64()?, f.u32()?);
                 let plus = head.op == op::READDIRPLUS;
-                work(async move { gate.readdir(id, handle, place, size.min(DATA as u32) as usize, plus).await })
+                work(
+                    async move { gate.readdir(id, handle, place, size.min(DATA as u32) as usize, plus).await },
+                )
             }
             op::GETLK | op::SETLK | op::SETLKW => {
                 let lock = Lock::of(&mut f)?;
@@ -552,12 +552,7 @@ impl Gate {
     }
 
     /// A WRITE, in a buffer that it takes with it or gives back.
-    pub(super) fn write_request(
-        self: &Rc<Self>,
-        len: usize,
-        buffer: BytesMut,
-        buffers: &Buffers,
-    ) -> Work {
+    pub(super) fn write_request(self: &Rc<Self>, len: usize, buffer: BytesMut, buffers: &Buffers) -> Work {
         let mut f = Fields(&buffer[abi::IN..len]);
         let fields = (|| {
             let (handle, offset, size, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
@@ -641,17 +636,21 @@ impl Gate {
         let Handle::File(open) = &*handle else { return Err(Errno::EBADF) };
         let owner = lock.owner(&self.name);
         let held = open.file.getlock(&lock.request(&owner)).await.map_err(errno)?;
-        let end = held.start.checked_add(held.length).filter(|_| held.length > 0).map_or(TO_THE_END, |end| end - 1);
+        let end =
+            held.start.checked_add(held.length).filter(|_| held.length > 0).map_or(TO_THE_END, |end| end - 1);
         done(Out::default().u64(held.start).u64(end).u32(held.ty as u32).u32(held.proc_id))
     }
 
-    async fn lock(&self, lock: Lock, waits: bool) -> Outcome {
+    async fn lock(&self, mut lock: Lock, waits: bool) -> Outcome {
         let handle = self.handle(lock.handle)?;
         let Handle::File(open) = &*handle else { return Err(Errno::EBADF) };
         let owner = lock.owner(&self.name);
-        if lock.ty != LockType::Unlock {
+        let whose = (lock.owner, lock.is_flock);
+        match lock.ty {
+            // The kernel does not say whose it is.
+            LockType::Unlock => lock.pid = open.node.locks.borrow().get(&whose).copied().unwrap_or(lock.pid),
             // Whatever comes of it: closing asks for it to be let go.
-            open.node.locks.borrow_mut().insert((lock.owner, lock.is_flock), lock.pid);
+            _ => drop(open.node.locks.borrow_mut().insert(whose, lock.pid)),
         }
         let locker = open.locker(&lock).await?;
         let file = locker.as_deref().unwrap_or(&open.file);

@@ -37,6 +37,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Told {
     /// Changes are heard of.
     on: Cell<bool>,
+    /// They are of no use.
+    deaf: Cell<bool>,
     /// So many have been.
     heard: Cell<u64>,
     recent: RefCell<VecDeque<Subject>>,
@@ -73,6 +75,7 @@ impl Told {
         };
         let told = Self {
             on: Cell::new(true),
+            deaf: Cell::new(false),
             heard: Cell::new(0),
             recent: RefCell::default(),
             blind: RefCell::default(),
@@ -85,6 +88,12 @@ impl Told {
             }
         }
         Ok(Some((told, watch)))
+    }
+
+    /// This kernel does not ask again for a name of a file that is in use: changes cannot be told to it.
+    pub(super) fn give_up(&self) {
+        self.on.set(false);
+        self.deaf.set(true);
     }
 
     /// Whether changes are heard of.
@@ -164,7 +173,7 @@ impl Told {
                     self.on.set(false);
                     self.forget_all(&nodes.borrow());
                     watch = self.again(&root, &watch, clock).await;
-                    self.on.set(true);
+                    self.on.set(!self.deaf.get());
                     continue;
                 }
             };
@@ -321,7 +330,7 @@ impl Teller {
     }
 
     fn entry(&self, dir: u64, name: &[u8]) {
-        let mut out = Out::default().u64(dir).u32(name.len() as u32).u32(0);
+        let mut out = Out::default().u64(dir).u32(name.len() as u32).u32(abi::EXPIRE_ONLY);
         out.0.extend_from_slice(name);
         out.0.push(0);
         self.send(abi::INVAL_ENTRY, out);
