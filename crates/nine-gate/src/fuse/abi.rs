@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn what_is_no_request_is_none() {
         let whole =
-            Out::default().u32(52).u32(1).u64(7).u64(1).u32(5).u32(0).u64(9).u64(0x0061_6263).u32(0).0;
+            Out::default().u32(48).u32(1).u64(7).u64(1).u32(5).u32(0).u64(9).u32(0x0061_6263).u32(0).0;
         let (head, mut fields) = Head::of(&whole).expect("a request");
         assert_eq!((head.op, head.unique, head.node, head.uid), (1, 7, 1, 5));
         assert_eq!((fields.text(), fields.0.len()), (Some(&b"cba"[..]), 4));

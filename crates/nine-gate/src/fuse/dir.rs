@@ -42,7 +42,11 @@ impl Dir {
 
     /// The next entries from this place on, [`DOTS`] or behind, with the place behind each; none: the end. As many as
     /// `room` says are wanted.
-    pub(super) async fn entries(&self, place: u64, mut room: impl FnMut(&Entry) -> bool) -> Result<Vec<(Entry, u64)>> {
+    pub(super) async fn entries(
+        &self,
+        place: u64,
+        mut room: impl FnMut(&Entry) -> bool,
+    ) -> Result<Vec<(Entry, u64)>> {
         let Some(at) = place.checked_sub(DOTS).and_then(|at| usize::try_from(at).ok()) else {
             return Ok(Vec::new());
         };

@@ -39,13 +39,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::Payload;
 use nine_io::client::File;
 use nine_net::{Clock, Device, Env};
-use nine_proto::{Errno, GetMask, OpenFlags};
+use nine_proto::{Errno, OpenFlags};
 
 pub use mount::{Mount, MountOptions, unmount};
 
 use abi::{Fields, Head, Out, init, op};
 use dir::Dir;
-use nodes::{Node, Nodes};
+use nodes::{Node, Nodes, WANTED};
 use running::{Running, Wish};
 use told::Told;
 
@@ -115,7 +115,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         Cache::Never | Cache::For(_) => None,
     };
     let (told, watch) = told.unzip();
-    let attr = root.getattr(GetMask::BASIC).await.map_err(io::Error::from)?;
+    let attr = root.getattr(WANTED).await.map_err(io::Error::from)?;
     let has_locks = ops::has_locks(&root).await;
     let mut seed = [0; 8];
     env.entropy(&mut seed);

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use nine_io::client::File;
-use nine_proto::{Attr, Qid};
+use nine_proto::{Attr, GetMask, Time, mode};
 
 /// The root's number.
 pub(super) const ROOT: u64 = 1;
@@ -59,13 +59,16 @@ impl Node {
     }
 }
 
-/// What makes a file the same one: its number at the server and its kind.
-type Key = (u64, u8);
+/// What makes a file the same one: its number at the server and its kind; and, since file systems use numbers again, when
+/// it was made, as far as the server knows.
+type Key = (u64, u32, Time, u64);
 
-fn key(qid: Qid) -> Key {
-    // Only these two never change.
-    (qid.path, qid.ty & (Qid::DIR | Qid::SYMLINK))
+fn key(attr: &Attr) -> Key {
+    (attr.qid.path, attr.mode & mode::S_IFMT, attr.btime, attr.generation)
 }
+
+/// What is asked for of a file that the kernel is to be told of.
+pub(super) const WANTED: GetMask = GetMask(GetMask::BASIC.0 | GetMask::BTIME.0 | GetMask::GEN.0);
 
 /// See the module.
 pub(super) struct Nodes {
@@ -97,7 +100,7 @@ impl Nodes {
 
     /// The kernel is about to be told of this file.
     pub(super) fn told(&mut self, file: Rc<File>, attr: &Attr) -> Rc<Node> {
-        let key = key(attr.qid);
+        let key = key(attr);
         if let Some(node) = self.by_key.get(&key).and_then(|id| self.by_id.get(id)) {
             node.lookups.set(node.lookups.get() + 1);
             node.mode.set(attr.mode);

@@ -13,11 +13,11 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use nine_io::client::{Error, File};
-use nine_proto::{Attr, GetMask, LockRequest, LockStatus, LockType, Qid, SetAttr, Time, TimeSet, mode};
+use nine_proto::{Attr, LockRequest, LockStatus, LockType, Qid, SetAttr, Time, TimeSet, mode};
 
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
-use super::nodes::Io;
+use super::nodes::{Io, WANTED};
 use super::running::Work;
 use super::*;
 
@@ -295,7 +295,7 @@ impl Gate {
     async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {
         let parent = self.node(dir)?.file();
         let asked = self.asks();
-        match parent.walk_attr(&name, GetMask::BASIC).await {
+        match parent.walk_attr(&name, WANTED).await {
             Ok((file, attr)) => Ok(self.found(asked, dir, &name, file, &attr)),
             Err(error) if error.errno() == Errno::ENOENT => {
                 // Of names that are not there nobody keeps a list, for the day when all is to be forgotten.
@@ -331,7 +331,7 @@ impl Gate {
     async fn made(&self, head: Head, name: Box<[u8]>, st_mode: u32) -> Outcome {
         let parent = self.node(head.node)?;
         let asked = self.asks();
-        let (file, mut attr) = parent.file().walk_attr(&name, GetMask::BASIC).await.map_err(errno)?;
+        let (file, mut attr) = parent.file().walk_attr(&name, WANTED).await.map_err(errno)?;
         self.give(&parent, &file, &mut attr, head, st_mode).await?;
         Ok(self.found(asked, head.node, &name, file, &attr))
     }
@@ -364,7 +364,7 @@ impl Gate {
             let set = SetAttr { mode: Some(attr.mode & 0o7777), ..SetAttr::default() };
             file.setattr(&set).await.map_err(errno)?;
         }
-        *attr = file.getattr(GetMask::BASIC).await.map_err(errno)?;
+        *attr = file.getattr(WANTED).await.map_err(errno)?;
         Ok(())
     }
 
@@ -374,8 +374,8 @@ impl Gate {
         let handle = handle.and_then(|handle| self.handle(handle).ok());
         let asked = self.asks();
         let attr = match handle.as_deref() {
-            Some(Handle::File(open)) => open.file.getattr(GetMask::BASIC).await,
-            _ => node.file().getattr(GetMask::BASIC).await,
+            Some(Handle::File(open)) => open.file.getattr(WANTED).await,
+            _ => node.file().getattr(WANTED).await,
         };
         self.attr(asked, &node, &attr.map_err(errno)?)
     }
@@ -414,7 +414,7 @@ impl Gate {
             node.written.set(true);
         }
         let asked = self.asks();
-        let attr = file.getattr(GetMask::BASIC).await.map_err(errno)?;
+        let attr = file.getattr(WANTED).await.map_err(errno)?;
         self.attr(asked, &node, &attr)
     }
 
@@ -509,7 +509,7 @@ impl Gate {
         let how = OpenFlags(self.flags(flags).0 | flags & OpenFlags::EXCL.0);
         let file = parent.create(&name, how, perm & 0o7777, head.gid).await.map_err(errno)?;
         let asked = self.asks();
-        let (walked, mut attr) = parent.walk_attr(&name, GetMask::BASIC).await.map_err(errno)?;
+        let (walked, mut attr) = parent.walk_attr(&name, WANTED).await.map_err(errno)?;
         if attr.qid.path != file.qid().path {
             // Somebody has put another file there meanwhile.
             return Err(Errno::ESTALE);
@@ -609,7 +609,7 @@ impl Gate {
         }
         let parent = self.node(id)?.file();
         let asked = self.asks();
-        let walked = entries.iter().map(|(entry, _)| parent.walk_attr(&entry.name, GetMask::BASIC));
+        let walked = entries.iter().map(|(entry, _)| parent.walk_attr(&entry.name, WANTED));
         for (walked, (entry, next)) in join_all(walked).await.into_iter().zip(&entries) {
             out = match walked {
                 Ok((file, attr)) => {
