@@ -381,6 +381,8 @@ fn ends(error: &Error) -> Ends {
         Error::Transport { .. } | Error::Unsent { .. } | Error::Protocol { .. } | Error::Version { .. } => {
             Ends::Lost
         }
+        // Another one is served in its place.
+        error if error.errno() == Errno::ESTALE => Ends::Lost,
         _ => Ends::Refused,
     }
 }

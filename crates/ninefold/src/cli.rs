@@ -65,6 +65,7 @@ pub enum Verb {
     Mount(Box<Mount>),
     Unmount(Unmount),
     Ns(Ns),
+    Watch(Watch),
     Mux(Mux),
     Aoe(Aoe),
     Block(Block),
@@ -101,6 +102,7 @@ impl Verb {
             Self::Mount(_) => "mount",
             Self::Unmount(_) => "unmount",
             Self::Ns(_) => "ns",
+            Self::Watch(_) => "watch",
             Self::Mux(_) => "mux",
             Self::Aoe(_) => "aoe",
             Self::Block(_) => "block",
@@ -288,6 +290,24 @@ pub struct Stat {
     /// Files of a server; links are shown themselves
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Tell what changes below a directory of a server, a line for each change, until it is interrupted
+///
+/// The lines are those of docs/changes.md. A connection that is lost is made again, and nothing is missed.
+#[derive(Debug, Args)]
+pub struct Watch {
+    /// Begin where another reader was, as its last line says: EPOCH.N
+    #[arg(long, value_name = "EPOCH.N")]
+    pub from: Option<String>,
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// A directory of a server
+    #[arg(value_name = "PATH", default_value = "/")]
+    pub path: OsString,
     #[command(flatten)]
     pub remote: Remote,
 }

@@ -54,8 +54,8 @@ impl Cursor {
         format!("{}={}.{}", super::NAME, self.epoch, self.next)
     }
 
-    /// The same back: what stands behind the `=`.
-    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+    /// What stands behind the `=` there; `None`: it is no place.
+    pub fn parse(text: &[u8]) -> Option<Self> {
         let (epoch, next) = std::str::from_utf8(text).ok()?.split_once('.')?;
         Some(Self { epoch: checked_epoch(epoch)?, next: number(next.as_bytes())? })
     }

@@ -51,6 +51,8 @@ pub(super) struct Log<W> {
     on: bool,
     /// Who knows of changes hears of them by now.
     ready: bool,
+    /// There will be no more.
+    over: bool,
 }
 
 struct Reader<W> {
@@ -93,6 +95,7 @@ impl<W> Log<W> {
             left: 0,
             on: false,
             ready: false,
+            over: false,
         }
     }
 
@@ -154,6 +157,11 @@ impl<W> Log<W> {
             self.on = false;
         }
         !self.on
+    }
+
+    /// There will be no more.
+    pub(super) fn over(&mut self) {
+        self.over = true;
     }
 
     /// From now on changes are told: readers are greeted.
@@ -237,6 +245,9 @@ impl<W> Log<W> {
 
     /// The next lines of a reader, so many as fit into `count` bytes; `None`: there is none yet.
     pub(super) fn read(&mut self, reader: u64, count: u32) -> Option<Result<Bytes>> {
+        if self.over {
+            return Some(Err(Errno::ESTALE.into()));
+        }
         let Some(Reader { base, at, .. }) = self.readers.get(&reader).filter(|_| self.ready) else {
             return if self.readers.contains_key(&reader) { None } else { Some(Err(Errno::EIO.into())) };
         };

@@ -107,6 +107,11 @@ impl Changes {
         self.with(Log::end)
     }
 
+    /// Nothing is told any more, and who reads is told that (ESTALE).
+    pub fn over(&self) {
+        self.with(Log::over);
+    }
+
     /// How many read.
     pub fn readers(&self) -> usize {
         lock(&self.log).readers()

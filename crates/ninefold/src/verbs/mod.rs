@@ -18,6 +18,7 @@ mod partition;
 mod rm;
 mod stat;
 mod tree;
+mod watch;
 mod write;
 
 use anyhow::Result;
@@ -63,6 +64,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Mount(args) => serve::mount::run(*args, &config)?,
         Verb::Unmount(args) => nine_gate::fuse::unmount(&args.dir, args.lazy)?,
         Verb::Ns(args) => serve::ns::run(args, &config)?,
+        Verb::Watch(args) => return watch::run(args, &config),
         Verb::Mux(args) => return mux::run(args, &config),
         Verb::Aoe(args) => aoe::run(args)?,
         Verb::Block(args) => block::run(args)?,

@@ -232,3 +232,13 @@ fn readers_have_a_number_and_there_are_not_too_many() {
     log.close(first);
     assert_ne!(log.open(path("/"), None).unwrap().0, first);
 }
+
+#[test]
+fn who_reads_what_is_over_is_told() {
+    let (mut log, reader) = on();
+    assert_eq!(text(log.read(reader, ALL)), "here ab 2\n");
+    log.wait(reader, ALL, 1);
+    log.over();
+    assert!(matches!(&log.answers()[..], [(1, Err(error))] if error.errno == Errno::ESTALE));
+    assert_eq!(log.read(reader, ALL).unwrap().unwrap_err().errno, Errno::ESTALE);
+}
