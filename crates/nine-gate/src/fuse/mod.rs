@@ -123,7 +123,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         clock: env.clock(),
         device: write,
         options,
-        nodes: RefCell::new(Nodes::new(root.clone(), &attr, told.is_some())),
+        nodes: RefCell::new(Nodes::new(root.clone(), &attr)),
         handles: RefCell::default(),
         next: Cell::new(1),
         wishes: RefCell::default(),
@@ -434,6 +434,27 @@ impl Gate {
 
     fn node(&self, id: u64) -> Result<Rc<Node>, Errno> {
         self.nodes.borrow().get(id).ok_or(Errno::ESTALE)
+    }
+
+    /// A fid for a file that the kernel knows.
+    async fn file(&self, id: u64) -> Result<Rc<File>, Errno> {
+        self.file_of(&*self.node(id)?).await
+    }
+
+    /// The same: it is walked to again where it has let go of it.
+    async fn file_of(&self, node: &Node) -> Result<Rc<File>, Errno> {
+        if let Some(file) = node.held() {
+            return Ok(file);
+        }
+        let (dir, name) = self.nodes.borrow().names(node).into_iter().next().ok_or(Errno::ESTALE)?;
+        let parent = Box::pin(self.file(dir)).await?;
+        let (file, attr) = parent.walk_attr(&name, WANTED).await.map_err(|error| error.errno())?;
+        if !node.is(&attr) {
+            return Err(Errno::ESTALE);
+        }
+        let file = Rc::new(file);
+        self.nodes.borrow_mut().hold(node, file.clone());
+        Ok(file)
     }
 }
 

@@ -111,13 +111,13 @@ impl Gate {
                 work(async move { gate.setattr(id, set).await })
             }
             op::READLINK => work(async move {
-                let target = gate.node(id)?.file().readlink().await.map_err(errno)?;
+                let target = gate.file(id).await?.readlink().await.map_err(errno)?;
                 Ok(Reply { bytes: target.into(), ..Reply::default() })
             }),
             op::SYMLINK => {
                 let (name, target) = (Box::from(f.text()?), Box::<[u8]>::from(f.text()?));
                 work(async move {
-                    let dir = gate.node(id)?.file();
+                    let dir = gate.file(id).await?;
                     dir.symlink(&name, &target, head.gid).await.map_err(errno)?;
                     gate.made(head, name, 0).await
                 })
@@ -126,7 +126,7 @@ impl Gate {
                 let (st_mode, rdev, _) = (f.u32()?, f.u32()?, f.u64()?);
                 let name = Box::from(f.text()?);
                 work(async move {
-                    let dir = gate.node(id)?.file();
+                    let dir = gate.file(id).await?;
                     let device = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00));
                     dir.mknod(&name, st_mode, device, head.gid).await.map_err(errno)?;
                     gate.made(head, name, st_mode).await
@@ -136,7 +136,7 @@ impl Gate {
                 let (perm, _) = (f.u32()?, f.u32()?);
                 let name = Box::from(f.text()?);
                 work(async move {
-                    let dir = gate.node(id)?.file();
+                    let dir = gate.file(id).await?;
                     dir.mkdir(&name, perm & 0o7777, head.gid).await.map_err(errno)?;
                     gate.made(head, name, 0).await
                 })
@@ -145,7 +145,7 @@ impl Gate {
                 let name = Box::<[u8]>::from(f.text()?);
                 let is_dir = head.op == op::RMDIR;
                 work(async move {
-                    gate.node(id)?.file().unlink(&name, is_dir).await.map_err(errno)?;
+                    gate.file(id).await?.unlink(&name, is_dir).await.map_err(errno)?;
                     gate.nodes.borrow_mut().unnamed(id, &name);
                     Ok(Reply::default())
                 })
@@ -159,7 +159,7 @@ impl Gate {
                         // 9P cannot say "only if there is none", and "both at once".
                         return Err(Errno::EINVAL);
                     }
-                    let (from, into) = (gate.node(id)?.file(), gate.node(to)?.file());
+                    let (from, into) = (gate.file(id).await?, gate.file(to).await?);
                     from.rename(&old, &into, &new).await.map_err(errno)?;
                     let mut nodes = gate.nodes.borrow_mut();
                     let moved = nodes.at(id, &old);
@@ -175,7 +175,7 @@ impl Gate {
                 let old = f.u64()?;
                 let name = Box::<[u8]>::from(f.text()?);
                 work(async move {
-                    let (dir, target) = (gate.node(id)?.file(), gate.node(old)?.file());
+                    let (dir, target) = (gate.file(id).await?, gate.file(old).await?);
                     dir.link(&name, &target).await.map_err(errno)?;
                     gate.lookup(id, name).await
                 })
@@ -198,7 +198,7 @@ impl Gate {
                 Some(Work { grace, ..work(read)? })
             }
             op::STATFS => work(async move {
-                let about = gate.node(id)?.file().statfs().await.map_err(errno)?;
+                let about = gate.file(id).await?.statfs().await.map_err(errno)?;
                 done(Out::default().statfs(&about))
             }),
             op::RELEASE | op::RELEASEDIR => {
@@ -235,7 +235,7 @@ impl Gate {
                 let name = Box::<[u8]>::from(f.text()?);
                 let value = Box::<[u8]>::from(f.0.get(..size as usize)?);
                 work(async move {
-                    let file = gate.node(id)?.file();
+                    let file = gate.file(id).await?;
                     file.set_xattr(&name, &value, flags).await.map_err(errno)?;
                     Ok(Reply::default())
                 })
@@ -244,7 +244,7 @@ impl Gate {
                 let (size, _) = (f.u32()?, f.u32()?);
                 let name = if head.op == op::GETXATTR { Some(Box::<[u8]>::from(f.text()?)) } else { None };
                 work(async move {
-                    let file = gate.node(id)?.file();
+                    let file = gate.file(id).await?;
                     let bytes = match name {
                         Some(name) => file.xattr(&name).await.map_err(errno)?,
                         None => {
@@ -262,12 +262,12 @@ impl Gate {
             op::REMOVEXATTR => {
                 let name = Box::<[u8]>::from(f.text()?);
                 work(async move {
-                    gate.node(id)?.file().remove_xattr(&name).await.map_err(errno)?;
+                    gate.file(id).await?.remove_xattr(&name).await.map_err(errno)?;
                     Ok(Reply::default())
                 })
             }
             op::OPENDIR => work(async move {
-                let dir = gate.node(id)?.file().open("", OpenFlags::READ).await.map_err(errno)?;
+                let dir = gate.file(id).await?.open("", OpenFlags::READ).await.map_err(errno)?;
                 gate.opened(Handle::Dir(Dir::new(dir)), Out::default(), 0, 0)
             }),
             op::READDIR | op::READDIRPLUS => {
@@ -293,7 +293,7 @@ impl Gate {
     }
 
     async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {
-        let parent = self.node(dir)?.file();
+        let parent = self.file(dir).await?;
         let asked = self.asks();
         match parent.walk_attr(&name, WANTED).await {
             Ok((file, attr)) => Ok(self.found(asked, dir, &name, file, &attr)),
@@ -330,8 +330,9 @@ impl Gate {
     /// What has been made under a name: it is its maker's.
     async fn made(&self, head: Head, name: Box<[u8]>, st_mode: u32) -> Outcome {
         let parent = self.node(head.node)?;
+        let dir = self.file_of(&parent).await?;
         let asked = self.asks();
-        let (file, mut attr) = parent.file().walk_attr(&name, WANTED).await.map_err(errno)?;
+        let (file, mut attr) = dir.walk_attr(&name, WANTED).await.map_err(errno)?;
         self.give(&parent, &file, &mut attr, head, st_mode).await?;
         Ok(self.found(asked, head.node, &name, file, &attr))
     }
@@ -375,13 +376,13 @@ impl Gate {
         let asked = self.asks();
         let attr = match handle.as_deref() {
             Some(Handle::File(open)) => open.file.getattr(WANTED).await,
-            _ => node.file().getattr(WANTED).await,
+            _ => self.file_of(&node).await?.getattr(WANTED).await,
         };
         self.attr(asked, &node, &attr.map_err(errno)?)
     }
 
     fn attr(&self, asked: u64, node: &Node, attr: &Attr) -> Outcome {
-        node.mode.set(attr.mode);
+        node.seen(attr);
         done(Out::default().attr_for(self.good_attr(asked, node.id), node.id, &self.shown(attr)))
     }
 
@@ -396,15 +397,14 @@ impl Gate {
     async fn setattr(&self, id: u64, set: Set) -> Outcome {
         let node = self.node(id)?;
         let handle = set.handle.and_then(|handle| self.handle(handle).ok());
-        let known = node.file();
+        let known = self.file_of(&node).await?;
         let file = match handle.as_deref() {
             // ftruncate(2): what the open file may do, its name may not.
             Some(Handle::File(open)) if set.attr.size.is_some() => &open.file,
             _ => &*known,
         };
         let mut attr = set.attr;
-        let is_plain = node.mode.get() & mode::S_IFMT == mode::S_IFREG;
-        if set.kills && attr.mode.is_none() && is_plain && node.mode.get() & 0o6000 != 0 {
+        if set.kills && attr.mode.is_none() && node.is_plain() && node.mode.get() & 0o6000 != 0 {
             attr.mode = Some(without_set_id(node.mode.get()));
         }
         if attr != SetAttr::default() {
@@ -420,7 +420,7 @@ impl Gate {
 
     async fn open(&self, id: u64, flags: u32) -> Outcome {
         let node = self.node(id)?;
-        let file = node.file().open("", self.flags(flags)).await.map_err(errno)?;
+        let file = self.file_of(&node).await?.open("", self.flags(flags)).await.map_err(errno)?;
         let (fopen, backing) = self.how(&node, &file, flags);
         let open = Open::new(node, file, fopen & fopen::DIRECT_IO != 0);
         self.opened(Handle::File(open), Out::default(), fopen, backing)
@@ -442,7 +442,9 @@ impl Gate {
     /// How the kernel is to have this file open: what it is told, and the number of the host's file behind it.
     fn how(&self, node: &Node, file: &File, flags: u32) -> (u32, u32) {
         let qid = file.qid();
-        if qid.is_event() || qid.ty & Qid::APPEND != 0 && qid.vers == 0 {
+        // What says no length, and no version, is made when it is read.
+        let is_made = qid.vers == 0 && (node.size.get() == 0 || qid.ty & Qid::APPEND != 0);
+        if qid.is_event() || is_made && node.is_plain() {
             return (fopen::DIRECT_IO | fopen::NONSEEKABLE | fopen::STREAM, 0);
         }
         let mut io = node.mode_of_io.borrow_mut();
@@ -505,7 +507,7 @@ impl Gate {
 
     async fn create(&self, head: Head, flags: u32, perm: u32, name: Box<[u8]>) -> Outcome {
         let dir = self.node(head.node)?;
-        let parent = dir.file();
+        let parent = self.file_of(&dir).await?;
         let how = OpenFlags(self.flags(flags).0 | flags & OpenFlags::EXCL.0);
         let file = parent.create(&name, how, perm & 0o7777, head.gid).await.map_err(errno)?;
         let asked = self.asks();
@@ -574,7 +576,8 @@ impl Gate {
         let handle = self.handle(handle);
         let is_event = matches!(handle.as_deref(), Ok(Handle::File(open)) if open.is_event);
         let grace = if is_event { Duration::ZERO } else { GRACE };
-        let future = Box::pin(async move { write(handle?, offset, flags, written).await });
+        let gate = self.clone();
+        let future = Box::pin(async move { write(&gate, handle?, offset, flags, written).await });
         Work { future, grace }
     }
 
@@ -607,7 +610,7 @@ impl Gate {
             }
             return done(out);
         }
-        let parent = self.node(id)?.file();
+        let parent = self.file(id).await?;
         let asked = self.asks();
         let walked = entries.iter().map(|(entry, _)| parent.walk_attr(&entry.name, WANTED));
         for (walked, (entry, next)) in join_all(walked).await.into_iter().zip(&entries) {
@@ -652,7 +655,7 @@ impl Gate {
             // Whatever comes of it: closing asks for it to be let go.
             _ => drop(open.node.locks.borrow_mut().insert(whose, lock.pid)),
         }
-        let locker = open.locker(&lock).await?;
+        let locker = open.locker(self, &lock).await?;
         let file = locker.as_deref().unwrap_or(&open.file);
         let mut wait = LOCK_WAIT / 100;
         loop {
@@ -692,24 +695,26 @@ impl Open {
     }
 
     /// The file open for writing, where the handle is not: flock(2) wants no such thing, the server's locks do.
-    async fn locker(&self, lock: &Lock) -> Result<Option<Rc<File>>, Errno> {
+    async fn locker(&self, gate: &Gate, lock: &Lock) -> Result<Option<Rc<File>>, Errno> {
         let writes = self.file.flags().is_some_and(OpenFlags::writes);
         if writes || !lock.is_flock || lock.ty != LockType::Write {
             return Ok(None);
         }
         if self.locker.borrow().is_none() {
-            let locker = self.node.file().open("", OpenFlags::RDWR).await.map_err(|_| Errno::EBADF)?;
+            let file = gate.file_of(&self.node).await?;
+            let locker = file.open("", OpenFlags::RDWR).await.map_err(|_| Errno::EBADF)?;
             self.locker.replace(Some(Rc::new(locker)));
         }
         Ok(self.locker.borrow().clone())
     }
 
     /// The file without `APPEND`: the kernel writes pages where they belong.
-    async fn plain(&self) -> Result<Rc<File>, Errno> {
+    async fn plain(&self, gate: &Gate) -> Result<Rc<File>, Errno> {
         if let Some(plain) = self.plain.borrow().clone() {
             return Ok(plain);
         }
-        let plain = Rc::new(self.node.file().open("", OpenFlags::WRITE).await.map_err(errno)?);
+        let file = gate.file_of(&self.node).await?;
+        let plain = Rc::new(file.open("", OpenFlags::WRITE).await.map_err(errno)?);
         self.plain.replace(Some(plain.clone()));
         Ok(plain)
     }
@@ -727,17 +732,17 @@ async fn read(handle: Rc<Handle>, offset: u64, size: u32) -> Outcome {
     Ok(Reply { bytes, ..Reply::default() })
 }
 
-async fn write(handle: Rc<Handle>, offset: u64, flags: u32, written: Written) -> Outcome {
+async fn write(gate: &Gate, handle: Rc<Handle>, offset: u64, flags: u32, written: Written) -> Outcome {
     let Handle::File(open) = &*handle else { return Err(Errno::EISDIR) };
     let node = &open.node;
     if flags & abi::WRITE_KILL_SUIDGID != 0 && node.mode.get() & 0o6000 != 0 {
         let mode = without_set_id(node.mode.get());
         let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-        node.file().setattr(&set).await.map_err(errno)?;
+        gate.file_of(node).await?.setattr(&set).await.map_err(errno)?;
         node.mode.set(node.mode.get() & !0o7777 | mode);
     }
     let appends = open.file.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
-    let plain = if flags & abi::WRITE_CACHE != 0 && appends { Some(open.plain().await?) } else { None };
+    let plain = if flags & abi::WRITE_CACHE != 0 && appends { Some(open.plain(gate).await?) } else { None };
     let file = plain.as_deref().unwrap_or(&open.file);
     node.written.set(true);
     let n = match file.write_now(offset, &Payload::Bytes(written.data.clone())) {
