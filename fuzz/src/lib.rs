@@ -9,6 +9,7 @@
 mod aoe;
 mod block;
 mod cec;
+mod changes;
 mod channel;
 mod client;
 mod control;
@@ -34,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     ("rmsg", rmsg, 1),
     ("entries", entries, 1),
     ("text", text, 1),
+    ("changes", changes, 1),
     ("script", script, 1),
     ("server", server, 1),
     ("client", client, 1),
@@ -64,6 +66,7 @@ pub const TARGETS: &[Target] = &[
 pub use aoe::{aoe_frame, aoe_initiator, aoe_target};
 pub use block::{expr, labels};
 pub use cec::{cec, cec_frame};
+pub use changes::changes;
 pub use channel::{asking, guest, ring, serving};
 pub use client::client;
 pub use control::control;

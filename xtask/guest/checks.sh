@@ -4,7 +4,7 @@ failed=0
 
 # check NAME FUNCTION ARGUMENT..: the function runs in a shell of its own, which its first failing command ends.
 check() {
-    local name=$1 out=/tmp/check start=$EPOCHREALTIME
+    local name=$1 out=${share:-/tmp}/check start=$EPOCHREALTIME
     [[ $name == *$only* ]] || return 0
     shift
     (

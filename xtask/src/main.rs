@@ -10,6 +10,7 @@ mod browser;
 mod child;
 mod diod;
 mod dissector;
+mod fuse;
 mod guest;
 mod http;
 mod images;
@@ -52,6 +53,8 @@ Usage: cargo xtask VERB
   diod                      diod's programs against our server
   aoe [--all]               ATA over Ethernet: our initiator against vblade, our targets under the Linux kernel's driver
                             and aoetools, all of it under wireshark's eyes
+  fuse [PART]               fsx, pjdfstest, git, a compiler, a data base and an editor in our mounts on this host (PART: the
+                            checks whose names hold it)
   dissector                 wireshark's dissector reads all that we say
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
@@ -85,6 +88,9 @@ fn main() -> ExitCode {
         ["aoe"] => clients(&mut steps, false, |steps, program| aoe::run(steps, program, false)),
         ["aoe", "--all"] => clients(&mut steps, true, |steps, program| aoe::run(steps, program, true)),
         ["diod"] => clients(&mut steps, false, diod::run),
+        ["fuse", part @ ..] if part.len() < 2 => {
+            clients(&mut steps, false, |steps, program| fuse::run(steps, program, &part.concat()))
+        }
         ["dissector"] => clients(&mut steps, false, dissector::run),
         ["http"] => clients(&mut steps, true, http::run),
         ["browser"] => packages::install(&mut steps, true)

@@ -79,6 +79,7 @@ pub fn is_root() -> bool {
 const GUEST: &str = "the Linux kernel as a client";
 const AOE: &str = "AoE with vblade";
 const AOE_LINUX: &str = "our AoE target under the Linux kernel's driver, and under aoetools";
+const MOUNT: &str = "mounts by FUSE of ordinary users";
 const HTTP: &str = "nine-bench streaming beside HTTP";
 const WEB: &str = "the web server under programs of others";
 const SFTP: &str = "nine-bench streaming beside SFTP";
@@ -89,14 +90,21 @@ const NEEDS: &[Need] = &[
     Need { program: "busybox", package: "busybox-static", covers: GUEST, all: false },
     Need { program: "depmod", package: "kmod", covers: GUEST, all: false },
     Need { program: "xz", package: "xz-utils", covers: GUEST, all: false },
-    Need { program: "git", package: "git", covers: "git over the kernel's client", all: false },
+    Need {
+        program: "git",
+        package: "git",
+        covers: "git over the kernel's client, and in mounts by FUSE",
+        all: false,
+    },
     Need { program: "setfattr", package: "attr", covers: "attributes over the kernel's client", all: true },
     Need {
         program: "sqlite3",
         package: "sqlite3",
-        covers: "a data base over the kernel's client",
-        all: true,
+        covers: "a data base over the kernel's client, and in mounts by FUSE",
+        all: false,
     },
+    Need { program: "ed", package: "ed", covers: "an editor in mounts by FUSE", all: false },
+    Need { program: "vim.tiny", package: "vim-tiny", covers: "another editor in mounts by FUSE", all: false },
     Need { program: "diodls", package: "diod", covers: "diod's programs as clients", all: false },
     Need {
         program: "diod",
@@ -104,6 +112,7 @@ const NEEDS: &[Need] = &[
         covers: "the kernel's client over a mux of servers",
         all: false,
     },
+    Need { program: "fusermount3", package: "fuse3", covers: MOUNT, all: false },
     Need { program: "nginx", package: "nginx-light", covers: HTTP, all: false },
     Need { program: "curl", package: "curl", covers: HTTP, all: false },
     Need { program: "sshd", package: "openssh-server", covers: SFTP, all: false },

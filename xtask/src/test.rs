@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::images::{self, BARE};
 use crate::served::Program;
 use crate::steps::{Failed, Steps, cargo};
-use crate::{HOST, aoe, browser, diod, dissector, http, packages, stores, tidy, v9fs};
+use crate::{HOST, aoe, browser, diod, dissector, fuse, http, packages, stores, tidy, v9fs};
 
 /// Runs every step; `all` adds what is too long for each change.
 pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
@@ -35,6 +35,7 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     let program = Program::built(steps, all)?;
     diod::run(steps, &program)?;
     dissector::run(steps, &program)?;
+    fuse::run(steps, &program, "")?;
     aoe::run(steps, &program, all)?;
     if all {
         http::run(steps, &program)?;

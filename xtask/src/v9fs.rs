@@ -210,7 +210,7 @@ fn compare(source: &Path, disk: &Path, some: bool) -> Option<String> {
 }
 
 /// Lays the programs of [`tools`] into the share: what is below the host's /tmp the guest does not see.
-fn lend(share: &Path) -> Result<(), String> {
+pub fn lend(share: &Path) -> Result<(), String> {
     for program in ["fsx", "pjdfstest"] {
         let from = folder()?.join("tools/bin").join(program);
         fs::copy(&from, share.join(program)).map_err(|e| format!("{}: {e}", from.display()))?;
@@ -219,7 +219,7 @@ fn lend(share: &Path) -> Result<(), String> {
 }
 
 /// fsx and pjdfstest, built into `target/guest/tools`.
-fn tools(steps: &mut Steps) -> Result<(), Failed> {
+pub fn tools(steps: &mut Steps) -> Result<(), Failed> {
     let Ok(root) = folder().map(|dir| dir.join("tools")) else { return Ok(()) };
     for (name, version) in [("fsx", "0.3.2"), ("pjdfstest", "0.2.2")] {
         if !root.join("bin").join(name).exists() {
@@ -237,8 +237,8 @@ const ALL: &str = "Linux 9P client";
 pub const CHECKS: &str = include_str!("../guest/checks.sh");
 const SCRIPT: &str = include_str!("../guest/v9fs.sh");
 const MUX: &str = include_str!("../guest/mux.sh");
-const FSX: &str = include_str!("../guest/fsx.toml");
-const FSX_MMAP: &str = include_str!("../guest/fsx-mmap.toml");
-const PJDFSTEST: &str = include_str!("../guest/pjdfstest.toml");
+pub const FSX: &str = include_str!("../guest/fsx.toml");
+pub const FSX_MMAP: &str = include_str!("../guest/fsx-mmap.toml");
+pub const PJDFSTEST: &str = include_str!("../guest/pjdfstest.toml");
 /// What of pjdfstest fails, for a reason that docs/testing.md gives.
 const KNOWN: &str = include_str!("../guest/pjdfstest.known");

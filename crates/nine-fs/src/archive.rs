@@ -148,6 +148,10 @@ pub(crate) struct State {
     /// The file of users, if there is one; and whether it has changed since it was read.
     users_file: Option<u64>,
     users_changed: bool,
+    /// For who reads what changes.
+    pub(crate) changes: Arc<nine_io::changes::Changes>,
+    /// Of directories, as they were found last.
+    pub(crate) names: Map<u64, Box<[u8]>>,
 }
 
 /// An error of a device, for clients.
@@ -286,6 +290,8 @@ impl Archive {
             opened: 0,
             users_file: None,
             users_changed: false,
+            changes: nine_io::changes::Changes::new(),
+            names: Map::default(),
         };
         let (jobs, wall) = (Jobs::default(), settings.wall.clone());
         let driver = jobs.driver();
@@ -323,6 +329,11 @@ impl Archive {
             }
         });
         Ok(())
+    }
+
+    /// Another archive is served in the place of this one: who reads its changes is told to look for that.
+    pub fn ends_changes(&self) {
+        self.state().changes.over();
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

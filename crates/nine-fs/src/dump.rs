@@ -145,6 +145,7 @@ impl Whole {
         // From here on whatever changes becomes another block.
         self.fs.mem.generation += 1;
         self.fs.put(&key, &record.encode());
+        self.tell_dump(&format!("{}/{}", day.year_name(), day.dump_name(number)));
         self.dumps.insert(generation, Dump { record });
         let Day { year, month, day } = day;
         let (date, next_inode) = (Date { year, month, day, number }, self.fs.next_inode);

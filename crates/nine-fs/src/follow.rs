@@ -108,6 +108,8 @@ impl Archive {
             state.fs.mem.root = it.root;
             state.dumps.insert(it.generation, Dump { record: record_of(at, &it) });
             state.users_may_be_others();
+            state.changes.forget();
+            state.tell_dump(&crate::recover::name(it.date));
             self.info(format_args!("dump {}", crate::recover::name(it.date)));
         }
         Ok(())

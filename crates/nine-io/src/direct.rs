@@ -10,6 +10,7 @@
 //! among themselves.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
 
@@ -51,6 +52,11 @@ pub trait Direct: Send + Sync + 'static {
     fn write_now(&self, offset: u64, data: &Payload) -> Called<usize> {
         let _ = (offset, data);
         Called::Message
+    }
+
+    /// The file of the host behind it, if that is all there is to it: whoever reads and writes that has done the same.
+    fn backing(&self) -> Option<Arc<OwnedFd>> {
+        None
     }
 }
 

@@ -115,6 +115,19 @@ impl Payload {
         }
     }
 
+    /// All of it into memory that has just as many bytes. Errors as those of [`Payload::read`].
+    ///
+    /// # Panics
+    /// There are more or fewer.
+    pub fn copy_to(&self, into: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::File { file, offset, .. } => return read_exact(file, *offset, into),
+            Self::Bytes(bytes) => into.copy_from_slice(bytes),
+            other => into.copy_from_slice(&other.read(usize::MAX)?),
+        }
+        Ok(())
+    }
+
     /// What it has in memory of its own, in order.
     pub fn pieces(&self) -> Option<impl Iterator<Item = &Bytes>> {
         let (one, many) = match self {

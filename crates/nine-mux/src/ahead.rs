@@ -269,6 +269,9 @@ impl Core {
     /// A request is about to be answered: if it may have changed a file, nothing that was asked for before is served
     /// any more. When it was sent matters not: until its answer, a read may be before it.
     pub(crate) fn changed(&self, req: &Request, reply: Option<&Reply>) {
+        if reply.is_some() {
+            self.tell(req);
+        }
         if self.ahead.count.load(Ordering::SeqCst) == 0 {
             return;
         }

@@ -40,6 +40,7 @@ impl Core {
             ident: self.ident("", None, Standing::Proven, false),
             hops: 0,
             client: self.outside.number(req.id().conn, req.who()),
+            base: b"/"[..].into(),
         });
         let (client, member) = self.connect(&by, &tree).await?;
         let afid = client.new_fid()?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use futures_util::lock::Mutex as AsyncMutex;
 use nine_io::Direct;
+use nine_io::changes::Path;
 use nine_io::client::File;
 use nine_proto::{OpenFlags, Qid};
 
@@ -93,6 +94,8 @@ pub(crate) struct Walker {
     pub(crate) hops: u8,
     /// The client's number: it chooses the lanes.
     pub(crate) client: u64,
+    /// The path that was attached to.
+    pub(crate) base: Path,
 }
 
 /// How a fid is open.

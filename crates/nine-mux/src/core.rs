@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub(crate) struct Core {
     /// Whether somebody waits for an Rflush.
     flushing: Mutex<Flushing>,
     pub(crate) counts: Counts,
+    /// Heralds that are listened to.
+    pub(crate) listening: AtomicUsize,
     /// Files that are read ahead.
     pub(crate) ahead: Arc<Runs>,
     /// The tree that every name space begins with.
@@ -88,6 +90,7 @@ impl Core {
             outside: Arc::default(),
             flushing: Mutex::default(),
             counts: Counts::default(),
+            listening: AtomicUsize::new(0),
             ahead: Arc::default(),
             backbone: OnceLock::new(),
             names,

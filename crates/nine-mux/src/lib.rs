@@ -21,6 +21,7 @@ mod attach;
 mod auth;
 mod cfid;
 mod core;
+mod herald;
 mod jobs;
 mod keep;
 mod live;
@@ -38,6 +39,7 @@ mod stream;
 mod translate;
 mod union;
 mod upstream;
+mod views;
 mod walk;
 
 use std::future::Future;
@@ -104,7 +106,7 @@ impl Mux {
     pub fn space(&self, name: &str, owner: Owner) -> Space {
         let named = self.0.named_or_new(name);
         let ident = self.0.ident(&owner.name, owner.uid, upstream::Standing::Proven, false);
-        let by = Arc::new(Walker { named, ident, hops: 0, client: 0 });
+        let by = Arc::new(Walker { named, ident, hops: 0, client: 0, base: b"/"[..].into() });
         Space { core: self.0.clone(), by }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 
+use crate::herald::Heralds;
 use crate::space::Space;
 use nine_net::lock::{Mutex, lock};
 
@@ -17,6 +18,8 @@ pub(crate) struct Named {
     pub(crate) users: Mutex<Vec<Box<str>>>,
     /// Nobody but the owner may have it, whatever name he says.
     pub(crate) for_owner: AtomicBool,
+    /// Who tells of its changes.
+    pub(crate) heralds: Heralds,
 }
 
 impl Named {
@@ -27,6 +30,7 @@ impl Named {
             changes: Mutex::default(),
             users: Mutex::default(),
             for_owner: AtomicBool::new(false),
+            heralds: Heralds::default(),
         }
     }
 
@@ -36,11 +40,15 @@ impl Named {
 
     /// Changes the value, or leaves it as it is.
     pub(crate) fn change<T, E>(&self, f: impl FnOnce(&mut Space) -> Result<T, E>) -> Result<T, E> {
-        let _one_at_a_time = lock(&self.changes);
-        let mut space = Space::clone(&self.value.load());
-        let result = f(&mut space)?;
-        space.let_go();
-        self.value.store(Arc::new(space));
+        let result = {
+            let _one_at_a_time = lock(&self.changes);
+            let mut space = Space::clone(&self.value.load());
+            let result = f(&mut space)?;
+            space.let_go();
+            self.value.store(Arc::new(space));
+            result
+        };
+        self.heralds.changed();
         Ok(result)
     }
 }

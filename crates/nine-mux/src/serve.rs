@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::lock::Mutex as AsyncMutex;
+use nine_io::changes::{Path, Tap};
 use nine_io::client::{Answer as Got, Error as Failed, File, Forward, heed};
 use nine_io::server::{Answer, FileServer, Later, Node, Passage, Reply, Req, ReqId, Request, StreamRequest};
 use nine_io::{Called, Direct, Payload};
@@ -89,6 +90,10 @@ impl FileServer for Mux {
 
     fn names(&self) -> Arc<dyn Names> {
         self.0.names.clone()
+    }
+
+    fn changes(&self, walk: &Request) -> Option<Result<Tap>> {
+        Some(self.0.tap(&*walk.node::<CFid>().ok()?))
     }
 
     /// What is passed on as it is may be called as it is.
@@ -407,7 +412,8 @@ impl Core {
             Ok(afid) => self.proven(req, &afid).await?,
             Err(_) => self.ident(&who.name, who.uid, Standing::of(who), who.read_only),
         };
-        let by = Arc::new(Walker { named, ident, hops: 0, client: self.outside.number(req.id().conn, who) });
+        let (client, base) = (self.outside.number(req.id().conn, who), base_of(path));
+        let by = Arc::new(Walker { named, ident, hops: 0, client, base });
         let pos = self.clone_pos(self.resolve(&by, path).await?).await?;
         // Nothing leads out of the tree that was asked for.
         let step = Step::root(pos.step.covered.clone());
@@ -422,6 +428,7 @@ impl Core {
             ident: from.by.ident.clone(),
             hops,
             client: from.by.client,
+            base: from.by.base.clone(),
         });
         let (space, step) = (by.named.space(), from.step.clone());
         let pos = match space.head(&step.covered) {
@@ -735,6 +742,19 @@ impl Root {
         let most = self.client.iounit_max();
         if said == 0 { most } else { said.min(most) }
     }
+}
+
+/// The path from the root of the name space that an attach asks for.
+fn base_of(path: &str) -> Path {
+    let mut names = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    format!("/{}", names.join("/")).into_bytes().into()
 }
 
 /// What the session keeps; from now on it comes back, if it shall.

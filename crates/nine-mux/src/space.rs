@@ -222,6 +222,11 @@ impl Space {
         self.head_at(place.tree, &place.path)
     }
 
+    /// What is mounted on files of a tree.
+    pub fn heads_in(&self, tree: TreeId) -> impl Iterator<Item = &Arc<Head>> {
+        self.heads.get(&tree).into_iter().flat_map(HashMap::values)
+    }
+
     /// What is mounted at a path of a tree.
     pub fn head_at(&self, tree: TreeId, path: &[u8]) -> Option<&Arc<Head>> {
         self.heads.get(&tree)?.get(path)

@@ -41,7 +41,7 @@ pub use tls::{ClientAuth, ClientTls, ServerTls, Tls, TlsFiles, Trust, fingerprin
 pub use transport::{Beside, Peer, Proof, Transport};
 #[cfg(not(nine_loom))]
 pub use wait::wait;
-pub use waited::Waited;
+pub use waited::{Device, Waited};
 
 /// The user and group that this process acts as.
 pub fn own_ids() -> (u32, u32) {

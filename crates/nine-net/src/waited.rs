@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
+use rustix::event::epoll;
 use socket2::Socket as Raw;
 
 use crate::socket::{AsyncFd, Interest};
@@ -70,6 +71,39 @@ impl Waited {
 impl AsFd for Waited {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()
+    }
+}
+
+/// A device that says that it has ended by an error alone (`EPOLLERR`), as /dev/fuse does when it is unmounted. To be
+/// read; one task waits for it.
+#[derive(Debug)]
+pub struct Device {
+    fd: OwnedFd,
+    /// Another epoll(7) instance, which is readable when anything at all is to be said of the device: the runtime waits
+    /// for errors alone with nobody.
+    ready: AsyncFd<Raw>,
+}
+
+impl Device {
+    /// # Panics
+    /// Outside a runtime.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&ready, &fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(Self { fd, ready: sys::register_for(ready.into(), Interest::READABLE)? })
+    }
+
+    /// Reads what there is: one message of a device that has messages.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.ready.poll_read_ready(cx))?;
+            match rustix::io::read(&self.fd, &mut *buf) {
+                Err(rustix::io::Errno::AGAIN) => guard.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                done => return Poll::Ready(Ok(done?)),
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::ids::{NOGID, NOUID, Qid};
 use crate::wire::Str;
 
 /// Seconds and nanoseconds since 1970.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
     /// Seconds; negative before 1970.
     pub sec: i64,

@@ -4,6 +4,7 @@
 //! definitions make the completions and the man pages.
 
 mod history;
+mod mount;
 mod mux;
 mod partition;
 mod turns;
@@ -21,6 +22,7 @@ use crate::config::{General, Remote, Serving};
 use crate::serve::{Export, bytes};
 
 pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
+pub use mount::{Mount, Ns, Passthrough, Unmount};
 pub use mux::{Mux, MuxVerb, Words};
 pub use partition::{AccelChoice, Partition, PartitionKill, PartitionLs, PartitionRun, PartitionVerb};
 pub use turns::{FsArbiter, FsAt, FsTakeover};
@@ -37,7 +39,13 @@ pub struct Cli {
 
 /// Reads the command line; explains and ends the program if it is wrong.
 pub fn parse() -> Cli {
-    Cli::parse()
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let Some(helper) = mount::helper(&words) else { return Cli::parse_from(words) };
+    let mut cli = Cli::parse_from(helper.line);
+    if let Verb::Mount(mount) = &mut cli.verb {
+        (mount.fake, mount.sloppy) = (helper.fake, helper.sloppy);
+    }
+    cli
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +62,10 @@ pub enum Verb {
     Stat(Stat),
     Write(Write),
     Tree(Tree),
+    Mount(Box<Mount>),
+    Unmount(Unmount),
+    Ns(Ns),
+    Watch(Watch),
     Mux(Mux),
     Aoe(Aoe),
     Block(Block),
@@ -87,6 +99,10 @@ impl Verb {
             Self::Stat(_) => "stat",
             Self::Write(_) => "write",
             Self::Tree(_) => "tree",
+            Self::Mount(_) => "mount",
+            Self::Unmount(_) => "unmount",
+            Self::Ns(_) => "ns",
+            Self::Watch(_) => "watch",
             Self::Mux(_) => "mux",
             Self::Aoe(_) => "aoe",
             Self::Block(_) => "block",
@@ -274,6 +290,24 @@ pub struct Stat {
     /// Files of a server; links are shown themselves
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
+    #[command(flatten)]
+    pub remote: Remote,
+}
+
+/// Tell what changes below a directory of a server, a line for each change, until it is interrupted
+///
+/// The lines are those of docs/changes.md. A connection that is lost is made again, and nothing is missed.
+#[derive(Debug, Args)]
+pub struct Watch {
+    /// Begin where another reader was, as its last line says: EPOCH.N
+    #[arg(long, value_name = "EPOCH.N")]
+    pub from: Option<String>,
+    /// One JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// A directory of a server
+    #[arg(value_name = "PATH", default_value = "/")]
+    pub path: OsString,
     #[command(flatten)]
     pub remote: Remote,
 }

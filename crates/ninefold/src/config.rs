@@ -339,6 +339,15 @@ pub enum WaitsChoice {
 }
 
 impl Remote {
+    /// The same from any directory: files are named by whole paths.
+    pub fn absolute(&mut self) -> std::io::Result<()> {
+        let files = [&mut self.ca, &mut self.cert, &mut self.key, &mut self.token_file];
+        for file in files.into_iter().flatten() {
+            *file = std::path::absolute(&*file)?;
+        }
+        Ok(())
+    }
+
     /// How channels wait.
     pub fn waits(&self) -> Waits {
         match self.waits {

@@ -22,9 +22,11 @@ mod stores;
 mod verbs;
 
 fn main() -> std::process::ExitCode {
-    // What becomes a partition's program has nothing of ours: no configuration, no log.
-    if std::env::args_os().nth(1).is_some_and(|word| word == nine_servers::part::VERB) {
-        return nine_servers::part::launch();
+    // What becomes another program has nothing of ours: no configuration, no log.
+    match std::env::args_os().nth(1) {
+        Some(word) if word == nine_servers::part::VERB => return nine_servers::part::launch(),
+        Some(word) if word == nine_gate::fuse::space::VERB => return nine_gate::fuse::space::launch(),
+        _ => {}
     }
     let cli = cli::parse();
     let verb = cli.verb.name();

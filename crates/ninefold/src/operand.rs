@@ -90,6 +90,19 @@ impl Place {
         Place { path, typed: OsString::from_vec(typed), ..self.clone() }
     }
 
+    /// The path without what says nothing: a `/` before each name, or one.
+    pub fn names_path(&self) -> Vec<u8> {
+        let mut names = Vec::new();
+        for name in self.path.split(|&byte| byte == b'/') {
+            match name {
+                b"" | b"." => {}
+                b".." => drop(names.pop()),
+                name => names.push(name),
+            }
+        }
+        [b"/", &names.join(&b'/')[..]].concat()
+    }
+
     /// As it was typed, in bytes, without the token.
     pub fn written(&self) -> Vec<u8> {
         hidden(self.typed.as_bytes())

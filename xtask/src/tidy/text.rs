@@ -174,6 +174,7 @@ const NO_STD: &[&str] = &["nine-proto", "nine-stream", "nine-ring", "nine-guest"
 /// The files that may hold unsafe code, each with its reason.
 const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nine-bench/src/sys.rs", "the processor time of children, which rustix does not ask for"),
+    ("crates/nine-gate/src/fuse/sys.rs", "two calls of /dev/fuse that nothing wraps"),
     ("crates/nine-guest/src/machine/sys.rs", "what a processor must be told where there is no system"),
     ("crates/nine-guest/src/sys.rs", "taking a variable of the environment away"),
     ("crates/nine-net/src/sys.rs", "registering a descriptor with the runtime"),

@@ -95,6 +95,8 @@ impl Archive {
             Asked::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 || name.contains(&0) => {
                 Err(Errno::ERANGE.into())
             }
+            // They mean something: permissions, which we do not have as lists (xattr(7)).
+            Asked::XattrCreate { name, .. } if name.starts_with(b"system.") => Err(Errno::EOPNOTSUPP.into()),
             Asked::XattrCreate { flags, .. } if flags > 2 => Err(Errno::EINVAL.into()),
             Asked::XattrCreate { name, size, flags } => {
                 person.may(&state.fs.attributes(state.fs.mem.root, file.ino)?, WRITE)?;

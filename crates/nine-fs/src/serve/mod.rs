@@ -8,11 +8,13 @@
 mod change;
 mod dumps;
 mod node;
+mod told;
 mod who;
 
 use std::sync::Arc;
 
 use nine_io::Payload;
+use nine_io::changes::Tap;
 use nine_io::server::locks::Wanted;
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::{
@@ -41,7 +43,7 @@ impl FileServer for Archive {
             });
             return answer;
         }
-        let stop = match self.once(&mut |state| self.perform(&req, state)) {
+        let stop = match self.once(&mut |state| self.perform_told(&req, state)) {
             Ok(reply) => return req.now(Ok(reply)),
             Err(Stop::Error(error)) => return req.now(Err(error)),
             Err(stop) => stop,
@@ -49,7 +51,7 @@ impl FileServer for Archive {
         let (answer, later) = req.later();
         let archive = self.clone();
         self.begin(async move {
-            let result = archive.again(stop, |state| archive.perform(&later, state)).await;
+            let result = archive.again(stop, |state| archive.perform_told(&later, state)).await;
             let hurt = result.as_ref().err().filter(|error| error.errno == Errno::EIO).cloned();
             let node = later.node::<Node>().ok().filter(|_| hurt.is_some());
             later.respond(result);
@@ -60,6 +62,21 @@ impl FileServer for Archive {
             }
         });
         answer
+    }
+
+    /// For who may read everything: a path tells names that not everybody may list.
+    fn changes(&self, walk: &Request) -> Option<nine_proto::Result<Tap>> {
+        let state = &mut *self.state();
+        let node = walk.node::<Node>().ok()?;
+        if !self.person(walk, state).has_power() {
+            return Some(Err(Errno::EACCES.into()));
+        }
+        match told::base(state, &node) {
+            Ok(base) => Some(Ok(Tap { changes: state.changes.clone(), base })),
+            Err(Stop::Error(error)) => Some(Err(error)),
+            // The disk would have to be asked, of a root that was walked to just now.
+            Err(_) => Some(Err(Errno::EAGAIN.into())),
+        }
     }
 
     fn names(&self) -> Arc<dyn Names> {

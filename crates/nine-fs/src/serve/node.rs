@@ -74,7 +74,7 @@ pub(super) struct Opened {
 pub(super) struct NewXattr {
     pub(super) ino: u64,
     /// As long as it is written the file is not removed.
-    _live: Option<Arc<Live>>,
+    live: Option<Arc<Live>>,
     pub(super) name: Box<[u8]>,
     pub(super) size: u64,
     pub(super) flags: u32,
@@ -84,7 +84,7 @@ pub(super) struct NewXattr {
 impl NewXattr {
     pub(super) fn new(file: &File, name: &[u8], size: u64, flags: u32) -> Self {
         let (ino, live) = (file.ino, file.live.clone());
-        Self { ino, _live: live, name: name.into(), size, flags, value: Mutex::default() }
+        Self { ino, live, name: name.into(), size, flags, value: Mutex::default() }
     }
 
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Op<Reply> {
@@ -94,6 +94,11 @@ impl NewXattr {
         }
         value.extend_from_slice(data);
         Ok(Reply::Wrote(data.len() as u32))
+    }
+
+    /// The directory of its file and the name there, as it was met or moved last.
+    pub(super) fn place(&self) -> Option<(u64, Box<[u8]>)> {
+        (self.ino != ROOT).then(|| self.live.as_ref().map(|live| live.place())).flatten()
     }
 
     pub(super) fn value(&self) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -58,6 +58,20 @@ impl File {
             Called::Done(read) => Some(read.map_err(Error::Remote)),
             Called::Waits | Called::Message => None,
         }
+    }
+
+    /// One write where nothing has to be waited for: how many bytes have been taken. `None`: nothing has, and
+    /// [`File::write_at`] finds out.
+    pub fn write_now(&self, offset: u64, data: &Payload) -> Option<Result<usize>> {
+        match self.direct()?.write_now(offset, data) {
+            Called::Done(written) => Some(written.map_err(Error::Remote)),
+            Called::Waits | Called::Message => None,
+        }
+    }
+
+    /// The file of the host behind it, where that can be read and written instead.
+    pub fn backing(&self) -> Option<Arc<OwnedFd>> {
+        self.direct()?.backing()
     }
 
     /// Writes all of this from `offset` on, in order, and lets go of what has been taken. On an error `data` is what

@@ -30,13 +30,14 @@ use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, Wire
 
 use super::desk::{self, Desk};
 use super::gate::{self, Gate};
-use super::req::{Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
+use super::req::{self, Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
 use super::rx::Rx;
 use super::seen::Seen;
 use super::stream::{self, Stream, Streams, Way};
 use super::tx::Tx;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
+use crate::changes;
 use crate::direct::Directs;
 use crate::payload::Payload;
 
@@ -497,12 +498,14 @@ impl Connection {
             },
         };
         let knows_no_fid = held.is_none();
+        let root = held.is_some_and(|held| held.root);
+        let root_again = req::makes_root(&request);
         let desk = match held {
             Some(held) => held.desk,
             None => self.desk.is_some() && asks_for_desk(&request),
         };
         let request = Request::new(request, who.clone(), self.id, cost);
-        let request = request.at_desk(desk).called(std::mem::take(&mut self.called));
+        let request = request.at_desk(desk).at_root(root_again).called(std::mem::take(&mut self.called));
         let by_gate = if auth || knows_no_fid { self.gate.serve(&request) } else { None };
         let answer = match by_gate {
             Some(result) => Some(result),
@@ -519,13 +522,18 @@ impl Connection {
                 let req = Req::new(request, self.answers.clone());
                 let Answer(result) = match &mut self.desk {
                     Some(files) if desk => files.serve(req, self.transport.as_deref()),
-                    _ if about_stream => self.stream(req),
-                    _ => self.server.serve(req),
+                    _ => match changes::Asked::of(&*self.server, &req, root) {
+                        Some(asked) => asked.serve(req),
+                        None if about_stream => self.stream(req),
+                        None => self.server.serve(req),
+                    },
                 };
                 result
             }
         };
-        answer.map(|result| result.map(|reply| reply.map_node(|node| Held { node, who, desk })))
+        answer.map(|result| {
+            result.map(|reply| reply.map_node(|node| Held { node, who, desk, root: root_again }))
+        })
     }
 
     /// Whether these are the first bytes of a data connection.
@@ -806,6 +814,7 @@ impl Connection {
         }
         match (self.session.node(call), &self.desk) {
             (Some(held), Some(desk)) if held.desk => desk.cancel(id),
+            (Some(held), _) if changes::cancel(&held.node, id) => {}
             (held, _) => self.server.cancel(id, held.map(|held| &held.node)),
         }
     }

@@ -18,6 +18,7 @@ use nine_proto::{Dialect, DirBuf, Errno, Error, Fid, Names, Op, OpenFlags, Resul
 use super::gate::split_token;
 use super::stream::{Fill, Passage, StreamRequest};
 use crate::buf::{Frame, Pool};
+use crate::changes::Tap;
 use crate::direct::Direct;
 use crate::payload::Payload;
 use crate::sync::{AtomicBool, Mutex, lock};
@@ -85,6 +86,13 @@ pub trait FileServer: Send + Sync + 'static {
         drop(fill);
     }
 
+    /// The changes of the tree whose root is behind this walk's fid, for whoever walks ([`changes`](crate::changes)).
+    /// `None`: this server knows of none, and serves the walk.
+    fn changes(&self, walk: &Request) -> Option<Result<Tap>> {
+        let _ = walk;
+        None
+    }
+
     /// Whether each open file may take a descriptor of this process: then their number is limited (RLIMIT_NOFILE).
     fn has_descriptors(&self) -> bool {
         false
@@ -130,7 +138,24 @@ pub(crate) struct Held {
     pub(crate) who: Arc<Who>,
     /// A file of the conversation's own, not of the file server.
     pub(crate) desk: bool,
+    /// The root of a tree, as it was attached to.
+    pub(crate) root: bool,
 }
+
+/// Whether what it makes a fid of is the root of a tree: an attach, or another fid for such a root.
+pub(crate) fn makes_root(request: &SessionRequest<Held, Frame>) -> bool {
+    match (request.number(), request.fid()) {
+        (Some(TATTACH), _) => true,
+        (Some(TWALK), Some(held)) if held.root => {
+            // A name such as `#hops=1` leads a mux's root to itself.
+            matches!(request.op(), Op::Walk { names } if names.iter().all(|name| name.starts_with(b"#")))
+        }
+        _ => false,
+    }
+}
+
+const TATTACH: u8 = 104;
+const TWALK: u8 = 110;
 
 /// The question: what is asked, of which nodes, by whom. Owns its frame; [`Request::op`] is a view made on demand.
 pub struct Request {
@@ -141,6 +166,8 @@ pub struct Request {
     cost: usize,
     /// It is about the conversation itself.
     desk: bool,
+    /// What it makes a fid of is the root of a tree.
+    root: bool,
     called: bool,
     passed: Option<Box<Passed>>,
 }
@@ -157,11 +184,15 @@ type Back = Box<dyn FnOnce(Result<Reply>) -> Result<Reply> + Send + Sync>;
 
 impl Request {
     pub(crate) fn new(inner: SessionRequest<Held, Frame>, who: Arc<Who>, conn: u64, cost: usize) -> Self {
-        Self { inner, who, conn, cost, desk: false, called: false, passed: None }
+        Self { inner, who, conn, cost, desk: false, root: false, called: false, passed: None }
     }
 
     pub(crate) fn at_desk(self, desk: bool) -> Self {
         Self { desk, ..self }
+    }
+
+    pub(crate) fn at_root(self, root: bool) -> Self {
+        Self { root, ..self }
     }
 
     pub(crate) fn called(self, called: bool) -> Self {
@@ -365,13 +396,13 @@ impl Later {
     }
 
     fn send(&mut self, result: Result<Reply>) {
-        if let Some((Request { inner, who, cost, desk, passed, .. }, answers)) = self.kept.take() {
+        if let Some((Request { inner, who, cost, desk, root, passed, .. }, answers)) = self.kept.take() {
             let result = match passed {
                 None => result,
                 Some(passed) => (passed.back)(result),
             };
             let (call, rclose) = (inner.id(), inner.rclose());
-            let result = result.map(|reply| reply.map_node(|node| Held { node, who, desk }));
+            let result = result.map(|reply| reply.map_node(|node| Held { node, who, desk, root }));
             answers.push(Answered { call, cost, rclose, fids: inner.into_fids(), result });
         }
     }

@@ -271,6 +271,23 @@ impl Dent {
         lock(&self.place).name.clone()
     }
 
+    /// The way to it from the root; `None`: it has none any more.
+    pub(super) fn path(&self) -> Option<Box<[u8]>> {
+        let (mut names, mut place) = (Vec::new(), self.place());
+        if self.is_gone() {
+            return None;
+        }
+        while let Some((dir, name)) = place {
+            if dir.is_gone() {
+                return None;
+            }
+            names.push(name);
+            place = dir.place();
+        }
+        let path: Vec<u8> = names.iter().rev().flat_map(|name| [b"/", &**name]).flatten().copied().collect();
+        Some(if path.is_empty() { b"/"[..].into() } else { path.into() })
+    }
+
     /// `S_IFMT` bits of its mode.
     pub(super) fn ty(&self) -> u32 {
         self.id.ty

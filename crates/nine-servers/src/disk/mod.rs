@@ -27,6 +27,7 @@ pub(crate) mod pool;
 pub(crate) mod sys;
 mod users;
 mod walk;
+mod watch;
 mod xattr;
 
 use std::io;
@@ -36,6 +37,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Context;
 
+use nine_io::changes::{Changes, Tap};
 use nine_io::server::{Answer, FileServer, Fill, Passage, Reply, Req, Request, StreamRequest};
 use nine_io::{Called, Direct, Payload};
 use nine_proto::{Attr, Errno, Error, NOGID, Names, Op, OpenFlags};
@@ -95,6 +97,7 @@ pub fn names() -> Arc<dyn nine_proto::Names> {
 pub struct Disk<H: HostFs = Linux> {
     inner: Arc<Inner<H>>,
     pool: Pool,
+    changes: Arc<Changes>,
 }
 
 struct Inner<H> {
@@ -152,7 +155,8 @@ impl<H: HostFs> Disk<H> {
             users: Arc::new(Users::load()),
             next_open: AtomicU64::new(0),
         };
-        Ok(Self { inner: Arc::new(inner), pool: Pool::new(threads) })
+        let changes = watch::changes(inner.tree.root.cached().expect("the root's descriptor is kept"));
+        Ok(Self { inner: Arc::new(inner), pool: Pool::new(threads), changes })
     }
 }
 
@@ -192,6 +196,16 @@ impl<H: HostFs> FileServer for Disk<H> {
         // A full pool hands the job back; dropping it answers.
         drop(self.pool.push(client, job));
         answer
+    }
+
+    /// With the clients' rights only for who has all of them: a path tells names that not everybody may list.
+    fn changes(&self, walk: &Request) -> Option<nine_proto::Result<Tap>> {
+        let node = walk.node::<Node>().ok()?;
+        if node.view.ident.is_some() && !walk.who().owner {
+            return Some(Err(Errno::EACCES.into()));
+        }
+        let base = node.view.root.path().ok_or_else(|| Errno::ENOENT.into());
+        Some(base.map(|base| Tap { changes: self.changes.clone(), base }))
     }
 
     fn has_descriptors(&self) -> bool {
@@ -265,6 +279,13 @@ impl<H: HostFs> Direct for Opened<H> {
             Reply::Wrote(n) => n as usize,
             _ => unreachable!("a write is answered with how much was written"),
         }))
+    }
+
+    fn backing(&self) -> Option<Arc<OwnedFd>> {
+        match &self.node.kind {
+            Kind::File(file) => file.fd().ok(),
+            _ => None,
+        }
     }
 }
 

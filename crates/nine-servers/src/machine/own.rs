@@ -17,13 +17,13 @@ use std::thread;
 
 use bytes::Bytes;
 use nine_io::Payload;
+use nine_io::quote::quote;
 use nine_io::server::{Answer, FileServer, Node, Reply, Req, ReqId, Request};
 use nine_io::synth::{Ask, Dir, File, Handle, Tree};
 use nine_net::Clock;
 use nine_proto::{Errno, Error, Op, Result};
 
 use super::told::Told;
-use crate::net::quote::quote;
 
 /// Bytes that are read from the host at once.
 const PIECE: usize = 64 << 10;

@@ -25,7 +25,6 @@ mod datagrams;
 mod driver;
 mod policy;
 mod query;
-pub(crate) mod quote;
 mod share;
 mod stack;
 

@@ -25,12 +25,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nine_io::quote;
 use nine_io::server::Who;
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 
-use super::quote;
 use super::stack::Place;
 
 /// See the module.

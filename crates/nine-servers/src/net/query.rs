@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use nine_io::quote;
 use nine_io::server::ReqId;
 use nine_io::synth::{Ask, Handle, Visitor};
 use nine_net::lock::{Mutex, lock};
@@ -16,7 +17,6 @@ use nine_proto::{Errno, Error, Result};
 
 use super::driver::{Bell, Job};
 use super::policy::Want;
-use super::quote;
 use super::stack::{Asks, Later, Network, Place};
 use super::{Shared, TEXT_MAX};
 use crate::net::conv::failed;

@@ -556,7 +556,7 @@ fn shown(words: &[String]) -> String {
     let mut shown = String::new();
     for word in words {
         shown += if shown.is_empty() { "" } else { " " };
-        shown.extend(crate::net::quote::quote(word).escape_debug());
+        shown.extend(nine_io::quote::quote(word).escape_debug());
         if shown.len() > SHOWN {
             let cut = (0..=SHOWN).rev().find(|&at| shown.is_char_boundary(at)).unwrap_or(0);
             shown.truncate(cut);

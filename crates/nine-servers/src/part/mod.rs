@@ -40,6 +40,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use nine_io::Direct;
+pub use nine_io::quote::{quote, words};
 use nine_io::server::{Answer, FileServer, Fill, Node, Passage, Req, ReqId, Service, StreamRequest, Who};
 use nine_io::synth::{self, Ask, Beyond, Dir, Opening, Tree, Visitor};
 use nine_net::Env;
@@ -49,7 +50,6 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 
 use crate::disk::pool::Pool;
 use crate::disk::{Disk, DiskOptions};
-pub use crate::net::quote::{quote, words};
 use cgroup::Groups;
 use cpus::Cpus;
 use files::{Ctl, Input, Opened, Output, Text, Wait};

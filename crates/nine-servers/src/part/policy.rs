@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use nine_io::quote;
 use nine_io::server::Who;
 use nine_net::Proof;
 use nine_net::lock::{Mutex, lock};
 use nine_proto::{Errno, Error, Result};
 
-use crate::net::{Stamp, quote};
+use crate::net::Stamp;
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::Bytes;
+use nine_io::quote;
 use nine_io::server::{ReqId, Who};
 use nine_io::synth::{Ask, Visitor};
 use nine_net::lock::{Mutex, lock};
@@ -17,7 +18,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::policy::{self, Limits, Rules, cpu_list};
 use super::{Exec, Shared, What, Work};
-use crate::net::quote;
 
 /// See the module.
 pub(super) struct Session {

@@ -6,6 +6,7 @@
 //!
 //! Concurrency: one request at a time, under one lock.
 
+mod told;
 mod tree;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use nine_io::Payload;
+use nine_io::changes::{Changes, Tap};
 use nine_io::server::{Answer, FileServer, Reply, Req, Request};
 use nine_proto::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use nine_proto::{Errno, Error, LockStatus, Make, NOGID, Op, OpenFlags, Result, Walked};
@@ -32,6 +34,7 @@ pub struct Ram {
     one_at_a_time: Mutex<()>,
     space: Arc<Space>,
     next: AtomicU64,
+    changes: Arc<Changes>,
 }
 
 /// What stands behind a fid.
@@ -58,7 +61,7 @@ impl Ram {
         let (space, next) = (Space::new(limit_bytes), AtomicU64::new(3));
         let root = Inode::new(&space, 1, S_IFDIR | 0o777, (0, 0), nowhere())
             .expect("the limit has room for the root");
-        Self { root, one_at_a_time: Mutex::new(()), space, next }
+        Self { root, one_at_a_time: Mutex::new(()), space, next, changes: Changes::new() }
     }
 
     fn run(&self, req: &Request) -> Result<Reply> {
@@ -185,6 +188,8 @@ impl Ram {
             }
             Op::XattrCreate { size, .. } if size > XATTR_MAX => Err(Errno::E2BIG.into()),
             Op::XattrCreate { name, .. } if name.is_empty() || name.len() > 255 => Err(Errno::ERANGE.into()),
+            // They mean something: permissions, which we do not have as lists (xattr(7)).
+            Op::XattrCreate { name, .. } if name.starts_with(b"system.") => Err(Errno::EOPNOTSUPP.into()),
             Op::XattrCreate { flags, .. } if flags > XATTR_REPLACE => Err(Errno::EINVAL.into()),
             Op::XattrCreate { name, size, flags } => {
                 let (inode, name, value) = (inode.clone(), name.into(), Mutex::default());
@@ -262,9 +267,21 @@ impl FileServer for Ram {
     fn serve(&self, req: Req) -> Answer {
         let result = {
             let _one = lock(&self.one_at_a_time);
-            self.run(&req)
+            let changes = if self.changes.is_on() { told::changes(&req) } else { Vec::new() };
+            let result = self.run(&req);
+            if result.is_ok() && !changes.is_empty() {
+                self.changes.tell_all(changes);
+            }
+            result
         };
         req.now(result)
+    }
+
+    fn changes(&self, walk: &Request) -> Option<Result<Tap>> {
+        let node = walk.node::<Node>().ok()?;
+        let Node::File { inode, at, .. } = &*node else { return None };
+        let base = told::path(inode, at).ok_or_else(|| Errno::ENOENT.into());
+        Some(base.map(|base| Tap { changes: self.changes.clone(), base }))
     }
 }
 

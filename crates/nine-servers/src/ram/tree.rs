@@ -105,6 +105,10 @@ impl Inode {
         Ok(Arc::new(Self { path, space: space.clone(), state: Mutex::new(state) }))
     }
 
+    pub(super) fn is_root(&self) -> bool {
+        self.path == 1
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -123,7 +127,7 @@ impl Inode {
 
     /// A directory and its name there: the one it was walked to, or, if it has been moved, where to.
     pub(super) fn place(self: &Arc<Self>, walked: &Place) -> Result<(Arc<Self>, Box<[u8]>)> {
-        if self.path == 1 {
+        if self.is_root() {
             return Err(Errno::EBUSY.into());
         }
         let moved = self.lock().place.clone();
@@ -255,7 +259,10 @@ impl Inode {
         state.attr.nlink += u64::from(is_dir);
         state.touch();
         drop(state);
-        inode.lock().place = (Arc::downgrade(self), name.into());
+        let mut state = inode.lock();
+        state.place = (Arc::downgrade(self), name.into());
+        // Its names are an attribute of it (link(2), and most systems at a rename(2)).
+        state.attr.ctime = now();
     }
 
     /// The inode remembers where it was: ".." of a removed directory leads there.

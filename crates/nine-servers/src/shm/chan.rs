@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use nine_io::quote;
 use nine_io::server::{ReqId, Service};
 use nine_io::synth::{Ask, Handle};
 use nine_net::Transport;
@@ -21,7 +22,6 @@ use nine_proto::{Errno, Error, Result};
 
 use super::end::{Moved, Slot};
 use super::{Announce, Shared, TEXT_MAX};
-use crate::net::quote;
 use crate::srv::Posted;
 
 /// Bytes of one answer of `data`.

@@ -2,6 +2,7 @@
 
 mod block;
 mod both;
+mod changes;
 mod cons;
 mod disk;
 mod host;

@@ -6,6 +6,7 @@ mod common;
 mod again;
 mod ahead;
 mod attach;
+mod changes;
 mod clients;
 mod cuts;
 mod fair;

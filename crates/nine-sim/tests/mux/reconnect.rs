@@ -18,7 +18,7 @@ use crate::world::{Muxed, cat, ls, owner, put, ram};
 
 /// A server that can be taken away, and the connections to it.
 #[derive(Clone)]
-struct Place(Arc<Mutex<State>>);
+pub struct Place(Arc<Mutex<State>>);
 
 struct State {
     /// What answers there; `None`: nobody.
@@ -36,7 +36,7 @@ struct Wire {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Fate {
+pub enum Fate {
     #[default]
     Good,
     Cut,
@@ -45,7 +45,7 @@ enum Fate {
 }
 
 impl Place {
-    fn new(m: &Muxed, server: &Arc<Ram>, shape: Shape) -> Self {
+    pub fn new(m: &Muxed, server: &Arc<Ram>, shape: Shape) -> Self {
         let state = State {
             service: Some(served(server.clone())),
             links: m.links.clone(),
@@ -56,11 +56,11 @@ impl Place {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    fn server(&self, name: &str, wait: Wait) -> Server {
+    pub fn server(&self, name: &str, wait: Wait) -> Server {
         Server { wait: Some(wait), ..Server::new(name, Arc::new(self.clone())) }
     }
 
-    fn become_of(&self, fate: Fate) {
+    pub fn become_of(&self, fate: Fate) {
         let wires = self.0.lock().unwrap().wires.clone();
         for wire in wires {
             let wakers = {
@@ -75,16 +75,16 @@ impl Place {
     }
 
     /// Nobody answers there any more.
-    fn down(&self) {
+    pub fn down(&self) {
         self.0.lock().unwrap().service = None;
         self.become_of(Fate::Cut);
     }
 
-    fn up(&self, server: &Arc<Ram>) {
+    pub fn up(&self, server: &Arc<Ram>) {
         self.0.lock().unwrap().service = Some(served(server.clone()));
     }
 
-    fn cut(&self) {
+    pub fn cut(&self) {
         self.become_of(Fate::Cut);
     }
 

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
+use nine_io::changes::Tap;
 use nine_io::client::{Client, File, Options};
-use nine_io::server::{Answer, Core, FileServer, Gate, Node, Req, ReqId, Service};
+use nine_io::server::{Answer, Core, FileServer, Gate, Node, Req, ReqId, Request, Service};
 use nine_mux::{As, Boxed, Dial, Local, Mux, Owner, Server, Space, Spawn};
 use nine_net::{Env, Transport};
 use nine_proto::{Dialect, Errno, NOUID, Numeric, OpenFlags};
@@ -43,6 +44,10 @@ impl FileServer for Itself {
             Some(mux) => mux.serve(req),
             None => req.now(Err(Errno::EIO.into())),
         }
+    }
+
+    fn changes(&self, walk: &Request) -> Option<nine_proto::Result<Tap>> {
+        self.0.lock().unwrap().clone()?.changes(walk)
     }
 
     fn cancel(&self, id: ReqId, node: Option<&Node>) {

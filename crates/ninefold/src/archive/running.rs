@@ -15,7 +15,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use arc_swap::ArcSwapOption;
 use nine_fs::{Archive, Figure};
-use nine_io::server::{Answer, FileServer, Req};
+use nine_io::changes::Tap;
+use nine_io::server::{Answer, FileServer, Req, Request};
 use nine_io::synth::{Dir, File, Node, Tree};
 use nine_mux::told;
 use nine_net::{Env, rt};
@@ -86,7 +87,8 @@ impl Coming {
 
     /// This one is served there from now on.
     pub fn changes(&self, to: Archive) {
-        self.now.0.store(Some(Arc::new(to)));
+        let old = self.now.0.swap(Some(Arc::new(to)));
+        old.inspect(|old| old.ends_changes());
     }
 
     /// When the archive is open.
@@ -145,6 +147,10 @@ impl Coming {
 impl FileServer for Coming {
     fn serve(&self, req: Req) -> Answer {
         self.now.with(|archive| archive.serve(req))
+    }
+
+    fn changes(&self, walk: &Request) -> Option<nine_proto::Result<Tap>> {
+        self.now.with(|archive| FileServer::changes(archive, walk))
     }
 
     fn names(&self) -> Arc<dyn Names> {

@@ -17,6 +17,8 @@ mod export;
 mod figures;
 mod kinds;
 mod listen;
+pub mod mount;
+pub mod ns;
 pub mod part;
 pub mod partition;
 mod space;
@@ -32,14 +34,15 @@ use anyhow::{Result, bail};
 use futures_util::future::{Either, FutureExt, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::server::{Core, FileServer, Seat, Service, Streams, listen as serve_door};
-use nine_mux::{Live, Mux};
+use nine_mux::{As, Flags, Live, MAIN, Mux, Owner, Server};
 use nine_net::{Env, rt};
+use nine_proto::NOUID;
 use nine_proto::session::server::Limits;
 
 use crate::archive::Archives;
 use crate::cli;
 use crate::config::{Config, General, Level, Remote, Serving};
-use crate::dial::within;
+use crate::dial::{self, within};
 use crate::log;
 
 use access::Access;
@@ -47,6 +50,7 @@ use access::Access;
 pub use cec::Console;
 pub use export::{Export, bytes};
 pub use kinds::Kind;
+use kinds::Servers;
 pub use listen::{Listen, certificate, default_socket};
 use space::Space;
 pub use web::Web;
@@ -155,6 +159,29 @@ struct Opened {
     server: Arc<dyn FileServer>,
     mux: Option<Mux>,
     live: Option<Live>,
+}
+
+impl Opened {
+    /// What is at this path of a server elsewhere, below a mux, which attaches there as we do.
+    async fn elsewhere(
+        env: rt::Real,
+        servers: &Servers,
+        server: Server,
+        remote: &Remote,
+        path: &str,
+    ) -> Result<Self> {
+        let mux = Mux::new(servers.root("the root"), nine_servers::disk::names());
+        env.spawn(Box::pin(mux.run(env, &[])));
+        let (name, uid) = dial::user(remote);
+        let (name, uid): (Box<str>, _) = (name.into(), (uid != NOUID).then_some(uid));
+        let space = mux.space(MAIN, Owner { name: name.clone(), uid });
+        let aname = remote.aname.as_deref().unwrap_or_default();
+        space.mount(server, aname, &As::User { name, uid }, "/", Flags::REPLACE).await?;
+        if !path.trim_matches('/').is_empty() {
+            space.bind(path, "/", Flags::REPLACE).await?;
+        }
+        Ok(Self { server: Arc::new(mux.clone()), mux: Some(mux), live: None })
+    }
 }
 
 impl fmt::Display for Served {

@@ -24,10 +24,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use futures_util::future::{Either, abortable, select};
 use nine_io::channel::serve_all;
 use nine_io::server::{Core, Gate, Service};
-use nine_mux::{As, Flags, MAIN, Mux, Owner};
 use nine_net::shm::{Channel, Inherited, Kind, LINES, Layout, PAGES};
 use nine_net::{Env, Peer, Proof, rt};
-use nine_proto::{GetMask, NOUID};
+use nine_proto::GetMask;
 use nine_servers::machine::{self, Accel, Computer, Machine};
 use nine_servers::part::{self, Rights};
 use rustix::process::{Pid, PidfdFlags, Signal, getegid, geteuid, getpgrp, pidfd_open, pidfd_send_signal};
@@ -38,7 +37,7 @@ use super::{Export, Opened, Served, console};
 use crate::archive::Archives;
 use crate::cli::{self, AccelChoice};
 use crate::config::{Config, Remote, Serving};
-use crate::dial::{self, Sessions, within};
+use crate::dial::{Sessions, within};
 use crate::fail::{self, Program};
 use crate::operand::Place;
 
@@ -171,7 +170,7 @@ fn qemu(args: &cli::PartitionRun, image: &OsString, end: u64) -> Result<PathBuf,
 }
 
 /// As a shell says it.
-fn status(status: ExitStatus) -> u8 {
+pub(super) fn status(status: ExitStatus) -> u8 {
     let status = status.code().or(status.signal().map(|signal| 128 + signal));
     status.expect("it has ended one way or the other") as u8
 }
@@ -197,17 +196,7 @@ async fn default_server(
             (servers.reach(&[reached]), path)
         }
     };
-    let mux = Mux::new(servers.root("the root"), nine_servers::disk::names());
-    env.spawn(Box::pin(mux.run(env, &[])));
-    let (name, uid) = dial::user(&remote);
-    let (name, uid): (Box<str>, _) = (name.into(), (uid != NOUID).then_some(uid));
-    let space = mux.space(MAIN, Owner { name: name.clone(), uid });
-    let aname = remote.aname.as_deref().unwrap_or_default();
-    space.mount(server, aname, &As::User { name, uid }, "/", Flags::REPLACE).await?;
-    if !path.trim_matches('/').is_empty() {
-        space.bind(&path, "/", Flags::REPLACE).await?;
-    }
-    Ok(Opened { server: Arc::new(mux.clone()), mux: Some(mux), live: None })
+    Opened::elsewhere(env, &servers, server, &remote, &path).await
 }
 
 /// Who is served at a channel: whoever runs this, since nobody else was given the memory.
@@ -217,14 +206,14 @@ fn peer(program: &OsString) -> Peer {
 }
 
 /// Files that clients make are as they ask for, and of sockets there may be many: for us, not for what we start.
-fn settle() {
+pub(super) fn settle() {
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Err(error) = rt::raise_nofile() {
         tracing::warn!("the limit of open files stays as it is: {error}");
     }
 }
 
-fn gate(serving: &Serving) -> Gate {
+pub(super) fn gate(serving: &Serving) -> Gate {
     Gate { read_only: serving.read_only.unwrap_or(false), ..Gate::default() }
 }
 
@@ -389,7 +378,7 @@ fn start(program: &OsString, words: &[OsString], channel: Inherited) -> Result<C
 }
 
 /// What the program is sent when we are. A terminal sends its ^C to both.
-fn passed_on(signal: rt::Signal) -> Option<Signal> {
+pub(super) fn passed_on(signal: rt::Signal) -> Option<Signal> {
     let is_shown_here = || {
         let terminal = File::open(TERMINAL).ok();
         terminal.and_then(|terminal| termios::tcgetpgrp(terminal).ok()) == Some(getpgrp())

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -178,6 +178,19 @@ impl Space {
         Ok(Some(Statement::Push { server, module: module.clone() }))
     }
 
+    /// Where its main name space has something mounted or bound: whole paths.
+    pub fn points(&self) -> Vec<PathBuf> {
+        let mut points = Vec::new();
+        for line in self.lines.iter().filter(|line| *line.space == *MAIN) {
+            match &line.statement {
+                Statement::Mount(Mount { old, .. }) | Statement::Bind { old, .. } => points.push(whole(old)),
+                Statement::Unmount { new: None, old } => points.retain(|point| *point != whole(old)),
+                _ => {}
+            }
+        }
+        points
+    }
+
     /// Says what is allowed and seldom meant.
     fn warn(&self) {
         let mut first: HashMap<(&str, &str), &Line> = HashMap::new();
@@ -312,6 +325,19 @@ fn covers_root(statement: &Statement) -> bool {
         Statement::Bind { flags, old, .. } => trimmed(old).is_empty() && flags.order == Order::Replace,
         _ => false,
     }
+}
+
+/// The path that a walk from the root comes to.
+fn whole(path: &str) -> PathBuf {
+    let mut whole = PathBuf::from("/");
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(whole.pop()),
+            name => whole.push(name),
+        }
+    }
+    whole
 }
 
 fn trimmed(path: &str) -> &str {

@@ -18,6 +18,7 @@ mod partition;
 mod rm;
 mod stat;
 mod tree;
+mod watch;
 mod write;
 
 use anyhow::Result;
@@ -60,6 +61,10 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Stat(args) => return stat::run(args, &config),
         Verb::Write(args) => return write::run(args, &config),
         Verb::Tree(args) => return tree::run(args, &config),
+        Verb::Mount(args) => serve::mount::run(*args, &config)?,
+        Verb::Unmount(args) => nine_gate::fuse::unmount(&args.dir, args.lazy)?,
+        Verb::Ns(args) => serve::ns::run(args, &config)?,
+        Verb::Watch(args) => return watch::run(args, &config),
         Verb::Mux(args) => return mux::run(args, &config),
         Verb::Aoe(args) => aoe::run(args)?,
         Verb::Block(args) => block::run(args)?,

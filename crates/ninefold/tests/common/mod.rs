@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -242,6 +242,15 @@ pub fn ended_within(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     match rustix::event::poll(&mut end, Some(&limit)).unwrap() {
         0 => None,
         _ => Some(child.wait().unwrap()),
+    }
+}
+
+/// Looks again and again; it must come to hold within a minute.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_mins(1), "it never happens that {what}");
+        std::thread::yield_now();
     }
 }
 

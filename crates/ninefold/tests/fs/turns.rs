@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::common::{Server, ninefold};
+use crate::common::{Server, ninefold, until};
 
 /// What both machines reach: disks, and the arbiter.
 struct Shared {
@@ -54,13 +53,6 @@ fn run(dir: &Path, words: &[&str]) -> std::process::Output {
 
 fn status(server: &Server) -> String {
     server.ok(["fs", "status"])
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never happens that {what}");
-    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use nine_io::quote;
 use nine_io::server::Who;
 use nine_io::synth::Ask;
 use nine_net::Clock;
@@ -16,7 +17,6 @@ use nine_proto::{Errno, Error, Result};
 
 use super::super::TEXT_MAX;
 use super::super::policy::{self, Policy, Want};
-use super::super::quote;
 use super::super::stack::{Asks, Later, Network, PATIENCE, Place, Setting};
 use super::{Begun, Conv, Done, Phase, failed};
 

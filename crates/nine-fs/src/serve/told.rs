@@ -1,0 +1,151 @@
+//! What a request changes in `main`, for who reads the archive's changes: found out before it is done, told with it.
+//!
+//! Paths begin with the tree's name, `/main` or `/dump`, which a reader of that tree does not see. Nodes do not know
+//! their paths: the names of the directories above are looked for, and remembered as long as they are right.
+
+use std::cell::RefCell;
+
+use nine_io::changes::{self, Change, Path, Places};
+use nine_io::server::{Reply, Request};
+use nine_proto::Op as Asked;
+
+use super::node::{File, Node, View};
+use crate::archive::{Archive, State};
+use crate::fs::{Op, ROOT, Stop};
+
+/// Names of directories that are remembered; then all are forgotten.
+const NAMES_MOST: usize = 1 << 16;
+
+/// The trees, as changes call them.
+const MAIN: &[u8] = b"/main";
+const DUMP: &[u8] = b"/dump";
+
+impl Archive {
+    /// The request, and what it has changed is told before anybody else changes anything.
+    pub(super) fn perform_told(&self, req: &Request, state: &mut State) -> Op<Reply> {
+        if !state.changes.is_on() {
+            return self.perform(req, state);
+        }
+        let told = told(req, state)?;
+        let reply = self.perform(req, state)?;
+        state.changes.tell_all(told);
+        Ok(reply)
+    }
+}
+
+impl State {
+    /// A dump is to be seen: as `2026/1121`.
+    pub(crate) fn tell_dump(&self, name: &str) {
+        self.changes.tell(|| Change::Create([DUMP, b"/", name.as_bytes()].concat().into()));
+    }
+
+    /// The name of a directory in the one above it.
+    fn name_of(&mut self, parent: u64, ino: u64) -> Op<Box<[u8]>> {
+        let root = self.fs.mem.root;
+        if let Some(name) = self.names.get(&ino)
+            && self.fs.lookup(root, parent, name)?.is_some_and(|there| there.ino == ino)
+        {
+            return Ok(name.clone());
+        }
+        let mut found = None;
+        self.fs.entries(root, parent, 0, |_, named| {
+            if named.ino == ino {
+                found = Some(Box::from(named.name));
+            }
+            found.is_none()
+        })?;
+        let name: Box<[u8]> = found.ok_or(nine_proto::Errno::ENOENT)?;
+        if self.names.len() >= NAMES_MOST {
+            self.names.clear();
+        }
+        self.names.insert(ino, name.clone());
+        Ok(name)
+    }
+
+    /// The path of a name in a directory.
+    fn path(&mut self, dir: u64, name: &[u8]) -> Op<Path> {
+        let (mut at, mut names) = (dir, vec![Box::from(name)]);
+        while at != ROOT {
+            let parent = self.fs.attributes(self.fs.mem.root, at)?.parent;
+            names.push(self.name_of(parent, at)?);
+            at = parent;
+        }
+        names.push(MAIN[1..].into());
+        let path: Vec<u8> = names.iter().rev().flat_map(|name| [b"/", &**name]).flatten().copied().collect();
+        Ok(path.into())
+    }
+}
+
+/// The path at which a node is the root of an attach.
+pub(super) fn base(state: &mut State, node: &Node) -> Op<Path> {
+    Ok(match node {
+        Node::Dumps => DUMP.into(),
+        Node::Year(year) => [DUMP, format!("/{year:04}").as_bytes()].concat().into(),
+        Node::File(file) if file.view == View::Main => own(state, file)?,
+        // Nothing ever changes there.
+        Node::File(_) => [DUMP, b"/#"].concat().into(),
+        Node::Xattr(_) | Node::NewXattr(_) => return Err(nine_proto::Errno::EBADF.into()),
+    })
+}
+
+fn own(state: &mut State, file: &File) -> Op<Path> {
+    if file.ino == ROOT {
+        return Ok(MAIN.into());
+    }
+    let (dir, name) = file.place(state)?;
+    state.path(dir, &name)
+}
+
+fn told(req: &Request, state: &mut State) -> Op<Vec<Change>> {
+    let (op, stop) = (req.op(), RefCell::new(None));
+    let Ok(node) = req.node::<Node>() else { return Ok(Vec::new()) };
+    let changes = match (&*node, &op) {
+        (Node::NewXattr(new), Asked::Clunk) => {
+            let path = new.place().map(|(dir, name)| state.path(dir, &name));
+            heed(&stop, path.unwrap_or_else(|| Ok(MAIN.into()))).map(Change::Attr).into_iter().collect()
+        }
+        (Node::File(file), _) if file.view == View::Main => {
+            changes::of(&op, &Of { req, file, state: RefCell::new(state), stop: &stop })
+        }
+        _ => Vec::new(),
+    };
+    match stop.into_inner() {
+        // What it is about is not there, and the request will say so.
+        None | Some(Stop::Error(_)) => Ok(changes),
+        Some(stop) => Err(stop),
+    }
+}
+
+/// What is found; why it is not is kept.
+fn heed<T>(stop: &RefCell<Option<Stop>>, found: Op<T>) -> Option<T> {
+    found.map_err(|why| *stop.borrow_mut() = Some(why)).ok()
+}
+
+struct Of<'r> {
+    req: &'r Request,
+    file: &'r File,
+    state: RefCell<&'r mut State>,
+    stop: &'r RefCell<Option<Stop>>,
+}
+
+impl Places for Of<'_> {
+    fn own(&self) -> Option<Path> {
+        heed(self.stop, own(&mut self.state.borrow_mut(), self.file))
+    }
+
+    fn within(&self, name: &[u8]) -> Option<Path> {
+        heed(self.stop, self.state.borrow_mut().path(self.file.ino, name))
+    }
+
+    fn beside(&self, name: &[u8]) -> Option<Path> {
+        let state = &mut *self.state.borrow_mut();
+        let (dir, _) = heed(self.stop, self.file.place(state))?;
+        heed(self.stop, state.path(dir, name))
+    }
+
+    fn other(&self, name: &[u8]) -> Option<Path> {
+        let node = self.req.node2::<Node>().ok()?;
+        let Node::File(File { view: View::Main, ino, .. }) = &*node else { return None };
+        heed(self.stop, self.state.borrow_mut().path(*ino, name))
+    }
+}

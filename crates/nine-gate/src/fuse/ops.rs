@@ -1,0 +1,831 @@
+//! What each request means in 9P.
+//!
+//! In: a request's head and fields. Out: a [`Work`], whose outcome is the answer; nothing, where none is wanted. A
+//! server's error is the caller's errno.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use nine_io::client::{Error, File};
+use nine_proto::{Attr, LockRequest, LockStatus, LockType, Qid, SetAttr, Time, TimeSet, mode};
+
+use super::abi::{self, fattr, fopen};
+use super::dir::DOTS;
+use super::nodes::{Io, WANTED};
+use super::running::Work;
+use super::*;
+
+/// The longest wait between two looks whether a lock is free; the first is a hundredth of it.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// The last byte that a lock can name (`OFFSET_MAX`): it goes to the end of the file, however that grows.
+const TO_THE_END: u64 = i64::MAX as u64;
+/// `O_ACCMODE`.
+const ACCESS: u32 = 3;
+/// Of open(2)'s flags, those that are the server's affair.
+const FLAGS: u32 = ACCESS
+    | OpenFlags::TRUNC.0
+    | OpenFlags::APPEND.0
+    | OpenFlags::NONBLOCK.0
+    | OpenFlags::SYNC.0
+    | OpenFlags::DIRECT.0
+    | OpenFlags::NOATIME.0;
+
+/// Whether the server of this file has record locks.
+pub(super) async fn has_locks(file: &File) -> bool {
+    let free = LockRequest { ty: LockType::Write, flags: 0, start: 0, length: 0, proc_id: 0, client_id: b"" };
+    match file.getlock(&free).await {
+        Ok(_) => true,
+        Err(error) => !matches!(error.errno(), Errno::EOPNOTSUPP | Errno::ENOSYS),
+    }
+}
+
+fn errno(error: Error) -> Errno {
+    error.errno()
+}
+
+fn work(future: impl Future<Output = Outcome> + 'static) -> Option<Work> {
+    Some(Work { future: Box::pin(future), grace: GRACE })
+}
+
+fn done(bytes: Out) -> Outcome {
+    Ok(Reply { bytes: bytes.0, ..Reply::default() })
+}
+
+/// Fields are missing.
+const SHORT_OF_FIELDS: Errno = Errno::EIO;
+
+impl Gate {
+    /// Runs it as far as it goes without waiting, and keeps the rest.
+    pub(super) fn run(self: &Rc<Self>, head: Head, work: Work, running: &mut FuturesUnordered<Running>) {
+        running.push(Running::new(self.clone(), head.unique, work));
+    }
+
+    /// What a request asks for. `None`: it has been done, or wants no answer.
+    pub(super) fn request(self: &Rc<Self>, head: Head, fields: Fields<'_>) -> Option<Work> {
+        match head.op {
+            op::FORGET => {
+                let mut fields = fields;
+                self.nodes.borrow_mut().forget(head.node, fields.u64().unwrap_or(0));
+                None
+            }
+            op::BATCH_FORGET => {
+                let mut fields = fields;
+                fields.u64()?;
+                let mut nodes = self.nodes.borrow_mut();
+                while let (Some(node), Some(times)) = (fields.u64(), fields.u64()) {
+                    nodes.forget(node, times);
+                }
+                None
+            }
+            op::INTERRUPT => {
+                let mut fields = fields;
+                self.interrupt(fields.u64()?);
+                None
+            }
+            _ => self.asked(head, fields).or_else(|| work(async { Err(SHORT_OF_FIELDS) })),
+        }
+    }
+
+    /// The same for those that are answered. `None`: fields are missing.
+    fn asked(self: &Rc<Self>, head: Head, mut f: Fields<'_>) -> Option<Work> {
+        let gate = self.clone();
+        let id = head.node;
+        match head.op {
+            op::LOOKUP => {
+                let name = Box::from(f.text()?);
+                work(async move { gate.lookup(id, name).await })
+            }
+            op::GETATTR => {
+                let (flags, _, handle) = (f.u32()?, f.u32()?, f.u64()?);
+                let handle = (flags & abi::GETATTR_FH != 0).then_some(handle);
+                work(async move { gate.getattr(id, handle).await })
+            }
+            op::SETATTR => {
+                let set = Set::of(&mut f)?;
+                work(async move { gate.setattr(id, set).await })
+            }
+            op::READLINK => work(async move {
+                let target = gate.file(id).await?.readlink().await.map_err(errno)?;
+                Ok(Reply { bytes: target.into(), ..Reply::default() })
+            }),
+            op::SYMLINK => {
+                let (name, target) = (Box::from(f.text()?), Box::<[u8]>::from(f.text()?));
+                work(async move {
+                    let dir = gate.file(id).await?;
+                    dir.symlink(&name, &target, head.gid).await.map_err(errno)?;
+                    gate.made(head, name, 0).await
+                })
+            }
+            op::MKNOD => {
+                let (st_mode, rdev, _) = (f.u32()?, f.u32()?, f.u64()?);
+                let name = Box::from(f.text()?);
+                work(async move {
+                    let dir = gate.file(id).await?;
+                    let device = ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xfff00));
+                    dir.mknod(&name, st_mode, device, head.gid).await.map_err(errno)?;
+                    gate.made(head, name, st_mode).await
+                })
+            }
+            op::MKDIR => {
+                let (perm, _) = (f.u32()?, f.u32()?);
+                let name = Box::from(f.text()?);
+                work(async move {
+                    let dir = gate.file(id).await?;
+                    dir.mkdir(&name, perm & 0o7777, head.gid).await.map_err(errno)?;
+                    gate.made(head, name, 0).await
+                })
+            }
+            op::UNLINK | op::RMDIR => {
+                let name = Box::<[u8]>::from(f.text()?);
+                let is_dir = head.op == op::RMDIR;
+                work(async move {
+                    gate.file(id).await?.unlink(&name, is_dir).await.map_err(errno)?;
+                    gate.nodes.borrow_mut().unnamed(id, &name);
+                    Ok(Reply::default())
+                })
+            }
+            op::RENAME | op::RENAME2 => {
+                let to = f.u64()?;
+                let flags = if head.op == op::RENAME2 { f.u64()? as u32 } else { 0 };
+                let (old, new) = (Box::<[u8]>::from(f.text()?), Box::<[u8]>::from(f.text()?));
+                work(async move {
+                    if flags != 0 {
+                        // 9P cannot say "only if there is none", and "both at once".
+                        return Err(Errno::EINVAL);
+                    }
+                    let (from, into) = (gate.file(id).await?, gate.file(to).await?);
+                    from.rename(&old, &into, &new).await.map_err(errno)?;
+                    let mut nodes = gate.nodes.borrow_mut();
+                    let moved = nodes.at(id, &old);
+                    nodes.unnamed(id, &old);
+                    nodes.unnamed(to, &new);
+                    if let Some(moved) = moved {
+                        nodes.named(to, &new, &moved);
+                    }
+                    Ok(Reply::default())
+                })
+            }
+            op::LINK => {
+                let old = f.u64()?;
+                let name = Box::<[u8]>::from(f.text()?);
+                work(async move {
+                    let (dir, target) = (gate.file(id).await?, gate.file(old).await?);
+                    dir.link(&name, &target).await.map_err(errno)?;
+                    gate.lookup(id, name).await
+                })
+            }
+            op::OPEN => {
+                let flags = f.u32()?;
+                work(async move { gate.open(id, flags).await })
+            }
+            op::CREATE => {
+                let (flags, perm, _) = (f.u32()?, f.u32()?, f.u64()?);
+                let name = Box::from(f.text()?);
+                work(async move { gate.create(head, flags, perm, name).await })
+            }
+            op::READ => {
+                let (handle, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
+                let handle = self.handle(handle);
+                let is_event = matches!(handle.as_deref(), Ok(Handle::File(open)) if open.is_event);
+                let grace = if is_event { Duration::ZERO } else { GRACE };
+                let read = async move { read(handle?, offset, size.min(DATA as u32)).await };
+                Some(Work { grace, ..work(read)? })
+            }
+            op::STATFS => work(async move {
+                let about = gate.file(id).await?.statfs().await.map_err(errno)?;
+                done(Out::default().statfs(&about))
+            }),
+            op::RELEASE | op::RELEASEDIR => {
+                let (handle, _, flags, owner) = (f.u64()?, f.u32()?, f.u32()?, f.u64()?);
+                work(async move {
+                    if flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
+                        gate.unlock(handle, owner, true).await;
+                    }
+                    gate.close(handle);
+                    Ok(Reply::default())
+                })
+            }
+            op::FSYNC | op::FSYNCDIR => {
+                let (handle, flags) = (f.u64()?, f.u32()?);
+                work(async move {
+                    let handle = gate.handle(handle)?;
+                    let file = match &*handle {
+                        Handle::File(open) => &open.file,
+                        Handle::Dir(dir) => dir.file(),
+                    };
+                    file.fsync(flags & abi::FSYNC_DATA != 0).await.map_err(errno)?;
+                    Ok(Reply::default())
+                })
+            }
+            op::FLUSH => {
+                let (handle, _, owner) = (f.u64()?, f.u64()?, f.u64()?);
+                work(async move {
+                    gate.unlock(handle, owner, false).await;
+                    Ok(Reply::default())
+                })
+            }
+            op::SETXATTR => {
+                let (size, flags) = (f.u32()?, f.u32()?);
+                let name = Box::<[u8]>::from(f.text()?);
+                let value = Box::<[u8]>::from(f.0.get(..size as usize)?);
+                work(async move {
+                    let file = gate.file(id).await?;
+                    file.set_xattr(&name, &value, flags).await.map_err(errno)?;
+                    Ok(Reply::default())
+                })
+            }
+            op::GETXATTR | op::LISTXATTR => {
+                let (size, _) = (f.u32()?, f.u32()?);
+                let name = if head.op == op::GETXATTR { Some(Box::<[u8]>::from(f.text()?)) } else { None };
+                work(async move {
+                    let file = gate.file(id).await?;
+                    let bytes = match name {
+                        Some(name) => file.xattr(&name).await.map_err(errno)?,
+                        None => {
+                            let names = file.xattrs().await.map_err(errno)?;
+                            names.iter().flat_map(|name| name.iter().copied().chain([0])).collect()
+                        }
+                    };
+                    match size as usize {
+                        0 => done(Out::default().u32(bytes.len() as u32).u32(0)),
+                        room if room < bytes.len() => Err(Errno::ERANGE),
+                        _ => done(Out(bytes)),
+                    }
+                })
+            }
+            op::REMOVEXATTR => {
+                let name = Box::<[u8]>::from(f.text()?);
+                work(async move {
+                    gate.file(id).await?.remove_xattr(&name).await.map_err(errno)?;
+                    Ok(Reply::default())
+                })
+            }
+            op::OPENDIR => work(async move {
+                let dir = gate.file(id).await?.open("", OpenFlags::READ).await.map_err(errno)?;
+                gate.opened(Handle::Dir(Dir::new(dir)), Out::default(), 0, 0)
+            }),
+            op::READDIR | op::READDIRPLUS => {
+                let (handle, place, size) = (f.u64()?, f.u64()?, f.u32()?);
+                let plus = head.op == op::READDIRPLUS;
+                work(
+                    async move { gate.readdir(id, handle, place, size.min(DATA as u32) as usize, plus).await },
+                )
+            }
+            op::GETLK | op::SETLK | op::SETLKW => {
+                let lock = Lock::of(&mut f)?;
+                match head.op {
+                    op::GETLK => work(async move { gate.getlock(lock).await }),
+                    op::SETLK => work(async move { gate.lock(lock, false).await }),
+                    _ => {
+                        let wait = work(async move { gate.lock(lock, true).await })?;
+                        Some(Work { grace: Duration::ZERO, ..wait })
+                    }
+                }
+            }
+            _ => work(async { Err(Errno::ENOSYS) }),
+        }
+    }
+
+    async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {
+        let parent = self.file(dir).await?;
+        let asked = self.asks();
+        match parent.walk_attr(&name, WANTED).await {
+            Ok((file, attr)) => Ok(self.found(asked, dir, &name, file, &attr)),
+            Err(error) if error.errno() == Errno::ENOENT => {
+                // Of names that are not there nobody keeps a list, for the day when all is to be forgotten.
+                match self.good_name(asked, dir, &name).min(SHORT) {
+                    Duration::ZERO => Err(Errno::ENOENT),
+                    good => done(Out::default().no_entry(good)),
+                }
+            }
+            Err(error) => Err(error.errno()),
+        }
+    }
+
+    /// Tells the kernel of a file.
+    fn found(&self, asked: u64, dir: u64, name: &[u8], file: File, attr: &Attr) -> Reply {
+        let node = self.tell(dir, name, file, attr);
+        let bytes = self.entry(Out::default(), asked, dir, name, &node, attr).0;
+        Reply { bytes, told: vec![node.id], opened: None }
+    }
+
+    fn entry(&self, out: Out, asked: u64, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
+        let good = [self.good_name(asked, dir, name), self.good_attr(asked, node.id)];
+        out.entry(good, node.id, &self.shown(attr))
+    }
+
+    fn tell(&self, dir: u64, name: &[u8], file: File, attr: &Attr) -> Rc<Node> {
+        let mut nodes = self.nodes.borrow_mut();
+        let node = nodes.told(Rc::new(file), attr);
+        nodes.named(dir, name, &node);
+        node
+    }
+
+    /// What has been made under a name: it is its maker's.
+    async fn made(&self, head: Head, name: Box<[u8]>, st_mode: u32) -> Outcome {
+        let parent = self.node(head.node)?;
+        let dir = self.file_of(&parent).await?;
+        let asked = self.asks();
+        let (file, mut attr) = dir.walk_attr(&name, WANTED).await.map_err(errno)?;
+        self.give(&parent, &file, &mut attr, head, st_mode).await?;
+        Ok(self.found(asked, head.node, &name, file, &attr))
+    }
+
+    /// Makes a new file in `dir` theirs who have made it by way of us; its set-id bits, which that takes away, are in
+    /// `perm`.
+    async fn give(
+        &self,
+        dir: &Node,
+        file: &File,
+        attr: &mut Attr,
+        head: Head,
+        perm: u32,
+    ) -> Result<(), Errno> {
+        // In a set-group-id directory the group is the directory's (mkdir(2)).
+        let gid = if dir.mode.get() & 0o2000 != 0 { attr.gid } else { head.gid };
+        if !self.gives.get() || (attr.uid, attr.gid) == (head.uid, gid) {
+            return Ok(());
+        }
+        match file.setattr(&SetAttr { uid: Some(head.uid), gid: Some(gid), ..SetAttr::default() }).await {
+            Ok(()) => {}
+            // The server knows us as somebody who may not.
+            Err(error) if matches!(error.errno(), Errno::EPERM | Errno::EOPNOTSUPP) => {
+                self.gives.set(false);
+                return Ok(());
+            }
+            Err(error) => return Err(error.errno()),
+        }
+        if perm & 0o6000 != 0 && attr.mode & mode::S_IFMT != mode::S_IFDIR {
+            let set = SetAttr { mode: Some(attr.mode & 0o7777), ..SetAttr::default() };
+            file.setattr(&set).await.map_err(errno)?;
+        }
+        *attr = file.getattr(WANTED).await.map_err(errno)?;
+        Ok(())
+    }
+
+    async fn getattr(&self, id: u64, handle: Option<u64>) -> Outcome {
+        let node = self.node(id)?;
+        // An open file may have no name any more, and a server that goes by names nothing else.
+        let handle = handle.and_then(|handle| self.handle(handle).ok());
+        let asked = self.asks();
+        let attr = match handle.as_deref() {
+            Some(Handle::File(open)) => open.file.getattr(WANTED).await,
+            _ => self.file_of(&node).await?.getattr(WANTED).await,
+        };
+        self.attr(asked, &node, &attr.map_err(errno)?)
+    }
+
+    fn attr(&self, asked: u64, node: &Node, attr: &Attr) -> Outcome {
+        node.seen(attr);
+        done(Out::default().attr_for(self.good_attr(asked, node.id), node.id, &self.shown(attr)))
+    }
+
+    /// What the kernel sees of a file.
+    fn shown<'a>(&self, attr: &'a Attr) -> Cow<'a, Attr> {
+        match self.options.owner {
+            Some((uid, gid)) => Cow::Owned(Attr { uid, gid, ..attr.clone() }),
+            None => Cow::Borrowed(attr),
+        }
+    }
+
+    async fn setattr(&self, id: u64, set: Set) -> Outcome {
+        let node = self.node(id)?;
+        let handle = set.handle.and_then(|handle| self.handle(handle).ok());
+        let known = self.file_of(&node).await?;
+        let file = match handle.as_deref() {
+            // ftruncate(2): what the open file may do, its name may not.
+            Some(Handle::File(open)) if set.attr.size.is_some() => &open.file,
+            _ => &*known,
+        };
+        let mut attr = set.attr;
+        if set.kills && attr.mode.is_none() && node.is_plain() && node.mode.get() & 0o6000 != 0 {
+            attr.mode = Some(without_set_id(node.mode.get()));
+        }
+        if attr != SetAttr::default() {
+            file.setattr(&attr).await.map_err(errno)?;
+        }
+        if attr.size.is_some() {
+            node.written.set(true);
+        }
+        let asked = self.asks();
+        let attr = file.getattr(WANTED).await.map_err(errno)?;
+        self.attr(asked, &node, &attr)
+    }
+
+    async fn open(&self, id: u64, flags: u32) -> Outcome {
+        let node = self.node(id)?;
+        let file = self.file_of(&node).await?.open("", self.flags(flags)).await.map_err(errno)?;
+        let (fopen, backing) = self.how(&node, &file, flags);
+        let open = Open::new(node, file, fopen & fopen::DIRECT_IO != 0);
+        self.opened(Handle::File(open), Out::default(), fopen, backing)
+    }
+
+    /// How a file is opened at the server.
+    fn flags(&self, flags: u32) -> OpenFlags {
+        let mut flags = flags & FLAGS;
+        if self.options.write_back {
+            // The kernel knows where the end is, and reads what it writes parts of.
+            flags &= !OpenFlags::APPEND.0;
+            if flags & ACCESS == OpenFlags::WRITE.0 {
+                flags = flags & !ACCESS | OpenFlags::RDWR.0;
+            }
+        }
+        OpenFlags(flags)
+    }
+
+    /// How the kernel is to have this file open: what it is told, and the number of the host's file behind it.
+    fn how(&self, node: &Node, file: &File, flags: u32) -> (u32, u32) {
+        let qid = file.qid();
+        // What says no length, and no version, is made when it is read.
+        let is_made = qid.vers == 0 && (node.size.get() == 0 || qid.ty & Qid::APPEND != 0);
+        if qid.is_event() || is_made && node.is_plain() {
+            return (fopen::DIRECT_IO | fopen::NONSEEKABLE | fopen::STREAM, 0);
+        }
+        let mut io = node.mode_of_io.borrow_mut();
+        if self.passes.get()
+            && matches!(*io, Io::Closed)
+            && let Some(host) = file.backing()
+        {
+            match sys::Backing::new(&self.device, host.as_fd()) {
+                Ok(backing) => *io = Io::Passed(0, backing),
+                Err(error) => {
+                    tracing::info!("files are not handed to the kernel: {error}");
+                    self.passes.set(false);
+                }
+            }
+        }
+        if let Io::Passed(handles, backing) = &mut *io {
+            *handles += 1;
+            return (fopen::PASSTHROUGH, backing.id());
+        }
+        *io = match *io {
+            Io::Asked(handles) => Io::Asked(handles + 1),
+            _ => Io::Asked(1),
+        };
+        drop(io);
+        let version = (qid.vers != 0).then_some(qid.vers);
+        let known = node.version.replace(version);
+        let is_same = match &self.told {
+            // Who would have told has not.
+            Some(told) if told.is_on() => node.was_open.get(),
+            _ => version.is_some() && version == known,
+        };
+        node.was_open.set(true);
+        let keeps = is_same && !node.stale.replace(false) && flags & OpenFlags::TRUNC.0 == 0;
+        match self.options.cache {
+            Cache::Never => (0, 0),
+            _ => (if keeps { fopen::KEEP_CACHE } else { 0 }, 0),
+        }
+    }
+
+    /// A handle for the kernel, behind what `out` has already.
+    fn opened(&self, handle: Handle, out: Out, flags: u32, backing: u32) -> Outcome {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.handles.borrow_mut().insert(number, Rc::new(handle));
+        let bytes = out.open(number, flags, backing).0;
+        Ok(Reply { bytes, told: Vec::new(), opened: Some(number) })
+    }
+
+    /// The kernel is through with a handle.
+    pub(super) fn close(&self, number: u64) {
+        let closed = self.handles.borrow_mut().remove(&number);
+        if let Some(Handle::File(open)) = closed.as_deref() {
+            let mut io = open.node.mode_of_io.borrow_mut();
+            match &mut *io {
+                Io::Asked(handles) | Io::Passed(handles, _) if *handles > 1 => *handles -= 1,
+                _ => *io = Io::Closed,
+            }
+        }
+    }
+
+    async fn create(&self, head: Head, flags: u32, perm: u32, name: Box<[u8]>) -> Outcome {
+        let dir = self.node(head.node)?;
+        let parent = self.file_of(&dir).await?;
+        let how = OpenFlags(self.flags(flags).0 | flags & OpenFlags::EXCL.0);
+        let file = parent.create(&name, how, perm & 0o7777, head.gid).await.map_err(errno)?;
+        let asked = self.asks();
+        let (walked, mut attr) = parent.walk_attr(&name, WANTED).await.map_err(errno)?;
+        if attr.qid.path != file.qid().path {
+            // Somebody has put another file there meanwhile.
+            return Err(Errno::ESTALE);
+        }
+        self.give(&dir, &walked, &mut attr, head, perm).await?;
+        let node = self.tell(head.node, &name, walked, &attr);
+        let (fopen, backing) = self.how(&node, &file, flags);
+        let entry = self.entry(Out::default(), asked, head.node, &name, &node, &attr);
+        let told = vec![node.id];
+        let open = Open::new(node, file, fopen & fopen::DIRECT_IO != 0);
+        let reply = self.opened(Handle::File(open), entry, fopen, backing)?;
+        Ok(Reply { told, ..reply })
+    }
+
+    /// A READ whose bytes are there: answered without a future. `false`: it is to be asked for.
+    pub(super) fn read_at_once(&self, head: Head, mut f: Fields<'_>) -> bool {
+        let (Some(handle), Some(offset), Some(size)) = (f.u64(), f.u64(), f.u32()) else { return false };
+        let handles = self.handles.borrow();
+        let Some(Handle::File(open)) = handles.get(&handle).map(|handle| &**handle) else { return false };
+        if open.is_event || !open.file.is_called() {
+            return false;
+        }
+        let mut bytes = self.scratch.borrow_mut();
+        let (mut n, size) = (0, (size as usize).min(DATA));
+        bytes.resize(DATA, 0);
+        while n < size {
+            let payload = match open.file.read_now(offset + n as u64, (size - n) as u32) {
+                Some(Ok(payload)) if payload.is_empty() => break,
+                Some(Ok(payload)) => payload,
+                _ => return false,
+            };
+            let end = n + payload.len().min(size - n);
+            if payload.len() > size - n || payload.copy_to(&mut bytes[n..end]).is_err() {
+                return false;
+            }
+            n = end;
+        }
+        self.send(head.unique, 0, &bytes[..n]);
+        true
+    }
+
+    /// A WRITE, in a buffer that it takes with it or gives back.
+    pub(super) fn write_request(self: &Rc<Self>, len: usize, buffer: BytesMut, buffers: &Buffers) -> Work {
+        let mut f = Fields(&buffer[abi::IN..len]);
+        let fields = (|| {
+            let (handle, offset, size, flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
+            (len == abi::IN + abi::WRITE_IN + size as usize).then_some((handle, offset, flags))
+        })();
+        let at = abi::IN + abi::WRITE_IN..len;
+        let Some((handle, offset, flags)) = fields else {
+            buffers.give(buffer);
+            return Work { future: Box::pin(async { Err(SHORT_OF_FIELDS) }), grace: GRACE };
+        };
+        let written = if at.len() <= COPIED {
+            let data = Bytes::copy_from_slice(&buffer[at]);
+            buffers.give(buffer);
+            Written { data, whole: None }
+        } else {
+            let whole = buffer.freeze();
+            Written { data: whole.slice(at), whole: Some((whole, buffers.clone())) }
+        };
+        let handle = self.handle(handle);
+        let is_event = matches!(handle.as_deref(), Ok(Handle::File(open)) if open.is_event);
+        let grace = if is_event { Duration::ZERO } else { GRACE };
+        let gate = self.clone();
+        let future = Box::pin(async move { write(&gate, handle?, offset, flags, written).await });
+        Work { future, grace }
+    }
+
+    async fn readdir(&self, id: u64, handle: u64, mut place: u64, size: usize, plus: bool) -> Outcome {
+        let handle = self.handle(handle)?;
+        let Handle::Dir(dir) = &*handle else { return Err(Errno::ENOTDIR) };
+        let head = if plus { abi::ENTRY } else { 0 };
+        let mut left = size;
+        let mut out = Out::default();
+        for (n, name) in [&b"."[..], b".."].into_iter().enumerate().skip(place.min(DOTS) as usize) {
+            let Some(rest) = left.checked_sub(head + abi::entry_size(name.len())) else { return done(out) };
+            left = rest;
+            place = n as u64 + 1;
+            if plus {
+                // The kernel has these two itself.
+                out = out.no_entry(Duration::ZERO);
+            }
+            out = out.entry_name(id, place, DIRECTORY, name);
+        }
+        let room = |entry: &nine_io::client::Entry| {
+            let rest = left.checked_sub(head + abi::entry_size(entry.name.len()));
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        let entries = dir.entries(place, room).await.map_err(errno)?;
+        let mut told = Vec::new();
+        if !plus {
+            for (entry, next) in &entries {
+                out = out.entry_name(entry.qid.path, *next, entry.ty, &entry.name);
+            }
+            return done(out);
+        }
+        let parent = self.file(id).await?;
+        let asked = self.asks();
+        let walked = entries.iter().map(|(entry, _)| parent.walk_attr(&entry.name, WANTED));
+        for (walked, (entry, next)) in join_all(walked).await.into_iter().zip(&entries) {
+            out = match walked {
+                Ok((file, attr)) => {
+                    let node = self.tell(id, &entry.name, file, &attr);
+                    told.push(node.id);
+                    self.entry(out, asked, id, &entry.name, &node, &attr)
+                }
+                Err(error) if error.is_disconnect() => {
+                    for node in told {
+                        self.nodes.borrow_mut().forget(node, 1);
+                    }
+                    return Err(error.errno());
+                }
+                // Gone meanwhile, or not to be looked at: it is a name, and whoever asks for it hears why.
+                Err(_) => out.no_entry(Duration::ZERO),
+            };
+            out = out.entry_name(entry.qid.path, *next, entry.ty, &entry.name);
+        }
+        Ok(Reply { bytes: out.0, told, opened: None })
+    }
+
+    async fn getlock(&self, lock: Lock) -> Outcome {
+        let handle = self.handle(lock.handle)?;
+        let Handle::File(open) = &*handle else { return Err(Errno::EBADF) };
+        let owner = lock.owner(&self.name);
+        let held = open.file.getlock(&lock.request(&owner)).await.map_err(errno)?;
+        let end =
+            held.start.checked_add(held.length).filter(|_| held.length > 0).map_or(TO_THE_END, |end| end - 1);
+        done(Out::default().u64(held.start).u64(end).u32(held.ty as u32).u32(held.proc_id))
+    }
+
+    async fn lock(&self, mut lock: Lock, waits: bool) -> Outcome {
+        let handle = self.handle(lock.handle)?;
+        let Handle::File(open) = &*handle else { return Err(Errno::EBADF) };
+        let owner = lock.owner(&self.name);
+        let whose = (lock.owner, lock.is_flock);
+        match lock.ty {
+            // The kernel does not say whose it is.
+            LockType::Unlock => lock.pid = open.node.locks.borrow().get(&whose).copied().unwrap_or(lock.pid),
+            // Whatever comes of it: closing asks for it to be let go.
+            _ => drop(open.node.locks.borrow_mut().insert(whose, lock.pid)),
+        }
+        let locker = open.locker(self, &lock).await?;
+        let file = locker.as_deref().unwrap_or(&open.file);
+        let mut wait = LOCK_WAIT / 100;
+        loop {
+            match file.lock(&lock.request(&owner)).await.map_err(errno)? {
+                LockStatus::Success => return Ok(Reply::default()),
+                LockStatus::Blocked | LockStatus::Grace if waits => {
+                    let pause = self.clock.sleep_until(self.clock.now() + wait);
+                    nine_io::client::heed(pause).await.map_err(errno)?;
+                    wait = (2 * wait).min(LOCK_WAIT);
+                }
+                LockStatus::Blocked | LockStatus::Grace => return Err(Errno::EAGAIN),
+                LockStatus::Error => return Err(Errno::ENOLCK),
+            }
+        }
+    }
+
+    /// An owner's locks end with any of his handles (fcntl(2)), or with the last one (flock(2)).
+    async fn unlock(&self, handle: u64, owner: u64, is_flock: bool) {
+        let Ok(handle) = self.handle(handle) else { return };
+        let Handle::File(open) = &*handle else { return };
+        let held = open.node.locks.borrow_mut().remove(&(owner, is_flock));
+        let Some(pid) = held else { return };
+        let lock = Lock { handle: 0, owner, start: 0, length: 0, ty: LockType::Unlock, pid, is_flock };
+        let owner = lock.owner(&self.name);
+        if let Err(error) = open.file.lock(&lock.request(&owner)).await {
+            tracing::warn!("locks of a closed file may be held still: {error}");
+        }
+    }
+}
+
+/// `DT_DIR`.
+const DIRECTORY: u8 = 4;
+
+impl Open {
+    fn new(node: Rc<Node>, file: File, is_event: bool) -> Self {
+        Self { node, file, plain: RefCell::default(), locker: RefCell::default(), is_event }
+    }
+
+    /// The file open for writing, where the handle is not: flock(2) wants no such thing, the server's locks do.
+    async fn locker(&self, gate: &Gate, lock: &Lock) -> Result<Option<Rc<File>>, Errno> {
+        let writes = self.file.flags().is_some_and(OpenFlags::writes);
+        if writes || !lock.is_flock || lock.ty != LockType::Write {
+            return Ok(None);
+        }
+        if self.locker.borrow().is_none() {
+            let file = gate.file_of(&self.node).await?;
+            let locker = file.open("", OpenFlags::RDWR).await.map_err(|_| Errno::EBADF)?;
+            self.locker.replace(Some(Rc::new(locker)));
+        }
+        Ok(self.locker.borrow().clone())
+    }
+
+    /// The file without `APPEND`: the kernel writes pages where they belong.
+    async fn plain(&self, gate: &Gate) -> Result<Rc<File>, Errno> {
+        if let Some(plain) = self.plain.borrow().clone() {
+            return Ok(plain);
+        }
+        let file = gate.file_of(&self.node).await?;
+        let plain = Rc::new(file.open("", OpenFlags::WRITE).await.map_err(errno)?);
+        self.plain.replace(Some(plain.clone()));
+        Ok(plain)
+    }
+}
+
+async fn read(handle: Rc<Handle>, offset: u64, size: u32) -> Outcome {
+    let Handle::File(open) = &*handle else { return Err(Errno::EISDIR) };
+    if open.is_event {
+        let bytes = open.file.read(offset, size).await.map_err(errno)?;
+        return Ok(Reply { bytes: bytes.into(), ..Reply::default() });
+    }
+    let mut bytes = vec![0; size as usize];
+    let n = open.file.read_at(offset, &mut bytes).await.map_err(errno)?;
+    bytes.truncate(n);
+    Ok(Reply { bytes, ..Reply::default() })
+}
+
+async fn write(gate: &Gate, handle: Rc<Handle>, offset: u64, flags: u32, written: Written) -> Outcome {
+    let Handle::File(open) = &*handle else { return Err(Errno::EISDIR) };
+    let node = &open.node;
+    if flags & abi::WRITE_KILL_SUIDGID != 0 && node.mode.get() & 0o6000 != 0 {
+        let mode = without_set_id(node.mode.get());
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        gate.file_of(node).await?.setattr(&set).await.map_err(errno)?;
+        node.mode.set(node.mode.get() & !0o7777 | mode);
+    }
+    let appends = open.file.flags().is_some_and(|flags| flags.has(OpenFlags::APPEND));
+    let plain = if flags & abi::WRITE_CACHE != 0 && appends { Some(open.plain(gate).await?) } else { None };
+    let file = plain.as_deref().unwrap_or(&open.file);
+    node.written.set(true);
+    let n = match file.write_now(offset, &Payload::Bytes(written.data.clone())) {
+        Some(n) => n,
+        None => file.write_at(offset, &written.data).await,
+    };
+    let n = n.map_err(errno)?;
+    done(Out::default().u32(n as u32).u32(0))
+}
+
+/// Permissions as write(2) and truncate(2) leave them for who is not root: a set-group-id bit without the group's
+/// execute bit is no such thing, and stays.
+fn without_set_id(st_mode: u32) -> u32 {
+    let kills_group = st_mode & 0o2010 == 0o2010;
+    st_mode & 0o7777 & !0o4000 & !(if kills_group { 0o2000 } else { 0 })
+}
+
+/// `struct fuse_setattr_in`.
+struct Set {
+    handle: Option<u64>,
+    attr: SetAttr<'static>,
+    /// Set-id bits go.
+    kills: bool,
+}
+
+impl Set {
+    fn of(f: &mut Fields<'_>) -> Option<Self> {
+        let (valid, _, handle, size, _) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?, f.u64()?);
+        let (atime, mtime, _) = (f.u64()?, f.u64()?, f.u64()?);
+        let (atime_nsec, mtime_nsec, _) = (f.u32()?, f.u32()?, f.u32()?);
+        let (st_mode, _, uid, gid, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+        let is = |bit| valid & bit != 0;
+        let time = |bit, now, sec: u64, nsec| match (is(bit), is(now)) {
+            (false, _) => None,
+            (true, true) => Some(TimeSet::Now),
+            (true, false) => Some(TimeSet::To(Time { sec: sec as i64, nsec })),
+        };
+        let attr = SetAttr {
+            mode: is(fattr::MODE).then_some(st_mode & 0o7777),
+            uid: is(fattr::UID).then_some(uid),
+            gid: is(fattr::GID).then_some(gid),
+            size: is(fattr::SIZE).then_some(size),
+            atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_nsec),
+            mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_nsec),
+            ..SetAttr::default()
+        };
+        Some(Self { handle: is(fattr::FH).then_some(handle), attr, kills: is(fattr::KILL_SUIDGID) })
+    }
+}
+
+/// `struct fuse_lk_in`.
+struct Lock {
+    handle: u64,
+    owner: u64,
+    start: u64,
+    length: u64,
+    ty: LockType,
+    pid: u32,
+    is_flock: bool,
+}
+
+impl Lock {
+    fn of(f: &mut Fields<'_>) -> Option<Self> {
+        let (handle, owner, start, end) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?);
+        let (ty, pid, flags) = (f.u32()?, f.u32()?, f.u32()?);
+        let ty = match ty {
+            0 => LockType::Read,
+            1 => LockType::Write,
+            _ => LockType::Unlock,
+        };
+        let length = if end >= TO_THE_END { 0 } else { (end + 1).checked_sub(start)? };
+        Some(Self { handle, owner, start, length, ty, pid, is_flock: flags & abi::LK_FLOCK != 0 })
+    }
+
+    /// Who holds it, to the server: of flock(2) it is the open file, of fcntl(2) the process.
+    fn owner(&self, mount: &str) -> String {
+        format!("{mount}-{}{:016x}", if self.is_flock { "f" } else { "" }, self.owner)
+    }
+
+    fn request<'o>(&self, owner: &'o str) -> LockRequest<'o> {
+        let Self { ty, start, length, .. } = *self;
+        // Who inherits the open file has its lock of flock(2).
+        let proc_id = if self.is_flock { 0 } else { self.pid };
+        LockRequest { ty, flags: 0, start, length, proc_id, client_id: owner.as_bytes() }
+    }
+}

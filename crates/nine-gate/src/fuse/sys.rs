@@ -1,0 +1,78 @@
+//! The two calls of /dev/fuse that nothing wraps (Linux' include/uapi/linux/fuse.h).
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::ioctl::{self, Opcode, Setter, opcode};
+
+/// A file of the host that the kernel reads and writes by itself, for as long as this lives.
+#[derive(Clone)]
+pub(super) struct Backing(Rc<Open>);
+
+struct Open {
+    device: Rc<OwnedFd>,
+    id: u32,
+}
+
+/// `struct fuse_backing_map`.
+#[repr(C)]
+struct Map {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
+
+/// `FUSE_DEV_IOC_MAGIC`.
+const MAGIC: u8 = 229;
+const OPEN: Opcode = opcode::write::<Map>(MAGIC, 1);
+const CLOSE: Opcode = opcode::write::<u32>(MAGIC, 2);
+
+impl Backing {
+    /// Tells the kernel of a file of the host. Needs CAP_SYS_ADMIN, and `PASSTHROUGH` agreed on.
+    pub(super) fn new(device: &Rc<OwnedFd>, file: impl AsFd) -> io::Result<Self> {
+        let map = Map { fd: file.as_fd().as_raw_fd(), flags: 0, padding: 0 };
+        // SAFETY: the kernel reads a `Map` of this layout and keeps no pointer; what it returns is a positive number.
+        let id = unsafe { ioctl::ioctl(device.as_fd(), Opened(map)) }?;
+        Ok(Self(Rc::new(Open { device: device.clone(), id })))
+    }
+
+    /// Its number, for the answer to an OPEN.
+    pub(super) fn id(&self) -> u32 {
+        self.0.id
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // SAFETY: the kernel reads one word.
+        let _ = unsafe { ioctl::ioctl(self.device.as_fd(), Setter::<CLOSE, u32>::new(self.id)) };
+    }
+}
+
+/// A call that is given a [`Map`] and returns a number.
+struct Opened(Map);
+
+// SAFETY: the opcode says how many bytes are read from the pointer, which is that of a `Map`; nothing is written there.
+unsafe impl ioctl::Ioctl for Opened {
+    type Output = u32;
+
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> Opcode {
+        OPEN
+    }
+
+    fn as_ptr(&mut self) -> *mut rustix::ffi::c_void {
+        (&raw mut self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(
+        out: ioctl::IoctlOutput,
+        _: *mut rustix::ffi::c_void,
+    ) -> rustix::io::Result<u32> {
+        Ok(out as u32)
+    }
+}

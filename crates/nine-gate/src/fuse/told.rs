@@ -1,0 +1,411 @@
+//! What the server tells of changes (docs/changes.md), told on to the kernel: so what it keeps may be kept for long.
+//!
+//! In: lines of `#changes`. Out: invalidations, written by a thread of their own: the kernel may hold a directory for as
+//! long as a request for it waits for us. And how long an answer is good: not at all, where a change of what it is about
+//! came between the question and the answer.
+//!
+//! What is written from here comes back as a change. It ends what is kept of the file's bytes only after [`SHORT`], and
+//! at its next open, since it may have been somebody else's.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nine_io::changes::{Change, Line, Path, Watch, below};
+use nine_io::client::{File, Result};
+use nine_net::Clock;
+use nine_net::lock::{Mutex, lock};
+use nine_proto::Errno;
+
+use super::abi::{self, Out};
+use super::nodes::{Node, Nodes, ROOT};
+use super::{LONG, SHORT};
+
+/// Changes that are remembered for answers under way: what was asked before them is not kept.
+const RECENT: usize = 256;
+/// Invalidations that wait for the kernel; then lines are left to the server, which says `lost` when they are too many.
+const WAITING: usize = 4096;
+/// Between two tries to hear of changes again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(super) struct Told {
+    /// Changes are heard of.
+    on: Cell<bool>,
+    /// They are of no use.
+    deaf: Cell<bool>,
+    /// So many have been.
+    heard: Cell<u64>,
+    recent: RefCell<VecDeque<Subject>>,
+    /// Directories below which nothing is told.
+    blind: RefCell<Vec<Path>>,
+    /// Files that were written from here and have changed.
+    stale: RefCell<Vec<Rc<Node>>>,
+    teller: Teller,
+}
+
+/// What a change is about.
+enum Subject {
+    Name(u64, Box<[u8]>),
+    File(u64),
+    All,
+}
+
+impl Told {
+    /// Listens to the tree's changes, if its server tells any: from the answer on none is missed.
+    pub(super) async fn begin(root: &File, device: &OwnedFd) -> std::io::Result<Option<(Self, Watch)>> {
+        let watch = async {
+            let mut watch = Watch::open(root, None).await?;
+            let lines = watch.next().await?;
+            Ok::<_, nine_io::client::Error>((watch, lines))
+        };
+        let (watch, lines) = match watch.await {
+            Ok(watch) => watch,
+            Err(error) => {
+                if error.errno() != Errno::ENOENT {
+                    tracing::warn!("changes of the server are not told: {error}");
+                }
+                return Ok(None);
+            }
+        };
+        let told = Self {
+            on: Cell::new(true),
+            deaf: Cell::new(false),
+            heard: Cell::new(0),
+            recent: RefCell::default(),
+            blind: RefCell::default(),
+            stale: RefCell::default(),
+            teller: Teller::new(device.try_clone()?)?,
+        };
+        for line in lines {
+            if let Line::Change(_, Change::Blind(path)) = line {
+                told.blind.borrow_mut().push(path);
+            }
+        }
+        Ok(Some((told, watch)))
+    }
+
+    /// This kernel does not ask again for a name of a file that is in use: changes cannot be told to it.
+    pub(super) fn give_up(&self) {
+        self.on.set(false);
+        self.deaf.set(true);
+    }
+
+    /// Whether changes are heard of.
+    pub(super) fn is_on(&self) -> bool {
+        self.on.get()
+    }
+
+    /// Before something is asked for: what [`Told::name`] and [`Told::file`] want to know.
+    pub(super) fn asks(&self) -> u64 {
+        self.heard.get()
+    }
+
+    /// How long it is good that this name in a directory is this file's.
+    pub(super) fn name(&self, asked: u64, nodes: &Nodes, dir: u64, name: &[u8]) -> Duration {
+        if !self.on.get() || self.is_blind(nodes, dir) {
+            return SHORT;
+        }
+        let is_it = |subject: &Subject| match subject {
+            Subject::Name(d, n) => *d == dir && **n == *name,
+            Subject::File(_) => false,
+            Subject::All => true,
+        };
+        self.unless(asked, is_it)
+    }
+
+    /// How long a file's attributes are good.
+    pub(super) fn file(&self, asked: u64, nodes: &Nodes, node: u64) -> Duration {
+        if !self.on.get() || self.is_blind(nodes, node) {
+            return SHORT;
+        }
+        self.unless(asked, |subject| match subject {
+            Subject::File(file) => *file == node,
+            Subject::Name(dir, _) => *dir == node,
+            Subject::All => true,
+        })
+    }
+
+    fn unless(&self, asked: u64, is_it: impl Fn(&Subject) -> bool) -> Duration {
+        let since = self.heard.get() - asked;
+        let recent = self.recent.borrow();
+        let changed = since > recent.len() as u64 || recent.iter().rev().take(since as usize).any(is_it);
+        if changed { Duration::ZERO } else { LONG }
+    }
+
+    /// Whether nothing is told of what is in this directory.
+    fn is_blind(&self, nodes: &Nodes, id: u64) -> bool {
+        let blind = self.blind.borrow();
+        !blind.is_empty()
+            && match nodes.path(id) {
+                Some(path) => blind.iter().any(|dir| below(&path, dir).is_some()),
+                None => true,
+            }
+    }
+
+    fn about(&self, subject: Subject) {
+        let mut recent = self.recent.borrow_mut();
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(subject);
+        self.heard.set(self.heard.get() + 1);
+    }
+
+    /// Tells on what the server tells, for ever.
+    pub(super) async fn listen(
+        &self,
+        root: Rc<File>,
+        mut watch: Watch,
+        nodes: &RefCell<Nodes>,
+        clock: &Arc<dyn Clock>,
+    ) -> std::convert::Infallible {
+        loop {
+            let lines = match self.next(&mut watch, clock).await {
+                Ok(lines) => lines,
+                Err(error) => {
+                    tracing::warn!("changes are not heard of: {error}");
+                    self.on.set(false);
+                    self.forget_all(&nodes.borrow());
+                    watch = self.again(&root, &watch, clock).await;
+                    self.on.set(!self.deaf.get());
+                    continue;
+                }
+            };
+            for line in lines {
+                self.take(line, &mut nodes.borrow_mut());
+            }
+            while self.teller.is_full() {
+                clock.sleep_until(clock.now() + AGAIN / 100).await;
+            }
+        }
+    }
+
+    /// The next lines; meanwhile what has become stale is forgotten in time.
+    async fn next(&self, watch: &mut Watch, clock: &Arc<dyn Clock>) -> Result<Vec<Line>> {
+        let mut lines = std::pin::pin!(watch.next());
+        loop {
+            let pause = clock.sleep_until(clock.now() + SHORT);
+            match futures_util::future::select(lines, pause).await {
+                futures_util::future::Either::Left((lines, _)) => return lines,
+                futures_util::future::Either::Right((_, waiting)) => lines = waiting,
+            }
+            for node in self.stale.take() {
+                if node.stale.replace(false) {
+                    self.teller.inode(node.id, true);
+                }
+            }
+        }
+    }
+
+    /// Listens again from where it was.
+    async fn again(&self, root: &File, before: &Watch, clock: &Arc<dyn Clock>) -> Watch {
+        loop {
+            match Watch::open(root, before.cursor()).await {
+                Ok(watch) => return watch,
+                Err(_) => clock.sleep_until(clock.now() + AGAIN).await,
+            }
+        }
+    }
+
+    fn take(&self, line: Line, nodes: &mut Nodes) {
+        let Line::Change(_, change) = line else { return };
+        match change {
+            Change::Create(path) => {
+                // A name that is known has been made from here.
+                if let Some((dir, name)) = nodes.place(&path)
+                    && nodes.at(dir, name).is_none()
+                {
+                    self.unname(dir, name);
+                }
+            }
+            Change::Remove(path) => {
+                if let Some((dir, name)) = nodes.place(&path)
+                    && let Some(node) = nodes.at(dir, name)
+                {
+                    nodes.unnamed(dir, name);
+                    self.unname(dir, name);
+                    self.attr(&node);
+                }
+            }
+            Change::Move(old, new) => {
+                let moved = nodes.place(&old).and_then(|(dir, name)| Some((dir, name, nodes.at(dir, name)?)));
+                let to = nodes.place(&new).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
+                // What was moved from here is known by its new name already.
+                if moved.is_none() && to.as_ref().is_some_and(|(dir, name)| nodes.at(*dir, name).is_some()) {
+                    return;
+                }
+                if let Some((dir, name, node)) = &moved {
+                    nodes.unnamed(*dir, name);
+                    self.unname(*dir, name);
+                    self.attr(node);
+                }
+                if let Some((dir, name)) = to {
+                    nodes.unnamed(dir, &name);
+                    self.unname(dir, &name);
+                }
+            }
+            Change::Write(path) => {
+                if let Some(node) = nodes.find(&path) {
+                    self.attr(&node);
+                    if !node.written.replace(false) {
+                        self.teller.inode(node.id, true);
+                    } else if !node.stale.replace(true) {
+                        self.stale.borrow_mut().push(node);
+                    }
+                }
+            }
+            Change::Attr(path) => {
+                if let Some(node) = nodes.find(&path) {
+                    self.attr(&node);
+                }
+            }
+            Change::Lost(_) => self.forget_all(nodes),
+            Change::Blind(path) => {
+                self.blind.borrow_mut().push(path);
+                self.forget_all(nodes);
+            }
+            Change::Sees(path) => {
+                self.blind.borrow_mut().retain(|blind| *blind != path);
+                self.forget_all(nodes);
+            }
+        }
+    }
+
+    /// A name may be another file's, or nobody's, and its directory has changed.
+    fn unname(&self, dir: u64, name: &[u8]) {
+        self.about(Subject::Name(dir, name.into()));
+        self.teller.entry(dir, name);
+        self.teller.inode(dir, false);
+    }
+
+    fn attr(&self, node: &Node) {
+        self.about(Subject::File(node.id));
+        self.teller.inode(node.id, false);
+    }
+
+    /// Nothing that is kept is believed any more.
+    fn forget_all(&self, nodes: &Nodes) {
+        self.about(Subject::All);
+        for node in nodes.all() {
+            self.teller.inode(node.id, true);
+            for (dir, name) in nodes.names(node) {
+                self.teller.entry(dir, &name);
+            }
+        }
+    }
+}
+
+/// Tells the kernel, on a thread of its own.
+struct Teller(Arc<(Mutex<Waiting>, Condvar)>);
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Vec<u8>>,
+    ends: bool,
+}
+
+impl Teller {
+    fn new(device: OwnedFd) -> std::io::Result<Self> {
+        let shared = Arc::new((Mutex::new(Waiting::default()), Condvar::new()));
+        let told = shared.clone();
+        thread::Builder::new().name("fuse-told".into()).spawn(move || tell(&device, &told))?;
+        Ok(Self(shared))
+    }
+
+    fn is_full(&self) -> bool {
+        lock(&self.0.0).messages.len() >= WAITING
+    }
+
+    /// A file's attributes, and with `data` its bytes, are not what they were.
+    fn inode(&self, node: u64, data: bool) {
+        // From a negative offset on there are no pages.
+        let from = if data { 0 } else { u64::MAX };
+        self.send(abi::INVAL_INODE, Out::default().u64(node).u64(from).u64(0));
+    }
+
+    fn entry(&self, dir: u64, name: &[u8]) {
+        let mut out = Out::default().u64(dir).u32(name.len() as u32).u32(abi::EXPIRE_ONLY);
+        out.0.extend_from_slice(name);
+        out.0.push(0);
+        self.send(abi::INVAL_ENTRY, out);
+    }
+
+    fn send(&self, code: i32, out: Out) {
+        let head = Out::default().u32((abi::OUT + out.0.len()) as u32).u32(code as u32).u64(0);
+        lock(&self.0.0).messages.push_back([head.0, out.0].concat());
+        self.0.1.notify_one();
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        lock(&self.0.0).ends = true;
+        self.0.1.notify_one();
+    }
+}
+
+fn tell(device: &OwnedFd, (waiting, more): &(Mutex<Waiting>, Condvar)) {
+    loop {
+        let mut guard = lock(waiting);
+        let message = loop {
+            match guard.messages.pop_front() {
+                _ if guard.ends => return,
+                Some(message) => break message,
+                None => guard = more.wait(guard).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(guard);
+        // ENOENT: the kernel does not know it, or no more.
+        let _ = rustix::io::writev(device, &[IoSlice::new(&message)]);
+    }
+}
+
+impl Nodes {
+    /// The directory of a path, and the last name; `None`: it is not known here, or the path is the root's.
+    fn place<'p>(&self, path: &'p [u8]) -> Option<(u64, &'p [u8])> {
+        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();
+        let mut dir = ROOT;
+        loop {
+            let name = names.next()?;
+            if names.peek().is_none() {
+                return Some((dir, name));
+            }
+            dir = self.at(dir, name)?.id;
+        }
+    }
+
+    /// The file at a path.
+    fn find(&self, path: &[u8]) -> Option<Rc<Node>> {
+        match path {
+            b"/" => self.get(ROOT),
+            _ => self.place(path).and_then(|(dir, name)| self.at(dir, name)),
+        }
+    }
+
+    /// One path by which a file is known.
+    fn path(&self, mut id: u64) -> Option<Vec<u8>> {
+        let mut names = Vec::new();
+        while id != ROOT {
+            // A directory moved into itself by a server that lies.
+            if names.len() > DEEPEST {
+                return None;
+            }
+            let (dir, name) = self.names(&*self.get(id)?).into_iter().next()?;
+            names.push(name);
+            id = dir;
+        }
+        if names.is_empty() {
+            return Some(b"/".to_vec());
+        }
+        Some(names.iter().rev().flat_map(|name| b"/".iter().chain(name.iter()).copied()).collect())
+    }
+}
+
+/// Directories in a path (PATH_MAX of Linux is 4,096 bytes).
+const DEEPEST: usize = 2048;

@@ -1,0 +1,42 @@
+//! Which changes a request makes, for servers that make all of them themselves.
+
+use nine_proto::{Op, OpenFlags};
+
+use super::line::{Change, Path};
+
+/// Where the files are that a request names. `None`: nowhere that anybody could be told.
+pub trait Places {
+    /// Its fid's.
+    fn own(&self) -> Option<Path>;
+    /// That of a name in the directory of its fid.
+    fn within(&self, name: &[u8]) -> Option<Path>;
+    /// That of a name beside the file of its fid.
+    fn beside(&self, name: &[u8]) -> Option<Path>;
+    /// That of a name in the directory of its second fid.
+    fn other(&self, name: &[u8]) -> Option<Path>;
+}
+
+/// What will have changed, in this order, when the request has succeeded. Of a create that may find its file there,
+/// that it is new.
+pub fn of(op: &Op<'_>, places: &impl Places) -> Vec<Change> {
+    let moved = |old: Option<Path>, new: Option<Path>| match (old, new) {
+        (Some(old), Some(new)) if old != new => Some(Change::Move(old, new)),
+        _ => None,
+    };
+    let changes = match op {
+        Op::Create { name, .. } | Op::Make { name, .. } => [places.within(name).map(Change::Create), None],
+        Op::Open { flags } if flags.has(OpenFlags::TRUNC) => [places.own().map(Change::Write), None],
+        Op::Write { data, .. } if !data.is_empty() => [places.own().map(Change::Write), None],
+        Op::Setattr { set } => {
+            let kind = if set.size.is_some() { Change::Write } else { Change::Attr };
+            let renamed = set.name.and_then(|name| moved(places.own(), places.beside(name)));
+            [places.own().map(kind), renamed]
+        }
+        Op::Rename { name } => [moved(places.own(), places.other(name)), None],
+        Op::RenameAt { old, new } => [moved(places.within(old), places.other(new)), None],
+        Op::Unlink { name, .. } => [places.within(name).map(Change::Remove), None],
+        Op::Remove => [places.own().map(Change::Remove), None],
+        _ => [None, None],
+    };
+    changes.into_iter().flatten().collect()
+}

@@ -1,0 +1,412 @@
+//! The changes of a name space (docs/changes.md): those that its servers tell, where it shows their files; what clients
+//! change through this mux where a server tells nothing; and mounts.
+//!
+//! In: lines of the upstreams' own files of changes, requests that were answered, new values of the name space. Out:
+//! changes for whoever reads. There is one herald for all readers of a name space; where something is mounted as each
+//! client, each user has one, for it hears by that user's rights.
+//!
+//! Always holds: who reads waits for no upstream, and no upstream for another one: each is heard by a job of its own,
+//! and what it shows is blind until it is heard. Nobody is asked before somebody reads.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::pending;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use nine_io::changes::{self, Change, Changes, Cursor, Line, Path, Places, READERS_MAX, Tap, Watch, below};
+use nine_io::client::Error;
+use nine_io::server::Request;
+use nine_net::lock::{Mutex, lock};
+use nine_proto::{Errno, Result};
+
+use crate::cfid::{CFid, Walker};
+use crate::core::Core;
+use crate::space::TreeId;
+use crate::upstream::{GREETING, Ident, Tree};
+use crate::views::{Views, path};
+
+/// How long it goes on for nobody: once or twice so long. And how often an upstream is asked that tells nothing.
+const LINGER: Duration = Duration::from_secs(60);
+/// Between two tries to reach an upstream.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Those of one name space, by whose rights they hear and over how many muxes they are asked.
+#[derive(Default)]
+pub(crate) struct Heralds(Mutex<Vec<Weak<Herald>>>);
+
+pub(crate) struct Herald {
+    core: Weak<Core>,
+    /// By whose rights trees are heard.
+    by: Arc<Walker>,
+    /// Trees that each client has as itself are heard, too: as this one.
+    own: bool,
+    changes: Weak<Changes>,
+    /// Counts the times that somebody began to read.
+    life: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    views: Views,
+    heard: HashMap<TreeId, Heard>,
+}
+
+/// What is known of the changes of a tree.
+#[derive(Default)]
+struct Heard {
+    /// They are told.
+    sees: bool,
+    /// But not of these, paths of the tree.
+    blind: BTreeSet<Path>,
+}
+
+/// Why nothing is heard.
+enum Ends {
+    /// The connection has gone, or there was none.
+    Lost,
+    /// The server says no.
+    Refused,
+    /// Nobody listens.
+    Over,
+}
+
+impl Core {
+    /// The changes of a name space for whoever has this fid of its root.
+    pub(crate) fn tap(&self, cfid: &CFid) -> Result<Tap> {
+        let by = &cfid.by;
+        let is_own = |tree: &TreeId| {
+            self.tree_of(*tree)
+                .is_some_and(|tree| tree.user.is_none() && !tree.upstream.server.dial.is_told())
+        };
+        let own = by.named.space().trees().iter().any(is_own);
+        let mut all = lock(&by.named.heralds.0);
+        let is = |herald: &Arc<Herald>| {
+            let ident = !own || Arc::ptr_eq(&herald.by.ident, &by.ident);
+            herald.own == own && herald.by.hops == by.hops && ident
+        };
+        let known = all.iter().filter_map(Weak::upgrade).find(is).and_then(|herald| herald.changes.upgrade());
+        let changes = match known {
+            Some(changes) => changes,
+            None => {
+                all.retain(|herald| herald.strong_count() > 0);
+                if all.len() >= READERS_MAX {
+                    return Err(Errno::ENFILE.into());
+                }
+                let (changes, herald) = Herald::new(self.me.clone(), by.clone(), own);
+                all.push(herald);
+                changes
+            }
+        };
+        Ok(Tap { changes, base: by.base.clone() })
+    }
+
+    /// A request was answered with a success: where its server tells nothing, it is told here.
+    pub(crate) fn tell(&self, req: &Request) {
+        if self.listening.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Ok(cfid) = req.node::<CFid>() else { return };
+        let changes = changes::of(&req.op(), &Of { req, cfid: &cfid });
+        for herald in self.all_named().iter().flat_map(|named| named.heralds.all()) {
+            changes.iter().for_each(|change| herald.told_here(&cfid, change));
+        }
+    }
+}
+
+impl Heralds {
+    fn all(&self) -> Vec<Arc<Herald>> {
+        lock(&self.0).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The name space is another value.
+    pub(crate) fn changed(&self) {
+        self.all().iter().for_each(|herald| herald.look());
+    }
+}
+
+/// Counts those who listen.
+struct Listens(Weak<Core>);
+
+impl Listens {
+    fn new(core: &Weak<Core>) -> Self {
+        core.upgrade().iter().for_each(|core| _ = core.listening.fetch_add(1, Ordering::Relaxed));
+        Self(core.clone())
+    }
+}
+
+impl Drop for Listens {
+    fn drop(&mut self) {
+        self.0.upgrade().iter().for_each(|core| _ = core.listening.fetch_sub(1, Ordering::Relaxed));
+    }
+}
+
+impl Herald {
+    fn new(core: Weak<Core>, by: Arc<Walker>, own: bool) -> (Arc<Changes>, Weak<Self>) {
+        let mut made = Weak::new();
+        let changes = Arc::new_cyclic(|changes: &Weak<Changes>| {
+            let (life, state) = (AtomicU64::new(0), Mutex::default());
+            let herald = Arc::new(Self { core, by, own, changes: changes.clone(), life, state });
+            made = Arc::downgrade(&herald);
+            Changes::made(move |_| herald.begin())
+        });
+        (changes, made)
+    }
+
+    /// Somebody reads, and nobody did.
+    fn begin(self: &Arc<Self>) {
+        let life = self.life.fetch_add(1, Ordering::SeqCst) + 1;
+        let Some(changes) = self.changes.upgrade() else { return };
+        *lock(&self.state) = State::default();
+        self.look();
+        changes.ready();
+        let (this, listens) = (self.clone(), Listens::new(&self.core));
+        self.job(async move {
+            let mut idle = false;
+            while this.is_on(life) {
+                let Some(core) = this.core.upgrade() else { return };
+                let outside = core.outside.clone();
+                drop(core);
+                outside.within(LINGER, pending::<()>()).await;
+                let was_idle = std::mem::replace(&mut idle, changes.readers() == 0);
+                if idle && was_idle && changes.end() {
+                    break;
+                }
+            }
+            drop(listens);
+        });
+    }
+
+    fn is_on(&self, life: u64) -> bool {
+        let is_on = self.changes.upgrade().is_some_and(|changes| changes.is_on());
+        is_on && self.life.load(Ordering::SeqCst) == life
+    }
+
+    fn job(&self, job: impl Future<Output = ()> + Send + 'static) {
+        if let Some(core) = self.core.upgrade() {
+            core.jobs.begin(None, Box::pin(job));
+        }
+    }
+
+    /// Looks at what the name space is now: tells what is another one, and hears what is new.
+    fn look(self: &Arc<Self>) {
+        let Some(changes) = self.changes.upgrade().filter(|changes| changes.is_on()) else { return };
+        let life = self.life.load(Ordering::SeqCst);
+        let mut new = Vec::new();
+        {
+            let mut state = lock(&self.state);
+            let views = Views::of(&self.by.named.space());
+            let is_first = state.views.all.is_empty();
+            let old = std::mem::replace(&mut state.views, views);
+            let mut told = Vec::new();
+            for at in if is_first { Vec::new() } else { state.views.changed(&old) } {
+                told.extend([Change::Remove(at.clone()), Change::Create(at)]);
+            }
+            told.extend(state.views.cut.iter().cloned().map(Change::Blind));
+            let shown: BTreeSet<TreeId> = state.views.all.iter().map(|view| view.place.tree).collect();
+            state.heard.retain(|tree, _| shown.contains(tree));
+            for tree in shown {
+                let State { heard, views } = &mut *state;
+                let heard = heard.entry(tree).or_insert_with(|| {
+                    new.push(tree);
+                    Heard::default()
+                });
+                match heard.sees {
+                    false => told.extend(views.of_tree(tree).map(|view| Change::Blind(view.at.clone()))),
+                    true => {
+                        let blind = heard.blind.iter().map(|path| Change::Blind(path.clone()));
+                        blind.for_each(|blind| told.extend(views.told(tree, &blind)));
+                    }
+                }
+            }
+            changes.tell_all(told);
+        }
+        for tree in new {
+            let this = self.clone();
+            self.job(async move { this.hear(tree, life).await });
+        }
+    }
+
+    /// Hears a tree as long as it is shown and somebody listens.
+    async fn hear(self: Arc<Self>, tree: TreeId, life: u64) {
+        let (mut from, mut quick) = (None, false);
+        loop {
+            let ends = self.listen(tree, life, &mut from).await;
+            let Some(outside) = self.core.upgrade().map(|core| core.outside.clone()) else { return };
+            let was_heard = lock(&self.state).heard.get(&tree).map(|heard| heard.sees);
+            match (ends, was_heard) {
+                (Ends::Over, _) | (_, None) => return,
+                // Where a new connection can be had at once, nothing is missed.
+                (Ends::Lost, Some(true)) if !quick => {
+                    quick = true;
+                    continue;
+                }
+                (Ends::Lost, _) => {
+                    self.blind(tree);
+                    outside.within(AGAIN, pending::<()>()).await;
+                }
+                (Ends::Refused, _) => {
+                    self.blind(tree);
+                    outside.within(LINGER, pending::<()>()).await;
+                }
+            }
+            quick = false;
+            if !self.hears(tree, life) {
+                return;
+            }
+        }
+    }
+
+    /// Whether a tree is to be heard still.
+    fn hears(&self, tree: TreeId, life: u64) -> bool {
+        self.is_on(life) && lock(&self.state).heard.contains_key(&tree)
+    }
+
+    async fn listen(&self, id: TreeId, life: u64, from: &mut Option<Cursor>) -> Ends {
+        let Some(core) = self.core.upgrade() else { return Ends::Over };
+        let Some(tree) = core.tree_of(id).filter(|tree| self.may_hear(tree)) else { return Ends::Refused };
+        let outside = core.outside.clone();
+        let opened = outside.within(2 * GREETING, async {
+            let root = core.root(&self.by, id, None).await?;
+            match Watch::open(&root.file, from.as_ref()).await {
+                // A life in which there has not been so much, by the same name.
+                Err(error) if error.errno() == Errno::EINVAL && from.is_some() => {
+                    *from = None;
+                    Watch::open(&root.file, None).await
+                }
+                watch => watch,
+            }
+        });
+        let opened = opened.await;
+        drop((core, tree));
+        let mut watch = match opened {
+            None => return Ends::Lost,
+            Some(Err(error)) => return ends(&error),
+            Some(Ok(watch)) => watch,
+        };
+        loop {
+            let lines = {
+                let mut next = pin!(watch.next());
+                loop {
+                    match outside.within(LINGER, next.as_mut()).await {
+                        Some(lines) => break lines,
+                        None if self.hears(id, life) => {}
+                        None => return Ends::Over,
+                    }
+                }
+            };
+            match lines {
+                Ok(lines) if self.hears(id, life) => {
+                    lines.iter().for_each(|line| self.heard(id, line, from));
+                    *from = watch.cursor().cloned();
+                }
+                Ok(_) => return Ends::Over,
+                Err(error) => return ends(&error),
+            }
+        }
+    }
+
+    /// Whether a tree is heard by rights that all readers have.
+    fn may_hear(&self, tree: &Tree) -> bool {
+        tree.user.is_some() || self.own
+    }
+
+    /// A line of an upstream.
+    fn heard(&self, tree: TreeId, line: &Line, from: &Option<Cursor>) {
+        let mut state = lock(&self.state);
+        let State { views, heard } = &mut *state;
+        let (Some(heard), Some(changes)) = (heard.get_mut(&tree), self.changes.upgrade()) else { return };
+        let root = |change: fn(Path) -> Change| change(b"/"[..].into());
+        let mut told = Vec::new();
+        match line {
+            Line::Here(here) => {
+                let again = std::mem::take(&mut heard.blind);
+                again.into_iter().for_each(|path| told.extend(views.told(tree, &Change::Sees(path))));
+                let was_missed = from.as_ref().is_some_and(|from| from.epoch != here.epoch);
+                if !std::mem::replace(&mut heard.sees, true) {
+                    told.extend(views.told(tree, &root(Change::Sees)));
+                } else if was_missed {
+                    told.extend(lost(views, tree));
+                }
+            }
+            Line::Change(_, Change::Lost(_)) => told = lost(views, tree),
+            Line::Change(_, change) => {
+                match change {
+                    Change::Blind(path) => drop(heard.blind.insert(path.clone())),
+                    Change::Sees(path) => drop(heard.blind.remove(path)),
+                    _ => {}
+                }
+                told = views.told(tree, change);
+            }
+        }
+        changes.tell_all(told);
+    }
+
+    /// Nothing is heard of a tree from now on.
+    fn blind(&self, tree: TreeId) {
+        let mut state = lock(&self.state);
+        let State { views, heard } = &mut *state;
+        let (Some(heard), Some(changes)) = (heard.get_mut(&tree), self.changes.upgrade()) else { return };
+        heard.sees = false;
+        changes.tell_all(views.of_tree(tree).map(|view| Change::Blind(view.at.clone())));
+    }
+
+    /// A change that was made through this mux.
+    fn told_here(&self, cfid: &CFid, change: &Change) {
+        let tree = &cfid.first.root.tree;
+        let is_ours = tree.user.is_some() || self.own && Arc::<Ident>::ptr_eq(&self.by.ident, &cfid.by.ident);
+        let state = lock(&self.state);
+        let (Some(heard), Some(changes)) = (state.heard.get(&tree.id), self.changes.upgrade()) else {
+            return;
+        };
+        let is_blind = |path: &Path| heard.blind.iter().any(|blind| below(path, blind).is_some());
+        let told_there =
+            heard.sees && change.map(|path| (!is_blind(&path.into())).then(|| path.into())).is_some();
+        if is_ours && !told_there {
+            changes.tell_all(state.views.told(tree.id, change));
+        }
+    }
+}
+
+/// All that is seen of a tree may be another.
+fn lost(views: &Views, tree: TreeId) -> Vec<Change> {
+    let at = views.of_tree(tree).map(|view| &view.at);
+    at.flat_map(|at| [Change::Blind(at.clone()), Change::Sees(at.clone())]).collect()
+}
+
+fn ends(error: &Error) -> Ends {
+    match error {
+        Error::Transport { .. } | Error::Unsent { .. } | Error::Protocol { .. } | Error::Version { .. } => {
+            Ends::Lost
+        }
+        // Another one is served in its place.
+        error if error.errno() == Errno::ESTALE => Ends::Lost,
+        _ => Ends::Refused,
+    }
+}
+
+/// Where the files of a request are in their tree.
+struct Of<'r> {
+    req: &'r Request,
+    cfid: &'r CFid,
+}
+
+impl Places for Of<'_> {
+    fn own(&self) -> Option<Path> {
+        Some(path(&self.cfid.place()))
+    }
+
+    fn within(&self, name: &[u8]) -> Option<Path> {
+        Some(path(&self.cfid.place().child(name)))
+    }
+
+    fn beside(&self, name: &[u8]) -> Option<Path> {
+        Some(path(&self.cfid.place().parent().child(name)))
+    }
+
+    fn other(&self, name: &[u8]) -> Option<Path> {
+        Some(path(&self.req.node2::<CFid>().ok()?.place().child(name)))
+    }
+}

@@ -1,0 +1,504 @@
+//! What changes in the directory that is served, whoever changes it: inotify(7), on a thread of its own that is there
+//! as long as somebody reads.
+//!
+//! In: the root, and what the kernel says. Out: changes. Beside the [`HostFs`](super::HostFs) seam: a simulated host
+//! has real directories, and no fault of its own here.
+//!
+//! Always holds:
+//! - Every directory that can be watched is watched before the first reader is greeted, and a new one before it is
+//!   told; what was made in it meanwhile is told after it. What cannot be watched is said to be blind.
+//! - No symbolic link is followed, and nothing outside the root is looked at.
+//! - A directory is where its parent is: a rename of one costs the same however much is below it.
+
+use std::collections::{HashMap, HashSet};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use nine_io::changes::{Change, Changes, Path, join};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::fs::{Dir as HostDir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::REMOTE;
+
+/// Directories that are watched, each by about 1 KiB of the kernel's memory; those beyond are blind. The kernel's own
+/// limit is fs.inotify.max_user_watches.
+const WATCHES_MAX: usize = 1 << 16;
+/// How long it goes on for nobody: once or twice so long.
+const LINGER: Duration = Duration::from_secs(60);
+/// How long the second half of a rename may be late: the kernel says both in one call.
+const HALF: Duration = Duration::from_millis(10);
+/// Bytes of events in one read.
+const EVENTS: usize = 64 << 10;
+
+/// Changes of the directory behind `root`, looked for when somebody reads.
+pub(super) fn changes(root: Arc<OwnedFd>) -> Arc<Changes> {
+    // Its other end hangs up when the server goes, or another watcher has begun.
+    let alive = Mutex::new(None::<OwnedFd>);
+    Changes::watched(move |changes| {
+        let begun = pipe_with(PipeFlags::CLOEXEC).and_then(|(end, held)| {
+            *alive.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+            let watcher = Watcher::new(root.clone(), end, Arc::downgrade(changes))?;
+            let thread = thread::Builder::new().name("changes".into());
+            thread.spawn(move || watcher.run()).map_err(|_| Errno::AGAIN).map(drop)
+        });
+        if let Err(error) = begun {
+            tracing::warn!(%error, "changes of the disk are not told");
+            changes.tell(|| Change::Blind(b"/"[..].into()));
+            changes.ready();
+        }
+    })
+}
+
+/// What has come of waiting.
+enum Waited {
+    Events,
+    Nothing,
+    End,
+}
+
+struct Watcher {
+    root: Arc<OwnedFd>,
+    /// Hangs up when it is to end.
+    end: OwnedFd,
+    changes: Weak<Changes>,
+    inotify: OwnedFd,
+    dirs: HashMap<i32, Dir>,
+    /// The root's watch.
+    top: i32,
+    /// The first half of a rename: its cookie, from where, and whether it is a directory.
+    half: Option<(u32, i32, Box<[u8]>, bool)>,
+    /// Names that were told as they were found, for which the kernel will say the same.
+    found: HashSet<(i32, Box<[u8]>)>,
+    told: Vec<Change>,
+}
+
+/// A directory that is watched.
+struct Dir {
+    /// Of the root its own.
+    parent: i32,
+    name: Box<[u8]>,
+    below: HashMap<Box<[u8]>, i32>,
+}
+
+impl Watcher {
+    fn new(root: Arc<OwnedFd>, end: OwnedFd, changes: Weak<Changes>) -> rustix::io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let (dirs, found) = Default::default();
+        Ok(Self { root, end, changes, inotify, dirs, top: 0, half: None, found, told: Vec::new() })
+    }
+
+    fn run(mut self) {
+        self.begin();
+        let Some(changes) = self.changes.upgrade() else { return };
+        changes.tell_all(self.told.drain(..));
+        changes.ready();
+        drop(changes);
+        let mut idle = false;
+        let mut buf = vec![MaybeUninit::uninit(); EVENTS];
+        loop {
+            let more = self.read(&mut buf);
+            let Some(changes) = self.changes.upgrade().filter(|changes| changes.is_on()) else { return };
+            changes.tell_all(self.told.drain(..));
+            if more {
+                continue;
+            }
+            let was_idle = std::mem::replace(&mut idle, changes.readers() == 0);
+            drop(changes);
+            let most = if self.half.is_some() { HALF } else { LINGER };
+            match self.wait(most) {
+                Waited::Events => {}
+                Waited::End => return,
+                Waited::Nothing => {
+                    let ends = most == LINGER && idle && was_idle;
+                    if ends && self.changes.upgrade().is_none_or(|changes| changes.end()) {
+                        return;
+                    }
+                    self.half_only();
+                }
+            }
+        }
+    }
+
+    /// Waits for events.
+    fn wait(&self, most: Duration) -> Waited {
+        let limit = Timespec::try_from(most).ok();
+        let (events, end) = (PollFlags::IN, PollFlags::empty());
+        let mut fds = [PollFd::new(&self.inotify, events), PollFd::new(&self.end, end)];
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(n) if n > 0 && !fds[1].revents().is_empty() => Waited::End,
+            Ok(n) if n > 0 => Waited::Events,
+            _ => Waited::Nothing,
+        }
+    }
+
+    /// A piece of what the kernel has to say. Whether there was any.
+    fn read(&mut self, buf: &mut [MaybeUninit<u8>]) -> bool {
+        let mut reader = Reader::new(&self.inotify, buf);
+        let mut come = Vec::new();
+        while let Ok(event) = reader.next() {
+            let name = event.file_name().map(|name| Box::from(name.to_bytes()));
+            come.push((event.wd(), event.events(), event.cookie(), name));
+            if reader.is_buffer_empty() {
+                break;
+            }
+        }
+        if come.is_empty() {
+            self.found.clear();
+        }
+        let any = !come.is_empty();
+        for (wd, events, cookie, name) in come {
+            if events.contains(ReadFlags::QUEUE_OVERFLOW) {
+                self.begin_again();
+                break;
+            }
+            self.event(wd, events, cookie, name);
+        }
+        any
+    }
+
+    /// Watches everything.
+    fn begin(&mut self) {
+        match self.watch(b"/", None) {
+            Some(top) => {
+                self.top = top;
+                self.descend(top, false);
+            }
+            None => self.tell(Change::Blind(b"/"[..].into())),
+        }
+    }
+
+    /// The kernel has dropped events: what is where is looked for anew.
+    fn begin_again(&mut self) {
+        tracing::debug!("the kernel has dropped events of the disk");
+        (self.half, self.told) = (None, vec![Change::Lost(0)]);
+        self.found.clear();
+        self.dirs.clear();
+        match inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
+            Ok(inotify) => self.inotify = inotify,
+            Err(_) => return self.tell(Change::Blind(b"/"[..].into())),
+        }
+        self.begin();
+        self.tell(Change::Lost(0));
+    }
+
+    fn event(&mut self, wd: i32, events: ReadFlags, cookie: u32, name: Option<Box<[u8]>>) {
+        let completes =
+            events.contains(ReadFlags::MOVED_TO) && matches!(&self.half, Some((of, ..)) if *of == cookie);
+        if !completes {
+            self.half_only();
+        }
+        let is_dir = events.contains(ReadFlags::ISDIR);
+        let Some(name) = name else { return self.own(wd, events) };
+        // What was forgotten may still have something to say.
+        let Some(path) = self.path_in(wd, &name) else { return };
+        if events.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO) {
+            if let Some((_, from, old, _)) = self.half.take_if(|_| completes) {
+                let old_path = self.path_in(from, &old);
+                self.moved((from, &old), (wd, &name), is_dir);
+                return match old_path {
+                    Some(old) => self.tell(Change::Move(old, path)),
+                    None => self.tell(Change::Create(path)),
+                };
+            }
+            if events.contains(ReadFlags::CREATE) && self.found.remove(&(wd, name.clone())) {
+                return;
+            }
+            let made = if is_dir { self.enter(wd, &name, &path) } else { None };
+            self.tell(Change::Create(path));
+            made.into_iter().for_each(|made| self.descend(made, true));
+        } else if events.contains(ReadFlags::MOVED_FROM) {
+            self.half = Some((cookie, wd, name, is_dir));
+        } else if events.contains(ReadFlags::DELETE) {
+            self.found.remove(&(wd, name.clone()));
+            self.leave(wd, &name);
+            self.tell(Change::Remove(path));
+        } else if events.intersects(ReadFlags::MODIFY | ReadFlags::CLOSE_WRITE) {
+            self.tell(Change::Write(path));
+        } else if events.contains(ReadFlags::ATTRIB) {
+            self.tell(Change::Attr(path));
+        }
+    }
+
+    /// What the kernel says of a directory itself: its parent says the same, where it has one.
+    fn own(&mut self, wd: i32, events: ReadFlags) {
+        if events.contains(ReadFlags::IGNORED) {
+            let Some(dir) = self.dirs.get(&wd) else { return };
+            let (parent, name) = (dir.parent, dir.name.clone());
+            self.leave(parent, &name);
+            self.forget(wd);
+        } else if wd == self.top && events.contains(ReadFlags::ATTRIB) {
+            self.tell(Change::Attr(b"/"[..].into()));
+        } else if events.contains(ReadFlags::UNMOUNT)
+            && let Some(path) = self.path(wd)
+        {
+            // There is another directory now, or none.
+            self.told.extend([
+                Change::Remove(path.clone()),
+                Change::Create(path.clone()),
+                Change::Blind(path),
+            ]);
+        }
+    }
+
+    /// A first half without a second one: it has left the tree.
+    fn half_only(&mut self) {
+        let Some((_, wd, name, _)) = self.half.take() else { return };
+        let path = self.path_in(wd, &name);
+        self.leave(wd, &name);
+        path.into_iter().for_each(|path| self.tell(Change::Remove(path)));
+    }
+
+    fn moved(&mut self, (from, old): (i32, &[u8]), (to, new): (i32, &[u8]), is_dir: bool) {
+        if !is_dir {
+            return;
+        }
+        let moved = self.dirs.get_mut(&from).and_then(|dir| dir.below.remove(old));
+        match moved {
+            Some(wd) => {
+                // What had the name was empty.
+                self.leave(to, new);
+                self.put(wd, to, new);
+            }
+            // It was not known, or has been found under its new name already.
+            None => {
+                let Some(path) = self.path_in(to, new) else { return };
+                let found = self.enter(to, new, &path);
+                found.into_iter().for_each(|wd| self.descend(wd, false));
+            }
+        }
+    }
+
+    /// Watches a directory that is found under a name, if that is news: then it comes back, to be looked into.
+    fn enter(&mut self, parent: i32, name: &[u8], path: &[u8]) -> Option<i32> {
+        if self.dirs.get(&parent)?.below.contains_key(name) {
+            return None;
+        }
+        self.watch(path, Some((parent, name)))
+    }
+
+    /// Looks for directories below one, and below these: watches them. `tell`: all that is there is new.
+    fn descend(&mut self, wd: i32, tell: bool) {
+        let mut rest = vec![wd];
+        while let Some(wd) = rest.pop() {
+            let Some(path) = self.path(wd) else { continue };
+            let Ok(fd) = self.open(&path) else { continue };
+            let Ok(entries) = HostDir::new(fd) else { continue };
+            for entry in entries.map_while(Result::ok) {
+                let name = entry.file_name().to_bytes();
+                if matches!(name, b"." | b"..") {
+                    continue;
+                }
+                let at = join(&path, &[b"/", name].concat());
+                // Where the file system does not say, the open does.
+                let may_be_dir = matches!(entry.file_type(), FileType::Directory | FileType::Unknown);
+                let found = if may_be_dir { self.enter(wd, name, &at) } else { None };
+                rest.extend(found);
+                if tell && self.found.insert((wd, name.into())) {
+                    self.tell(Change::Create(at));
+                }
+            }
+        }
+    }
+
+    /// Watches what is at a path, if it is a directory.
+    fn watch(&mut self, path: &[u8], at: Option<(i32, &[u8])>) -> Option<i32> {
+        let blind = |this: &mut Self| {
+            if at.is_some() {
+                this.tell(Change::Blind(path.into()));
+            }
+            None
+        };
+        let fd = match self.open(path) {
+            Ok(fd) => fd,
+            // It has gone, or is something else by now, or always was.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return None,
+            Err(_) => return blind(self),
+        };
+        let is_remote = rustix::fs::fstatfs(&fd).is_ok_and(|fs| REMOTE.contains(&(fs.f_type as u32)));
+        if is_remote || self.dirs.len() >= WATCHES_MAX {
+            return blind(self);
+        }
+        let wanted = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVE
+            | WatchFlags::MODIFY
+            // Of what is written through a mapping, this is all that is said.
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::ATTRIB
+            | WatchFlags::EXCL_UNLINK
+            | WatchFlags::ONLYDIR;
+        let Ok(wd) = inotify::add_watch(&self.inotify, proc_path(&fd), wanted) else { return blind(self) };
+        let (parent, name) = at.unwrap_or((wd, b""));
+        if let Some(known) = self.dirs.get(&wd) {
+            // It was moved, and the kernel has not told it yet; or it is in two places.
+            let (elsewhere, was) = (self.path(wd), (known.parent, known.name.clone()));
+            if elsewhere.is_none_or(|old| self.is_same(&old, &fd)) || self.is_below(parent, wd) {
+                return blind(self);
+            }
+            if let Some(dir) = self.dirs.get_mut(&was.0) {
+                dir.below.remove(&was.1);
+            }
+            self.put(wd, parent, name);
+            return None;
+        }
+        self.dirs.insert(wd, Dir { parent, name: name.into(), below: HashMap::new() });
+        if at.is_some() {
+            self.put(wd, parent, name);
+        }
+        Some(wd)
+    }
+
+    fn put(&mut self, wd: i32, parent: i32, name: &[u8]) {
+        if let Some(dir) = self.dirs.get_mut(&wd) {
+            (dir.parent, dir.name) = (parent, name.into());
+        }
+        if let Some(dir) = self.dirs.get_mut(&parent) {
+            dir.below.insert(name.into(), wd);
+        }
+    }
+
+    /// A name has gone: if it was a directory's, that is not watched any more.
+    fn leave(&mut self, parent: i32, name: &[u8]) {
+        let gone = self.dirs.get_mut(&parent).and_then(|dir| dir.below.remove(name));
+        gone.into_iter().for_each(|wd| self.forget(wd));
+    }
+
+    fn forget(&mut self, wd: i32) {
+        let mut rest = vec![wd];
+        while let Some(wd) = rest.pop() {
+            let Some(dir) = self.dirs.remove(&wd) else { continue };
+            rest.extend(dir.below.into_values());
+            // It may have gone by itself.
+            let _ = inotify::remove_watch(&self.inotify, wd);
+        }
+    }
+
+    fn is_below(&self, mut wd: i32, top: i32) -> bool {
+        while wd != top {
+            match self.dirs.get(&wd) {
+                Some(dir) if dir.parent != wd => wd = dir.parent,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether a directory is still at this path.
+    fn is_same(&self, path: &[u8], fd: &OwnedFd) -> bool {
+        let id = |fd: &OwnedFd| rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+        self.open(path).and_then(|there| Ok(id(&there)? == id(fd)?)).unwrap_or(false)
+    }
+
+    fn path_in(&self, wd: i32, name: &[u8]) -> Option<Path> {
+        Some(join(&self.path(wd)?, &[b"/", name].concat()))
+    }
+
+    /// The way to a directory; `None`: it is not known any more.
+    fn path(&self, mut wd: i32) -> Option<Path> {
+        let mut names = Vec::new();
+        loop {
+            let dir = self.dirs.get(&wd)?;
+            if dir.parent == wd {
+                break;
+            }
+            names.push(&*dir.name);
+            wd = dir.parent;
+        }
+        let path: Vec<u8> = names.iter().rev().flat_map(|name| [b"/", *name]).flatten().copied().collect();
+        Some(if path.is_empty() { b"/"[..].into() } else { path.into() })
+    }
+
+    fn open(&self, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+        let path = if path == b"/" { b"." } else { &path[1..] };
+        let flags =
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(self.root.as_fd(), path, flags, Mode::empty(), resolve)
+    }
+
+    fn tell(&mut self, change: Change) {
+        self.told.push(change);
+    }
+}
+
+/// By which the very directory is watched, whatever its name is by now.
+fn proc_path(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> Path {
+        text.as_bytes().into()
+    }
+
+    /// A watcher of a directory, and what it has told when the kernel has nothing more to say.
+    fn watcher(top: &std::path::Path) -> Watcher {
+        let root = rustix::fs::open(top, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let (end, _) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let mut watcher = Watcher::new(Arc::new(root), end, Weak::new()).unwrap();
+        watcher.begin();
+        assert_eq!(watcher.told, []);
+        watcher
+    }
+
+    fn told(watcher: &mut Watcher) -> Vec<Change> {
+        let mut buf = vec![MaybeUninit::uninit(); EVENTS];
+        while watcher.read(&mut buf) {}
+        watcher.half_only();
+        std::mem::take(&mut watcher.told)
+    }
+
+    #[test]
+    fn events_that_the_kernel_has_dropped_are_lost_and_all_is_watched_again() {
+        let top = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(top.path().join("a/b")).unwrap();
+        let mut watcher = watcher(top.path());
+        // Nobody was told of these.
+        std::fs::rename(top.path().join("a"), top.path().join("c")).unwrap();
+        std::fs::create_dir(top.path().join("d")).unwrap();
+        watcher.begin_again();
+        assert_eq!(told(&mut watcher), [Change::Lost(0), Change::Lost(0)]);
+        std::fs::create_dir(top.path().join("c/b/x")).unwrap();
+        std::fs::create_dir(top.path().join("d/y")).unwrap();
+        assert_eq!(told(&mut watcher), [Change::Create(path("/c/b/x")), Change::Create(path("/d/y"))]);
+    }
+
+    #[test]
+    fn directories_come_and_go_and_leave_nothing() {
+        let top = tempfile::tempdir().unwrap();
+        let mut watcher = watcher(top.path());
+        for n in 0..2000 {
+            std::fs::create_dir_all(top.path().join(format!("{}/{n}", n % 3))).unwrap();
+        }
+        // Each once, however it was found.
+        assert_eq!(told(&mut watcher).len(), 2003);
+        assert_eq!(watcher.dirs.len(), 2004);
+        std::fs::rename(top.path().join("0"), top.path().join("1/0")).unwrap();
+        std::fs::remove_dir_all(top.path().join("1")).unwrap();
+        std::fs::remove_dir_all(top.path().join("2")).unwrap();
+        let told = told(&mut watcher);
+        assert_eq!(told[0], Change::Move(path("/0"), path("/1/0")));
+        assert_eq!(told.len(), 1 + 2003);
+        assert_eq!(watcher.dirs.len(), 1);
+    }
+
+    #[test]
+    fn what_may_not_be_watched_is_blind() {
+        let top = tempfile::tempdir().unwrap();
+        let mut watcher = watcher(top.path());
+        for wd in 1000..1000 + WATCHES_MAX as i32 {
+            watcher.dirs.insert(wd, Dir { parent: wd, name: Box::default(), below: HashMap::new() });
+        }
+        std::fs::create_dir_all(top.path().join("a/b")).unwrap();
+        assert_eq!(told(&mut watcher), [Change::Blind(path("/a")), Change::Create(path("/a"))]);
+    }
+}

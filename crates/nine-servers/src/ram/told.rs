@@ -1,0 +1,80 @@
+//! What a request changes, for who reads the tree's changes: said before it is served, told when it has succeeded.
+
+use std::sync::Arc;
+
+use nine_io::changes::{self, Change, Path, Places};
+use nine_io::server::Request;
+use nine_proto::{Op, OpenFlags};
+
+use super::Node;
+use super::tree::{Inode, Place};
+
+/// What will have changed. Of what has no name any more nothing.
+pub(super) fn changes(req: &Request) -> Vec<Change> {
+    let Ok(node) = req.node::<Node>() else { return Vec::new() };
+    let (inode, at) = match &*node {
+        Node::File { inode, at, .. } => (inode, at.clone()),
+        Node::NewXattr { inode, .. } if matches!(req.op(), Op::Clunk) => {
+            let at = inode.lock().place.clone();
+            return path(inode, &at).map(Change::Attr).into_iter().collect();
+        }
+        _ => return Vec::new(),
+    };
+    match req.op() {
+        Op::Create { name, flags, .. } if inode.child(name).is_ok() => match flags.has(OpenFlags::TRUNC) {
+            true => vec![Change::Write(within(inode, name))],
+            false => Vec::new(),
+        },
+        op => changes::of(&op, &Of { req, inode, at }),
+    }
+}
+
+struct Of<'r> {
+    req: &'r Request,
+    inode: &'r Arc<Inode>,
+    at: Place,
+}
+
+impl Places for Of<'_> {
+    fn own(&self) -> Option<Path> {
+        path(self.inode, &self.at)
+    }
+
+    fn within(&self, name: &[u8]) -> Option<Path> {
+        Some(within(self.inode, name))
+    }
+
+    fn beside(&self, name: &[u8]) -> Option<Path> {
+        Some(within(&self.inode.place(&self.at).ok()?.0, name))
+    }
+
+    fn other(&self, name: &[u8]) -> Option<Path> {
+        Some(within(self.req.node2::<Node>().ok()?.inode().ok()?, name))
+    }
+}
+
+/// Where a file is now, if it is anywhere.
+pub(super) fn path(inode: &Arc<Inode>, at: &Place) -> Option<Path> {
+    if inode.is_root() {
+        return Some(b"/"[..].into());
+    }
+    let (dir, name) = inode.place(at).ok()?;
+    Some(within(&dir, &name))
+}
+
+/// Where this name of a directory is. A directory with names in it has its own.
+fn within(dir: &Arc<Inode>, name: &[u8]) -> Path {
+    let (mut dir, mut names) = (dir.clone(), vec![Box::<[u8]>::from(name)]);
+    while !dir.is_root() {
+        let (above, name) = dir.lock().place.clone();
+        names.push(name);
+        let Some(above) = above.upgrade() else { break };
+        dir = above;
+    }
+    let mut path = Vec::new();
+    for name in names.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    path.into()
+}

@@ -1,0 +1,310 @@
+//! `mount`, `unmount` and `ns`: the files of a server where other programs look for theirs (docs/mount.md); and the
+//! words by which mount(8) calls this program.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use nine_gate::fuse::{Cache, MountOptions};
+
+use crate::config::{DialectChoice, Remote};
+
+/// Mount a server on a directory, for every program (FUSE)
+///
+/// Goes to the background when the server has answered and the directory is mounted; `ninefold unmount DIR`,
+/// `fusermount3 -u DIR` or SIGTERM ends it. A server that goes away comes back by itself, open files and all; whoever
+/// waits for it can be interrupted. docs/mount.md says what is kept in the kernel's caches and for how long.
+#[derive(Debug, Args)]
+#[command(after_help = MOUNTS, mut_arg("patience", |arg| arg.hide_short_help(false).help(PATIENCE)))]
+pub struct Mount {
+    /// The server: an address, with a path perhaps; equal ones with commas; `:` or `:/path` for the default server; or
+    /// what `serve` takes, which is then served by this command itself
+    #[arg(value_name = "SERVER")]
+    pub what: OsString,
+    /// A directory of this machine
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Stay in the foreground; the log is the standard error
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Nothing can be changed
+    #[arg(short, long)]
+    pub read_only: bool,
+    /// Options as mount(8) has them: ro, nosuid, nodev, noexec, suid, dev, sync, nonempty, max_read=BYTES,
+    /// allow_other, default_permissions; and as below: cache=, write_back, patience=, wait=, passthrough=,
+    /// no_read_ahead, uname=, aname=, dialect=, msize=, timeout=, ca=, pin=, cert=, key=, token_file=
+    #[arg(short, value_name = "OPTION", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// How long names and attributes are believed: seconds, `never`, or `auto`: long where the server tells of changes,
+    /// else a second
+    #[arg(long, value_name = "TIME", default_value = "auto", value_parser = cache)]
+    pub cache: Cache,
+    /// Writes are kept in the kernel's cache for a while: faster in small pieces, seen late by others, lost in a crash
+    #[arg(long)]
+    pub write_back: bool,
+    /// Other users may use it, too, as far as the files' modes let them
+    #[arg(long)]
+    pub allow_other: bool,
+    /// How long requests wait for a server that is away, seconds; 0: they fail [default: until it is back]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=86_400))]
+    pub wait: Option<u32>,
+    /// Files that are read one piece after the other are not read ahead
+    #[arg(long)]
+    pub no_read_ahead: bool,
+    /// Whether the kernel reads and writes the files of `disk:` by itself
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub passthrough: Passthrough,
+    #[command(flatten)]
+    pub remote: Remote,
+    /// As for mount(8): nothing is mounted
+    #[arg(skip)]
+    pub fake: bool,
+    /// As for mount(8): what is not known is passed over
+    #[arg(skip)]
+    pub sloppy: bool,
+}
+
+/// Take away what `mount` has mounted
+#[derive(Debug, Args)]
+pub struct Unmount {
+    /// The directory
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Although it is in use: it can no longer be found, and goes with its last open file
+    #[arg(short, long)]
+    pub lazy: bool,
+}
+
+/// Run a command that sees a name space file's tree where the file says, and the rest of this machine as ever
+///
+/// What the lines of its main name space mount or bind is seen at these places, by the command and what it starts, and
+/// by nobody else; a line for `/` makes the tree the root. Needs no rights where the kernel lets users have name
+/// spaces; in there a user is nobody else, and set-user-ID programs have no effect. docs/mount.md.
+///
+/// Exit status: that of the command, or 128 and the number of the signal that ended it; 127 there is no such program,
+/// 126 it cannot be run, 125 the name space cannot be made.
+#[derive(Debug, Args)]
+#[command(after_help = SPACES)]
+pub struct Ns {
+    /// A name space file; its lines about listeners do not count here
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Nothing of it can be changed
+    #[arg(short, long)]
+    pub read_only: bool,
+    /// How long names and attributes are believed: seconds, `never` or `auto`
+    #[arg(long, value_name = "TIME", default_value = "auto", value_parser = cache)]
+    pub cache: Cache,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", last = true, required = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Whether the kernel reads files by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Passthrough {
+    /// Where it can
+    Auto,
+    /// Everything is asked for
+    Never,
+}
+
+impl Mount {
+    /// What -o says, each said also by the option of that name.
+    pub fn take_options(&mut self, to: &mut MountOptions) -> Result<(), String> {
+        for option in std::mem::take(&mut self.options) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name.replace('-', "_"), Some(value)),
+                None => (option.replace('-', "_"), None),
+            };
+            // For others than us.
+            let is_comment = name.starts_with("x_") || name.starts_with("X_") || name == "comment";
+            if is_comment || name.is_empty() || value.is_none() && to.set(&option) {
+                continue;
+            }
+            match self.take(&name, value, to) {
+                Ok(true) => {}
+                Ok(false) if self.sloppy => {}
+                Ok(false) => return Err(format!("-o {option}: it is not known; there are {KNOWN}")),
+                Err(why) => return Err(format!("-o {option}: {why}")),
+            }
+        }
+        to.others |= self.allow_other;
+        if self.read_only {
+            to.set("ro");
+        }
+        self.read_only |= to.is_read_only();
+        Ok(())
+    }
+
+    /// One of ours; `false`: it is none.
+    fn take(&mut self, name: &str, value: Option<&str>, to: &mut MountOptions) -> Result<bool, String> {
+        let remote = &mut self.remote;
+        match (name, value) {
+            ("allow_other", None) => self.allow_other = true,
+            ("default_permissions", None) => to.checked = true,
+            ("nonempty", None) => to.nonempty = true,
+            ("write_back", None) => self.write_back = true,
+            ("read_ahead", None) => self.no_read_ahead = false,
+            ("no_read_ahead", None) => self.no_read_ahead = true,
+            ("max_read", Some(text)) => to.max_read = Some(number(text)?),
+            ("cache", Some(text)) => self.cache = cache(text)?,
+            ("wait", Some(text)) => self.wait = Some(number(text)?),
+            ("passthrough", Some(text)) => self.passthrough = Passthrough::from_str(text, true)?,
+            ("patience", Some(text)) => remote.patience = Some(number(text)?),
+            ("timeout", Some(text)) => remote.timeout = Some(number(text)?),
+            ("msize", Some(text)) => remote.msize = Some(number(text)?),
+            ("dialect", Some(text)) => remote.dialect = Some(DialectChoice::from_str(text, true)?),
+            ("uname", Some(text)) => remote.user = Some(text.into()),
+            ("aname", Some(text)) => remote.aname = Some(text.into()),
+            ("ca", Some(text)) => remote.ca = Some(text.into()),
+            ("cert", Some(text)) => remote.cert = Some(text.into()),
+            ("key", Some(text)) => remote.key = Some(text.into()),
+            ("token_file", Some(text)) => remote.token_file = Some(text.into()),
+            ("pin", Some(text)) => remote.pin = Some(text.parse()?),
+            ("token", _) => return Err("everybody can read it there; write token_file=FILE".into()),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// What `-o` knows, for who has written something else.
+const KNOWN: &str = "cache=TIME, write_back, allow_other, default_permissions, patience=SECONDS, wait=SECONDS, \
+                     read_ahead, no_read_ahead, passthrough=WHEN, nonempty, max_read=BYTES, uname=NAME, \
+                     aname=NAME, dialect=NAME, msize=BYTES, timeout=SECONDS, ca=FILE, pin=FINGERPRINT, cert=FILE, \
+                     key=FILE, token_file=FILE; ro, rw, suid, dev, exec, sync, dirsync, atime and their contraries; \
+                     auto, user, users, _netdev, nofail, x-ANYTHING";
+
+/// `mount(8)` calls `/sbin/mount.TYPE SOURCE DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o OPTIONS]`: what this is as a
+/// line of ours, and what such a line cannot say. `None`: this program was not called so.
+pub fn helper(words: &[OsString]) -> Option<Helper> {
+    let (name, words) = words.split_first()?;
+    let name = Path::new(name).file_name()?;
+    if !HELPERS.iter().any(|known| name == *known) {
+        return None;
+    }
+    let mut helper = Helper { line: vec!["ninefold".into(), "mount".into()], fake: false, sloppy: false };
+    let mut words = words.iter();
+    let (mut operands, mut options) = (Vec::new(), vec![OsString::from("nonempty")]);
+    while let Some(word) = words.next() {
+        match word.to_str().and_then(|word| word.strip_prefix('-')) {
+            None | Some("") => operands.push(word.clone()),
+            Some("o") => options.extend(words.next().cloned()),
+            Some("t" | "N") => drop(words.next()),
+            Some(flags) => {
+                helper.fake |= flags.contains('f');
+                helper.sloppy |= flags.contains('s');
+                options.extend(flags.contains('r').then(|| "ro".into()));
+                options.extend(flags.contains('w').then(|| "rw".into()));
+            }
+        }
+    }
+    for option in options {
+        helper.line.extend(["-o".into(), option]);
+    }
+    helper.line.push("--".into());
+    helper.line.extend(operands);
+    Some(helper)
+}
+
+/// See [`helper`].
+pub struct Helper {
+    pub line: Vec<OsString>,
+    pub fake: bool,
+    pub sloppy: bool,
+}
+
+const HELPERS: [&str; 2] = ["mount.fuse.ninefold", "mount.ninefold"];
+
+fn cache(text: &str) -> Result<Cache, String> {
+    match text {
+        "auto" => Ok(Cache::Told),
+        "never" => Ok(Cache::Never),
+        _ => match text.parse::<f64>().ok().and_then(|time| Duration::try_from_secs_f64(time).ok()) {
+            Some(Duration::ZERO) => Ok(Cache::Never),
+            Some(time) => Ok(Cache::For(time)),
+            None => Err("write seconds, `never` or `auto`".into()),
+        },
+    }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number"))
+}
+
+const PATIENCE: &str = "How long a program that is interrupted or killed waits for the server's word on what it had \
+                        asked for, seconds [default: 5]";
+
+const MOUNTS: &str = "\
+Examples:
+  ninefold mount 9p+tls://files.lab/home /n/home
+  ninefold mount tcp!one.lab!564,tcp!two.lab!564 /n/pkg -o ro
+  ninefold mount home.ns /n
+  ninefold mount disk:/srv /mnt --allow-other
+  ninefold unmount /n/home
+In /etc/fstab, where /sbin/mount.fuse.ninefold is a link to this program:
+  9p+tls://files.lab/home /n/home fuse.ninefold _netdev,nofail,ca=/etc/lab.pem,token_file=/etc/lab.token 0 0";
+
+const SPACES: &str = "\
+Examples:
+  ninefold ns home.ns -- ls /n/lab
+  ninefold ns old.ns -- make                 # old.ns: mount fs: /dump dump
+                                             #         bind /dump/2026/1121/include /usr/include
+  ninefold ns root.ns -- /bin/sh             # root.ns: mount disk:/srv/debian /";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        mount: Mount,
+    }
+
+    fn taken(options: &str) -> Result<(Mount, MountOptions), String> {
+        let mut mount = Line::parse_from(["mount", "tcp!h!1", "/n", "-o", options]).mount;
+        let mut to = MountOptions::default();
+        mount.take_options(&mut to).map(|()| (mount, to))
+    }
+
+    #[test]
+    fn options_are_ours_or_those_of_mount() {
+        let (mount, to) =
+            taken("rw,noexec,_netdev,x-systemd.automount,cache=2.5,uname=rob,wait=0,allow_other").unwrap();
+        assert_eq!(mount.cache, Cache::For(Duration::from_millis(2500)));
+        assert_eq!((mount.remote.user.as_deref(), mount.wait), (Some("rob"), Some(0)));
+        assert!(to.others && !to.is_read_only() && !mount.read_only);
+        assert!(taken("ro").unwrap().0.read_only);
+        assert_eq!(taken("token-file=/x").unwrap().0.remote.token_file, Some("/x".into()));
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        for (option, why) in [
+            ("nosense", "-o nosense: it is not known; there are cache=TIME"),
+            ("cache=x", "-o cache=x: write seconds"),
+            ("msize=x", "-o msize=x: `x` is no number"),
+            ("token=abc", "-o token=abc: everybody can read it there"),
+            ("cache", "-o cache: it is not known"),
+        ] {
+            let said = taken(option).unwrap_err();
+            assert!(said.starts_with(why), "{said}");
+        }
+    }
+
+    #[test]
+    fn mount_calls_us_in_its_own_way() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let helper = |text| helper(&words(text)).map(|helper| (helper.line, helper.fake, helper.sloppy));
+        assert_eq!(helper("ninefold mount a b"), None);
+        let line = "ninefold mount -o nonempty -o ro -o rw,dev -- tcp!h!1 /n";
+        assert_eq!(
+            helper("/sbin/mount.fuse.ninefold tcp!h!1 /n -sr -t fuse.ninefold -o rw,dev"),
+            Some((words(line), false, true))
+        );
+    }
+}

@@ -1,0 +1,322 @@
+//! `mount`: the files of a server as a file system of this machine (docs/mount.md).
+//!
+//! In: an address, several equal ones, or a server that this command serves by itself; a directory. Out: on the
+//! standard output one line when it is mounted, then what the kernel asks for, until it is unmounted or a signal ends
+//! it. In the background that is done by another process of this program; the one that was called waits for that line.
+//!
+//! Always holds: what is wrong with the server or the directory is said before anything is in the background; at a
+//! signal what is under way is answered first; the mount goes with the process, unless that is killed.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::future::pending;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::pin::pin;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use futures_util::future::{Either, abortable, select};
+use nine_gate::fuse::{self, Mount, MountOptions};
+use nine_io::client::{Client, File, Options};
+use nine_io::server::{Core, Service};
+use nine_mux::Wait;
+use nine_net::{Addr, Env, Peer, Proof, rt};
+use nine_proto::{Dialect, GetMask};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{getegid, geteuid};
+
+use super::kinds::{Kind, Reached, Servers};
+use super::{Export, Opened, Served, console, partition};
+use crate::archive::Archives;
+use crate::cli::{self, Passthrough};
+use crate::config::{Config, Remote, Serving};
+use crate::dial::{self, Sessions, within};
+use crate::fail::{Interrupted, Program};
+use crate::operand::{Operand, Place};
+
+/// What is mounted.
+enum What {
+    /// A place at a server elsewhere, or the roots of several equal ones.
+    There(Vec<Place>),
+    /// What this command serves.
+    Here(Export),
+}
+
+impl What {
+    fn parse(word: &OsStr, remote: &Remote) -> Result<Self> {
+        let text = word.to_str();
+        if let Some(Ok(Kind::Remote(all))) = text.filter(|text| text.contains(',')).map(str::parse)
+            && all.len() > 1
+        {
+            let place = |one: Reached| {
+                let mut place = Place::parse(one.addr.to_string().as_ref(), remote)?;
+                place.token = one.token;
+                anyhow::Ok(place)
+            };
+            return Ok(Self::There(all.into_iter().map(place).collect::<Result<_>>()?));
+        }
+        match Operand::parse(word, remote)? {
+            Operand::Remote(place) => Ok(Self::There(vec![place])),
+            Operand::Local(path) if path.metadata().is_ok_and(|meta| meta.file_type().is_socket()) => {
+                let addr = Addr::Unix { path: std::path::absolute(path)? };
+                Ok(Self::There(vec![Place::parse(addr.to_string().as_ref(), remote)?]))
+            }
+            Operand::Local(_) => {
+                let word = text.ok_or_else(|| anyhow!("{}: is no text", word.display()))?;
+                Ok(Self::Here(word.parse().map_err(|why: String| anyhow!("{word}: {why}"))?))
+            }
+        }
+    }
+}
+
+impl fmt::Display for What {
+    /// Without secrets: everybody sees it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here(export) => export.fmt(f),
+            Self::There(places) => places.iter().enumerate().try_for_each(|(n, place)| {
+                let path = String::from_utf8_lossy(&place.path);
+                let comma = if n == 0 { "" } else { "," };
+                write!(f, "{comma}{}{}", place.addr, path.trim_end_matches('/'))
+            }),
+        }
+    }
+}
+
+/// Mounts, and serves until it is unmounted; in the background, once it is mounted.
+pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
+    let mut to = MountOptions::default();
+    args.take_options(&mut to).map_err(|why| anyhow!(why))?;
+    let mut remote = config.remote(&args.remote)?;
+    remote.absolute()?;
+    let what = What::parse(&args.what, &remote)?;
+    to.source = what.to_string();
+    if args.fake {
+        return Ok(());
+    }
+    let is_behind = std::env::var_os(BEHIND).is_some();
+    if !args.foreground && !is_behind {
+        return behind();
+    }
+    let mut serving = config.serving(&Serving::default())?;
+    serving.read_only = Some(args.read_only || serving.read_only.unwrap_or(false));
+    let here = match &what {
+        What::Here(export) => Some(Served::prepare(export.clone(), config, &mut serving)?),
+        What::There(_) => None,
+    };
+    let options = fuse::Options {
+        cache: args.cache,
+        write_back: args.write_back,
+        all_users: to.others,
+        owner: None,
+        passthrough: args.passthrough == Passthrough::Auto,
+        patience: remote.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into())),
+    };
+    partition::settle();
+    let ended = rt::block_on(async |env| {
+        let mut signals = rt::signals()?;
+        let (core, archives) = (Core::default(), Arc::<Archives>::default());
+        let begin = async {
+            let opened = match (&here, &what) {
+                (Some(served), _) => served.open(env, &serving, &core, &[], &archives).await?,
+                (None, What::There(places)) => {
+                    there(env, &args, places, &serving, &remote, &archives).await?
+                }
+                (None, What::Here(_)) => unreachable!("it has been prepared"),
+            };
+            let aname = here.as_ref().and(remote.aname.as_deref()).unwrap_or_default();
+            let root = root(env, &opened, &serving, core.clone(), aname).await?;
+            let (mount, device) = Mount::new(&args.dir, &to)?;
+            anyhow::Ok((opened, root, mount, device))
+        };
+        let begun = match select(pin!(begin), pin!(signals.next())).await {
+            Either::Left((begun, _)) => begun,
+            // Nothing has been mounted yet.
+            Either::Right((signal, _)) => Err(Interrupted(signal).into()),
+        };
+        let ended = match begun {
+            Ok((_opened, root, mount, device)) => match tell(&mount, is_behind) {
+                Ok(()) => serve(env, (mount, device), root, options, &mut signals).await,
+                Err(error) => Err(error.into()),
+            },
+            Err(error) => Err(error),
+        };
+        ended.and(archives.close(&env).await)
+    });
+    console::end();
+    ended?
+}
+
+/// The tree of a server elsewhere, with its errors said now and as everywhere.
+async fn there(
+    env: rt::Real,
+    args: &cli::Mount,
+    places: &[Place],
+    serving: &Serving,
+    remote: &Remote,
+    archives: &Arc<Archives>,
+) -> Result<Opened> {
+    let sessions = Sessions::new(remote.clone(), env);
+    let mut found = None;
+    for place in places {
+        let sought = sessions.find(place, true, GetMask::BASIC).await.context(place.clone());
+        match (sought, &mut found) {
+            (Ok(one), _) => {
+                found = Some(Ok(one));
+                break;
+            }
+            (error, None) => found = Some(error),
+            (Err(_), Some(_)) => {}
+        }
+    }
+    let found = found.expect("there is a place")?;
+    if !found.file.qid().is_dir() {
+        bail!("{}: is no directory", places[0]);
+    }
+    let path = String::from_utf8(found.names.join(&b'/')).map_err(|_| anyhow!("the path is no text"))?;
+    let reached =
+        |place: &Place| anyhow::Ok(Reached { addr: place.addr.clone(), token: sessions.token(place)? });
+    let all = places.iter().map(reached).collect::<Result<Vec<_>>>()?;
+    let servers = Servers::new(serving, remote.clone(), env, 1, archives.clone());
+    let mut server = servers.reach(&all);
+    server.wait = Some(args.wait.map_or(Wait::Ever, |most| Wait::AtMost(Duration::from_secs(most.into()))));
+    server.ahead = !args.no_read_ahead;
+    Opened::elsewhere(env, &servers, server, remote, &path).await
+}
+
+/// The root of what is served here, for ourselves.
+pub(super) async fn root(
+    env: rt::Real,
+    opened: &Opened,
+    serving: &Serving,
+    core: Core,
+    aname: &str,
+) -> Result<File> {
+    let service = Service::new(opened.server.clone(), partition::gate(serving), core);
+    let service = Service { own: true, ..service };
+    let proof = Proof::Unix { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+    let options = Options {
+        dialects: vec![Dialect::LS, Dialect::L],
+        calls: CALLS,
+        clock: Some(env.clock()),
+        names: nine_servers::disk::names(),
+        ..Options::default()
+    };
+    let client = Client::within(&env, &service, Peer { addr: "fuse".into(), proof }, options).await?;
+    let (name, uid) = dial::user(&Remote::default());
+    Ok(client.attach(&name, uid, aname).await?)
+}
+
+/// Until it is unmounted. A signal unmounts it; a second one, or silence, ends the wait for what is under way.
+async fn serve(
+    env: rt::Real,
+    (mount, device): (Mount, OwnedFd),
+    root: File,
+    options: fuse::Options,
+    signals: &mut rt::Signals,
+) -> Result<()> {
+    let mut served = Box::pin(fuse::serve(env, device, root, options));
+    match select(&mut served, pin!(signals.next())).await {
+        Either::Left((Ok(()), _)) => {
+            mount.gone();
+            return Ok(());
+        }
+        Either::Left((Err(error), _)) => {
+            // The device is closed first: nobody would answer.
+            drop(served);
+            return Err(error.into());
+        }
+        Either::Right(_) => {}
+    }
+    let (mut done, end) = abortable(pending::<()>());
+    let unmounting = thread::Builder::new().name("unmount".into()).spawn(move || {
+        let unmounted = mount.unmount();
+        end.abort();
+        unmounted
+    })?;
+    let orderly = async {
+        if let Either::Right(_) = select(&mut served, &mut done).await {
+            // What is in use stays in use: only what is under way is waited for.
+            within(&env, LAST, &mut served).await;
+        }
+    };
+    let orderly = within(&env, UNMOUNT, orderly);
+    if !matches!(select(pin!(orderly), pin!(signals.next())).await, Either::Left((Some(()), _))) {
+        tracing::warn!("ending with answers owed");
+    }
+    drop(served);
+    if !unmounting.join().expect("it only unmounts")? {
+        tracing::warn!("it was in use: what is still open there has lost its server");
+    }
+    Ok(())
+}
+
+/// Starts this command again, to go on in the background; its errors are its own to tell.
+fn behind() -> Result<()> {
+    let mut words = std::env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(words.next().unwrap_or_default()).args(words);
+    // What it logs later is not for a screen.
+    command.env(BEHIND, "1").env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    nine_ring::linux::close_all_on_exec()?;
+    let mut child = command.spawn()?;
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said)?;
+    if said.ends_with('\n') {
+        return Ok(());
+    }
+    Err(Program { status: partition::status(child.wait()?), error: None }.into())
+}
+
+/// It is mounted: says so, to whoever may still be there, and in the background leaves them.
+fn tell(mount: &Mount, is_behind: bool) -> io::Result<()> {
+    if is_behind {
+        leave()?;
+    }
+    let line = format!("mounted on {}\n", mount.dir().display());
+    let _ = io::stdout().write_all(line.as_bytes()).and_then(|()| io::stdout().flush());
+    if is_behind {
+        rustix::stdio::dup2_stdout(null()?)?;
+    }
+    Ok(())
+}
+
+/// Leaves the session, the directory and the standard error of who has called. Until now ^C has reached us.
+fn leave() -> io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::chdir("/")?;
+    match journal() {
+        Ok(journal) => rustix::stdio::dup2_stderr(journal)?,
+        Err(_) => rustix::stdio::dup2_stderr(null()?)?,
+    }
+    Ok(())
+}
+
+fn null() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// A stream into systemd's journal (sd_journal_stream_fd(3)): the name, no unit, as warnings, and nothing more.
+fn journal() -> io::Result<OwnedFd> {
+    let mut stream = UnixStream::connect("/run/systemd/journal/stdout")?;
+    stream.write_all(b"ninefold\n\n4\n0\n0\n0\n0\n")?;
+    Ok(stream.into())
+}
+
+/// The variable that the process in the background has.
+const BEHIND: &str = "NINEFOLD_BEHIND";
+/// Requests under way.
+const CALLS: usize = 4096;
+/// For an interrupted request, unless told otherwise.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// At the end, for the kernel to unmount and what is under way.
+const UNMOUNT: Duration = Duration::from_secs(10);
+/// At the end, for what is under way where the mount is in use.
+const LAST: Duration = Duration::from_secs(2);
