@@ -53,8 +53,8 @@ Usage: cargo xtask VERB
   diod                      diod's programs against our server
   aoe [--all]               ATA over Ethernet: our initiator against vblade, our targets under the Linux kernel's driver
                             and aoetools, all of it under wireshark's eyes
-  fuse [PART]               fsx, pjdfstest, git, a compiler, a data base and an editor in our mounts on this host (PART: the
-                            checks whose names hold it)
+  fuse [PART]               fsx, pjdfstest, git, a compiler, a data base and editors in our mounts on this host
+                            (PART: the checks whose names hold it)
   dissector                 wireshark's dissector reads all that we say
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium

@@ -1,7 +1,7 @@
 //! Files of a 9P server as a file system of this kernel (fuse(4)), for programs that know nothing of 9P.
 //!
-//! In: requests of the kernel from an open `/dev/fuse` that is mounted; a root of a 9P client. Out: answers, until it is
-//! unmounted. [`Mount`] mounts.
+//! In: requests of the kernel from an open `/dev/fuse` that is mounted; a root of a 9P client. Out: answers, until it
+//! is unmounted. [`Mount`] mounts.
 //!
 //! ```text
 //! device -> take -> (at once) ---------------> answer

@@ -87,8 +87,8 @@ impl Node {
     }
 }
 
-/// What makes a file the same one: its number at the server and its kind; and, since file systems use numbers again, when
-/// it was made, as far as the server knows.
+/// What makes a file the same one: its number at the server and its kind; and, since file systems use numbers again,
+/// when it was made, as far as the server knows.
 type Key = (u64, u32, Time, u64);
 
 fn key(attr: &Attr) -> Key {

@@ -1,8 +1,8 @@
 //! What the server tells of changes (docs/changes.md), told on to the kernel: so what it keeps may be kept for long.
 //!
-//! In: lines of `#changes`. Out: invalidations, written by a thread of their own: the kernel may hold a directory for as
-//! long as a request for it waits for us. And how long an answer is good: not at all, where a change of what it is about
-//! came between the question and the answer.
+//! In: lines of `#changes`. Out: invalidations, written by a thread of their own: the kernel may hold a directory for
+//! as long as a request for it waits for us. And how long an answer is good: not at all, where a change of what it is
+//! about came between the question and the answer.
 //!
 //! What is written from here comes back as a change. It ends what is kept of the file's bytes only after [`SHORT`], and
 //! at its next open, since it may have been somebody else's.

@@ -632,12 +632,8 @@ impl Connection {
         match request.op() {
             Op::Attach { uname, aname, uid } => {
                 let afid = request.fid2().map(|held| &held.node);
-                let admitted = match &self.known {
-                    Some(who) => {
-                        Ok(Who { read_only: who.read_only || self.gate.read_only, ..Who::clone(who) })
-                    }
-                    None => self.gate.admit(proof, uname, uid, aname, afid, &*self.names),
-                };
+                let ask = || self.gate.admit(proof, uname, uid, aname, afid, &*self.names);
+                let admitted = self.known.as_ref().map_or_else(ask, |who| Ok(self.gate.known(who)));
                 match &admitted {
                     Ok(who) => {
                         note!(

@@ -47,6 +47,11 @@ const TOKEN_MAX: usize = 128;
 struct Afid(Mutex<Vec<u8>>);
 
 impl Gate {
+    /// Who it is that was known before he came.
+    pub(super) fn known(&self, who: &Who) -> Who {
+        Who { read_only: who.read_only || self.read_only, ..who.clone() }
+    }
+
     /// Who a client is that attaches with these words, or why it may not.
     pub(super) fn admit(
         &self,
