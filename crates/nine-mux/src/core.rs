@@ -381,6 +381,7 @@ impl Core {
             })
         };
         self.prune();
+        by.named.heralds.changed();
         changed
     }
 
@@ -556,7 +557,8 @@ impl Core {
         tree.inspect(|tree| tree.moves.push(old, new));
         for named in self.all_named() {
             if named.space().trees().contains(&old.tree) {
-                let _ = named.change(|space| if space.moved(old, new) { Ok(()) } else { Err(()) });
+                let moved = named.change(|space| if space.moved(old, new) { Ok(()) } else { Err(()) });
+                moved.iter().for_each(|()| named.heralds.changed());
             }
         }
     }
@@ -572,6 +574,7 @@ impl Core {
                 if forgotten.is_ok() {
                     tracing::info!("{} is gone: its mounts are, too", crate::space::show_path(&place.path));
                     self.prune();
+                    named.heralds.changed();
                 }
             }
         }

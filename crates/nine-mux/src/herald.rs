@@ -110,6 +110,9 @@ impl Core {
         }
         let Ok(cfid) = req.node::<CFid>() else { return };
         let changes = changes::of(&req.op(), &Of { req, cfid: &cfid });
+        if changes.is_empty() {
+            return;
+        }
         for herald in self.all_named().iter().flat_map(|named| named.heralds.all()) {
             changes.iter().for_each(|change| herald.told_here(&cfid, change));
         }

@@ -40,15 +40,11 @@ impl Named {
 
     /// Changes the value, or leaves it as it is.
     pub(crate) fn change<T, E>(&self, f: impl FnOnce(&mut Space) -> Result<T, E>) -> Result<T, E> {
-        let result = {
-            let _one_at_a_time = lock(&self.changes);
-            let mut space = Space::clone(&self.value.load());
-            let result = f(&mut space)?;
-            space.let_go();
-            self.value.store(Arc::new(space));
-            result
-        };
-        self.heralds.changed();
+        let _one_at_a_time = lock(&self.changes);
+        let mut space = Space::clone(&self.value.load());
+        let result = f(&mut space)?;
+        space.let_go();
+        self.value.store(Arc::new(space));
         Ok(result)
     }
 }
