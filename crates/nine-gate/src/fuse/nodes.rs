@@ -234,3 +234,77 @@ impl Nodes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nine_io::client::{Client, Options};
+    use nine_io::server::{Anonymous, Core, Gate, Service};
+    use nine_net::{Peer, Proof, rt};
+    use nine_proto::{NOUID, Qid};
+
+    use super::*;
+
+    /// A file of a server that has gone.
+    fn file() -> Rc<File> {
+        let attach = async |env| {
+            let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+            let service = Service::new(Arc::new(nine_servers::Ram::new(1 << 20)), gate, Core::default());
+            let peer = Peer { addr: "test".into(), proof: Proof::None };
+            let client = Client::within(&env, &service, peer, Options::default()).await.unwrap();
+            client.attach("u", NOUID, "").await.unwrap()
+        };
+        Rc::new(rt::block_on(attach).unwrap())
+    }
+
+    fn attr(path: u64, mode: u32) -> Attr {
+        Attr { qid: Qid { ty: 0, vers: 0, path }, mode, ..Attr::default() }
+    }
+
+    #[test]
+    fn a_file_is_known_until_it_was_forgotten_as_often_as_it_was_told() {
+        let file = file();
+        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let one = attr(2, mode::S_IFREG);
+        let ids: Vec<_> = (0..3).map(|_| nodes.told(file.clone(), &one).id).collect();
+        assert_eq!(ids, [2, 2, 2]);
+        nodes.named(ROOT, b"a", &nodes.get(2).unwrap());
+        nodes.forget(2, 2);
+        assert!(nodes.at(ROOT, b"a").is_some());
+        // More often than it was told of, and again.
+        nodes.forget(2, u64::MAX);
+        nodes.forget(2, 1);
+        nodes.forget(77, 1);
+        assert!(nodes.get(2).is_none() && nodes.at(ROOT, b"a").is_none());
+        assert_eq!(nodes.told(file.clone(), &one).id, 3);
+        nodes.forget(ROOT, u64::MAX);
+        assert!(nodes.get(ROOT).is_some());
+    }
+
+    #[test]
+    fn what_has_the_same_number_is_told_apart() {
+        let file = file();
+        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let dir = attr(2, mode::S_IFDIR);
+        let later = Attr { btime: Time { sec: 1, nsec: 0 }, ..dir.clone() };
+        let again = Attr { generation: 1, ..dir.clone() };
+        let all = [attr(2, mode::S_IFREG), dir, later, again].map(|attr| nodes.told(file.clone(), &attr).id);
+        assert_eq!(all, [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_name_that_is_now_one_file_and_now_another_is_kept_once() {
+        let file = file();
+        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let [a, b] = [2, 3].map(|path| nodes.told(file.clone(), &attr(path, mode::S_IFREG)));
+        for _ in 0..1000 {
+            nodes.named(ROOT, b"x", &a);
+            nodes.named(ROOT, b"x", &b);
+        }
+        assert_eq!(nodes.at(ROOT, b"x").unwrap().id, b.id);
+        assert!(nodes.names(&a).len() <= 1 && nodes.names(&b).len() == 1, "{}", nodes.names(&a).len());
+        nodes.forget(a.id, 1);
+        assert!(nodes.at(ROOT, b"x").is_some());
+    }
+}
