@@ -35,6 +35,8 @@ pub(super) struct Node {
     pub mode: Cell<u32>,
     /// Its length, as told last.
     pub size: Cell<u64>,
+    /// Its names, as told last.
+    pub links: Cell<u64>,
     /// The version that the kernel's pages were read from, where the server counts.
     pub version: Cell<Option<u32>>,
     /// It was open: the kernel may have pages of it.
@@ -74,6 +76,7 @@ impl Node {
     pub(super) fn seen(&self, attr: &Attr) {
         self.mode.set(attr.mode);
         self.size.set(attr.size);
+        self.links.set(attr.nlink);
     }
 
     /// Whether it is a file with bytes.
@@ -101,7 +104,7 @@ pub(super) const WANTED: GetMask = GetMask(GetMask::BASIC.0 | GetMask::BTIME.0 |
 /// See the module.
 pub(super) struct Nodes {
     by_id: HashMap<u64, Rc<Node>, foldhash::fast::FixedState>,
-    by_key: HashMap<Key, u64, foldhash::fast::FixedState>,
+    by_key: HashMap<Key, u64>,
     /// Which file has which name in which directory.
     by_name: HashMap<(u64, Box<[u8]>), u64>,
     /// Those that have fids, and some that were forgotten meanwhile: the oldest first.
@@ -114,7 +117,7 @@ impl Nodes {
     pub(super) fn new(root: Rc<File>, attr: &Attr) -> Self {
         let mut nodes = Self {
             by_id: HashMap::default(),
-            by_key: HashMap::default(),
+            by_key: HashMap::new(),
             by_name: HashMap::new(),
             held: VecDeque::new(),
             next: ROOT,
@@ -150,6 +153,7 @@ impl Nodes {
             lookups: Cell::new(1),
             mode: Cell::new(attr.mode),
             size: Cell::new(attr.size),
+            links: Cell::new(attr.nlink),
             version: Cell::new(None),
             was_open: Cell::new(false),
             stale: Cell::new(false),
@@ -188,9 +192,14 @@ impl Nodes {
     /// It was found in this directory under this name.
     pub(super) fn named(&mut self, dir: u64, name: &[u8], node: &Node) {
         let place = (dir, Box::from(name));
-        if self.by_name.insert(place.clone(), node.id) != Some(node.id) {
-            node.names.borrow_mut().push(place);
+        let before = self.by_name.insert(place.clone(), node.id);
+        if before == Some(node.id) {
+            return;
         }
+        if let Some(other) = before.and_then(|id| self.by_id.get(&id)) {
+            other.names.borrow_mut().retain(|known| *known != place);
+        }
+        node.names.borrow_mut().push(place);
     }
 
     /// Nothing is known any more of this name.
