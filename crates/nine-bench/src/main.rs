@@ -19,6 +19,7 @@ mod far;
 mod files;
 mod http;
 mod limit;
+mod mount;
 mod mux;
 mod ours;
 mod parts;
@@ -61,6 +62,7 @@ const EXPERIMENTS: &[Experiment] = &[
     aoe::EXPERIMENT,
     archive::EXPERIMENT,
     channel::EXPERIMENT,
+    mount::EXPERIMENT,
 ];
 
 fn main() -> ExitCode {

@@ -175,6 +175,22 @@ const ARCHIVE: &[&str] = &[
     "noisy",
 ];
 
+const MOUNT: &[&str] = &[
+    "seqread_vs_sshfs",
+    "seqwrite_vs_sshfs",
+    "rand4k_vs_sshfs",
+    "untar_sshfs_speedup",
+    "gitstatus_sshfs_speedup",
+    "reread_vs_direct",
+    "passthrough_vs_direct",
+    "rounds",
+    "sshfs",
+    "rclone",
+    "fio",
+    "openssh",
+    "noisy",
+];
+
 const LINES: &[&str] = &[
     "streaming-fair.svg",
     "streaming-plain.svg",
@@ -245,6 +261,11 @@ fn archive_ends_with_every_key_of_its_result_line() {
     ends_with_every_key("archive", ARCHIVE, &[]);
 }
 
+#[test]
+fn mount_ends_with_every_key_of_its_result_line() {
+    ends_with_every_key("mount", MOUNT, &[]);
+}
+
 fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     let (tmp, out_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (json, svg) = (out_dir.path().join("json"), out_dir.path().join("plots"));
@@ -268,7 +289,7 @@ fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
             key.contains("diod")
                 || key.contains("restic")
                 || key.starts_with("guest_")
-                || ["streaming", "streams", "http", "aoe"].contains(&name),
+                || ["streaming", "streams", "http", "aoe", "mount"].contains(&name),
             "{key}"
         );
     }

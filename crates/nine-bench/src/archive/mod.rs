@@ -33,6 +33,7 @@ use crate::peers::restic;
 use crate::report::Report;
 
 pub use serve::serve;
+pub use unpack::source;
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "archive",

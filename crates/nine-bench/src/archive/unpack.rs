@@ -140,6 +140,11 @@ fn size(chance: &mut Chance) -> usize {
     (SIZES[1] * (1.45 * normal).exp()).clamp(SIZES[0], SIZES[2]) as usize
 }
 
+/// Makes such a tree of about so many files, `tree`, in this directory.
+pub fn source(root: &Path, files: u64) -> io::Result<()> {
+    unpack_here(root, &tree(files), &pattern(SIZES[2] as usize, 17))
+}
+
 fn unpack(conn: &mut Conn, tree: &[Dir], data: &[u8]) -> io::Result<()> {
     let gid = getegid().as_raw();
     let mut deep = 0;

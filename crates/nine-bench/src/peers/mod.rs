@@ -5,9 +5,11 @@ pub mod curl;
 pub mod diod;
 pub mod nbdkit;
 pub mod nginx;
+pub mod rclone;
 pub mod restic;
 pub mod rsync;
 pub mod sftp;
+pub mod sshfs;
 pub mod vblade;
 
 use std::path::PathBuf;

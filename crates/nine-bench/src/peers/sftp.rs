@@ -16,10 +16,19 @@ use crate::far::Far;
 
 /// Lets this user in with the key in `run`. `None`: it is not installed.
 pub fn start(far: &Far, run: &Path) -> io::Result<Option<Peer>> {
+    let (log, port) = (run.join("sshd.log"), far.free_port(Side::There)?);
+    let Some(words) = words((far.server(), port).into(), run)? else { return Ok(None) };
+    let mut child = far.start(Side::There, &words, &log)?;
+    far.wait_for(&mut child, Side::There, port, &log)?;
+    Ok(Some(Peer { child, port }))
+}
+
+/// What starts it at this address. `None`: it is not installed.
+pub fn words(at: SocketAddr, run: &Path) -> io::Result<Option<Vec<OsString>>> {
     let (Some(program), Some(_), Some(keygen)) = (find("sshd"), find("sftp"), find("ssh-keygen")) else {
         return Ok(None);
     };
-    let (host, log, port) = (run.join("host-key"), run.join("sshd.log"), far.free_port(Side::There)?);
+    let host = run.join("host-key");
     for key in [&host, &key(run)] {
         let mut make = Command::new(&keygen);
         make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(key).stdin(Stdio::null());
@@ -32,7 +41,7 @@ pub fn start(far: &Far, run: &Path) -> io::Result<Option<Peer>> {
         fs::create_dir_all("/run/sshd")?;
     }
     let options = [
-        format!("ListenAddress={}:{port}", far.server()),
+        format!("ListenAddress={at}"),
         format!("HostKey={}", host.display()),
         format!("AuthorizedKeysFile={}", key(run).with_extension("pub").display()),
         "StrictModes=no".into(),
@@ -46,9 +55,7 @@ pub fn start(far: &Far, run: &Path) -> io::Result<Option<Peer>> {
     let mut words: Vec<OsString> = vec![program.into()];
     words.extend(["-D", "-e", "-f", "/dev/null"].map(OsString::from));
     words.extend(options.into_iter().flat_map(|option| ["-o".into(), option.into()]));
-    let mut child = far.start(Side::There, &words, &log)?;
-    far.wait_for(&mut child, Side::There, port, &log)?;
-    Ok(Some(Peer { child, port }))
+    Ok(Some(words))
 }
 
 /// What sftp is told to do. Paths have nothing in them that it would not take as it is.
@@ -76,6 +83,7 @@ pub fn sftp(server: SocketAddr, run: &Path, order: Order<'_>) -> io::Result<Vec<
     Ok(words)
 }
 
-fn key(run: &Path) -> PathBuf {
+/// The user's key.
+pub fn key(run: &Path) -> PathBuf {
     run.join("user-key")
 }

@@ -115,3 +115,56 @@ impl Read {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(cookies: &[u64], next: u64) -> Option<(Vec<Entry>, u64)> {
+        let entry = |&cookie| Entry {
+            name: b"name"[..].into(),
+            qid: nine_proto::Qid::default(),
+            ty: 8,
+            attr: None,
+            cookie,
+        };
+        Some((cookies.iter().map(entry).collect(), next))
+    }
+
+    /// Where an entry is, what is to be asked for, or the end.
+    fn look(read: &Read, at: usize) -> String {
+        match read.look(at) {
+            Look::Here(n) => format!("here {n}"),
+            Look::Ask(cookie) => format!("ask {cookie}"),
+            Look::End => "end".into(),
+        }
+    }
+
+    #[test]
+    fn places_are_where_the_server_has_said() {
+        let mut read = Read::begin();
+        assert_eq!(look(&read, 0), "ask 0");
+        read.take(0, block(&[5, 9], 9));
+        assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["here 0", "here 1", "ask 9", "end"]);
+        // Nothing but dots.
+        read.take(2, block(&[], 12));
+        assert_eq!([2, 3].map(|at| look(&read, at)), ["ask 12", "end"]);
+        read.take(2, None);
+        assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["ask 0", "ask 5", "end", "end"]);
+        // Back, where there is something else by now.
+        read.take(1, block(&[7], 7));
+        assert_eq!([0, 1, 2, 3].map(|at| look(&read, at)), ["ask 0", "here 0", "ask 7", "end"]);
+    }
+
+    #[test]
+    fn cookies_that_say_nothing_or_lead_round_are_taken_as_they_are() {
+        let mut read = Read::begin();
+        read.take(0, block(&[0, 0], 77));
+        read.take(2, block(&[77, 1, u64::MAX], u64::MAX));
+        assert_eq!(
+            [1, 2, 3, 4, 5].map(|at| look(&read, at)),
+            ["ask 77", "here 0", "here 1", "here 2", format!("ask {}", u64::MAX).as_str()]
+        );
+        assert_eq!(look(&read, usize::MAX), "end");
+    }
+}

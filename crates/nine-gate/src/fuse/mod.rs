@@ -130,7 +130,6 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
         has_locks,
         passes: Cell::new(false),
         told,
-        gives: Cell::new(options.all_users),
         scratch: RefCell::default(),
         name: format!("fuse-{:016x}", u64::from_ne_bytes(seed)),
     });
@@ -166,8 +165,6 @@ struct Gate {
     told: Option<Told>,
     /// The kernel takes files of the host.
     passes: Cell<bool>,
-    /// We may give files away.
-    gives: Cell<bool>,
     /// For what is read at once.
     scratch: RefCell<Vec<u8>>,
     /// Whose locks these are, to the server.
@@ -447,6 +444,10 @@ impl Gate {
             return Ok(file);
         }
         let (dir, name) = self.nodes.borrow().names(node).into_iter().next().ok_or(Errno::ESTALE)?;
+        if self.nodes.borrow().path(node.id).is_none() {
+            // Names that lead round, or are no more.
+            return Err(Errno::ESTALE);
+        }
         let parent = Box::pin(self.file(dir)).await?;
         let (file, attr) = parent.walk_attr(&name, WANTED).await.map_err(|error| error.errno())?;
         if !node.is(&attr) {

@@ -35,6 +35,8 @@ pub(super) struct Node {
     pub mode: Cell<u32>,
     /// Its length, as told last.
     pub size: Cell<u64>,
+    /// Its names, as told last.
+    pub links: Cell<u64>,
     /// The version that the kernel's pages were read from, where the server counts.
     pub version: Cell<Option<u32>>,
     /// It was open: the kernel may have pages of it.
@@ -74,6 +76,7 @@ impl Node {
     pub(super) fn seen(&self, attr: &Attr) {
         self.mode.set(attr.mode);
         self.size.set(attr.size);
+        self.links.set(attr.nlink);
     }
 
     /// Whether it is a file with bytes.
@@ -101,7 +104,7 @@ pub(super) const WANTED: GetMask = GetMask(GetMask::BASIC.0 | GetMask::BTIME.0 |
 /// See the module.
 pub(super) struct Nodes {
     by_id: HashMap<u64, Rc<Node>, foldhash::fast::FixedState>,
-    by_key: HashMap<Key, u64, foldhash::fast::FixedState>,
+    by_key: HashMap<Key, u64>,
     /// Which file has which name in which directory.
     by_name: HashMap<(u64, Box<[u8]>), u64>,
     /// Those that have fids, and some that were forgotten meanwhile: the oldest first.
@@ -114,7 +117,7 @@ impl Nodes {
     pub(super) fn new(root: Rc<File>, attr: &Attr) -> Self {
         let mut nodes = Self {
             by_id: HashMap::default(),
-            by_key: HashMap::default(),
+            by_key: HashMap::new(),
             by_name: HashMap::new(),
             held: VecDeque::new(),
             next: ROOT,
@@ -150,6 +153,7 @@ impl Nodes {
             lookups: Cell::new(1),
             mode: Cell::new(attr.mode),
             size: Cell::new(attr.size),
+            links: Cell::new(attr.nlink),
             version: Cell::new(None),
             was_open: Cell::new(false),
             stale: Cell::new(false),
@@ -188,9 +192,14 @@ impl Nodes {
     /// It was found in this directory under this name.
     pub(super) fn named(&mut self, dir: u64, name: &[u8], node: &Node) {
         let place = (dir, Box::from(name));
-        if self.by_name.insert(place.clone(), node.id) != Some(node.id) {
-            node.names.borrow_mut().push(place);
+        let before = self.by_name.insert(place.clone(), node.id);
+        if before == Some(node.id) {
+            return;
         }
+        if let Some(other) = before.and_then(|id| self.by_id.get(&id)) {
+            other.names.borrow_mut().retain(|known| *known != place);
+        }
+        node.names.borrow_mut().push(place);
     }
 
     /// Nothing is known any more of this name.
@@ -232,5 +241,79 @@ impl Nodes {
                 self.by_name.remove(&place);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nine_io::client::{Client, Options};
+    use nine_io::server::{Anonymous, Core, Gate, Service};
+    use nine_net::{Peer, Proof, rt};
+    use nine_proto::{NOUID, Qid};
+
+    use super::*;
+
+    /// A file of a server that has gone.
+    fn file() -> Rc<File> {
+        let attach = async |env| {
+            let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
+            let service = Service::new(Arc::new(nine_servers::Ram::new(1 << 20)), gate, Core::default());
+            let peer = Peer { addr: "test".into(), proof: Proof::None };
+            let client = Client::within(&env, &service, peer, Options::default()).await.unwrap();
+            client.attach("u", NOUID, "").await.unwrap()
+        };
+        Rc::new(rt::block_on(attach).unwrap())
+    }
+
+    fn attr(path: u64, mode: u32) -> Attr {
+        Attr { qid: Qid { ty: 0, vers: 0, path }, mode, ..Attr::default() }
+    }
+
+    #[test]
+    fn a_file_is_known_until_it_was_forgotten_as_often_as_it_was_told() {
+        let file = file();
+        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let one = attr(2, mode::S_IFREG);
+        let ids: Vec<_> = (0..3).map(|_| nodes.told(file.clone(), &one).id).collect();
+        assert_eq!(ids, [2, 2, 2]);
+        nodes.named(ROOT, b"a", &nodes.get(2).unwrap());
+        nodes.forget(2, 2);
+        assert!(nodes.at(ROOT, b"a").is_some());
+        // More often than it was told of, and again.
+        nodes.forget(2, u64::MAX);
+        nodes.forget(2, 1);
+        nodes.forget(77, 1);
+        assert!(nodes.get(2).is_none() && nodes.at(ROOT, b"a").is_none());
+        assert_eq!(nodes.told(file.clone(), &one).id, 3);
+        nodes.forget(ROOT, u64::MAX);
+        assert!(nodes.get(ROOT).is_some());
+    }
+
+    #[test]
+    fn what_has_the_same_number_is_told_apart() {
+        let file = file();
+        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let dir = attr(2, mode::S_IFDIR);
+        let later = Attr { btime: Time { sec: 1, nsec: 0 }, ..dir.clone() };
+        let again = Attr { generation: 1, ..dir.clone() };
+        let all = [attr(2, mode::S_IFREG), dir, later, again].map(|attr| nodes.told(file.clone(), &attr).id);
+        assert_eq!(all, [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_name_that_is_now_one_file_and_now_another_is_kept_once() {
+        let file = file();
+        let mut nodes = Nodes::new(file.clone(), &attr(1, mode::S_IFDIR));
+        let [a, b] = [2, 3].map(|path| nodes.told(file.clone(), &attr(path, mode::S_IFREG)));
+        for _ in 0..1000 {
+            nodes.named(ROOT, b"x", &a);
+            nodes.named(ROOT, b"x", &b);
+        }
+        assert_eq!(nodes.at(ROOT, b"x").unwrap().id, b.id);
+        assert!(nodes.names(&a).len() <= 1 && nodes.names(&b).len() == 1, "{}", nodes.names(&a).len());
+        nodes.forget(a.id, 1);
+        assert!(nodes.at(ROOT, b"x").is_some());
     }
 }

@@ -316,7 +316,8 @@ impl Gate {
     }
 
     fn entry(&self, out: Out, asked: u64, dir: u64, name: &[u8], node: &Node, attr: &Attr) -> Out {
-        let good = [self.good_name(asked, dir, name), self.good_attr(asked, node.id)];
+        let name = self.good_name(asked, dir, name);
+        let good = [name, self.good_attr(asked, node.id).min(name)];
         out.entry(good, node.id, &self.shown(attr))
     }
 
@@ -349,14 +350,24 @@ impl Gate {
     ) -> Result<(), Errno> {
         // In a set-group-id directory the group is the directory's (mkdir(2)).
         let gid = if dir.mode.get() & 0o2000 != 0 { attr.gid } else { head.gid };
-        if !self.gives.get() || (attr.uid, attr.gid) == (head.uid, gid) {
+        if !self.options.all_users || (attr.uid, attr.gid) == (head.uid, gid) {
             return Ok(());
         }
+        // Nobody makes programs that run as who we are to the server.
+        let keep = || SetAttr { mode: Some(attr.mode & 0o1777), ..SetAttr::default() };
+        let strip = if attr.mode & 0o6000 != 0 && attr.mode & mode::S_IFMT == mode::S_IFREG {
+            Some(keep())
+        } else {
+            None
+        };
         match file.setattr(&SetAttr { uid: Some(head.uid), gid: Some(gid), ..SetAttr::default() }).await {
             Ok(()) => {}
             // The server knows us as somebody who may not.
             Err(error) if matches!(error.errno(), Errno::EPERM | Errno::EOPNOTSUPP) => {
-                self.gives.set(false);
+                if let Some(strip) = strip {
+                    file.setattr(&strip).await.map_err(errno)?;
+                    attr.mode &= !0o6000;
+                }
                 return Ok(());
             }
             Err(error) => return Err(error.errno()),
@@ -442,10 +453,15 @@ impl Gate {
     /// How the kernel is to have this file open: what it is told, and the number of the host's file behind it.
     fn how(&self, node: &Node, file: &File, flags: u32) -> (u32, u32) {
         let qid = file.qid();
-        // What says no length, and no version, is made when it is read.
-        let is_made = qid.vers == 0 && (node.size.get() == 0 || qid.ty & Qid::APPEND != 0);
-        if qid.is_event() || is_made && node.is_plain() {
-            return (fopen::DIRECT_IO | fopen::NONSEEKABLE | fopen::STREAM, 0);
+        if !matches!(*node.mode_of_io.borrow(), Io::Passed(..)) {
+            if qid.is_event() {
+                return (fopen::DIRECT_IO | fopen::NONSEEKABLE | fopen::STREAM, 0);
+            }
+            // What says no length, and no version, is made when it is read.
+            let is_made = qid.vers == 0 && node.size.get() == 0 && flags & ACCESS == OpenFlags::READ.0;
+            if is_made && node.is_plain() {
+                return (fopen::DIRECT_IO, 0);
+            }
         }
         let mut io = node.mode_of_io.borrow_mut();
         if self.passes.get()
@@ -473,7 +489,7 @@ impl Gate {
         let known = node.version.replace(version);
         let is_same = match &self.told {
             // Who would have told has not.
-            Some(told) if told.is_on() => node.was_open.get(),
+            Some(told) if told.keeps(&self.nodes.borrow(), node) => node.was_open.get(),
             _ => version.is_some() && version == known,
         };
         node.was_open.set(true);
@@ -515,6 +531,10 @@ impl Gate {
         if attr.qid.path != file.qid().path {
             // Somebody has put another file there meanwhile.
             return Err(Errno::ESTALE);
+        }
+        if attr.mode & mode::S_IFMT != mode::S_IFREG || i64::try_from(attr.size).is_err() {
+            // The kernel would take neither the file nor the handle, and not say so.
+            return Err(Errno::EIO);
         }
         self.give(&dir, &walked, &mut attr, head, perm).await?;
         let node = self.tell(head.node, &name, walked, &attr);
@@ -606,7 +626,7 @@ impl Gate {
         let mut told = Vec::new();
         if !plus {
             for (entry, next) in &entries {
-                out = out.entry_name(entry.qid.path, *next, entry.ty, &entry.name);
+                out = out.entry_name(ino(entry.qid), *next, entry.ty, &entry.name);
             }
             return done(out);
         }
@@ -629,7 +649,7 @@ impl Gate {
                 // Gone meanwhile, or not to be looked at: it is a name, and whoever asks for it hears why.
                 Err(_) => out.no_entry(Duration::ZERO),
             };
-            out = out.entry_name(entry.qid.path, *next, entry.ty, &entry.name);
+            out = out.entry_name(ino(entry.qid), *next, entry.ty, &entry.name);
         }
         Ok(Reply { bytes: out.0, told, opened: None })
     }
@@ -684,6 +704,11 @@ impl Gate {
             tracing::warn!("locks of a closed file may be held still: {error}");
         }
     }
+}
+
+/// What a directory says of a file whose server has no number for it: 0 would be no entry.
+fn ino(qid: Qid) -> u64 {
+    if qid.path == 0 { u32::MAX.into() } else { qid.path }
 }
 
 /// `DT_DIR`.

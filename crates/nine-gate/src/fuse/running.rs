@@ -47,6 +47,7 @@ pub(super) struct Running {
     /// Made when it waits for the first time.
     wish: Option<Rc<Wish>>,
     cancel: Cancel,
+    is_answered: bool,
     /// After an interrupt: until it is flushed, then until its caller is let go.
     timer: Option<Timer>,
 }
@@ -55,7 +56,16 @@ impl Running {
     pub(super) fn new(gate: Rc<Gate>, unique: u64, work: Work) -> Self {
         let cancel = Cancel::default();
         let Work { future, grace } = work;
-        Self { gate, unique, work: cancel.clone().scope(future), grace, wish: None, cancel, timer: None }
+        Self {
+            gate,
+            unique,
+            work: cancel.clone().scope(future),
+            grace,
+            wish: None,
+            cancel,
+            is_answered: false,
+            timer: None,
+        }
     }
 
     /// What has come of it so far; an error if its caller is let go.
@@ -92,6 +102,7 @@ impl Future for Running {
                 this.gate.wishes.borrow_mut().remove(&this.unique);
             }
             this.gate.answer(this.unique, outcome);
+            this.is_answered = true;
             return Poll::Ready(());
         }
         let wish = this.wish.get_or_insert_with(|| {
@@ -103,6 +114,18 @@ impl Future for Running {
         Poll::Pending
     }
 }
+
+impl Drop for Running {
+    /// Nobody waits for who has ended, and the kernel holds no directory for him.
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.gate.answer(self.unique, Err(Errno(ECONNABORTED)));
+        }
+    }
+}
+
+/// Of Linux (errno(3)).
+const ECONNABORTED: u32 = 103;
 
 impl Gate {
     /// The kernel wants to be rid of a request. One that has been answered is none.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nine_io::changes::{Change, Line, Path, Watch, below};
+use nine_io::changes::{Change, Line, NAME, Path, Watch, below};
 use nine_io::client::{File, Result};
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
@@ -60,6 +60,9 @@ impl Told {
     /// Listens to the tree's changes, if its server tells any: from the answer on none is missed.
     pub(super) async fn begin(root: &File, device: &OwnedFd) -> std::io::Result<Option<(Self, Watch)>> {
         let watch = async {
+            if !root.walk(NAME).await?.qid().is_event() {
+                return Err(nine_proto::Error::from(Errno::ENOENT).into());
+            }
             let mut watch = Watch::open(root, None).await?;
             let lines = watch.next().await?;
             Ok::<_, nine_io::client::Error>((watch, lines))
@@ -82,6 +85,10 @@ impl Told {
             stale: RefCell::default(),
             teller: Teller::new(device.try_clone()?)?,
         };
+        if !matches!(lines.first(), Some(Line::Here(_))) {
+            // A file that is only called so.
+            return Ok(None);
+        }
         for line in lines {
             if let Line::Change(_, Change::Blind(path)) = line {
                 told.blind.borrow_mut().push(path);
@@ -121,7 +128,8 @@ impl Told {
 
     /// How long a file's attributes are good.
     pub(super) fn file(&self, asked: u64, nodes: &Nodes, node: u64) -> Duration {
-        if !self.on.get() || self.is_blind(nodes, node) {
+        let has_names = nodes.get(node).is_some_and(|node| node.links.get() > 1 && node.is_plain());
+        if !self.on.get() || has_names || self.is_blind(nodes, node) {
             return SHORT;
         }
         self.unless(asked, |subject| match subject {
@@ -140,12 +148,16 @@ impl Told {
 
     /// Whether nothing is told of what is in this directory.
     fn is_blind(&self, nodes: &Nodes, id: u64) -> bool {
-        let blind = self.blind.borrow();
-        !blind.is_empty()
-            && match nodes.path(id) {
-                Some(path) => blind.iter().any(|dir| below(&path, dir).is_some()),
-                None => true,
-            }
+        match nodes.path(id) {
+            Some(path) => self.blind.borrow().iter().any(|dir| below(&path, dir).is_some()),
+            // Nobody tells of what has no name.
+            None => true,
+        }
+    }
+
+    /// Whether the bytes of a file are as they were when nothing was told. Of several names one is told.
+    pub(super) fn keeps(&self, nodes: &Nodes, node: &Node) -> bool {
+        self.on.get() && node.links.get() < 2 && !self.is_blind(nodes, node.id)
     }
 
     fn about(&self, subject: Subject) {
@@ -172,6 +184,7 @@ impl Told {
                     tracing::warn!("changes are not heard of: {error}");
                     self.on.set(false);
                     self.forget_all(&nodes.borrow());
+                    clock.sleep_until(clock.now() + AGAIN).await;
                     watch = self.again(&root, &watch, clock).await;
                     self.on.set(!self.deaf.get());
                     continue;
@@ -218,39 +231,45 @@ impl Told {
         match change {
             Change::Create(path) => {
                 // A name that is known has been made from here.
-                if let Some((dir, name)) = nodes.place(&path)
-                    && nodes.at(dir, name).is_none()
-                {
-                    self.unname(dir, name);
+                if let Some((dir, name)) = nodes.place(&path) {
+                    match nodes.at(dir, name) {
+                        Some(_) => self.changed(dir, name),
+                        None => self.unname(dir, name),
+                    }
                 }
             }
             Change::Remove(path) => {
-                if let Some((dir, name)) = nodes.place(&path)
-                    && let Some(node) = nodes.at(dir, name)
-                {
-                    nodes.unnamed(dir, name);
+                if let Some((dir, name)) = nodes.place(&path) {
                     self.unname(dir, name);
-                    self.attr(&node);
+                    if let Some(node) = nodes.at(dir, name) {
+                        nodes.unnamed(dir, name);
+                        self.attr(&node);
+                    }
                 }
             }
             Change::Move(old, new) => {
-                let moved = nodes.place(&old).and_then(|(dir, name)| Some((dir, name, nodes.at(dir, name)?)));
+                let from = nodes.place(&old).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
                 let to = nodes.place(&new).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
-                // What was moved from here is known by its new name already.
-                if moved.is_none() && to.as_ref().is_some_and(|(dir, name)| nodes.at(*dir, name).is_some()) {
-                    return;
-                }
-                if let Some((dir, name, node)) = &moved {
-                    nodes.unnamed(*dir, name);
+                let moved = from.as_ref().and_then(|(dir, name)| nodes.at(*dir, name));
+                for (dir, name) in from.iter().chain(&to) {
                     self.unname(*dir, name);
-                    self.attr(node);
+                    if let Some(node) = nodes.at(*dir, name) {
+                        self.attr(&node);
+                    }
                 }
-                if let Some((dir, name)) = to {
-                    nodes.unnamed(dir, &name);
-                    self.unname(dir, &name);
+                // What was moved from here is known by its new name already.
+                let Some(moved) = moved else { return };
+                if let Some((dir, name)) = &from {
+                    nodes.unnamed(*dir, name);
+                }
+                match &to {
+                    Some((dir, name)) => nodes.named(*dir, name, &moved),
+                    // It is somewhere, with all below it.
+                    None => self.forget_all(nodes),
                 }
             }
             Change::Write(path) => {
+                self.answers(nodes, &path);
                 if let Some(node) = nodes.find(&path) {
                     self.attr(&node);
                     if !node.written.replace(false) {
@@ -261,6 +280,7 @@ impl Told {
                 }
             }
             Change::Attr(path) => {
+                self.answers(nodes, &path);
                 if let Some(node) = nodes.find(&path) {
                     self.attr(&node);
                 }
@@ -279,9 +299,21 @@ impl Told {
 
     /// A name may be another file's, or nobody's, and its directory has changed.
     fn unname(&self, dir: u64, name: &[u8]) {
-        self.about(Subject::Name(dir, name.into()));
         self.teller.entry(dir, name);
+        self.changed(dir, name);
+    }
+
+    /// A directory has changed, and answers about this name that are under way may say what was before.
+    fn changed(&self, dir: u64, name: &[u8]) {
+        self.about(Subject::Name(dir, name.into()));
         self.teller.inode(dir, false);
+    }
+
+    /// The same of the answers alone.
+    fn answers(&self, nodes: &Nodes, path: &[u8]) {
+        if let Some((dir, name)) = nodes.place(path) {
+            self.about(Subject::Name(dir, name.into()));
+        }
     }
 
     fn attr(&self, node: &Node) {
@@ -389,7 +421,7 @@ impl Nodes {
     }
 
     /// One path by which a file is known.
-    fn path(&self, mut id: u64) -> Option<Vec<u8>> {
+    pub(super) fn path(&self, mut id: u64) -> Option<Vec<u8>> {
         let mut names = Vec::new();
         while id != ROOT {
             // A directory moved into itself by a server that lies.

@@ -1,0 +1,146 @@
+//! fio: large files from end to end, and 4 KiB by chance.
+//!
+//! A file is read from end to end as programs do, through the kernel's page cache, which has nothing of it; that keeps
+//! one request under way and what is read ahead. What is said to have 32 under way, and all by chance, goes without a
+//! page cache (O_DIRECT) where it is mounted. The directory itself has the page cache, for so have the servers.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::fs::OFlags;
+use serde_json::Value;
+
+use super::stand::WRITTEN;
+use super::sweep::{Figure, sweep};
+use super::{Contest, Who};
+use crate::files::LARGE;
+use crate::peers;
+use crate::report::Report;
+
+/// What fio does with a file.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    /// As fio calls it.
+    pub rw: &'static str,
+    pub depth: u32,
+    /// Without a page cache, where the mount may be asked for that.
+    pub is_direct: bool,
+}
+
+const JOBS: [Job; 8] = [
+    Job { rw: "read", depth: 1, is_direct: false },
+    Job { rw: "read", depth: 32, is_direct: true },
+    Job { rw: "randread", depth: 1, is_direct: true },
+    Job { rw: "randread", depth: 32, is_direct: true },
+    Job { rw: "write", depth: 1, is_direct: false },
+    Job { rw: "write", depth: 32, is_direct: true },
+    Job { rw: "randwrite", depth: 1, is_direct: true },
+    Job { rw: "randwrite", depth: 32, is_direct: true },
+];
+
+const FIGURES: [Figure; 8] = [
+    ("sequential read, depth 1, page cache", "GB/s"),
+    ("sequential read, depth 32", "GB/s"),
+    ("read 4 KiB, depth 1", "k/s"),
+    ("read 4 KiB, depth 32", "k/s"),
+    ("sequential write, depth 1, page cache", "GB/s"),
+    ("sequential write, depth 32", "GB/s"),
+    ("write 4 KiB, depth 1", "k/s"),
+    ("write 4 KiB, depth 32", "k/s"),
+];
+
+/// Whether fio is there. If not, that is said.
+pub(super) fn is_there(report: &mut Report) -> bool {
+    let found = peers::find("fio").is_some();
+    if !found {
+        report.notes.push("MISSING, and na what needs it: fio (Debian package fio)".into());
+    }
+    found
+}
+
+pub(super) fn measure(contest: &Contest, report: &mut Report) -> io::Result<()> {
+    if !is_there(report) {
+        return Ok(());
+    }
+    let (size, refused) = (contest.stand.large()?, Cell::new(None));
+    let whos = [Who::Ours, Who::Served, Who::Sshfs, Who::Rclone, Who::Direct];
+    let found = sweep(contest, report, &whos, FIGURES, |who| {
+        let mounted = contest.stand.mount(who)?;
+        let direct = OFlags::DIRECT.bits() as i32;
+        let opened = File::options().read(true).custom_flags(direct).open(mounted.dir().join(LARGE));
+        if who != Who::Direct && opened.is_err() {
+            refused.set(Some(who));
+        }
+        let is_direct = refused.get().is_none() && who != Who::Direct;
+        fio(contest, who, mounted.dir(), is_direct, &JOBS)
+    })?;
+    report.notes.push(format!(
+        "fio: {} MiB from end to end in pieces of 1 MiB, and 4 KiB by chance; `page cache`: through it, and it is \
+         empty; all else {} where it is mounted; the directory itself with its page cache; writes go over what is \
+         there, without fsync",
+        size >> 20,
+        match refused.get() {
+            None => "by O_DIRECT".into(),
+            Some(who) => format!("through the page cache, for {} refuses O_DIRECT,", who.label()),
+        }
+    ));
+    let worse = |a: usize, b: usize| Some(found.vs_sshfs(a)?.min(found.vs_sshfs(b)?));
+    report.key("seqread_vs_sshfs", worse(0, 1));
+    report.key("seqwrite_vs_sshfs", worse(4, 5));
+    report.key("rand4k_vs_sshfs", found.vs_sshfs(3));
+    found.rows(report);
+    Ok(())
+}
+
+/// Does these jobs one after the other: GB/s of what goes from end to end, thousands a second of the others. The
+/// kernel's caches of a mount are empty before each; those of a directory itself are left as they are.
+pub(super) fn fio<const N: usize>(
+    contest: &Contest,
+    who: Who,
+    dir: &Path,
+    is_direct: bool,
+    jobs: &[Job; N],
+) -> io::Result<[f64; N]> {
+    let mut command = Command::new(peers::find("fio").ok_or(io::ErrorKind::NotFound)?);
+    command.args(["--output-format=json", "--thread", "--fallocate=none", "--allow_file_create=0"]);
+    command.arg(format!("--size={}", contest.stand.large()?));
+    command.arg(format!("--invalidate={}", u8::from(who != Who::Direct)));
+    for job in jobs {
+        let (is_random, is_write) = (job.rw.starts_with("rand"), job.rw.ends_with("write"));
+        let file = dir.join(if is_write { WRITTEN } else { LARGE });
+        let engine = if is_direct && job.is_direct { "libaio" } else { "psync" };
+        command.args(["--name=job", "--stonewall"]).arg(format!("--filename={}", file.display()));
+        command.arg(format!("--rw={}", job.rw)).arg(format!("--bs={}", if is_random { "4k" } else { "1m" }));
+        command.arg(format!("--ioengine={engine}")).arg(format!("--iodepth={}", job.depth));
+        command.arg(format!("--direct={}", u8::from(is_direct && job.is_direct)));
+        if is_random {
+            command.arg("--time_based").arg(format!("--runtime={}ms", contest.pace.of(2000, 300, 20)));
+        }
+    }
+    let out = command.stdin(Stdio::null()).output()?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let said = || {
+        let why = text.split('{').next().unwrap_or_default();
+        io::Error::other(format!("{why}{}", String::from_utf8_lossy(&out.stderr)))
+    };
+    if !out.status.success() {
+        return Err(said());
+    }
+    // Warnings come first.
+    let json =
+        text.find('{').and_then(|at| serde_json::from_str::<Value>(&text[at..]).ok()).ok_or_else(said)?;
+    let figure = |(job, said_of): (&Job, &Value)| {
+        let way = &said_of[if job.rw.ends_with("write") { "write" } else { "read" }];
+        match job.rw.starts_with("rand") {
+            true => way["iops"].as_f64().map(|iops| iops / 1e3),
+            false => way["bw_bytes"].as_f64().map(|bytes| bytes / 1e9),
+        }
+    };
+    let all = json["jobs"].as_array().ok_or_else(said)?;
+    let figures: Option<Vec<f64>> = jobs.iter().zip(all).map(figure).collect();
+    figures.and_then(|figures| figures.try_into().ok()).ok_or_else(said)
+}

@@ -1,0 +1,79 @@
+//! Turns that bring several figures at once, of more than three contestants; and the rows that become of them.
+
+use std::fs::File;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::fs::syncfs;
+
+use super::{Contest, Who};
+use crate::report::{Report, Row};
+
+/// What a figure is, and its unit.
+pub(super) type Figure = (&'static str, &'static str);
+
+/// Figures of all rounds, by contestant.
+pub(super) struct Found<const N: usize> {
+    what: [Figure; N],
+    of: Vec<(Who, Vec<[f64; N]>)>,
+}
+
+/// Everybody has a turn, round after round; the first one does not count. A peer whose turn fails has no more.
+pub(super) fn sweep<const N: usize>(
+    contest: &Contest,
+    report: &mut Report,
+    whos: &[Who],
+    what: [Figure; N],
+    mut turn: impl FnMut(Who) -> io::Result<[f64; N]>,
+) -> io::Result<Found<N>> {
+    let begun = Instant::now();
+    let patience = Duration::from_secs(contest.pace.of(450, 40, 450));
+    let mut of: Vec<(Who, Vec<[f64; N]>)> = whos.iter().map(|&who| (who, Vec::new())).collect();
+    for round in 0..=contest.rounds() {
+        if round > 1 && begun.elapsed() > patience {
+            eprintln!("  {} rounds: more take too long", round - 1);
+            break;
+        }
+        for (who, all) in of.iter_mut().filter(|(who, _)| contest.stand.has(*who)) {
+            // What others have written is not written back meanwhile.
+            syncfs(File::open(contest.stand.dir())?)?;
+            match turn(*who) {
+                Ok(figures) if round > 0 => all.push(figures),
+                Ok(_) => {}
+                Err(why) if matches!(who, Who::Sshfs | Who::Rclone) => {
+                    report.notes.push(format!("MISSING, and na what needs it: {}: {why}", who.label()));
+                    contest.stand.leave(*who);
+                    all.clear();
+                }
+                Err(why) => return Err(io::Error::other(format!("{}: {why}", who.label()))),
+            }
+        }
+    }
+    Ok(Found { what, of })
+}
+
+impl<const N: usize> Found<N> {
+    /// A row of one figure.
+    pub fn row(&self, n: usize, and: &str, ours: Who, peer: Option<Who>, limit: Option<Who>) -> Row {
+        let of = |who: Option<Who>| -> Vec<f64> {
+            let all = self.of.iter().find(|(one, _)| Some(*one) == who);
+            all.map(|(_, all)| all.iter().map(|figures| figures[n]).collect()).unwrap_or_default()
+        };
+        let (what, unit) = self.what[n];
+        Row { what: format!("{what}{and}"), unit, ours: of(Some(ours)), peer: of(peer), limit: of(limit) }
+    }
+
+    /// Each figure beside sshfs, the directory and rclone, and ours by TCP.
+    pub fn rows(&self, report: &mut Report) {
+        for n in 0..N {
+            report.push(self.row(n, " / sshfs", Who::Ours, Some(Who::Sshfs), Some(Who::Direct)));
+            report.push(self.row(n, " / rclone", Who::Ours, Some(Who::Rclone), None));
+            report.push(self.row(n, ", by TCP / sshfs", Who::Served, Some(Who::Sshfs), Some(Who::Direct)));
+        }
+    }
+
+    /// Ours over that of sshfs.
+    pub fn vs_sshfs(&self, n: usize) -> Option<f64> {
+        self.row(n, "", Who::Ours, Some(Who::Sshfs), None).vs_peer()
+    }
+}
