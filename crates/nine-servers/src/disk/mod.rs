@@ -79,8 +79,8 @@ pub struct DiskOptions {
     pub devices: bool,
     /// At most this many threads wait for the disk; 0: four per core, at most 32.
     pub threads: usize,
-    /// Its one client is in this process, and nobody else is held up: what changes names and attributes is done where it
-    /// is asked for, for as long as the disk does not make it wait.
+    /// Its one client is in this process, and nobody else is held up: what changes names and attributes is done where
+    /// it is asked for, for as long as the disk does not make it wait.
     pub alone: bool,
     /// At most this many descriptors are kept for files that fids stand on; 0: a quarter of what the process
     /// may open (open files may take half, and connections need some).
