@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 
-use nine_servers::machine::is_image;
+use nine_servers::machine::image_end;
 use nine_servers::part::{Policy, quote, words};
 
 /// A file that is these bytes.
@@ -30,7 +30,7 @@ pub fn part(data: &[u8]) {
     }
     for bytes in [data, &elf] {
         // None, one, or one that no machine can be started with; its own length is enough to read it.
-        let judged = is_image(&Bytes(bytes), bytes.len() as u64);
+        let judged = image_end(&Bytes(bytes), bytes.len() as u64);
         assert!(judged.is_ok() || judged.is_err_and(|error| error.kind() == io::ErrorKind::InvalidData));
     }
     let text = String::from_utf8_lossy(data);
