@@ -8,8 +8,8 @@ use std::path::Path;
 use super::find;
 
 /// Mounts `from`, of the sftp server at this address, on `on`, with this key; in the foreground. What is written stays
-/// in its cache, in `own`, and is not sent yet: nobody else shall be disturbed. There is no shell, by which it would have
-/// each file summed that it has read.
+/// in its cache, in `own`, and is not sent yet: nobody else shall be disturbed. There is no shell, by which it would
+/// have each file summed that it has read.
 pub fn words(
     server: SocketAddr,
     key: &Path,
