@@ -628,3 +628,35 @@ fn waits(name: &str) -> bool {
     let mut stats = tasks.map(|task| fs::read_to_string(task.path().join("stat")).unwrap_or_default());
     stats.any(|stat| stat.contains(&format!("({name}) D")))
 }
+
+#[test]
+fn a_file_with_two_names_has_changed_by_both() {
+    let (mut a, mut b) = (plain(2, "old"), plain(2, "newer"));
+    (a.attr.nlink, b.attr.nlink) = (2, 2);
+    let Some(mounted) = Mounted::new(Liar::with([("/b", a)]).tells()) else { return };
+    assert_eq!(mounted.read("b"), Ok("old".into()));
+    mounted.server.set("/b", b);
+    mounted.server.tell([Change::Write(at("/a"))]);
+    until("what is written by one name is read by the other", || mounted.read("b") == Ok("newer".into()));
+}
+
+#[test]
+fn what_is_below_a_blind_directory_gets_old() {
+    let files = [("/d", dir(2, &["f"])), ("/d/f", plain(3, "old"))];
+    let Some(mounted) = Mounted::new(Liar::with(files).tells()) else { return };
+    assert_eq!(mounted.stat("d/f").unwrap().len(), 3);
+    mounted.server.tell([Change::Blind(at("/d"))]);
+    until("it is read", || mounted.read("d/f") == Ok("old".into()));
+    let mut new = plain(3, "new");
+    (new.attr.qid.vers, new.attr.mtime) = (2, Time { sec: 9, nsec: 0 });
+    mounted.server.set("/d/f", new);
+    until("it is read again", || mounted.read("d/f") == Ok("new".into()));
+    // And so it is under another name.
+    mounted.server.set("/e", dir(2, &["f"]));
+    mounted.server.set("/e/f", plain(3, "moved"));
+    mounted.server.remove("/d");
+    mounted.server.tell([Change::Move(at("/d"), at("/e"))]);
+    until("it is found", || mounted.read("e/f") == Ok("moved".into()));
+    mounted.server.set("/e/f", plain(3, "longer yet"));
+    until("it is found again", || mounted.stat("e/f").unwrap().len() == 10);
+}

@@ -94,7 +94,7 @@ const FRAME: usize = DATA + 4096;
 const COPIED: usize = 32 << 10;
 /// Buffers that wait for their next request; more are freed.
 const SPARE: usize = 4;
-/// Requests under way. The next ones wait in the kernel.
+/// Requests under way. The next ones are refused (EAGAIN), but those that end something.
 const REQUESTS: usize = 4096;
 /// Requests of the kernel's own (read-ahead, write-back) under way, and from how many on it holds back.
 const BACKGROUND: u16 = 64;
@@ -111,7 +111,7 @@ pub async fn serve<E: Env>(env: E, device: OwnedFd, root: File, options: Options
     let mut device = Device::new(device)?;
     let root = Rc::new(root);
     let told = match options.cache {
-        Cache::Told => Told::begin(&root, &write).await?,
+        Cache::Told => Told::begin(&root, &write, &env.clock()).await?,
         Cache::Never | Cache::For(_) => None,
     };
     let (told, watch) = told.unzip();
@@ -248,9 +248,6 @@ impl Gate {
     ) -> Poll<io::Result<()>> {
         for _ in 0..TURN {
             while let Poll::Ready(Some(())) = running.poll_next_unpin(cx) {}
-            if running.len() >= REQUESTS {
-                return Poll::Pending;
-            }
             let mut buffer = buffers.take();
             let read = device.poll_read(cx, &mut buffer);
             let len = match read {
@@ -271,7 +268,10 @@ impl Gate {
             let Some((head, fields)) = Head::of(&buffer[..len]) else {
                 return Poll::Ready(Err(botched("a request that is none")));
             };
+            let ends = matches!(head.op, op::FORGET | op::BATCH_FORGET | op::INTERRUPT)
+                || matches!(head.op, op::RELEASE | op::RELEASEDIR | op::FLUSH | op::DESTROY);
             match head.op {
+                _ if running.len() >= REQUESTS && !ends => self.answer(head.unique, Err(Errno::EAGAIN)),
                 op::DESTROY => return Poll::Ready(Ok(())),
                 op::INIT => self.init(head, fields)?,
                 op::WRITE => {

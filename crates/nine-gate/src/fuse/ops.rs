@@ -353,19 +353,14 @@ impl Gate {
         if !self.options.all_users || (attr.uid, attr.gid) == (head.uid, gid) {
             return Ok(());
         }
-        // Nobody makes programs that run as who we are to the server.
-        let keep = || SetAttr { mode: Some(attr.mode & 0o1777), ..SetAttr::default() };
-        let strip = if attr.mode & 0o6000 != 0 && attr.mode & mode::S_IFMT == mode::S_IFREG {
-            Some(keep())
-        } else {
-            None
-        };
         match file.setattr(&SetAttr { uid: Some(head.uid), gid: Some(gid), ..SetAttr::default() }).await {
             Ok(()) => {}
             // The server knows us as somebody who may not.
             Err(error) if matches!(error.errno(), Errno::EPERM | Errno::EOPNOTSUPP) => {
-                if let Some(strip) = strip {
-                    file.setattr(&strip).await.map_err(errno)?;
+                // Nobody makes programs that run as who we are to it.
+                if attr.mode & 0o6000 != 0 && attr.mode & mode::S_IFMT == mode::S_IFREG {
+                    let set = SetAttr { mode: Some(attr.mode & 0o1777), ..SetAttr::default() };
+                    file.setattr(&set).await.map_err(errno)?;
                     attr.mode &= !0o6000;
                 }
                 return Ok(());
@@ -490,6 +485,8 @@ impl Gate {
         let is_same = match &self.told {
             // Who would have told has not.
             Some(told) if told.keeps(&self.nodes.borrow(), node) => node.was_open.get(),
+            // By one of its names; and the kernel does not look at times here.
+            Some(_) if node.links.get() > 1 => false,
             _ => version.is_some() && version == known,
         };
         node.was_open.set(true);
@@ -512,7 +509,10 @@ impl Gate {
     /// The kernel is through with a handle.
     pub(super) fn close(&self, number: u64) {
         let closed = self.handles.borrow_mut().remove(&number);
-        if let Some(Handle::File(open)) = closed.as_deref() {
+        // What goes past the kernel's pages is not among them.
+        if let Some(Handle::File(open)) = closed.as_deref()
+            && !open.is_event
+        {
             let mut io = open.node.mode_of_io.borrow_mut();
             match &mut *io {
                 Io::Asked(handles) | Io::Passed(handles, _) if *handles > 1 => *handles -= 1,
@@ -700,9 +700,16 @@ impl Gate {
         let Some(pid) = held else { return };
         let lock = Lock { handle: 0, owner, start: 0, length: 0, ty: LockType::Unlock, pid, is_flock };
         let owner = lock.owner(&self.name);
-        if let Err(error) = open.file.lock(&lock.request(&owner)).await {
-            tracing::warn!("locks of a closed file may be held still: {error}");
-        }
+        let request = lock.request(&owner);
+        let asked = pin!(open.file.lock(&request));
+        // Who ends cannot be interrupted any more.
+        let limit = self.clock.sleep_until(self.clock.now() + GRACE + self.options.patience);
+        let why = match select(asked, limit).await {
+            Either::Left((Ok(_), _)) => return,
+            Either::Left((Err(error), _)) => error.to_string(),
+            Either::Right(_) => "the server does not answer".into(),
+        };
+        tracing::warn!("locks of a closed file may be held still: {why}");
     }
 }
 

@@ -11,12 +11,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use nine_io::changes::{Change, Line, NAME, Path, Watch, below};
+use futures_util::future::{Either, select};
+use nine_io::changes::{BLIND_MAX, Change, Line, NAME, Path, Watch, below, join};
 use nine_io::client::{File, Result};
 use nine_net::Clock;
 use nine_net::lock::{Mutex, lock};
@@ -30,6 +32,8 @@ use super::{LONG, SHORT};
 const RECENT: usize = 256;
 /// Invalidations that wait for the kernel; then lines are left to the server, which says `lost` when they are too many.
 const WAITING: usize = 4096;
+/// For a server to begin with its changes: the kernel waits meanwhile.
+const BEGIN: Duration = Duration::from_secs(5);
 /// Between two tries to hear of changes again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -46,6 +50,8 @@ pub(super) struct Told {
     blind: RefCell<Vec<Path>>,
     /// Files that were written from here and have changed.
     stale: RefCell<Vec<Rc<Node>>>,
+    /// When they are forgotten.
+    due: Cell<Duration>,
     teller: Teller,
 }
 
@@ -57,25 +63,36 @@ enum Subject {
 }
 
 impl Told {
-    /// Listens to the tree's changes, if its server tells any: from the answer on none is missed.
-    pub(super) async fn begin(root: &File, device: &OwnedFd) -> std::io::Result<Option<(Self, Watch)>> {
-        let watch = async {
+    /// Listens to the tree's changes, if its server tells any, and soon: from the answer on none is missed.
+    pub(super) async fn begin(
+        root: &File,
+        device: &OwnedFd,
+        clock: &Arc<dyn Clock>,
+    ) -> std::io::Result<Option<(Self, Watch)>> {
+        let watch = pin!(async {
             if !root.walk(NAME).await?.qid().is_event() {
                 return Err(nine_proto::Error::from(Errno::ENOENT).into());
             }
             let mut watch = Watch::open(root, None).await?;
             let lines = watch.next().await?;
             Ok::<_, nine_io::client::Error>((watch, lines))
-        };
-        let (watch, lines) = match watch.await {
-            Ok(watch) => watch,
-            Err(error) => {
-                if error.errno() != Errno::ENOENT {
-                    tracing::warn!("changes of the server are not told: {error}");
-                }
+        });
+        let (watch, lines) = match select(watch, clock.sleep_until(clock.now() + BEGIN)).await {
+            Either::Left((Ok(begun), _)) => begun,
+            Either::Left((Err(error), _)) if error.errno() == Errno::ENOENT => return Ok(None),
+            Either::Left((Err(error), _)) => {
+                tracing::warn!("changes of the server are not told: {error}");
+                return Ok(None);
+            }
+            Either::Right(_) => {
+                tracing::warn!("changes are not told: the server has not begun within {} s", BEGIN.as_secs());
                 return Ok(None);
             }
         };
+        if !matches!(lines.first(), Some(Line::Here(_))) {
+            // A file that is only called so.
+            return Ok(None);
+        }
         let told = Self {
             on: Cell::new(true),
             deaf: Cell::new(false),
@@ -83,15 +100,12 @@ impl Told {
             recent: RefCell::default(),
             blind: RefCell::default(),
             stale: RefCell::default(),
+            due: Cell::default(),
             teller: Teller::new(device.try_clone()?)?,
         };
-        if !matches!(lines.first(), Some(Line::Here(_))) {
-            // A file that is only called so.
-            return Ok(None);
-        }
         for line in lines {
             if let Line::Change(_, Change::Blind(path)) = line {
-                told.blind.borrow_mut().push(path);
+                told.is_now_blind(path);
             }
         }
         Ok(Some((told, watch)))
@@ -199,19 +213,23 @@ impl Told {
         }
     }
 
-    /// The next lines; meanwhile what has become stale is forgotten in time.
+    /// The next lines; what has become stale is forgotten in time, whether there are any or many. A read that is under
+    /// way is never given up: what it brings is told once.
     async fn next(&self, watch: &mut Watch, clock: &Arc<dyn Clock>) -> Result<Vec<Line>> {
-        let mut lines = std::pin::pin!(watch.next());
+        let mut lines = pin!(watch.next());
         loop {
-            let pause = clock.sleep_until(clock.now() + SHORT);
-            match futures_util::future::select(lines, pause).await {
-                futures_util::future::Either::Left((lines, _)) => return lines,
-                futures_util::future::Either::Right((_, waiting)) => lines = waiting,
-            }
-            for node in self.stale.take() {
-                if node.stale.replace(false) {
-                    self.teller.inode(node.id, true);
+            let now = clock.now();
+            if now >= self.due.get() {
+                for node in self.stale.take() {
+                    if node.stale.replace(false) {
+                        self.teller.inode(node.id, true);
+                    }
                 }
+                self.due.set(now + SHORT);
+            }
+            match select(lines, clock.sleep_until(self.due.get())).await {
+                Either::Left((lines, _)) => return lines,
+                Either::Right((_, waiting)) => lines = waiting,
             }
         }
     }
@@ -227,8 +245,18 @@ impl Told {
     }
 
     fn take(&self, line: Line, nodes: &mut Nodes) {
-        let Line::Change(_, change) = line else { return };
+        let change = match line {
+            Line::Change(_, change) => change,
+            // What is blind now is said behind it.
+            Line::Here(_) => {
+                self.blind.borrow_mut().clear();
+                return self.forget_all(nodes);
+            }
+        };
         match change {
+            // The root has gone, and nothing below it is told until it is there again.
+            Change::Remove(path) if *path == *b"/" => self.take_blind(path, nodes),
+            Change::Create(path) if *path == *b"/" => self.take_sees(&path, nodes),
             Change::Create(path) => {
                 // A name that is known has been made from here.
                 if let Some((dir, name)) = nodes.place(&path) {
@@ -248,6 +276,11 @@ impl Told {
                 }
             }
             Change::Move(old, new) => {
+                for dir in self.blind.borrow_mut().iter_mut() {
+                    if let Some(rest) = below(dir, &old) {
+                        *dir = join(&new, rest);
+                    }
+                }
                 let from = nodes.place(&old).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
                 let to = nodes.place(&new).map(|(dir, name)| (dir, Box::<[u8]>::from(name)));
                 let moved = from.as_ref().and_then(|(dir, name)| nodes.at(*dir, name));
@@ -286,14 +319,28 @@ impl Told {
                 }
             }
             Change::Lost(_) => self.forget_all(nodes),
-            Change::Blind(path) => {
-                self.blind.borrow_mut().push(path);
-                self.forget_all(nodes);
-            }
-            Change::Sees(path) => {
-                self.blind.borrow_mut().retain(|blind| *blind != path);
-                self.forget_all(nodes);
-            }
+            Change::Blind(path) => self.take_blind(path, nodes),
+            Change::Sees(path) => self.take_sees(&path, nodes),
+        }
+    }
+
+    fn take_blind(&self, path: Path, nodes: &Nodes) {
+        self.is_now_blind(path);
+        self.forget_all(nodes);
+    }
+
+    fn take_sees(&self, path: &[u8], nodes: &Nodes) {
+        self.blind.borrow_mut().retain(|blind| **blind != *path);
+        self.forget_all(nodes);
+    }
+
+    /// Nothing is told of what is below this directory; of too many, nothing at all is believed to be.
+    fn is_now_blind(&self, path: Path) {
+        let mut blind = self.blind.borrow_mut();
+        match blind.len() {
+            _ if blind.contains(&path) => {}
+            BLIND_MAX => *blind = vec![b"/"[..].into()],
+            _ => blind.push(path),
         }
     }
 
@@ -324,6 +371,8 @@ impl Told {
     /// Nothing that is kept is believed any more.
     fn forget_all(&self, nodes: &Nodes) {
         self.about(Subject::All);
+        // It says all that waits.
+        lock(&self.teller.0.0).messages.clear();
         for node in nodes.all() {
             self.teller.inode(node.id, true);
             for (dir, name) in nodes.names(node) {

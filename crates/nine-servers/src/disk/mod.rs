@@ -193,7 +193,10 @@ impl<H: HostFs> FileServer for Disk<H> {
                 result => return req.now(result.map_err(|fail| fail.0)),
             }
         }
-        if let Some(waits) = self.waits.as_ref().filter(|_| is_change(&req.op())) {
+        if let Some(waits) = self.waits.as_ref()
+            && changes(&req.op())
+            && self.inner.is_here(&req)
+        {
             let left = waits.load(Ordering::Relaxed);
             if left == 0 {
                 let begun = Instant::now();
@@ -343,21 +346,6 @@ const SHORT: Duration = Duration::from_millis(1);
 /// After one that took longer, so many go to the pool.
 const TO_THE_POOL: u32 = 256;
 
-/// What writes to a journal and is short where that has room.
-fn is_change(op: &Op<'_>) -> bool {
-    matches!(
-        op,
-        Op::Create { .. }
-            | Op::Make { .. }
-            | Op::Rename { .. }
-            | Op::RenameAt { .. }
-            | Op::Unlink { .. }
-            | Op::Setattr { .. }
-            | Op::Write { .. }
-            | Op::XattrWalk { .. }
-    )
-}
-
 /// What a read-only server refuses.
 fn changes(op: &Op<'_>) -> bool {
     match op {
@@ -425,6 +413,12 @@ impl<H: HostFs> Inner<H> {
             Op::Clunk => self.clunk(&node, how),
             Op::Stream { .. } | Op::Sclose { .. } => Err(Errno::EOPNOTSUPP.into()),
         }
+    }
+
+    /// Whether what is asked for is of a disk of this host's own.
+    fn is_here(&self, req: &Request) -> bool {
+        let is_local = |node: Arc<Node>| node.dent().is_ok_and(|dent| self.is_local(dent, How::Inline));
+        req.node::<Node>().is_ok_and(is_local)
     }
 
     /// Whether looking at this file asks nobody else, as far as is known: the pool finds out.
