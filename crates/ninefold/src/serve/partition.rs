@@ -8,7 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::future::pending;
+use std::future::{Future, pending};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use futures_util::future::{Either, abortable, select};
+use futures_util::future::{Either, FutureExt, abortable, select};
 use nine_io::channel::serve_all;
 use nine_io::server::{Core, Gate, Service};
 use nine_net::shm::{Channel, Inherited, Kind, LINES, Layout, PAGES};
@@ -333,11 +333,24 @@ async fn host(
     let layout = Layout::new(Kind::GuestAsks, LINES, PAGES, "");
     let (ours, theirs) = UnixStream::pair()?;
     let (channel, given) = Channel::open(layout, args.wait.into(), ours.into(), peer(program))?;
-    let mut child = start(program, words, given.for_child(theirs.into())?)?;
+    let child = start(program, words, given.for_child(theirs.into())?)?;
+    let service = Service::new(opened.server.clone(), gate(serving), core);
+    // It may close what it inherited, and go on without.
+    let served = serve_all(&service, channel).map(|_| Ok(()));
+    attend(env, child, &mut signals, served).await
+}
+
+/// Serves a program until that has ended, and passes on what is sent to us. What serves it may end before; an error of
+/// it ends the wait.
+pub(super) async fn attend(
+    env: rt::Real,
+    mut child: Child,
+    signals: &mut rt::Signals,
+    served: impl Future<Output = io::Result<()>>,
+) -> Result<u8> {
     let pid = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
     settle();
-    let service = Service::new(opened.server.clone(), gate(serving), core);
-    let mut served = pin!(serve_all(&service, channel));
+    let mut served = pin!(served);
     let (mut ended, end) = abortable(pending::<()>());
     let waiter = thread::Builder::new().name("program".into()).spawn(move || {
         let status = child.wait();
@@ -350,8 +363,8 @@ async fn host(
         let program = select(&mut ended, signal);
         let came = match is_served {
             true => match select(&mut served, program).await {
-                // It has closed what it inherited, and may go on without.
-                Either::Left(_) => {
+                Either::Left((gone, _)) => {
+                    gone?;
                     is_served = false;
                     continue;
                 }
@@ -378,7 +391,7 @@ fn start(program: &OsString, words: &[OsString], channel: Inherited) -> Result<C
 }
 
 /// What the program is sent when we are. A terminal sends its ^C to both.
-pub(super) fn passed_on(signal: rt::Signal) -> Option<Signal> {
+fn passed_on(signal: rt::Signal) -> Option<Signal> {
     let is_shown_here = || {
         let terminal = File::open(TERMINAL).ok();
         terminal.and_then(|terminal| termios::tcgetpgrp(terminal).ok()) == Some(getpgrp())
