@@ -186,10 +186,6 @@ pub struct Serving {
     /// Processors to use [default: one below four, else all]
     #[arg(long, value_name = "N", env = "NINEFOLD_CORES", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cores: Option<u32>,
-    /// What is served has one client, in this process.
-    #[arg(skip)]
-    #[serde(skip)]
-    pub alone: bool,
 }
 
 impl Serving {

@@ -33,10 +33,9 @@ mod xattr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Context;
-use std::time::{Duration, Instant};
 
 use nine_io::changes::{Changes, Tap};
 use nine_io::server::{Answer, FileServer, Fill, Passage, Reply, Req, Request, StreamRequest};
@@ -79,9 +78,6 @@ pub struct DiskOptions {
     pub devices: bool,
     /// At most this many threads wait for the disk; 0: four per core, at most 32.
     pub threads: usize,
-    /// Its one client is in this process, and nobody else is held up: what changes names and attributes is done where
-    /// it is asked for, for as long as the disk does not make it wait.
-    pub alone: bool,
     /// At most this many descriptors are kept for files that fids stand on; 0: a quarter of what the process
     /// may open (open files may take half, and connections need some).
     pub handles: usize,
@@ -102,8 +98,6 @@ pub struct Disk<H: HostFs = Linux> {
     inner: Arc<Inner<H>>,
     pool: Pool,
     changes: Arc<Changes>,
-    /// Of a disk that is served alone: so many changes go to the pool before one is tried here again.
-    waits: Option<AtomicU32>,
 }
 
 struct Inner<H> {
@@ -162,8 +156,7 @@ impl<H: HostFs> Disk<H> {
             next_open: AtomicU64::new(0),
         };
         let changes = watch::changes(inner.tree.root.cached().expect("the root's descriptor is kept"));
-        let waits = (options.alone && options.identity == As::Server).then(AtomicU32::default);
-        Ok(Self { inner: Arc::new(inner), pool: Pool::new(threads), changes, waits })
+        Ok(Self { inner: Arc::new(inner), pool: Pool::new(threads), changes })
     }
 }
 
@@ -192,21 +185,6 @@ impl<H: HostFs> FileServer for Disk<H> {
                 Err(Fail(error)) if error.errno == Errno::EAGAIN => {}
                 result => return req.now(result.map_err(|fail| fail.0)),
             }
-        }
-        if let Some(waits) = self.waits.as_ref()
-            && changes(&req.op())
-            && self.inner.is_here(&req)
-        {
-            let left = waits.load(Ordering::Relaxed);
-            if left == 0 {
-                let begun = Instant::now();
-                let result = self.inner.run(&req, req.op(), How::Pool).map_err(|fail| fail.0);
-                if begun.elapsed() > SHORT {
-                    waits.store(TO_THE_POOL, Ordering::Relaxed);
-                }
-                return req.now(result);
-            }
-            waits.store(left - 1, Ordering::Relaxed);
         }
         let client = req.id().conn;
         let (answer, later) = req.later();
@@ -341,11 +319,6 @@ fn may_be_inline(op: &Op<'_>) -> bool {
     )
 }
 
-/// How long a change may take on the event loop of a disk that is served alone: a thread that does it costs a tenth.
-const SHORT: Duration = Duration::from_millis(1);
-/// After one that took longer, so many go to the pool.
-const TO_THE_POOL: u32 = 256;
-
 /// What a read-only server refuses.
 fn changes(op: &Op<'_>) -> bool {
     match op {
@@ -413,12 +386,6 @@ impl<H: HostFs> Inner<H> {
             Op::Clunk => self.clunk(&node, how),
             Op::Stream { .. } | Op::Sclose { .. } => Err(Errno::EOPNOTSUPP.into()),
         }
-    }
-
-    /// Whether what is asked for is of a disk of this host's own.
-    fn is_here(&self, req: &Request) -> bool {
-        let is_local = |node: Arc<Node>| node.dent().is_ok_and(|dent| self.is_local(dent, How::Inline));
-        req.node::<Node>().is_ok_and(is_local)
     }
 
     /// Whether looking at this file asks nobody else, as far as is known: the pool finds out.

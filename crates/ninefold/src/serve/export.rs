@@ -53,7 +53,6 @@ pub fn disk_options(serving: &Serving) -> DiskOptions {
         read_only: serving.read_only.unwrap_or(false),
         identity: serving.identity.map(Into::into).unwrap_or_default(),
         devices: serving.devices.unwrap_or(false),
-        alone: serving.alone,
         ..DiskOptions::default()
     }
 }

@@ -107,8 +107,6 @@ pub fn run(mut args: cli::Mount, config: &Config) -> Result<()> {
     }
     let mut serving = config.serving(&Serving::default())?;
     serving.read_only = Some(args.read_only || serving.read_only.unwrap_or(false));
-    // Where there are others, they would be held up.
-    serving.alone = matches!(what, What::Here(Export::Disk(_)));
     let here = match &what {
         What::Here(export) => Some(Served::prepare(export.clone(), config, &mut serving)?),
         What::There(_) => None,
