@@ -52,6 +52,7 @@ const CHANNEL: &[&str] = &[
     "guest_first_line_ms",
     "guest_image_kib",
     "rounds",
+    "guest_rounds",
     "diod",
     "noisy",
 ];
