@@ -61,6 +61,8 @@ struct Liar {
     kept: Mutex<Vec<Later>>,
     nodes: Arc<()>,
     changes: Option<Arc<Changes>>,
+    /// Of which files an extended attribute was asked for, which none has.
+    looked: Mutex<Vec<String>>,
 }
 
 /// Behind a fid: a path, and its server's count of nodes.
@@ -174,6 +176,10 @@ impl Liar {
                 Reply::Dir(buf)
             }
             Op::Clunk => Reply::Done,
+            Op::XattrWalk { name: b"security.capability" } => {
+                lock(&self.looked).push(path.into());
+                return Err(Errno::ENODATA.into());
+            }
             _ => return Err(Errno::EOPNOTSUPP.into()),
         })
     }
@@ -512,6 +518,21 @@ fn a_new_file_can_be_written_at_any_place_where_the_server_counts_no_versions() 
     });
     said.unwrap();
     assert_eq!(mounted.read("new"), Ok("firstlater".into()));
+}
+
+#[test]
+fn a_file_that_was_just_made_has_no_capability_that_one_would_ask_for() {
+    let Some(mounted) = Mounted::new(Liar::with([("/old", plain(2, "old"))])) else { return };
+    let write = |path: &Path| File::options().write(true).open(path)?.write_all(b"new");
+    mounted.ends("old", write).unwrap();
+    let made = mounted.ends("new", |path| {
+        let begun = Instant::now();
+        File::create_new(path)?.write_all(b"new").map(|()| begun.elapsed())
+    });
+    let looked = std::mem::take(&mut *lock(&mounted.server.looked));
+    // A second later it would be asked for.
+    let is_late = made.unwrap() > GRACE / 2;
+    assert!(looked == ["/old"] || is_late && looked == ["/old", "/new"], "{looked:?}");
 }
 
 #[test]

@@ -11,12 +11,17 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 use nine_io::client::File;
 use nine_proto::{Attr, GetMask, Time, mode};
 
 /// Fids of files that are not open. A server of this process gives 262,144 to a connection.
 const HELD: usize = 1 << 16;
+
+/// The extended attribute for which the kernel looks before it writes to a file: programs have it, and what is written
+/// hardly ever does (capabilities(7)).
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// The root's number.
 pub(super) const ROOT: u64 = 1;
@@ -43,6 +48,8 @@ pub(super) struct Node {
     pub was_open: Cell<bool>,
     /// Its pages may not be what the file has.
     pub stale: Cell<bool>,
+    /// Until when it is believed to have no [`CAPABILITY`].
+    pub incapable: Cell<Duration>,
     /// Written from here since the server told of a change of it.
     pub written: Cell<bool>,
     /// How the kernel has it open.
@@ -157,6 +164,7 @@ impl Nodes {
             version: Cell::new(None),
             was_open: Cell::new(false),
             stale: Cell::new(false),
+            incapable: Cell::default(),
             written: Cell::new(false),
             mode_of_io: RefCell::default(),
             locks: RefCell::default(),

@@ -17,7 +17,7 @@ use nine_proto::{Attr, LockRequest, LockStatus, LockType, Qid, SetAttr, Time, Ti
 
 use super::abi::{self, fattr, fopen};
 use super::dir::DOTS;
-use super::nodes::{Io, WANTED};
+use super::nodes::{CAPABILITY, Io, WANTED};
 use super::running::Work;
 use super::*;
 
@@ -235,7 +235,9 @@ impl Gate {
                 let name = Box::<[u8]>::from(f.text()?);
                 let value = Box::<[u8]>::from(f.0.get(..size as usize)?);
                 work(async move {
-                    let file = gate.file(id).await?;
+                    let node = gate.node(id)?;
+                    node.incapable.take();
+                    let file = gate.file_of(&node).await?;
                     file.set_xattr(&name, &value, flags).await.map_err(errno)?;
                     Ok(Reply::default())
                 })
@@ -244,9 +246,20 @@ impl Gate {
                 let (size, _) = (f.u32()?, f.u32()?);
                 let name = if head.op == op::GETXATTR { Some(Box::<[u8]>::from(f.text()?)) } else { None };
                 work(async move {
-                    let file = gate.file(id).await?;
+                    let node = gate.node(id)?;
+                    let is_capability = name.as_deref() == Some(CAPABILITY);
+                    if is_capability && gate.clock.now() < node.incapable.get() {
+                        return Err(Errno::ENODATA);
+                    }
+                    let file = gate.file_of(&node).await?;
                     let bytes = match name {
-                        Some(name) => file.xattr(&name).await.map_err(errno)?,
+                        Some(name) => match file.xattr(&name).await {
+                            Err(error) if is_capability && error.errno() == Errno::ENODATA => {
+                                gate.seen_without_capability(&node);
+                                return Err(Errno::ENODATA);
+                            }
+                            value => value.map_err(errno)?,
+                        },
                         None => {
                             let names = file.xattrs().await.map_err(errno)?;
                             names.iter().flat_map(|name| name.iter().copied().chain([0])).collect()
@@ -290,6 +303,16 @@ impl Gate {
             }
             _ => work(async { Err(Errno::ENOSYS) }),
         }
+    }
+
+    /// It has no [`CAPABILITY`], which is believed as long as other attributes, a second at most.
+    fn seen_without_capability(&self, node: &Node) {
+        let good = match self.options.cache {
+            Cache::Never => Duration::ZERO,
+            Cache::For(time) => time.min(SHORT),
+            Cache::Told => SHORT,
+        };
+        node.incapable.set(self.clock.now() + good);
     }
 
     async fn lookup(&self, dir: u64, name: Box<[u8]>) -> Outcome {
@@ -538,6 +561,9 @@ impl Gate {
         }
         self.give(&dir, &walked, &mut attr, head, perm).await?;
         let node = self.tell(head.node, &name, walked, &attr);
+        if how.has(OpenFlags::EXCL) {
+            self.seen_without_capability(&node);
+        }
         let (fopen, backing) = self.how(&node, &file, flags);
         let entry = self.entry(Out::default(), asked, head.node, &name, &node, &attr);
         let told = vec![node.id];
