@@ -191,6 +191,7 @@ impl Live {
             .file("ctl", ctl)
             .file("mounts", of(|live, space, visitor| live.mounts((!visitor.owner).then_some(space))))
             .file("clients", of(|live, _, visitor| live.clients(visitor)))
+            .file("load", of(|live, space, visitor| live.load(space, visitor)))
             .file("metrics", of(|live, space, visitor| live.metrics(space, visitor)))
             .dir("servers", servers);
         Tree::new(root, wall).owned_by(|_, aname| is_owner(aname))
@@ -300,11 +301,10 @@ impl Live {
             let dialect = client.dialect.map_or("-", Dialect::name);
             let (peer, user) = (show(client.peer.as_bytes()), show(client.user.as_bytes()));
             let (id, since, sent) = (client.id, client.since.as_secs(), client.requests);
-            let (waits, fids) = (client.outstanding, client.fids);
-            put(
-                &mut text,
-                format_args!("{id}\t{peer}\t{user}\t{dialect}\t{since}\t{sent}\t{waits}\t{fids}\n"),
-            );
+            let (waits, fids, came, gone) = (client.outstanding, client.fids, client.received, client.sent);
+            let (who, carried) =
+                (format_args!("{peer}\t{user}\t{dialect}\t{since}"), format_args!("{came}\t{gone}"));
+            put(&mut text, format_args!("{id}\t{who}\t{sent}\t{waits}\t{fids}\t{carried}\n"));
         }
         text
     }
@@ -314,6 +314,33 @@ impl Live {
         let mut clients = self.0.clients.clients();
         clients.retain(|client| visitor.owner || client.user == visitor.who.name);
         clients
+    }
+
+    /// What is asked of the servers, and how long it takes: measured while somebody looks.
+    fn load(&self, space: &str, visitor: &Visitor) -> String {
+        let mut text = format!("{}\n", LOAD.join("\t"));
+        for server in self.upstreams(space, visitor) {
+            let meter = self.0.mux.server(&server.name).and_then(|server| server.options.meter);
+            let load = meter.map(|meter| meter.look());
+            let counts = load.as_ref().map_or([0; 3], |load| [load.requests, load.sent, load.received]);
+            let times: Vec<_> = load.iter().flat_map(|load| load.times).map(|n| n.to_string()).collect();
+            let away = server.away().map_or("-".into(), |why| show(why.as_bytes()).to_string());
+            let columns = [
+                server.id.to_string(),
+                show(server.name.as_bytes()).to_string(),
+                server.dialect().unwrap_or("-").into(),
+                server.live().count().to_string(),
+                server.live().map(|connection| connection.calls).sum::<usize>().to_string(),
+                server.connections.iter().map(|connection| connection.waiting).sum::<usize>().to_string(),
+                counts[0].to_string(),
+                counts[1].to_string(),
+                counts[2].to_string(),
+                if times.is_empty() { "-".into() } else { times.join(",") },
+                away,
+            ];
+            put(&mut text, format_args!("{}\n", columns.join("\t")));
+        }
+        text
     }
 
     fn metrics(&self, space: &str, visitor: &Visitor) -> String {
@@ -416,7 +443,22 @@ fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
 }
 
 /// The columns of `clients`.
-pub const CLIENTS: [&str; 8] = ["id", "address", "user", "dialect", "since", "requests", "in-flight", "fids"];
+pub const CLIENTS: [&str; 10] =
+    ["id", "address", "user", "dialect", "since", "requests", "in-flight", "fids", "received", "sent"];
+/// The columns of `load`.
+pub const LOAD: [&str; 11] = [
+    "id",
+    "name",
+    "dialect",
+    "connections",
+    "in-flight",
+    "waiting",
+    "requests",
+    "sent",
+    "received",
+    "times",
+    "away",
+];
 /// How the servers of the files are called.
 const FILES: &str = "mux:";
 const USAGE: &str = "\

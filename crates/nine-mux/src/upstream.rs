@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
-use nine_io::client::{Client, Driver, Error, File, Options};
+use nine_io::client::{Client, Driver, Error, File, Meter, Options};
 use nine_io::server::Who;
 use nine_net::lock::{Mutex, lock};
 use nine_net::modules::TraceLog;
@@ -211,10 +211,13 @@ impl Server {
 }
 
 impl Upstream {
-    pub(crate) fn new(id: u32, server: Server, pushed: Words, qids: Arc<Qids>, core: Weak<Core>) -> Self {
+    pub(crate) fn new(id: u32, mut server: Server, pushed: Words, qids: Arc<Qids>, core: Weak<Core>) -> Self {
         let (is_mux, most) = (OnceLock::new(), server.lanes);
         if server.local {
             is_mux.get_or_init(|| false);
+        }
+        if let (None, Some(clock)) = (&server.options.meter, &server.options.clock) {
+            server.options.meter = Some(Arc::new(Meter::new(clock.clone())));
         }
         Self {
             id,

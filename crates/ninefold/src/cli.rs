@@ -7,6 +7,7 @@ mod history;
 mod mount;
 mod mux;
 mod partition;
+mod top;
 mod turns;
 
 use std::ffi::OsString;
@@ -25,6 +26,7 @@ pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
 pub use mount::{Mount, Ns, Passthrough, Unmount};
 pub use mux::{Mux, MuxVerb, Words};
 pub use partition::{AccelChoice, Partition, PartitionKill, PartitionLs, PartitionRun, PartitionVerb};
+pub use top::Top;
 pub use turns::{FsArbiter, FsAt, FsTakeover};
 
 /// File servers and their files, over 9P.
@@ -67,6 +69,7 @@ pub enum Verb {
     Ns(Ns),
     Watch(Watch),
     Mux(Mux),
+    Top(Top),
     Aoe(Aoe),
     Block(Block),
     Fs(Fs),
@@ -104,6 +107,7 @@ impl Verb {
             Self::Ns(_) => "ns",
             Self::Watch(_) => "watch",
             Self::Mux(_) => "mux",
+            Self::Top(_) => "top",
             Self::Aoe(_) => "aoe",
             Self::Block(_) => "block",
             Self::Fs(_) => "fs",

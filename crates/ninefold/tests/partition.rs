@@ -3,19 +3,15 @@
 mod common;
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use common::terminal::Terminal;
 use common::{Server, ended_within, guest, ninefold, not_covered};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 
 /// Longer than anything here takes, unless it hangs.
@@ -280,57 +276,18 @@ fn what_a_program_leaves_behind_holds_up_nobody() {
     }
 }
 
-/// A terminal whose user we are.
-struct Terminal {
-    user: File,
-    screen: OwnedFd,
-    seen: String,
-}
-
-impl Terminal {
-    fn new() -> Self {
-        let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&user).unwrap();
-        unlockpt(&user).unwrap();
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let screen = rustix::fs::open(ptsname(&user, Vec::new()).unwrap(), flags, Mode::empty()).unwrap();
-        Self { user: File::from(user), screen, seen: String::new() }
+/// A shell of its own session, which this terminal controls.
+fn shell(terminal: &Terminal, world: &World, text: &str) -> Child {
+    let plain = world.command(&[], &["true"]);
+    let mut shell = Command::new("setsid");
+    shell.args(["-c", "sh", "-c", text]).arg(plain.get_program());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
     }
-
-    /// A shell of its own session, which this terminal controls.
-    fn shell(&self, world: &World, text: &str) -> Child {
-        let plain = world.command(&[], &["true"]);
-        let mut shell = Command::new("setsid");
-        shell.args(["-c", "sh", "-c", text]).arg(plain.get_program());
-        for (name, value) in plain.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        let screen = || Stdio::from(self.screen.try_clone().unwrap());
-        shell.current_dir(world.0.path()).stdin(screen()).stdout(screen()).stderr(screen()).spawn().unwrap()
-    }
-
-    /// Waits until these words are on the screen: all that was there before them.
-    fn shows(&mut self, words: &str) -> String {
-        loop {
-            if let Some(at) = self.seen.find(words) {
-                let rest = self.seen.split_off(at + words.len());
-                return std::mem::replace(&mut self.seen, rest);
-            }
-            let mut due = [PollFd::new(&self.user, PollFlags::IN)];
-            let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
-            assert_eq!(poll(&mut due, Some(&limit)).unwrap(), 1, "{words:?} after {}", self.seen);
-            let mut bytes = [0; 1000];
-            let n = self.user.read(&mut bytes).unwrap();
-            self.seen += std::str::from_utf8(&bytes[..n]).unwrap();
-        }
-    }
-
-    fn types(&mut self, keys: &str) {
-        self.user.write_all(keys.as_bytes()).unwrap();
-    }
+    terminal.gives(shell.current_dir(world.0.path())).spawn().unwrap()
 }
 
 /// The terminal sends its ^C to all three: the shell, the command and its program.
@@ -347,7 +304,7 @@ fn a_ctrl_c_ends_the_program_and_the_terminal_is_the_shells_again() {
             n=0; trap "n=\$((n + 1)); echo got \$n" INT; echo counting
             while :; do read -r x && break; done; echo in all $n $x; exit 3'; echo status $?
         read -r x; echo shell has $x"#;
-    let mut shell = terminal.shell(&world, text);
+    let mut shell = shell(&terminal, &world, text);
     terminal.shows("program is ");
     let program = terminal.shows("\r\n");
     terminal.types("\x03");

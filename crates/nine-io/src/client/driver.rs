@@ -175,6 +175,9 @@ impl Driver {
                     if std::mem::take(&mut self.stuck) {
                         self.shared.moved.store(true, Ordering::Relaxed);
                     }
+                    if let Some(meter) = &self.shared.meter {
+                        meter.sent(n);
+                    }
                     self.out.advance(n);
                 }
                 Poll::Ready(Err(error)) => return Err(self.transport_error(error)),
@@ -219,6 +222,9 @@ impl Driver {
                 Poll::Pending => return Ok(Poll::Pending),
             };
             self.shared.moved.store(true, Ordering::Relaxed);
+            if let Some(meter) = &self.shared.meter {
+                meter.received(n);
+            }
             self.filled += n;
             match self.large.take() {
                 None => self.frames(&scratch[..self.filled])?,

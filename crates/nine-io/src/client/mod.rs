@@ -38,6 +38,7 @@ mod error;
 mod file;
 mod flow;
 mod forward;
+mod meter;
 mod names;
 mod out;
 mod pace;
@@ -74,6 +75,7 @@ pub use error::{Error, Result};
 pub use file::{File, Opening};
 pub use flow::{Reader, WIDER, Writer, copy};
 pub use forward::Forward;
+pub use meter::{LOOKED, Load, Meter, TIMES};
 pub use side::{Dial, Dialing};
 pub use stream::{Direction, HEAD, Stream, WORTH};
 
@@ -100,6 +102,8 @@ pub struct Options {
     pub pushed: Option<Pushed>,
     /// Shown to the server at [`Client::attach`], if it asks for authentication.
     pub token: Option<String>,
+    /// Where what is asked is counted, if anywhere.
+    pub meter: Option<Arc<Meter>>,
     /// Turns the names that 9P2000 has for users and groups into numbers and back: decimal numbers only.
     pub names: Arc<dyn Names>,
 }
@@ -116,6 +120,7 @@ impl Default for Options {
             streams: None,
             pushed: None,
             token: None,
+            meter: None,
             names: Arc::new(Numeric),
         }
     }

@@ -22,6 +22,7 @@ use super::Options;
 use super::answer::Answer;
 use super::error::{Error, Result};
 use super::forward::Forwarded;
+use super::meter::Meter;
 use super::out::Out;
 use super::share::{Ledger, Shares, Size};
 use crate::direct::Directs;
@@ -36,6 +37,7 @@ const TEXT: usize = 68 * 1024;
 
 pub(crate) struct Shared {
     pub(crate) peer: Arc<str>,
+    pub(crate) meter: Option<Arc<Meter>>,
     state: Mutex<State>,
     /// Bytes have come or gone since it was asked last.
     pub(crate) moved: AtomicBool,
@@ -64,6 +66,7 @@ pub(crate) struct State {
     pub(crate) agreed: bool,
     dead: Option<Error>,
     peer: Arc<str>,
+    meter: Option<Arc<Meter>>,
     names: Arc<dyn Names>,
     /// By tag.
     sent: Vec<Sent>,
@@ -122,6 +125,8 @@ struct Sent {
     flushed: Option<u32>,
     /// For which client; 0: for us.
     share: u64,
+    /// When it was asked, for the meter; 0: nobody looks.
+    begun: u64,
 }
 
 enum Slot {
@@ -191,6 +196,7 @@ impl Shared {
             agreed: false,
             dead: None,
             peer: peer.clone(),
+            meter: options.meter.clone(),
             names: options.names.clone(),
             sent: Vec::new(),
             calls: Vec::new(),
@@ -210,7 +216,8 @@ impl Shared {
             border: Border::Far,
         });
         let [moved, border, piped] = [const { AtomicBool::new(false) }; 3];
-        Self { peer, state, moved, border, no_streams: AtomicU64::new(0), piped, directs }
+        let meter = options.meter.clone();
+        Self { peer, meter, state, moved, border, no_streams: AtomicU64::new(0), piped, directs }
     }
 
     /// Does something with the state, then wakes and tells whom it concerns: the driver if there is something new for
@@ -275,8 +282,9 @@ impl State {
         }
         let call = self.free_call();
         let share = waiter.share();
-        let sent =
-            Sent { call: Some(call), cost: self.cost(message), count: asked(message), flushed: None, share };
+        let (cost, count) = (self.cost(message), asked(message));
+        let begun = self.meter.as_ref().map_or(0, |meter| meter.begun());
+        let sent = Sent { call: Some(call), cost, count, flushed: None, share, begun };
         let passes = !self.full || sent.cost <= OVERTAKES;
         let room = match self.border {
             Border::Far => passes && !self.shares.waits(share) && self.fits(sent.cost) && self.may(&sent),
@@ -459,6 +467,9 @@ impl State {
                     return Err(WireError::Count(reply.number()));
                 }
                 let call = sent.call.take();
+                if let Some(meter) = &self.meter {
+                    meter.ended(std::mem::take(&mut sent.begun));
+                }
                 if ended {
                     let cost = std::mem::take(&mut sent.cost);
                     let share = std::mem::take(&mut sent.share);

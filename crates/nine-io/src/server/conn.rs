@@ -772,6 +772,7 @@ impl Connection {
         self.core.memory().borrow(self.borrowed, borrow);
         self.borrowed = borrow;
         self.seen.moved(self.received, self.session.fid_count(), self.session.outstanding());
+        self.seen.carried(self.rx.total, self.tx.total);
         let opens = if self.server.has_descriptors() { self.session.open_count() } else { 0 };
         self.core.opened(self.opens, opens);
         self.opens = opens;

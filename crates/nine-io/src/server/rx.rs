@@ -25,6 +25,8 @@ pub(crate) struct Rx {
     need: usize,
     /// The rest of the frame whose head has come.
     placed: Option<Placed>,
+    /// Bytes that have come.
+    pub(crate) total: u64,
 }
 
 impl Rx {
@@ -59,6 +61,7 @@ impl Rx {
     ) -> Poll<io::Result<usize>> {
         if let Some(data) = self.take_placed(transport) {
             let len = data.len();
+            self.total += len as u64;
             self.placed = Some(data);
             return Poll::Ready(Ok(len));
         }
@@ -67,6 +70,7 @@ impl Rx {
         match transport.poll_read(cx, &mut buf.bytes[self.end..]) {
             Poll::Ready(Ok(n)) => {
                 self.end += n;
+                self.total += n as u64;
                 Poll::Ready(Ok(n))
             }
             other => {

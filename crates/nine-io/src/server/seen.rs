@@ -26,6 +26,10 @@ pub struct ClientStatus {
     pub outstanding: usize,
     /// Fids that it has.
     pub fids: usize,
+    /// Bytes that have come from it.
+    pub received: u64,
+    /// Bytes that were sent to it.
+    pub sent: u64,
 }
 
 /// Written by the connection, read by anybody.
@@ -36,6 +40,8 @@ pub(super) struct Seen {
     requests: AtomicU64,
     outstanding: AtomicUsize,
     fids: AtomicUsize,
+    received: AtomicU64,
+    sent: AtomicU64,
 }
 
 impl Seen {
@@ -47,6 +53,8 @@ impl Seen {
             requests: AtomicU64::new(0),
             outstanding: AtomicUsize::new(0),
             fids: AtomicUsize::new(0),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
         }
     }
 
@@ -64,6 +72,11 @@ impl Seen {
         self.outstanding.store(outstanding, Ordering::Relaxed);
     }
 
+    pub(super) fn carried(&self, received: u64, sent: u64) {
+        self.received.store(received, Ordering::Relaxed);
+        self.sent.store(sent, Ordering::Relaxed);
+    }
+
     pub(super) fn status(&self, id: u64) -> ClientStatus {
         let (user, dialect) = lock(&self.user).clone();
         ClientStatus {
@@ -75,6 +88,8 @@ impl Seen {
             requests: self.requests.load(Ordering::Relaxed),
             outstanding: self.outstanding.load(Ordering::Relaxed),
             fids: self.fids.load(Ordering::Relaxed),
+            received: self.received.load(Ordering::Relaxed),
+            sent: self.sent.load(Ordering::Relaxed),
         }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Tx {
     queued: usize,
     /// Those of them that are in memory.
     held: usize,
+    /// Bytes that the transport has taken.
+    pub(crate) total: u64,
 }
 
 enum Segment {
@@ -249,6 +251,7 @@ impl Tx {
     }
 
     fn advance(&mut self, mut taken: usize) {
+        self.total += taken as u64;
         while taken > 0 {
             let Some(front) = self.segments.front() else {
                 self.sent += taken;

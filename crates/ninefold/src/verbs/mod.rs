@@ -17,6 +17,7 @@ mod mv;
 mod partition;
 mod rm;
 mod stat;
+mod top;
 mod tree;
 mod watch;
 mod write;
@@ -66,6 +67,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Ns(args) => serve::ns::run(args, &config)?,
         Verb::Watch(args) => return watch::run(args, &config),
         Verb::Mux(args) => return mux::run(args, &config),
+        Verb::Top(args) => return top::run(args, &config),
         Verb::Aoe(args) => aoe::run(args)?,
         Verb::Block(args) => block::run(args)?,
         Verb::Fs(args) => return fs::run(args, &config),

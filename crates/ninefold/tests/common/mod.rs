@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod space;
+pub mod terminal;
 mod watch;
 
 use std::collections::BTreeMap;
