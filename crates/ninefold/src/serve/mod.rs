@@ -57,7 +57,7 @@ pub use kinds::Kind;
 use kinds::Servers;
 pub use listen::{Listen, certificate, default_socket};
 use notify::Manager;
-use space::Space;
+pub use space::Space;
 pub use web::Web;
 
 /// The longest wait for answers that are still owed when the server ends.
