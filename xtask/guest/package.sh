@@ -21,10 +21,10 @@ fail() {
     exit 1
 }
 # Every name that is not what the host has: what was written and what was hidden. dpkg keeps a log and copies of its
-# lists, and those who change users keep one of theirs.
+# lists, who changes users keeps one of theirs, and man(1) formats what it shows.
 written() {
     (cd "$dir/files" && find . -mindepth 1 ! -type d -printf '%p %y %m %U\n' |
-        grep -Ev '^\./(package\.deb|var/log/|var/lib/dpkg/(lock|triggers/|[a-z-]*-old)|var/cache/ldconfig/|etc/(passwd|group|shadow|gshadow)- )' | sort)
+        grep -Ev '^\./(package\.deb|var/log/|var/lib/dpkg/(lock|triggers/|[a-z-]*-old)|var/cache/(man|ldconfig)/|etc/(passwd|group|shadow|gshadow)- )' | sort)
 }
 same() {
     cmp -s "$1" "$dir/root$1"

@@ -56,7 +56,8 @@ fn make(program: &Program, all: bool) -> Result<PathBuf, String> {
     put(&program.0, &binary, 0o755)?;
     done(Command::new("strip").args(["--strip-unneeded", "-R", ".comment", "-R", ".note"]).arg(&binary))?;
     fs::create_dir_all(root.join("usr/sbin")).map_err(|e| format!("usr/sbin: {e}"))?;
-    symlink("../bin/ninefold", root.join("usr/sbin/mount.fuse.ninefold")).map_err(|e| format!("link: {e}"))?;
+    symlink("../bin/ninefold", root.join("usr/sbin/mount.fuse.ninefold"))
+        .map_err(|e| format!("link: {e}"))?;
     pages(&binary, &root)?;
     for (shell, to) in SHELLS {
         let text = output(Command::new(&binary).args(["completions", shell]))?;
@@ -78,7 +79,8 @@ fn make(program: &Program, all: bool) -> Result<PathBuf, String> {
     write(&changelog, &filled(&read("changelog")?, "", 0), 0o644)?;
     done(Command::new("gzip").args(["-9n"]).arg(&changelog))?;
     let libraries = libraries(&place, &binary)?;
-    let size = tree(&root)?.iter().map(|path| path.symlink_metadata().map_or(0, |meta| meta.len())).sum::<u64>();
+    let size =
+        tree(&root)?.iter().map(|path| path.symlink_metadata().map_or(0, |meta| meta.len())).sum::<u64>();
     write(&root.join("DEBIAN/control"), &filled(&read("control")?, &libraries, size.div_ceil(1024)), 0o644)?;
     write(&root.join("DEBIAN/conffiles"), &read("conffiles")?, 0o644)?;
     for script in ["postinst", "prerm", "postrm"] {
@@ -111,7 +113,9 @@ fn libraries(place: &Path, binary: &Path) -> Result<String, String> {
     // It looks for debian/control where it is.
     let source = place.join("debian/control");
     write(&source, "Source: ninefold\n\nPackage: ninefold\nArchitecture: any\n", 0o644)?;
-    let said = output(Command::new("dpkg-shlibdeps").arg("-O").arg(binary).current_dir(place).stderr(Stdio::null()))?;
+    let said = output(
+        Command::new("dpkg-shlibdeps").arg("-O").arg(binary).current_dir(place).stderr(Stdio::null()),
+    )?;
     let depends = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
     depends.map(str::to_owned).ok_or_else(|| format!("dpkg-shlibdeps: {said}"))
 }

@@ -94,4 +94,5 @@ fn addr(at: &SockAddr) -> Option<Addr> {
 
 /// Of one program.
 const MAX: usize = 64;
-const FORM: &str = "a .socket unit for ninefold has ListenStream= alone, with paths, ports, addresses or vsock:";
+const FORM: &str =
+    "a .socket unit for ninefold has ListenStream= alone, with paths, ports, addresses or vsock:";

@@ -11,10 +11,12 @@ use crate::steps::{Failed, Steps};
 /// In a copy of this host's root, then under systemd.
 pub fn run(steps: &mut Steps, package: &Path) -> Result<(), Failed> {
     match packages::is_root() {
-        true => steps.call("package on this host", "cargo xtask package", || match on_this_host(package) {
-            Ok(is_right) => is_right,
-            Err(why) => super::failed(&why),
-        })?,
+        true => {
+            steps.call("package on this host", "cargo xtask package", || match on_this_host(package) {
+                Ok(is_right) => is_right,
+                Err(why) => super::failed(&why),
+            })?
+        }
         false => steps.not_covered("the package installed, upgraded and purged (must be root)".into()),
     }
     let what = "the package under systemd";
@@ -25,7 +27,9 @@ fn on_this_host(package: &Path) -> Result<bool, String> {
     let place = scratch("package")?;
     let script = place.0.join("package.sh");
     let dir = place.0.join("root");
-    fs::create_dir(&dir).and_then(|()| fs::write(&script, CHROOT)).map_err(|e| format!("{}: {e}", place.0.display()))?;
+    fs::create_dir(&dir)
+        .and_then(|()| fs::write(&script, CHROOT))
+        .map_err(|e| format!("{}: {e}", place.0.display()))?;
     // What it mounts ends with it.
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "--", "bash"]).arg(&script).arg(&dir).arg(package);
@@ -39,11 +43,11 @@ fn under_systemd(package: &Path) -> Result<(), Trouble> {
     };
     put("systemd.sh", SYSTEMD.as_bytes())?;
     put("service.sh", SERVICE.as_bytes())?;
-    fs::copy(package, place.0.join("package.deb")).map_err(|e| Trouble::NotStarted(format!("the package: {e}")))?;
+    fs::copy(package, place.0.join("package.deb"))
+        .map_err(|e| Trouble::NotStarted(format!("the package: {e}")))?;
     let mut guest = Guest::new(&["bash", "/share/systemd.sh"]);
     guest.share = Some(place.0.clone());
     guest.limit = LIMIT;
-    guest.modules = vec!["fuse"];
     let ended = guest.run()?;
     match ended.status {
         0 => Ok(()),

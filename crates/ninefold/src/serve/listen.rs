@@ -125,7 +125,9 @@ pub fn inherit(serving: &mut Serving) -> Result<()> {
             }
         }
         let is_it = |other: &Listen| match (&other.addr, &place) {
-            (Addr::Tcp { host, port } | Addr::Tls { host, port }, Some(place)) => (host, port) == (&place.0, &place.1),
+            (Addr::Tcp { host, port } | Addr::Tls { host, port }, Some(place)) => {
+                (host, port) == (&place.0, &place.1)
+            }
             (Addr::Unix { path: of } | Addr::Shm { path: of }, _) => {
                 matches!(&addr, Addr::Unix { path } | Addr::Shm { path } if path == of)
             }

@@ -69,7 +69,9 @@ impl Manager {
 }
 
 fn socket() -> io::Result<Option<(UnixDatagram, SocketAddr)>> {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Ok(None) };
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
     let to = match name.as_bytes() {
         [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
         _ => SocketAddr::from_pathname(&name)?,

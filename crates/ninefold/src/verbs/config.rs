@@ -8,9 +8,9 @@ use nine_net::rt;
 
 use crate::cli::{Cli, Config as Args, ConfigVerb, Verb};
 use crate::config::{Config, General, files};
+use crate::dial;
 use crate::output::Output;
 use crate::serve::{self, Space};
-use crate::dial;
 
 pub fn run(args: Args, general: &General) -> Result<()> {
     let mut out = Output::new();
