@@ -26,6 +26,8 @@ for unit in systemd-udevd.service systemd-udev-trigger.service systemd-udevd-con
     ln -s /dev/null "/run/systemd/system/$unit"
 done
 echo >/etc/fstab
+# What is served is on a file system of its own, not on that which keeps this host's files as they are.
+mount -t tmpfs -o mode=755 srv /srv
 touch /share/said
 echo 1 >/share/status
 unshare --pid --fork --mount --uts --ipc --cgroup --kill-child sh -c '
