@@ -38,8 +38,9 @@ ninefold write --token "$token" --create 9p://127.0.0.1:5640/srv/open/text </tmp
 say "installed, and serves"
 
 # A client stays while the name space changes.
-ninefold mount /run/ninefold.sock /mnt
-exec 5</mnt/srv/open/text
+mkdir -p /n/hand
+ninefold mount /run/ninefold.sock /n/hand
+exec 5</n/hand/srv/open/text
 was=$(pid)
 echo 'mount ram: /fresh' >>/etc/ninefold/home.ns
 systemctl reload ninefold.service || fail "reload"
@@ -74,7 +75,7 @@ dpkg --force-unsafe-io --force-confold --install /share/package.deb >/share/dpkg
 touch /tmp/enough
 wait "$dialler" "$reader"
 [ ! -e /tmp/refused ] || fail "refused while it was upgraded: $(sort /tmp/refused | uniq -c)"
-for dir in /mnt /n/lab /n/other; do
+for dir in /n/hand /n/lab /n/other; do
     [ "$(cat "$dir/srv/open/text")" = written ] || fail "$dir has not outlived the upgrade"
 done
 say "upgraded"
@@ -95,8 +96,8 @@ dpkg --force-unsafe-io --remove ninefold >/share/dpkg 2>&1 || { cat /share/dpkg;
 systemctl is-active ninefold.service ninefold.socket && fail "what was removed runs"
 [ ! -e /run/ninefold.sock ] || fail "its socket is there"
 grep -q ' /n/lab fuse' /proc/mounts && fail "a unit's mount has outlived the package"
-grep -q ' /mnt fuse' /proc/mounts || fail "a mount made by hand has ended"
-umount /mnt /n/other || fail "umount"
+grep -q " /n/hand fuse" /proc/mounts || fail "a mount made by hand has ended"
+umount /n/hand /n/other || fail "umount"
 say "removed"
 dpkg --force-unsafe-io --purge ninefold >/share/dpkg 2>&1 || { cat /share/dpkg; fail "dpkg --purge"; }
 getent passwd ninefold && fail "its user is there"
