@@ -60,8 +60,8 @@ Usage: cargo xtask VERB
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
-  package [--all]           the Debian package: made, judged by lintian, installed, upgraded and purged, and at work under
-                            systemd in such a machine (--all: of the release build, as it is published)
+  package [--all]           the Debian package: made, judged by lintian, installed, upgraded and purged, and at work
+                            under systemd in such a machine (--all: of the release build, as it is published)
   images [--host | --lint]  the images of machines, into target/images (--host: without a download, for this target;
                             --lint: what clippy says of them)
   tour                      a machine without an operating system says hello, reads a file and fetches a page

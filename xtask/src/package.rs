@@ -35,7 +35,12 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed
         true => steps.run("lintian", Command::new("lintian").args(LINTIAN).arg(&package))?,
         false => steps.not_covered("what lintian says of the package (it is not there)".into()),
     }
-    trial::run(steps, &package)
+    trial::run(steps, &package, &root())
+}
+
+/// Where the files are laid.
+fn root() -> PathBuf {
+    crate::target().join("package/root")
 }
 
 fn failed(why: &str) -> bool {
@@ -46,7 +51,7 @@ fn failed(why: &str) -> bool {
 /// The package, of files that are laid as they will lie.
 fn make(program: &Program, all: bool) -> Result<PathBuf, String> {
     let place = crate::target().join("package");
-    let root = place.join("root");
+    let root = root();
     let _ = fs::remove_dir_all(&root);
     let packaging = crate::root().join("packaging");
     for (from, to) in FILES {
@@ -88,11 +93,15 @@ fn make(program: &Program, all: bool) -> Result<PathBuf, String> {
     }
     sums(&root)?;
     let package = place.join(format!("ninefold_{version}_{}.deb", machine.trim()));
-    let mut build = Command::new("dpkg-deb");
     // What is tried and thrown away need not be small.
-    build.args(if all { ["-Zxz", "-z6"] } else { ["-Zgzip", "-z1"] }).arg("--root-owner-group");
-    done(build.arg("--build").arg(&root).arg(&package).stdout(Stdio::null()))?;
+    pack(&root, &package, if all { &["-Zxz", "-z6"] } else { &["-Zgzip", "-z1"] })?;
     Ok(package)
+}
+
+fn pack(root: &Path, package: &Path, how: &[&str]) -> Result<(), String> {
+    let mut build = Command::new("dpkg-deb");
+    build.args(how).args(["--root-owner-group", "--build"]).arg(root).arg(package);
+    done(build.stdout(Stdio::null()))
 }
 
 /// The manual: a page for each verb, and one for the name by which mount(8) calls the program.

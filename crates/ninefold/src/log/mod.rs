@@ -1,9 +1,9 @@
 //! The log: events to the standard error, as text or as JSON, not more of one kind than a person can read.
 //!
 //! In: tracing events of every room. Out: one line each, kept for the console, too ([`next`]). From one place
-//! in the code at most [`limit::LINES`] come in a second; then one line says how many more there were. Where the standard
-//! error is systemd's journal, which has a time and a level for each line, a level is the prefix `<N>` (sd-daemon(3)) and
-//! the time is the journal's.
+//! in the code at most [`limit::LINES`] come in a second; then one line says how many more there were. Where the
+//! standard error is systemd's journal, which has a time and a level for each line, a level is the prefix `<N>`
+//! (sd-daemon(3)) and the time is the journal's.
 
 mod kept;
 mod limit;

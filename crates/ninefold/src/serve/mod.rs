@@ -4,8 +4,8 @@
 //! In: [`Export`], [`Serving`]. Out: on the standard output what is served and how to reach it, then `ready`.
 //! SIGTERM or SIGINT: nobody new comes in, what has been asked for is answered, status 0; a second one, or
 //! [`PATIENCE`], ends the wait. SIGHUP: the configuration is read again, for the level of the log, and the name space
-//! file, whose tree takes the place of the one that is served; certificates are read again by themselves; the access log
-//! is opened again by its name. A service manager is told of all that ([`notify`]).
+//! file, whose tree takes the place of the one that is served; certificates are read again by themselves; the access
+//! log is opened again by its name. A service manager is told of all that ([`notify`]).
 //!
 //! Always holds: signals are watched before the first socket exists, so none is left behind.
 
