@@ -156,7 +156,7 @@ impl Sessions {
         let dial = || self.dial(&place.addr, token.clone(), moved.clone(), want);
         let dial = async {
             match dial().await {
-                // A server that ends hangs up on who has just come in. Nothing has been done, and the next may be there.
+                // A server that ends hangs up on who has just come in. Nothing has been done; the next may be there.
                 Err(error) if is_cut(&error) => dial().await,
                 dialled => dialled,
             }
