@@ -16,6 +16,7 @@ mod http;
 mod images;
 mod mux;
 mod netns;
+mod package;
 mod packages;
 mod recorder;
 mod served;
@@ -59,6 +60,8 @@ Usage: cargo xtask VERB
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
+  package [--all]           the Debian package: made, judged by lintian, installed, upgraded and purged, and at work
+                            under systemd in such a machine (--all: of the release build, as it is published)
   images [--host | --lint]  the images of machines, into target/images (--host: without a download, for this target;
                             --lint: what clippy says of them)
   tour                      a machine without an operating system says hello, reads a file and fetches a page
@@ -96,6 +99,12 @@ fn main() -> ExitCode {
         ["browser"] => packages::install(&mut steps, true)
             .and_then(|()| Program::built(&mut steps, false))
             .and_then(|program| browser::run(&mut steps, &program)),
+        ["package"] => packages::install(&mut steps, false)
+            .and_then(|()| Program::built(&mut steps, false))
+            .and_then(|program| package::run(&mut steps, &program, false)),
+        ["package", "--all"] => packages::install(&mut steps, false)
+            .and_then(|()| Program::built(&mut steps, true))
+            .and_then(|program| package::run(&mut steps, &program, true)),
         ["stores"] => Program::built(&mut steps, false).and_then(|program| stores::run(&mut steps, &program)),
         ["v9fs", "--all", part @ ..] if part.len() < 2 => {
             clients(&mut steps, true, |steps, program| v9fs::run(steps, program, true, &part.concat()))

@@ -83,6 +83,7 @@ const MOUNT: &str = "mounts by FUSE of ordinary users";
 const HTTP: &str = "nine-bench streaming beside HTTP";
 const WEB: &str = "the web server under programs of others";
 const SFTP: &str = "nine-bench streaming beside SFTP";
+const PACKAGE: &str = "the Debian package";
 const NBD: &str = "nine-bench aoe beside NBD";
 
 const NEEDS: &[Need] = &[
@@ -125,6 +126,10 @@ const NEEDS: &[Need] = &[
     Need { program: "openssl", package: "openssl", covers: WEB, all: true },
     Need { program: "pip3", package: "python3-pip", covers: WEB, all: true },
     Need { program: "chromium", package: "chromium", covers: "pages in a browser", all: true },
+    Need { program: "lintian", package: "lintian", covers: PACKAGE, all: false },
+    Need { program: "dpkg-shlibdeps", package: "dpkg-dev", covers: PACKAGE, all: false },
+    Need { program: "systemd-analyze", package: "systemd", covers: PACKAGE, all: false },
+    Need { program: "man", package: "man-db", covers: PACKAGE, all: false },
     Need { program: "vblade", package: "vblade", covers: AOE, all: false },
     Need { program: "ip", package: "iproute2", covers: AOE, all: false },
     Need { program: "aoeping", package: "aoetools", covers: AOE_LINUX, all: false },

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::images::{self, BARE};
 use crate::served::Program;
 use crate::steps::{Failed, Steps, cargo};
-use crate::{HOST, aoe, browser, diod, dissector, fuse, http, packages, stores, tidy, v9fs};
+use crate::{HOST, aoe, browser, diod, dissector, fuse, http, package, packages, stores, tidy, v9fs};
 
 /// Runs every step; `all` adds what is too long for each change.
 pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
@@ -37,6 +37,7 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     dissector::run(steps, &program)?;
     fuse::run(steps, &program, "")?;
     aoe::run(steps, &program, all)?;
+    package::run(steps, &program, all)?;
     if all {
         http::run(steps, &program)?;
         browser::run(steps, &program)?;

@@ -30,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) qids: Arc<Qids>,
     named: Mutex<HashMap<Box<str>, Arc<Named>>>,
+    /// Values that are being made, to take the place of those of the same names.
+    drafts: Mutex<Vec<Weak<Named>>>,
     upstreams: Mutex<HashMap<Arc<str>, Weak<Upstream>>>,
     /// Modules on their connections.
     pub(crate) pushed: Pushed,
@@ -80,6 +82,7 @@ impl Core {
             jobs: Arc::default(),
             qids: Arc::new(Qids::new()),
             named: Mutex::default(),
+            drafts: Mutex::default(),
             upstreams: Mutex::default(),
             trees: Mutex::default(),
             pushed: Pushed::default(),
@@ -301,6 +304,42 @@ impl Core {
         let mut named = lock(&self.named);
         let new = || Arc::new(Named::new(name, Space::new(Place::root(backbone))));
         named.entry(name.into()).or_insert_with(new).clone()
+    }
+
+    /// A name space in which nothing is mounted, that nobody can have: to be filled, and then to take the place of the
+    /// one of this name.
+    pub(crate) fn draft(&self, name: &str) -> Arc<Named> {
+        let backbone = *self.backbone.get().expect("a mux is made with its backbone");
+        let now = lock(&self.named).get(name).map(|named| named.space());
+        let value = now.map_or_else(|| Space::new(Place::root(backbone)), |now| now.emptied());
+        let draft = Arc::new(Named::new(name, value));
+        let mut drafts = lock(&self.drafts);
+        drafts.retain(|draft| draft.strong_count() > 0);
+        drafts.push(Arc::downgrade(&draft));
+        draft
+    }
+
+    /// What was drafted is there from now on, and those of the names `gone` nobody can have any more; whoever has one
+    /// goes on in it.
+    pub(crate) fn replace(&self, drafts: &[Arc<Named>], gone: &[Arc<str>]) {
+        for draft in drafts {
+            let named = self.named_or_new(&draft.name);
+            let value = Space::clone(&draft.space());
+            let Ok(()) = named.change(|space| {
+                *space = value;
+                Ok::<_, std::convert::Infallible>(())
+            });
+            lock(&named.users).clone_from(&lock(&draft.users));
+            named.heralds.changed();
+        }
+        lock(&self.named).retain(|name, _| gone.iter().all(|gone| **gone != **name));
+        self.prune();
+    }
+
+    /// Every name space and every draft: what they show is not let go of.
+    fn all_shown(&self) -> Vec<Arc<Named>> {
+        let drafts: Vec<_> = lock(&self.drafts).iter().filter_map(Weak::upgrade).collect();
+        self.all_named().into_iter().chain(drafts).collect()
     }
 
     pub(crate) fn set_backbone(&self, tree: Arc<Tree>) {
@@ -527,11 +566,11 @@ impl Core {
     }
 
     /// Lets go of trees that no name space shows any more.
-    fn prune(&self) {
+    pub(crate) fn prune(&self) {
         let gone: Vec<_> = {
             let mut mounted = lock(&self.mounted);
             let shown: std::collections::HashSet<TreeId> =
-                self.all_named().iter().flat_map(|named| named.space().trees()).collect();
+                self.all_shown().iter().flat_map(|named| named.space().trees()).collect();
             let gone = mounted.keys().copied().filter(|id| !shown.contains(id)).collect::<Vec<_>>();
             gone.into_iter()
                 .filter_map(|id| mounted.remove(&id))
@@ -555,7 +594,7 @@ impl Core {
         self.removed(new);
         let tree = self.tree_of(old.tree).filter(|tree| tree.wait.is_some());
         tree.inspect(|tree| tree.moves.push(old, new));
-        for named in self.all_named() {
+        for named in self.all_shown() {
             if named.space().trees().contains(&old.tree) {
                 let moved = named.change(|space| if space.moved(old, new) { Ok(()) } else { Err(()) });
                 moved.iter().for_each(|()| named.heralds.changed());
@@ -565,7 +604,7 @@ impl Core {
 
     /// A file of an upstream has been removed: nothing is mounted from it any more.
     pub(crate) fn removed(&self, place: &Place) {
-        for named in self.all_named() {
+        for named in self.all_shown() {
             if named.space().trees().contains(&place.tree) {
                 let forgotten = named.change(|space| match space.forget(place) {
                     true => Ok(()),

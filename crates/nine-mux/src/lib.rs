@@ -54,7 +54,7 @@ use nine_proto::Names;
 pub use ahead::TOTAL as AHEAD_MAX;
 pub use attach::{Con, Local, Received, UNSENT_MAX};
 pub use keep::{BEAT, REPLAY, Wait};
-pub use live::{CLIENTS, Kinds, Live};
+pub use live::{CLIENTS, Draft, Kinds, Live};
 pub use qid::SLOTS_EACH;
 pub use show::{ConnectionStatus, MountStatus, Status, UpstreamStatus};
 pub use space::{Flags, MEMBERS_MAX, Order};
@@ -104,7 +104,10 @@ impl Mux {
 
     /// A name space to change, made if there is none of this name. The first one is [`MAIN`].
     pub fn space(&self, name: &str, owner: Owner) -> Space {
-        let named = self.0.named_or_new(name);
+        self.space_of(self.0.named_or_new(name), &owner)
+    }
+
+    fn space_of(&self, named: Arc<named::Named>, owner: &Owner) -> Space {
         let ident = self.0.ident(&owner.name, owner.uid, upstream::Standing::Proven, false);
         let by = Arc::new(Walker { named, ident, hops: 0, client: 0, base: b"/"[..].into() });
         Space { core: self.0.clone(), by }

@@ -25,11 +25,12 @@ use nine_net::lock::{Mutex, lock};
 use nine_proto::{Dialect, Errno, show};
 
 use crate::core::refused;
+use crate::named::Named;
 use crate::script::{self, Alone, Mount, Statement, User, quote};
 use crate::show::{MountStatus, UpstreamStatus};
 use crate::space::{Flags, Order};
 use crate::upstream::{As, Server, is_owner};
-use crate::{Local, MAIN, Mux, Owner, metrics};
+use crate::{Local, MAIN, Mux, Owner, Space, metrics};
 
 /// What words mean, in the program that runs a mux.
 pub trait Kinds: Send + Sync + 'static {
@@ -46,6 +47,17 @@ pub trait Kinds: Send + Sync + 'static {
 /// See the module. Clones are the same.
 #[derive(Clone)]
 pub struct Live(Arc<State>);
+
+/// All name spaces anew, beside those that are there, until [`Draft::replace`]. Dropped before that, it leaves
+/// everything as it was.
+pub struct Draft {
+    live: Live,
+    named: BTreeMap<Arc<str>, Arc<Named>>,
+    spaces: BTreeMap<Arc<str>, Vec<String>>,
+    made: HashMap<(Box<str>, u64), Made>,
+    /// How many modules its lines have named, by server.
+    pushed: HashMap<Arc<str>, usize>,
+}
 
 struct State {
     mux: Mux,
@@ -65,6 +77,8 @@ struct State {
 struct Made {
     statement: Statement,
     what: String,
+    /// The SERVER word as it was written.
+    word: String,
     /// The server, of a mount.
     server: Option<Arc<str>>,
 }
@@ -77,7 +91,7 @@ impl Live {
     }
 
     /// Whether there is a name space of this name.
-    pub fn has(&self, space: &str) -> bool {
+    fn has(&self, space: &str) -> bool {
         space == MAIN || lock(&self.0.spaces).contains_key(space)
     }
 
@@ -87,30 +101,13 @@ impl Live {
         let changed = state.mux.space(space, state.owner.clone());
         match statement {
             Statement::Mount(mount) => {
-                let (mut server, shown) = state.kinds.server(&mount.server).map_err(invalid)?;
-                (server.lanes, server.wait, server.ahead) = (mount.lanes, mount.wait, mount.ahead);
-                if server.wait.is_none() && !server.others.is_empty() {
-                    return Err(invalid(format!("{}: equal servers are mounted with -r", server.name)));
-                }
-                let user = match &mount.user {
-                    None if server.dial.is_told() => As::Client,
-                    None => state.kinds.user(),
-                    Some(User::Client) => As::Client,
-                    Some(User::Name(name)) => As::User { name: name.as_str().into(), uid: name.parse().ok() },
-                };
-                let what = match &*mount.aname {
-                    "" => server.name.to_string(),
-                    aname => format!("{} {aname}", server.name),
-                };
-                let name = Some(server.name.clone());
-                let id = changed.mount(server, &mount.aname, &user, &mount.old, mount.flags).await?;
-                let statement = Statement::Mount(Mount { server: shown, ..mount.clone() });
-                self.remember(space, id, Made { statement, what, server: name });
+                let named = state.kinds.server(&mount.server).map_err(invalid)?;
+                let (id, made) = state.mount(&changed, mount, named).await?;
+                self.remember(space, id, made);
             }
             Statement::Bind { flags, new, old } => {
                 let id = changed.bind(new, old, *flags).await?;
-                let made = Made { statement: statement.clone(), what: new.clone(), server: None };
-                self.remember(space, id, made);
+                self.remember(space, id, Made::bound(statement, new));
             }
             Statement::Unmount { new, old } => {
                 let is = |mount: &Mount, new: &str| mount.server == new && mount.old == *old;
@@ -150,6 +147,15 @@ impl Live {
         Ok(())
     }
 
+    /// Begins to make all name spaces anew.
+    pub fn draft(&self) -> Draft {
+        let (named, spaces) = Default::default();
+        let mut draft =
+            Draft { live: self.clone(), named, spaces, made: HashMap::new(), pushed: HashMap::new() };
+        draft.space(MAIN);
+        draft
+    }
+
     /// The server that is mounted by this word, or would be.
     fn named(&self, space: &str, word: &str) -> Result<Server, Error> {
         let name = self.find(space, |mount| mount.server == word, |made| made.server.clone());
@@ -161,12 +167,15 @@ impl Live {
 
     /// Mounts the files on `/mux`. `wall`: the time since 1970, which is theirs.
     pub async fn mount_files(&self, space: &str, wall: Duration) -> Result<(), Error> {
-        let mux = self.0.mux.space(space, self.0.owner.clone());
+        self.mount_files_on(&self.0.mux.space(space, self.0.owner.clone()), space, wall).await
+    }
+
+    async fn mount_files_on(&self, on: &Space, space: &str, wall: Duration) -> Result<(), Error> {
         let tree = Arc::new(self.files(space, wall));
         let mut server = Local::told(&format!("{FILES}{space}"), tree, Clients::default());
         // .L has no room for the text of an error, which says what is wrong with a line.
         server.options.dialects = vec![Dialect::U];
-        mux.mount(server, "", &As::Client, "/mux", Flags::REPLACE).await.map(drop)
+        on.mount(server, "", &As::Client, "/mux", Flags::REPLACE).await.map(drop)
     }
 
     /// The files of one name space.
@@ -379,6 +388,161 @@ impl Live {
         let made = lock(&self.0.made);
         let mut of_space = made.iter().filter(|((of, _), _)| **of == *space).map(|(_, made)| made);
         of_space.find(|made| matches!(&made.statement, Statement::Mount(mount) if is(mount))).map(f)
+    }
+}
+
+impl State {
+    /// Mounts a server, which has its name for messages beside it.
+    async fn mount(
+        &self,
+        on: &Space,
+        mount: &Mount,
+        (mut server, shown): (Server, String),
+    ) -> Result<(u64, Made), Error> {
+        (server.lanes, server.wait, server.ahead) = (mount.lanes, mount.wait, mount.ahead);
+        if server.wait.is_none() && !server.others.is_empty() {
+            return Err(invalid(format!("{}: equal servers are mounted with -r", server.name)));
+        }
+        let user = match &mount.user {
+            None if server.dial.is_told() => As::Client,
+            None => self.kinds.user(),
+            Some(User::Client) => As::Client,
+            Some(User::Name(name)) => As::User { name: name.as_str().into(), uid: name.parse().ok() },
+        };
+        let what = match &*mount.aname {
+            "" => server.name.to_string(),
+            aname => format!("{} {aname}", server.name),
+        };
+        let name = Some(server.name.clone());
+        let id = on.mount(server, &mount.aname, &user, &mount.old, mount.flags).await?;
+        let word = mount.server.clone();
+        let statement = Statement::Mount(Mount { server: shown, ..mount.clone() });
+        Ok((id, Made { statement, what, word, server: name }))
+    }
+}
+
+impl Made {
+    fn bound(statement: &Statement, new: &str) -> Self {
+        Self { statement: statement.clone(), what: new.into(), word: String::new(), server: None }
+    }
+}
+
+impl Draft {
+    /// Whether there is a name space of this name, in the draft.
+    pub fn has(&self, space: &str) -> bool {
+        space == MAIN || self.spaces.contains_key(space)
+    }
+
+    /// Does what a statement says in a name space of the draft, as [`Live::apply`] would. A SERVER word that stands at
+    /// the same place as before is the same server: a tree in memory keeps what is in it.
+    pub async fn apply(&mut self, space: &str, statement: &Statement) -> Result<(), Error> {
+        let (live, changed) = (self.live.clone(), self.space(space));
+        match statement {
+            Statement::Mount(mount) => {
+                let named = match self.known(space, mount) {
+                    Some(known) => known,
+                    None => live.0.kinds.server(&mount.server).map_err(invalid)?,
+                };
+                let (id, made) = live.0.mount(&changed, mount, named).await?;
+                self.made.insert((space.into(), id), made);
+            }
+            Statement::Bind { flags, new, old } => {
+                let id = changed.bind(new, old, *flags).await?;
+                self.made.insert((space.into(), id), Made::bound(statement, new));
+            }
+            Statement::Unmount { new, old } => {
+                let is = |made: &&Made| match (&made.statement, new) {
+                    (Statement::Mount(mount), Some(new)) => mount.server == *new && mount.old == *old,
+                    _ => false,
+                };
+                let of_space = self.made.iter().filter(|((of, _), _)| **of == *space).map(|(_, made)| made);
+                let what = of_space.clone().find(is).map(|made| made.what.clone()).or_else(|| new.clone());
+                changed.unmount(what.as_deref(), old).await?;
+            }
+            Statement::Push { server, module } => self.push(space, server, module).await?,
+            Statement::Space { users } => {
+                let is_new = self.spaces.insert(space.into(), users.clone()).is_none();
+                if is_new && space != MAIN {
+                    let user = As::User { name: Box::default(), uid: None };
+                    let flags = Flags::REPLACE.with_create();
+                    changed.mount(live.0.kinds.backbone(space), "", &user, "/", flags).await?;
+                }
+                changed.for_users(&users.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+            other => return live.apply(space, other).await,
+        }
+        Ok(())
+    }
+
+    /// Mounts the files on `/mux`, as [`Live::mount_files`] does.
+    pub async fn mount_files(&mut self, space: &str, wall: Duration) -> Result<(), Error> {
+        let on = self.space(space);
+        self.live.mount_files_on(&on, space, wall).await
+    }
+
+    /// The draft is there from now on, each name space as a whole: who walks next walks in it. What is open stays open,
+    /// and a name space that is no longer there is left to who has it.
+    pub fn replace(mut self) {
+        let state = self.live.0.clone();
+        let gone: Vec<Arc<str>> = {
+            let mut spaces = lock(&state.spaces);
+            let gone = spaces.keys().filter(|name| !self.has(name)).cloned().collect();
+            *spaces = std::mem::take(&mut self.spaces);
+            gone
+        };
+        *lock(&state.made) = std::mem::take(&mut self.made);
+        let named: Vec<_> = std::mem::take(&mut self.named).into_values().collect();
+        state.mux.0.replace(&named, &gone);
+    }
+
+    fn space(&mut self, name: &str) -> Space {
+        let mux = &self.live.0.mux;
+        let named = self.named.entry(name.into()).or_insert_with(|| mux.0.draft(name)).clone();
+        mux.space_of(named, &self.live.0.owner)
+    }
+
+    /// The server that a line like this one has mounted there already, and how it is shown.
+    fn known(&self, space: &str, mount: &Mount) -> Option<(Server, String)> {
+        let state = &self.live.0;
+        let made = lock(&state.made);
+        let mut of_space = made.iter().filter(|((of, _), _)| **of == *space).map(|(_, made)| made);
+        let (name, shown) = of_space.find_map(|made| match &made.statement {
+            Statement::Mount(before)
+                if (&made.word, &before.old, &before.aname) == (&mount.server, &mount.old, &mount.aname) =>
+            {
+                Some((made.server.clone()?, before.server.clone()))
+            }
+            _ => None,
+        })?;
+        drop(made);
+        Some((state.mux.server(&name)?, shown))
+    }
+
+    /// Connections that are in use keep what they have.
+    async fn push(&mut self, space: &str, word: &str, module: &str) -> Result<(), Error> {
+        let state = self.live.0.clone();
+        let server = self.live.named(space, word)?;
+        let at = self.pushed.entry(server.name.clone()).or_default();
+        let now = state.mux.pushed().into_iter().find(|(name, _)| *name == server.name);
+        let is_there = now.is_some_and(|(_, modules)| modules.get(*at).is_some_and(|now| now == module));
+        *at += 1;
+        if is_there {
+            return Ok(());
+        }
+        if state.mux.server(&server.name).is_some() {
+            return Err(invalid(format!(
+                "{word} is in use without it: `ninefold mux push` changes connections, a new start reads the line"
+            )));
+        }
+        state.mux.push(&server, module).await
+    }
+}
+
+impl Drop for Draft {
+    /// What it alone has mounted is let go of.
+    fn drop(&mut self) {
+        self.named.clear();
+        self.live.0.mux.0.prune();
     }
 }
 

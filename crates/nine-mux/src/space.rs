@@ -193,6 +193,12 @@ impl Space {
         Self { root, kept: HashMap::new(), heads: HashMap::new(), next: 1 }
     }
 
+    /// The same without anything mounted, for a value that takes the place of this one: the numbers of its mounts are
+    /// those of no mount that may still be made here.
+    pub fn emptied(&self) -> Self {
+        Self { next: self.next + (1 << 32), ..Self::new(self.root.clone()) }
+    }
+
     /// Where everybody begins, if nothing is mounted there.
     pub fn root(&self) -> &Place {
         &self.root

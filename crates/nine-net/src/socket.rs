@@ -29,6 +29,7 @@ use tokio::time::{Instant, sleep};
 use crate::dial::{Addr, UNIX_PATH_MAX};
 use crate::end::{self, Place};
 use crate::env::Env;
+use crate::inherited;
 use crate::sys;
 use crate::transport::{Peer, Transport};
 
@@ -268,7 +269,8 @@ impl Listener {
     /// it is resolved; `*` takes every address.
     ///
     /// A unix socket's name gets mode 0600; one that another server left behind is replaced, one where a
-    /// server answers is not: `AddrInUse`.
+    /// server answers is not: `AddrInUse`. A socket that was [`inherited`](crate::inherited()) for the address is
+    /// taken as it is.
     pub fn bind(addr: &Addr) -> io::Result<Listener> {
         Listener::bind_plain(addr).map_err(|e| end::tried(format_args!("listen on {addr}"), e))
     }
@@ -329,10 +331,14 @@ impl Listener {
 
     fn bind_plain(addr: &Addr) -> io::Result<Listener> {
         let (raw, name) = match addr {
-            Addr::Unix { path } | Addr::Shm { path } => {
-                Name::take(path).map(|(raw, name)| (raw, Some(name)))?
+            Addr::Unix { path } | Addr::Shm { path } => match inherited::bound(&SockAddr::unix(path)?) {
+                Some(raw) => (raw, None),
+                None => Name::take(path).map(|(raw, name)| (raw, Some(name)))?,
+            },
+            _ => {
+                let at = end::listen_place(addr)?;
+                (inherited::bound(&at).map_or_else(|| bind_port(at), Ok)?, None)
             }
-            _ => (bind_port(end::listen_place(addr)?)?, None),
         };
         let at = raw.local_addr()?;
         let local_only = match (at.as_socket(), at.as_vsock_address()) {

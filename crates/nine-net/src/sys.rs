@@ -7,7 +7,7 @@
 use std::io::{self, IoSlice};
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use socket2::{SockAddr, SockAddrStorage, Socket};
 
@@ -32,6 +32,25 @@ pub(crate) fn register_for(socket: Socket, interest: Interest) -> io::Result<Asy
     // `Socket` never changes its descriptor, and this crate never takes a `&mut Socket` out of an `AsyncFd`.
     unsafe { AsyncFd::register_with_interest(socket, interest) }.map_err(io::Error::from)
 }
+
+/// The sockets of a service manager, which are descriptors 3 and so on; no program started from here has them. To be
+/// called once.
+pub(crate) fn inherit(count: usize) -> io::Result<Vec<Socket>> {
+    let fds = (FIRST_INHERITED..).take(count);
+    let own = |fd: RawFd| {
+        // SAFETY: the call takes numbers. It fails where there is no such descriptor.
+        if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is open, and whoever started this program has given it to it: nothing else in here has
+        // it, and this function is called once.
+        Ok(unsafe { Socket::from_raw_fd(fd) })
+    };
+    fds.map(own).collect()
+}
+
+/// SD_LISTEN_FDS_START.
+const FIRST_INHERITED: RawFd = 3;
 
 /// Has the allocator keep what is freed, up to 64 MiB, rather than give it back to the kernel and fault it in anew:
 /// buffers of messages come and go by the quarter of a MiB.

@@ -835,6 +835,9 @@ pub enum ConfigVerb {
     Check {
         /// The file; if not given, those that are read at every start
         file: Option<PathBuf>,
+        /// A name space file, too
+        #[arg(long, value_name = "FILE")]
+        space: Option<PathBuf>,
     },
     /// Print what files and environment come to
     Show,

@@ -153,7 +153,14 @@ impl Sessions {
         let limit = Duration::from_secs(self.remote.timeout.unwrap_or(TIMEOUT).into());
         let moved = Moved::default();
         let want = mask.map(|mask| (place, mask));
-        let dial = self.dial(&place.addr, token.clone(), moved.clone(), want);
+        let dial = || self.dial(&place.addr, token.clone(), moved.clone(), want);
+        let dial = async {
+            match dial().await {
+                // A server that ends hangs up on who has just come in. Nothing has been done; the next may be there.
+                Err(error) if is_cut(&error) => dial().await,
+                dialled => dialled,
+            }
+        };
         let late = || format!("{} does not answer within {} s", place.addr, limit.as_secs());
         let dialled = within(&self.env, limit, dial).await;
         let (root, walked) = dialled
@@ -343,6 +350,12 @@ pub fn with_streams(options: Options, dial: Arc<Data>, choice: Option<DialectCho
 }
 
 /// The error with the address, unless it names one already.
+/// Whether the server has hung up before it has let us in.
+fn is_cut(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<Attach>().map(|attach| &attach.error).or(error.downcast_ref::<Error>());
+    matches!(error, Some(Error::Transport { .. } | Error::Unsent { .. }))
+}
+
 fn naming(addr: &Addr, error: io::Error) -> io::Error {
     let text = error.to_string();
     if text.starts_with("tls!") { error } else { io::Error::new(error.kind(), format!("{addr}: {text}")) }

@@ -15,6 +15,9 @@ use nine_io::client::Error as ClientError;
 use nine_net::rt::Signal;
 use nine_proto::{Errno, WireError};
 
+use tracing::Level;
+
+use crate::log;
 use crate::output::calm;
 
 /// What a verb comes to when it has not failed as a whole: how many of its operands did.
@@ -90,10 +93,14 @@ pub fn verb(name: &'static str) {
 
 /// One line that is no failure.
 pub fn note(text: impl fmt::Display) {
+    tell(Level::WARN, text);
+}
+
+fn tell(level: Level, text: impl fmt::Display) {
     let verb = VERB.get().copied().unwrap_or_default();
     // A server's words may be anything.
     let text = calm(&text.to_string());
-    let line = || eprintln!("ninefold: {verb}: {text}");
+    let line = || eprint!("{}", log::lines(level, &format!("ninefold: {verb}: {text}\n")));
     match &*BAR.lock().unwrap_or_else(PoisonError::into_inner) {
         Some(bar) => bar.suspend(line),
         None => line(),
@@ -110,8 +117,8 @@ fn say(error: &anyhow::Error) {
     let reasons: Vec<String> = error.chain().map(reason).collect();
     let text = without_echo(&reasons).join(": ");
     match hint(error) {
-        Some(hint) => note(format_args!("{}\n  {hint}", text.trim_end())),
-        None => note(text.trim_end()),
+        Some(hint) => tell(Level::ERROR, format_args!("{}\n  {hint}", text.trim_end())),
+        None => tell(Level::ERROR, text.trim_end()),
     }
 }
 

@@ -1,7 +1,9 @@
 //! The log: events to the standard error, as text or as JSON, not more of one kind than a person can read.
 //!
 //! In: tracing events of every room. Out: one line each, kept for the console, too ([`next`]). From one place
-//! in the code at most [`limit::LINES`] come in a second; then one line says how many more there were.
+//! in the code at most [`limit::LINES`] come in a second; then one line says how many more there were. Where the
+//! standard error is systemd's journal, which has a time and a level for each line, a level is the prefix `<N>`
+//! (sd-daemon(3)) and the time is the journal's.
 
 mod kept;
 mod limit;
@@ -9,6 +11,7 @@ mod limit;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::io::{self, IsTerminal, Write as _};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -32,14 +35,21 @@ pub fn start(level: Level, format: LogFormat) {
     let (filter, handle) = reload::Layer::new(LevelFilter::from(level));
     let _ = LEVEL.set(handle);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let journal = is_journal(io::stderr());
     let layer = tracing_subscriber::fmt::layer().with_writer(|| Both).with_ansi(colours);
     let registry = tracing_subscriber::registry().with(filter);
     match format {
-        LogFormat::Text => registry.with(layer.event_format(Limited::new(Format::default(), format))).init(),
+        LogFormat::Text if journal => {
+            let bare = Format::default().without_time().with_level(false).with_ansi(false);
+            registry.with(layer.with_ansi(false).event_format(Limited::new(bare, format, journal))).init();
+        }
+        LogFormat::Text => {
+            registry.with(layer.event_format(Limited::new(Format::default(), format, journal))).init();
+        }
         LogFormat::Json => {
             let json: Format<Json> = Format::default().json().flatten_event(true);
             let layer = layer.fmt_fields(JsonFields::new()).with_ansi(false);
-            registry.with(layer.event_format(Limited::new(json, format))).init();
+            registry.with(layer.event_format(Limited::new(json, format, journal))).init();
         }
     }
 }
@@ -57,6 +67,31 @@ pub fn end() {
     if let Some(shared) = SHARED.get() {
         shared.tell(Instant::now() + limit::WINDOW);
     }
+}
+
+/// Whether what is written there comes to systemd's journal (systemd.exec(5), `JOURNAL_STREAM`).
+pub fn is_journal(to: impl AsFd) -> bool {
+    let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    rustix::fs::fstat(to).is_ok_and(|stat| named == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// Lines for the standard error, with their level where that is wanted.
+pub fn lines(level: tracing::Level, text: &str) -> String {
+    match is_journal(io::stderr()) {
+        true => prefixed(level, text),
+        false => text.into(),
+    }
+}
+
+/// Each line with its level: the journal takes every one for itself.
+fn prefixed(level: tracing::Level, text: &str) -> String {
+    let number = match level {
+        tracing::Level::ERROR => 3,
+        tracing::Level::WARN => 4,
+        tracing::Level::INFO => 6,
+        _ => 7,
+    };
+    text.split_inclusive('\n').map(|line| format!("<{number}>{line}")).collect()
 }
 
 impl From<Level> for LevelFilter {
@@ -96,6 +131,8 @@ impl Hash for Site {
 struct Shared {
     limit: Mutex<Limit<Site>>,
     format: LogFormat,
+    /// The time of a line is somebody else's, and its level a prefix.
+    journal: bool,
     /// Somebody waits for the end of a window.
     awake: AtomicBool,
 }
@@ -138,6 +175,10 @@ impl Shared {
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let text = format!("... and {more} more");
         match self.format {
+            LogFormat::Text if self.journal => {
+                let line = format!("{}: {text}\n", site.0.target());
+                writer.write_str(&prefixed(*site.0.level(), &line))
+            }
             LogFormat::Text => writeln!(writer, "{time} {:>5} {}: {text}", site.0.level(), site.0.target()),
             LogFormat::Json => {
                 let (level, target) = (site.0.level().to_string(), site.0.target());
@@ -171,8 +212,9 @@ struct Limited<F> {
 }
 
 impl<F> Limited<F> {
-    fn new(inner: F, format: LogFormat) -> Self {
-        let shared = Arc::new(Shared { limit: Mutex::default(), format, awake: AtomicBool::new(false) });
+    fn new(inner: F, format: LogFormat, journal: bool) -> Self {
+        let (limit, awake) = Default::default();
+        let shared = Arc::new(Shared { limit, format, journal, awake });
         let _ = SHARED.set(shared.clone());
         Self { inner, shared }
     }
@@ -201,6 +243,11 @@ where
             Verdict::Pass { before: 0 } => {}
             Verdict::Pass { before } => self.shared.more(&mut writer, site, before)?,
         }
-        self.inner.format_event(ctx, writer, event)
+        if !self.shared.journal {
+            return self.inner.format_event(ctx, writer, event);
+        }
+        let mut text = String::new();
+        self.inner.format_event(ctx, Writer::new(&mut text), event)?;
+        writer.write_str(&prefixed(*event.metadata().level(), &text))
     }
 }

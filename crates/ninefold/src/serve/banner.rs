@@ -9,6 +9,7 @@ use super::listen::Open;
 use super::web;
 use super::{Served, cec};
 use crate::config::Serving;
+use crate::log;
 
 /// All of it; the last line is `ready`.
 pub fn text(
@@ -19,18 +20,20 @@ pub fn text(
     consoles: &[cec::Open],
 ) -> String {
     let mut text = String::new();
+    // Others read the journal, and keep it: it has no secrets.
+    let secrets = !log::is_journal(std::io::stdout());
     // A String takes whatever is written to it.
-    write(&mut text, served, serving, open, webs, consoles).expect("memory");
+    write(&mut text, (served, serving), open, webs, consoles, secrets).expect("memory");
     text
 }
 
 fn write(
     f: &mut String,
-    served: &Served,
-    serving: &Serving,
+    (served, serving): (&Served, &Serving),
     open: &[Open],
     webs: &[web::Open],
     consoles: &[cec::Open],
+    secrets: bool,
 ) -> fmt::Result {
     let read_only = if serving.read_only.unwrap_or(false) { ", read-only" } else { "" };
     writeln!(f, "ninefold {} serves {served}{read_only}", env!("CARGO_PKG_VERSION"))?;
@@ -39,13 +42,16 @@ fn write(
         let place = Place::new(addr, !serving.listen.is_empty());
         writeln!(f, "\n{addr}\n    {}", who(addr, gate, *certificates, serving.socket_mode.is_some()))?;
         writeln!(f, "    {}", place.command(None))?;
-        if let Some(token) = &gate.token {
-            writeln!(f, "    {}", place.command(Some(token)))?;
+        match (&gate.token, &serving.token_file) {
+            (Some(token), _) if secrets => writeln!(f, "    {}", place.command(Some(token)))?,
+            (Some(_), Some(file)) => writeln!(f, "    the token is in {}", file.display())?,
+            (Some(_), None) => writeln!(f, "    nobody is shown the token: --token-file keeps it")?,
+            (None, _) => {}
         }
         if let Some(data) = data {
             writeln!(f, "    streams come in at {}", data.listener.addr())?;
         }
-        if let Some(mount) = place.mount(gate) {
+        if let Some(mount) = place.mount(gate).filter(|_| secrets || gate.token.is_none()) {
             writeln!(f, "    {mount}")?;
         }
     }

@@ -18,10 +18,11 @@ use anyhow::{Context, Result, bail};
 use nine_io::server::{Anonymous, Door, Entrance, Gate, Tls};
 use nine_net::modules::{self, TlsServer, is_alone};
 use nine_net::shm::Waits;
-use nine_net::{Addr, ClientAuth, DEEPEST, Env, Listener, Pushed, ServerTls, TlsFiles, rt};
+use nine_net::{Addr, ClientAuth, DEEPEST, Env, Inherited, Listener, Pushed, ServerTls, TlsFiles, rt};
 use serde::{Deserialize, Serialize};
 
 use super::token;
+use super::web::Web;
 use crate::config::{Identity, Serving, by_string};
 use crate::fail;
 
@@ -91,6 +92,52 @@ pub struct Open {
     pub data: Option<Door>,
     /// What every connection begins with.
     pub begins: Arc<[String]>,
+}
+
+/// The sockets that a service manager has opened for us are listened on, too: as the line says that names the address,
+/// else by their `FileDescriptorName=`, `tls`, `shm`, `http` or `https`, else as 9P.
+pub fn inherit(serving: &mut Serving) -> Result<()> {
+    for Inherited { name, addr } in nine_net::inherited()? {
+        let place = match &addr {
+            Addr::Tcp { host, port } => Some((host.clone(), *port)),
+            _ => None,
+        };
+        let addr = match (&*name, addr) {
+            ("http" | "https", Addr::Tcp { host, port }) => {
+                let web: Web = format!("{name}!{host}!{port}").parse().map_err(anyhow::Error::msg)?;
+                if serving.http.iter().all(|other| other.place() != web.place()) {
+                    serving.http.push(web);
+                }
+                continue;
+            }
+            ("tls", Addr::Tcp { host, port }) => Addr::Tls { host, port },
+            ("shm", Addr::Unix { path }) => Addr::Shm { path },
+            (_, addr) => addr,
+        };
+        if let Addr::Unix { path } | Addr::Shm { path } = &addr {
+            let mode = path.metadata().with_context(|| path.display().to_string())?.mode();
+            if mode & 0o002 != 0 && serving.identity != Some(Identity::Client) {
+                bail!(
+                    "{}: its SocketMode= lets everybody in, and all would have this user's rights: 0660 lets a group \
+                     in; or say --as client",
+                    path.display()
+                );
+            }
+        }
+        let is_it = |other: &Listen| match (&other.addr, &place) {
+            (Addr::Tcp { host, port } | Addr::Tls { host, port }, Some(place)) => {
+                (host, port) == (&place.0, &place.1)
+            }
+            (Addr::Unix { path: of } | Addr::Shm { path: of }, _) => {
+                matches!(&addr, Addr::Unix { path } | Addr::Shm { path } if path == of)
+            }
+            (other, _) => *other == addr,
+        };
+        if !serving.listen.iter().any(is_it) && serving.http.iter().all(|web| Some(web.place()) != place) {
+            serving.listen.push(Listen::at(addr));
+        }
+    }
+    Ok(())
 }
 
 /// Opens every door, or none.

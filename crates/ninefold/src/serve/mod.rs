@@ -3,8 +3,9 @@
 //!
 //! In: [`Export`], [`Serving`]. Out: on the standard output what is served and how to reach it, then `ready`.
 //! SIGTERM or SIGINT: nobody new comes in, what has been asked for is answered, status 0; a second one, or
-//! [`PATIENCE`], ends the wait. SIGHUP: the configuration is read again, for the level of the log; certificates are
-//! read again by themselves; the access log is opened again by its name.
+//! [`PATIENCE`], ends the wait. SIGHUP: the configuration is read again, for the level of the log, and the name space
+//! file, whose tree takes the place of the one that is served; certificates are read again by themselves; the access
+//! log is opened again by its name. A service manager is told of all that ([`notify`]).
 //!
 //! Always holds: signals are watched before the first socket exists, so none is left behind.
 
@@ -18,6 +19,7 @@ mod figures;
 mod kinds;
 mod listen;
 pub mod mount;
+mod notify;
 pub mod ns;
 pub mod part;
 pub mod partition;
@@ -26,12 +28,14 @@ pub mod token;
 mod web;
 
 use std::fmt;
-use std::io::Write;
+use std::future::poll_fn;
+use std::io::{self, Write};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use futures_util::future::{Either, FutureExt, join_all, select};
+use futures_util::future::{Either, Fuse, FusedFuture, FutureExt, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::server::{Core, FileServer, Seat, Service, Streams, listen as serve_door};
 use nine_mux::{As, Flags, Live, MAIN, Mux, Owner, Server};
@@ -52,7 +56,8 @@ pub use export::{Export, bytes};
 pub use kinds::Kind;
 use kinds::Servers;
 pub use listen::{Listen, certificate, default_socket};
-use space::Space;
+use notify::Manager;
+pub use space::Space;
 pub use web::Web;
 
 /// The longest wait for answers that are still owed when the server ends.
@@ -70,6 +75,7 @@ pub fn run(args: cli::Serve, config: &Config, general: &General) -> Result<()> {
     };
     let mut serving = config.serving(&args.serving)?;
     let served = Served::prepare(export, config, &mut serving)?;
+    listen::inherit(&mut serving)?;
     // What clients ask for shall be what files get.
     rustix::process::umask(rustix::fs::Mode::empty());
     if let Err(e) = rt::raise_nofile() {
@@ -184,6 +190,16 @@ impl Opened {
     }
 }
 
+impl Served {
+    /// In a line.
+    fn name(&self) -> String {
+        match self {
+            Self::One(export) => export.to_string(),
+            Self::Space(space, _) => space.name().into(),
+        }
+    }
+}
+
 impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -204,9 +220,9 @@ async fn serve(
     let mut signals = rt::signals()?;
     let core = Core::default();
     // A signal during the start ends it: servers may keep us waiting.
-    let mut opening = std::pin::pin!(served.open(env, serving, &core, seats, archives));
+    let mut opening = pin!(served.open(env, serving, &core, seats, archives));
     let opened = loop {
-        match select(&mut opening, std::pin::pin!(signals.next())).await {
+        match select(&mut opening, pin!(signals.next())).await {
             Either::Left((opened, _)) => break opened?,
             Either::Right((rt::Signal::Hangup, _)) => {}
             Either::Right(_) => return Ok(()),
@@ -254,26 +270,46 @@ async fn serve(
         })
         .collect();
     // A terminal that has gone is no reason not to serve.
-    let _ = std::io::stdout().write_all(banner.as_bytes()).and_then(|()| std::io::stdout().flush());
-    loop {
-        match select(doors.next(), std::pin::pin!(signals.next())).await {
-            Either::Left((Some(Err(e)), _)) => return Err(e.into()),
-            Either::Left((Some(Ok(())), _)) => {}
-            Either::Left((None, _)) => break,
-            Either::Right((rt::Signal::Hangup, _)) => {
-                reread(general, served);
-                access.iter().for_each(|access| access.reopen());
+    let _ = io::stdout().write_all(banner.as_bytes()).and_then(|()| io::stdout().flush());
+    let (manager, status) = (Manager::get(), format!("serves {}", served.name()));
+    manager.ready(&status);
+    env.spawn(Box::pin(manager.clone().live(env)));
+    {
+        let reread = || async {
+            let done = reread(env, general, served, opened.live.as_ref(), archives).await;
+            access.iter().for_each(|access| access.reopen());
+            done
+        };
+        let (mut rereading, mut again) = (pin!(Fuse::terminated()), false);
+        loop {
+            let mut signal = pin!(signals.next());
+            let next = poll_fn(|cx| {
+                let reread = rereading.as_mut().poll(cx).map(Next::Reread);
+                let next = reread.is_pending().then(|| doors.poll_next_unpin(cx).map(Next::Door));
+                let next = next.unwrap_or(reread);
+                if next.is_pending() { signal.as_mut().poll(cx).map(Next::Signal) } else { next }
+            });
+            match next.await {
+                Next::Door(Some(Err(e))) => return Err(e.into()),
+                Next::Door(Some(Ok(()))) => {}
+                Next::Door(None) => break,
+                Next::Signal(rt::Signal::Hangup) => again = true,
+                Next::Signal(signal) => {
+                    let clients = core.connected();
+                    tracing::info!(?signal, clients, "no new clients; the answers owed are sent");
+                    break;
+                }
+                Next::Reread(Ok(())) => manager.ready(&status),
+                Next::Reread(Err(why)) => manager.ready(&format!("{status}, as before: {why:#}")),
             }
-            Either::Right((signal, _)) => {
-                tracing::info!(
-                    ?signal,
-                    clients = core.connected(),
-                    "no new clients; the answers owed are sent"
-                );
-                break;
+            // What has changed since the files were read counts, too: they are read once more.
+            if rereading.is_terminated() && std::mem::take(&mut again) {
+                manager.reloading();
+                rereading.set(reread().fuse());
             }
         }
     }
+    manager.stopping("no new clients; the answers owed are sent");
     stopped.abort();
     core.drain();
     // What browsers wait for goes through the mux, whose connections in this process are not drained.
@@ -284,7 +320,7 @@ async fn serve(
         core.drained().await;
     };
     let drained = within(&env, PATIENCE, drained);
-    match select(std::pin::pin!(drained), std::pin::pin!(signals.next())).await {
+    match select(pin!(drained), pin!(signals.next())).await {
         Either::Left((Some(()), _)) => tracing::info!("all clients have their answers"),
         _ => tracing::warn!(clients = core.connected(), "ending with answers owed"),
     }
@@ -292,16 +328,36 @@ async fn serve(
     Ok(())
 }
 
-fn reread(general: &General, served: &Served) {
-    if let Served::Space(..) = served {
-        tracing::info!("the name space file is read at a new start; `ninefold mux` changes what runs");
+/// What happens while it serves.
+enum Next {
+    /// A door has closed, or all have.
+    Door(Option<io::Result<()>>),
+    Signal(rt::Signal),
+    /// The files have been read again.
+    Reread(Result<()>),
+}
+
+/// What may change while it serves is read again: the level of the log, and the name spaces. What is wrong is said, and
+/// leaves what it is about as it was.
+async fn reread(
+    env: rt::Real,
+    general: &General,
+    served: &Served,
+    live: Option<&Live>,
+    archives: &Arc<Archives>,
+) -> Result<()> {
+    let config = Config::load(general).inspect_err(|e| {
+        tracing::error!("the old configuration stays: {e:#}");
+    });
+    if let Ok(config) = &config {
+        let level = general.log.or(config.log).unwrap_or(Level::Info);
+        log::set_level(level);
+        tracing::info!(?level, "the configuration is read again; addresses and limits need a new start");
     }
-    match Config::load(general) {
-        Ok(config) => {
-            let level = general.log.or(config.log).unwrap_or(Level::Info);
-            log::set_level(level);
-            tracing::info!(?level, "the configuration is read again; addresses and limits need a new start");
-        }
-        Err(e) => tracing::error!("the old configuration stays: {e:#}"),
+    if let (Served::Space(space, remote), Some(live)) = (served, live) {
+        space.again(live, env, remote, archives).await.inspect_err(|e| {
+            tracing::error!("the old name space stays: {e:#}");
+        })?;
     }
+    config.map(drop)
 }

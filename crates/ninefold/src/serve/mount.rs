@@ -33,6 +33,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{getegid, geteuid};
 
 use super::kinds::{Kind, Reached, Servers};
+use super::notify::Manager;
 use super::{Export, Opened, Served, console, partition};
 use crate::archive::Archives;
 use crate::cli::{self, Passthrough};
@@ -281,6 +282,7 @@ fn tell(mount: &Mount, is_behind: bool) -> io::Result<()> {
         leave()?;
     }
     let line = format!("mounted on {}\n", mount.dir().display());
+    Manager::get().ready(line.trim_end());
     let _ = io::stdout().write_all(line.as_bytes()).and_then(|()| io::stdout().flush());
     if is_behind {
         rustix::stdio::dup2_stdout(null()?)?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use nine_io::server::{Core, FileServer, Seat};
 use nine_mux::script::{self, Line, Mount, Script, Statement, WRONG_MAX, World, Wrong};
-use nine_mux::{Live, MAIN, Mux, Order, Owner};
+use nine_mux::{Draft, Live, MAIN, Mux, Order, Owner};
 use nine_net::modules::{Trace, TraceLog};
 use nine_net::shm::Waits;
 use nine_net::{Addr, Env, rt};
@@ -34,6 +34,8 @@ use crate::fail;
 pub struct Space {
     /// What the file is called.
     name: Arc<str>,
+    /// Where it is, if it is a file.
+    path: Option<PathBuf>,
     lines: Vec<Line>,
     /// Where its lines say to listen.
     pub listen: Vec<Listen>,
@@ -48,7 +50,8 @@ impl Space {
     pub fn read(path: &Path, remote: &Remote) -> Result<Self> {
         let name = shown(path);
         let text = text(path).with_context(|| name.to_string())?;
-        Self::parse(name, &text, remote)
+        let path = Some(std::path::absolute(path)?);
+        Ok(Self { path, ..Self::parse(name, &text, remote)? })
     }
 
     /// An archive alone: itself, its dumps and its console.
@@ -63,7 +66,7 @@ impl Space {
     fn parse(name: Arc<str>, text: &str, remote: &Remote) -> Result<Self> {
         let Script { lines, mut wrong } = script::parse(&name, text, &mut Files);
         let (listen, webs, consoles) = (Vec::new(), Vec::new(), Vec::new());
-        let mut space = Self { name: name.clone(), lines: Vec::new(), listen, webs, consoles };
+        let mut space = Self { name: name.clone(), path: None, lines: Vec::new(), listen, webs, consoles };
         // What a server's connections have, they have from their beginning.
         let is_push = |line: &Line| matches!(line.statement, Statement::Push { .. });
         let (pushes, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_push);
@@ -178,6 +181,11 @@ impl Space {
         Ok(Some(Statement::Push { server, module: module.clone() }))
     }
 
+    /// What the file is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Where its main name space has something mounted or bound: whole paths.
     pub fn points(&self) -> Vec<PathBuf> {
         let mut points = Vec::new();
@@ -239,7 +247,14 @@ impl Space {
         servers.serve_guests(&server, clients.clone());
         let (name, uid) = dial::user(remote);
         let live = Live::new(mux.clone(), Owner { name: name.into(), uid: Some(uid) }, servers, clients);
-        self.mount_files(&live, MAIN, env).await?;
+        self.lay(&live, env, archives).await?;
+        Ok((server, mux, live))
+    }
+
+    /// Has the name spaces be what the lines say, all at once; where one fails they stay as they are.
+    pub async fn lay(&self, live: &Live, env: rt::Real, archives: &Arc<Archives>) -> Result<()> {
+        let mut draft = live.draft();
+        self.mount_files(&mut draft, MAIN, env).await?;
         for line in &self.lines {
             if is_listener(&line.statement) || line.statement == Statement::NoMux {
                 continue;
@@ -250,19 +265,38 @@ impl Space {
                 let opened = archives.open(&spec).await;
                 opened.map_err(|error| anyhow!("{}: {}: {error}", line.at, hidden(line)))?;
             }
-            let is_new = !live.has(&line.space);
-            let done = within(&env, PATIENCE, live.apply(&line.space, &line.statement)).await;
+            let is_new = !draft.has(&line.space);
+            let done = within(&env, PATIENCE, draft.apply(&line.space, &line.statement)).await;
             let done = done.ok_or_else(|| anyhow!("no answer within {} s", PATIENCE.as_secs()))?;
             done.map_err(|error| anyhow!("{}: {}: {error}", line.at, hidden(line)))?;
             // There from the beginning, to be bound elsewhere; and again on another root.
             if is_new || covers_root(&line.statement) {
-                self.mount_files(&live, &line.space, env).await?;
+                self.mount_files(&mut draft, &line.space, env).await?;
             }
         }
-        Ok((server, mux, live))
+        draft.replace();
+        Ok(())
     }
 
-    async fn mount_files(&self, live: &Live, space: &str, env: rt::Real) -> Result<()> {
+    /// Reads the file again, and has the name spaces be what it says now. What is wrong with it changes nothing.
+    pub async fn again(
+        &self,
+        live: &Live,
+        env: rt::Real,
+        remote: &Remote,
+        archives: &Arc<Archives>,
+    ) -> Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let space = Self::read(path, remote)?;
+        space.lay(live, env, archives).await?;
+        if (&space.listen, &space.webs, &space.consoles) != (&self.listen, &self.webs, &self.consoles) {
+            tracing::warn!("{}: its `listen` lines have changed: they need a new start", space.name);
+        }
+        tracing::info!("the name space is what {} says now", space.name);
+        Ok(())
+    }
+
+    async fn mount_files(&self, draft: &mut Draft, space: &str, env: rt::Real) -> Result<()> {
         let at_mux = |line: &Line| match &line.statement {
             Statement::Mount(mount) => *line.space == *space && trimmed(&mount.old) == "/mux",
             Statement::Bind { old, .. } => *line.space == *space && trimmed(old) == "/mux",
@@ -271,7 +305,7 @@ impl Space {
         if self.lines.iter().any(|line| line.statement == Statement::NoMux || at_mux(line)) {
             return Ok(());
         }
-        match live.mount_files(space, env.wall()).await {
+        match draft.mount_files(space, env.wall()).await {
             Err(error) if error.errno() == nine_proto::Errno::ENOENT => {
                 let name = &self.name;
                 fail::note(format_args!("{name}: no /mux in {space}: {error}; or say nomux"));

@@ -75,6 +75,11 @@ impl Default for Web {
 }
 
 impl Web {
+    /// Host and port.
+    pub fn place(&self) -> (String, u16) {
+        (self.host.clone(), self.port)
+    }
+
     fn is_local(&self) -> bool {
         let ip = self.host.parse::<IpAddr>().map(|ip| ip.to_canonical());
         self.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())

@@ -1,22 +1,27 @@
 //! `config`: says whether files are right, or what files and environment come to.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use nine_net::rt;
 
 use crate::cli::{Cli, Config as Args, ConfigVerb, Verb};
 use crate::config::{Config, General, files};
+use crate::dial;
 use crate::output::Output;
-use crate::{dial, serve};
+use crate::serve::{self, Space};
 
 pub fn run(args: Args, general: &General) -> Result<()> {
     let mut out = Output::new();
     match args.verb {
-        ConfigVerb::Check { file: Some(file) } => {
-            certificates(&Config::read(&file)?).with_context(|| file.display().to_string())?;
+        ConfigVerb::Check { file: Some(file), space } => {
+            let config = Config::read(&file)?;
+            certificates(&config).with_context(|| file.display().to_string())?;
             out.print(format_args!("{}: good\n", file.display()))?;
+            tree(space.as_deref(), &config, &mut out)?;
         }
-        ConfigVerb::Check { file: None } => {
+        ConfigVerb::Check { file: None, space } => {
             let present: Vec<_> = files(general).into_iter().filter(|path| path.exists()).collect();
             if present.is_empty() {
                 let looked: Vec<_> = files(general).iter().map(|path| path.display().to_string()).collect();
@@ -32,6 +37,7 @@ pub fn run(args: Args, general: &General) -> Result<()> {
             for file in present {
                 out.print(format_args!("{}: good\n", file.display()))?;
             }
+            tree(space.as_deref(), &Config::load(general)?, &mut out)?;
         }
         ConfigVerb::Show => {
             let mut config = Config::load(general)?;
@@ -48,6 +54,13 @@ pub fn run(args: Args, general: &General) -> Result<()> {
         }
     }
     out.flush()
+}
+
+/// Whether a name space file is understood; nothing is opened or dialled.
+fn tree(file: Option<&Path>, config: &Config, out: &mut Output) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    Space::read(file, &config.remote_of_server()?)?;
+    out.print(format_args!("{}: good\n", file.display()))
 }
 
 /// Whether the files of certificates and keys are there and what they should be.

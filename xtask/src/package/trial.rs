@@ -1,0 +1,63 @@
+//! What becomes of a package where it is installed.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::guest::{self, Guest, Trouble, scratch};
+use crate::packages;
+use crate::steps::{Failed, Steps};
+
+/// In a copy of this host's root, then under systemd.
+pub fn run(steps: &mut Steps, package: &Path, root: &Path) -> Result<(), Failed> {
+    match packages::is_root() {
+        true => {
+            steps.call("package on this host", "cargo xtask package", || match on_this_host(package) {
+                Ok(is_right) => is_right,
+                Err(why) => super::failed(&why),
+            })?
+        }
+        false => steps.not_covered("the package installed, upgraded and purged (must be root)".into()),
+    }
+    let what = "the package under systemd";
+    guest::call(steps, (what, "cargo xtask package"), what, false, || under_systemd(root))
+}
+
+fn on_this_host(package: &Path) -> Result<bool, String> {
+    let place = scratch("package")?;
+    let script = place.0.join("package.sh");
+    let dir = place.0.join("root");
+    fs::create_dir(&dir)
+        .and_then(|()| fs::write(&script, CHROOT))
+        .map_err(|e| format!("{}: {e}", place.0.display()))?;
+    // What it mounts ends with it.
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--", "bash"]).arg(&script).arg(&dir).arg(package);
+    command.status().map(|status| status.success()).map_err(|e| format!("cannot start unshare: {e}"))
+}
+
+/// A machine that is emulated unpacks slowly: it gets the same files unpacked.
+fn under_systemd(root: &Path) -> Result<(), Trouble> {
+    let place = scratch("systemd").map_err(Trouble::NotStarted)?;
+    let put = |name: &str, bytes: &[u8]| {
+        fs::write(place.0.join(name), bytes).map_err(|e| Trouble::NotStarted(format!("{name}: {e}")))
+    };
+    put("systemd.sh", SYSTEMD.as_bytes())?;
+    put("service.sh", SERVICE.as_bytes())?;
+    super::pack(root, &place.0.join("package.deb"), &["-Znone"]).map_err(Trouble::NotStarted)?;
+    let mut guest = Guest::new(&["bash", "/share/systemd.sh"]);
+    guest.share = Some(place.0.clone());
+    guest.limit = LIMIT;
+    let ended = guest.run()?;
+    match ended.status {
+        0 => Ok(()),
+        status => Err(Trouble::NotEnded(format!("the work in the guest ended with status {status}"))),
+    }
+}
+
+const CHROOT: &str = include_str!("../../guest/package.sh");
+const SYSTEMD: &str = include_str!("../../guest/systemd.sh");
+const SERVICE: &str = include_str!("../../guest/service.sh");
+
+/// For all of it, in a machine that is emulated, beside whatever else is done here. Two minutes are usual.
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(900);
