@@ -164,6 +164,17 @@ pub struct Serving {
     /// Authorities whose client certificates are good, PEM
     #[arg(long, value_name = "FILE", env = "NINEFOLD_CLIENT_CA", requires = "cert")]
     pub client_ca: Option<PathBuf>,
+    /// Which of those are not good any more: the lists of these authorities (CRL), PEM; read again when it changes
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_CRL", requires = "client_ca")]
+    pub crl: Option<PathBuf>,
+    /// Who may attach to what, a line each, as docs/keys.md says; read again when it changes. Who is in no line is
+    /// refused
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_EXPORTS")]
+    pub exports: Option<PathBuf>,
+    /// A line of JSON for each attach, mount and text for a control file, at the end of this file, which others cannot
+    /// read; SIGHUP opens it again
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_AUDIT")]
+    pub audit: Option<PathBuf>,
     /// Keep the token in this file, so that it stays the same; made if it does not exist
     #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_TOKEN_FILE", conflicts_with = "no_token")]
     pub token_file: Option<PathBuf>,

@@ -233,7 +233,7 @@ pub fn certificate(env: &rt::Real, serving: &Serving) -> Result<Option<ServerTls
         (Some(_), Some(true)) => ClientAuth::Required,
         (Some(_), _) => ClientAuth::Optional,
     };
-    let files = TlsFiles { cert, key, client_ca: serving.client_ca.clone() };
+    let files = TlsFiles { cert, key, client_ca: serving.client_ca.clone(), crl: serving.crl.clone() };
     Ok(Some(ServerTls::new(files, auth, env.now(), env.wall())?))
 }
 
