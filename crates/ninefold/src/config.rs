@@ -299,10 +299,14 @@ pub fn files(general: &General) -> Vec<PathBuf> {
     if let Some(path) = &general.config {
         return vec![path.clone()];
     }
-    let home = std::env::var_os("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
-    let ours = home.map(|dir| dir.join("ninefold/config.toml"));
+    let ours = home().map(|dir| dir.join("ninefold/config.toml"));
     [Some(PathBuf::from("/etc/ninefold.toml")), ours].into_iter().flatten().collect()
+}
+
+/// Where a user's configuration is.
+pub fn home() -> Option<PathBuf> {
+    let home = std::env::var_os("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")))
 }
 
 /// `under` with every key that `over` has.

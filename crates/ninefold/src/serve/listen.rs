@@ -227,6 +227,9 @@ pub fn pushed(env: &rt::Real, serving: &Serving) -> Result<Pushed> {
 
 /// What TLS needs, as the files are now; `None`: they are not named.
 pub fn certificate(env: &rt::Real, serving: &Serving) -> Result<Option<ServerTls>> {
+    if serving.crl.is_some() && serving.client_ca.is_none() {
+        bail!("--crl: a list of revoked certificates is of an authority; --client-ca FILE names it");
+    }
     let (Some(cert), Some(key)) = (serving.cert.clone(), serving.key.clone()) else { return Ok(None) };
     let auth = match (&serving.client_ca, serving.no_token) {
         (None, _) => ClientAuth::None,
