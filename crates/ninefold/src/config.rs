@@ -10,9 +10,10 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
+use nine_io::near;
 use nine_net::shm::Waits;
 use nine_net::{Target, is_socket};
 use nine_proto::Dialect;
@@ -247,7 +248,8 @@ impl Config {
     /// One file; the error says where it is wrong.
     pub fn read(path: &Path) -> Result<Config> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        Config::parse(&text).with_context(|| path.display().to_string())
+        let config = Config::parse(&text).map_err(|error| anyhow!("{}{}", error, meant(error.message())));
+        config.with_context(|| path.display().to_string())
     }
 
     fn parse(text: &str) -> Result<Config, toml::de::Error> {
@@ -292,6 +294,13 @@ impl Config {
     pub fn serving(&self, over: &Serving) -> Result<Serving> {
         layer(&self.serve, over)
     }
+}
+
+/// What somebody has meant, of an error like "unknown field `lisen`, expected one of `listen`, `http`".
+fn meant(message: &str) -> String {
+    let mut words = message.split('`').skip(1).step_by(2);
+    let wrong = words.next().filter(|_| message.starts_with("unknown "));
+    wrong.map(|wrong| near::hint(wrong, words)).unwrap_or_default().trim_start_matches("; ").into()
 }
 
 /// The files that are read, the weakest first.

@@ -3,6 +3,7 @@
 //! In: tracing events of every room. Out: one line each, kept for the console, too ([`next`]). From one place
 //! in the code at most [`limit::LINES`] come in a second; then one line says how many more there were.
 
+pub mod audit;
 mod kept;
 mod limit;
 
@@ -21,7 +22,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Registry, reload};
+use tracing_subscriber::{Layer as _, Registry, reload};
 
 use crate::config::{Level, LogFormat};
 pub use kept::next;
@@ -33,13 +34,17 @@ pub fn start(level: Level, format: LogFormat) {
     let _ = LEVEL.set(handle);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let layer = tracing_subscriber::fmt::layer().with_writer(|| Both).with_ansi(colours);
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry();
     match format {
-        LogFormat::Text => registry.with(layer.event_format(Limited::new(Format::default(), format))).init(),
+        LogFormat::Text => {
+            let layer = layer.event_format(Limited::new(Format::default(), format));
+            registry.with(layer.with_filter(filter)).with(audit::layer()).init();
+        }
         LogFormat::Json => {
             let json: Format<Json> = Format::default().json().flatten_event(true);
             let layer = layer.fmt_fields(JsonFields::new()).with_ansi(false);
-            registry.with(layer.event_format(Limited::new(json, format))).init();
+            let layer = layer.event_format(Limited::new(json, format));
+            registry.with(layer.with_filter(filter)).with(audit::layer()).init();
         }
     }
 }

@@ -172,7 +172,7 @@ fn open_one(
     }
     let read_only = serving.read_only.unwrap_or(false);
     let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
-    let gate = Gate { anonymous, token, read_only };
+    let gate = Gate { anonymous, token, read_only, policy: None };
     // Data connections would go past what every connection begins with.
     let (streams, data) = match &*listen.push {
         [] => data(listener.addr(), listen.streams)?,
