@@ -170,7 +170,7 @@ pub struct Serving {
     pub crl: Option<PathBuf>,
     /// Who may attach to what, a line each, as docs/keys.md says; read again when it changes. Who is in no line is
     /// refused
-    #[arg(long, value_name = "FILE", env = "NINEFOLD_EXPORTS")]
+    #[arg(id = "exports-file", long = "exports", value_name = "FILE", env = "NINEFOLD_EXPORTS")]
     pub exports: Option<PathBuf>,
     /// A line of JSON for each attach, mount and text for a control file, at the end of this file, which others cannot
     /// read; SIGHUP opens it again

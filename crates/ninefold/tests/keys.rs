@@ -138,10 +138,10 @@ fn five_minutes_are_as_the_document_says() {
         "{}",
         said(&list)
     );
-    let told = fs::read_to_string(dir.join("audit.jsonl")).unwrap();
-    assert_eq!(mode(&dir.join("audit.jsonl")), 0o640);
+    let audit = dir.join("audit.jsonl");
+    assert_eq!(mode(&audit), 0o640);
+    until("it is told", || fs::read_to_string(&audit).unwrap().contains("\"identity\":\"cert:glenda\""));
     drop(server);
-    assert!(told.contains("\"identity\":\"cert:glenda\""), "{told}");
 }
 
 /// A server of two directories for those who have certificates, and its authority.
@@ -303,8 +303,6 @@ fn who_may_not_any_more_is_cut_off_and_others_stay() {
         (&told["user"], &told["why"]),
         (&"rob".into(), &"it has shown a certificate that was revoked".into())
     );
-    // It asks for the connection anew, in vain.
-    assert!(lab.server.log().contains("shows a certificate that was revoked") || rob.wait().is_ok());
     let refused = lab.run_old("rob", &["ls", &root]);
     assert!(said(&refused).contains("refuses our certificate: it was revoked"), "{}", said(&refused));
     // Who may only read now is cut off, and reads when he comes again.
@@ -524,18 +522,18 @@ fn texts_for_control_files_are_told_without_secrets() {
     let told = lab.told(|told| told["event"] == "mount");
     assert_eq!((&told["text"], &told["allowed"]), (&"mount ram: /more".into(), &true.into()));
     assert_eq!((&told["file"], &told["owner"]), (&"mux/ctl".into(), &true.into()));
-    lab.server.fails(["mux", "mount", "9p://0123456789abcdef@127.0.0.1:1", "/more/none"]);
-    lab.server.fails(["mux", "unmount", "/nowhere\u{1b}[2J"]);
-    let told = lab.told(|told| told["event"] == "unmount");
-    assert!(
-        told["allowed"] == false
-            && told["why"].is_string()
-            && told["text"].as_str().unwrap().contains("\\u{1b}")
-    );
+    // It is mounted all the same, though nobody is there.
+    lab.server.run(["mux", "mount", "9p://0123456789abcdef@127.0.0.1:1", "/none"]);
+    lab.told(|told| told["text"] == "mount 9p://...@127.0.0.1:1 /none");
     let addr: nine_net::Addr = format!("unix!{}", lab.server.socket().display()).parse().unwrap();
     let client =
         blocking::Client::dial(&addr, std::time::Duration::from_mins(1), Options::default()).unwrap();
     let root = client.attach("", NOUID, "").unwrap();
+    let ctl = root.open("mux/ctl", OpenFlags::WRITE).unwrap();
+    ctl.write(0, b"unmount /nowhere\x1b[2J").unwrap_err();
+    let told = lab.told(|told| told["event"] == "unmount");
+    assert!(told["allowed"] == false && told["why"].is_string(), "{told}");
+    assert_eq!(told["text"], "unmount /nowhere\\u{1b}[2J");
     let ctl = root.open("net/tcp/clone", OpenFlags::RDWR).unwrap();
     ctl.write(0, b"connect 10.1.2.3!80").unwrap_err();
     let told = lab.told(|told| told["event"] == "ctl");
