@@ -1,8 +1,9 @@
 //! What is told of who does what: events of the target [`TARGET`], one for each attach, and for each text that is
 //! written to a control file of a tree that says so ([`Tree::audited`](crate::synth::Tree::audited)).
 //!
-//! Always holds: nothing secret is in one ([`line`]), nor a character that could end its line or move a cursor; none is
-//! longer than [`TEXT_MAX`] and the names of its fields. Who collects them must not wait: they are told where requests are served.
+//! Always holds: nothing secret is in a text or an aname ([`line`]), nor a character that could end its line or move a
+//! cursor, and it has at most [`TEXT_MAX`] characters. Who collects them must not wait: they are told where requests
+//! are served.
 
 use std::fmt::Write;
 

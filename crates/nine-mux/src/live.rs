@@ -366,7 +366,11 @@ fn tell(visitor: &Visitor, space: &str, line: &str, error: Option<&nine_proto::E
     let event = verbs.into_iter().find(|verb| text.split(' ').next() == Some(verb)).unwrap_or("ctl");
     let (allowed, owner) = (error.is_none(), visitor.owner);
     let why = error.map(|error| audit::line(error.to_string().as_bytes()));
-    tracing::info!(target: audit::TARGET, event, allowed, user, owner, file = "mux/ctl", space, text, why);
+    tracing::info!(
+        target: audit::TARGET,
+        event, allowed, user, owner, file = "mux/ctl", space, text, why,
+        "ctl: {text}"
+    );
 }
 
 fn live(state: &Weak<State>) -> Option<Live> {

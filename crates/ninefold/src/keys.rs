@@ -130,8 +130,8 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Puts away what somebody has left who was interrupted: a certificate that was made may be somewhere by now, and is
-    /// to be found by who revokes it.
+    /// Puts away what somebody has left who was interrupted: a certificate that was made may be somewhere by now, and
+    /// is to be found by who revokes it.
     fn finish(&self) -> Result<()> {
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
@@ -193,7 +193,8 @@ impl Keys {
         Ok(holder(kind, name, dir, false))
     }
 
-    /// Puts the certificates of somebody on the list: all of them, or those that were renewed. Those that were not on it.
+    /// Puts the certificates of somebody on the list: all of them, or those that were renewed. Out: those that were not
+    /// on it.
     pub fn revoke(&self, name: &str, only_old: bool) -> Result<Vec<Certificate>> {
         let found = self.find(name);
         let (kind, name) = match &found {
@@ -420,8 +421,8 @@ fn check_user(user: &str) -> Result<()> {
     let begins = user.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
     if !begins || user.len() > NAME_MAX || !user.bytes().all(fits) || user.matches('@').count() > 1 {
         bail!(
-            "`{}`: no name of a user; it has 1 to {NAME_MAX} letters, digits and . _ - + @, and begins with a letter or \
-             digit: glenda, glenda@example.org",
+            "`{}`: no name of a user; it has 1 to {NAME_MAX} letters, digits and . _ - + @, and begins with a \
+             letter, a digit or _: glenda, glenda@example.org",
             nine_proto::show(user.as_bytes())
         );
     }

@@ -553,3 +553,30 @@ fn texts_for_control_files_are_told_without_secrets() {
     lab.server.ok(["mux", "unmount", "/more"]);
     lab.told(|told| told["text"] == "unmount /more");
 }
+
+#[test]
+fn a_browser_reads_what_anyone_may() {
+    use std::io::{Read, Write};
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("files")).unwrap();
+    fs::write(dir.path().join("files/f"), "for browsers").unwrap();
+    let socket = format!("unix!{}", dir.path().join("s").display());
+    let line = ["serve", "files", "--listen", &socket, "--exports", "exports", "--http=http!127.0.0.1!0"];
+    export(dir.path(), "allow anyone /pub ro\n");
+    let output = ninefold(dir.path()).args(line).output().unwrap();
+    let refused = said(&output);
+    assert!(output.status.code() == Some(1) && refused.contains("allow anyone / ro"), "{refused}");
+    export(dir.path(), "allow anyone / ro\n");
+    let server = Server::in_dir(dir, &line);
+    let get = || {
+        let at = server.addr("http://").trim_start_matches("http://").trim_end_matches('/').to_owned();
+        let mut stream = std::net::TcpStream::connect(&at).unwrap();
+        write!(stream, "GET /f HTTP/1.0\r\nHost: {at}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(get().ends_with("for browsers"));
+    export(server.dir.path(), "allow token / rw\n");
+    until("browsers are cut off", || !get().ends_with("for browsers"));
+}

@@ -39,9 +39,9 @@ use super::trees::{Trees, tell};
 use super::tx::Tx;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
+use crate::changes;
 use crate::direct::Directs;
 use crate::payload::Payload;
-use crate::changes;
 use end::{End, note};
 
 /// Requests of one client that are not answered yet; at the limit its socket is not read.

@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 
 /// Make an authority of your own, certificates for servers and clients, and the list of those that are revoked
 ///
-/// docs/keys.md has the five minutes that it takes. Keys have mode 0600, their directory 0700, and nothing that is there
-/// is overwritten. Keys are not encrypted: what starts by itself has nobody who types a password.
+/// docs/keys.md has the five minutes that it takes. Keys have mode 0600, their directory 0700, and nothing that is
+/// there is overwritten. Keys are not encrypted: what starts by itself has nobody who types a password.
 #[derive(Debug, Args)]
 pub struct Keys {
     /// The authority's directory [default: ~/.config/ninefold/keys]

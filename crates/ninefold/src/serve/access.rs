@@ -1,8 +1,8 @@
 //! The access log of browsers, and the audit: lines to a file, by a thread of its own.
 //!
 //! Always holds: nobody waits for the disk; if it is so slow that [`LINES`] lines wait, what comes then is left out,
-//! and the log of the program, and an audit itself, says how much. After SIGHUP the file is opened again by its name, as programs expect
-//! that rename logs. The program ends when all lines are written, or [`PATIENCE`] later.
+//! and the log of the program, and an audit itself, says how much. After SIGHUP the file is opened again by its name,
+//! as programs expect that rename logs. The program ends when all lines are written, or [`PATIENCE`] later.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

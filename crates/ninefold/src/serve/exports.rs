@@ -10,11 +10,12 @@
 //! allow anyone          /pub   ro
 //! ```
 //!
-//! In: the file, those of certificates. Out: a [`Policy`] for the gates of all doors, which follows them as they change.
+//! In: the file, those of certificates. Out: a [`Policy`] for the gates of all doors, which follows them as they
+//! change.
 //!
 //! Always holds: the first line that fits decides, and where none does the answer is no; a file that is wrong changes
-//! nothing, and the log says so; the user who serves, and root, come in by a unix socket whatever it says: the files are
-//! theirs.
+//! nothing, and the log says so; the user who serves, and root, come in by a unix socket whatever it says: the files
+//! are theirs.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -145,9 +146,8 @@ impl Followed {
 
     fn again(&self) -> Result<Rules> {
         let (name, text) = (self.path.display().to_string(), text(&self.path)?);
-        // Somebody may be writing it. Lines that are whole are never too lenient for want of those that follow but for
-        // a deny: a file of whole lines is what an editor leaves, or nothing.
-        if !text.is_empty() && !text.ends_with('\n') {
+        // Somebody may be writing it, and has cut it to nothing for that: everybody would be cut off.
+        if !text.ends_with('\n') {
             bail!("{name}: its last line has no end");
         }
         Rules::parse(&name, &text).map_err(|wrong| anyhow!(wrong))
@@ -395,8 +395,8 @@ fn whom(word: &str) -> Result<Whom, String> {
     }
 }
 
-/// The words of a line and where each begins, from 1. `'...'` holds a word together, a quote in it is doubled; `#` in the
-/// place of a word begins a comment.
+/// The words of a line and where each begins, from 1. `'...'` holds a word together, a quote in it is doubled; `#` in
+/// the place of a word begins a comment.
 fn words(line: &str) -> Result<Vec<(usize, String)>, Wrong> {
     let mut words: Vec<(usize, String)> = Vec::new();
     let mut letters = (1..).zip(line.chars()).peekable();
@@ -569,7 +569,7 @@ mod tests {
         let file = Followed::open(&path).unwrap();
         let is = || judge(&file.rules.load(), &Proof::None, true, "/").ok();
         assert!(is() == Some(Right::Write) && !file.look());
-        for wrong in ["allow nobody * rw\n", "deny token"] {
+        for wrong in ["allow nobody * rw\n", "deny token", ""] {
             write(wrong, 0o644);
             assert!(!file.look() && is() == Some(Right::Write), "{wrong}");
         }

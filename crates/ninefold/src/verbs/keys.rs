@@ -101,8 +101,8 @@ fn made_client(out: &mut Output, keys: &Keys, made: Holder) -> Result<()> {
     out.print(format_args!(
         "{dir} is for {name}, until {until}.\n\
          \n\
-         Copy that directory to {name}'s machine, by a way on which nobody else reads (scp -r), to ~/.config/ninefold/id.\n\
-         There:\n\
+         Copy that directory to {name}'s machine, as ~/.config/ninefold/id, by a way on which nobody else reads\n\
+         (scp -r). There:\n\
          \x20 cd ~/.config/ninefold/id && ninefold ls --ca {AUTHORITY} --cert {CERT} --key {KEY} 9p+tls://{server}/\n\
          and for good, with whole paths, in ~/.config/ninefold/config.toml:\n\
          \x20 [client]\n\
