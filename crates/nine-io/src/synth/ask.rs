@@ -168,7 +168,10 @@ impl Told {
 
 /// Those that wait for their answers: one for each outstanding request at most.
 #[derive(Default)]
-pub(super) struct Asks(Mutex<HashMap<ReqId, (Later, Option<Box<Told>>)>>);
+pub(super) struct Asks(Mutex<HashMap<ReqId, Waiting>>);
+
+/// What is to be answered, and what is to be told then.
+type Waiting = (Later, Option<Box<Told>>);
 
 impl Asks {
     pub(super) fn ask(self: &Arc<Self>, later: Later, visitor: Arc<Visitor>, told: Option<Box<Told>>) -> Ask {
