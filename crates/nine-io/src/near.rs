@@ -1,5 +1,7 @@
 //! Which known word somebody has probably meant.
 
+use std::cmp::Reverse;
+
 /// The known word that is nearest to this one, if one is near: at most a third of its letters are other ones, left out,
 /// added, or have changed places with their neighbour.
 pub fn near<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
@@ -8,7 +10,10 @@ pub fn near<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<
         return None;
     }
     let far = |of: &str| distance(&letters, &of.chars().collect::<Vec<_>>());
-    let nearest = known.into_iter().map(|of| (far(of), of)).min_by_key(|(far, _)| *far);
+    // Of those that are as near, the one that begins as it does.
+    let begins = |of: &str| of.chars().zip(&letters).take_while(|(a, b)| a == *b).count();
+    let nearest =
+        known.into_iter().map(|of| (far(of), of)).min_by_key(|(far, of)| (*far, Reverse(begins(of))));
     nearest.filter(|(far, _)| *far <= letters.len().div_ceil(3)).map(|(_, of)| of)
 }
 
