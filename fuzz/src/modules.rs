@@ -216,8 +216,10 @@ fn lab() -> &'static Lab {
         let [cert, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
         std::fs::write(&cert, made.cert.pem()).expect("written");
         std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&key, mode).expect("set");
         let client = ClientTls::new(&Trust::Ca(cert.clone()), None).expect("a client");
-        let files = TlsFiles { cert, key, client_ca: None };
+        let files = TlsFiles { cert, key, client_ca: None, crl: None };
         let server =
             ServerTls::new(files, ClientAuth::None, Duration::ZERO, Duration::ZERO).expect("a server");
         Lab { client, server: Arc::new(Mutex::new(server)) }

@@ -5,12 +5,14 @@
 //! tasks decide whether the world is real or simulated.
 #![forbid(unsafe_code)]
 
+pub mod audit;
 mod buf;
 pub mod changes;
 pub mod channel;
 pub mod client;
 mod direct;
 pub mod frame9p;
+pub mod near;
 mod payload;
 pub mod quote;
 pub mod server;

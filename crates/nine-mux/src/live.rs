@@ -18,6 +18,7 @@ use std::fmt::Write;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use nine_io::audit;
 use nine_io::client::Error;
 use nine_io::server::{ClientStatus, Core as Clients};
 use nine_io::synth::{Ask, Dir, File, Node, Tree, Visitor};
@@ -213,7 +214,7 @@ impl Live {
             None,
             Box::pin(async move {
                 let result = match ask.text() {
-                    Ok(text) => live.message(&space, text).await,
+                    Ok(text) => live.message(&space, text, &ask.visitor).await,
                     Err(error) => Err(error),
                 };
                 let latest = match &result {
@@ -227,11 +228,13 @@ impl Live {
     }
 
     /// Lines of a script, one after the other; the first that fails ends them.
-    async fn message(&self, space: &str, text: &str) -> nine_proto::Result<()> {
+    async fn message(&self, space: &str, text: &str, visitor: &Visitor) -> nine_proto::Result<()> {
         // What a line is about stands before it: `space`, or where this ctl is.
         let script = script::parse("line ", text, &mut Alone);
         if let Some(wrong) = script.wrong.first() {
-            return Err(nine_proto::Error::new(Errno::EINVAL, wrong.what.clone()));
+            let error = nine_proto::Error::new(Errno::EINVAL, wrong.what.clone());
+            tell(visitor, space, text, Some(&error));
+            return Err(error);
         }
         let mut named = false;
         for line in &script.lines {
@@ -244,8 +247,9 @@ impl Live {
                 continue;
             }
             let about = if named { &*line.space } else { space };
-            self.apply(about, &line.statement).await.map_err(spoken)?;
-            tracing::info!(space = about, "ctl: {}", line.statement);
+            let done = self.apply(about, &line.statement).await.map_err(spoken);
+            tell(visitor, about, &line.statement.to_string(), done.as_ref().err());
+            done?;
         }
         Ok(())
     }
@@ -544,6 +548,20 @@ impl Drop for Draft {
         self.named.clear();
         self.live.0.mux.0.prune();
     }
+}
+
+/// Tells of a line for `ctl`, and whether it was done.
+fn tell(visitor: &Visitor, space: &str, line: &str, error: Option<&nine_proto::Error>) {
+    let (user, text) = (audit::line(visitor.who.name.as_bytes()), audit::line(line.as_bytes()));
+    let verbs = ["mount", "bind", "unmount", "hangup", "push", "pop"];
+    let event = verbs.into_iter().find(|verb| text.split(' ').next() == Some(verb)).unwrap_or("ctl");
+    let (allowed, owner) = (error.is_none(), visitor.owner);
+    let why = error.map(|error| audit::line(error.to_string().as_bytes()));
+    tracing::info!(
+        target: audit::TARGET,
+        event, allowed, user, owner, file = "mux/ctl", space, text, why,
+        "ctl: {text}"
+    );
 }
 
 fn live(state: &Weak<State>) -> Option<Live> {

@@ -14,6 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nine_io::near;
 use words::{Sort, Word, words};
 
 use crate::keep::Wait;
@@ -59,6 +60,8 @@ pub struct Line {
     pub at: At,
     /// The name space it is about.
     pub space: Arc<str>,
+    /// How it is written.
+    pub text: Arc<str>,
     /// What it says.
     pub statement: Statement,
 }
@@ -173,6 +176,8 @@ pub enum User {
 pub struct Wrong {
     /// Where.
     pub at: At,
+    /// The character at which the word stands that it is about, from 1; where no word of the line is, its first.
+    pub column: u32,
     /// What is wrong; what was expected.
     pub what: String,
 }
@@ -180,8 +185,31 @@ pub struct Wrong {
 impl Line {
     /// That something is wrong with this line after all.
     pub fn wrong(&self, what: impl Into<String>) -> Wrong {
-        Wrong { at: self.at.clone(), what: what.into() }
+        Wrong::new(self.at.clone(), &self.text, what.into())
     }
+}
+
+impl Wrong {
+    fn new(at: At, line: &str, what: String) -> Self {
+        let column = about(line, &what).unwrap_or(line.len() - line.trim_start().len());
+        let column = line[..column].chars().count() + 1;
+        Self { at, column: u32::try_from(column).unwrap_or(u32::MAX), what }
+    }
+}
+
+/// Where in a line the word begins that a message is about: the first one that it names, whole or as a part, between
+/// backquotes, or before its first colon.
+fn about(line: &str, what: &str) -> Option<usize> {
+    let quoted = what.split('`').skip(1).step_by(2).map(|word| word.split(' ').next().unwrap_or(word));
+    let named: Vec<&str> = quoted.chain(what.split_once(": ").map(|(word, _)| word)).collect();
+    let is_edge = |c: Option<char>| c.is_none_or(|c| c.is_whitespace() || c == '\'');
+    let whole = |word: &&str| {
+        line.match_indices(*word).map(|(at, _)| at).find(|&at| {
+            is_edge(line[..at].chars().next_back()) && is_edge(line[at + word.len()..].chars().next())
+        })
+    };
+    let named = || named.iter().copied().filter(|word| !word.is_empty());
+    named().find_map(|word| whole(&word)).or_else(|| named().find_map(|word| line.find(word)))
 }
 
 /// Parses a file that is called `file` in messages.
@@ -215,11 +243,11 @@ impl Parser<'_> {
         for (n, line) in (1..).zip(text.lines()) {
             let at = At { file: file.clone(), line: n };
             if self.out.lines.len() >= LINES_MAX {
-                self.wrong(at, format!("too long; a name space has at most {LINES_MAX} lines"));
+                self.wrong(at, "", format!("too long; a name space has at most {LINES_MAX} lines"));
                 break;
             }
             if let Err(what) = self.line(&at, line) {
-                self.wrong(at, what);
+                self.wrong(at, line, what);
             }
             if self.out.wrong.len() >= WRONG_MAX {
                 break;
@@ -249,7 +277,8 @@ impl Parser<'_> {
             return self.include(at, &file.text);
         }
         let statement = statement(&first.text, rest, &mut self.space)?;
-        self.out.lines.push(Line { at: at.clone(), space: self.space.clone(), statement });
+        let (at, space) = (at.clone(), self.space.clone());
+        self.out.lines.push(Line { at, space, text: line.into(), statement });
         Ok(())
     }
 
@@ -271,9 +300,9 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn wrong(&mut self, at: At, what: String) {
+    fn wrong(&mut self, at: At, line: &str, what: String) {
         if self.out.wrong.len() < WRONG_MAX {
-            self.out.wrong.push(Wrong { at, what });
+            self.out.wrong.push(Wrong::new(at, line, what));
         }
     }
 }
@@ -324,7 +353,10 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
                     "-poll" | "-interrupt" | "-adaptive" if waits.is_none() => {
                         waits = Some(flag.text[1..].into())
                     }
-                    text => return Err(format!("`{text}` is not known; write: {LISTEN}")),
+                    text => {
+                        let hint = near::hint(text, ["-insecure", "-poll", "-interrupt", "-adaptive"]);
+                        return Err(format!("`{text}` is not known; write: {LISTEN}{hint}"));
+                    }
                 }
             }
             let [addr] = *addrs else {
@@ -367,7 +399,10 @@ fn statement(verb: &str, words: &[Word], space: &mut Arc<str>) -> Result<Stateme
             };
             Ok(Statement::Pop { server: filled("SERVER", server)? })
         }
-        other => Err(format!("`{other}` is not known; a line begins with {VERBS}")),
+        other => {
+            let known = VERBS.split(", ").chain(["hangup", "pop"]);
+            Err(format!("`{other}` is not known; a line begins with {VERBS}{}", near::hint(other, known)))
+        }
     }
 }
 
@@ -480,7 +515,7 @@ impl fmt::Display for At {
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.at, self.what)
+        write!(f, "{}:{}: {}", self.at, self.column, self.what)
     }
 }
 

@@ -470,6 +470,10 @@ impl<T: Transport> Transport for Conversation<T> {
         self.piped.as_ref().map(|piped| piped.stream.status()).unwrap_or_default()
     }
 
+    fn certificates(&self) -> Vec<&[u8]> {
+        self.end.certificates()
+    }
+
     fn peer(&self) -> &Peer {
         self.end.peer()
     }

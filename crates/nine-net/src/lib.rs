@@ -39,7 +39,9 @@ pub use pipe::{Pipe, pipe};
 pub use poll::{PollSocket, Reactor, Sleep};
 pub use shm::Placed;
 pub use socket::{Listener, Socket};
-pub use tls::{ClientAuth, ClientTls, ServerTls, Tls, TlsFiles, Trust, fingerprint};
+pub use tls::{
+    Certificate, ClientAuth, ClientTls, Revocations, ServerTls, Tls, TlsFiles, Trust, fingerprint,
+};
 pub use transport::{Beside, Peer, Proof, Transport};
 #[cfg(not(nine_loom))]
 pub use wait::wait;

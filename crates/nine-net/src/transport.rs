@@ -136,6 +136,11 @@ pub trait Transport: Send + Unpin + 'static {
 
     /// Who is at the other end.
     fn peer(&self) -> &Peer;
+
+    /// The certificates that the peer has shown, in DER, its own first: those behind its [`Proof`].
+    fn certificates(&self) -> Vec<&[u8]> {
+        Vec::new()
+    }
 }
 
 impl<T: Transport + ?Sized> Transport for Box<T> {
@@ -221,6 +226,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn beside(&self) -> Option<&OnceLock<Beside>> {
         (**self).beside()
+    }
+
+    fn certificates(&self) -> Vec<&[u8]> {
+        (**self).certificates()
     }
 
     fn peer(&self) -> &Peer {

@@ -4,6 +4,7 @@
 //! definitions make the completions and the man pages.
 
 mod history;
+mod keys;
 mod mount;
 mod mux;
 mod partition;
@@ -23,6 +24,7 @@ use crate::config::{General, Remote, Serving};
 use crate::serve::{Export, bytes};
 
 pub use history::{FsDiff, FsHistory, FsRestore, FsYesterday, Past};
+pub use keys::{Keys, KeysVerb};
 pub use mount::{Mount, Ns, Passthrough, Unmount};
 pub use mux::{Mux, MuxVerb, Words};
 pub use partition::{AccelChoice, Partition, PartitionKill, PartitionLs, PartitionRun, PartitionVerb};
@@ -75,6 +77,7 @@ pub enum Verb {
     Fs(Fs),
     Cec(Cec),
     Partition(Partition),
+    Keys(Keys),
     CheckServer(CheckServer),
     Config(Config),
     Completions(Completions),
@@ -113,6 +116,7 @@ impl Verb {
             Self::Fs(_) => "fs",
             Self::Cec(_) => "cec",
             Self::Partition(_) => "partition",
+            Self::Keys(_) => "keys",
             Self::CheckServer(_) => "check-server",
             Self::Config(_) => "config",
             Self::Completions(_) => "completions",

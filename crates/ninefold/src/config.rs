@@ -10,9 +10,10 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
+use nine_io::near;
 use nine_net::shm::Waits;
 use nine_net::{Target, is_socket};
 use nine_proto::Dialect;
@@ -164,6 +165,17 @@ pub struct Serving {
     /// Authorities whose client certificates are good, PEM
     #[arg(long, value_name = "FILE", env = "NINEFOLD_CLIENT_CA", requires = "cert")]
     pub client_ca: Option<PathBuf>,
+    /// Which of those are not good any more: the lists of these authorities (CRL), PEM; read again when it changes
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_CRL", requires = "client_ca")]
+    pub crl: Option<PathBuf>,
+    /// Who may attach to what, a line each, as docs/keys.md says; read again when it changes. Who is in no line is
+    /// refused
+    #[arg(id = "exports-file", long = "exports", value_name = "FILE", env = "NINEFOLD_EXPORTS")]
+    pub exports: Option<PathBuf>,
+    /// A line of JSON for each attach, mount and text for a control file, at the end of this file, which others cannot
+    /// read; SIGHUP opens it again
+    #[arg(long, value_name = "FILE", env = "NINEFOLD_AUDIT")]
+    pub audit: Option<PathBuf>,
     /// Keep the token in this file, so that it stays the same; made if it does not exist
     #[arg(long, value_name = "FILE", env = "NINEFOLD_SERVE_TOKEN_FILE", conflicts_with = "no_token")]
     pub token_file: Option<PathBuf>,
@@ -236,7 +248,8 @@ impl Config {
     /// One file; the error says where it is wrong.
     pub fn read(path: &Path) -> Result<Config> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        Config::parse(&text).with_context(|| path.display().to_string())
+        let config = Config::parse(&text).map_err(|error| anyhow!("{}{}", error, meant(error.message())));
+        config.with_context(|| path.display().to_string())
     }
 
     fn parse(text: &str) -> Result<Config, toml::de::Error> {
@@ -283,15 +296,26 @@ impl Config {
     }
 }
 
+/// What somebody has meant, of an error like "unknown field `lisen`, expected one of `listen`, `http`".
+fn meant(message: &str) -> String {
+    let mut words = message.split('`').skip(1).step_by(2);
+    let wrong = words.next().filter(|_| message.starts_with("unknown "));
+    wrong.map(|wrong| near::hint(wrong, words)).unwrap_or_default().trim_start_matches("; ").into()
+}
+
 /// The files that are read, the weakest first.
 pub fn files(general: &General) -> Vec<PathBuf> {
     if let Some(path) = &general.config {
         return vec![path.clone()];
     }
-    let home = std::env::var_os("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
-    let ours = home.map(|dir| dir.join("ninefold/config.toml"));
+    let ours = home().map(|dir| dir.join("ninefold/config.toml"));
     [Some(PathBuf::from("/etc/ninefold.toml")), ours].into_iter().flatten().collect()
+}
+
+/// Where a user's configuration is.
+pub fn home() -> Option<PathBuf> {
+    let home = std::env::var_os("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")))
 }
 
 /// `under` with every key that `over` has.

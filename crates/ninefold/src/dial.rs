@@ -16,14 +16,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, join, select};
 use nine_io::channel::Asking;
 use nine_io::client::{Client, Ender, Error, File, Options};
 use nine_net::datagram;
 use nine_net::modules::{self, TlsClient};
 use nine_net::shm::Channel;
-use nine_net::{Addr, ClientTls, Env, Fault, ModuleKind, Modules, Pushed, Socket, Transport, Trust, rt};
+use nine_net::{
+    Addr, Certificate, ClientTls, Env, Fault, ModuleKind, Modules, Pushed, Socket, Transport, Trust, rt,
+};
 use nine_proto::msg::MAXWELEM;
 use nine_proto::{Attr, Base, Errno, GetMask, NOUID};
 
@@ -163,8 +165,15 @@ impl Sessions {
         };
         let late = || format!("{} does not answer within {} s", place.addr, limit.as_secs());
         let dialled = within(&self.env, limit, dial).await;
-        let (root, walked) = dialled
-            .ok_or_else(|| failed(Step::Connect)(io::Error::new(io::ErrorKind::TimedOut, late())))??;
+        let dialled =
+            dialled.ok_or_else(|| failed(Step::Connect)(io::Error::new(io::ErrorKind::TimedOut, late())))?;
+        let (root, walked) = match dialled {
+            Err(error) if self.may_say_more(&error) => {
+                let words = within(&self.env, limit, self.in_words(&place.addr, token.clone())).await;
+                return Err(words.flatten().unwrap_or(error));
+            }
+            dialled => dialled?,
+        };
         let root = Rc::new(root);
         let (addr, copy) = (place.addr.clone(), root.clone());
         self.open.borrow_mut().push(Session { addr, token, root: copy, moved });
@@ -185,6 +194,21 @@ impl Sessions {
             return Ok((root, name));
         }
         Ok((Rc::new(resolve(&root, dir, true).await?), name))
+    }
+
+    /// Whether it is a refusal of which 9P2000.L tells a number alone.
+    fn may_say_more(&self, error: &anyhow::Error) -> bool {
+        let is_number = matches!(self.remote.dialect, None | Some(DialectChoice::Auto));
+        let attach = error.downcast_ref::<Attach>().filter(|_| is_number);
+        attach.is_some_and(|attach| matches!(attach.error.errno(), Errno::EACCES | Errno::EPERM))
+    }
+
+    /// Why we are not let in, in the words that another dialect has.
+    async fn in_words(&self, addr: &Addr, token: Option<String>) -> Option<anyhow::Error> {
+        let remote = Remote { dialect: Some(DialectChoice::U), ..self.remote.clone() };
+        let asks = Sessions::new(remote, self.env);
+        let refused = Box::pin(asks.dial(addr, token, Moved::default(), None)).await.err()?;
+        refused.is::<Attach>().then_some(refused)
     }
 
     async fn dial(
@@ -318,6 +342,12 @@ pub fn trust(remote: &Remote) -> Result<Option<ClientTls>> {
         (None, None) => return Ok(None),
     };
     let identity = remote.cert.as_deref().zip(remote.key.as_deref());
+    if let Some((cert, _)) = identity
+        && let Some(own) = Certificate::read(cert)?.first().filter(|own| own.until < rt::Real.wall())
+    {
+        let days = (rt::Real.wall() - own.until).as_secs() / 86_400;
+        bail!("{}: our certificate expired {days} days ago; renew it", cert.display());
+    }
     Ok(Some(ClientTls::new(&trust, identity)?))
 }
 

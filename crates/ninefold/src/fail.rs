@@ -241,6 +241,8 @@ pub struct Attach {
 impl Attach {
     fn hint(&self) -> Option<&'static str> {
         match (self.error.errno(), self.token) {
+            // The server has said what there is to be said.
+            (Errno::EACCES, _) if EXPORTS.iter().any(|words| self.error.to_string().contains(words)) => None,
             (Errno::EACCES, true) => {
                 Some("The token may be an old one: `ninefold serve` prints it when it starts.")
             }
@@ -320,6 +322,9 @@ impl fmt::Display for Stdout {
 }
 
 impl std::error::Error for Stdout {}
+
+/// How a server says that its exports do not let us attach: another tree would do, or nothing.
+const EXPORTS: [&str; 3] = ["the exports of this server", " may not attach to ", "an aname with `.`"];
 
 static VERB: OnceLock<&'static str> = OnceLock::new();
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);

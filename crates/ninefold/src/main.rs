@@ -14,6 +14,7 @@ mod copy;
 mod dial;
 mod disks;
 mod fail;
+mod keys;
 mod log;
 mod operand;
 mod output;

@@ -36,7 +36,10 @@ fn check_names_file_and_line() {
     assert_eq!(check("[serve]\nread-only = true\n"), (Some(0), "c.toml: good\n".into()));
     let (status, said) = check("[serve]\nread-only = true\nlisen = ['tcp!*!1']\n");
     assert_eq!(status, Some(1));
-    assert!(said.contains("c.toml") && said.contains("line 3") && said.contains("lisen"), "{said}");
+    assert!(said.contains("c.toml") && said.contains("line 3, column 1") && said.contains("lisen"), "{said}");
+    assert!(said.contains("did you mean `listen`?"), "{said}");
+    let (_, said) = check("log = 'worn'\n");
+    assert!(said.contains("line 1, column 7") && said.contains("did you mean `warn`?"), "{said}");
     let output = ninefold(dir.path()).args(["--config", "c.toml", "ls"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "no verb runs with a wrong file");
     let tls = "[serve]\nlisten = ['tls!*!1']\ncert = 'cert.pem'\nkey = 'key.pem'\n";
@@ -44,10 +47,10 @@ fn check_names_file_and_line() {
     assert!(status == Some(1) && said.contains("c.toml: cert.pem: No such file"), "{said}");
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
     std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(dir.path().join("key.pem"), "no key").unwrap();
+    common::secret(&dir.path().join("key.pem"), "no key");
     let (status, said) = check(tls);
     assert!(status == Some(1) && said.contains("key.pem"), "{said}");
-    std::fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    common::secret(&dir.path().join("key.pem"), &made.signing_key.serialize_pem());
     assert_eq!(check(tls).0, Some(0));
     assert!(check("[client]\nca = 'none.pem'\n").1.contains("none.pem: No such file"));
     let output = ninefold(dir.path()).args(["--config", "none.toml", "ls"]).output().unwrap();

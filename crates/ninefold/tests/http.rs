@@ -122,7 +122,7 @@ fn over_tls_it_is_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
     std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    common::secret(&dir.path().join("key.pem"), &made.signing_key.serialize_pem());
     std::fs::create_dir(dir.path().join("files")).unwrap();
     let content: Vec<u8> = (0..2_000_000u32).map(|n| (n / 7) as u8).collect();
     std::fs::write(dir.path().join("files/f"), &content).unwrap();
@@ -160,7 +160,7 @@ fn who_has_a_certificate_sees_what_he_would_by_9p() {
         for name in ["localhost", "alice", "bob", "mallory", "alice "] {
             let made = rcgen::generate_simple_self_signed([name.to_string()]).unwrap();
             std::fs::write(dir.path().join(format!("{name}.pem")), made.cert.pem()).unwrap();
-            std::fs::write(dir.path().join(format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
+            common::secret(&dir.path().join(format!("{name}.key")), &made.signing_key.serialize_pem());
         }
         let pem = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         std::fs::write(dir.path().join("ca.pem"), pem("alice.pem") + &pem("bob.pem") + &pem("alice .pem"))

@@ -22,7 +22,7 @@ fn far(more: &[&str]) -> Server {
     fs::create_dir(dir.path().join("files")).unwrap();
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
     fs::write(dir.path().join("cert.pem"), made.cert.pem()).unwrap();
-    fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    common::secret(&dir.path().join("key.pem"), &made.signing_key.serialize_pem());
     let line =
         ["serve", "files", "--listen", "tcp!127.0.0.1!0 -insecure", "--cert", "cert.pem", "--key", "key.pem"];
     Server::in_dir(dir, &[&line, more].concat())
@@ -320,14 +320,14 @@ fn a_listener_has_modules_of_its_own_and_wrong_lines_are_told() {
     fs::write(far.dir.path().join("home.ns"), lines).unwrap();
     let said = far.fails(["serve", "home.ns"]);
     for wrong in [
-        "home.ns:3: `push` with no word; write: push SERVER MODULE [ARGUMENTS]",
-        "home.ns:4: `push` without a module",
-        "home.ns:5: ram: is in this process",
-        "home.ns:6: no module is called \"nothing\": there are fault throttle tls trace zstd",
-        "home.ns:7: `tcp!127.0.0.1!2`: no line mounts or listens there",
-        "home.ns:8: `pop` is for a mux that runs",
-        "home.ns:10: `zstd`: a listener begins with",
-        "home.ns:11: \"much\" is no number of bytes",
+        "home.ns:3:1: `push` with no word; write: push SERVER MODULE [ARGUMENTS]",
+        "home.ns:4:1: `push` without a module",
+        "home.ns:5:6: ram: is in this process",
+        "home.ns:6:1: no module is called \"nothing\": there are fault throttle tls trace zstd",
+        "home.ns:7:6: `tcp!127.0.0.1!2`: no line mounts or listens there",
+        "home.ns:8:1: `pop` is for a mux that runs",
+        "home.ns:10:13: `zstd`: a listener begins with",
+        "home.ns:11:1: \"much\" is no number of bytes",
     ] {
         assert!(said.contains(wrong), "{wrong}: {said}");
     }

@@ -425,14 +425,14 @@ fn everything_that_is_wrong_with_a_file_is_told_at_once() {
     let dir = scratch(&lines.join("\n"));
     let said = fails(dir.path());
     for text in [
-        "ninefold: serve: home.ns:1: `mount` with one word; write: mount [-abcdrP]",
-        "home.ns:2: `mont` is not known",
-        "home.ns:3: `fish:` is no kind of server; write disk:/PATH, ram:",
-        "home.ns:5: tcp!*!x: the port `x` is not a number",
-        "home.ns:6: -C (caching) is not there yet",
-        "home.ns:7: `$NO` is set nowhere",
-        "home.ns:8: `. none.ns`: ",
-        "home.ns:9: how shall the server be known? --ca FILE",
+        "ninefold: serve: home.ns:1:1: `mount` with one word; write: mount [-abcdrP]",
+        "home.ns:2:1: `mont` is not known",
+        "home.ns:3:7: `fish:` is no kind of server; write disk:/PATH, ram:",
+        "home.ns:5:8: tcp!*!x: the port `x` is not a number",
+        "home.ns:6:1: -C (caching) is not there yet",
+        "home.ns:7:7: `$NO` is set nowhere",
+        "home.ns:8:1: `. none.ns`: ",
+        "home.ns:9:1: how shall the server be known? --ca FILE",
     ] {
         assert!(said.contains(text), "{text}: {said}");
     }
@@ -444,7 +444,7 @@ fn everything_that_is_wrong_with_a_file_is_told_at_once() {
     fs::write(dir.path().join("more/b.ns"), "mount disk:../a /a\n. ../home.ns\n").unwrap();
     let said = fails(dir.path());
     assert!(
-        said.contains("more/b.ns:2: `. ../home.ns` leads round in a circle; home.ns is being read"),
+        said.contains("more/b.ns:2:1: `. ../home.ns` leads round in a circle; home.ns is being read"),
         "{said}"
     );
     // Without the circle: relative to the file that says so.

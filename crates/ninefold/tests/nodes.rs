@@ -85,7 +85,7 @@ fn certificates(home: &Path) {
         names.insert(0, format!("{name}.lab"));
         let made = rcgen::generate_simple_self_signed(names).unwrap();
         std::fs::write(home.join(format!("{name}.pem")), made.cert.pem()).unwrap();
-        std::fs::write(home.join(format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
+        common::secret(&home.join(format!("{name}.key")), &made.signing_key.serialize_pem());
         all += &made.cert.pem();
     }
     std::fs::write(home.join("all.pem"), all).unwrap();

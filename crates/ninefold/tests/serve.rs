@@ -182,7 +182,7 @@ fn tls(words: &[&str]) -> Server {
     let dir = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
     std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).unwrap();
-    std::fs::write(dir.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    common::secret(&dir.path().join("key.pem"), &made.signing_key.serialize_pem());
     std::fs::write(dir.path().join("f"), "secret").unwrap();
     let mut line = vec!["serve", "--cert", "cert.pem", "--key", "key.pem", "--listen", "tls!127.0.0.1!0"];
     line.extend(["--token-file", "token"]);

@@ -111,7 +111,7 @@ fn a_file_cannot_mount_what_is_posted_later() {
     let output = ninefold(dir.path()).args(["serve", "home.ns"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        !output.status.success() && said.contains("home.ns:2: `/srv/lab`: nothing is posted at the start"),
+        !output.status.success() && said.contains("home.ns:2:7: `/srv/lab`: nothing is posted at the start"),
         "{said}"
     );
 }

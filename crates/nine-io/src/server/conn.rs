@@ -14,6 +14,7 @@
 //!   more, and what late answers made is undone. Nobody waits for that but this task.
 
 mod call;
+mod end;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -29,17 +30,19 @@ use nine_proto::stream::MAGIC;
 use nine_proto::{Errno, Error, Fid, Names, Op, Reply as ProtoReply, Result, WireError, frame, msg, show};
 
 use super::desk::{self, Desk};
-use super::gate::{self, Gate};
+use super::gate::{self, Admitted, Gate};
 use super::req::{self, Answer, Answered, Answers, FileServer, Held, Reply, Req, ReqId, Request, Who};
 use super::rx::Rx;
 use super::seen::Seen;
 use super::stream::{self, Stream, Streams, Way};
+use super::trees::{Trees, tell};
 use super::tx::Tx;
 use super::{Core, Service};
 use crate::buf::{Frame, Pool};
 use crate::changes;
 use crate::direct::Directs;
 use crate::payload::Payload;
+use end::{End, note};
 
 /// Requests of one client that are not answered yet; at the limit its socket is not read.
 pub const OUTSTANDING: usize = 1024;
@@ -62,32 +65,6 @@ pub const TURN_MESSAGES: usize = 64;
 /// Bytes of one turn, received or queued.
 pub const TURN_BYTES: usize = 256 * 1024;
 
-/// A line of the log about a client; for those of this process, only for who debugs.
-macro_rules! note {
-    ($own:expr, $($what:tt)+) => {
-        if $own { tracing::debug!($($what)+) } else { tracing::info!($($what)+) }
-    };
-}
-
-/// Why a connection ended.
-#[derive(Debug)]
-enum End {
-    /// The client closed it.
-    Closed,
-    /// The server drains, and this client's answers have left.
-    Drained,
-    /// The transport failed.
-    Io(io::Error),
-    /// The client sent what is not 9P.
-    Malformed(WireError),
-    /// A large message was coming in while the core had no memory left.
-    Memory,
-    /// The client has not even greeted.
-    Silent,
-    /// It is no client but the data connection of a stream.
-    Data,
-}
-
 /// See the module. Poll it on the core that made it.
 pub struct Connection {
     id: u64,
@@ -98,6 +75,8 @@ pub struct Connection {
     server: Arc<dyn FileServer>,
     names: Arc<dyn Names>,
     gate: Arc<Gate>,
+    /// What it has of what the gate's policy gives.
+    trees: Trees,
     known: Option<Arc<Who>>,
     own: bool,
     seat: u16,
@@ -183,6 +162,7 @@ impl Connection {
             server: service.server.clone(),
             names,
             gate: service.gate.clone(),
+            trees: Trees::default(),
             known: service.known.clone(),
             own: service.own,
             seat: service.seat,
@@ -216,6 +196,11 @@ impl Connection {
     /// Reads, serves and sends until there is nothing to do or the turn is over.
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let (mut messages, mut bytes) = (0, 0);
+        if let Some(transport) = &self.transport
+            && let Err(error) = self.trees.judge_again(&self.gate, &self.core, &**transport)
+        {
+            return Poll::Ready(End::Judged(error));
+        }
         let draining = self.core.draining();
         if draining && !std::mem::replace(&mut self.drained, true) {
             // What may wait for ever shall not hold us up.
@@ -632,24 +617,21 @@ impl Connection {
         match request.op() {
             Op::Attach { uname, aname, uid } => {
                 let afid = request.fid2().map(|held| &held.node);
-                let ask = || self.gate.admit(proof, uname, uid, aname, afid, &*self.names);
-                let admitted = self.known.as_ref().map_or_else(ask, |who| Ok(self.gate.known(who)));
-                match &admitted {
-                    Ok(who) => {
-                        note!(
-                            self.own,
-                            conn = self.id, peer = %self.peer.addr, user = %who.name, read_only = who.read_only,
-                            "attached"
-                        );
-                        self.user.clone_from(&who.name);
-                        self.seen.attached(&who.name, self.session.dialect());
-                    }
-                    Err(error) => tracing::warn!(
-                        conn = self.id, peer = %self.peer.addr, "attach as {} refused: {error}",
-                        nine_proto::show(uname)
-                    ),
+                let ask = || {
+                    let admitted = self.gate.admit(proof, uname, uid, aname, afid, &*self.names)?;
+                    self.trees.keep(&self.gate, gate::tree(aname), &admitted)?;
+                    Ok(admitted)
+                };
+                let known = |who: &Arc<Who>| Ok(Admitted { who: self.gate.known(who), token: false });
+                let admitted = self.known.as_ref().map_or_else(ask, known);
+                if !self.own {
+                    tell(self.id, &self.peer, uname, aname, &admitted);
                 }
-                admitted.map(|who| Arc::new(Who { seat: self.seat, ..who }))
+                if let Ok(Admitted { who, .. }) = &admitted {
+                    self.user.clone_from(&who.name);
+                    self.seen.attached(&who.name, self.session.dialect());
+                }
+                admitted.map(|Admitted { who, .. }| Arc::new(Who { seat: self.seat, ..who }))
             }
             // Writes to an afid are how a client proves itself: the attach decides what it may do.
             _ => {
@@ -818,23 +800,7 @@ impl Connection {
 
     /// The client has gone: lets go of everything but what is being served.
     fn finish(&mut self, end: &End) {
-        let (conn, peer, user) = (self.id, &*self.peer.addr, &*self.user);
-        match end {
-            End::Closed => note!(self.own, conn, peer, user, "closed by the client"),
-            End::Drained => note!(self.own, conn, peer, user, "drained"),
-            End::Io(error) => note!(self.own, conn, peer, user, "lost: {error}"),
-            End::Malformed(error) => tracing::warn!(conn, peer, user, "cut off: {error}"),
-            End::Memory => {
-                tracing::warn!(
-                    conn,
-                    peer,
-                    user,
-                    "cut off: a large message was coming in and no buffers were left"
-                );
-            }
-            End::Silent => tracing::warn!(conn, peer, user, "cut off: it did not begin to speak 9P"),
-            End::Data => tracing::debug!(conn, peer, "it carries a stream"),
-        }
+        end.tell(self.own, self.id, &self.peer.addr, &self.user);
         let transport = self.transport.take();
         self.data = transport.filter(|_| matches!(end, End::Data)).map(|t| (t, self.rx.rest().to_vec()));
         self.cancel_all();

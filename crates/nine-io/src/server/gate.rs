@@ -4,11 +4,13 @@
 //! most, and on a listener that says so not even that.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nine_net::Proof;
-use nine_proto::{Errno, Error, NOUID, Names, Op, Qid, Result, Str};
+use nine_proto::{Errno, Error, NOUID, Names, Op, Qid, Result, Str, show};
 
+use super::desk;
 use super::req::{Node, Reply, Request, Who};
 use crate::payload::Payload;
 
@@ -32,12 +34,68 @@ pub struct Gate {
     pub token: Option<Arc<str>>,
     /// Nobody changes anything here.
     pub read_only: bool,
+    /// What of all this each client may have; `None`: all of it.
+    pub policy: Option<Arc<dyn Policy>>,
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { anonymous: Anonymous::Refused, token: None, read_only: false }
+        Self { anonymous: Anonymous::Refused, token: None, read_only: false, policy: None }
     }
+}
+
+/// Who may attach to what, among those whom a [`Gate`] lets in. It may change while they are connected: then
+/// [`Core::judge_again`](super::Core::judge_again) has everybody judged again.
+///
+/// Concurrency: asked from every core, where requests are served; it must not wait.
+pub trait Policy: fmt::Debug + Send + Sync {
+    /// What a client may do in a tree; an error says why he may not attach to it.
+    fn judge(&self, asks: &Asks<'_>) -> Result<Right>;
+
+    /// Whether the certificates that a client has shown, in DER, are good still.
+    fn knows(&self, certificates: &[&[u8]]) -> Result<()> {
+        let _ = certificates;
+        Ok(())
+    }
+}
+
+/// Who asks for a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Asks<'a> {
+    /// What the transport proves.
+    pub proof: &'a Proof,
+    /// The token was shown.
+    pub token: bool,
+    /// Which tree, without the token. `None`: the conversation's own files, which whoever may attach to anything has.
+    pub aname: Option<&'a [u8]>,
+}
+
+impl fmt::Display for Asks<'_> {
+    /// By what he is known: `token`, `cert:NAME`, `unix:NUMBER`, `anyone`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.proof {
+            _ if self.token => f.write_str("token"),
+            Proof::Certificate { name, .. } => write!(f, "cert:{}", show(name.as_bytes())),
+            Proof::Unix { uid, .. } => write!(f, "unix:{uid}"),
+            Proof::None => f.write_str("anyone"),
+        }
+    }
+}
+
+/// What a client may do in a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Change nothing.
+    Read,
+    /// Whatever the file server lets him.
+    Write,
+}
+
+/// A client that has been let in, and by what.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) who: Who,
+    pub(super) token: bool,
 }
 
 /// The most bytes that are kept of what a client writes to an afid; a longer token is wrong anyway.
@@ -61,7 +119,17 @@ impl Gate {
         aname: Str<'_>,
         afid: Option<&Node>,
         names: &dyn Names,
-    ) -> Result<Who> {
+    ) -> Result<Admitted> {
+        let token = self.shows_token(aname, afid)?;
+        let who = self.name(proof, uname, uid, token, names)?;
+        let Some(policy) = &self.policy else { return Ok(Admitted { who, token }) };
+        let right = policy.judge(&Asks { proof, token, aname: tree(aname) })?;
+        let read_only = who.read_only || right == Right::Read;
+        Ok(Admitted { who: Who { read_only, ..who }, token })
+    }
+
+    /// Who it is by what he proves and says, wherever he attaches.
+    fn name(&self, proof: &Proof, uname: Str<'_>, uid: u32, token: bool, names: &dyn Names) -> Result<Who> {
         let claimed_uid = if uid == NOUID { names.uid(uname) } else { Some(uid) };
         let claimed_name: Box<str> = match (uname, claimed_uid) {
             (b"", Some(uid)) => names.user(uid).into(),
@@ -76,7 +144,7 @@ impl Gate {
             owner: false,
             seat: 0,
         };
-        if self.shows_token(aname, afid)? {
+        if token {
             return Ok(Who { owner: true, ..who(claimed_name, claimed_uid, false) });
         }
         match proof {
@@ -161,6 +229,11 @@ pub(super) fn split_token(aname: Str<'_>) -> (Option<Str<'_>>, Str<'_>) {
     }
 }
 
+/// The tree that an aname asks for; `None`: the conversation's own.
+pub(super) fn tree(aname: Str<'_>) -> Option<Str<'_>> {
+    Some(split_token(aname).1).filter(|&aname| aname != desk::ANAME)
+}
+
 /// Whether an afid of the gate's own is behind this node: its reads and writes never reach the file server.
 pub(super) fn is_afid(node: &(dyn Any + Send + Sync)) -> bool {
     node.is::<Afid>()
@@ -184,6 +257,7 @@ mod tests {
 
     fn admit(gate: &Gate, proof: &Proof, uname: &str, uid: u32, aname: &str) -> Result<Who> {
         gate.admit(proof, uname.as_bytes(), uid, aname.as_bytes(), None, &Numeric)
+            .map(|admitted| admitted.who)
     }
 
     #[test]
@@ -250,5 +324,38 @@ mod tests {
     fn a_read_only_gate_is_read_only_for_all() {
         let gate = Gate { read_only: true, ..Gate::default() };
         assert!(admit(&gate, &Proof::Unix { uid: 0, gid: 0 }, "", NOUID, "").unwrap().read_only);
+    }
+
+    /// Whoever shows something may read `/pub`; the token opens everything.
+    #[derive(Debug)]
+    struct Pub;
+
+    impl Policy for Pub {
+        fn judge(&self, asks: &Asks<'_>) -> Result<Right> {
+            match (asks.token, asks.proof, asks.aname) {
+                (true, ..) => Ok(Right::Write),
+                (_, Proof::Certificate { .. }, Some(b"/pub") | None) => Ok(Right::Read),
+                _ => Err(Error::new(Errno::EACCES, format!("{asks} may not"))),
+            }
+        }
+    }
+
+    #[test]
+    fn a_policy_takes_away_and_never_gives() {
+        let policy: Option<Arc<dyn Policy>> = Some(Arc::new(Pub));
+        let gate = Gate { token: Some("00ff".into()), policy, ..Gate::default() };
+        let glenda = Proof::Certificate { name: "glen\nda".into(), fingerprint: [0; 32] };
+        assert!(admit(&gate, &glenda, "", NOUID, "/pub").unwrap().read_only);
+        assert!(admit(&gate, &glenda, "", NOUID, "#conversation").unwrap().read_only);
+        let error = admit(&gate, &glenda, "", NOUID, "/").unwrap_err();
+        assert_eq!(
+            (error.errno, error.to_string().contains("cert:glen\\nda may not")),
+            (Errno::EACCES, true)
+        );
+        assert!(!admit(&gate, &glenda, "", NOUID, "token:00ff/").unwrap().read_only);
+        assert!(!admit(&gate, &UNPROVEN, "", NOUID, "token:00ff/pub").unwrap().read_only);
+        let gate = Gate { read_only: true, ..gate };
+        assert!(admit(&gate, &UNPROVEN, "", NOUID, "token:00ff").unwrap().read_only);
+        assert!(admit(&gate, &UNPROVEN, "", NOUID, "/pub").is_err(), "the door refuses before it");
     }
 }

@@ -16,9 +16,11 @@ mod req;
 mod rx;
 mod seen;
 mod stream;
+mod trees;
 mod tx;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
@@ -31,7 +33,7 @@ pub use conn::{
     CEILING, Connection, FID_COST, FLOOR, OPENS_FLOOR, OUTSTANDING, SHORT, TURN_BYTES, TURN_MESSAGES,
 };
 pub use desk::ANAME as CONVERSATION;
-pub use gate::{Anonymous, Gate};
+pub use gate::{Anonymous, Asks, Gate, Policy, Right};
 pub use listen::{Door, Entrance, GREETING, HANDSHAKE, Seat, Tls, listen};
 pub use req::{Answer, FileServer, Later, Node, Reply, Req, ReqId, Request, Who};
 pub use seen::ClientStatus;
@@ -133,6 +135,8 @@ struct Shared {
     opens: AtomicUsize,
     opens_max: usize,
     draining: AtomicBool,
+    /// How often everybody was to be judged again.
+    judged: AtomicU64,
     /// Live connections, to be woken when the core drains.
     connections: Mutex<HashMap<u64, Waker>>,
     /// What may be seen of them.
@@ -145,6 +149,12 @@ struct Shared {
     guests: AtomicUsize,
     /// Who waits until there are none.
     drained: Mutex<Vec<Waker>>,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("connected", &self.connected()).finish_non_exhaustive()
+    }
 }
 
 impl Default for Core {
@@ -162,6 +172,7 @@ impl Core {
                 opens: AtomicUsize::new(0),
                 opens_max: opens_max(),
                 draining: AtomicBool::new(false),
+                judged: AtomicU64::new(0),
                 connections: Mutex::new(HashMap::new()),
                 seen: Mutex::new(HashMap::new()),
                 listeners: Mutex::new(HashMap::new()),
@@ -178,6 +189,13 @@ impl Core {
         for waker in lock(&self.shared.connections).values().chain(lock(&self.shared.listeners).values()) {
             waker.wake_by_ref();
         }
+    }
+
+    /// Has every connection whose gate has a [`Policy`] judged again: one whose certificate is not good any more, or
+    /// that may not have one of its trees, or only read what it might change, is ended.
+    pub fn judge_again(&self) {
+        self.shared.judged.fetch_add(1, Ordering::SeqCst);
+        lock(&self.shared.connections).values().for_each(Waker::wake_by_ref);
     }
 
     /// Completes when every client has gone that came in by [`listen`], its last clunk included.
@@ -208,6 +226,10 @@ impl Core {
 
     fn draining(&self) -> bool {
         self.shared.draining.load(Ordering::SeqCst)
+    }
+
+    fn judged(&self) -> u64 {
+        self.shared.judged.load(Ordering::SeqCst)
     }
 
     fn offers(&self) -> &stream::Offers {

@@ -8,6 +8,7 @@ use nine_proto::{Errno, Error, OpenFlags, Result};
 
 use super::serve::{At, Open, held};
 use super::{Handle, Visitor};
+use crate::audit;
 use crate::payload::Payload;
 use crate::server::{Later, Reply, ReqId};
 use crate::sync::{Mutex, lock};
@@ -146,19 +147,41 @@ impl Drop for Opening {
     }
 }
 
+/// What is told of a text for a control file when it is answered.
+pub(super) struct Told {
+    /// The file, as the tree's name and the path in it.
+    pub(super) file: String,
+    /// The text, without secrets.
+    pub(super) text: String,
+    pub(super) owner: bool,
+}
+
+impl Told {
+    fn tell(&self, later: &Later, error: Option<&Error>) {
+        let (allowed, conn, file, text, owner) =
+            (error.is_none(), later.id().conn, &self.file, &self.text, self.owner);
+        let user = audit::line(later.who().name.as_bytes());
+        let why = error.map(|error| audit::line(error.to_string().as_bytes()));
+        tracing::info!(target: audit::TARGET, event = "ctl", allowed, conn, user, owner, file, text, why);
+    }
+}
+
 /// Those that wait for their answers: one for each outstanding request at most.
 #[derive(Default)]
-pub(super) struct Asks(Mutex<HashMap<ReqId, Later>>);
+pub(super) struct Asks(Mutex<HashMap<ReqId, Waiting>>);
+
+/// What is to be answered, and what is to be told then.
+type Waiting = (Later, Option<Box<Told>>);
 
 impl Asks {
-    pub(super) fn ask(self: &Arc<Self>, later: Later, visitor: Arc<Visitor>) -> Ask {
+    pub(super) fn ask(self: &Arc<Self>, later: Later, visitor: Arc<Visitor>, told: Option<Box<Told>>) -> Ask {
         let (offset, count, data) = match later.op() {
             nine_proto::Op::Write { offset, .. } => (offset, 0, later.data().unwrap_or_default()),
             nine_proto::Op::Read { offset, .. } => (offset, later.count(), Bytes::new()),
             _ => (0, 0, Bytes::new()),
         };
         let id = later.id();
-        lock(&self.0).insert(id, later);
+        lock(&self.0).insert(id, (later, told));
         Ask { visitor, offset, count, data, id, asks: self.clone() }
     }
 
@@ -170,17 +193,25 @@ impl Asks {
         flags: OpenFlags,
     ) -> Opening {
         let id = later.id();
-        lock(&self.0).insert(id, later);
+        lock(&self.0).insert(id, (later, None));
         Opening { visitor, flags, at, id, asks: self.clone() }
     }
 
     pub(super) fn answer(&self, id: ReqId, result: Result<Reply>) {
-        if let Some(later) = self.take(id) {
+        let found = lock(&self.0).remove(&id);
+        if let Some((later, told)) = found {
+            if let Some(told) = told {
+                told.tell(&later, result.as_ref().err());
+            }
             later.respond(result);
         }
     }
 
     fn take(&self, id: ReqId) -> Option<Later> {
-        lock(&self.0).remove(&id)
+        let (later, told) = lock(&self.0).remove(&id)?;
+        if let Some(told) = told {
+            told.tell(&later, Some(&Errno::EIO.into()));
+        }
+        Some(later)
     }
 }

@@ -56,6 +56,8 @@ pub struct Tree {
     time: nine_proto::Time,
     ids: (u32, u32),
     told: Told,
+    /// What it is called where texts for its control files are told of.
+    audited: Option<&'static str>,
     asks: Arc<Asks>,
     crossing: Arc<Crossing>,
 }
@@ -88,6 +90,7 @@ impl Tree {
             time,
             ids: nine_net::own_ids(),
             told: Box::new(|_, _| ()),
+            audited: None,
             asks: Arc::default(),
             crossing: Arc::default(),
         }
@@ -97,6 +100,12 @@ impl Tree {
     pub fn owned_by(mut self, owns: impl Fn(&Who, &[u8]) -> bool + Send + Sync + 'static) -> Self {
         self.set_told(move |who, aname| who.owner = owns(who, aname));
         self
+    }
+
+    /// Each text that is written to one of its control files (whose names end with `ctl`) is told of when it is
+    /// answered ([`audit`](crate::audit)), as of a server of this name.
+    pub fn audited(self, name: &'static str) -> Self {
+        Self { audited: Some(name), ..self }
     }
 
     /// What the aname tells of who attaches, beside what the connection knows.

@@ -5,10 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nine_proto::mode::{S_IFDIR, S_IFREG};
-use nine_proto::{Attr, DirBuf, Dirent, Errno, Error, GetMask, Op, OpenFlags, Qid, Result, Statfs, Texts};
+use nine_proto::{
+    Attr, DirBuf, Dirent, Errno, Error, GetMask, Op, OpenFlags, Qid, Result, Statfs, Texts, show,
+};
 
+use super::ask::Told;
 use super::beyond::Inside;
 use super::{Ask, Dir, Handle, Node, OnWrite, Opens, Tree, Visitor};
+use crate::audit;
 use crate::direct::Direct;
 use crate::server::{
     Answer, FileServer, Fill, Node as AnyNode, Passage, Reply, Req, ReqId, Request, StreamRequest, Who,
@@ -60,7 +64,8 @@ impl FileServer for Tree {
                     Op::Write { .. } => Handle::write,
                     _ => Handle::sync,
                 };
-                does(&**handle, self.asks.ask(later, here.visitor.clone()));
+                let told = self.told_of(&here, &later);
+                does(&**handle, self.asks.ask(later, here.visitor.clone(), told));
                 answer
             }
             (Op::Open { flags }, _, Node::File(file)) if let Opens::Handle(open, _) = &file.opens => {
@@ -133,6 +138,14 @@ impl FileServer for Tree {
 }
 
 impl Tree {
+    /// What is to be told of this request, if it is a text for a control file.
+    fn told_of(&self, here: &Held, request: &Request) -> Option<Box<Told>> {
+        let name = self.audited.filter(|_| here.at.name.ends_with(b"ctl"))?;
+        let Op::Write { data, .. } = request.op() else { return None };
+        let (file, owner) = (here.at.path(name), here.visitor.owner);
+        Some(Box::new(Told { file, text: audit::line(data), owner }))
+    }
+
     fn run(&self, req: &Request) -> Result<Reply> {
         let op = req.op();
         match op {
@@ -290,6 +303,14 @@ impl At {
         };
         let qid = Qid { ty, vers: 0, path: hasher.finish() & (MADE - 1) | MADE };
         Self { parent: Some(parent.clone()), name: name.into(), node, qid }
+    }
+
+    /// The way to it from a root of this name, for people.
+    fn path(&self, root: &str) -> String {
+        match &self.parent {
+            Some(parent) => format!("{}/{}", parent.path(root), show(&self.name)),
+            None => root.into(),
+        }
     }
 
     pub(super) fn walk(self: &Arc<At>, name: &[u8], visitor: &Visitor) -> Result<Arc<At>> {

@@ -101,7 +101,7 @@ fn files_that_include_each_other_in_a_circle_are_told() {
     let script = parse("f", ". g", &mut world);
     assert_eq!(script.wrong.len(), 1);
     let said = script.wrong[0].to_string();
-    assert_eq!(said, "h:2: `. g` leads round in a circle; g is being read already");
+    assert_eq!(said, "h:2:1: `. g` leads round in a circle; g is being read already");
     assert_eq!(script.lines.len(), 1, "what stands after it is still read");
     // Not a circle, but too deep all the same.
     struct Deeper(u32);
@@ -121,9 +121,13 @@ fn files_that_include_each_other_in_a_circle_are_told() {
 #[test]
 fn an_error_says_where_what_is_wrong_and_what_was_expected() {
     for (text, said) in [
-        ("mount ram:", "f:1: `mount` with one word; write: mount [-abcdrP]"),
-        ("\n\nmont ram: /", "f:3: `mont` is not known; a line begins with mount, bind"),
-        ("mount ram: x", "f:1: OLD is `x`; a path that begins with `/` is due"),
+        ("mount ram:", "f:1:1: `mount` with one word; write: mount [-abcdrP]"),
+        ("\n\nmont ram: /", "f:3:1: `mont` is not known; a line begins with mount, bind"),
+        ("  mont ram: /", "f:1:3: `mont` is not known"),
+        ("unmuont /x", "; did you mean `unmount`?"),
+        ("listen tcp!h!1 -insecrue", "f:1:16: `-insecrue` is not known"),
+        ("listen tcp!h!1 -insecrue", "; did you mean `-insecure`?"),
+        ("mount ram: x", "f:1:12: OLD is `x`; a path that begins with `/` is due"),
         ("bind /a /b/../c", "`/b/../c` has a `..` in it; a mount point is named without"),
         ("bind -n 3 /a /b", "`-n` is not known to bind; write: bind [-abcd] NEW OLD"),
         ("mount -ab ram: /", "-a and -b; only one of them may stand"),

@@ -278,13 +278,15 @@ fn tls_needs_no_runtime() {
     let (cert, key) = (dir.path().join("cert"), dir.path().join("key"));
     std::fs::write(&cert, made.cert.pem()).expect("written");
     std::fs::write(&key, made.signing_key.serialize_pem()).expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&key, mode).expect("set");
     let pin = ring::digest::digest(&ring::digest::SHA256, made.cert.der());
     let pin = crate::Trust::Pin(pin.as_ref().try_into().expect("32 bytes"));
 
     let reactor = reactor();
     let (near, far) = pair(&reactor);
     let far = reactor.from_parts(far.into(), near.peer().clone()).expect("adopted");
-    let files = crate::TlsFiles { cert, key, client_ca: None };
+    let files = crate::TlsFiles { cert, key, client_ca: None, crl: None };
     let zero = Duration::ZERO;
     let mut server = crate::ServerTls::new(files, ClientAuth::None, zero, zero).expect("good");
     let accept = server.accept(far, zero, zero, reactor.sleep(LIMIT));

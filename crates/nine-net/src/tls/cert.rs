@@ -1,26 +1,161 @@
-//! The three things we want to know of a certificate: whose it is, until when it is good, and its
-//! fingerprint.
+//! What we want to know of a certificate, and of a list of revoked ones: whose it is, for what and until when it is
+//! good, and its fingerprint.
 //!
-//! In: the DER of an X.509 certificate. Out: a name, seconds since 1970, a SHA-256.
+//! In: the DER of an X.509 certificate or CRL. Out: names, seconds since 1970, a serial number, a SHA-256.
 //!
 //! A certificate of a peer comes here only after rustls has verified it, so this reader need not judge; on
-//! anything it does not understand it answers `None` and nothing worse. That is why sixty lines do, instead
+//! anything it does not understand it answers `None` and nothing worse. That is why two hundred lines do, instead
 //! of a parser crate and its fifteen dependencies.
 
+use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
+
+use super::files;
+
+/// What a certificate says; nothing of it is verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// The holder's name, as [`Proof::Certificate`](crate::Proof) has it; without any, the fingerprint in hex.
+    pub name: String,
+    /// For which DNS names, addresses and e-mail addresses it is.
+    pub names: Vec<String>,
+    /// The common name of who signed it.
+    pub issuer: String,
+    /// Its number among those of this authority, in hex.
+    pub serial: String,
+    /// The first moment it is good, since 1970.
+    pub from: Duration,
+    /// The last one.
+    pub until: Duration,
+    /// SHA-256 of the whole.
+    pub fingerprint: [u8; 32],
+    /// It may sign others.
+    pub authority: bool,
+    /// It may be a server's: so it says, or it says nothing.
+    pub server: bool,
+    /// It may be a client's, likewise.
+    pub client: bool,
+}
+
+/// What a list of revoked certificates says; nothing of it is verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revocations {
+    /// The common name of the authority whose list it is.
+    pub issuer: String,
+    /// When it was made, since 1970.
+    pub made: Duration,
+    /// Serial numbers in hex, and when each was revoked, since 1970.
+    pub revoked: Vec<(String, Duration)>,
+}
+
+impl Certificate {
+    /// Reads the DER of one.
+    pub fn of(der: &[u8]) -> Option<Self> {
+        let parts = Parts::of(der)?;
+        let fingerprint = fingerprint(der);
+        let usage = parts.extension(EXTENDED_KEY_USAGE).and_then(|usage| Der(usage).want(SEQUENCE));
+        let may = |purpose: &[u8]| {
+            usage.is_none_or(|usage| {
+                let mut usage = Der(usage);
+                std::iter::from_fn(|| usage.next()).any(|(_, id)| id == purpose)
+            })
+        };
+        let basic = parts.extension(BASIC_CONSTRAINTS).and_then(|basic| Der(basic).want(SEQUENCE));
+        let authority = basic.and_then(|basic| Der(basic).want(BOOLEAN)).is_some_and(|is| is != [0]);
+        let (from, until) = parts.times()?;
+        Some(Self {
+            name: name(der).unwrap_or_else(|| super::hex(&fingerprint)),
+            names: parts.alternative_names(),
+            issuer: common_name(parts.issuer).unwrap_or_default(),
+            serial: serial(parts.serial),
+            from,
+            until,
+            fingerprint,
+            authority,
+            server: !authority && may(SERVER_AUTH),
+            client: !authority && may(CLIENT_AUTH),
+        })
+    }
+
+    /// The certificates of a PEM file, at least one.
+    ///
+    /// # Errors
+    /// It cannot be read, or has none, or one that is none.
+    pub fn read(path: &Path) -> std::io::Result<Vec<Self>> {
+        let all = files::certificates(path)?;
+        let read = |der: &rustls::pki_types::CertificateDer<'_>| {
+            Self::of(der).ok_or_else(|| files::invalid(path, "this certificate cannot be read"))
+        };
+        all.iter().map(read).collect()
+    }
+}
+
+impl Revocations {
+    /// Reads the DER of one.
+    pub fn of(der: &[u8]) -> Option<Self> {
+        let (issuer, mut rest) = revocations(der)?;
+        let (tag, text) = rest.next()?;
+        let made = moment(tag, text)?;
+        let mut revoked = Vec::new();
+        // Perhaps the time of the next list; then those that are revoked, if there are any.
+        let all = std::iter::from_fn(|| rest.next()).find(|(tag, _)| *tag == SEQUENCE);
+        let mut all = Der(all.map_or(&[], |(_, all)| all));
+        while let Some(one) = all.want(SEQUENCE) {
+            let mut one = Der(one);
+            let number = serial(one.want(INTEGER)?);
+            let (tag, text) = one.next()?;
+            revoked.push((number, moment(tag, text)?));
+        }
+        Some(Self { issuer: common_name(issuer).unwrap_or_default(), made, revoked })
+    }
+
+    /// The lists of a PEM file, at least one.
+    ///
+    /// # Errors
+    /// It cannot be read, or has none, or one that is none.
+    pub fn read(path: &Path) -> std::io::Result<Vec<Self>> {
+        let all = files::revocations(path)?;
+        let read = |der: &rustls::pki_types::CertificateRevocationListDer<'_>| {
+            Self::of(der).ok_or_else(|| files::invalid(path, "this list cannot be read"))
+        };
+        all.iter().map(read).collect()
+    }
+}
 
 /// The holder's name: the first DNS or e-mail subject alternative name, else the common name. Names with
 /// control characters are passed over.
 pub(crate) fn name(der: &[u8]) -> Option<String> {
     let parts = Parts::of(der)?;
-    parts.alternative_name().or_else(|| parts.common_name())
+    parts.alternative_name().or_else(|| common_name(parts.subject))
 }
 
-/// The last moment it is good, since 1970 (a moment before that reads as 1970).
-pub(crate) fn not_after(der: &[u8]) -> Option<Duration> {
-    let mut validity = Der(Parts::of(der)?.validity);
-    validity.next()?;
-    let (tag, text) = validity.next()?;
+/// When it is good, since 1970 (a moment before that reads as 1970): from the first moment to the last one.
+pub(crate) fn times(der: &[u8]) -> Option<(Duration, Duration)> {
+    Parts::of(der)?.times()
+}
+
+/// The whole name of its holder, in DER.
+pub(crate) fn subject(der: &[u8]) -> Option<&[u8]> {
+    Some(Parts::of(der)?.subject)
+}
+
+/// The whole name of the authority whose list of revoked certificates this is, in DER.
+pub(crate) fn list_issuer(der: &[u8]) -> Option<&[u8]> {
+    Some(revocations(der)?.0)
+}
+
+/// Of a list: whose it is, and what comes behind that.
+fn revocations(der: &[u8]) -> Option<(&[u8], Der<'_>)> {
+    let mut list = Der(Der(Der(der).want(SEQUENCE)?).want(SEQUENCE)?);
+    // A version, which lists of version 1 have not; the algorithm of the signature.
+    if list.next()?.0 == INTEGER {
+        list.want(SEQUENCE)?;
+    }
+    Some((list.want(SEQUENCE)?, list))
+}
+
+fn moment(tag: u8, text: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let (year, rest) = match tag {
         UTC_TIME => {
@@ -39,6 +174,12 @@ pub(crate) fn not_after(der: &[u8]) -> Option<Duration> {
     Some(Duration::from_secs(seconds.max(0) as u64))
 }
 
+/// In hex, without the zero that keeps it positive.
+fn serial(number: &[u8]) -> String {
+    let number = number.strip_prefix(&[0]).filter(|rest| !rest.is_empty()).unwrap_or(number);
+    number.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// SHA-256 of the whole certificate.
 pub(crate) fn fingerprint(der: &[u8]) -> [u8; 32] {
     let digest = ring::digest::digest(&ring::digest::SHA256, der);
@@ -48,6 +189,8 @@ pub(crate) fn fingerprint(der: &[u8]) -> [u8; 32] {
 
 /// The parts of a certificate that carry what we want.
 struct Parts<'a> {
+    serial: &'a [u8],
+    issuer: &'a [u8],
     validity: &'a [u8],
     subject: &'a [u8],
     extensions: &'a [u8],
@@ -56,44 +199,68 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn of(der: &'a [u8]) -> Option<Parts<'a>> {
         let mut tbs = Der(Der(Der(der).want(SEQUENCE)?).want(SEQUENCE)?);
-        // [0] version, serial number, signature algorithm, issuer; a certificate of version 1 has no [0].
-        if tbs.next()?.0 == EXPLICIT {
-            tbs.next()?;
-        }
+        // [0] version, which a certificate of version 1 has not; behind the serial number the algorithm.
+        let (tag, first) = tbs.next()?;
+        let serial = if tag == EXPLICIT { tbs.want(INTEGER)? } else { first };
         tbs.want(SEQUENCE)?;
-        tbs.want(SEQUENCE)?;
+        let issuer = tbs.want(SEQUENCE)?;
         let (validity, subject) = (tbs.want(SEQUENCE)?, tbs.want(SEQUENCE)?);
         let extensions = std::iter::from_fn(|| tbs.next()).find(|(tag, _)| *tag == EXPLICIT + 3);
         let extensions = extensions.and_then(|(_, e)| Der(e).want(SEQUENCE)).unwrap_or_default();
-        Some(Parts { validity, subject, extensions })
+        Some(Parts { serial, issuer, validity, subject, extensions })
     }
 
-    fn alternative_name(&self) -> Option<String> {
+    fn times(&self) -> Option<(Duration, Duration)> {
+        let mut validity = Der(self.validity);
+        let mut next = || validity.next().and_then(|(tag, text)| moment(tag, text));
+        Some((next()?, next()?))
+    }
+
+    /// The value of an extension.
+    fn extension(&self, id: &[u8]) -> Option<&'a [u8]> {
         let mut extensions = Der(self.extensions);
         while let Some(extension) = extensions.want(SEQUENCE) {
             let mut extension = Der(extension);
-            if extension.want(OBJECT_ID)? != SUBJECT_ALT_NAME {
-                continue;
+            if extension.want(OBJECT_ID)? == id {
+                let value = std::iter::from_fn(|| extension.next()).find(|(tag, _)| *tag == OCTET_STRING)?;
+                return Some(value.1);
             }
-            let (_, names) = std::iter::from_fn(|| extension.next()).find(|(tag, _)| *tag == OCTET_STRING)?;
-            let mut names = Der(Der(names).want(SEQUENCE)?);
-            return std::iter::from_fn(|| names.next())
-                .filter(|(tag, _)| [EMAIL, DNS].contains(tag))
-                .find_map(|(_, name)| printable(name));
         }
         None
     }
 
-    fn common_name(&self) -> Option<String> {
-        let mut sets = Der(self.subject);
-        while let Some(set) = sets.want(SET) {
-            let mut attribute = Der(Der(set).want(SEQUENCE)?);
-            if attribute.want(OBJECT_ID)? == COMMON_NAME {
-                return printable(attribute.next()?.1);
-            }
-        }
-        None
+    fn alternative_name(&self) -> Option<String> {
+        let mut names = Der(Der(self.extension(SUBJECT_ALT_NAME)?).want(SEQUENCE)?);
+        std::iter::from_fn(|| names.next())
+            .filter(|(tag, _)| [EMAIL, DNS].contains(tag))
+            .find_map(|(_, name)| printable(name))
     }
+
+    fn alternative_names(&self) -> Vec<String> {
+        let names = self.extension(SUBJECT_ALT_NAME).and_then(|names| Der(names).want(SEQUENCE));
+        let mut names = Der(names.unwrap_or_default());
+        let shown = |(tag, name): (u8, &[u8])| match tag {
+            EMAIL | DNS => printable(name),
+            ADDRESS => {
+                let v4 = <[u8; 4]>::try_from(name).map(IpAddr::from);
+                Some(v4.or_else(|_| <[u8; 16]>::try_from(name).map(IpAddr::from)).ok()?.to_string())
+            }
+            _ => None,
+        };
+        std::iter::from_fn(|| names.next()).filter_map(shown).collect()
+    }
+}
+
+/// The common name of a whole one.
+fn common_name(of: &[u8]) -> Option<String> {
+    let mut sets = Der(of);
+    while let Some(set) = sets.want(SET) {
+        let mut attribute = Der(Der(set).want(SEQUENCE)?);
+        if attribute.want(OBJECT_ID)? == COMMON_NAME {
+            return printable(attribute.next()?.1);
+        }
+    }
+    None
 }
 
 /// A run of DER values, read from the front.
@@ -133,6 +300,8 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + leaps + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
+const BOOLEAN: u8 = 0x01;
+const INTEGER: u8 = 0x02;
 const OBJECT_ID: u8 = 0x06;
 const OCTET_STRING: u8 = 0x04;
 const UTC_TIME: u8 = 0x17;
@@ -142,13 +311,22 @@ const SET: u8 = 0x31;
 const EXPLICIT: u8 = 0xa0;
 const EMAIL: u8 = 0x81;
 const DNS: u8 = 0x82;
+const ADDRESS: u8 = 0x87;
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
+const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rcgen::{CertificateParams, DnType, KeyPair, SanType, date_time_ymd};
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType,
+        ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SanType,
+        date_time_ymd,
+    };
 
     fn made(change: impl FnOnce(&mut CertificateParams)) -> Vec<u8> {
         let mut params = CertificateParams::default();
@@ -182,7 +360,68 @@ mod tests {
             (date_time_ymd(2100, 3, 1), 4_107_542_400),
             (date_time_ymd(1960, 1, 1), 0),
         ] {
-            assert_eq!(not_after(&made(|p| p.not_after = date)), Some(Duration::from_secs(seconds)));
+            let made = made(|p| p.not_after = date);
+            assert_eq!(times(&made).expect("times").1, Duration::from_secs(seconds));
+        }
+    }
+
+    #[test]
+    fn a_certificate_says_whose_and_for_what_it_is() {
+        let der = made(|p| {
+            p.subject_alt_names = vec![
+                SanType::DnsName("fs.lab".try_into().expect("ascii")),
+                SanType::IpAddress([192, 0, 2, 1].into()),
+                SanType::IpAddress(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)),
+            ];
+            p.serial_number = Some(vec![0x8f, 1].into());
+            (p.not_before, p.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2030, 1, 1));
+            p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        });
+        let says = Certificate::of(&der).expect("a certificate");
+        assert_eq!(says.names, ["fs.lab", "192.0.2.1", "::1"]);
+        assert_eq!((&*says.name, &*says.issuer, &*says.serial), ("fs.lab", "glenda", "8f01"));
+        assert_eq!((says.authority, says.server, says.client), (false, true, false));
+        assert_eq!((says.from.as_secs(), says.until.as_secs()), (1_577_836_800, 1_893_456_000));
+        let der = made(|p| p.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
+        assert!(Certificate::of(&der).expect("a certificate").authority);
+    }
+
+    #[test]
+    fn a_list_says_what_is_revoked_and_a_broken_one_nothing() {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "the lab");
+        let issuer = Issuer::new(params, KeyPair::generate().expect("a key"));
+        let revoked = |n: u8| RevokedCertParams {
+            serial_number: vec![n, 2].into(),
+            revocation_time: date_time_ymd(2000, 2, 29),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = |revoked_certs| {
+            let params = CertificateRevocationListParams {
+                this_update: date_time_ymd(2024, 12, 31),
+                next_update: date_time_ymd(2099, 1, 1),
+                crl_number: vec![1].into(),
+                issuing_distribution_point: None,
+                revoked_certs,
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            params.signed_by(&issuer).expect("signed").der().to_vec()
+        };
+        let empty = Revocations::of(&list(Vec::new())).expect("a list");
+        assert_eq!((&*empty.issuer, empty.made.as_secs()), ("the lab", 1_735_603_200));
+        assert_eq!(empty.revoked, []);
+        let der = list(vec![revoked(1), revoked(0x91)]);
+        let at = Duration::from_secs(951_782_400);
+        let all = Revocations::of(&der).expect("a list").revoked;
+        assert_eq!(all, [("0102".into(), at), ("9102".into(), at)]);
+        for end in 0..der.len() {
+            assert_eq!(Revocations::of(&der[..end]), None);
+        }
+        for at in 0..der.len() {
+            let mut bad = der.clone();
+            bad[at] ^= 0xff;
+            let _ = (Revocations::of(&bad), list_issuer(&bad));
         }
     }
 
@@ -190,12 +429,12 @@ mod tests {
     fn a_broken_certificate_has_no_name_and_no_panic() {
         let whole = made(|p| p.subject_alt_names = vec![SanType::DnsName("h".try_into().expect("ascii"))]);
         for end in 0..whole.len() {
-            assert_eq!((name(&whole[..end]), not_after(&whole[..end])), (None, None));
+            assert_eq!((name(&whole[..end]), Certificate::of(&whole[..end])), (None, None));
         }
         for at in 0..whole.len() {
             let mut bad = whole.clone();
             bad[at] ^= 0xff;
-            let _ = (name(&bad), not_after(&bad));
+            let _ = (name(&bad), Certificate::of(&bad));
         }
     }
 }

@@ -7,7 +7,7 @@
 //! so that a certificate that has expired or lost its authority ends with its last connection. The system's
 //! authorities are not consulted: a file server's clients know their own, or the very certificate.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
@@ -36,6 +37,9 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// The authorities whose client certificates are good.
     pub client_ca: Option<PathBuf>,
+    /// Their lists of certificates that are not good any more. With it, each of these authorities that has signed
+    /// a client's certificate must have a list there. How old a list is does not matter.
+    pub crl: Option<PathBuf>,
 }
 
 /// Whether clients show certificates.
@@ -73,10 +77,20 @@ pub fn fingerprint(text: &str) -> Option<[u8; 32]> {
 pub struct ServerTls {
     files: TlsFiles,
     auth: ClientAuth,
-    config: Arc<ServerConfig>,
-    stamps: [Stamp; 3],
+    made: Made,
+    /// How often they have been read.
+    version: u64,
+    stamps: [Stamp; 4],
     checked: Duration,
     trouble: Option<String>,
+}
+
+/// What the files come to.
+#[derive(Clone, Debug)]
+struct Made {
+    config: Arc<ServerConfig>,
+    /// Who judges client certificates, if anybody does.
+    judge: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl ServerTls {
@@ -84,8 +98,8 @@ impl ServerTls {
     /// error.
     pub fn new(files: TlsFiles, auth: ClientAuth, now: Duration, wall: Duration) -> io::Result<ServerTls> {
         let stamps = stamps(&files);
-        let config = server_config(&files, auth, wall)?;
-        Ok(ServerTls { files, auth, config, stamps, checked: now, trouble: None })
+        let made = Made::of(&files, auth, wall)?;
+        Ok(ServerTls { files, auth, made, version: 1, stamps, checked: now, trouble: None })
     }
 
     /// Why the files as they are now are not in use, if they are not.
@@ -93,9 +107,15 @@ impl ServerTls {
         self.trouble.as_deref()
     }
 
-    /// The configuration for the next connection. Looks at the files at most once a second; if they have
-    /// changed but are not good, the old configuration stays and that is logged, once per change.
+    /// The configuration for the next connection.
     pub(crate) fn config(&mut self, now: Duration, wall: Duration) -> Arc<ServerConfig> {
+        self.look(now, wall);
+        self.made.config.clone()
+    }
+
+    /// Looks at the files, at most once a second; if they have changed but are not good, the old configuration stays
+    /// and that is logged, once per change. A number that grows when others are in use.
+    pub fn look(&mut self, now: Duration, wall: Duration) -> u64 {
         if now.saturating_sub(self.checked) >= CHECK_EVERY {
             self.checked = now;
             let stamps = stamps(&self.files);
@@ -104,18 +124,39 @@ impl ServerTls {
                 self.reread(wall);
             }
         }
-        self.config.clone()
+        self.version
+    }
+
+    /// Whether the certificates that a client has shown, its own first, are good by the files as they are in use; if
+    /// not, what is wrong, behind "a certificate that".
+    pub fn judge(&self, shown: &[&[u8]], wall: Duration) -> Result<(), String> {
+        let (Some(judge), [own, others @ ..]) = (&self.made.judge, shown) else { return Ok(()) };
+        let der = |bytes: &&[u8]| CertificateDer::from(bytes.to_vec());
+        let others: Vec<_> = others.iter().map(der).collect();
+        let now = UnixTime::since_unix_epoch(wall);
+        match judge.verify_client_cert(&der(own), &others, now) {
+            Ok(_) => Ok(()),
+            Err(Error::InvalidCertificate(fault)) => {
+                Err(said(&fault).unwrap_or_else(|| format!("is not good: {fault:?}")))
+            }
+            Err(error) => Err(format!("cannot be judged: {error}")),
+        }
     }
 
     fn reread(&mut self, wall: Duration) {
-        match server_config(&self.files, self.auth, wall) {
-            Ok(config) => {
-                tracing::info!("{}: the new certificate is in use", self.files.cert.display());
-                self.config = config;
+        match Made::of(&self.files, self.auth, wall) {
+            Ok(made) => {
+                let lists = if self.files.crl.is_some() { ", and what is revoked now," } else { "" };
+                tracing::info!(
+                    "{}: the certificate as it is now{lists} is in use",
+                    self.files.cert.display()
+                );
+                self.made = made;
+                self.version += 1;
                 self.trouble = None;
             }
             Err(e) => {
-                tracing::warn!("the old certificate stays in use: {e}");
+                tracing::warn!("the certificate stays in use as it was: {e}");
                 self.trouble = Some(e.to_string());
             }
         }
@@ -151,50 +192,140 @@ impl ClientTls {
             builder.map_err(io::Error::other)?.dangerous().with_custom_certificate_verifier(verifier);
         let mut config = match identity {
             None => builder.with_no_client_auth(),
-            Some((cert, key)) => builder
-                .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-                .map_err(|e| tried(cert.display(), io::Error::other(e)))?,
+            Some((cert, key)) => {
+                let own = builder.with_client_auth_cert(certificates(cert)?, private_key(key)?);
+                own.map_err(|e| not_a_pair(cert, key, e))?
+            }
         };
         config.resumption = Resumption::disabled();
         Ok(ClientTls { config: Arc::new(config) })
     }
 }
 
-fn server_config(files: &TlsFiles, auth: ClientAuth, wall: Duration) -> io::Result<Arc<ServerConfig>> {
-    let certs = certificates(&files.cert)?;
-    // `certificates` returns at least one.
-    if let Some(end) = cert::not_after(&certs[0]).filter(|end| *end < wall) {
-        let days = (wall - end).as_secs() / 86_400;
-        return Err(invalid(&files.cert, &format!("the certificate expired {days} days ago; renew it")));
+impl Made {
+    fn of(files: &TlsFiles, auth: ClientAuth, wall: Duration) -> io::Result<Made> {
+        let certs = certificates(&files.cert)?;
+        // `certificates` returns at least one.
+        if let Some((from, until)) = cert::times(&certs[0]) {
+            if until < wall {
+                let ago = days(wall - until);
+                return Err(invalid(&files.cert, &format!("the certificate expired {ago} ago; renew it")));
+            }
+            if wall < from {
+                // A machine may know the time only later.
+                let (at, left) = (files.cert.display(), days(from - wall));
+                tracing::warn!(
+                    "{at}: the certificate is good only in {left}; is the clock of this machine right?"
+                );
+            }
+        }
+        let key = private_key(&files.key)?;
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?;
+        let judge = match (auth, &files.client_ca) {
+            (ClientAuth::None, _) => None,
+            (_, None) => {
+                return Err(invalid(&files.cert, "client certificates need a file of their authorities"));
+            }
+            (_, Some(ca)) => Some(judge(ca, files.crl.as_deref(), auth, provider)?),
+        };
+        let builder = match &judge {
+            None => builder.with_no_client_auth(),
+            Some(judge) => builder.with_client_cert_verifier(judge.clone()),
+        };
+        let config = builder.with_single_cert(certs, key);
+        let mut config = config.map_err(|e| not_a_pair(&files.cert, &files.key, e))?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Made { config: Arc::new(config), judge })
     }
-    let key = private_key(&files.key)?;
-    let provider = Arc::new(ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
-    let builder = builder.map_err(io::Error::other)?;
-    let builder = match (auth, &files.client_ca) {
-        (ClientAuth::None, _) => builder.with_no_client_auth(),
-        (_, None) => {
-            return Err(invalid(&files.cert, "client certificates need a file of their authorities"));
+}
+
+/// Who judges the certificates of clients by those of the authorities in a file, and by their lists of revoked ones.
+fn judge(
+    ca: &Path,
+    crl: Option<&Path>,
+    auth: ClientAuth,
+    provider: Arc<CryptoProvider>,
+) -> io::Result<Arc<dyn ClientCertVerifier>> {
+    let mut judge = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(ca)?), provider);
+    if let Some(crl) = crl {
+        let (lists, authorities) = (revocations(crl)?, certificates(ca)?);
+        let is_known = |list: &CertificateRevocationListDer<'_>| {
+            let issuer = cert::list_issuer(list);
+            issuer.is_some() && authorities.iter().any(|authority| cert::subject(authority) == issuer)
+        };
+        if !lists.iter().all(is_known) {
+            let why = format!("a list in it is of none of the authorities in {}", ca.display());
+            return Err(invalid(crl, &why));
         }
-        (_, Some(ca)) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(ca)?), provider);
-            let verifier = match auth {
-                ClientAuth::Required => verifier,
-                _ => verifier.allow_unauthenticated(),
-            };
-            let verifier = verifier.build().map_err(|e| tried(ca.display(), io::Error::other(e)))?;
-            builder.with_client_cert_verifier(verifier)
+        judge = judge.with_crls(lists).only_check_end_entity_revocation();
+    }
+    if auth != ClientAuth::Required {
+        judge = judge.allow_unauthenticated();
+    }
+    let at = crl.unwrap_or(ca);
+    judge.build().map_err(|e| tried(at.display(), io::Error::other(e)))
+}
+
+/// What is wrong with a certificate, behind "a certificate that".
+pub(super) fn said(fault: &CertificateError) -> Option<String> {
+    Some(match fault {
+        CertificateError::Expired => "has expired".into(),
+        CertificateError::ExpiredContext { time, not_after } => {
+            let ago = Duration::from_secs(time.as_secs().saturating_sub(not_after.as_secs()));
+            format!("has expired {} ago", days(ago))
         }
-    };
-    let mut config =
-        builder.with_single_cert(certs, key).map_err(|e| tried(files.cert.display(), io::Error::other(e)))?;
-    config.session_storage = Arc::new(NoServerSessionStorage {});
-    config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+        CertificateError::NotValidYet => "is not good yet; is a clock wrong?".into(),
+        CertificateError::NotValidYetContext { time, not_before } => {
+            let left = Duration::from_secs(not_before.as_secs().saturating_sub(time.as_secs()));
+            format!("is good only in {}; is a clock wrong?", days(left))
+        }
+        // The second: an authority of the same name as ours, but with another key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "none of our authorities has signed".into()
+        }
+        CertificateError::Revoked => "was revoked".into(),
+        CertificateError::UnknownRevocationStatus => {
+            "is of an authority whose list of revoked certificates we do not have".into()
+        }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            // `DnsName("fs.lab")`
+            let bare = |name: &String| name.split('"').nth(1).unwrap_or(name).to_owned();
+            let presented: Vec<_> = presented.iter().map(bare).collect();
+            let is_for = if presented.is_empty() { "no name".into() } else { presented.join(", ") };
+            format!("is for {is_for}, not for {}", expected.to_str())
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "is not for this end: a server's is none for a client, nor a client's for a server".into()
+        }
+        CertificateError::BadEncoding => "cannot be read".into(),
+        _ => return None,
+    })
+}
+
+/// For people, rounded down.
+fn days(time: Duration) -> String {
+    match (time.as_secs() / 86_400, time.as_secs() / 3600, time.as_secs() / 60) {
+        (0, 0, 0) => format!("{} s", time.as_secs()),
+        (0, 0, minutes) => format!("{minutes} min"),
+        (0, hours, _) => format!("{hours} h"),
+        (days, ..) => format!("{days} days"),
+    }
+}
+
+fn not_a_pair(cert: &Path, key: &Path, e: Error) -> io::Error {
+    match e {
+        Error::InconsistentKeys(_) => {
+            invalid(key, &format!("this key is not that of the certificate in {}", cert.display()))
+        }
+        e => tried(cert.display(), io::Error::other(e)),
+    }
 }
 
 /// At least one certificate.
-fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+pub(super) fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let all = std::fs::read(path).map_err(|e| tried(path.display(), e))?;
     match CertificateDer::pem_slice_iter(&all).collect::<Result<Vec<_>, _>>() {
         Ok(certs) if !certs.is_empty() => Ok(certs),
@@ -203,9 +334,34 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     }
 }
 
-fn private_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+/// At least one list of revoked certificates.
+pub(super) fn revocations(path: &Path) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
     let all = std::fs::read(path).map_err(|e| tried(path.display(), e))?;
-    PrivateKeyDer::from_pem_slice(&all).map_err(|e| invalid(path, &format!("no private key in PEM: {e}")))
+    match CertificateRevocationListDer::pem_slice_iter(&all).collect::<Result<Vec<_>, _>>() {
+        Ok(lists) if !lists.is_empty() => Ok(lists),
+        Ok(_) => Err(invalid(path, "no list of revoked certificates (X509 CRL) in PEM is in this file")),
+        Err(e) => Err(invalid(path, &e.to_string())),
+    }
+}
+
+/// A key that nobody else can read; root's may be read by a group, as distributions have it.
+fn private_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
+    let tried = |e| tried(path.display(), e);
+    let mut file = std::fs::File::open(path).map_err(tried)?;
+    let meta = file.metadata().map_err(tried)?;
+    let allowed = if meta.uid() == 0 { 0o740 } else { 0o700 };
+    if meta.mode() & 0o777 & !allowed != 0 {
+        let why = format!("others can read or change this key; try: chmod 600 {}", path.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {why}", path.display())));
+    }
+    let mut all = Vec::new();
+    file.read_to_end(&mut all).map_err(tried)?;
+    PrivateKeyDer::from_pem_slice(&all).map_err(|e| {
+        if all.windows(LOCKED.len()).any(|part| part == LOCKED) {
+            return invalid(path, "this key is encrypted; a program that starts by itself needs it plain");
+        }
+        invalid(path, &format!("no private key in PEM: {e}"))
+    })
 }
 
 fn authorities(path: &Path) -> io::Result<RootCertStore> {
@@ -216,15 +372,15 @@ fn authorities(path: &Path) -> io::Result<RootCertStore> {
     Ok(roots)
 }
 
-fn invalid(path: &Path, why: &str) -> io::Error {
+pub(super) fn invalid(path: &Path, why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()))
 }
 
 /// What a file was when we read it: time of change in seconds and nanoseconds, size, inode. None: not there.
 type Stamp = Option<(i64, i64, u64, u64)>;
 
-fn stamps(files: &TlsFiles) -> [Stamp; 3] {
-    [Some(&files.cert), Some(&files.key), files.client_ca.as_ref()].map(|path| {
+fn stamps(files: &TlsFiles) -> [Stamp; 4] {
+    [Some(&files.cert), Some(&files.key), files.client_ca.as_ref(), files.crl.as_ref()].map(|path| {
         let m = path?.metadata().ok()?;
         Some((m.mtime(), m.mtime_nsec(), m.size(), m.ino()))
     })
@@ -249,7 +405,7 @@ impl ServerCertVerifier for Pinned {
         if cert::fingerprint(cert) != self.fingerprint {
             return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
         }
-        match cert::not_after(cert) {
+        match cert::times(cert).map(|(_, until)| until) {
             Some(end) if now.as_secs() <= end.as_secs() => Ok(ServerCertVerified::assertion()),
             Some(end) => {
                 let not_after = UnixTime::since_unix_epoch(end);
@@ -281,6 +437,9 @@ impl ServerCertVerifier for Pinned {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
+
+/// How the PEM of a key begins that a password opens.
+const LOCKED: &[u8] = b"ENCRYPTED";
 
 /// How often a server looks whether its files have changed.
 const CHECK_EVERY: Duration = Duration::from_secs(1);

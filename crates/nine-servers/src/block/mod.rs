@@ -45,7 +45,7 @@ impl Blocks {
         let disks = Disks::default();
         let live = disks.clone();
         let list = move |_: &_| live.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Self { tree: Arc::new(Tree::new(Dir::new().live(list), wall)), disks }
+        Self { tree: Arc::new(Tree::new(Dir::new().live(list), wall).audited("block")), disks }
     }
 
     /// What the aname tells of who attaches, as for [`Tree::set_told`]: whether he is the owner, who alone reads and

@@ -109,7 +109,7 @@ impl Cons {
         let wall = clock.wall();
         let (state, log, changed) = (Mutex::default(), Mutex::default(), Box::new(changed));
         let shared = Arc::new(Shared { state, log, echoes, changed });
-        let tree = Tree::new(files(host, clock, &shared), wall).owned_by(owns);
+        let tree = Tree::new(files(host, clock, &shared), wall).owned_by(owns).audited("cons");
         Self { tree, shared }
     }
 

@@ -195,7 +195,7 @@ impl Net {
             let (name, shares, table) = (network.name(), Shares::new(most), Mutex::default());
             root.dir(name, Arc::new(Protocol { network, shared, most, shares, table }).directory())
         });
-        (Self { tree: Tree::new(root, wall), shared }, driver)
+        (Self { tree: Tree::new(root, wall).audited("net"), shared }, driver)
     }
 
     /// What the aname tells of who attaches, as for [`Tree::set_told`]: whether he is the owner, has proven who he is,

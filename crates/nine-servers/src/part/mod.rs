@@ -283,7 +283,7 @@ impl Parts {
                 }
             });
         let driver = Driver(shared.clone());
-        Ok((Self { tree: Tree::new(root, wall), shared }, driver))
+        Ok((Self { tree: Tree::new(root, wall).audited("part"), shared }, driver))
     }
 
     /// What the aname tells of who attaches, as for [`Tree::set_told`].

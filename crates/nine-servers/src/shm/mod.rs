@@ -116,7 +116,7 @@ impl Channels {
                 Some(lock(&finds.table).chans.get(&number)?.1.clone())
             });
         let driver = Driver(shared.clone());
-        (Self { tree: Tree::new(root, wall), shared }, driver)
+        (Self { tree: Tree::new(root, wall).audited("shm"), shared }, driver)
     }
 
     /// What the aname tells of who attaches, as for [`Tree::set_told`].

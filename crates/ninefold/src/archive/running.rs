@@ -267,7 +267,7 @@ impl Archives {
             };
             all.running().into_iter().map(console).collect()
         };
-        Tree::new(Dir::new().live(list), env.wall())
+        Tree::new(Dir::new().live(list), env.wall()).audited("fs")
     }
 
     /// All that was changed is durable, and in its place.

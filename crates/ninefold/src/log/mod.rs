@@ -5,6 +5,7 @@
 //! standard error is systemd's journal, which has a time and a level for each line, a level is the prefix `<N>`
 //! (sd-daemon(3)) and the time is the journal's.
 
+pub mod audit;
 mod kept;
 mod limit;
 
@@ -24,7 +25,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Registry, reload};
+use tracing_subscriber::{Layer as _, Registry, reload};
 
 use crate::config::{Level, LogFormat};
 pub use kept::next;
@@ -37,19 +38,22 @@ pub fn start(level: Level, format: LogFormat) {
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let journal = is_journal(io::stderr());
     let layer = tracing_subscriber::fmt::layer().with_writer(|| Both).with_ansi(colours);
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry();
     match format {
         LogFormat::Text if journal => {
             let bare = Format::default().without_time().with_level(false).with_ansi(false);
-            registry.with(layer.with_ansi(false).event_format(Limited::new(bare, format, journal))).init();
+            let layer = layer.with_ansi(false).event_format(Limited::new(bare, format, journal));
+            registry.with(layer.with_filter(filter)).with(audit::layer()).init();
         }
         LogFormat::Text => {
-            registry.with(layer.event_format(Limited::new(Format::default(), format, journal))).init();
+            let layer = layer.event_format(Limited::new(Format::default(), format, journal));
+            registry.with(layer.with_filter(filter)).with(audit::layer()).init();
         }
         LogFormat::Json => {
             let json: Format<Json> = Format::default().json().flatten_event(true);
             let layer = layer.fmt_fields(JsonFields::new()).with_ansi(false);
-            registry.with(layer.event_format(Limited::new(json, format, journal))).init();
+            let layer = layer.event_format(Limited::new(json, format, journal));
+            registry.with(layer.with_filter(filter)).with(audit::layer()).init();
         }
     }
 }

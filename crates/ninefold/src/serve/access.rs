@@ -1,11 +1,12 @@
-//! The access log of browsers: lines to a file, by a thread of its own.
+//! The access log of browsers, and the audit: lines to a file, by a thread of its own.
 //!
 //! Always holds: nobody waits for the disk; if it is so slow that [`LINES`] lines wait, what comes then is left out,
-//! and the log of the program says how much. After SIGHUP the file is opened again by its name, as programs expect
-//! that rename logs. The program ends when all lines are written, or [`PATIENCE`] later.
+//! and the log of the program, and an audit itself, says how much. After SIGHUP the file is opened again by its name,
+//! as programs expect that rename logs. The program ends when all lines are written, or [`PATIENCE`] later.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nine_gate::http::Log;
+
+use crate::log::{self, audit::Lines};
 
 /// Lines that wait.
 const LINES: usize = 4096;
@@ -43,20 +46,36 @@ struct State {
 impl Access {
     /// Into this file, which is made if it is not there; `-`: the standard error.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::begin(path, |_| None)
+    }
+
+    /// The same for the audit, which goes there from now on.
+    pub fn audit(path: &Path) -> Result<Self> {
+        let audit = Self::begin(path, |lost| Some(log::audit::line("lost", "lines", lost)))?;
+        log::audit::to(audit.lines());
+        Ok(audit)
+    }
+
+    fn begin(path: &Path, tell_lost: fn(u64) -> Option<String>) -> Result<Self> {
         let file = opened(path).with_context(|| path.display().to_string())?;
         let (lines, come) = sync_channel(LINES);
         let (ends, ended) = channel();
         let state = Arc::<State>::default();
-        let writer = Writer { path: path.into(), come, state: state.clone(), _ends: ends };
-        std::thread::Builder::new().name("access log".into()).spawn(move || writer.run(file))?;
+        let writer = Writer { path: path.into(), come, tell_lost, state: state.clone(), _ends: ends };
+        std::thread::Builder::new().name("lines".into()).spawn(move || writer.run(file))?;
         Ok(Self { lines, state, ended })
     }
 
     /// What takes the lines.
     pub fn log(&self) -> Log {
+        let lines = self.lines();
+        Arc::new(move |entry| lines(entry.text()))
+    }
+
+    fn lines(&self) -> Lines {
         let (lines, state) = (self.lines.clone(), self.state.clone());
-        Arc::new(move |entry| {
-            if lines.try_send(Some(entry.text())).is_err() {
+        Arc::new(move |line| {
+            if lines.try_send(Some(line)).is_err() {
                 state.lost.fetch_add(1, Ordering::Relaxed);
             }
         })
@@ -76,7 +95,7 @@ impl Drop for Access {
         // Where there is no room for it the writer has lines to come by.
         let _ = self.lines.try_send(None);
         if self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("the access log's disk takes nothing: its last lines are left out");
+            tracing::warn!("the disk of a log takes nothing: its last lines are left out");
         }
     }
 }
@@ -84,13 +103,15 @@ impl Drop for Access {
 fn opened(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     Ok(match path.to_str() {
         Some("-") => Box::new(io::stderr()),
-        _ => Box::new(File::options().create(true).append(true).open(path)?),
+        _ => Box::new(File::options().create(true).append(true).mode(0o640).open(path)?),
     })
 }
 
 struct Writer {
     path: PathBuf,
     come: Receiver<Line>,
+    /// What is said there of lines that were left out.
+    tell_lost: fn(u64) -> Option<String>,
     state: Arc<State>,
     _ends: std::sync::mpsc::Sender<()>,
 }
@@ -119,15 +140,19 @@ impl Writer {
                 }
             }
             if !fails {
-                self.tell_lost();
+                self.tell_lost(&mut file);
             }
         }
-        self.tell_lost();
+        self.tell_lost(&mut file);
     }
 
-    fn tell_lost(&self) {
+    fn tell_lost(&self, file: &mut impl Write) {
         let lost = self.state.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
+            if let Some(line) = (self.tell_lost)(lost) {
+                // Where it cannot be said there, it is said here.
+                let _ = file.write_all(line.as_bytes()).and_then(|()| file.flush());
+            }
             tracing::warn!(lost, "{}: lines were left out: the disk is slow or full", self.path.display());
         }
     }

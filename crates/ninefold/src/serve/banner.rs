@@ -37,10 +37,16 @@ fn write(
 ) -> fmt::Result {
     let read_only = if serving.read_only.unwrap_or(false) { ", read-only" } else { "" };
     writeln!(f, "ninefold {} serves {served}{read_only}", env!("CARGO_PKG_VERSION"))?;
+    let limited = serving.exports.as_ref().map(|file| format!(", as far as {} lets them", file.display()));
+    let limited = limited.unwrap_or_default();
     for Open { door, gate, certificates, data, .. } in open {
         let addr = door.listener.addr();
         let place = Place::new(addr, !serving.listen.is_empty());
-        writeln!(f, "\n{addr}\n    {}", who(addr, gate, *certificates, serving.socket_mode.is_some()))?;
+        writeln!(
+            f,
+            "\n{addr}\n    {}{limited}",
+            who(addr, gate, *certificates, serving.socket_mode.is_some())
+        )?;
         writeln!(f, "    {}", place.command(None))?;
         match (&gate.token, &serving.token_file) {
             (Some(token), _) if secrets => writeln!(f, "    {}", place.command(Some(token)))?,

@@ -219,7 +219,7 @@ fn open_one(
     }
     let read_only = serving.read_only.unwrap_or(false);
     let clients = serving.max_clients.unwrap_or(CLIENTS) as usize;
-    let gate = Gate { anonymous, token, read_only };
+    let gate = Gate { anonymous, token, read_only, policy: None };
     // Data connections would go past what every connection begins with.
     let (streams, data) = match &*listen.push {
         [] => data(listener.addr(), listen.streams)?,
@@ -274,13 +274,16 @@ pub fn pushed(env: &rt::Real, serving: &Serving) -> Result<Pushed> {
 
 /// What TLS needs, as the files are now; `None`: they are not named.
 pub fn certificate(env: &rt::Real, serving: &Serving) -> Result<Option<ServerTls>> {
+    if serving.crl.is_some() && serving.client_ca.is_none() {
+        bail!("--crl: a list of revoked certificates is of an authority; --client-ca FILE names it");
+    }
     let (Some(cert), Some(key)) = (serving.cert.clone(), serving.key.clone()) else { return Ok(None) };
     let auth = match (&serving.client_ca, serving.no_token) {
         (None, _) => ClientAuth::None,
         (Some(_), Some(true)) => ClientAuth::Required,
         (Some(_), _) => ClientAuth::Optional,
     };
-    let files = TlsFiles { cert, key, client_ca: serving.client_ca.clone() };
+    let files = TlsFiles { cert, key, client_ca: serving.client_ca.clone(), crl: serving.crl.clone() };
     Ok(Some(ServerTls::new(files, auth, env.now(), env.wall())?))
 }
 

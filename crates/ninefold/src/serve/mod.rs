@@ -15,6 +15,7 @@ mod banner;
 pub mod cec;
 mod console;
 mod export;
+mod exports;
 mod figures;
 mod kinds;
 mod listen;
@@ -50,6 +51,7 @@ use crate::dial::{self, within};
 use crate::log;
 
 use access::Access;
+use exports::Exports;
 
 pub use cec::Console;
 pub use export::{Export, bytes};
@@ -228,14 +230,22 @@ async fn serve(
             Either::Right(_) => return Ok(()),
         }
     };
-    let open = listen::open(&env, serving)?;
+    let exports = Exports::of(&env, serving)?;
+    let audit = serving.audit.as_deref().map(Access::audit).transpose()?;
+    let mut open = listen::open(&env, serving)?;
+    if let Some(exports) = &exports {
+        exports.judges(core.clone());
+        open.iter_mut().for_each(|open| open.gate.policy = Some(exports.clone()));
+        env.spawn(Box::pin(exports.clone().follow(env)));
+    }
     let pushed = listen::pushed(&env, serving)?;
     let access = serving.access_log.as_deref().map(Access::open).transpose()?;
     let webs = match &opened.mux {
         Some(mux) if serving.serves_browsers() => {
             let (live, log) = (opened.live.as_ref(), access.as_ref().map(Access::log));
             let figures = figures::of(core.clone(), archives.clone());
-            let shown = web::Shown { mux, live, serving, pushed: &pushed, log, figures };
+            let exports = exports.as_ref();
+            let shown = web::Shown { mux, live, serving, pushed: &pushed, log, figures, exports };
             web::open(env, &shown).await?
         }
         _ => Vec::new(),
@@ -277,7 +287,8 @@ async fn serve(
     {
         let reread = || async {
             let done = reread(env, general, served, opened.live.as_ref(), archives).await;
-            access.iter().for_each(|access| access.reopen());
+            exports.iter().for_each(|exports| exports.look(&env));
+            access.iter().chain(&audit).for_each(|file| file.reopen());
             done
         };
         let (mut rereading, mut again) = (pin!(Fuse::terminated()), false);
@@ -324,7 +335,7 @@ async fn serve(
         Either::Left((Some(()), _)) => tracing::info!("all clients have their answers"),
         _ => tracing::warn!(clients = core.connected(), "ending with answers owed"),
     }
-    drop(access);
+    drop((access, audit));
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nine_gate::http::{Figures, Log, Options, Pair, Pairs, Schedule, Server, Trees};
 use nine_io::client::{self, Client, File};
-use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
+use nine_io::server::{self, Anonymous, Core, FileServer, Gate, Service};
 use nine_mux::{As, Flags, Live, Local, MAIN, Mux, Owner};
 use nine_net::{Env, Peer, Proof, Pushed, rt};
 use nine_proto::{Dialect, NOUID};
@@ -24,6 +24,7 @@ use nine_servers::Ram;
 use nine_servers::net::{Limits, Network, Policy, Tcp};
 use serde::{Deserialize, Serialize};
 
+use super::exports::Exports;
 use super::token;
 use crate::archive::places::{self, Places};
 use crate::config::{Serving, by_string};
@@ -201,6 +202,8 @@ pub struct Shown<'s> {
     pub pushed: &'s Pushed,
     pub log: Option<Log>,
     pub figures: Figures,
+    /// Who may read what, if not everybody everything.
+    pub exports: Option<&'s Arc<Exports>>,
 }
 
 /// Announces all addresses that are asked for, or none; without any, the one that nobody has asked for, if that can be.
@@ -219,7 +222,7 @@ pub async fn open(env: rt::Real, shown: &Shown<'_>) -> Result<Vec<Open>> {
 }
 
 async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<Open>> {
-    let Shown { mux, live, serving, pushed, log, figures } = shown;
+    let Shown { mux, live, serving, pushed, log, figures, exports } = shown;
     if let Some(web) = webs.iter().find(|web| web.tls)
         && pushed.modules.open("tls").is_err()
     {
@@ -239,6 +242,8 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         }
     }
     let core = Core::default();
+    let judge = exports.map(|exports| exports.clone() as Arc<dyn server::Policy>);
+    exports.iter().for_each(|exports| exports.judges(core.clone()));
     let lines: Vec<String> = webs.iter().map(|web| format!("allow announce tcp!*!{}", web.port)).collect();
     let clients = serving.max_clients.unwrap_or(super::listen::CLIENTS) as usize;
     let is_tls = webs.iter().filter(|web| web.tls).count();
@@ -262,11 +267,14 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
     own.for_owner();
     own.mount(net, "", &As::Client, "/net", Flags::REPLACE).await?;
 
-    let gate = Gate { anonymous: Anonymous::ReadOnly, token: Some(token.clone()), read_only: false };
+    let gate = Gate { anonymous: Anonymous::ReadOnly, token: Some(token.clone()), ..Gate::default() };
     let service = Service { own: true, ..Service::new(Arc::new(Mux::clone(mux)), gate, core.clone()) };
     let peer = Peer { addr: "http".into(), proof: Proof::None };
     let options = client::Options { calls: WAITING, budget: BUDGET, ..client::Options::default() };
     let client = Client::within(&env, &service, peer, options).await?;
+    // Who proves nothing has a connection of his own: it ends when he may read no more.
+    let gate = Gate { anonymous: Anonymous::ReadOnly, policy: judge.clone(), ..Gate::default() };
+    let anyone = Service { gate: Arc::new(gate), ..service.clone() };
     let own = client.attach(OWN, NOUID, &format!("token:{token}")).await?;
     let net = client::Net::new(own.walk("net").await?);
     let files = match live {
@@ -282,7 +290,7 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         let proves = web.tls && serving.client_ca.is_some();
         let root = match proves && web.is_closed(insecure) {
             true => None,
-            false => Some(client.attach("none", NOUID, "").await?),
+            false => Some(anybody(&env, &anyone, serving).await?),
         };
         let (log, figures) = (log.clone(), Some(figures.clone()));
         let connections = if web.tls { clients.min(TLS) } else { clients };
@@ -300,7 +308,8 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         }
         options.push = web.tls.then(|| "tls".into());
         if proves {
-            let gate = Gate { anonymous: Anonymous::Refused, token: None, read_only: true };
+            let policy = judge.clone();
+            let gate = Gate { anonymous: Anonymous::Refused, token: None, read_only: true, policy };
             let service =
                 Service { own: true, ..Service::new(Arc::new(Mux::clone(mux)), gate, core.clone()) };
             options.trees = Some(Arc::new(Proven { env, service }));
@@ -320,6 +329,21 @@ async fn announce(env: rt::Real, shown: &Shown<'_>, webs: &[Web]) -> Result<Vec<
         open.push(Open { server, web: web.clone(), who });
     }
     Ok(open)
+}
+
+/// What somebody sees who proves nothing.
+async fn anybody(env: &rt::Real, service: &Service, serving: &Serving) -> Result<File> {
+    let peer = Peer { addr: "http".into(), proof: Proof::None };
+    let client = Client::within(env, service, peer, client::Options::default()).await?;
+    let root = client.attach("none", NOUID, "").await;
+    root.map_err(|error| match &serving.exports {
+        Some(file) => anyhow::Error::new(error).context(format!(
+            "a browser proves nothing, and {} lets nobody read everything; for it to be so, write there: \
+             allow anyone / ro",
+            file.display()
+        )),
+        None => error.into(),
+    })
 }
 
 /// Where the name space has archives and their dumps.

@@ -10,6 +10,7 @@ mod cec;
 mod check;
 mod config;
 mod fs;
+mod keys;
 mod ls;
 mod mkdir;
 mod mux;
@@ -78,6 +79,7 @@ pub fn run(cli: Cli) -> Result<Tally> {
             PartitionVerb::Ls(args) => return partition::ls(args, &config),
             PartitionVerb::Kill(args) => return partition::kill(args, &config),
         },
+        Verb::Keys(args) => keys::run(args)?,
         Verb::CheckServer(args) => return check::run(args, &config),
         Verb::Config(args) => config::run(args, &general)?,
         Verb::Completions(args) => completions::completions(args.shell)?,

@@ -205,6 +205,12 @@ pub fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
+/// Writes a key as keys are kept: nobody else can read it.
+pub fn secret(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    chmod(path, 0o600);
+}
+
 /// An example of nine-guest, as it is now.
 pub fn guest(name: &str) -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -29,7 +29,7 @@ impl Asks {
     pub async fn new(env: rt::Real, archives: &Arc<Archives>) -> Result<Self> {
         // Who comes here has shown the password.
         let tree = archives.tree(env).owned_by(|_, _| true);
-        let gate = Gate { anonymous: Anonymous::Trusted, token: None, read_only: false };
+        let gate = Gate { anonymous: Anonymous::Trusted, ..Gate::default() };
         let service = Service { own: true, ..Service::new(Arc::new(tree), gate, Core::default()) };
         let peer = Peer { addr: "cec".into(), proof: Proof::None };
         // .L has no room for the text of an error.

@@ -145,7 +145,7 @@ fn control(
     let blocks = Blocks::new(env.wall());
     blocks.add(name, device, vec![("stat".into(), Box::new(status))]);
     let listener = Entrance::bind(&Addr::Unix { path }, &env)?;
-    let gate = Gate { anonymous: Anonymous::Refused, token: None, read_only: false };
+    let gate = Gate { anonymous: Anonymous::Refused, ..Gate::default() };
     let service = Service::new(Arc::new(blocks), gate, Core::default());
     let door = Door { listener, tls: None, clients: CLIENTS };
     env.spawn(Box::pin(async move {

@@ -1,0 +1,69 @@
+//! Which known word somebody has probably meant.
+
+use std::cmp::Reverse;
+
+/// The known word that is nearest to this one, if one is near: at most a third of its letters are other ones, left out,
+/// added, or have changed places with their neighbour.
+pub fn near<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    let letters: Vec<char> = word.chars().take(LONGEST + 1).collect();
+    if letters.len() > LONGEST {
+        return None;
+    }
+    let far = |of: &str| distance(&letters, &of.chars().collect::<Vec<_>>());
+    // Of those that are as near, the one that begins as it does.
+    let begins = |of: &str| of.chars().zip(&letters).take_while(|(a, b)| a == *b).count();
+    let nearest =
+        known.into_iter().map(|of| (far(of), of)).min_by_key(|(far, of)| (*far, Reverse(begins(of))));
+    nearest.filter(|(far, _)| *far <= letters.len().div_ceil(3)).map(|(_, of)| of)
+}
+
+/// `; did you mean ...?`, or nothing: to be put behind what is wrong with the word.
+pub fn hint<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> String {
+    near(word, known).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default()
+}
+
+/// How many changes make one of the other.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let other = usize::from(a[i - 1] != b[j - 1]);
+            let mut least = (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + other);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+/// Letters of a word that is looked at.
+const LONGEST: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_with_a_slip_is_known_and_another_one_is_not() {
+        let known = ["mount", "bind", "unmount", "listen", "space", "nomux"];
+        for (word, meant) in [
+            ("moutn", Some("mount")),
+            ("lisen", Some("listen")),
+            ("umount", Some("unmount")),
+            ("bnd", Some("bind")),
+            ("Mount", Some("mount")),
+            ("fly", None),
+            ("", None),
+            ("x", None),
+        ] {
+            assert_eq!(near(word, known), meant, "{word}");
+        }
+        assert_eq!(near(&"mount".repeat(1000), known), None);
+        assert_eq!(hint("spcae", known), "; did you mean `space`?");
+        assert_eq!(hint("fly", known), "");
+    }
+}

@@ -1,0 +1,102 @@
+//! The trees that a client has attached to by a policy's leave, to be judged again when that has changed.
+//!
+//! Always holds: at most [`TREES`] trees, whose anames have at most [`ANAME_MAX`] bytes; a client that asks for more is
+//! refused. Where there is no policy nothing is kept.
+
+use nine_net::{Peer, Transport};
+use nine_proto::{Errno, Error, Result, Str, show};
+
+use super::Core;
+use super::gate::{Admitted, Asks, Gate, Right, split_token, tree};
+use crate::audit;
+
+/// Trees of one connection, each with one right.
+const TREES: usize = 64;
+/// Bytes of an aname: as of a path in Linux.
+const ANAME_MAX: usize = 4096;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Trees {
+    kept: Vec<Tree>,
+    /// What it was judged by last.
+    judged: u64,
+}
+
+#[derive(PartialEq, Eq)]
+struct Tree {
+    /// `None`: the conversation's own.
+    aname: Option<Box<[u8]>>,
+    token: bool,
+    writes: bool,
+}
+
+impl Trees {
+    /// A client has been let in.
+    pub(super) fn keep(&mut self, gate: &Gate, aname: Option<Str<'_>>, admitted: &Admitted) -> Result<()> {
+        if gate.policy.is_none() {
+            return Ok(());
+        }
+        if aname.is_some_and(|aname| aname.len() > ANAME_MAX) {
+            return Err(Error::new(Errno::ENAMETOOLONG, "an aname has at most 4096 bytes here"));
+        }
+        let writes = !admitted.who.read_only;
+        let tree = Tree { aname: aname.map(Into::into), token: admitted.token, writes };
+        if self.kept.contains(&tree) {
+            return Ok(());
+        }
+        if self.kept.len() == TREES {
+            let text = format!("one connection attaches to at most {TREES} trees here; make another one");
+            return Err(Error::new(Errno::EMFILE, text));
+        }
+        self.kept.push(tree);
+        Ok(())
+    }
+
+    /// Whether the client may have still what it has, if that has changed since it was asked before.
+    pub(super) fn judge_again(&mut self, gate: &Gate, core: &Core, transport: &dyn Transport) -> Result<()> {
+        let Some(policy) = &gate.policy else { return Ok(()) };
+        let now = core.judged();
+        if std::mem::replace(&mut self.judged, now) == now {
+            return Ok(());
+        }
+        policy.knows(&transport.certificates())?;
+        let proof = &transport.peer().proof;
+        for tree in &self.kept {
+            let asks = Asks { proof, token: tree.token, aname: tree.aname.as_deref() };
+            if policy.judge(&asks)? == Right::Read && tree.writes {
+                return Err(Error::new(
+                    Errno::EACCES,
+                    format!("{asks} may only read now what it might change"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells of an attach.
+pub(super) fn tell(conn: u64, peer: &Peer, uname: Str<'_>, aname: Str<'_>, admitted: &Result<Admitted>) {
+    let token = split_token(aname).0.is_some();
+    let (from, tree) = (show(peer.addr.as_bytes()), tree(aname).unwrap_or(split_token(aname).1));
+    match admitted {
+        Ok(Admitted { who, token }) => {
+            let asks = Asks { proof: &peer.proof, token: *token, aname: None };
+            tracing::info!(
+                target: audit::TARGET,
+                event = "attach", allowed = true, conn, peer = %from, identity = %asks,
+                user = %show(who.name.as_bytes()), tree = %audit::line(tree), read_only = who.read_only,
+                "attached"
+            );
+        }
+        Err(error) => {
+            let asks = Asks { proof: &peer.proof, token: false, aname: None };
+            tracing::warn!(
+                target: audit::TARGET,
+                event = "attach", allowed = false, conn, peer = %from, identity = %asks, token,
+                user = %audit::line(uname), tree = %audit::line(tree), why = %error,
+                "attach as {} refused: {error}", audit::line(uname)
+            );
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! Who may attach to what: the file of `--exports`, and whether the certificates of those who are in are good still.
+//!
+//! ```text
+//! # allow WHO TREE ro|rw        deny WHO
+//! allow cert:glenda     /      rw
+//! allow cert:*@lab      /pub   ro
+//! allow unix:rob        guests rw
+//! allow token           *      rw
+//! deny  cert:mallory
+//! allow anyone          /pub   ro
+//! ```
+//!
+//! In: the file, those of certificates. Out: a [`Policy`] for the gates of all doors, which follows them as they
+//! change.
+//!
+//! Always holds: the first line that fits decides, and where none does the answer is no; a file that is wrong changes
+//! nothing, and the log says so; the user who serves, and root, come in by a unix socket whatever it says: the files
+//! are theirs.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use arc_swap::ArcSwap;
+use nine_io::near;
+use nine_io::server::{Asks, Core, Policy, Right};
+use nine_net::{Env, Proof, ServerTls, rt};
+use nine_proto::{Errno, Error, show};
+
+use super::listen;
+use crate::config::Serving;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Exports {
+    file: Option<Followed>,
+    /// By which certificates are judged again.
+    tls: Option<Mutex<(ServerTls, u64)>>,
+    /// Whose clients are judged again.
+    cores: Mutex<Vec<Core>>,
+    /// Who serves.
+    own: u32,
+}
+
+impl Exports {
+    /// What is asked for, if anything is.
+    pub fn of(env: &rt::Real, serving: &Serving) -> Result<Option<Arc<Self>>> {
+        let file = serving.exports.as_deref().map(Followed::open).transpose()?;
+        let tls = match serving.client_ca {
+            Some(_) => listen::certificate(env, serving)?.map(|tls| Mutex::new((tls, 1))),
+            None => None,
+        };
+        if file.is_none() && tls.is_none() {
+            return Ok(None);
+        }
+        let own = rustix::process::geteuid().as_raw();
+        Ok(Some(Arc::new(Self { file, tls, cores: Mutex::default(), own })))
+    }
+
+    /// The clients of this core are judged again when something has changed.
+    pub fn judges(&self, core: Core) {
+        lock(&self.cores).push(core);
+    }
+
+    /// Looks at the files every second, as long as it is polled.
+    pub async fn follow(self: Arc<Self>, env: rt::Real) {
+        loop {
+            env.sleep_until(env.now() + LOOK_EVERY).await;
+            self.look(&env);
+        }
+    }
+
+    /// Looks at the files, and has clients judged by what has changed.
+    pub fn look(&self, env: &rt::Real) {
+        let mut changed = self.file.as_ref().is_some_and(Followed::look);
+        if let Some(tls) = &self.tls {
+            let (tls, known) = &mut *lock(tls);
+            let version = tls.look(env.now(), env.wall());
+            changed |= std::mem::replace(known, version) != version;
+        }
+        if changed {
+            lock(&self.cores).iter().for_each(Core::judge_again);
+        }
+    }
+}
+
+impl Policy for Exports {
+    fn judge(&self, asks: &Asks<'_>) -> nine_proto::Result<Right> {
+        let Some(file) = &self.file else { return Ok(Right::Write) };
+        match asks.proof {
+            Proof::Unix { uid, .. } if *uid == 0 || *uid == self.own => Ok(Right::Write),
+            _ => file.rules.load().judge(asks),
+        }
+    }
+
+    fn knows(&self, certificates: &[&[u8]]) -> nine_proto::Result<()> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        let judged = lock(tls).0.judge(certificates, rt::Real.wall());
+        judged.map_err(|why| Error::new(Errno::EACCES, format!("it has shown a certificate that {why}")))
+    }
+}
+
+/// A file that is read again when it has changed.
+#[derive(Debug)]
+struct Followed {
+    path: PathBuf,
+    stamp: Mutex<Option<Stamp>>,
+    rules: ArcSwap<Rules>,
+}
+
+/// By what it is known to have changed: its number, its length, and its times.
+type Stamp = (u64, u64, [(i64, i64); 2]);
+
+impl Followed {
+    fn open(path: &Path) -> Result<Self> {
+        let stamp = stamp(path);
+        let rules =
+            Rules::parse(&path.display().to_string(), &text(path)?).map_err(|wrong| anyhow!(wrong))?;
+        Ok(Self { path: path.into(), stamp: Mutex::new(stamp), rules: ArcSwap::from_pointee(rules) })
+    }
+
+    /// Reads it again, if it has changed; whether other rules are in use.
+    fn look(&self) -> bool {
+        // Before it is read: what is written meanwhile is seen the next time.
+        let found = stamp(&self.path);
+        if std::mem::replace(&mut *lock(&self.stamp), found) == found {
+            return false;
+        }
+        match self.again() {
+            Ok(rules) => {
+                tracing::info!("{}: the exports have changed, and are followed", self.path.display());
+                self.rules.store(Arc::new(rules));
+                true
+            }
+            Err(why) => {
+                tracing::error!("the exports stay as they were: {why:#}");
+                false
+            }
+        }
+    }
+
+    fn again(&self) -> Result<Rules> {
+        let (name, text) = (self.path.display().to_string(), text(&self.path)?);
+        // Somebody may be writing it, and has cut it to nothing for that: everybody would be cut off.
+        if !text.ends_with('\n') {
+            bail!("{name}: its last line has no end");
+        }
+        Rules::parse(&name, &text).map_err(|wrong| anyhow!(wrong))
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let meta = fs::metadata(path).ok()?;
+    let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
+    Some((meta.ino(), meta.len(), times))
+}
+
+/// What a file says that nobody else can change.
+fn text(path: &Path) -> Result<String> {
+    let name = || path.display().to_string();
+    let file = File::open(path).with_context(name)?;
+    let meta = file.metadata().with_context(name)?;
+    if !meta.is_file() {
+        bail!("{}: a file of lines is due", name());
+    }
+    if meta.mode() & 0o022 != 0 {
+        bail!("{0}: others can change who may do what; try: chmod go-w {0}", name());
+    }
+    let mut text = String::new();
+    file.take(FILE_MAX + 1).read_to_string(&mut text).with_context(name)?;
+    if text.len() as u64 > FILE_MAX {
+        bail!("{}: too long; it has at most 1 MiB", name());
+    }
+    Ok(text)
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Rules(Vec<Rule>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Rule {
+    who: Whom,
+    /// `None`: nothing.
+    gives: Option<(Tree, Right)>,
+}
+
+/// Whom a line is about.
+#[derive(Debug, PartialEq, Eq)]
+enum Whom {
+    /// Everybody, whatever is shown.
+    Anyone,
+    Token,
+    /// A name as of [`Proof::Certificate`], perhaps with one `*`.
+    Certificate(String),
+    /// `None`: every user of this machine.
+    Unix(Option<u32>),
+}
+
+/// Which trees.
+#[derive(Debug, PartialEq, Eq)]
+enum Tree {
+    All,
+    /// This one, and what is below it.
+    At(Place),
+}
+
+/// An aname by its parts: `/a/b` begins with a slash, `NAME/a` is a name space.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    rooted: bool,
+    names: Vec<Vec<u8>>,
+}
+
+impl Rules {
+    /// Understands all of it, or says everything that is wrong, each `FILE:LINE:COLUMN: what; what was expected`.
+    fn parse(file: &str, text: &str) -> Result<Self, String> {
+        let (mut rules, mut wrong) = (Vec::new(), Vec::new());
+        for (n, line) in (1..).zip(text.lines()) {
+            if rules.len() == LINES_MAX {
+                wrong.push(format!("{file}:{n}:1: too long; at most {LINES_MAX} lines say something"));
+                break;
+            }
+            match rule(line) {
+                Ok(rule) => rules.extend(rule),
+                Err((column, what)) => wrong.push(format!("{file}:{n}:{column}: {what}")),
+            }
+            if wrong.len() == WRONG_MAX {
+                break;
+            }
+        }
+        if wrong.is_empty() { Ok(Self(rules)) } else { Err(wrong.join("\n")) }
+    }
+
+    fn judge(&self, asks: &Asks<'_>) -> nine_proto::Result<Right> {
+        let no = |why: String| Err(Error::new(Errno::EACCES, why));
+        let place = match asks.aname.map(Place::of) {
+            Some(None) => {
+                return no("an aname with `.` or `..` in it is not let in; write the path itself".into());
+            }
+            Some(place) => place,
+            None => None,
+        };
+        let mut others = Vec::new();
+        for rule in self.0.iter().filter(|rule| rule.who.is(asks)) {
+            match &rule.gives {
+                None => return no(format!("the exports of this server give nothing to {asks}")),
+                Some((tree, right)) if place.as_ref().is_none_or(|place| tree.has(place)) => {
+                    return Ok(*right);
+                }
+                Some((tree, _)) => others.push(tree.to_string()),
+            }
+        }
+        let asked = asks.aname.map(show).map(|aname| aname.to_string()).filter(|aname| !aname.is_empty());
+        let asked = asked.unwrap_or_else(|| "/".into());
+        others.dedup();
+        match others.len() {
+            0 => no(format!("no line in the exports of this server is about {asks}")),
+            n => {
+                others.truncate(TOLD);
+                let more = if n > TOLD { " and others" } else { "" };
+                let others = others.join(", ");
+                no(format!("{asks} may not attach to {asked}, but to {others}{more}: say so with --aname"))
+            }
+        }
+    }
+}
+
+impl Whom {
+    fn is(&self, asks: &Asks<'_>) -> bool {
+        match (self, asks.proof) {
+            (Self::Anyone, _) => true,
+            (Self::Token, _) => asks.token,
+            (Self::Certificate(of), Proof::Certificate { name, .. }) => match of.split_once('*') {
+                Some((begin, end)) => {
+                    name.len() >= begin.len() + end.len() && name.starts_with(begin) && name.ends_with(end)
+                }
+                None => of == name,
+            },
+            (Self::Unix(of), Proof::Unix { uid, .. }) => of.is_none_or(|of| of == *uid),
+            _ => false,
+        }
+    }
+}
+
+impl Tree {
+    fn has(&self, place: &Place) -> bool {
+        match self {
+            Self::All => true,
+            Self::At(at) => at.rooted == place.rooted && place.names.starts_with(&at.names),
+        }
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::At(Place { rooted, names }) = self else { return f.write_str("*") };
+        let path = names.join(&b'/');
+        write!(f, "{}{}", if *rooted { "/" } else { "" }, show(&path))
+    }
+}
+
+impl Place {
+    /// `None`: its parts are not what is walked to.
+    fn of(aname: &[u8]) -> Option<Self> {
+        let names: Vec<_> = aname.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
+        let is_plain = names.iter().all(|&name| name != b"." && name != b"..");
+        let rooted = aname.first().is_none_or(|&byte| byte == b'/');
+        is_plain.then(|| Self { rooted, names: names.into_iter().map(Into::into).collect() })
+    }
+}
+
+/// What is wrong, and at which character.
+type Wrong = (usize, String);
+
+/// A line; nothing, where it says nothing.
+fn rule(line: &str) -> Result<Option<Rule>, Wrong> {
+    let words = words(line)?;
+    let end = line.chars().count() + 1;
+    let due =
+        |n: usize, what: &str| words.get(n).ok_or_else(|| (end, format!("{what} is due; write: {FORM}")));
+    let Some((at, verb)) = words.first() else { return Ok(None) };
+    let much = |n: usize| match words.get(n) {
+        Some((at, word)) => Err((*at, format!("`{word}` is too much; write: {FORM}"))),
+        None => Ok(()),
+    };
+    match &**verb {
+        "allow" => {
+            let (who_at, who) = due(1, "who is allowed")?;
+            let (tree_at, tree) = due(2, "a tree")?;
+            let (right_at, right) = due(3, "`ro` or `rw`")?;
+            much(4)?;
+            let right = match &**right {
+                "ro" => Right::Read,
+                "rw" => Right::Write,
+                other => {
+                    let hint = near::hint(other, ["ro", "rw"]);
+                    return Err((
+                        *right_at,
+                        format!("`{other}`: `ro` (reads) or `rw` (changes) is due{hint}"),
+                    ));
+                }
+            };
+            let who = whom(who).map_err(|what| (*who_at, what))?;
+            let tree = match &**tree {
+                "*" => Tree::All,
+                path => {
+                    let place = Place::of(path.as_bytes()).filter(|_| !path.is_empty());
+                    let what =
+                        || format!("`{path}`: *, /, /DIR, NAME or NAME/DIR is due, without `.` and `..`");
+                    Tree::At(place.ok_or_else(|| (*tree_at, what()))?)
+                }
+            };
+            Ok(Some(Rule { who, gives: Some((tree, right)) }))
+        }
+        "deny" => {
+            let (who_at, who) = due(1, "who is not allowed")?;
+            // A part of a tree that somebody has is reached by walking there.
+            much(2)?;
+            Ok(Some(Rule { who: whom(who).map_err(|what| (*who_at, what))?, gives: None }))
+        }
+        other => {
+            let hint = near::hint(other, ["allow", "deny"]);
+            Err((*at, format!("`{other}` is not known; a line begins with allow or deny{hint}")))
+        }
+    }
+}
+
+fn whom(word: &str) -> Result<Whom, String> {
+    let (kind, name) = word.split_once(':').unwrap_or((word, ""));
+    match (kind, name) {
+        ("anyone", _) if kind == word => Ok(Whom::Anyone),
+        ("token", _) if kind == word => Ok(Whom::Token),
+        ("cert", name) if !name.is_empty() && name.matches('*').count() < 2 => {
+            Ok(Whom::Certificate(name.into()))
+        }
+        ("cert", _) => {
+            Err(format!("`{word}`: the name of a certificate is due, with one `*` at most: cert:*@lab"))
+        }
+        ("unix", "*") => Ok(Whom::Unix(None)),
+        ("unix", name) if !name.is_empty() => {
+            let uid = name.parse().ok().or_else(|| nine_servers::disk::names().uid(name.as_bytes()));
+            uid.map(|uid| Whom::Unix(Some(uid)))
+                .ok_or_else(|| format!("`{word}`: no user of this machine is called so; a number would do"))
+        }
+        ("unix", _) => Err(format!("`{word}`: a user is due: unix:glenda, unix:1000, unix:*")),
+        _ => {
+            let hint = near::hint(kind, ["cert", "unix", "token", "anyone"]);
+            Err(format!("`{word}` is nobody; write cert:NAME, unix:USER, token or anyone{hint}"))
+        }
+    }
+}
+
+/// The words of a line and where each begins, from 1. `'...'` holds a word together, a quote in it is doubled; `#` in
+/// the place of a word begins a comment.
+fn words(line: &str) -> Result<Vec<(usize, String)>, Wrong> {
+    let mut words: Vec<(usize, String)> = Vec::new();
+    let mut letters = (1..).zip(line.chars()).peekable();
+    let (mut inside, mut quote) = (false, None);
+    while let Some((at, c)) = letters.next() {
+        if c.is_control() && c != '\t' {
+            return Err((at, "a control character; text is due".into()));
+        }
+        let blank = matches!(c, ' ' | '\t') && quote.is_none();
+        match c {
+            _ if blank => inside = false,
+            '#' if !inside => break,
+            _ => {
+                if !std::mem::replace(&mut inside, true) {
+                    words.push((at, String::new()));
+                }
+                let word = &mut words.last_mut().expect("it has just begun").1;
+                match c {
+                    '\'' if quote.is_some() && letters.next_if(|(_, c)| *c == '\'').is_some() => {
+                        word.push('\'')
+                    }
+                    '\'' => quote = if quote.is_some() { None } else { Some(at) },
+                    c => word.push(c),
+                }
+            }
+        }
+    }
+    match quote {
+        Some(at) => Err((at, "this quote is not closed".into())),
+        None => Ok(words),
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const FORM: &str = "allow WHO TREE ro|rw, or deny WHO";
+/// Bytes of a file.
+const FILE_MAX: u64 = 1 << 20;
+/// Lines of it that say something.
+const LINES_MAX: usize = 10_000;
+/// Things that are said to be wrong at once.
+const WRONG_MAX: usize = 20;
+/// Trees that a client is told of that he may have.
+const TOLD: usize = 5;
+/// How often files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Rules {
+        Rules::parse("exports", text).unwrap()
+    }
+
+    fn cert(name: &str) -> Proof {
+        Proof::Certificate { name: name.into(), fingerprint: [0; 32] }
+    }
+
+    fn judge(rules: &Rules, proof: &Proof, token: bool, aname: &str) -> Result<Right, String> {
+        let asks = Asks { proof, token, aname: Some(aname.as_bytes()) };
+        rules.judge(&asks).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_first_line_that_fits_decides_and_without_one_the_answer_is_no() {
+        let rules = rules(
+            "# a comment\n\
+             deny  cert:mallory@lab\n\
+             allow cert:glenda /pub/in rw # she writes there\n\
+             allow cert:glenda /pub ro\n\
+             allow cert:*@lab  guests ro\n\
+             allow unix:4711   'a b' rw\n\
+             allow token       * rw\n\
+             allow anyone      /open ro\n",
+        );
+        let is = |proof: &Proof, token, aname: &str| judge(&rules, proof, token, aname).ok();
+        let (read, write) = (Some(Right::Read), Some(Right::Write));
+        let glenda = cert("glenda");
+        assert_eq!(is(&glenda, false, "/pub/in"), write);
+        assert_eq!(is(&glenda, false, "//pub//in/deep"), write);
+        assert_eq!((is(&glenda, false, "/pub"), is(&glenda, false, "/public")), (read, None));
+        assert_eq!((is(&glenda, false, "/pub/../x"), is(&glenda, false, "/pub/.")), (None, None));
+        // Another word for a path on some servers.
+        assert_eq!((is(&glenda, false, "pub"), is(&glenda, false, "")), (None, None));
+        assert_eq!((is(&glenda, false, "/open"), is(&glenda, true, "")), (read, write));
+        assert_eq!(
+            (is(&cert("rob@lab"), false, "guests/x"), is(&cert("@lab"), false, "guests")),
+            (read, read)
+        );
+        assert_eq!(
+            (is(&cert("rob@lab.org"), false, "guests"), is(&cert("mallory@lab"), false, "/open")),
+            (None, None)
+        );
+        let unix = |uid| Proof::Unix { uid, gid: 0 };
+        assert_eq!((is(&unix(4711), false, "a b/c"), is(&unix(4712), false, "a b")), (write, None));
+        assert_eq!((is(&Proof::None, false, "/open"), is(&Proof::None, false, "/")), (read, None));
+        assert_eq!(judge(&Rules::default(), &glenda, true, "/").ok(), None);
+    }
+
+    #[test]
+    fn who_is_refused_hears_why_and_what_he_may_have() {
+        let rules = rules("deny cert:mallory\nallow cert:* /pub ro\nallow cert:glenda guests rw\n");
+        for (name, aname, said) in [
+            ("mallory", "/", "the exports of this server give nothing to cert:mallory"),
+            ("glenda", "", "cert:glenda may not attach to /, but to /pub, guests: say so with --aname"),
+            ("rob", "/x\u{7}", "cert:rob may not attach to /x\\u{7}, but to /pub: say so with --aname"),
+            ("rob", "/..", "an aname with `.` or `..` in it is not let in; write the path itself"),
+        ] {
+            assert_eq!(judge(&rules, &cert(name), false, aname), Err(said.into()));
+        }
+        let said = judge(&rules, &Proof::None, false, "/").unwrap_err();
+        assert_eq!(said, "no line in the exports of this server is about anyone");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place_and_what_was_meant() {
+        for (line, at, said) in [
+            (
+                "alow cert:x / ro",
+                1,
+                "`alow` is not known; a line begins with allow or deny; did you mean `allow`?",
+            ),
+            ("allow  crt:x / ro", 8, "did you mean `cert`?"),
+            ("allow tokn / ro", 7, "did you mean `token`?"),
+            ("allow cert: / ro", 7, "the name of a certificate is due"),
+            ("allow cert:*a* / ro", 7, "one `*` at most"),
+            ("allow unix:nobody-at-all / ro", 7, "no user of this machine"),
+            ("allow cert:x ../y ro", 14, "*, /, /DIR, NAME or NAME/DIR is due"),
+            ("allow cert:x '' ro", 14, "*, /, /DIR, NAME or NAME/DIR is due"),
+            ("allow cert:x / r", 16, "`ro` (reads) or `rw` (changes) is due"),
+            ("allow cert:x /", 15, "`ro` or `rw` is due; write: allow WHO TREE ro|rw"),
+            ("allow", 6, "who is allowed is due"),
+            ("allow cert:x / ro now", 19, "`now` is too much"),
+            ("deny cert:x /pub", 13, "`/pub` is too much"),
+            ("deny", 5, "who is not allowed is due"),
+            ("allow cert:x 'a ro", 14, "this quote is not closed"),
+            ("allow\u{1} cert:x / ro", 6, "a control character"),
+        ] {
+            let wrong = Rules::parse("exports", &format!("\n{line}\n")).unwrap_err();
+            assert!(
+                wrong.starts_with(&format!("exports:2:{at}: ")) && wrong.contains(said),
+                "{line}: {wrong}"
+            );
+        }
+        let wrong = Rules::parse("e", &"x\n".repeat(100)).unwrap_err();
+        assert_eq!(wrong.lines().count(), WRONG_MAX);
+        let long = "deny token\n".repeat(LINES_MAX + 1);
+        assert!(Rules::parse("e", &long).unwrap_err().contains("e:10001:1: too long"));
+    }
+
+    #[test]
+    fn a_file_that_others_can_change_is_refused_and_a_wrong_one_changes_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("exports");
+        let write = |text: &str, mode| {
+            // Another file each time, as editors make one.
+            let other = dir.path().join("new");
+            fs::write(&other, text).unwrap();
+            fs::set_permissions(&other, fs::Permissions::from_mode(mode)).unwrap();
+            fs::rename(&other, &path).unwrap();
+        };
+        write("allow token * rw\n", 0o666);
+        let error = Followed::open(&path).unwrap_err().to_string();
+        assert!(error.contains("others can change who may do what; try: chmod go-w"), "{error}");
+        write("allow token * rw\n", 0o644);
+        let file = Followed::open(&path).unwrap();
+        let is = || judge(&file.rules.load(), &Proof::None, true, "/").ok();
+        assert!(is() == Some(Right::Write) && !file.look());
+        for wrong in ["allow nobody * rw\n", "deny token", ""] {
+            write(wrong, 0o644);
+            assert!(!file.look() && is() == Some(Right::Write), "{wrong}");
+        }
+        write("deny token\n", 0o622);
+        assert!(!file.look() && is() == Some(Right::Write));
+        fs::remove_file(&path).unwrap();
+        assert!(!file.look() && is() == Some(Right::Write));
+        write("allow token * ro\n", 0o644);
+        assert!(file.look() && is() == Some(Right::Read) && !file.look());
+    }
+}
