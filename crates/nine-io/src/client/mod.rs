@@ -41,6 +41,7 @@ mod forward;
 mod names;
 mod out;
 mod pace;
+mod resolve;
 mod share;
 mod side;
 mod state;
@@ -74,7 +75,8 @@ pub use error::{Error, Result};
 pub use file::{File, Opening};
 pub use flow::{Reader, WIDER, Writer, copy};
 pub use forward::Forward;
-pub use side::{Dial, Dialing};
+pub use resolve::may_be_link;
+pub use side::{Dial, Dialing, offered};
 pub use stream::{Direction, HEAD, Stream, WORTH};
 
 /// What a client asks for and what it may use. The defaults suit a person's tools and a mux alike.
