@@ -21,7 +21,7 @@ use super::date::{Day, Dump, When};
 use crate::archive::places::{Lies, Names, Places, names};
 use crate::cli;
 use crate::config::Remote;
-use crate::dial::{self, Sessions};
+use crate::dial::Sessions;
 use crate::fail;
 use crate::operand::Place;
 use crate::verbs::{sorted, text};
