@@ -127,7 +127,7 @@ impl Handle {
 
     /// The file from `offset` on, in order; to read, `end` is its length as far as is known.
     fn stream(&self, offset: u64, end: u64, write: bool) -> PyResult<Stream> {
-        let direction = if write { Direction::Write } else { Direction::Read };
+        let (direction, end) = if write { (Direction::Write, u64::MAX) } else { (Direction::Read, end) };
         Ok(Stream::new(self.link.get()?.clone(), self.file()?, offset, end, direction, self.path.clone()))
     }
 

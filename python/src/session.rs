@@ -7,11 +7,12 @@ use std::future::Future;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use nine_io::client::blocking::Client;
-use nine_io::client::{Direction, Error, File, Options, Result, Stream, may_be_link};
+use nine_io::client::{Direction, Error, File, Options, Result, Stream};
 use nine_net::{Addr, ClientTls, Target, Trust, fingerprint, is_socket};
 use nine_proto::{Attr, Errno, GetMask, NOGID, NOUID, OpenFlags, SetAttr, Time, TimeSet};
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -56,6 +57,14 @@ pub struct Link {
     pub client: Client,
     pub root: Arc<File>,
     pub waits: Waits,
+    closed: AtomicBool,
+}
+
+impl Link {
+    /// As long as nobody has closed the session.
+    pub fn check(&self) -> PyResult<()> {
+        if self.closed.load(Ordering::Relaxed) { Err(error::closed("session")) } else { Ok(()) }
+    }
 }
 
 /// A session with a server. Any thread may use it.
@@ -122,7 +131,7 @@ pub fn connect(
         Ok((client, root))
     })?;
     let waits = Waits::new(client.reactor().clone(), asynchronous)?;
-    Ok(Session(Ours::new(Arc::new(Link { client, root: Arc::new(root), waits }))))
+    Ok(Session(Ours::new(Arc::new(Link { client, root: Arc::new(root), waits, closed: AtomicBool::new(false) }))))
 }
 
 impl Session {
@@ -138,6 +147,7 @@ impl Session {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let link = self.0.get()?;
+        link.check()?;
         link.waits.call(py, &path, call(link.root.clone(), path.clone()))
     }
 }
@@ -165,6 +175,7 @@ impl Session {
     /// Ends the connection: what is under way fails. Again, it does nothing.
     fn close(&self) -> PyResult<()> {
         let link = self.0.get()?;
+        link.closed.store(true, Ordering::Relaxed);
         let reason = std::io::Error::new(std::io::ErrorKind::NotConnected, "the session was closed");
         link.client.client().abort(reason);
         Ok(())
@@ -172,7 +183,7 @@ impl Session {
 
     fn stat<'py>(&self, py: Python<'py>, path: Vec<u8>, follow: bool) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
-            let (_, attr) = find(&root, &path, follow).await?;
+            let (_, attr) = root.find(&path, follow, GetMask::BASIC).await?;
             Ok(args::stat(&attr))
         })
     }
@@ -204,7 +215,7 @@ impl Session {
 
     fn mkdir<'py>(&self, py: Python<'py>, path: Vec<u8>, mode: u32) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
-            let (dir, name) = parent(&root, &path).await?;
+            let (dir, name) = root.parent(&path).await?;
             dir.mkdir(name, mode, NOGID).await.map(drop)
         })
     }
@@ -212,21 +223,21 @@ impl Session {
     /// Removes a name; `dir` says whether it must be a directory or must not be one.
     fn unlink<'py>(&self, py: Python<'py>, path: Vec<u8>, dir: bool) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
-            let (parent, name) = parent(&root, &path).await?;
+            let (parent, name) = root.parent(&path).await?;
             parent.unlink(name, dir).await
         })
     }
 
     fn rename<'py>(&self, py: Python<'py>, path: Vec<u8>, new: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
-            let ((dir, old), (to, new)) = (parent(&root, &path).await?, parent(&root, &new).await?);
+            let ((dir, old), (to, new)) = (root.parent(&path).await?, root.parent(&new).await?);
             dir.rename(old, &to, new).await
         })
     }
 
     fn symlink<'py>(&self, py: Python<'py>, path: Vec<u8>, target: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
-            let (dir, name) = parent(&root, &path).await?;
+            let (dir, name) = root.parent(&path).await?;
             dir.symlink(name, target, NOGID).await.map(drop)
         })
     }
@@ -242,7 +253,7 @@ impl Session {
     fn link<'py>(&self, py: Python<'py>, path: Vec<u8>, new: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
             let (file, _) = root.resolve(&path, false).await?;
-            let (dir, name) = parent(&root, &new).await?;
+            let (dir, name) = root.parent(&new).await?;
             dir.link(name, &file).await
         })
     }
@@ -287,7 +298,7 @@ impl Session {
     ) -> PyResult<Bound<'py, PyAny>> {
         let link = self.0.get()?.clone();
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
-            let (file, attr) = open(&root, &path, OpenFlags(flags), mode).await?;
+            let (file, attr) = root.open_at(&path, OpenFlags(flags), mode).await?;
             Ok((Handle::new(link, file, path), args::stat(&attr)))
         })
     }
@@ -302,7 +313,7 @@ impl Session {
         end: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
-            let (file, attr) = open(&root, &path, OpenFlags::READ, 0).await?;
+            let (file, attr) = root.open_at(&path, OpenFlags::READ, 0).await?;
             let end = end.unwrap_or(u64::MAX);
             let mut stream = Stream::begin(&file, start, attr.size.min(end), Direction::Read);
             let (mut pieces, mut at) = (Vec::new(), start);
@@ -329,7 +340,7 @@ impl Session {
         let data = args::data(data)?;
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
             let flags = OpenFlags(flags) | OpenFlags::WRITE | OpenFlags::CREAT | OpenFlags::TRUNC;
-            let (file, _) = open(&root, &path, flags, mode).await?;
+            let (file, _) = root.open_at(&path, flags, mode).await?;
             let mut stream = Stream::begin(&file, 0, data.len() as u64, Direction::Write);
             stream.push(data).await?;
             stream.sclose().await?;
@@ -346,9 +357,9 @@ impl Session {
         mode: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
-            let (from, attr) = open(&root, &path, OpenFlags::READ, 0).await?;
+            let (from, attr) = root.open_at(&path, OpenFlags::READ, 0).await?;
             let flags = OpenFlags::WRITE | OpenFlags::CREAT;
-            let (to, there) = open(&root, &new, flags, mode).await?;
+            let (to, there) = root.open_at(&new, flags, mode).await?;
             if there.qid.path == attr.qid.path {
                 let text = "a file is not copied onto itself";
                 return Err(Error::Refused(nine_proto::Error::new(Errno::EINVAL, text)));
@@ -385,65 +396,6 @@ impl<'py> IntoPyObject<'py> for Pieces {
             Ok(())
         })
     }
-}
-
-/// The file at a path, and what is known about it: one round trip where the server has streams.
-pub async fn find(root: &File, path: &[u8], follow: bool) -> Result<(File, Attr)> {
-    // Where ".." leads from a link is known only once the link has been read.
-    if !path.split(|&b| b == b'/').any(|name| name == b"..") {
-        match root.walk_attr(path, GetMask::BASIC).await {
-            Ok((file, attr)) if !(follow && file.qid().is_symlink()) => return Ok((file, attr)),
-            Err(error) if !may_be_link(&error, path) => return Err(error),
-            _ => {}
-        }
-    }
-    let (file, _) = root.resolve(path, follow).await?;
-    let attr = file.getattr(GetMask::BASIC).await?;
-    Ok((file, attr))
-}
-
-/// The directory a path is in, and the name there.
-async fn parent<'p>(root: &File, path: &'p [u8]) -> Result<(File, &'p [u8])> {
-    let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
-    let at = path[..end].iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
-    let (dir, name) = path[..end].split_at(at);
-    if matches!(name, b"" | b"." | b"..") {
-        let text = "it must have a name of its own, not /, . or ..";
-        return Err(Error::Refused(nine_proto::Error::new(Errno::EINVAL, text)));
-    }
-    Ok((root.resolve(dir, true).await?.0, name))
-}
-
-/// Opens the file at a path, or makes it, as open(2) does.
-async fn open(root: &File, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attr)> {
-    let how = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
-    let found = match find(root, path, true).await {
-        Ok(_) if flags.has(OpenFlags::CREAT) && flags.has(OpenFlags::EXCL) => {
-            return Err(nine_proto::Error::from(Errno::EEXIST).into());
-        }
-        Err(error) if flags.has(OpenFlags::CREAT) && error.errno() == Errno::ENOENT => None,
-        found => Some(found?),
-    };
-    let file = match found {
-        Some((file, attr)) if attr.qid.is_dir() => {
-            drop(file);
-            return Err(nine_proto::Error::from(Errno::EISDIR).into());
-        }
-        Some((file, attr)) => {
-            let file = file.open_here(how).await?;
-            if !how.has(OpenFlags::TRUNC) {
-                return Ok((file, attr));
-            }
-            file
-        }
-        None => {
-            let (dir, name) = parent(root, path).await?;
-            let excl = OpenFlags(flags.0 & OpenFlags::EXCL.0);
-            dir.open_or_create(name, how | excl, mode).await?
-        }
-    };
-    let attr = file.getattr(GetMask::BASIC).await?;
-    Ok((file, attr))
 }
 
 fn time(ns: i64) -> TimeSet {

@@ -77,11 +77,13 @@ impl Client {
         let options = Options { clock: options.clock.or(Some(rt::Real.clock())), ..options };
         let beside = |tls| Arc::new(Beside { reactor: reactor.clone(), tls });
         match (addr, tls) {
-            (Addr::Tls { .. }, None) => {
-                Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "nothing says how the server is known")))
-            }
+            (Addr::Tls { .. }, None) => Err(failed(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "nothing says how the server is known",
+            ))),
             (Addr::Tls { host, .. }, Some(tls)) => {
-                let shaken = reactor.block_on(tls.connect(socket, host, reactor.sleep(limit))).map_err(failed)?;
+                let shaken =
+                    reactor.block_on(tls.connect(socket, host, reactor.sleep(limit))).map_err(failed)?;
                 let options = options.with_streams(beside(Some((tls, host.clone()))));
                 Self::connect(reactor, shaken, options)
             }
@@ -96,9 +98,14 @@ impl Client {
     /// Agrees on a version with the server at the other end of `transport`, which waits with `reactor`.
     pub fn connect(reactor: Reactor, transport: impl Transport, options: Options) -> Result<Self> {
         let (client, driver) = reactor.block_on(super::Client::connect(transport, options))?;
+        Ok(Self::driving(reactor, client, driver))
+    }
+
+    /// A client that is connected already, and its driver.
+    pub fn driving(reactor: Reactor, client: super::Client, driver: super::Driver) -> Self {
         // Whatever ends the driver, the calls are told.
         reactor.spawn(async { drop(driver.await) });
-        Ok(Self { client, reactor })
+        Self { client, reactor }
     }
 
     /// A fid for the root of the tree `aname`: see [`client::Client::attach`](super::Client::attach).

@@ -1,10 +1,11 @@
 //! Paths with symbolic links in them: a 9P server leads to a link, and its client follows it.
 //!
-//! In: the root of a tree, a path. Out: the file there, and the names that lead to it, none of them a link or "..".
-//! Absolute links begin at the root again, and none leads out of it.
+//! In: the root of a tree, a path. Out: the file there, and the names that lead to it, none of them a link or ".."; or
+//! open files and directories to make something in, as open(2) and mkdir(2) find them. Absolute links begin at the
+//! root again, and none leads out of it.
 
 use nine_proto::msg::MAXWELEM;
-use nine_proto::{Base, Errno};
+use nine_proto::{Attr, Base, Errno, GetMask, OpenFlags};
 
 use super::error::{Error, Result};
 use super::file::File;
@@ -55,6 +56,63 @@ impl File {
             todo.extend(names(&target).rev().map(<[u8]>::to_vec));
         }
         Ok((self.walk(done.join(&b'/')).await?, done))
+    }
+
+    /// [`File::resolve`], and what is known about the file: one round trip where there are no links and the session
+    /// orders what depends on each other (`.s`).
+    pub async fn find(&self, path: impl AsRef<[u8]>, follow: bool, mask: GetMask) -> Result<(Self, Attr)> {
+        let path = path.as_ref();
+        if !names(path).any(|name| name == b"..") {
+            match self.walk_attr(path, mask).await {
+                Ok((file, attr)) if !(follow && file.qid().is_symlink()) => return Ok((file, attr)),
+                Err(error) if !may_be_link(&error, path) => return Err(error),
+                _ => {}
+            }
+        }
+        let (file, _) = self.resolve(path, follow).await?;
+        let attr = file.getattr(mask).await?;
+        Ok((file, attr))
+    }
+
+    /// The directory that `path` is in, links on the way followed, and the name there: for what is to be made, renamed
+    /// or removed.
+    ///
+    /// # Errors
+    /// EINVAL where the path ends in no name of its own: `/`, `.` or `..`.
+    pub async fn parent<'p>(&self, path: &'p [u8]) -> Result<(Self, &'p [u8])> {
+        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+        let at = path[..end].iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        let (dir, name) = path[..end].split_at(at);
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(Error::refused(Errno::EINVAL, "it must have a name of its own, not /, . or .."));
+        }
+        Ok((self.resolve(dir, true).await?.0, name))
+    }
+
+    /// The file at `path`, links followed, open as open(2) has it, and what is known about it: `CREAT` makes it with the
+    /// permissions `perm` where it is missing, and with `EXCL` it must be. No directory is opened.
+    pub async fn open_at(&self, path: &[u8], flags: OpenFlags, perm: u32) -> Result<(Self, Attr)> {
+        let how = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
+        let file = match self.find(path, true, GetMask::BASIC).await {
+            Ok(_) if flags.has(OpenFlags::CREAT) && flags.has(OpenFlags::EXCL) => {
+                return Err(nine_proto::Error::from(Errno::EEXIST).into());
+            }
+            Ok((_, attr)) if attr.qid.is_dir() => return Err(nine_proto::Error::from(Errno::EISDIR).into()),
+            Ok((file, attr)) => {
+                let file = file.open_here(how).await?;
+                if !how.has(OpenFlags::TRUNC) {
+                    return Ok((file, attr));
+                }
+                file
+            }
+            Err(error) if flags.has(OpenFlags::CREAT) && error.errno() == Errno::ENOENT => {
+                let (dir, name) = self.parent(path).await?;
+                dir.open_or_create(name, how | OpenFlags(flags.0 & OpenFlags::EXCL.0), perm).await?
+            }
+            Err(error) => return Err(error),
+        };
+        let attr = file.getattr(GetMask::BASIC).await?;
+        Ok((file, attr))
     }
 }
 

@@ -32,9 +32,8 @@ class RawFile(io.RawIOBase):
         self._appends = bool(flags & os.O_APPEND)
         self._streams = not (self._reads and self._writes) and not self._appends
         self._at = 0
-        # The stream, and the offset at which it goes on.
+        # It goes on at the position, or is ended.
         self._stream: _native.Stream | None = None
-        self._stream_at = 0
         # Where the last read ended: the next one that begins there goes on in order.
         self._ended = -1
         self._lock = threading.RLock()
@@ -76,11 +75,13 @@ class RawFile(io.RawIOBase):
             in_order = self._at == self._ended or len(view) >= 4 * BUFFER
             if self._stream is None and self._streams and in_order and self._at < self._size:
                 self._stream = self._handle.stream(self._at, self._size, False)
-                self._stream_at = self._at
+            count = 0
             if self._stream is not None:
                 count = self._stream.readinto(view)
-                self._stream_at += count
-            else:
+                if count == 0 and view:
+                    # Its end; the file may have grown since.
+                    self._settle()
+            if self._stream is None:
                 count = self._handle.preadinto(view, self._at)
             self._at += count
             self._ended = self._at
@@ -106,10 +107,8 @@ class RawFile(io.RawIOBase):
             self._check(writes=True)
             if self._stream is None and self._streams:
                 self._stream = self._handle.stream(self._at, 0, True)
-                self._stream_at = self._at
             if self._stream is not None:
                 count = self._stream.write(data)
-                self._stream_at += count
             else:
                 count = self._handle.pwrite(data, self._at)
             self._at += count

@@ -277,7 +277,7 @@ class NinefoldFileSystem(AsyncFileSystem):
 
     async def _cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
-        if await self._isdir(path1):
+        if (await self._info(path1))["type"] == "directory":
             await self._makedirs(path2, exist_ok=True)
             return
         session = await self._session()
@@ -288,10 +288,9 @@ class NinefoldFileSystem(AsyncFileSystem):
         try:
             return await make()
         except FileNotFoundError:
-            above = self._parent(path)
-            if not self.auto_mkdir or await self._exists(above):
+            if not self.auto_mkdir:
                 raise
-        await self._makedirs(above, exist_ok=True)
+        await self._makedirs(self._parent(path), exist_ok=True)
         return await make()
 
     # Names
@@ -363,6 +362,7 @@ class NinefoldFileSystem(AsyncFileSystem):
                 new = f"{new.rstrip('/')}/{old.rsplit('/', 1)[-1]}"
             if old == new:
                 return
+            self.info(old)
             try:
                 sync(self.loop, self._making, new, lambda: self._mv_file(old, new))
                 return
@@ -402,10 +402,9 @@ class NinefoldFileSystem(AsyncFileSystem):
             if "r" not in mode or "+" in mode or self._files_alive():
                 raise
         except FileNotFoundError:
-            above = self._parent(path)
-            if "r" in mode or not self.auto_mkdir or self._files().exists(above):
+            if "r" in mode or not self.auto_mkdir:
                 raise
-            self._files().makedirs(above, exist_ok=True)
+            self._files().makedirs(self._parent(path), exist_ok=True)
         return open_it()
 
     def _files_alive(self) -> bool:
