@@ -6,6 +6,7 @@ use bytes::Bytes;
 use nine_io::client::{self, Direction, File, Result};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::args::{self, Buffer};
 use crate::error;
@@ -65,6 +66,20 @@ impl Taken {
         Ok(open.rest.split_to(most))
     }
 
+    /// Fills `buf`, and says how much of it: less than all only at the end.
+    async fn fill(&mut self, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            let piece = self.next(buf.len() - done).await?;
+            if piece.is_empty() {
+                break;
+            }
+            buf[done..done + piece.len()].copy_from_slice(&piece);
+            done += piece.len();
+        }
+        Ok(done)
+    }
+
     /// As many as `most` bytes, fewer only at the end.
     async fn pieces(&mut self, most: usize) -> Result<Vec<Bytes>> {
         let (mut pieces, mut left) = (Vec::new(), most);
@@ -112,9 +127,20 @@ impl Stream {
 impl Stream {
     /// The next `count` bytes; fewer only at the end.
     fn read<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Bound<'py, PyAny>> {
-        let mut taken = self.take()?;
-        let read = async move { taken.pieces(count).await.map(Pieces) };
-        self.link.get()?.waits.call(py, &self.path, read)
+        let (mut taken, link) = (self.take()?, self.link.get()?);
+        if link.waits.is_async() {
+            return link.waits.call(py, &self.path, async move { taken.pieces(count).await.map(Pieces) });
+        }
+        // Straight to where it stays.
+        let mut done = 0;
+        let bytes = PyBytes::new_with(py, count, |buf| {
+            done = link.waits.wait(py, &self.path, taken.fill(buf))?;
+            Ok(())
+        })?;
+        if done == count {
+            return Ok(bytes.into_any());
+        }
+        Ok(PyBytes::new(py, &bytes.as_bytes()[..done]).into_any())
     }
 
     /// The next bytes into a buffer: fewer than fit only at the end. Waits on this thread.

@@ -16,6 +16,8 @@ from ninefold._names import Attributes, stat_result
 
 # Read or written at once by what buffers: a round trip brings as much as a few packets of a fast link.
 BUFFER = 256 * 1024
+# The most memory that is taken before anything has come, bytes.
+WHOLE = 1 << 30
 
 
 class RawFile(io.RawIOBase):
@@ -92,15 +94,28 @@ class RawFile(io.RawIOBase):
         with self._lock:
             self._check(reads=True)
             while True:
-                left = max(self._size - self._at, BUFFER)
-                piece = bytearray(min(left, 1 << 30))
-                count = self.readinto(piece)
-                if count == 0:
+                # A server may say any length: no more is taken at once than that.
+                count = min(max(self._size - self._at, BUFFER), WHOLE)
+                piece = self._read_in_order(count)
+                if not piece:
                     break
-                if count < len(piece):
-                    del piece[count:]
                 pieces.append(piece)
-        return b"".join(pieces)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_in_order(self, count: int) -> bytes:
+        """The next bytes, none at the end: as a stream, where there are many."""
+        if self._stream is None and self._streams and self._size - self._at > BUFFER:
+            self._stream = self._handle.stream(self._at, self._size, False)
+        piece = b""
+        if self._stream is not None:
+            piece = self._stream.read(count)
+        if not piece:
+            # The end of the stream; the file may have grown since.
+            self._settle()
+            piece = self._handle.pread(count, self._at)
+        self._at += len(piece)
+        self._ended = self._at
+        return piece
 
     def write(self, data: Any) -> int:
         with self._lock:

@@ -27,7 +27,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nine_net::{Addr, ClientTls, Env as _, Reactor, Transport, rt};
@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// [`Client::dial`] with all that a server may have: TLS where the address says so, streams over TCP and TLS, and
-    /// windows that are found by the time that answers take.
+    /// windows that are found by the time that answers take. All of it, and the version, within `limit`.
     ///
     /// # Errors
     /// Those of [`Client::dial`]; a `tls!` address and nothing that says how its server is known.
@@ -72,27 +72,35 @@ impl Client {
         options: Options,
     ) -> Result<Self> {
         let failed = |error| Error::Transport { peer: addr.to_string().into(), error: Arc::new(error) };
+        let late = || {
+            let text = format!("does not answer within {} s", limit.as_secs_f64());
+            failed(io::Error::new(io::ErrorKind::TimedOut, text))
+        };
+        let begun = Instant::now();
+        let left = || limit.saturating_sub(begun.elapsed());
         let reactor = Reactor::new().map_err(failed)?;
         let socket = reactor.connect(addr, limit).map_err(failed)?;
         let options = Options { clock: options.clock.or(Some(rt::Real.clock())), ..options };
         let beside = |tls| Arc::new(Beside { reactor: reactor.clone(), tls });
-        match (addr, tls) {
-            (Addr::Tls { .. }, None) => Err(failed(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "nothing says how the server is known",
-            ))),
+        let connected = match (addr, tls) {
+            (Addr::Tls { .. }, None) => {
+                let why = "nothing says how the server is known";
+                return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
+            }
             (Addr::Tls { host, .. }, Some(tls)) => {
-                let shaken =
-                    reactor.block_on(tls.connect(socket, host, reactor.sleep(limit))).map_err(failed)?;
+                let shaken = tls.connect(socket, host, reactor.sleep(left()));
+                let shaken = reactor.block_on(shaken).map_err(failed)?;
                 let options = options.with_streams(beside(Some((tls, host.clone()))));
-                Self::connect(reactor, shaken, options)
+                reactor.block_on_for(left(), super::Client::connect(shaken, options))
             }
             (Addr::Tcp { .. }, _) => {
                 let options = options.with_streams(beside(None));
-                Self::connect(reactor, socket, options)
+                reactor.block_on_for(left(), super::Client::connect(socket, options))
             }
-            _ => Self::connect(reactor, socket, options),
-        }
+            _ => reactor.block_on_for(left(), super::Client::connect(socket, options)),
+        };
+        let (client, driver) = connected.ok_or_else(late)??;
+        Ok(Self::driving(reactor, client, driver))
     }
 
     /// Agrees on a version with the server at the other end of `transport`, which waits with `reactor`.
