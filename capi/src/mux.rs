@@ -22,6 +22,7 @@ use nine_servers::Ram;
 
 use crate::client::Client;
 use crate::fail::Fail;
+use crate::sys::{NINE_MAFTER, NINE_MBEFORE, NINE_MCREATE, NINE_MREPL};
 
 /// Bytes of the tree in memory with which a name space begins: enough for mount points.
 const BACKBONE: u64 = 1 << 20;
@@ -29,11 +30,6 @@ const BACKBONE: u64 = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(20);
 /// Of Linux; 9P has no use for it.
 const EMSGSIZE: Errno = Errno(90);
-/// MREPL is 0.
-const BEFORE: i32 = 1;
-const AFTER: i32 = 2;
-const CREATE: i32 = 4;
-
 /// A mux, its name space, and its thread.
 pub struct Mux {
     mux: nine_mux::Mux,
@@ -166,17 +162,17 @@ impl Drop for Mux {
 }
 
 fn flags(flag: i32) -> Result<Flags, Fail> {
-    let order = match flag & !CREATE {
-        0 => Order::Replace,
-        BEFORE => Order::Before,
-        AFTER => Order::After,
+    let order = match flag & !NINE_MCREATE {
+        NINE_MREPL => Order::Replace,
+        NINE_MBEFORE => Order::Before,
+        NINE_MAFTER => Order::After,
         _ => {
             let text =
                 format!("{flag} is no flag: NINE_MREPL, NINE_MBEFORE or NINE_MAFTER, and NINE_MCREATE");
             return Err(Fail::new(Errno::EINVAL, text));
         }
     };
-    Ok(Flags { order, create: flag & CREATE != 0, duplicates: false })
+    Ok(Flags { order, create: flag & NINE_MCREATE != 0, duplicates: false })
 }
 
 /// A connection that the program has made: there is no other.

@@ -7,6 +7,7 @@
 
 mod aoe;
 mod browser;
+mod capi;
 mod child;
 mod diod;
 mod dissector;
@@ -17,6 +18,7 @@ mod images;
 mod mux;
 mod netns;
 mod packages;
+mod python;
 mod recorder;
 mod served;
 mod steps;
@@ -59,6 +61,9 @@ Usage: cargo xtask VERB
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
+  python                    the Python module, installed into target/python and judged by fsspec's suite, pandas, pyarrow
+                            and zarr
+  capi [--bless]            the library for C, into target/capi, and programs in C that use it (--bless: its header anew)
   images [--host | --lint]  the images of machines, into target/images (--host: without a download, for this target;
                             --lint: what clippy says of them)
   tour                      a machine without an operating system says hello, reads a file and fetches a page
@@ -76,6 +81,9 @@ fn main() -> ExitCode {
         ["tidy"] => steps.call("tidy", "cargo xtask tidy", || tidy::run(root())),
         ["fuzz-smoke"] => fuzz_smoke(&mut steps, SMOKE),
         ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => fuzz_smoke(&mut steps, n.parse().unwrap_or(SMOKE)),
+        ["python"] => Program::built(&mut steps, false).and_then(|program| python::run(&mut steps, &program)),
+        ["capi"] => Program::built(&mut steps, false).and_then(|program| capi::run(&mut steps, &program)),
+        ["capi", "--bless"] => capi::bless(&mut steps),
         ["images"] => images::build(&mut steps, false),
         ["images", "--host"] => images::build(&mut steps, true),
         ["images", "--lint"] => images::lint(&mut steps),
