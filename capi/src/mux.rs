@@ -12,11 +12,11 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
-use nine_io::client::{Options, blocking};
+use futures_util::future::select;
+use nine_io::client::{self, Options, blocking};
 use nine_io::server::Core;
 use nine_mux::{As, Boxed, Dial, Flags, Local, MAIN, Order, Owner, Received, Server, Space, Spawn};
-use nine_net::{Addr, Peer, Proof, Reactor, Socket, Target, Transport, is_socket, rt};
+use nine_net::{Addr, Env, Peer, Proof, Reactor, Socket, Target, Task, Transport, is_socket, rt};
 use nine_proto::{Errno, Numeric};
 use nine_servers::Ram;
 
@@ -35,33 +35,51 @@ pub struct Mux {
     mux: nine_mux::Mux,
     core: Core,
     space: Space,
-    reactor: Reactor,
-    stop: Arc<Bell>,
+    errands: Arc<Errands>,
 }
 
-/// Rung once, heard by one.
+/// What is to be done in the thread of a mux, where dials find their runtime; each caller waits for his own. The thread
+/// ends when nobody leaves any more.
 #[derive(Default)]
-struct Bell(Mutex<(bool, Option<Waker>)>);
+struct Errands(Mutex<Left>);
 
-impl Bell {
-    fn ring(&self) {
-        let waker = {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            state.0 = true;
-            state.1.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
+#[derive(Default)]
+struct Left {
+    errands: Vec<Errand>,
+    over: bool,
+    thread: Option<Waker>,
+}
+
+type Errand = Box<dyn FnOnce() -> Task + Send>;
+
+impl Errands {
+    /// Leaves one, which is dropped if it is over.
+    fn leave(&self, errand: Errand) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !left.over {
+            left.errands.push(errand);
+            left.thread.take().into_iter().for_each(Waker::wake);
         }
     }
 
-    fn heard(&self) -> impl Future<Output = ()> {
-        poll_fn(|cx| {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if state.0 {
+    fn end(&self) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.over = true;
+        left.errands.clear();
+        left.thread.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Does them, until it is over.
+    fn run(&self, env: rt::Real) -> impl Future<Output = ()> {
+        poll_fn(move |cx| {
+            let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if left.over {
                 return Poll::Ready(());
             }
-            state.1 = Some(cx.waker().clone());
+            left.thread = Some(cx.waker().clone());
+            let errands = std::mem::take(&mut left.errands);
+            drop(left);
+            errands.into_iter().for_each(|errand| env.spawn(errand()));
             Poll::Pending
         })
     }
@@ -73,23 +91,21 @@ impl Mux {
         let backbone = Local::scratch("ram:", Arc::new(Ram::new(BACKBONE)), core.clone());
         let mux = nine_mux::Mux::new(backbone, Arc::new(Numeric));
         let space = mux.space(MAIN, Owner { name: Box::default(), uid: Some(nine_net::own_ids().0) });
-        let (reactor, stop) = (Reactor::new()?, Arc::<Bell>::default());
+        let errands = Arc::<Errands>::default();
         let (started, lives) = mpsc::sync_channel(1);
-        let (theirs, until) = (mux.clone(), stop.clone());
+        let (theirs, left) = (mux.clone(), errands.clone());
         thread::Builder::new().name("mux".into()).spawn(move || {
             let failed = started.clone();
             let ran = rt::block_on(async |env| {
                 let _ = started.send(Ok(()));
-                match select(pin!(theirs.run(env, &[])), pin!(until.heard())).await {
-                    Either::Left(_) | Either::Right(_) => {}
-                }
+                select(pin!(theirs.run(env, &[])), pin!(left.run(env))).await;
             });
             if let Err(error) = ran {
                 let _ = failed.send(Err(error));
             }
         })?;
         lives.recv().unwrap_or_else(|_| Err(io::Error::other("the thread of the mux has ended")))?;
-        Ok(Self { mux, core, space, reactor, stop })
+        Ok(Self { mux, core, space, errands })
     }
 
     /// Mounts the server at the other end of a socket, of which this keeps a duplicate.
@@ -121,18 +137,36 @@ impl Mux {
 
     fn mount_server(&self, server: Server, old: &str, flags: Flags) -> Result<u64, Fail> {
         let user = As::User { name: Box::default(), uid: Some(nine_net::own_ids().0) };
-        let mount = self.space.mount(server, "", &user, old, flags);
-        self.reactor.block_on(mount).map_err(|error| Fail::from(error).on(old.as_bytes()))
+        let at = old.to_owned();
+        self.change(old, async move |space| space.mount(server, "", &user, &at, flags).await)
     }
 
     pub fn bind(&self, new: &str, old: &str, flag: i32) -> Result<u64, Fail> {
-        let bind = self.space.bind(new, old, flags(flag)?);
-        self.reactor.block_on(bind).map_err(|error| Fail::from(error).on(old.as_bytes()))
+        let (flags, new, at) = (flags(flag)?, new.to_owned(), old.to_owned());
+        self.change(old, async move |space| space.bind(&new, &at, flags).await)
     }
 
     pub fn unmount(&self, new: Option<&str>, old: &str) -> Result<(), Fail> {
-        let unmount = self.space.unmount(new, old);
-        self.reactor.block_on(unmount).map_err(|error| Fail::from(error).on(old.as_bytes()))
+        let (new, at) = (new.map(str::to_owned), old.to_owned());
+        self.change(old, async move |space| space.unmount(new.as_deref(), &at).await)
+    }
+
+    /// Changes the name space at `old`, and waits for that.
+    fn change<T: Send + 'static>(
+        &self,
+        old: &str,
+        change: impl AsyncFnOnce(Space) -> Result<T, client::Error> + Send + 'static,
+    ) -> Result<T, Fail> {
+        let (send, receive) = mpsc::sync_channel(1);
+        let space = self.space.clone();
+        self.errands.leave(Box::new(move || {
+            Box::pin(async move {
+                // Who has asked waits for nothing else.
+                let _ = send.send(change(space).await);
+            })
+        }));
+        let done = receive.recv().map_err(|_| Fail::new(Errno::EBADF, "the mux was closed"))?;
+        done.map_err(|error| Fail::from(error).on(old.as_bytes()))
     }
 
     pub fn attach(&self) -> Result<Con, Fail> {
@@ -151,7 +185,7 @@ impl Mux {
 
     /// Ends it: connections to it and its servers' are cut.
     pub fn close(&self) {
-        self.stop.ring();
+        self.errands.end();
     }
 }
 

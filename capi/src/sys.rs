@@ -1,9 +1,10 @@
 //! The boundary: every function of `include/ninefold_client.h`, and the pointers of its callers.
 //!
 //! Each takes pointers apart, calls a function of this crate that knows none, and puts the answer where the caller
-//! wants it. What it says of its arguments is what each block of unsafe code rests on: texts end with a zero byte,
-//! buffers are as long as is said, and nobody else writes there meanwhile. NULL is looked for everywhere.
+//! wants it. What the header asks of every caller is what each block of unsafe code rests on: texts end with a zero
+//! byte, buffers are as long as is said, and nobody else uses them meanwhile. NULL is looked for everywhere.
 #![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc)] // It is the same for all, and said in the header.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
@@ -136,9 +137,6 @@ pub extern "C" fn nine_close(handle: Handle) -> c_int {
 
 /// A session with the server at an address: `9p://host:port`, `tcp!host!port`, `9p+tls://host`, `unix!/run/x.sock`,
 /// `vsock!cid!port`. `options` may be NULL. 0: it has failed.
-///
-/// # Safety
-/// The texts end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_connect(server: *const c_char, options: *const NineOptions) -> Handle {
     answer(0, || {
@@ -150,9 +148,6 @@ pub unsafe extern "C" fn nine_connect(server: *const c_char, options: *const Nin
 }
 
 /// Opens a file, with flags of open(2); O_CREAT makes it with the permissions `mode`. 0: it has failed.
-///
-/// # Safety
-/// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_open(client: Handle, path: *const c_char, flags: c_int, mode: u32) -> Handle {
     answer(0, || {
@@ -164,9 +159,6 @@ pub unsafe extern "C" fn nine_open(client: Handle, path: *const c_char, flags: c
 }
 
 /// Reads up to `count` bytes at `offset`: fewer at the end of the file, where it is 0. -1: it has failed.
-///
-/// # Safety
-/// `buf` has room for `count` bytes, and nobody else uses them meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_read(file: Handle, buf: *mut c_void, count: usize, offset: u64) -> i64 {
     answer(-1, || {
@@ -178,9 +170,6 @@ pub unsafe extern "C" fn nine_read(file: Handle, buf: *mut c_void, count: usize,
 
 /// Writes `count` bytes at `offset`; says how many the server has taken, fewer only before an error, which the next
 /// write meets. -1: it has failed.
-///
-/// # Safety
-/// `buf` has `count` bytes, and nobody changes them meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_write(file: Handle, buf: *const c_void, count: usize, offset: u64) -> i64 {
     answer(-1, || {
@@ -197,9 +186,6 @@ pub extern "C" fn nine_fsync(file: Handle, datasync: c_int) -> c_int {
 }
 
 /// What is known about an open file. 0 or -1.
-///
-/// # Safety
-/// `out` has room for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_fstat(file: Handle, out: *mut NineStat) -> c_int {
     answer(-1, || {
@@ -210,9 +196,6 @@ pub unsafe extern "C" fn nine_fstat(file: Handle, out: *mut NineStat) -> c_int {
 }
 
 /// What is known about the file at a path; `follow`: a link at its end is followed. 0 or -1.
-///
-/// # Safety
-/// `path` ends with a zero byte, `out` has room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_stat(
     client: Handle,
@@ -230,9 +213,6 @@ pub unsafe extern "C" fn nine_stat(
 }
 
 /// Makes a directory with the permissions `mode`. 0 or -1.
-///
-/// # Safety
-/// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mkdir(client: Handle, path: *const c_char, mode: u32) -> c_int {
     answer(-1, || {
@@ -243,9 +223,6 @@ pub unsafe extern "C" fn nine_mkdir(client: Handle, path: *const c_char, mode: u
 }
 
 /// Removes a file or link. 0 or -1.
-///
-/// # Safety
-/// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_remove(client: Handle, path: *const c_char) -> c_int {
     answer(-1, || {
@@ -256,9 +233,6 @@ pub unsafe extern "C" fn nine_remove(client: Handle, path: *const c_char) -> c_i
 }
 
 /// Removes an empty directory. 0 or -1.
-///
-/// # Safety
-/// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_rmdir(client: Handle, path: *const c_char) -> c_int {
     answer(-1, || {
@@ -269,9 +243,6 @@ pub unsafe extern "C" fn nine_rmdir(client: Handle, path: *const c_char) -> c_in
 }
 
 /// Gives a file another name; what has it is replaced where the server's dialect can (9P2000.L). 0 or -1.
-///
-/// # Safety
-/// Both texts end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_rename(client: Handle, old: *const c_char, new: *const c_char) -> c_int {
     answer(-1, || {
@@ -282,9 +253,6 @@ pub unsafe extern "C" fn nine_rename(client: Handle, old: *const c_char, new: *c
 }
 
 /// Makes a symbolic link at `path`. 0 or -1.
-///
-/// # Safety
-/// Both texts end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_symlink(client: Handle, target: *const c_char, path: *const c_char) -> c_int {
     answer(-1, || {
@@ -296,9 +264,6 @@ pub unsafe extern "C" fn nine_symlink(client: Handle, target: *const c_char, pat
 
 /// Where a symbolic link leads, with no zero byte behind it; says how many bytes that are, of which `buf` has the first
 /// `count`. -1: it has failed.
-///
-/// # Safety
-/// `path` ends with a zero byte, `buf` has room for `count` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_readlink(
     client: Handle,
@@ -317,9 +282,6 @@ pub unsafe extern "C" fn nine_readlink(
 }
 
 /// Changes permissions. 0 or -1.
-///
-/// # Safety
-/// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_chmod(client: Handle, path: *const c_char, mode: u32) -> c_int {
     let set = SetAttr { mode: Some(mode & 0o7777), ..SetAttr::default() };
@@ -328,9 +290,6 @@ pub unsafe extern "C" fn nine_chmod(client: Handle, path: *const c_char, mode: u
 }
 
 /// Cuts a file, or makes it longer with zeros. 0 or -1.
-///
-/// # Safety
-/// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_truncate(client: Handle, path: *const c_char, size: u64) -> c_int {
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
@@ -339,9 +298,6 @@ pub unsafe extern "C" fn nine_truncate(client: Handle, path: *const c_char, size
 }
 
 /// Sets the times of the last read and change, nanoseconds since 1970. 0 or -1.
-///
-/// # Safety
-/// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_utime(client: Handle, path: *const c_char, atime: i64, mtime: i64) -> c_int {
     let time = |ns: i64| {
@@ -354,9 +310,6 @@ pub unsafe extern "C" fn nine_utime(client: Handle, path: *const c_char, atime: 
 }
 
 /// Opens a directory, to be read by nine_readdir(). 0: it has failed.
-///
-/// # Safety
-/// `path` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_opendir(client: Handle, path: *const c_char) -> Handle {
     answer(0, || {
@@ -369,9 +322,6 @@ pub unsafe extern "C" fn nine_opendir(client: Handle, path: *const c_char) -> Ha
 
 /// The next name of a directory: 1, 0 at its end, -1: it has failed. A name of more than 255 bytes is ENAMETOOLONG, and
 /// the next call goes on behind it.
-///
-/// # Safety
-/// `out` has room for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_readdir(dir: Handle, out: *mut NineDirent) -> c_int {
     answer(-1, || {
@@ -402,9 +352,6 @@ pub extern "C" fn nine_stream(file: Handle, offset: u64, isread: c_int) -> Handl
 }
 
 /// The next bytes of a stream, at most `count`, as many as have come; 0 at the end. -1: it has failed.
-///
-/// # Safety
-/// `buf` has room for `count` bytes, and nobody else uses them meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_sread(stream: Handle, buf: *mut c_void, count: usize) -> i64 {
     answer(-1, || {
@@ -416,9 +363,6 @@ pub unsafe extern "C" fn nine_sread(stream: Handle, buf: *mut c_void, count: usi
 
 /// Writes `count` bytes next, all of them. An error may show in a later call, at the latest in nine_sclose(). -1: it has
 /// failed.
-///
-/// # Safety
-/// `buf` has `count` bytes, and nobody changes them meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_swrite(stream: Handle, buf: *const c_void, count: usize) -> i64 {
     answer(-1, || {
@@ -454,9 +398,6 @@ pub extern "C" fn nine_mux_alloc() -> Handle {
 
 /// Mounts the server at the other end of a connected socket on `old` (muxmount). The mux keeps a duplicate of `fd`;
 /// when the connection goes, the mount fails. Says the mount's number; -1: it has failed.
-///
-/// # Safety
-/// `fd` is open, `old` ends with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_mount(mux: Handle, fd: c_int, old: *const c_char, flag: c_int) -> i64 {
     answer(-1, || {
@@ -473,9 +414,6 @@ pub unsafe extern "C" fn nine_mux_mount(mux: Handle, fd: c_int, old: *const c_ch
 
 /// Mounts the server at an address (TCP, unix, vsock) on `old`; it is dialled again when it goes. Says the mount's
 /// number; -1: it has failed.
-///
-/// # Safety
-/// Both texts end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_mount_at(
     mux: Handle,
@@ -491,9 +429,6 @@ pub unsafe extern "C" fn nine_mux_mount_at(
 }
 
 /// Makes what is at `new` be seen at `old`, too (muxbind). Says the mount's number; -1: it has failed.
-///
-/// # Safety
-/// Both texts end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_bind(
     mux: Handle,
@@ -509,9 +444,6 @@ pub unsafe extern "C" fn nine_mux_bind(
 }
 
 /// Takes away what was mounted or bound on `old`: `new`, or everything if that is NULL. 0 or -1.
-///
-/// # Safety
-/// The texts end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_unmount(mux: Handle, new: *const c_char, old: *const c_char) -> c_int {
     answer(-1, || {
@@ -541,9 +473,6 @@ pub extern "C" fn nine_mux_attach(mux: Handle) -> Handle {
 
 /// Sends one T-message, `size[4]` first; never waits (muxsend). Tags and fids are the caller's. 0; -1: it has failed:
 /// EAGAIN says that much waits already, and that messages should be received first.
-///
-/// # Safety
-/// `message` has `count` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_send(con: Handle, message: *const c_void, count: usize) -> c_int {
     answer(-1, || {
@@ -555,9 +484,6 @@ pub unsafe extern "C" fn nine_mux_send(con: Handle, message: *const c_void, coun
 
 /// Waits for the next R-message (muxrecv), and says how many bytes it has. -1: it has failed; EMSGSIZE: it has more than
 /// `count`, and stays.
-///
-/// # Safety
-/// `buf` has room for `count` bytes, and nobody else uses them meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_recv(con: Handle, buf: *mut c_void, count: usize) -> i64 {
     answer(-1, || {
@@ -568,9 +494,6 @@ pub unsafe extern "C" fn nine_mux_recv(con: Handle, buf: *mut c_void, count: usi
 }
 
 /// The same without waiting: 0, if there is none.
-///
-/// # Safety
-/// As for nine_mux_recv().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_tryrecv(con: Handle, buf: *mut c_void, count: usize) -> i64 {
     answer(-1, || {
