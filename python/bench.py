@@ -38,7 +38,12 @@ def main() -> None:
         with fs.open(path) as file:
             assert len(file.read()) == size
 
-    ways: dict[str, Callable[[], None]] = {"command": command, "read": pieces, "readinto": into, "whole": whole}
+    ways: dict[str, Callable[[], None]] = {
+        "command": command,
+        "read": pieces,
+        "readinto": into,
+        "whole": whole,
+    }
     took: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -48,10 +53,9 @@ def main() -> None:
     command_median = statistics.median(took["command"])
     for name, seconds in took.items():
         median = statistics.median(seconds)
-        print(
-            f"{name:<9} {size / median / 1e6:7.0f} MB/s  [{size / max(seconds) / 1e6:.0f}..{size / min(seconds) / 1e6:.0f}]"
-            f"  {command_median / median:.2f} x the command"
-        )
+        slowest, fastest = size / max(seconds) / 1e6, size / min(seconds) / 1e6
+        rate = f"{size / median / 1e6:7.0f} MB/s  [{slowest:.0f}..{fastest:.0f}]"
+        print(f"{name:<9} {rate}  {command_median / median:.2f} x the command")
 
 
 if __name__ == "__main__":

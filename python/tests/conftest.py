@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -12,10 +13,9 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 
+import ninefold
 import pytest
 import trustme
-
-import ninefold
 
 PROGRAM = os.environ.get("NINEFOLD_BIN", "ninefold")
 TOKEN = "00112233445566778899aabbccddeeff"
@@ -122,11 +122,8 @@ class Stub:
                 self.conn, _ = self.listener.accept()
             except OSError:
                 return
-            with self.conn:
-                try:
-                    self.talk(self.conn)
-                except OSError:
-                    pass
+            with self.conn, contextlib.suppress(OSError):
+                self.talk(self.conn)
 
     def talk(self, conn: socket.socket) -> None:
         stream = conn.makefile("rb")

@@ -39,7 +39,11 @@ print("json", len(frame))
 
 # %% Parquet, by column
 frame.to_parquet(f"{base}/weather/all.parquet")
-means = pd.read_parquet(f"{base}/weather/all.parquet", columns=["station", "temperature"]).groupby("station").mean()
+means = (
+    pd.read_parquet(f"{base}/weather/all.parquet", columns=["station", "temperature"])
+    .groupby("station")
+    .mean()
+)
 print("parquet", sorted(means.index))
 
 # %% 9p:// itself: pandas takes no scheme that begins with a digit, everybody else does
@@ -54,7 +58,12 @@ fs, root = fsspec.url_to_fs(url)
 arrow = PyFileSystem(FSSpecHandler(fs))
 table = pa.Table.from_pandas(frame, preserve_index=False)
 ds.write_dataset(
-    table, f"{root}/parts", filesystem=arrow, format="parquet", partitioning=["station"], partitioning_flavor="hive"
+    table,
+    f"{root}/parts",
+    filesystem=arrow,
+    format="parquet",
+    partitioning=["station"],
+    partitioning_flavor="hive",
 )
 found = ds.dataset(f"{root}/parts", filesystem=arrow, partitioning="hive")
 warm = found.to_table(filter=(ds.field("station") == "south") & (ds.field("temperature") > 15.0))

@@ -8,14 +8,15 @@ import pathlib
 import random
 import threading
 
-import pytest
-
 import ninefold
+import pytest
 
 DATA = random.Random(9).randbytes(20 << 20)
 
 
-@pytest.mark.parametrize("mode", ["r", "rb", "r+", "r+b", "rb+", "w", "wb", "w+b", "a", "ab", "a+", "x", "xb"])
+@pytest.mark.parametrize(
+    "mode", ["r", "rb", "r+", "r+b", "rb+", "w", "wb", "w+b", "a", "ab", "a+", "x", "xb"]
+)
 def test_a_mode_does_what_it_does_to_files_of_this_machine(
     mode: str, conn: ninefold.Connection, tree: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -36,7 +37,7 @@ def test_a_mode_does_what_it_does_to_files_of_this_machine(
         return *did, file.closed, path.read_bytes()
 
     ours = trial(lambda mode: conn.open("f", mode), tree / "f")
-    theirs = trial(lambda mode: open(tmp_path / "f", mode), tmp_path / "f")
+    theirs = trial(lambda mode: open(tmp_path / "f", mode), tmp_path / "f")  # noqa: SIM115
     assert ours == theirs
 
 
@@ -155,7 +156,15 @@ def test_a_file_that_grows_is_read_to_its_new_end(conn: ninefold.Connection, tre
 def test_a_file_after_its_close_says_so(conn: ninefold.Connection) -> None:
     conn.write("f", b"x")
     for mode, uses in [
-        ("rb", [lambda f: f.read(1), lambda f: f.seek(0), lambda f: f.tell(), lambda f: f.readinto(bytearray(1))]),
+        (
+            "rb",
+            [
+                lambda f: f.read(1),
+                lambda f: f.seek(0),
+                lambda f: f.tell(),
+                lambda f: f.readinto(bytearray(1)),
+            ],
+        ),
         ("wb", [lambda f: f.write(b"1"), lambda f: f.truncate()]),
     ]:
         file = conn.open("f", mode, buffering=0)

@@ -14,7 +14,6 @@ import fsspec
 import fsspec.tests.abstract as abstract
 import pytest
 from conftest import TOKEN, Served
-
 from ninefold.fs import NinefoldFileSystem
 
 
@@ -29,7 +28,9 @@ class Ours(abstract.AbstractFixtures):
 
     @pytest.fixture
     def fs_join(self):  # type: ignore[no-untyped-def]
-        return lambda *names: "/".join(str(name).rstrip("/") if n == 0 else str(name) for n, name in enumerate(names))
+        return lambda *names: "/".join(
+            str(name).rstrip("/") if n == 0 else str(name) for n, name in enumerate(names)
+        )
 
 
 class TestCopy(abstract.AbstractCopyTests, Ours):
@@ -60,7 +61,9 @@ def fs(served: Served, tree: pathlib.Path) -> Iterator[NinefoldFileSystem]:
     fs.close()
 
 
-def test_a_url_names_server_token_and_path(served: Served, authority: dict[str, str], tree: pathlib.Path) -> None:
+def test_a_url_names_server_token_and_path(
+    served: Served, authority: dict[str, str], tree: pathlib.Path
+) -> None:
     (tree / "a").write_text("here")
     with fsspec.open(f"9p://127.0.0.1:{served.tcp}/{tree.name}/a", "rt") as file:
         assert file.read() == "here"
@@ -121,14 +124,25 @@ def test_names_are_listed_with_what_is_known(fs: NinefoldFileSystem, tree: pathl
 def test_parts_of_files_come_as_slices_do(fs: NinefoldFileSystem) -> None:
     data = bytes(range(256)) * 16
     fs.pipe("/a", data)
-    for start, end in [(None, None), (0, 10), (100, None), (-5, None), (10, -10), (4000, 9999), (7, 7), (9, 3)]:
+    for start, end in [
+        (None, None),
+        (0, 10),
+        (100, None),
+        (-5, None),
+        (10, -10),
+        (4000, 9999),
+        (7, 7),
+        (9, 3),
+    ]:
         assert fs.cat_file("/a", start, end) == data[start:end], (start, end)
     assert fs.cat_ranges(["/a", "/a"], [0, 5], [3, 9]) == [data[0:3], data[5:9]]
     assert fs.cat("/", recursive=True, on_error="omit") == {"/a": data}
     assert fs.head("/a", 3) == data[:3] and fs.tail("/a", 3) == data[-3:]
 
 
-def test_directories_are_made_above_what_is_written_unless_told(fs: NinefoldFileSystem, served: Served) -> None:
+def test_directories_are_made_above_what_is_written_unless_told(
+    fs: NinefoldFileSystem, served: Served
+) -> None:
     fs.pipe("/new/one", b"1")
     with fs.open("/newer/two", "wb") as file:
         file.write(b"2")

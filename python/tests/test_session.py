@@ -6,10 +6,9 @@ import os
 import pathlib
 import stat
 
+import ninefold
 import pytest
 from conftest import TOKEN, Served
-
-import ninefold
 
 
 def test_a_tree_is_made_listed_and_removed(conn: ninefold.Connection, tree: pathlib.Path) -> None:
@@ -46,7 +45,16 @@ def test_attributes_are_those_of_the_servers_disk(conn: ninefold.Connection, tre
     conn.truncate("f", 3)
     conn.utime("f", (1_000_000_001, 2_000_000_003))
     ours, theirs = conn.stat("f"), os.stat(tree / "f")
-    for name in ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_atime_ns"):
+    for name in (
+        "st_mode",
+        "st_ino",
+        "st_nlink",
+        "st_uid",
+        "st_gid",
+        "st_size",
+        "st_mtime_ns",
+        "st_atime_ns",
+    ):
         assert getattr(ours, name) == getattr(theirs, name), name
     assert (ours.st_size, stat.S_IMODE(ours.st_mode)) == (3, 0o640)
     assert conn.statvfs().f_bsize > 0
@@ -129,7 +137,9 @@ def test_a_closed_session_says_so(served: Served) -> None:
         file.read()
 
 
-def test_every_door_of_a_server_leads_in(served: Served, authority: dict[str, str], tree: pathlib.Path) -> None:
+def test_every_door_of_a_server_leads_in(
+    served: Served, authority: dict[str, str], tree: pathlib.Path
+) -> None:
     (tree / "f").write_text("in")
     port = served.port("tls!127.0.0.1!")
     pin = next(word for word in _fingerprint(authority["cert"]))
@@ -161,7 +171,10 @@ def test_who_is_not_known_or_not_let_in_is_told_why(served: Served, authority: d
         ninefold.connect(f"tls!127.0.0.1!{port}", pin="00" * 32)
     with pytest.raises(ValueError, match="64"):
         ninefold.connect(f"tls!127.0.0.1!{port}", pin="00")
-    with ninefold.connect(f"tls!127.0.0.1!{port}", ca=authority["ca"]) as reader, pytest.raises(OSError) as raised:
+    with (
+        ninefold.connect(f"tls!127.0.0.1!{port}", ca=authority["ca"]) as reader,
+        pytest.raises(OSError) as raised,
+    ):
         reader.write("f", b"without the token")
     assert raised.value.strerror == "Read-only file system"
 

@@ -122,10 +122,10 @@ class RawFile(io.RawIOBase):
             self._check(writes=True)
             if self._stream is None and self._streams:
                 self._stream = self._handle.stream(self._at, 0, True)
-            if self._stream is not None:
-                count = self._stream.write(data)
-            else:
+            if self._stream is None:
                 count = self._handle.pwrite(data, self._at)
+            else:
+                count = self._stream.write(data)
             self._at += count
             self._size = max(self._size, self._at)
             return count
@@ -241,7 +241,7 @@ def buffered(raw: RawFile, mode: str, buffering: int) -> io.BufferedIOBase:
     """A buffer around a raw file."""
     size = BUFFER if buffering in (-1, 1) else buffering
     if "+" in mode:
-        return Random(raw, size)  # type: ignore[return-value]
+        return Random(raw, size)
     return Reader(raw, size) if raw.readable() else Writer(raw, size)
 
 
@@ -262,7 +262,7 @@ def layered(
         if buffering == 0:
             raise ValueError("can't have unbuffered text I/O")
         return io.TextIOWrapper(
-            buffered(raw, mode, buffering),  # type: ignore[arg-type]
+            buffered(raw, mode, buffering),
             encoding or "utf-8",
             errors,
             newline,

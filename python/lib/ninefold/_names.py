@@ -25,9 +25,16 @@ def default_server() -> str:
     uid = os.geteuid()
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     # A root shell may still have that of the user before.
-    if runtime and (uid != 0 or _is_of(runtime, uid)):
+    if runtime and (uid != 0 or _owner(runtime) == uid):
         return f"unix!{runtime}/ninefold.sock"
     return "unix!/run/ninefold.sock" if uid == 0 else f"unix!/tmp/ninefold-{uid}/ninefold.sock"
+
+
+def _owner(path: str) -> int | None:
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return None
 
 
 def split_server(server: str) -> tuple[str, str]:

@@ -177,7 +177,7 @@ class Connection:
         self._session.write_file(self._at(path), data, os.O_EXCL if exclusive else 0, made)
 
     def stream(self, path: StrPath, mode: str = "r", offset: int = 0) -> Stream:
-        """A file in order from ``offset`` on, to be read (``"r"``) or written (``"w"``: made or cut, ``"r+"``: as it is).
+        """A file in order from ``offset`` on: read (``"r"``), or written (``"w"``: made or cut, ``"r+"``: as it is).
 
         Over TCP and TLS, what is worth it has a connection of its own.
         """
@@ -297,9 +297,7 @@ class Connection:
 
     def chown(self, path: StrPath, uid: int, gid: int) -> None:
         """Changes owner and group; -1 leaves one as it is."""
-        self._session.setattr(
-            self._at(path), uid=None if uid < 0 else uid, gid=None if gid < 0 else gid
-        )
+        self._session.setattr(self._at(path), uid=None if uid < 0 else uid, gid=None if gid < 0 else gid)
 
     def truncate(self, path: StrPath, size: int) -> None:
         """Cuts a file, or makes it longer with zeros."""

@@ -15,7 +15,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from errno import EEXIST, EOPNOTSUPP, EXDEV
 from glob import has_magic
 from typing import Any
@@ -41,7 +41,7 @@ class NinefoldFileSystem(AsyncFileSystem):
 
     Parameters
     ----------
-    server: an address (``9p://host:port``, ``unix!/run/x.sock``, ...); see :func:`ninefold.connect`, also for ``token``,
+    server: an address (``9p://host:port``, ``unix!/run/x.sock``); see :func:`ninefold.connect`, also for ``token``,
         ``user``, ``aname``, ``ca``, ``pin``, ``cert``, ``key`` and ``timeout``.
     auto_mkdir: make the directories that are missing above a file that is written, as object stores seem to do.
     """
@@ -125,14 +125,14 @@ class NinefoldFileSystem(AsyncFileSystem):
                 self._asked = self._dial(True)
             return self._asked
 
-    async def _session(self) -> aio.Connection:
+    async def _asking(self) -> aio.Connection:
         self._ours()
         session = self._asked
         if session is None or not session.alive:
             session = await asyncio.to_thread(self._dial_once)
         return session
 
-    def _files(self) -> _session.Connection:
+    def _opening(self) -> _session.Connection:
         self._ours()
         with self._dialling:
             if self._opened is None or not self._opened.alive:
@@ -149,13 +149,13 @@ class NinefoldFileSystem(AsyncFileSystem):
 
     async def _ask(self, call: Callable[[aio.Connection], Any]) -> Any:
         """What a request that changes nothing comes to; asked again where the connection has gone meanwhile."""
-        session = await self._session()
+        session = await self._asking()
         try:
             return await call(session)
         except ConnectionError:
             if session.alive:
                 raise
-        return await call(await self._session())
+        return await call(await self._asking())
 
     # What is there
 
@@ -208,7 +208,7 @@ class NinefoldFileSystem(AsyncFileSystem):
 
     def modified(self, path: str) -> datetime:
         """When its content was last changed."""
-        return datetime.fromtimestamp(self.info(path)["mtime"], tz=timezone.utc)
+        return datetime.fromtimestamp(self.info(path)["mtime"], tz=UTC)
 
     # Content
 
@@ -236,7 +236,7 @@ class NinefoldFileSystem(AsyncFileSystem):
 
     async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
         path = self._strip_protocol(path)
-        session = await self._session()
+        session = await self._asking()
         await self._making(path, lambda: session.write(path, value, exclusive=mode == "create"))
 
     async def _get_file(
@@ -253,7 +253,7 @@ class NinefoldFileSystem(AsyncFileSystem):
             await self._fetch(rpath, here, callback)
 
     async def _fetch(self, path: str, here: Any, callback: Any) -> None:
-        session = await self._session()
+        session = await self._asking()
         async with await session.open(path) as file:
             callback.set_size(file.size)
             stream = file.stream()
@@ -274,7 +274,7 @@ class NinefoldFileSystem(AsyncFileSystem):
         if os.path.isdir(lpath):
             await self._makedirs(rpath, exist_ok=True)
             return
-        session = await self._session()
+        session = await self._asking()
         how = "xb" if mode == "create" else "wb"
         with open(lpath, "rb") as here:
             callback.set_size(os.fstat(here.fileno()).st_size)
@@ -290,7 +290,7 @@ class NinefoldFileSystem(AsyncFileSystem):
         if (await self._info(path1))["type"] == "directory":
             await self._makedirs(path2, exist_ok=True)
             return
-        session = await self._session()
+        session = await self._asking()
         await self._making(path2, lambda: session.copy(path1, path2))
 
     async def _making(self, path: str, make: Callable[[], Any]) -> Any:
@@ -307,14 +307,14 @@ class NinefoldFileSystem(AsyncFileSystem):
 
     async def _mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         path = self._strip_protocol(path)
-        session = await self._session()
+        session = await self._asking()
         if create_parents:
             await session.makedirs(path)
         else:
             await session.mkdir(path)
 
     async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
-        session = await self._session()
+        session = await self._asking()
         path = self._strip_protocol(path)
         if path == "/":
             if not exist_ok:
@@ -323,7 +323,7 @@ class NinefoldFileSystem(AsyncFileSystem):
         await session.makedirs(path, exist_ok=exist_ok)
 
     async def _rmdir(self, path: str) -> None:
-        session = await self._session()
+        session = await self._asking()
         await session.rmdir(self._strip_protocol(path))
 
     def rmdir(self, path: str) -> None:
@@ -331,7 +331,7 @@ class NinefoldFileSystem(AsyncFileSystem):
         sync(self.loop, self._rmdir, path)
 
     async def _rm_file(self, path: str, **kwargs: Any) -> None:
-        session = await self._session()
+        session = await self._asking()
         await session.remove(self._strip_protocol(path))
 
     async def _rm(
@@ -342,7 +342,7 @@ class NinefoldFileSystem(AsyncFileSystem):
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
-        session = await self._session()
+        session = await self._asking()
         if maxdepth is not None:
             found = await self._expand_path(path, recursive=recursive, maxdepth=maxdepth)
             for one in sorted(found, key=lambda name: name.count("/"), reverse=True):
@@ -358,7 +358,7 @@ class NinefoldFileSystem(AsyncFileSystem):
                 raise ValueError(f"{one} is a directory: set recursive=True to remove it with all in it")
 
     async def _mv_file(self, path1: str, path2: str) -> None:
-        session = await self._session()
+        session = await self._asking()
         await session.rename(self._strip_protocol(path1), self._strip_protocol(path2))
 
     def mv(
@@ -402,28 +402,28 @@ class NinefoldFileSystem(AsyncFileSystem):
         flags, made = open_flags(mode), FILE_MODE & ~umask()
 
         def open_it() -> _files.RawFile:
-            session = self._files()
+            session = self._opening()
             handle, known = session._session.open(session._at(path), flags, made)
             return _files.RawFile(handle, known, path, flags, mode)
 
         try:
             return open_it()
         except ConnectionError:
-            if "r" not in mode or "+" in mode or self._files_alive():
+            if "r" not in mode or "+" in mode or self._opening_alive():
                 raise
         except FileNotFoundError:
             if "r" in mode or not self.auto_mkdir:
                 raise
-            self._files().makedirs(self._parent(path), exist_ok=True)
+            self._opening().makedirs(self._parent(path), exist_ok=True)
         return open_it()
 
-    def _files_alive(self) -> bool:
+    def _opening_alive(self) -> bool:
         return self._opened is not None and self._opened.alive
 
     def _open_part(self, path: str, mode: str, block_size: int | None) -> Part:
         if "a" in mode or "+" in mode:
             raise NotImplementedError("within a transaction a file is written as a whole")
-        if "x" in mode and self._files().exists(path):
+        if "x" in mode and self._opening().exists(path):
             raise FileExistsError(EEXIST, os.strerror(EEXIST), path)
         above = self._parent(path).rstrip("/")
         part = f"{above}/{PART}{secrets.token_hex(8)}"
@@ -442,12 +442,12 @@ class Part(_files.Writer):
     def commit(self) -> None:
         """Gives it its name."""
         self.close()
-        self._fs._files().rename(self._part, self.path)
+        self._fs._opening().rename(self._part, self.path)
 
     def discard(self) -> None:
         """Removes it."""
         self.close()
-        self._fs._files().remove(self._part)
+        self._fs._opening().remove(self._part)
 
 
 def _known(path: str, known: os.stat_result) -> dict[str, Any]:
