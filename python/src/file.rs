@@ -145,4 +145,4 @@ impl Handle {
 }
 
 /// Read at once, bytes: what a caller waits for without looking up, and memory that is taken before anything has come.
-const PIECE: usize = 4 << 20;
+const PIECE: usize = 16 << 20;

@@ -73,8 +73,10 @@ class RawFile(io.RawIOBase):
         with self._lock:
             self._check(reads=True)
             view = memoryview(buffer).cast("B")
-            # In order, or all of it: then the server need not be asked piece by piece.
-            in_order = self._at == self._ended or len(view) >= 4 * BUFFER
+            # In order, or much from the beginning: then the server need not be asked piece by piece. A large piece
+            # somewhere else says nothing of what comes behind it.
+            begins = self._at == 0 and self._ended < 0 and len(view) >= 4 * BUFFER
+            in_order = self._at == self._ended or begins
             if self._stream is None and self._streams and in_order and self._at < self._size:
                 self._stream = self._handle.stream(self._at, self._size, False)
             count = 0
