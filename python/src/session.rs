@@ -131,7 +131,12 @@ pub fn connect(
         Ok((client, root))
     })?;
     let waits = Waits::new(client.reactor().clone(), asynchronous)?;
-    Ok(Session(Ours::new(Arc::new(Link { client, root: Arc::new(root), waits, closed: AtomicBool::new(false) }))))
+    Ok(Session(Ours::new(Arc::new(Link {
+        client,
+        root: Arc::new(root),
+        waits,
+        closed: AtomicBool::new(false),
+    }))))
 }
 
 impl Session {

@@ -1,5 +1,6 @@
 //! A file in order, over a connection of its own where there is one (docs/protocol.md, "Streaming").
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -29,14 +30,16 @@ enum Place {
 
 struct Open {
     stream: client::Stream<Arc<File>>,
-    /// What has come and was not asked for.
-    rest: Bytes,
+    /// What has come and was not taken.
+    came: VecDeque<Bytes>,
 }
 
 /// The stream in somebody's hands: it comes back with this, whatever ends the call.
 struct Taken {
     place: Arc<Mutex<Place>>,
     open: Option<Box<Open>>,
+    /// Who gives up now leaves nobody knows what behind: the stream is closed then.
+    torn: bool,
 }
 
 impl Drop for Taken {
@@ -44,7 +47,7 @@ impl Drop for Taken {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         // Closed meanwhile, it stays so.
         if let (Place::InUse, Some(open)) = (&*place, self.open.take()) {
-            *place = Place::Here(open);
+            *place = if self.torn { Place::Closed } else { Place::Here(open) };
         }
     }
 }
@@ -57,17 +60,34 @@ impl Taken {
     /// The next bytes, at most `most`; none at the end.
     async fn next(&mut self, most: usize) -> Result<Bytes> {
         let open = self.open();
-        if open.rest.is_empty()
-            && let Some(data) = open.stream.next().await.transpose()?
-        {
-            open.rest = data;
+        if open.came.is_empty() {
+            open.came.extend(open.stream.next().await.transpose()?);
         }
-        let most = most.min(open.rest.len());
-        Ok(open.rest.split_to(most))
+        Ok(open.split(most))
+    }
+
+    /// As many as `most` bytes, fewer only at the end. Who gives up has taken none.
+    async fn pieces(&mut self, most: usize) -> Result<Vec<Bytes>> {
+        let open = self.open();
+        let mut len: usize = open.came.iter().map(Bytes::len).sum();
+        while len < most
+            && let Some(piece) = open.stream.next().await.transpose()?
+        {
+            len += piece.len();
+            open.came.push_back(piece);
+        }
+        let (mut pieces, mut left) = (Vec::new(), most);
+        while left > 0 && !open.came.is_empty() {
+            let piece = open.split(left);
+            left -= piece.len();
+            pieces.push(piece);
+        }
+        Ok(pieces)
     }
 
     /// Fills `buf`, and says how much of it: less than all only at the end.
     async fn fill(&mut self, buf: &mut [u8]) -> Result<usize> {
+        self.torn = true;
         let mut done = 0;
         while done < buf.len() {
             let piece = self.next(buf.len() - done).await?;
@@ -77,21 +97,28 @@ impl Taken {
             buf[done..done + piece.len()].copy_from_slice(&piece);
             done += piece.len();
         }
+        self.torn = false;
         Ok(done)
     }
 
-    /// As many as `most` bytes, fewer only at the end.
-    async fn pieces(&mut self, most: usize) -> Result<Vec<Bytes>> {
-        let (mut pieces, mut left) = (Vec::new(), most);
-        while left > 0 {
-            let piece = self.next(left).await?;
-            if piece.is_empty() {
-                break;
-            }
-            left -= piece.len();
-            pieces.push(piece);
+    async fn write(&mut self, data: Bytes) -> Result<usize> {
+        self.torn = true;
+        let len = data.len();
+        self.open().stream.push(data).await?;
+        self.torn = false;
+        Ok(len)
+    }
+}
+
+impl Open {
+    /// Some of what has come, at most `most` bytes.
+    fn split(&mut self, most: usize) -> Bytes {
+        let Some(first) = self.came.front_mut() else { return Bytes::new() };
+        let piece = first.split_to(most.min(first.len()));
+        if first.is_empty() {
+            self.came.pop_front();
         }
-        Ok(pieces)
+        piece
     }
 }
 
@@ -105,7 +132,7 @@ impl Stream {
         path: Vec<u8>,
     ) -> Self {
         let stream = client::Stream::begin(file, offset, end, direction);
-        let place = Place::Here(Box::new(Open { stream, rest: Bytes::new() }));
+        let place = Place::Here(Box::new(Open { stream, came: VecDeque::new() }));
         Self { link: Ours::new(link), place: Ours::new(Arc::new(Mutex::new(place))), path }
     }
 
@@ -113,7 +140,7 @@ impl Stream {
         let shared = self.place.get()?;
         let mut place = shared.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *place, Place::InUse) {
-            Place::Here(open) => Ok(Taken { place: shared.clone(), open: Some(open) }),
+            Place::Here(open) => Ok(Taken { place: shared.clone(), open: Some(open), torn: false }),
             Place::InUse => Err(error::busy()),
             Place::Closed => {
                 *place = Place::Closed;
@@ -148,6 +175,7 @@ impl Stream {
         let buffer = Buffer::of(buffer)?;
         let (mut taken, link) = (self.take()?, self.link.get()?);
         let (mut done, len) = (0, buffer.len);
+        taken.torn = true;
         while done < len {
             let pieces = link.waits.wait(py, &self.path, taken.pieces((len - done).min(TURN)))?;
             if pieces.is_empty() {
@@ -158,17 +186,14 @@ impl Stream {
                 done += piece.len();
             }
         }
+        taken.torn = false;
         Ok(done)
     }
 
     /// Writes `data` next; what is under way is bounded, and an error of it shows in a later call.
     fn write<'py>(&self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (mut taken, data) = (self.take()?, args::data(data)?);
-        let write = async move {
-            let len = data.len();
-            taken.open().stream.push(data).await.map(|()| len)
-        };
-        self.link.get()?.waits.call(py, &self.path, write)
+        self.link.get()?.waits.call(py, &self.path, async move { taken.write(data).await })
     }
 
     /// Whether a data connection carries bytes now.
@@ -190,7 +215,7 @@ impl Stream {
         let link = self.link.get()?;
         match open {
             Some(open) => link.waits.call(py, &self.path, async move {
-                let unread = open.rest.len() as u64;
+                let unread = open.came.iter().map(|piece| piece.len() as u64).sum::<u64>();
                 open.stream.sclose().await.map(|moved| moved - unread)
             }),
             None if link.waits.is_async() => link.waits.call(py, &self.path, async { Ok(0_u64) }),

@@ -221,6 +221,56 @@ def test_a_task_that_is_cancelled_takes_its_request_back(stub: Make) -> None:
     asyncio.run(main())
 
 
+def test_a_read_of_a_stream_that_is_cancelled_loses_nothing(served: Served, tree: pathlib.Path) -> None:
+    data = os.urandom(20 << 20)
+    (tree / "f").write_bytes(data)
+
+    async def main() -> None:
+        async with await aio.connect(f"{served.url}/{tree.name}") as conn, await conn.open("f") as file:
+            stream, got, cancelled = file.stream(), [], 0
+            for n in range(200):
+                task = asyncio.ensure_future(stream.read(300_000))
+                for _ in range(n % 3):
+                    await conn.stat("f")
+                task.cancel()
+                try:
+                    got.append(await task)
+                except asyncio.CancelledError:
+                    cancelled += 1
+            async for piece in stream:
+                got.append(piece)
+            assert cancelled > 0 and b"".join(got) == data
+
+    asyncio.run(main())
+
+
+def test_a_file_goes_on_where_it_was_when_a_read_was_interrupted(served: Served, tree: pathlib.Path) -> None:
+    data = os.urandom(20 << 20)
+    (tree / "f").write_bytes(data)
+
+    class Interrupted:
+        def __init__(self, stream: object) -> None:
+            self.stream = stream
+
+        def read(self, count: int) -> bytes:
+            self.stream.read(1000)  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+        def readinto(self, buffer: bytearray) -> int:
+            return len(self.read(len(buffer)))
+
+    with ninefold.connect(f"{served.url}/{tree.name}") as conn, conn.open("f", "rb", buffering=0) as raw:
+        assert raw.read(100) == data[:100] and raw.read(100) == data[100:200]
+        for again in (lambda: raw.read(100), raw.readall):
+            raw._stream = Interrupted(raw._stream or raw._handle.stream(raw.tell(), len(data), False))
+            at = raw.tell()
+            with pytest.raises(KeyboardInterrupt):
+                again()
+            assert raw.tell() == at and raw.read(50) == data[at : at + 50]
+        at = raw.tell()
+        assert raw.readall() == data[at:]
+
+
 def test_a_loop_that_ends_with_requests_under_way_troubles_nobody(stub: Make, served: Served) -> None:
     server = stub(silent)
 

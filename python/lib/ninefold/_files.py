@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ninefold import _native
@@ -81,7 +82,7 @@ class RawFile(io.RawIOBase):
                 self._stream = self._handle.stream(self._at, self._size, False)
             count = 0
             if self._stream is not None:
-                count = self._stream.readinto(view)
+                count = self._in_stream(lambda stream: stream.readinto(view))
                 if count == 0 and view:
                     # Its end; the file may have grown since.
                     self._settle()
@@ -110,7 +111,7 @@ class RawFile(io.RawIOBase):
             self._stream = self._handle.stream(self._at, self._size, False)
         piece = b""
         if self._stream is not None:
-            piece = self._stream.read(count)
+            piece = self._in_stream(lambda stream: stream.read(count))
         if not piece:
             # The end of the stream; the file may have grown since.
             self._settle()
@@ -189,6 +190,15 @@ class RawFile(io.RawIOBase):
             finally:
                 super().close()
                 self._handle.close()
+
+    def _in_stream(self, call: Callable[[_native.Stream], Any]) -> Any:
+        """What a read of the stream comes to. Where it is given up, the next one begins at the position."""
+        assert self._stream is not None
+        try:
+            return call(self._stream)
+        except BaseException:
+            self._stream = None
+            raise
 
     def _settle(self) -> None:
         """Ends the stream, if there is one; what was written is taken then."""
