@@ -288,8 +288,8 @@ int nine_readdir(nine_handle dir,
                  nine_dirent *out);
 
 /**
- * A file in order, from `offset` on: to be read by nine_sread() if `isread`, else to be written by nine_swrite(). Where
- * the server has streams and there is enough to be moved, over a connection of its own. 0: it has failed.
+ * A file in order, from `offset` on: to be read by nine_sread() if `isread`, else to be written by nine_swrite().
+ * Where the server has streams and there is enough to be moved, over a connection of its own. 0: it has failed.
  */
 nine_handle nine_stream(nine_handle file,
                         uint64_t offset,
@@ -301,8 +301,8 @@ nine_handle nine_stream(nine_handle file,
 int64_t nine_sread(nine_handle stream, void *buf, size_t count);
 
 /**
- * Writes `count` bytes next, all of them. An error may show in a later call, at the latest in nine_sclose(). -1: it has
- * failed.
+ * Writes `count` bytes next, all of them. An error may show in a later call, at the latest in nine_sclose(). -1: it
+ * has failed.
  */
 int64_t nine_swrite(nine_handle stream,
                     const void *buf,
@@ -320,8 +320,8 @@ int nine_sconnected(nine_handle stream);
 int64_t nine_sclose(nine_handle stream);
 
 /**
- * A mux whose name space is an empty tree in memory, in which missing mount points are made (muxalloc). It has a thread
- * of its own until it is closed. 0: it has failed.
+ * A mux whose name space is an empty tree in memory, in which missing mount points are made (muxalloc). It has a
+ * thread of its own until it is closed. 0: it has failed.
  */
 nine_handle nine_mux_alloc(void);
 
@@ -372,8 +372,8 @@ int nine_mux_send(nine_handle con,
                   size_t count);
 
 /**
- * Waits for the next R-message (muxrecv), and says how many bytes it has. -1: it has failed; EMSGSIZE: it has more than
- * `count`, and stays.
+ * Waits for the next R-message (muxrecv), and says how many bytes it has. -1: it has failed; EMSGSIZE: it has more
+ * than `count`, and stays.
  */
 int64_t nine_mux_recv(nine_handle con,
                       void *buf,

@@ -340,8 +340,8 @@ pub unsafe extern "C" fn nine_readdir(dir: Handle, out: *mut NineDirent) -> c_in
     })
 }
 
-/// A file in order, from `offset` on: to be read by nine_sread() if `isread`, else to be written by nine_swrite(). Where
-/// the server has streams and there is enough to be moved, over a connection of its own. 0: it has failed.
+/// A file in order, from `offset` on: to be read by nine_sread() if `isread`, else to be written by nine_swrite().
+/// Where the server has streams and there is enough to be moved, over a connection of its own. 0: it has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_stream(file: Handle, offset: u64, isread: c_int) -> Handle {
     answer(0, || {
@@ -361,8 +361,8 @@ pub unsafe extern "C" fn nine_sread(stream: Handle, buf: *mut c_void, count: usi
     })
 }
 
-/// Writes `count` bytes next, all of them. An error may show in a later call, at the latest in nine_sclose(). -1: it has
-/// failed.
+/// Writes `count` bytes next, all of them. An error may show in a later call, at the latest in nine_sclose(). -1: it
+/// has failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_swrite(stream: Handle, buf: *const c_void, count: usize) -> i64 {
     answer(-1, || {
@@ -389,8 +389,8 @@ pub extern "C" fn nine_sclose(stream: Handle) -> i64 {
     })
 }
 
-/// A mux whose name space is an empty tree in memory, in which missing mount points are made (muxalloc). It has a thread
-/// of its own until it is closed. 0: it has failed.
+/// A mux whose name space is an empty tree in memory, in which missing mount points are made (muxalloc). It has a
+/// thread of its own until it is closed. 0: it has failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn nine_mux_alloc() -> Handle {
     answer(0, || Ok(table::insert(Object::Mux(Arc::new(Mux::alloc()?)))))
@@ -482,8 +482,8 @@ pub unsafe extern "C" fn nine_mux_send(con: Handle, message: *const c_void, coun
     })
 }
 
-/// Waits for the next R-message (muxrecv), and says how many bytes it has. -1: it has failed; EMSGSIZE: it has more than
-/// `count`, and stays.
+/// Waits for the next R-message (muxrecv), and says how many bytes it has. -1: it has failed; EMSGSIZE: it has more
+/// than `count`, and stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_recv(con: Handle, buf: *mut c_void, count: usize) -> i64 {
     answer(-1, || {

@@ -1,5 +1,5 @@
-//! The library for C: built, laid out as it is installed (`target/capi`), its header compared with what cbindgen makes of
-//! the source, and programs in C compiled against it, shared and static, and run against a server.
+//! The library for C: built, laid out as it is installed (`target/capi`), its header compared with what cbindgen makes
+//! of the source, and programs in C compiled against it, shared and static, and run against a server.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -61,9 +61,10 @@ Usage: cargo xtask VERB
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
-  python                    the Python module, installed into target/python and judged by fsspec's suite, pandas, pyarrow
-                            and zarr
-  capi [--bless]            the library for C, into target/capi, and programs in C that use it (--bless: its header anew)
+  python                    the Python module, installed into target/python and judged by fsspec's suite, pandas,
+                            pyarrow and zarr
+  capi [--bless]            the library for C, into target/capi, and programs in C that use it
+                            (--bless: writes its header anew)
   images [--host | --lint]  the images of machines, into target/images (--host: without a download, for this target;
                             --lint: what clippy says of them)
   tour                      a machine without an operating system says hello, reads a file and fetches a page

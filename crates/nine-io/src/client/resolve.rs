@@ -89,8 +89,8 @@ impl File {
         Ok((self.resolve(dir, true).await?.0, name))
     }
 
-    /// The file at `path`, links followed, open as open(2) has it, and what is known about it: `CREAT` makes it with the
-    /// permissions `perm` where it is missing, and with `EXCL` it must be. No directory is opened.
+    /// The file at `path`, links followed, open as open(2) has it, and what is known about it: `CREAT` makes it with
+    /// the permissions `perm` where it is missing, and with `EXCL` it must be. No directory is opened.
     pub async fn open_at(&self, path: &[u8], flags: OpenFlags, perm: u32) -> Result<(Self, Attr)> {
         let how = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
         let file = match self.find(path, true, GetMask::BASIC).await {
