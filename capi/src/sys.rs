@@ -302,7 +302,7 @@ pub unsafe extern "C" fn nine_truncate(client: Handle, path: *const c_char, size
 pub unsafe extern "C" fn nine_utime(client: Handle, path: *const c_char, atime: i64, mtime: i64) -> c_int {
     let time = |ns: i64| {
         let (sec, nsec) = (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) as u32);
-        Some(TimeSet::To(Time { sec, nsec: nsec.into() }))
+        Some(TimeSet::To(Time { sec, nsec }))
     };
     let set = SetAttr { atime: time(atime), mtime: time(mtime), ..SetAttr::default() };
     // SAFETY: the caller's text ends with a zero byte.
