@@ -7,6 +7,7 @@
 
 mod aoe;
 mod browser;
+mod capi;
 mod child;
 mod diod;
 mod dissector;
@@ -18,6 +19,7 @@ mod mux;
 mod netns;
 mod package;
 mod packages;
+mod python;
 mod recorder;
 mod served;
 mod steps;
@@ -62,6 +64,10 @@ Usage: cargo xtask VERB
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
   package [--all]           the Debian package: made, judged by lintian, installed, upgraded and purged, and at work
                             under systemd in such a machine (--all: of the release build, as it is published)
+  python                    the Python module, installed into target/python and judged by fsspec's suite, pandas,
+                            pyarrow and zarr
+  capi [--bless]            the library for C, into target/capi, and programs in C that use it
+                            (--bless: writes its header anew)
   images [--host | --lint]  the images of machines, into target/images (--host: without a download, for this target;
                             --lint: what clippy says of them)
   tour                      a machine without an operating system says hello, reads a file and fetches a page
@@ -79,6 +85,9 @@ fn main() -> ExitCode {
         ["tidy"] => steps.call("tidy", "cargo xtask tidy", || tidy::run(root())),
         ["fuzz-smoke"] => fuzz_smoke(&mut steps, SMOKE),
         ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => fuzz_smoke(&mut steps, n.parse().unwrap_or(SMOKE)),
+        ["python"] => Program::built(&mut steps, false).and_then(|program| python::run(&mut steps, &program)),
+        ["capi"] => Program::built(&mut steps, false).and_then(|program| capi::run(&mut steps, &program)),
+        ["capi", "--bless"] => capi::bless(&mut steps),
         ["images"] => images::build(&mut steps, false),
         ["images", "--host"] => images::build(&mut steps, true),
         ["images", "--lint"] => images::lint(&mut steps),

@@ -81,6 +81,7 @@ const AOE: &str = "AoE with vblade";
 const AOE_LINUX: &str = "our AoE target under the Linux kernel's driver, and under aoetools";
 const MOUNT: &str = "mounts by FUSE of ordinary users";
 const HTTP: &str = "nine-bench streaming beside HTTP";
+const C: &str = "the library for C";
 const WEB: &str = "the web server under programs of others";
 const SFTP: &str = "nine-bench streaming beside SFTP";
 const PACKAGE: &str = "the Debian package";
@@ -113,6 +114,9 @@ const NEEDS: &[Need] = &[
         covers: "the kernel's client over a mux of servers",
         all: false,
     },
+    Need { program: "cc", package: "gcc", covers: C, all: false },
+    Need { program: "pkg-config", package: "pkg-config", covers: C, all: false },
+    Need { program: "python3", package: "python3-venv", covers: "the Python module", all: false },
     Need { program: "fusermount3", package: "fuse3", covers: MOUNT, all: false },
     Need { program: "nginx", package: "nginx-light", covers: HTTP, all: false },
     Need { program: "curl", package: "curl", covers: HTTP, all: false },

@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use crate::images::{self, BARE};
 use crate::served::Program;
 use crate::steps::{Failed, Steps, cargo};
-use crate::{HOST, aoe, browser, diod, dissector, fuse, http, package, packages, stores, tidy, v9fs};
+use crate::{
+    HOST, aoe, browser, capi, diod, dissector, fuse, http, package, packages, python, stores, tidy, v9fs,
+};
 
 /// Runs every step; `all` adds what is too long for each change.
 pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
@@ -35,6 +37,8 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     let program = Program::built(steps, all)?;
     diod::run(steps, &program)?;
     dissector::run(steps, &program)?;
+    capi::run(steps, &program)?;
+    python::run(steps, &program)?;
     fuse::run(steps, &program, "")?;
     aoe::run(steps, &program, all)?;
     package::run(steps, &program, all)?;

@@ -62,7 +62,7 @@ impl Tree {
                 tree.0.insert(name.to_string(), text);
             }
         }
-        for dir in ["crates", "xtask", "fuzz", "images"] {
+        for dir in ["crates", "xtask", "fuzz", "images", "capi", "python"] {
             tree.add(root, dir)?;
         }
         Ok(tree)

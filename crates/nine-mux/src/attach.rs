@@ -135,6 +135,11 @@ impl Received {
     pub fn message(&self) -> Result<(Tag, Rmsg<'_>), WireError> {
         Rmsg::decode(&self.frame, self.dialect)
     }
+
+    /// The message as it lies on the wire, `size[4]` first.
+    pub fn bytes(&self) -> &[u8] {
+        &self.frame
+    }
 }
 
 impl Con {
@@ -153,6 +158,22 @@ impl Con {
         }
         message.encode(tag, self.dialect, &mut self.unsent);
         self.push()
+    }
+
+    /// [`Con::send`] of a message as it lies on the wire.
+    ///
+    /// # Errors
+    /// Those of [`Con::send`]; `InvalidInput`: these bytes are not one whole T-message of the dialect that is spoken.
+    pub fn send_bytes(&mut self, message: &[u8]) -> io::Result<()> {
+        let wrong = |error: &dyn std::fmt::Display| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("no whole T-message: {error}"))
+        };
+        match split(message, self.msize).map_err(|error| wrong(&error))? {
+            Split::Whole(size) if size == message.len() => {}
+            _ => return Err(wrong(&"its size is another than its length")),
+        }
+        let (tag, decoded) = Tmsg::decode(message, self.dialect).map_err(|error| wrong(&error))?;
+        self.send(tag, &decoded)
     }
 
     /// The next R-message (muxrecv).

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
@@ -29,7 +29,7 @@ use socket2::{SockAddr, Socket as Raw};
 use crate::dial::Addr;
 use crate::end::{self, Place};
 use crate::sync::{AtomicBool, Bell, Mutex, MutexGuard, Parker, ThreadId, Watched, lock};
-use crate::transport::{Peer, Transport};
+use crate::transport::{Peer, Proof, Transport};
 
 /// Waits for sockets and timers on the threads that need them. Clones are the same reactor; any thread may
 /// use any of them. When the last clone goes, the futures it was given are dropped.
@@ -85,6 +85,30 @@ impl Reactor {
             Ok((raw, peer)) => Ok(self.adopt(raw, peer)),
             Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(end::tried(addr, end::too_late(limit))),
             Err(e) => Err(end::tried(addr, e)),
+        }
+    }
+
+    /// [`Reactor::connect`] as a future, for addresses without a name to be resolved: it blocks nobody.
+    pub fn connecting(
+        &self,
+        addr: &Addr,
+        limit: Duration,
+    ) -> impl Future<Output = io::Result<PollSocket>> + Send + use<> {
+        let (reactor, addr, mut late) = (self.clone(), addr.clone(), self.sleep(limit));
+        async move {
+            let Place::Known(at) = end::place(&addr)? else {
+                let why = "a name is to be resolved first";
+                return Err(end::tried(&addr, io::Error::new(io::ErrorKind::InvalidInput, why)));
+            };
+            let raw = end::connect(&at).map_err(|e| end::tried(&addr, e))?;
+            let mut socket = reactor.adopt(raw, Peer { addr: String::new(), proof: Proof::None });
+            reactor.0.0.spent(socket.id, WRITE);
+            let connected = poll_fn(|cx| match Pin::new(&mut late).poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Err(end::too_late(limit))),
+                Poll::Pending => socket.poll_connected(cx, &at),
+            });
+            socket.peer = connected.await.map_err(|e| end::tried(&addr, e))?;
+            Ok(socket)
         }
     }
 
@@ -159,6 +183,19 @@ impl PollSocket {
         while self.core.ready(self.id, side, cx.waker()) {
             match call(&self.raw) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.core.spent(self.id, side),
+                done => return Poll::Ready(done),
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl PollSocket {
+    /// What came of connecting, and who the peer is.
+    fn poll_connected(&mut self, cx: &mut Context<'_>, at: &SockAddr) -> Poll<io::Result<Peer>> {
+        while self.core.ready(self.id, WRITE, cx.waker()) {
+            match end::connected(&self.raw, at) {
+                Err(e) if e.kind() == io::ErrorKind::NotConnected => self.core.spent(self.id, WRITE),
                 done => return Poll::Ready(done),
             }
         }

@@ -19,15 +19,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{Either, join, select};
 use nine_io::channel::Asking;
-use nine_io::client::{Client, Ender, Error, File, Options};
+use nine_io::client::{Client, Ender, Error, File, Options, may_be_link};
 use nine_net::datagram;
 use nine_net::modules::{self, TlsClient};
 use nine_net::shm::Channel;
 use nine_net::{
     Addr, Certificate, ClientTls, Env, Fault, ModuleKind, Modules, Pushed, Socket, Transport, Trust, rt,
 };
-use nine_proto::msg::MAXWELEM;
-use nine_proto::{Attr, Base, Errno, GetMask, NOUID};
+use nine_proto::{Attr, Errno, GetMask, NOUID};
 
 use crate::config::{DialectChoice, Remote};
 use crate::copy;
@@ -38,8 +37,6 @@ use silence::{Watched, watch};
 pub use data::Data;
 pub use silence::Moved;
 
-/// Links followed for one path, as in Linux; one more is ELOOP.
-const LINKS: usize = 40;
 /// What is asked when nothing says which certificate is good.
 pub const UNKNOWN: &str = "how shall the server be known? --ca FILE names the authority of its certificate, \
                        --pin FINGERPRINT the certificate itself";
@@ -124,7 +121,7 @@ impl Sessions {
             walked => walked,
         };
         let resolved = async || {
-            let (file, names) = resolve_names(&root, &place.path, follow).await?;
+            let (file, names) = root.resolve(&place.path, follow).await?;
             let attr = file.getattr(mask).await?;
             Ok(Found { root: root.clone(), file, names, attr })
         };
@@ -183,7 +180,7 @@ impl Sessions {
     /// The file at a place, links on the way followed; at the end too, if `follow`.
     pub async fn walk(&self, place: &Place, follow: bool) -> Result<File> {
         let root = self.root(place).await?;
-        Ok(resolve(&root, &place.path, follow).await?)
+        Ok(root.resolve(&place.path, follow).await?.0)
     }
 
     /// The directory a place is in, and the name there; for what is to be made, renamed or removed.
@@ -193,7 +190,7 @@ impl Sessions {
         if names(dir).next().is_none() {
             return Ok((root, name));
         }
-        Ok((Rc::new(resolve(&root, dir, true).await?), name))
+        Ok((Rc::new(root.resolve(dir, true).await?.0), name))
     }
 
     /// Whether it is a refusal of which 9P2000.L tells a number alone.
@@ -402,63 +399,6 @@ async fn walk(root: &File, place: &Place, mask: GetMask) -> Walked {
         root.walk(dir).await.ok()
     };
     join(root.walk_attr(&place.path, mask), parent).await
-}
-
-/// Whether a link on the way may be why a walk has failed: it was walked to, and could not be walked on from. Where one
-/// Twalk has not been enough, the next one may have had other words for that.
-fn may_be_link(error: &Error, path: &[u8]) -> bool {
-    match error.errno() {
-        Errno::ENOTDIR | Errno::ELOOP => true,
-        Errno::ENOENT => names(path).count() > MAXWELEM,
-        _ => false,
-    }
-}
-
-/// The file at `path` below `root`.
-pub async fn resolve(root: &File, path: &[u8], follow: bool) -> Result<File, Error> {
-    resolve_names(root, path, follow).await.map(|(file, _)| file)
-}
-
-/// The same with the names that lead there, none of them a link or "..".
-pub async fn resolve_names(root: &File, path: &[u8], follow: bool) -> Result<(File, Vec<Vec<u8>>), Error> {
-    let plain = || names(path).map(<[u8]>::to_vec).collect::<Vec<_>>();
-    // Where ".." leads from a link is known only once the link has been read.
-    let dotted = names(path).any(|name| name == b"..");
-    let first = match root.walk(path).await {
-        Ok(file) if !(dotted || follow && file.qid().is_symlink()) => return Ok((file, plain())),
-        Err(error) if !may_be_link(&error, path) => return Err(error),
-        other => other,
-    };
-    if root.client().dialect().base == Base::P2000 {
-        return first.map(|file| (file, plain()));
-    }
-    let mut todo: Vec<Vec<u8>> = plain();
-    todo.reverse();
-    let mut done: Vec<Vec<u8>> = Vec::new();
-    let mut links = 0;
-    while let Some(name) = todo.pop() {
-        if name == b".." {
-            done.pop();
-            continue;
-        }
-        done.push(name);
-        let file = root.walk(done.join(&b'/')).await?;
-        if !file.qid().is_symlink() || (todo.is_empty() && !follow) {
-            continue;
-        }
-        links += 1;
-        if links > LINKS {
-            return Err(nine_proto::Error::from(Errno::ELOOP).into());
-        }
-        let target = file.readlink().await?;
-        if target.starts_with(b"/") {
-            done.clear();
-        } else {
-            done.pop();
-        }
-        todo.extend(names(&target).rev().map(<[u8]>::to_vec));
-    }
-    Ok((root.walk(done.join(&b'/')).await?, done))
 }
 
 /// Why there is nothing at `path`. A server that has come past the first name only stops (walk(5)): whether the next

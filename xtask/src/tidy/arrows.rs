@@ -12,6 +12,9 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for name in tree.crates() {
         found.extend(check_crate(tree, name));
     }
+    for (name, may) in OUTSIDE {
+        found.extend(check_outside(tree, name, may));
+    }
     found.extend(check_xtask(tree));
     found.extend(check_tokio(tree));
     found.extend(check_architecture(tree));
@@ -43,6 +46,19 @@ fn check_crate(tree: &Tree, name: &str) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// What binds other languages stands outside the crates, and imports no more than it must.
+fn check_outside(tree: &Tree, name: &str, may: &[&str]) -> Vec<Finding> {
+    let path = format!("{name}/Cargo.toml");
+    let ours = deps(tree.get(&path)).into_iter().filter(|dep| is_ours(&dep.name));
+    let forbidden = ours.filter(|dep| !may.contains(&dep.name.as_str()));
+    forbidden
+        .map(|dep| {
+            let what = format!("{name} may not import {}: hand it in, or say in xtask's table why", dep.name);
+            Finding::new(&path, dep.line, what)
+        })
+        .collect()
 }
 
 /// Chores stand outside the house: they build before anything of ours does.
@@ -153,6 +169,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nine-sim", ANY),
 ];
 
+/// What stands outside the crates, and what it may import of ours: `python` the client, `capi` the mux, too, and a tree
+/// in memory where its name spaces begin.
+const OUTSIDE: &[(&str, &[&str])] = &[
+    ("capi", &["nine-proto", "nine-io", "nine-net", "nine-mux", "nine-servers"]),
+    ("python", &["nine-proto", "nine-io", "nine-net"]),
+];
+
 /// Any room of ours.
 const ANY: &[&str] = &["*"];
 
@@ -244,6 +267,15 @@ mod tests {
         let found = check_architecture(&tree);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].what.starts_with("nine-net") && found[1].what.starts_with("clap"));
+    }
+
+    #[test]
+    fn what_stands_outside_imports_only_what_its_line_says() {
+        for (manifest, broken) in [("nine-io = { path = \"x\" }", 0), ("nine-mux = { path = \"x\" }", 1)] {
+            let text = format!("[dependencies]\n{manifest}");
+            let tree = planted(&[("python/Cargo.toml", text.as_str())]);
+            assert_eq!(check(&tree).len(), broken, "{manifest}");
+        }
     }
 
     #[test]

@@ -173,6 +173,7 @@ const NO_STD: &[&str] = &["nine-proto", "nine-stream", "nine-ring", "nine-guest"
 
 /// The files that may hold unsafe code, each with its reason.
 const UNSAFE_FILES: &[(&str, &str)] = &[
+    ("capi/src/sys.rs", "pointers of programs in C, and the names by which they find us"),
     ("crates/nine-bench/src/sys.rs", "the processor time of children, which rustix does not ask for"),
     ("crates/nine-gate/src/fuse/sys.rs", "two calls of /dev/fuse that nothing wraps"),
     ("crates/nine-guest/src/machine/sys.rs", "what a processor must be told where there is no system"),

@@ -27,13 +27,13 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nine_net::{Addr, Reactor, Transport};
+use nine_net::{Addr, ClientTls, Env as _, Reactor, Transport, rt};
 use nine_proto::{Attr, GetMask, LockRequest, LockStatus, OpenFlags, Qid, SetAttr, Statfs};
 
-use super::{Entry, Error, Getlock, Options, Result};
+use super::{Dial, Dialing, Direction, Entry, Error, Getlock, Options, Result, offered};
 
 /// A session with a server: see [`client::Client`](super::Client).
 ///
@@ -60,12 +60,60 @@ impl Client {
         Self::connect(reactor, socket, options)
     }
 
+    /// [`Client::dial`] with all that a server may have: TLS where the address says so, streams over TCP and TLS, and
+    /// windows that are found by the time that answers take. All of it, and the version, within `limit`.
+    ///
+    /// # Errors
+    /// Those of [`Client::dial`]; a `tls!` address and nothing that says how its server is known.
+    pub fn dial_streaming(
+        addr: &Addr,
+        tls: Option<ClientTls>,
+        limit: Duration,
+        options: Options,
+    ) -> Result<Self> {
+        let failed = |error| Error::Transport { peer: addr.to_string().into(), error: Arc::new(error) };
+        let late = || {
+            let text = format!("does not answer within {} s", limit.as_secs_f64());
+            failed(io::Error::new(io::ErrorKind::TimedOut, text))
+        };
+        let begun = Instant::now();
+        let left = || limit.saturating_sub(begun.elapsed());
+        let reactor = Reactor::new().map_err(failed)?;
+        let socket = reactor.connect(addr, limit).map_err(failed)?;
+        let options = Options { clock: options.clock.or(Some(rt::Real.clock())), ..options };
+        let beside = |tls| Arc::new(Beside { reactor: reactor.clone(), tls });
+        let connected = match (addr, tls) {
+            (Addr::Tls { .. }, None) => {
+                let why = "nothing says how the server is known";
+                return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
+            }
+            (Addr::Tls { host, .. }, Some(tls)) => {
+                let shaken = tls.connect(socket, host, reactor.sleep(left()));
+                let shaken = reactor.block_on(shaken).map_err(failed)?;
+                let options = options.with_streams(beside(Some((tls, host.clone()))));
+                reactor.block_on_for(left(), super::Client::connect(shaken, options))
+            }
+            (Addr::Tcp { .. }, _) => {
+                let options = options.with_streams(beside(None));
+                reactor.block_on_for(left(), super::Client::connect(socket, options))
+            }
+            _ => reactor.block_on_for(left(), super::Client::connect(socket, options)),
+        };
+        let (client, driver) = connected.ok_or_else(late)??;
+        Ok(Self::driving(reactor, client, driver))
+    }
+
     /// Agrees on a version with the server at the other end of `transport`, which waits with `reactor`.
     pub fn connect(reactor: Reactor, transport: impl Transport, options: Options) -> Result<Self> {
         let (client, driver) = reactor.block_on(super::Client::connect(transport, options))?;
+        Ok(Self::driving(reactor, client, driver))
+    }
+
+    /// A client that is connected already, and its driver.
+    pub fn driving(reactor: Reactor, client: super::Client, driver: super::Driver) -> Self {
         // Whatever ends the driver, the calls are told.
         reactor.spawn(async { drop(driver.await) });
-        Ok(Self { client, reactor })
+        Self { client, reactor }
     }
 
     /// A fid for the root of the tree `aname`: see [`client::Client::attach`](super::Client::attach).
@@ -79,6 +127,11 @@ impl Client {
         &self.client
     }
 
+    /// What the threads that wait drive it with.
+    pub fn reactor(&self) -> &Reactor {
+        &self.reactor
+    }
+
     /// Waits on this thread for anything that the async client or its files do.
     pub fn wait<F: Future>(&self, future: F) -> F::Output {
         self.reactor.block_on(future)
@@ -90,6 +143,28 @@ impl fmt::Debug for Client {
         self.client.fmt(f)
     }
 }
+
+/// Data connections of streams: dialled by the threads that wait for them, as the 9P connection was.
+struct Beside {
+    reactor: Reactor,
+    /// How the server is known, and by which name. `None`: without TLS.
+    tls: Option<(ClientTls, String)>,
+}
+
+impl Dial for Beside {
+    fn dial(&self, peer: &str, addr: &str) -> Dialing {
+        let (reactor, tls, at) = (self.reactor.clone(), self.tls.clone(), offered(peer, addr));
+        Box::pin(async move {
+            let socket = reactor.connecting(&at?, BESIDE).await?;
+            let Some((tls, host)) = tls else { return Ok(Box::new(socket) as Box<dyn Transport>) };
+            let tls = tls.connect(socket, &host, reactor.sleep(BESIDE)).await?;
+            Ok(Box::new(tls) as Box<dyn Transport>)
+        })
+    }
+}
+
+/// For a data connection, and for its TLS handshake: then files go over the 9P connection.
+const BESIDE: Duration = Duration::from_secs(1);
 
 /// A file of the server: see [`client::File`](super::File), whose operations these are.
 pub struct File {
@@ -190,6 +265,12 @@ impl File {
         Writer { writer: super::Writer::new(&self.file, offset), reactor: &self.reactor }
     }
 
+    /// The file from `offset` on, in order: see [`client::Stream`](super::Stream).
+    pub fn stream(&self, offset: u64, direction: Direction) -> Result<Stream<'_>> {
+        let stream = self.reactor.block_on(self.file.stream(offset, direction))?;
+        Ok(Stream { stream, reactor: &self.reactor })
+    }
+
     /// The async file behind it.
     pub fn file(&self) -> &super::File {
         &self.file
@@ -257,5 +338,41 @@ impl Writer<'_> {
     /// Bytes that the server has taken without a gap.
     pub fn written(&self) -> u64 {
         self.writer.written()
+    }
+}
+
+/// A file in order, over a connection of its own where there is one: see [`client::Stream`](super::Stream).
+pub struct Stream<'f> {
+    stream: super::Stream<&'f super::File>,
+    reactor: &'f Reactor,
+}
+
+impl Stream<'_> {
+    /// Bytes into `buf`: 0 at the end of the file.
+    pub fn sread(&mut self, buf: &mut [u8]) -> Result<usize> {
+        self.reactor.block_on(self.stream.sread(buf))
+    }
+
+    /// Writes bytes of `buf`, and says how many were taken: all of them.
+    pub fn swrite(&mut self, buf: &[u8]) -> Result<usize> {
+        self.reactor.block_on(self.stream.swrite(buf))
+    }
+
+    /// Ends it, and says how many bytes were moved: see [`client::Stream::sclose`](super::Stream::sclose).
+    pub fn sclose(self) -> Result<u64> {
+        self.reactor.block_on(self.stream.sclose())
+    }
+
+    /// Whether a data connection carries bytes now.
+    pub fn has_connection(&self) -> bool {
+        self.stream.has_connection()
+    }
+}
+
+impl Iterator for Stream<'_> {
+    type Item = Result<Bytes>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.reactor.block_on(self.stream.next())
     }
 }

@@ -42,6 +42,7 @@ mod meter;
 mod names;
 mod out;
 mod pace;
+mod resolve;
 mod share;
 mod side;
 mod state;
@@ -76,7 +77,8 @@ pub use file::{File, Opening};
 pub use flow::{Reader, WIDER, Writer, copy};
 pub use forward::Forward;
 pub use meter::{LOOKED, Load, Meter, TIMES};
-pub use side::{Dial, Dialing};
+pub use resolve::may_be_link;
+pub use side::{Dial, Dialing, offered};
 pub use stream::{Direction, HEAD, Stream, WORTH};
 
 /// What a client asks for and what it may use. The defaults suit a person's tools and a mux alike.

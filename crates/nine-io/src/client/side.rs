@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use nine_net::Transport;
+use nine_net::{Addr, Transport};
 use nine_proto::Errno;
 use nine_proto::msg::Tmsg;
 use nine_proto::stream::accept;
@@ -33,6 +33,24 @@ pub trait Dial: Send + Sync + 'static {
 
 /// A data connection that is being dialled.
 pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
+
+/// Where the server of `peer` means with `addr` ([`Dial::dial`]): it sends nobody elsewhere.
+///
+/// # Errors
+/// One of them is no address, or the offer is another host (`PermissionDenied`).
+pub fn offered(peer: &str, addr: &str) -> io::Result<Addr> {
+    let parse = |text: &str| text.parse::<Addr>().map_err(|error| io::Error::other(error.to_string()));
+    match (parse(peer)?, parse(addr)?) {
+        (
+            Addr::Tcp { host, .. } | Addr::Tls { host, .. },
+            Addr::Tcp { host: meant, port } | Addr::Tls { host: meant, port },
+        ) if meant == "*" || meant == host => Ok(Addr::Tcp { host, port }),
+        _ => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("the server offers {addr}, which is not where it is itself"),
+        )),
+    }
+}
 
 /// For so long no data connection is tried after one has not come about, ms.
 pub(super) const PAUSE_MS: u64 = 60_000;
@@ -217,4 +235,21 @@ impl Wanted {
 
 pub(super) fn sclose(file: &File, count: u64) -> Call<'static> {
     file.call(Tmsg::Sclose { fid: file.fid(), count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_the_host_of_the_session_and_other_hosts_are_refused() {
+        let offered = |peer, addr| offered(peer, addr).map(|addr| addr.to_string());
+        assert_eq!(offered("tcp!10.0.0.1!564", "tcp!*!5641").unwrap(), "tcp!10.0.0.1!5641");
+        assert_eq!(offered("tls!::1!564", "tcp!*!564").unwrap(), "tcp!::1!564");
+        assert_eq!(offered("tcp!10.0.0.1!564", "tcp!10.0.0.1!22").unwrap(), "tcp!10.0.0.1!22");
+        for addr in ["tcp!10.0.0.2!564", "tcp!localhost!22", "unix!/run/x", "x", ""] {
+            assert!(offered("tcp!10.0.0.1!564", addr).is_err(), "{addr}");
+        }
+        assert!(offered("unix!/run/x", "tcp!*!564").is_err());
+    }
 }

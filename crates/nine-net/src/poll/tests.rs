@@ -303,3 +303,30 @@ fn tls_needs_no_runtime() {
     });
     assert_eq!(got.expect("an answer"), b"sealed");
 }
+
+#[test]
+fn a_connection_that_is_a_future_comes_about_or_says_why_not() {
+    let reactor = reactor();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    let addr = Addr::Tcp { host: "127.0.0.1".into(), port };
+    let mut socket = reactor.block_on(reactor.connecting(&addr, LIMIT)).expect("connected");
+    assert_eq!(socket.peer().addr, addr.to_string());
+    let echo = thread::spawn(move || {
+        let (mut far, _) = listener.accept().expect("accepted");
+        let mut byte = [0];
+        far.read_exact(&mut byte).expect("read");
+        far.write_all(&byte).expect("written");
+    });
+    reactor.block_on(async {
+        write(&mut socket, b"x").await.expect("written");
+        assert_eq!(read(&mut socket).await.expect("read"), b"x");
+    });
+    echo.join().expect("no panic");
+    // Its listener has gone.
+    let refused = reactor.block_on(reactor.connecting(&addr, LIMIT)).expect_err("refused");
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused, "{refused}");
+    let named = Addr::Tcp { host: "localhost".into(), port };
+    let unresolved = reactor.block_on(reactor.connecting(&named, LIMIT)).expect_err("a name");
+    assert_eq!(unresolved.kind(), io::ErrorKind::InvalidInput, "{unresolved}");
+}

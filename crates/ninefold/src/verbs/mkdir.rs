@@ -7,7 +7,7 @@ use nine_proto::{Errno, NOGID, SetAttr};
 use super::own_umask;
 use crate::cli;
 use crate::config::Config;
-use crate::dial::{self, Sessions, resolve};
+use crate::dial::{self, Sessions};
 use crate::fail::Tally;
 use crate::operand::Place;
 
@@ -46,7 +46,7 @@ async fn mkdir_p(sessions: &Sessions, place: &Place, mode: u32) -> Result<()> {
     let root = sessions.root(place).await?;
     let ends = place.path.iter().enumerate().filter(|&(at, &b)| at > 0 && b == b'/').map(|(at, _)| at);
     let ends: Vec<usize> = ends.chain([place.path.len()]).collect();
-    let mut parent = resolve(&root, b"/", true).await?;
+    let mut parent = root.resolve(b"/", true).await?.0;
     let mut begin = 0;
     for end in ends {
         let name = place.path[begin..end].strip_prefix(b"/").unwrap_or(&place.path[begin..end]);
@@ -59,7 +59,7 @@ async fn mkdir_p(sessions: &Sessions, place: &Place, mode: u32) -> Result<()> {
             Err(e) if !matches!(e.errno(), Errno::EEXIST) => return Err(e.into()),
             _ => {}
         }
-        parent = resolve(&root, &place.path[..end], true).await?;
+        parent = root.resolve(&place.path[..end], true).await?.0;
         if !parent.qid().is_dir() {
             return Err(nine_proto::Error::from(Errno::ENOTDIR).into());
         }

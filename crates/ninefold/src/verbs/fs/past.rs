@@ -21,7 +21,7 @@ use super::date::{Day, Dump, When};
 use crate::archive::places::{Lies, Names, Places, names};
 use crate::cli;
 use crate::config::Remote;
-use crate::dial::{self, Sessions};
+use crate::dial::Sessions;
 use crate::fail;
 use crate::operand::Place;
 use crate::verbs::{sorted, text};
@@ -147,7 +147,7 @@ async fn real(root: &File, place: &Place) -> Result<Names> {
     let mut at = all.len();
     loop {
         let (there, rest) = all.split_at(at);
-        match dial::resolve_names(root, &there.join(&b'/'), at < all.len()).await {
+        match root.resolve(there.join(&b'/'), at < all.len()).await {
             Ok((_, mut real)) => {
                 if rest.contains(&&b".."[..]) {
                     bail!("{place}: what is not there has no `..`");

@@ -1,0 +1,336 @@
+//! The mux in this process, and connections to it: `muxalloc`, `muxmount`, `muxbind`, `muxattach`, `muxsend` and
+//! `muxrecv` of the seed (Hickey).
+//!
+//! A mux has one thread, in which it and its servers' connections live; callers wait on their own.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use futures_util::future::select;
+use nine_io::client::{self, Options, blocking};
+use nine_io::server::Core;
+use nine_mux::{As, Boxed, Dial, Flags, Local, MAIN, Order, Owner, Received, Server, Space, Spawn};
+use nine_net::{Addr, Env, Peer, Proof, Reactor, Socket, Target, Task, Transport, is_socket, rt};
+use nine_proto::{Errno, Numeric};
+use nine_servers::Ram;
+
+use crate::client::Client;
+use crate::fail::Fail;
+use crate::sys::{NINE_MAFTER, NINE_MBEFORE, NINE_MCREATE, NINE_MREPL};
+
+/// Bytes of the tree in memory with which a name space begins: enough for mount points.
+const BACKBONE: u64 = 1 << 20;
+/// For the dial of a server.
+const CONNECT: Duration = Duration::from_secs(20);
+/// Of Linux; 9P has no use for it.
+const EMSGSIZE: Errno = Errno(90);
+/// A mux, its name space, and its thread.
+pub struct Mux {
+    mux: nine_mux::Mux,
+    core: Core,
+    space: Space,
+    errands: Arc<Errands>,
+}
+
+/// What is to be done in the thread of a mux, where dials find their runtime; each caller waits for his own. The thread
+/// ends when nobody leaves any more.
+#[derive(Default)]
+struct Errands(Mutex<Left>);
+
+#[derive(Default)]
+struct Left {
+    errands: Vec<Errand>,
+    over: bool,
+    thread: Option<Waker>,
+}
+
+type Errand = Box<dyn FnOnce() -> Task + Send>;
+
+impl Errands {
+    /// Leaves one, which is dropped if it is over.
+    fn leave(&self, errand: Errand) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !left.over {
+            left.errands.push(errand);
+            left.thread.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn end(&self) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.over = true;
+        left.errands.clear();
+        left.thread.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Does them, until it is over.
+    fn run(&self, env: rt::Real) -> impl Future<Output = ()> {
+        poll_fn(move |cx| {
+            let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if left.over {
+                return Poll::Ready(());
+            }
+            left.thread = Some(cx.waker().clone());
+            let errands = std::mem::take(&mut left.errands);
+            drop(left);
+            errands.into_iter().for_each(|errand| env.spawn(errand()));
+            Poll::Pending
+        })
+    }
+}
+
+impl Mux {
+    pub fn alloc() -> Result<Self, Fail> {
+        let core = Core::default();
+        let backbone = Local::scratch("ram:", Arc::new(Ram::new(BACKBONE)), core.clone());
+        let mux = nine_mux::Mux::new(backbone, Arc::new(Numeric));
+        let space = mux.space(MAIN, Owner { name: Box::default(), uid: Some(nine_net::own_ids().0) });
+        let errands = Arc::<Errands>::default();
+        let (started, lives) = mpsc::sync_channel(1);
+        let (theirs, left) = (mux.clone(), errands.clone());
+        thread::Builder::new().name("mux".into()).spawn(move || {
+            let failed = started.clone();
+            let ran = rt::block_on(async |env| {
+                let _ = started.send(Ok(()));
+                select(pin!(theirs.run(env, &[])), pin!(left.run(env))).await;
+            });
+            if let Err(error) = ran {
+                let _ = failed.send(Err(error));
+            }
+        })?;
+        lives.recv().unwrap_or_else(|_| Err(io::Error::other("the thread of the mux has ended")))?;
+        Ok(Self { mux, core, space, errands })
+    }
+
+    /// Mounts the server at the other end of a socket, of which this keeps a duplicate.
+    pub fn mount(&self, socket: BorrowedFd<'_>, old: &str, flag: i32) -> Result<u64, Fail> {
+        let flags = flags(flag)?;
+        rustix::net::sockopt::socket_type(socket).map_err(|e| Fail::from(io::Error::from(e)))?;
+        let socket =
+            rustix::io::fcntl_dupfd_cloexec(socket, 0).map_err(|e| Fail::from(io::Error::from(e)))?;
+        let dial = Once(Mutex::new(Some(socket)));
+        self.mount_server(Server::new("a connection of this program", Arc::new(dial)), old, flags)
+    }
+
+    /// Mounts the server at an address; it is dialled again when it goes.
+    pub fn mount_at(&self, address: &str, old: &str, flag: i32) -> Result<u64, Fail> {
+        let wrong = |text: String| Fail::new(Errno::EINVAL, text);
+        let target = Target::parse(address, is_socket).map_err(|error| wrong(error.to_string()))?;
+        if target.path != "/" {
+            return Err(wrong(format!("{address}: only an address may stand here: {}", target.addr)));
+        }
+        if let Addr::Tls { .. } | Addr::Shm { .. } | Addr::Il { .. } = target.addr {
+            let text = format!("{address}: tcp, unix and vsock are dialled here; mount others by a socket");
+            return Err(Fail::new(Errno::EOPNOTSUPP, text));
+        }
+        let name = target.addr.to_string();
+        let options = Options { token: target.token, ..Server::options() };
+        let server = Server { options, ..Server::new(&name, Arc::new(Reach(target.addr))) };
+        self.mount_server(server, old, flags(flag)?)
+    }
+
+    fn mount_server(&self, server: Server, old: &str, flags: Flags) -> Result<u64, Fail> {
+        let user = As::User { name: Box::default(), uid: Some(nine_net::own_ids().0) };
+        let at = old.to_owned();
+        self.change(old, async move |space| space.mount(server, "", &user, &at, flags).await)
+    }
+
+    pub fn bind(&self, new: &str, old: &str, flag: i32) -> Result<u64, Fail> {
+        let (flags, new, at) = (flags(flag)?, new.to_owned(), old.to_owned());
+        self.change(old, async move |space| space.bind(&new, &at, flags).await)
+    }
+
+    pub fn unmount(&self, new: Option<&str>, old: &str) -> Result<(), Fail> {
+        let (new, at) = (new.map(str::to_owned), old.to_owned());
+        self.change(old, async move |space| space.unmount(new.as_deref(), &at).await)
+    }
+
+    /// Changes the name space at `old`, and waits for that.
+    fn change<T: Send + 'static>(
+        &self,
+        old: &str,
+        change: impl AsyncFnOnce(Space) -> Result<T, client::Error> + Send + 'static,
+    ) -> Result<T, Fail> {
+        let (send, receive) = mpsc::sync_channel(1);
+        let space = self.space.clone();
+        self.errands.leave(Box::new(move || {
+            Box::pin(async move {
+                // Who has asked waits for nothing else.
+                let _ = send.send(change(space).await);
+            })
+        }));
+        let done = receive.recv().map_err(|_| Fail::new(Errno::EBADF, "the mux was closed"))?;
+        done.map_err(|error| Fail::from(error).on(old.as_bytes()))
+    }
+
+    pub fn attach(&self) -> Result<Con, Fail> {
+        let con = self.mux.attach(&self.core);
+        let state = Mutex::new(State { con, held: None, waiter: None, closed: false });
+        Ok(Con { reactor: Reactor::new()?, turn: Mutex::default(), state })
+    }
+
+    /// A session with the mux' name space.
+    pub fn client(&self) -> Result<Client, Fail> {
+        let reactor = Reactor::new()?;
+        let (client, driver) = reactor.block_on(self.mux.client(&self.core, Options::default()))?;
+        let client = blocking::Client::driving(reactor, client, driver);
+        Client::attach(client, "", nine_net::own_ids().0, "", CONNECT)
+    }
+
+    /// Ends it: connections to it and its servers' are cut.
+    pub fn close(&self) {
+        self.errands.end();
+    }
+}
+
+impl Drop for Mux {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn flags(flag: i32) -> Result<Flags, Fail> {
+    let order = match flag & !NINE_MCREATE {
+        NINE_MREPL => Order::Replace,
+        NINE_MBEFORE => Order::Before,
+        NINE_MAFTER => Order::After,
+        _ => {
+            let text =
+                format!("{flag} is no flag: NINE_MREPL, NINE_MBEFORE or NINE_MAFTER, and NINE_MCREATE");
+            return Err(Fail::new(Errno::EINVAL, text));
+        }
+    };
+    Ok(Flags { order, create: flag & NINE_MCREATE != 0, duplicates: false })
+}
+
+/// A connection that the program has made: there is no other.
+struct Once(Mutex<Option<OwnedFd>>);
+
+impl Dial for Once {
+    fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
+        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(async move {
+            let gone = || io::Error::new(io::ErrorKind::NotConnected, "the connection is gone");
+            let socket = socket.ok_or_else(gone)?;
+            rustix::io::ioctl_fionbio(socket.as_fd(), true)?;
+            let peer = Peer { addr: "a connection of this program".into(), proof: Proof::None };
+            Ok(Box::new(Socket::from_parts(socket, peer)?) as Box<dyn Transport>)
+        })
+    }
+}
+
+struct Reach(Addr);
+
+impl Dial for Reach {
+    fn dial(&self, _: &dyn Spawn) -> Boxed<io::Result<Box<dyn Transport>>> {
+        let addr = self.0.clone();
+        Box::pin(async move { Ok(Box::new(Socket::connect(&addr, CONNECT).await?) as Box<dyn Transport>) })
+    }
+}
+
+/// A connection to a mux of this process, which carries messages. One thread may send while another one receives.
+pub struct Con {
+    reactor: Reactor,
+    /// Whoever receives, one after the other.
+    turn: Mutex<()>,
+    state: Mutex<State>,
+}
+
+struct State {
+    con: nine_mux::Con,
+    /// A message that has come and did not fit.
+    held: Option<Received>,
+    /// Who waits for one.
+    waiter: Option<Waker>,
+    closed: bool,
+}
+
+impl Con {
+    pub fn send(&self, message: &[u8]) -> Result<(), Fail> {
+        let mut state = self.open()?;
+        let sent = state.con.send_bytes(message);
+        // What the mux did not take at once goes on with whoever receives.
+        state.call();
+        Ok(sent?)
+    }
+
+    /// The next message into `buf`; says how long it is. One that does not fit stays, and is EMSGSIZE.
+    pub fn receive(&self, buf: &mut [u8]) -> Result<usize, Fail> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            self.reactor.block_on(poll_fn(|cx| self.poll_held(cx)))?;
+            // Who does not wait may have been faster.
+            if let Some(len) = self.take(buf)? {
+                return Ok(len);
+            }
+        }
+    }
+
+    fn poll_held(&self, cx: &mut Context<'_>) -> Poll<Result<(), Fail>> {
+        let mut state = self.open()?;
+        if state.held.is_none() {
+            let Poll::Ready(received) = pin!(state.con.receive()).poll(cx) else {
+                state.waiter = Some(cx.waker().clone());
+                return Poll::Pending;
+            };
+            state.held = Some(received?);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The same if there is one.
+    pub fn try_receive(&self, buf: &mut [u8]) -> Result<Option<usize>, Fail> {
+        {
+            let mut state = self.open()?;
+            if state.held.is_none() {
+                let received = state.con.try_receive();
+                // Whoever waits has to ask again to be woken.
+                state.call();
+                state.held = received?;
+            }
+        }
+        self.take(buf)
+    }
+
+    fn take(&self, buf: &mut [u8]) -> Result<Option<usize>, Fail> {
+        let mut state = self.open()?;
+        let Some(received) = &state.held else { return Ok(None) };
+        let len = received.bytes().len();
+        let Some(room) = buf.get_mut(..len) else {
+            return Err(Fail::new(EMSGSIZE, format!("the message has {len} bytes")));
+        };
+        room.copy_from_slice(received.bytes());
+        state.held = None;
+        Ok(Some(len))
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, State>, Fail> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.closed {
+            return Err(Fail::new(Errno::EBADF, "the connection was closed"));
+        }
+        Ok(state)
+    }
+
+    /// Whoever waits is told.
+    pub fn close(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.closed = true;
+        state.call();
+    }
+}
+
+impl State {
+    /// Has whoever waits look again; a reactor's waker takes no lock of ours.
+    fn call(&mut self) {
+        if let Some(waiter) = self.waiter.take() {
+            waiter.wake();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Paths with symbolic links in them: a 9P server leads to a link, and its client follows it.
+//!
+//! In: the root of a tree, a path. Out: the file there, and the names that lead to it, none of them a link or ".."; or
+//! open files and directories to make something in, as open(2) and mkdir(2) find them. Absolute links begin at the
+//! root again, and none leads out of it.
+
+use nine_proto::msg::MAXWELEM;
+use nine_proto::{Attr, Base, Errno, GetMask, OpenFlags};
+
+use super::error::{Error, Result};
+use super::file::File;
+
+/// Links followed for one path, as in Linux; one more is ELOOP.
+const LINKS: usize = 40;
+
+impl File {
+    /// The file at `path` below this root, links on the way followed, at the end too if `follow`, and the names that
+    /// lead there: one walk where there are no links. In 9P2000, which has none, it is a walk.
+    pub async fn resolve(&self, path: impl AsRef<[u8]>, follow: bool) -> Result<(Self, Vec<Vec<u8>>)> {
+        let path = path.as_ref();
+        let plain = || names(path).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        // Where ".." leads from a link is known only once the link has been read.
+        let dotted = names(path).any(|name| name == b"..");
+        let first = match self.walk(path).await {
+            Ok(file) if !(dotted || follow && file.qid().is_symlink()) => return Ok((file, plain())),
+            Err(error) if !may_be_link(&error, path) => return Err(error),
+            other => other,
+        };
+        if self.client().dialect().base == Base::P2000 {
+            return first.map(|file| (file, plain()));
+        }
+        let mut todo: Vec<Vec<u8>> = plain();
+        todo.reverse();
+        let mut done: Vec<Vec<u8>> = Vec::new();
+        let mut links = 0;
+        while let Some(name) = todo.pop() {
+            if name == b".." {
+                done.pop();
+                continue;
+            }
+            done.push(name);
+            let file = self.walk(done.join(&b'/')).await?;
+            if !file.qid().is_symlink() || (todo.is_empty() && !follow) {
+                continue;
+            }
+            links += 1;
+            if links > LINKS {
+                return Err(nine_proto::Error::from(Errno::ELOOP).into());
+            }
+            let target = file.readlink().await?;
+            if target.starts_with(b"/") {
+                done.clear();
+            } else {
+                done.pop();
+            }
+            todo.extend(names(&target).rev().map(<[u8]>::to_vec));
+        }
+        Ok((self.walk(done.join(&b'/')).await?, done))
+    }
+
+    /// [`File::resolve`], and what is known about the file: one round trip where there are no links and the session
+    /// orders what depends on each other (`.s`).
+    pub async fn find(&self, path: impl AsRef<[u8]>, follow: bool, mask: GetMask) -> Result<(Self, Attr)> {
+        let path = path.as_ref();
+        if !names(path).any(|name| name == b"..") {
+            match self.walk_attr(path, mask).await {
+                Ok((file, attr)) if !(follow && file.qid().is_symlink()) => return Ok((file, attr)),
+                Err(error) if !may_be_link(&error, path) => return Err(error),
+                _ => {}
+            }
+        }
+        let (file, _) = self.resolve(path, follow).await?;
+        let attr = file.getattr(mask).await?;
+        Ok((file, attr))
+    }
+
+    /// The directory that `path` is in, links on the way followed, and the name there: for what is to be made, renamed
+    /// or removed.
+    ///
+    /// # Errors
+    /// EINVAL where the path ends in no name of its own: `/`, `.` or `..`.
+    pub async fn parent<'p>(&self, path: &'p [u8]) -> Result<(Self, &'p [u8])> {
+        let end = path.iter().rposition(|&b| b != b'/').map_or(0, |at| at + 1);
+        let at = path[..end].iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+        let (dir, name) = path[..end].split_at(at);
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(Error::refused(Errno::EINVAL, "it must have a name of its own, not /, . or .."));
+        }
+        Ok((self.resolve(dir, true).await?.0, name))
+    }
+
+    /// The file at `path`, links followed, open as open(2) has it, and what is known about it: `CREAT` makes it with
+    /// the permissions `perm` where it is missing, and with `EXCL` it must be. No directory is opened.
+    pub async fn open_at(&self, path: &[u8], flags: OpenFlags, perm: u32) -> Result<(Self, Attr)> {
+        let how = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
+        let file = match self.find(path, true, GetMask::BASIC).await {
+            Ok(_) if flags.has(OpenFlags::CREAT) && flags.has(OpenFlags::EXCL) => {
+                return Err(nine_proto::Error::from(Errno::EEXIST).into());
+            }
+            Ok((_, attr)) if attr.qid.is_dir() => return Err(nine_proto::Error::from(Errno::EISDIR).into()),
+            Ok((file, attr)) => {
+                let file = file.open_here(how).await?;
+                if !how.has(OpenFlags::TRUNC) {
+                    return Ok((file, attr));
+                }
+                file
+            }
+            Err(error) if flags.has(OpenFlags::CREAT) && error.errno() == Errno::ENOENT => {
+                let (dir, name) = self.parent(path).await?;
+                dir.open_or_create(name, how | OpenFlags(flags.0 & OpenFlags::EXCL.0), perm).await?
+            }
+            Err(error) => return Err(error),
+        };
+        let attr = file.getattr(GetMask::BASIC).await?;
+        Ok((file, attr))
+    }
+}
+
+/// Whether a link on the way may be why a walk of `path` has failed: it was walked to, and could not be walked on from.
+/// Where one Twalk has not been enough, the next one may have had other words for that.
+pub fn may_be_link(error: &Error, path: &[u8]) -> bool {
+    match error.errno() {
+        Errno::ENOTDIR | Errno::ELOOP => true,
+        Errno::ENOENT => names(path).count() > MAXWELEM,
+        _ => false,
+    }
+}
+
+fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    path.split(|&b| b == b'/').filter(|name| !matches!(*name, b"" | b"."))
+}

@@ -1,0 +1,64 @@
+//! What callers hand in and get back: data without a copy where its object does not change, attributes as tuples.
+
+use bytes::Bytes;
+use nine_proto::{Attr, Time};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyMemoryView, PySlice};
+
+/// Data to be written: `bytes` as they lie there, of anything else a copy, for it may change meanwhile.
+pub fn data(from: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    if let Ok(bytes) = from.cast::<PyBytes>() {
+        return Ok(Bytes::from_owner(PyBackedBytes::from(bytes.clone())));
+    }
+    Ok(Bytes::from(PyBuffer::<u8>::get(from)?.to_vec(from.py())?))
+}
+
+/// A buffer of a caller's that is read into: writable, in one piece.
+pub struct Buffer<'py> {
+    view: Bound<'py, PyAny>,
+    pub len: usize,
+}
+
+impl<'py> Buffer<'py> {
+    pub fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        let view = PyMemoryView::from(object)?;
+        if view.getattr(intern!(py, "readonly"))?.is_truthy()? {
+            return Err(PyBufferError::new_err("a buffer to read into must be writable"));
+        }
+        let view = view.call_method1(intern!(py, "cast"), (intern!(py, "B"),))?;
+        let len = view.len()?;
+        Ok(Self { view, len })
+    }
+
+    /// Copies `data` to `at`, where it fits.
+    pub fn fill(&self, at: usize, data: &[u8]) -> PyResult<()> {
+        let py = self.view.py();
+        let part = self.view.get_item(PySlice::new(py, at as isize, (at + data.len()) as isize, 1))?;
+        PyBuffer::<u8>::get(&part)?.copy_from_slice(py, data)
+    }
+}
+
+/// mode, ino, nlink, uid, gid, size, then atime, mtime and ctime in nanoseconds, blksize, blocks, rdev.
+pub type Stat = (u32, u64, u64, u32, u32, u64, (i128, i128, i128), u64, u64, u64);
+
+/// What is known about a file, for `os.stat_result`.
+pub fn stat(attr: &Attr) -> Stat {
+    let ns = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
+    (
+        attr.mode,
+        attr.qid.path,
+        attr.nlink,
+        attr.uid,
+        attr.gid,
+        attr.size,
+        (ns(attr.atime), ns(attr.mtime), ns(attr.ctime)),
+        attr.blksize,
+        attr.blocks,
+        attr.rdev,
+    )
+}

@@ -1,0 +1,411 @@
+//! A session with a server, and what is done there by paths.
+//!
+//! Always holds: links are followed on this side, as every 9P client must, and none leads out of the tree.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nine_io::client::blocking::Client;
+use nine_io::client::{Direction, Error, File, Options, Result, Stream};
+use nine_net::{Addr, ClientTls, Target, Trust, fingerprint, is_socket};
+use nine_proto::{Attr, Errno, GetMask, NOGID, NOUID, OpenFlags, SetAttr, Time, TimeSet};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::args::{self, Stat};
+use crate::error;
+use crate::file::Handle;
+use crate::wait::{Waits, beside};
+
+/// What is this process' own: after a fork its copy is refused, and left as it is.
+pub struct Ours<T> {
+    value: Option<T>,
+    maker: u32,
+}
+
+impl<T> Ours<T> {
+    pub fn new(value: T) -> Self {
+        Self { value: Some(value), maker: std::process::id() }
+    }
+
+    pub fn get(&self) -> PyResult<&T> {
+        match &self.value {
+            Some(value) if std::process::id() == self.maker => Ok(value),
+            _ => Err(error::forked(self.maker)),
+        }
+    }
+}
+
+impl<T> Drop for Ours<T> {
+    fn drop(&mut self) {
+        if std::process::id() != self.maker {
+            // Its locks may be held by threads that are not here, its sockets are the maker's.
+            std::mem::forget(self.value.take());
+        }
+    }
+}
+
+/// The connection, shared by the session and its files.
+pub struct Link {
+    pub client: Client,
+    pub root: Arc<File>,
+    pub waits: Waits,
+    closed: AtomicBool,
+}
+
+impl Link {
+    /// As long as nobody has closed the session.
+    pub fn check(&self) -> PyResult<()> {
+        if self.closed.load(Ordering::Relaxed) { Err(error::closed("session")) } else { Ok(()) }
+    }
+}
+
+/// A session with a server. Any thread may use it.
+#[pyclass(frozen, module = "ninefold._native")]
+pub struct Session(Ours<Arc<Link>>);
+
+/// Dials `server`, says who we are, and attaches the tree `aname` there; `timeout` is in seconds.
+#[pyfunction]
+#[pyo3(signature = (server, *, user, uid=None, aname="", token=None, ca=None, pin=None, cert=None, key=None,
+    timeout=30.0, asynchronous=false))]
+#[expect(clippy::too_many_arguments, reason = "they are named at the caller's side")]
+pub fn connect(
+    py: Python<'_>,
+    server: &str,
+    user: &str,
+    uid: Option<u32>,
+    aname: &str,
+    token: Option<String>,
+    ca: Option<PathBuf>,
+    pin: Option<&str>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    timeout: f64,
+    asynchronous: bool,
+) -> PyResult<Session> {
+    let wrong = |text: String| PyValueError::new_err(text);
+    let target = Target::parse(server, is_socket).map_err(|error| wrong(error.to_string()))?;
+    let limit =
+        Duration::try_from_secs_f64(timeout).map_err(|_| wrong(format!("a timeout of {timeout} s")))?;
+    let trust = match (pin, ca) {
+        (Some(pin), _) => Some(Trust::Pin(
+            fingerprint(pin)
+                .ok_or_else(|| wrong(format!("{pin}: a pin is a SHA-256, 64 hexadecimal digits")))?,
+        )),
+        (None, ca) => ca.map(Trust::Ca),
+    };
+    let tls = match (&target.addr, trust) {
+        (Addr::Tls { .. }, None) => {
+            return Err(wrong(format!(
+                "{server}: how shall the server be known? ca=FILE names the authority of its certificate, \
+                 pin=FINGERPRINT the certificate itself"
+            )));
+        }
+        (Addr::Tls { .. }, Some(trust)) => {
+            let identity = cert.as_deref().zip(key.as_deref());
+            Some(ClientTls::new(&trust, identity).map_err(|error| PyOSError::new_err(error.to_string()))?)
+        }
+        _ => None,
+    };
+    let options = Options { token: target.token.or(token), ..Options::default() };
+    let (user, uid, aname) = (user.to_owned(), uid.unwrap_or(NOUID), aname.to_owned());
+    let addr = target.addr;
+    let (client, root) = beside(py, move || {
+        let client = Client::dial_streaming(&addr, tls, limit, options)?;
+        let late = || Error::Transport {
+            peer: client.client().peer().clone(),
+            error: Arc::new(std::io::Error::new(
+                std::io::ErrorKind::TimedOut,
+                format!("does not answer within {} s", limit.as_secs_f64()),
+            )),
+        };
+        let attach = client.client().attach(&user, uid, &aname);
+        let root = client.reactor().block_on_for(limit, attach).ok_or_else(late)??;
+        Ok((client, root))
+    })?;
+    let waits = Waits::new(client.reactor().clone(), asynchronous)?;
+    Ok(Session(Ours::new(Arc::new(Link {
+        client,
+        root: Arc::new(root),
+        waits,
+        closed: AtomicBool::new(false),
+    }))))
+}
+
+impl Session {
+    /// What `call` comes to, of the root and the path.
+    fn call<'py, T, F>(
+        &self,
+        py: Python<'py>,
+        path: Vec<u8>,
+        call: impl FnOnce(Arc<File>, Vec<u8>) -> F,
+    ) -> PyResult<Bound<'py, PyAny>>
+    where
+        T: for<'p> IntoPyObject<'p> + Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let link = self.0.get()?;
+        link.check()?;
+        link.waits.call(py, &path, call(link.root.clone(), path.clone()))
+    }
+}
+
+#[pymethods]
+impl Session {
+    /// The server's address.
+    #[getter]
+    fn peer(&self) -> PyResult<String> {
+        Ok(self.0.get()?.client.client().peer().to_string())
+    }
+
+    /// The dialect that is spoken, such as `9P2000.L.s`.
+    #[getter]
+    fn dialect(&self) -> PyResult<String> {
+        Ok(self.0.get()?.client.client().dialect().name().to_string())
+    }
+
+    /// Whether the connection is there; false also in a process that has been forked.
+    #[getter]
+    fn alive(&self) -> bool {
+        self.0.get().is_ok_and(|link| link.client.client().dead().is_none())
+    }
+
+    /// Ends the connection: what is under way fails. Again, it does nothing.
+    fn close(&self) -> PyResult<()> {
+        let link = self.0.get()?;
+        link.closed.store(true, Ordering::Relaxed);
+        let reason = std::io::Error::new(std::io::ErrorKind::NotConnected, "the session was closed");
+        link.client.client().abort(reason);
+        Ok(())
+    }
+
+    fn stat<'py>(&self, py: Python<'py>, path: Vec<u8>, follow: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (_, attr) = root.find(&path, follow, GetMask::BASIC).await?;
+            Ok(args::stat(&attr))
+        })
+    }
+
+    fn listdir<'py>(&self, py: Python<'py>, path: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (dir, _) = root.resolve(&path, true).await?;
+            let (mut entries, mut names) = (dir.read_dir().await?, Vec::new());
+            while let Some(entry) = entries.next().await {
+                names.push(OsString::from_vec(entry?.name.into()));
+            }
+            Ok(names)
+        })
+    }
+
+    /// Names with what is known about them; `None` where the server does not say.
+    fn scandir<'py>(&self, py: Python<'py>, path: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (dir, _) = root.resolve(&path, true).await?;
+            let (mut entries, mut found) = (dir.read_dir().await?, Vec::new());
+            while let Some(block) = entries.next_with_attrs(GetMask::BASIC).await {
+                let known = |attr: Option<Attr>| attr.as_ref().map(args::stat);
+                let named = |name: Box<[u8]>| OsString::from_vec(name.into());
+                found.extend(block?.into_iter().map(|entry| (named(entry.name), known(entry.attr))));
+            }
+            Ok::<Vec<(OsString, Option<Stat>)>, _>(found)
+        })
+    }
+
+    fn mkdir<'py>(&self, py: Python<'py>, path: Vec<u8>, mode: u32) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (dir, name) = root.parent(&path).await?;
+            dir.mkdir(name, mode, NOGID).await.map(drop)
+        })
+    }
+
+    /// Removes a name; `dir` says whether it must be a directory or must not be one.
+    fn unlink<'py>(&self, py: Python<'py>, path: Vec<u8>, dir: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (parent, name) = root.parent(&path).await?;
+            parent.unlink(name, dir).await
+        })
+    }
+
+    fn rename<'py>(&self, py: Python<'py>, path: Vec<u8>, new: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let ((dir, old), (to, new)) = (root.parent(&path).await?, root.parent(&new).await?);
+            dir.rename(old, &to, new).await
+        })
+    }
+
+    fn symlink<'py>(&self, py: Python<'py>, path: Vec<u8>, target: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (dir, name) = root.parent(&path).await?;
+            dir.symlink(name, target, NOGID).await.map(drop)
+        })
+    }
+
+    fn readlink<'py>(&self, py: Python<'py>, path: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (file, _) = root.resolve(&path, false).await?;
+            Ok(OsString::from_vec(file.readlink().await?.into()))
+        })
+    }
+
+    /// Gives the file at `path` another name.
+    fn link<'py>(&self, py: Python<'py>, path: Vec<u8>, new: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (file, _) = root.resolve(&path, false).await?;
+            let (dir, name) = root.parent(&new).await?;
+            dir.link(name, &file).await
+        })
+    }
+
+    /// Changes what is given; times are nanoseconds since 1970, negative: the server's now.
+    #[pyo3(signature = (path, *, mode=None, uid=None, gid=None, size=None, atime=None, mtime=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are named at the caller's side")]
+    fn setattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: Vec<u8>,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<i64>,
+        mtime: Option<i64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (file, _) = root.resolve(&path, true).await?;
+            let (atime, mtime) = (atime.map(time), mtime.map(time));
+            file.setattr(&SetAttr { mode, uid, gid, size, atime, mtime, ..SetAttr::default() }).await
+        })
+    }
+
+    /// bsize, blocks, bfree, bavail, files, ffree, namelen.
+    fn statfs<'py>(&self, py: Python<'py>, path: Vec<u8>) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (file, _) = root.resolve(&path, true).await?;
+            let fs = file.statfs().await?;
+            Ok((fs.bsize, fs.blocks, fs.bfree, fs.bavail, fs.files, fs.ffree, fs.namelen))
+        })
+    }
+
+    /// An open file, and what is known about it; `flags` are those of open(2), `mode` that of a file that is made.
+    fn open<'py>(
+        &self,
+        py: Python<'py>,
+        path: Vec<u8>,
+        flags: u32,
+        mode: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let link = self.0.get()?.clone();
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (file, attr) = root.open_at(&path, OpenFlags(flags), mode).await?;
+            Ok((Handle::new(link, file, path), args::stat(&attr)))
+        })
+    }
+
+    /// All of a file from `start` to `end`, or to its end.
+    #[pyo3(signature = (path, start=0, end=None))]
+    fn read_file<'py>(
+        &self,
+        py: Python<'py>,
+        path: Vec<u8>,
+        start: u64,
+        end: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (file, attr) = root.open_at(&path, OpenFlags::READ, 0).await?;
+            let end = end.unwrap_or(u64::MAX);
+            let mut stream = Stream::begin(&file, start, attr.size.min(end), Direction::Read);
+            let (mut pieces, mut at) = (Vec::new(), start);
+            while at < end
+                && let Some(piece) = stream.next().await.transpose()?
+            {
+                let take = piece.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
+                at += take as u64;
+                pieces.push(piece.slice(..take));
+            }
+            Ok(Pieces(pieces))
+        })
+    }
+
+    /// Writes all of a file, which is made or, without `O_EXCL` among `flags`, replaced.
+    fn write_file<'py>(
+        &self,
+        py: Python<'py>,
+        path: Vec<u8>,
+        data: &Bound<'py, PyAny>,
+        flags: u32,
+        mode: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let data = args::data(data)?;
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let flags = OpenFlags(flags) | OpenFlags::WRITE | OpenFlags::CREAT | OpenFlags::TRUNC;
+            let (file, _) = root.open_at(&path, flags, mode).await?;
+            let mut stream = Stream::begin(&file, 0, data.len() as u64, Direction::Write);
+            stream.push(data).await?;
+            stream.sclose().await?;
+            file.close().await
+        })
+    }
+
+    /// Copies one file's content; says how many bytes.
+    fn copy_file<'py>(
+        &self,
+        py: Python<'py>,
+        path: Vec<u8>,
+        new: Vec<u8>,
+        mode: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
+            let (from, attr) = root.open_at(&path, OpenFlags::READ, 0).await?;
+            let flags = OpenFlags::WRITE | OpenFlags::CREAT;
+            let (to, there) = root.open_at(&new, flags, mode).await?;
+            if there.qid.path == attr.qid.path {
+                let text = "a file is not copied onto itself";
+                return Err(Error::Refused(nine_proto::Error::new(Errno::EINVAL, text)));
+            }
+            to.setattr(&SetAttr { size: Some(0), ..SetAttr::default() }).await?;
+            let mut reader = Stream::begin(&from, 0, attr.size, Direction::Read);
+            let mut writer = Stream::begin(&to, 0, attr.size, Direction::Write);
+            while let Some(piece) = reader.next().await {
+                writer.push(piece?).await?;
+            }
+            let copied = writer.sclose().await?;
+            to.close().await?;
+            Ok(copied)
+        })
+    }
+}
+
+/// Pieces of a file, which become one `bytes` with one copy.
+pub struct Pieces(pub Vec<Bytes>);
+
+impl<'py> IntoPyObject<'py> for Pieces {
+    type Target = PyBytes;
+    type Output = Bound<'py, PyBytes>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let len = self.0.iter().map(Bytes::len).sum();
+        PyBytes::new_with(py, len, |mut all| {
+            for piece in &self.0 {
+                let (here, rest) = all.split_at_mut(piece.len());
+                here.copy_from_slice(piece);
+                all = rest;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn time(ns: i64) -> TimeSet {
+    if ns < 0 {
+        return TimeSet::Now;
+    }
+    TimeSet::To(Time { sec: ns / 1_000_000_000, nsec: (ns % 1_000_000_000) as u32 })
+}

@@ -1,0 +1,228 @@
+//! A file in order, over a connection of its own where there is one (docs/protocol.md, "Streaming").
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use nine_io::client::{self, Direction, File, Result};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::args::{self, Buffer};
+use crate::error;
+use crate::session::{Link, Ours, Pieces};
+
+/// A file of a session, in order. One thread reads or writes it at a time.
+#[pyclass(frozen, module = "ninefold._native")]
+pub struct Stream {
+    link: Ours<Arc<Link>>,
+    place: Ours<Arc<Mutex<Place>>>,
+    path: Vec<u8>,
+}
+
+/// Where the stream is while nobody uses it.
+enum Place {
+    Here(Box<Open>),
+    InUse,
+    Closed,
+}
+
+struct Open {
+    stream: client::Stream<Arc<File>>,
+    /// What has come and was not taken.
+    came: VecDeque<Bytes>,
+}
+
+/// The stream in somebody's hands: it comes back with this, whatever ends the call.
+struct Taken {
+    place: Arc<Mutex<Place>>,
+    open: Option<Box<Open>>,
+    /// Who gives up now leaves nobody knows what behind: the stream is closed then.
+    torn: bool,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        // Closed meanwhile, it stays so.
+        if let (Place::InUse, Some(open)) = (&*place, self.open.take()) {
+            *place = if self.torn { Place::Closed } else { Place::Here(open) };
+        }
+    }
+}
+
+impl Taken {
+    fn open(&mut self) -> &mut Open {
+        self.open.as_mut().expect("taken until it is dropped")
+    }
+
+    /// The next bytes, at most `most`; none at the end.
+    async fn next(&mut self, most: usize) -> Result<Bytes> {
+        let open = self.open();
+        if open.came.is_empty() {
+            open.came.extend(open.stream.next().await.transpose()?);
+        }
+        Ok(open.split(most))
+    }
+
+    /// As many as `most` bytes, fewer only at the end. Who gives up has taken none.
+    async fn pieces(&mut self, most: usize) -> Result<Vec<Bytes>> {
+        let open = self.open();
+        let mut len: usize = open.came.iter().map(Bytes::len).sum();
+        while len < most
+            && let Some(piece) = open.stream.next().await.transpose()?
+        {
+            len += piece.len();
+            open.came.push_back(piece);
+        }
+        let (mut pieces, mut left) = (Vec::new(), most);
+        while left > 0 && !open.came.is_empty() {
+            let piece = open.split(left);
+            left -= piece.len();
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
+    /// Fills `buf`, and says how much of it: less than all only at the end.
+    async fn fill(&mut self, buf: &mut [u8]) -> Result<usize> {
+        self.torn = true;
+        let mut done = 0;
+        while done < buf.len() {
+            let piece = self.next(buf.len() - done).await?;
+            if piece.is_empty() {
+                break;
+            }
+            buf[done..done + piece.len()].copy_from_slice(&piece);
+            done += piece.len();
+        }
+        self.torn = false;
+        Ok(done)
+    }
+
+    async fn write(&mut self, data: Bytes) -> Result<usize> {
+        self.torn = true;
+        let len = data.len();
+        self.open().stream.push(data).await?;
+        self.torn = false;
+        Ok(len)
+    }
+}
+
+impl Open {
+    /// Some of what has come, at most `most` bytes.
+    fn split(&mut self, most: usize) -> Bytes {
+        let Some(first) = self.came.front_mut() else { return Bytes::new() };
+        let piece = first.split_to(most.min(first.len()));
+        if first.is_empty() {
+            self.came.pop_front();
+        }
+        piece
+    }
+}
+
+impl Stream {
+    pub fn new(
+        link: Arc<Link>,
+        file: Arc<File>,
+        offset: u64,
+        end: u64,
+        direction: Direction,
+        path: Vec<u8>,
+    ) -> Self {
+        let stream = client::Stream::begin(file, offset, end, direction);
+        let place = Place::Here(Box::new(Open { stream, came: VecDeque::new() }));
+        Self { link: Ours::new(link), place: Ours::new(Arc::new(Mutex::new(place))), path }
+    }
+
+    fn take(&self) -> PyResult<Taken> {
+        let shared = self.place.get()?;
+        let mut place = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *place, Place::InUse) {
+            Place::Here(open) => Ok(Taken { place: shared.clone(), open: Some(open), torn: false }),
+            Place::InUse => Err(error::busy()),
+            Place::Closed => {
+                *place = Place::Closed;
+                Err(error::closed("stream"))
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Stream {
+    /// The next `count` bytes; fewer only at the end.
+    fn read<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Bound<'py, PyAny>> {
+        let (mut taken, link) = (self.take()?, self.link.get()?);
+        if link.waits.is_async() {
+            return link.waits.call(py, &self.path, async move { taken.pieces(count).await.map(Pieces) });
+        }
+        // Straight to where it stays.
+        let mut done = 0;
+        let bytes = PyBytes::new_with(py, count, |buf| {
+            done = link.waits.wait(py, &self.path, taken.fill(buf))?;
+            Ok(())
+        })?;
+        if done == count {
+            return Ok(bytes.into_any());
+        }
+        Ok(PyBytes::new(py, &bytes.as_bytes()[..done]).into_any())
+    }
+
+    /// The next bytes into a buffer: fewer than fit only at the end. Waits on this thread.
+    fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let buffer = Buffer::of(buffer)?;
+        let (mut taken, link) = (self.take()?, self.link.get()?);
+        let (mut done, len) = (0, buffer.len);
+        taken.torn = true;
+        while done < len {
+            let pieces = link.waits.wait(py, &self.path, taken.pieces((len - done).min(TURN)))?;
+            if pieces.is_empty() {
+                break;
+            }
+            for piece in pieces {
+                buffer.fill(done, &piece)?;
+                done += piece.len();
+            }
+        }
+        taken.torn = false;
+        Ok(done)
+    }
+
+    /// Writes `data` next; what is under way is bounded, and an error of it shows in a later call.
+    fn write<'py>(&self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let (mut taken, data) = (self.take()?, args::data(data)?);
+        self.link.get()?.waits.call(py, &self.path, async move { taken.write(data).await })
+    }
+
+    /// Whether a data connection carries bytes now.
+    #[getter]
+    fn has_connection(&self) -> PyResult<bool> {
+        Ok(self.take()?.open().stream.has_connection())
+    }
+
+    /// Ends it; what was written is taken by the server then. Says how many bytes were moved, again 0.
+    fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let open = {
+            let mut place = self.place.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+            match std::mem::replace(&mut *place, Place::Closed) {
+                Place::Here(open) => Some(open),
+                // Whoever uses it lets go of it.
+                Place::InUse | Place::Closed => None,
+            }
+        };
+        let link = self.link.get()?;
+        match open {
+            Some(open) => link.waits.call(py, &self.path, async move {
+                let unread = open.came.iter().map(|piece| piece.len() as u64).sum::<u64>();
+                open.stream.sclose().await.map(|moved| moved - unread)
+            }),
+            None if link.waits.is_async() => link.waits.call(py, &self.path, async { Ok(0_u64) }),
+            None => 0_u64.into_bound_py_any(py),
+        }
+    }
+}
+
+/// Bytes that come before they are copied to where the caller wants them.
+const TURN: usize = 1 << 20;
