@@ -97,11 +97,12 @@ systemctl is-active ninefold.service ninefold.socket && fail "what was removed r
 [ ! -e /run/ninefold.sock ] || fail "its socket is there"
 grep -q ' /n/lab fuse' /proc/mounts && fail "a unit's mount has outlived the package"
 grep -q " /n/hand fuse" /proc/mounts || fail "a mount made by hand has ended"
-umount /n/hand /n/other || fail "umount"
+exec 5<&-
+umount -f /n/hand && umount -f /n/other || fail "umount -f"
 say "removed"
 dpkg --force-unsafe-io --purge ninefold >/share/dpkg 2>&1 || { cat /share/dpkg; fail "dpkg --purge"; }
 getent passwd ninefold && fail "its user is there"
 [ ! -e /var/lib/ninefold ] && [ ! -e /etc/ninefold ] || fail "its state is there"
 systemctl list-unit-files --no-pager | grep ninefold && fail "its units are there"
-pgrep ninefold && fail "a process of it is there"
+timeout 60 sh -c 'while pgrep -x ninefold >/dev/null; do :; done' || fail "a process of it is there"
 say "purged"
