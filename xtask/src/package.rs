@@ -81,12 +81,12 @@ fn make(program: &Program, all: bool) -> Result<PathBuf, String> {
         fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))
     };
     let changelog = root.join("usr/share/doc/ninefold/changelog");
-    write(&changelog, &filled(&read("changelog")?, "", 0), 0o644)?;
+    write(&changelog, filled(&read("changelog")?, "", 0), 0o644)?;
     done(Command::new("gzip").args(["-9n"]).arg(&changelog))?;
     let libraries = libraries(&place, &binary)?;
     let size =
         tree(&root)?.iter().map(|path| path.symlink_metadata().map_or(0, |meta| meta.len())).sum::<u64>();
-    write(&root.join("DEBIAN/control"), &filled(&read("control")?, &libraries, size.div_ceil(1024)), 0o644)?;
+    write(&root.join("DEBIAN/control"), filled(&read("control")?, &libraries, size.div_ceil(1024)), 0o644)?;
     write(&root.join("DEBIAN/conffiles"), &read("conffiles")?, 0o644)?;
     for script in ["postinst", "prerm", "postrm"] {
         write(&root.join("DEBIAN").join(script), &read(script)?, 0o755)?;
