@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import fsspec
 import ninefold
@@ -39,7 +39,15 @@ def leaving(stub: Stub, kind: int, tag: int, body: bytes) -> bytes | None:
     return None
 
 
-def test_an_interrupt_ends_a_wait_and_takes_the_request_back(stub: Make) -> None:
+@pytest.fixture
+def heeding() -> Iterator[None]:
+    """SIGINT interrupts, also where whoever has started the tests ignores it: what runs in the background does."""
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, was)
+
+
+def test_an_interrupt_ends_a_wait_and_takes_the_request_back(stub: Make, heeding: None) -> None:
     server = stub(interrupting)
     conn = ninefold.connect(server.url)
     for _ in range(2):
@@ -53,6 +61,7 @@ def test_an_interrupt_ends_a_dial() -> None:
     # Whoever connects there waits: nobody answers the version.
     code = """if True:
         import os, signal, socket, threading, ninefold
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         listener = socket.create_server(("127.0.0.1", 0))
         def interrupt():
             global near
