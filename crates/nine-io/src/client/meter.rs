@@ -13,8 +13,8 @@ use nine_net::Clock;
 
 /// How long times are measured after a look.
 pub const LOOKED: Duration = Duration::from_secs(10);
-/// Number `n` has the answers that took less than `2^n` microseconds, and not less than half of it; the last one has all
-/// that took longer.
+/// Number `n` has the answers that took less than `2^n` microseconds, and not less than half of it; the last one has
+/// all that took longer.
 pub const TIMES: usize = 26;
 
 /// See the module.
@@ -37,8 +37,8 @@ pub struct Load {
     pub sent: u64,
     /// Bytes that have come.
     pub received: u64,
-    /// Answers to what was asked while somebody looked, by how long they took ([`TIMES`]). What waits for room before it
-    /// is sent waits here, too.
+    /// Answers to what was asked while somebody looked, by how long they took ([`TIMES`]). What waits for room before
+    /// it is sent waits here, too.
     pub times: [u64; TIMES],
 }
 

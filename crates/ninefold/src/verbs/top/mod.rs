@@ -1,7 +1,7 @@
 //! `top`: what goes on in a running server, looked at again and again.
 //!
-//! In: /mux/load and /mux/clients; keys. Out: a screen, or tables, or JSON objects. A server that goes away is said to be
-//! away, and asked again.
+//! In: /mux/load and /mux/clients; keys. Out: a screen, or tables, or JSON objects. A server that goes away is said to
+//! be away, and asked again.
 
 mod draw;
 mod seen;
