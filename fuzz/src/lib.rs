@@ -9,6 +9,7 @@
 mod aoe;
 mod block;
 mod cec;
+mod certificate;
 mod changes;
 mod channel;
 mod client;
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     ("rmsg", rmsg, 1),
     ("entries", entries, 1),
     ("text", text, 1),
+    ("certificate", certificate, 1),
     ("changes", changes, 1),
     ("script", script, 1),
     ("server", server, 1),
@@ -66,6 +68,7 @@ pub const TARGETS: &[Target] = &[
 pub use aoe::{aoe_frame, aoe_initiator, aoe_target};
 pub use block::{expr, labels};
 pub use cec::{cec, cec_frame};
+pub use certificate::certificate;
 pub use changes::changes;
 pub use channel::{asking, guest, ring, serving};
 pub use client::client;
