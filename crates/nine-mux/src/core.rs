@@ -320,16 +320,21 @@ impl Core {
     }
 
     /// What was drafted is there from now on, and those of the names `gone` nobody can have any more; whoever has one
-    /// goes on in it.
+    /// goes on in it. So does whoever has one that is for other users now: what he has stays as it was.
     pub(crate) fn replace(&self, drafts: &[Arc<Named>], gone: &[Arc<str>]) {
         for draft in drafts {
-            let named = self.named_or_new(&draft.name);
+            let known = lock(&self.named).get(&*draft.name).cloned();
+            let Some(named) = known.clone().filter(|known| *lock(&known.users) == *lock(&draft.users)) else {
+                let for_owner = known.is_some_and(|known| known.for_owner.load(Ordering::Relaxed));
+                draft.for_owner.store(for_owner, Ordering::Relaxed);
+                lock(&self.named).insert((&*draft.name).into(), draft.clone());
+                continue;
+            };
             let value = Space::clone(&draft.space());
             let Ok(()) = named.change(|space| {
                 *space = value;
                 Ok::<_, std::convert::Infallible>(())
             });
-            lock(&named.users).clone_from(&lock(&draft.users));
             named.heralds.changed();
         }
         lock(&self.named).retain(|name, _| gone.iter().all(|gone| **gone != **name));

@@ -57,6 +57,21 @@ fn a_large_file_goes_both_ways_over_a_connection_of_its_own() {
 }
 
 #[test]
+fn no_stream_begins_where_no_file_goes() {
+    let server = Server::start();
+    fs::write(server.files().join("file"), "12345").unwrap();
+    let client = connect(&format!("unix!{}", server.socket().display()), None);
+    let root = client.attach("", NOUID, "").unwrap();
+    let file = root.open("file", OpenFlags::RDWR).unwrap();
+    for offset in [1 << 63, u64::MAX - 1, u64::MAX] {
+        assert_eq!(file.stream(offset, Direction::Read).unwrap().sread(&mut [0; 10]).unwrap(), 0);
+        let mut stream = file.stream(offset, Direction::Write).unwrap();
+        assert_eq!(stream.swrite(b"too far").unwrap_err().errno(), Errno::EFBIG);
+    }
+    assert_eq!(fs::read(server.files().join("file")).unwrap(), b"12345");
+}
+
+#[test]
 fn files_are_found_and_opened_by_their_paths_as_open_does() {
     let server = Server::start();
     let here = server.files();

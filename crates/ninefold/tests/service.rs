@@ -17,6 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Server, chmod, ended_within, ninefold, not_covered, until};
+use nine_io::client::{Options, blocking::Client};
+use nine_proto::{Errno, OpenFlags};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
@@ -167,16 +169,15 @@ fn sockets_of_a_manager_are_listened_on_and_left_to_it() {
 
 #[test]
 fn what_a_line_says_of_an_address_holds_for_a_socket_of_it() {
-    let manager = Manager::new();
-    let said = format!(
-        "listen unix!{}\nlisten tcp!127.0.0.1!{} -insecure\n",
-        manager.path("s").display(),
-        manager.port
-    );
-    manager.write("home.ns", &format!("mount disk:files /\n{said}"));
-    let _served = manager.start(&["home.ns"]);
-    manager.ok(&["rm", &format!("9p://127.0.0.1:{}/motd", manager.port)]);
-    assert!(!manager.path("files/motd").exists());
+    for host in ["127.0.0.1", "localhost"] {
+        let manager = Manager::new();
+        let (path, port) = (manager.path("s"), manager.port);
+        let said = format!("listen unix!{}\nlisten tcp!{host}!{port} -insecure\n", path.display());
+        manager.write("home.ns", &format!("mount disk:files /\n{said}"));
+        let _served = manager.start(&["home.ns"]);
+        manager.ok(&["rm", &format!("9p://127.0.0.1:{port}/motd")]);
+        assert!(!manager.path("files/motd").exists());
+    }
 }
 
 #[test]
@@ -308,6 +309,27 @@ fn a_name_space_is_read_again_and_nobody_is_dropped() {
         "{}",
         manager.log()
     );
+}
+
+#[test]
+fn who_has_a_name_space_that_is_for_others_now_does_not_see_what_they_get() {
+    let manager = Manager::new();
+    fs::create_dir(manager.path("secret")).unwrap();
+    manager.write("home.ns", "mount disk:files /all\nspace guests 4711\nmount disk:files /g\n");
+    let served = manager.start(&["home.ns"]);
+    let addr: nine_net::Addr = format!("unix!{}", manager.path("s").display()).parse().unwrap();
+    let client = Client::dial(&addr, LIMIT, Options::default()).unwrap();
+    let had = client.attach("4711", 4711, "guests").unwrap();
+    manager.write("home.ns", "mount disk:files /all\nspace guests 4712\nmount disk:secret /s\n");
+    served.signal(Signal::HUP);
+    manager.hears("RELOADING=1");
+    manager.hears("READY=1");
+    assert_eq!(had.open("g/motd", OpenFlags::READ).unwrap().read(0, 7).unwrap(), "welcome");
+    assert_eq!(had.walk("s").unwrap_err().errno(), Errno::ENOENT);
+    assert_eq!(client.attach("4711", 4711, "guests").unwrap_err().errno(), Errno::EACCES);
+    let has = client.attach("4712", 4712, "guests").unwrap();
+    has.walk("s").unwrap();
+    assert_eq!(has.walk("g").unwrap_err().errno(), Errno::ENOENT);
 }
 
 #[test]

@@ -118,6 +118,13 @@ fn a_terminal_is_as_it_was_afterwards_whatever_size_it_had() {
         let after = tcgetattr(&terminal.user).unwrap();
         assert_eq!((after.local_modes, after.input_modes), (before.local_modes, before.input_modes));
     }
+    // A server that is silent holds up nobody who wants to go.
+    let mut top = terminal.gives(&mut near.client()).arg("top").args(["-d", "0.1"]).spawn().unwrap();
+    terminal.shows("requests/s");
+    kill_process(Pid::from_child(&near.child), Signal::STOP).unwrap();
+    terminal.types("q");
+    ended_within(&mut top, LIMIT).expect("it ends");
+    kill_process(Pid::from_child(&near.child), Signal::CONT).unwrap();
     // The server that is asked goes away, and is said to be.
     let mut top = terminal.gives(&mut near.client()).arg("top").args(["-d", "0.1"]).spawn().unwrap();
     terminal.shows("requests/s");

@@ -93,6 +93,9 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
     }
 
     fn after(head: u64, file: F, offset: u64, end: u64, direction: Direction) -> Self {
+        if i64::try_from(offset).is_err() {
+            return Self::nowhere(file, direction);
+        }
         // Where nobody knows how much will be written, it shows.
         let unsure = head > 0 && end == u64::MAX && direction == Direction::Write;
         let side = match offset.checked_add(head) {
@@ -122,6 +125,18 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
             }),
         };
         Self { file, way, rest: Bytes::new(), pipe: None }
+    }
+
+    /// At a place that no file has: reads are at the end there, writes an error.
+    fn nowhere(file: F, direction: Direction) -> Self {
+        let mut stream = Self::after(0, file, 0, 0, direction);
+        match &mut stream.way {
+            Way::Read(reading) => reading.over = true,
+            Way::Write(writing) => {
+                writing.failed = Some(Error::refused(Errno::EFBIG, "no file is that long"));
+            }
+        }
+        stream
     }
 
     /// The next bytes; `None` at the end of the file and after an error. Dropping the future loses nothing.

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -125,19 +126,28 @@ pub fn inherit(serving: &mut Serving) -> Result<()> {
             }
         }
         let is_it = |other: &Listen| match (&other.addr, &place) {
-            (Addr::Tcp { host, port } | Addr::Tls { host, port }, Some(place)) => {
-                (host, port) == (&place.0, &place.1)
-            }
+            (Addr::Tcp { host, port } | Addr::Tls { host, port }, Some(place)) => is_at(host, *port, place),
             (Addr::Unix { path: of } | Addr::Shm { path: of }, _) => {
                 matches!(&addr, Addr::Unix { path } | Addr::Shm { path } if path == of)
             }
             (other, _) => *other == addr,
         };
-        if !serving.listen.iter().any(is_it) && serving.http.iter().all(|web| Some(web.place()) != place) {
+        let is_web = |web: &Web| {
+            let (host, port) = web.place();
+            place.as_ref().is_some_and(|place| is_at(&host, port, place))
+        };
+        if !serving.listen.iter().any(is_it) && !serving.http.iter().any(is_web) {
             serving.listen.push(Listen::at(addr));
         }
     }
     Ok(())
+}
+
+/// Whether a host, by its name perhaps, is where a socket is.
+fn is_at(host: &str, port: u16, place: &(String, u16)) -> bool {
+    let at = |ip: IpAddr| ip.to_string() == place.0;
+    let named = || (host, port).to_socket_addrs().is_ok_and(|mut all| all.any(|addr| at(addr.ip())));
+    port == place.1 && (host == place.0 || host.parse::<IpAddr>().is_err() && named())
 }
 
 /// Opens every door, or none.

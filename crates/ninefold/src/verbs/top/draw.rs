@@ -34,7 +34,7 @@ pub fn tables(seen: &Seen) -> String {
 /// On a terminal. What does not fit is left out: those who ask for least.
 pub fn draw(frame: &mut Frame<'_>, seen: &Seen, around: &Around<'_>) {
     let half = (frame.area().height.saturating_sub(4) / 2).max(1);
-    let wanted = seen.servers.len() as u16 + 1;
+    let wanted = seen.servers.len().min(1000) as u16 + 1;
     let parts = [
         Constraint::Length(2),
         Constraint::Length(wanted.min(half.max(frame.area().height / 2))),

@@ -8,9 +8,11 @@ mod seen;
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use futures_util::future::{Either, select};
 use nine_io::client::{Error, File};
 use nine_net::{Env, rt};
 use nine_proto::Errno;
@@ -37,7 +39,7 @@ pub fn run(args: cli::Top, config: &Config) -> Result<Tally> {
     let place = Place::parse(args.addr.as_deref().unwrap_or(OsStr::new("/")), &remote)?.below(b"mux");
     let delay = Duration::from_secs_f64(args.delay);
     let is_screen = !args.once && !args.json && std::io::stdout().is_terminal();
-    dial::run(remote.clone(), async |sessions| {
+    dial::run_tidy(remote.clone(), true, async |sessions| {
         let asked = Asked { env: sessions.env(), remote, place, mux: None };
         match is_screen {
             true => screen(asked, sessions, delay).await?,
@@ -122,7 +124,7 @@ async fn screen(mut asked: Asked, sessions: Sessions, delay: Duration) -> Result
                     continue;
                 }
                 None => {
-                    let looked = asked.look(None).await;
+                    let Some(looked) = or_quit(env, asked.look(None)).await? else { return Ok(()) };
                     away = looked.as_ref().err().map(|error| format!("{error:#}"));
                     if let Ok(now) = looked {
                         seen = now.since(&before);
@@ -132,6 +134,18 @@ async fn screen(mut asked: Asked, sessions: Sessions, delay: Duration) -> Result
                 }
             }
             break;
+        }
+    }
+}
+
+/// What comes of it, unless somebody wants to quit first: a server may be silent.
+async fn or_quit<T>(env: rt::Real, what: impl Future<Output = T>) -> Result<Option<T>> {
+    let mut what = pin!(what);
+    loop {
+        match select(what.as_mut(), env.sleep_until(env.now() + KEYS)).await {
+            Either::Left((done, _)) => return Ok(Some(done)),
+            Either::Right(_) if matches!(key()?, Some(Key::Quit)) => return Ok(None),
+            Either::Right(_) => {}
         }
     }
 }
