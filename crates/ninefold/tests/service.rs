@@ -240,7 +240,7 @@ fn a_manager_is_told_of_each_step_and_that_it_lives() {
     served.signal(Signal::HUP);
     manager.hears("RELOADING=1");
     let ready = manager.hears("READY=1");
-    assert!(ready.contains("serves home.ns, as before: home.ns:3: `monut` is not known"), "{ready}");
+    assert!(ready.contains("serves home.ns, as before: home.ns:3:1: `monut` is not known"), "{ready}");
     served.stop();
     manager.hears("STOPPING=1");
 }
@@ -288,7 +288,7 @@ fn a_name_space_is_read_again_and_nobody_is_dropped() {
 
     // What is wrong is said where it is, and changes nothing: a word, a server that is not there, one that refuses.
     for (text, why) in [
-        ("mount disk:files /x\nmount -q ram: /y\n", "home.ns:2: `-q` is not known"),
+        ("mount disk:files /x\nmount -q ram: /y\n", "home.ns:2:7: `-q` is not known"),
         ("mount ram: /x\nmount disk:none /y\n", "home.ns:2: mount disk:"),
         ("mount ram: /x\nbind /absent /y\n", "home.ns:2: bind /absent /y"),
     ] {
@@ -349,7 +349,7 @@ fn lines_for_the_journal_have_their_level_and_neither_time_nor_secrets() {
     let token = fs::read_to_string(manager.path("token")).unwrap();
     assert!(!token.trim().is_empty() && !log.contains(token.trim()), "{log}");
     assert!(log.contains("the token is in token"), "{log}");
-    assert!(log.contains("\n<6>nine_io::server::conn: attached"), "{log}");
+    assert!(log.contains("\n<6>audit: attached"), "{log}");
     let is_dated = |line: &&str| line.contains("T") && line.contains("Z ") && line.starts_with("20");
     assert_eq!(log.lines().find(is_dated), None);
     // An error at the start, too, and each of its lines.
