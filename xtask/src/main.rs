@@ -110,10 +110,10 @@ fn main() -> ExitCode {
             .and_then(|program| browser::run(&mut steps, &program)),
         ["package"] => packages::install(&mut steps, false)
             .and_then(|()| Program::built(&mut steps, false))
-            .and_then(|program| package::run(&mut steps, &program, false)),
+            .and_then(|program| package::run(&mut steps, &program, false, true)),
         ["package", "--all"] => packages::install(&mut steps, false)
             .and_then(|()| Program::built(&mut steps, true))
-            .and_then(|program| package::run(&mut steps, &program, true)),
+            .and_then(|program| package::run(&mut steps, &program, true, true)),
         ["stores"] => Program::built(&mut steps, false).and_then(|program| stores::run(&mut steps, &program)),
         ["v9fs", "--all", part @ ..] if part.len() < 2 => {
             clients(&mut steps, true, |steps, program| v9fs::run(steps, program, true, &part.concat()))

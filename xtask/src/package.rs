@@ -15,8 +15,8 @@ use crate::packages;
 use crate::served::Program;
 use crate::steps::{Failed, Steps};
 
-/// Makes it of the program, and tries it; `all`: as it is to be published.
-pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed> {
+/// Makes it of the program, and tries it; `all`: as it is to be published; `guest`: under systemd, too.
+pub fn run(steps: &mut Steps, program: &Program, all: bool, guest: bool) -> Result<(), Failed> {
     if let Some(missing) = TOOLS.iter().find(|tool| packages::program(tool).is_none()) {
         steps.not_covered(format!("the Debian package ({missing} is not there)"));
         return Ok(());
@@ -35,7 +35,8 @@ pub fn run(steps: &mut Steps, program: &Program, all: bool) -> Result<(), Failed
         true => steps.run("lintian", Command::new("lintian").args(LINTIAN).arg(&package))?,
         false => steps.not_covered("what lintian says of the package (it is not there)".into()),
     }
-    trial::run(steps, &package, &root())
+    trial::on_this_host(steps, &package)?;
+    if guest { trial::under_systemd(steps, &root()) } else { Ok(()) }
 }
 
 /// Where the files are laid.

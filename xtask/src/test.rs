@@ -41,7 +41,7 @@ fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
     python::run(steps, &program)?;
     fuse::run(steps, &program, "")?;
     aoe::run(steps, &program, all)?;
-    package::run(steps, &program, all)?;
+    package::run(steps, &program, all, all)?;
     if all {
         http::run(steps, &program)?;
         browser::run(steps, &program)?;

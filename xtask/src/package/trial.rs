@@ -8,22 +8,25 @@ use crate::guest::{self, Guest, Trouble, scratch};
 use crate::packages;
 use crate::steps::{Failed, Steps};
 
-/// In a copy of this host's root, then under systemd.
-pub fn run(steps: &mut Steps, package: &Path, root: &Path) -> Result<(), Failed> {
-    match packages::is_root() {
-        true => {
-            steps.call("package on this host", "cargo xtask package", || match on_this_host(package) {
-                Ok(is_right) => is_right,
-                Err(why) => super::failed(&why),
-            })?
-        }
-        false => steps.not_covered("the package installed, upgraded and purged (must be root)".into()),
+/// In a copy of this host's root.
+pub fn on_this_host(steps: &mut Steps, package: &Path) -> Result<(), Failed> {
+    if !packages::is_root() {
+        steps.not_covered("the package installed, upgraded and purged (must be root)".into());
+        return Ok(());
     }
-    let what = "the package under systemd";
-    guest::call(steps, (what, "cargo xtask package"), what, false, || under_systemd(root))
+    steps.call("package on this host", "cargo xtask package", || match installed(package) {
+        Ok(is_right) => is_right,
+        Err(why) => super::failed(&why),
+    })
 }
 
-fn on_this_host(package: &Path) -> Result<bool, String> {
+/// In a machine of its own, whose process 1 is systemd.
+pub fn under_systemd(steps: &mut Steps, root: &Path) -> Result<(), Failed> {
+    let what = "the package under systemd";
+    guest::call(steps, (what, "cargo xtask package"), what, false, || at_work(root))
+}
+
+fn installed(package: &Path) -> Result<bool, String> {
     let place = scratch("package")?;
     let script = place.0.join("package.sh");
     let dir = place.0.join("root");
@@ -37,7 +40,7 @@ fn on_this_host(package: &Path) -> Result<bool, String> {
 }
 
 /// A machine that is emulated unpacks slowly: it gets the same files unpacked.
-fn under_systemd(root: &Path) -> Result<(), Trouble> {
+fn at_work(root: &Path) -> Result<(), Trouble> {
     let place = scratch("systemd").map_err(Trouble::NotStarted)?;
     let put = |name: &str, bytes: &[u8]| {
         fs::write(place.0.join(name), bytes).map_err(|e| Trouble::NotStarted(format!("{name}: {e}")))
