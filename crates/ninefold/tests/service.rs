@@ -315,6 +315,7 @@ fn a_name_space_is_read_again_and_nobody_is_dropped() {
 fn who_has_a_name_space_that_is_for_others_now_does_not_see_what_they_get() {
     let manager = Manager::new();
     fs::create_dir(manager.path("secret")).unwrap();
+    manager.write("secret/plan", "theirs\n");
     manager.write("home.ns", "mount disk:files /all\nspace guests 4711\nmount disk:files /g\n");
     let served = manager.start(&["home.ns"]);
     let addr: nine_net::Addr = format!("unix!{}", manager.path("s").display()).parse().unwrap();
@@ -325,11 +326,11 @@ fn who_has_a_name_space_that_is_for_others_now_does_not_see_what_they_get() {
     manager.hears("RELOADING=1");
     manager.hears("READY=1");
     assert_eq!(had.open("g/motd", OpenFlags::READ).unwrap().read(0, 7).unwrap(), "welcome");
-    assert_eq!(had.walk("s").unwrap_err().errno(), Errno::ENOENT);
+    assert_eq!(had.walk("s/plan").unwrap_err().errno(), Errno::ENOENT);
     assert_eq!(client.attach("4711", 4711, "guests").unwrap_err().errno(), Errno::EACCES);
     let has = client.attach("4712", 4712, "guests").unwrap();
-    has.walk("s").unwrap();
-    assert_eq!(has.walk("g").unwrap_err().errno(), Errno::ENOENT);
+    has.walk("s/plan").unwrap();
+    assert_eq!(has.walk("g/motd").unwrap_err().errno(), Errno::ENOENT);
 }
 
 #[test]
