@@ -101,7 +101,6 @@ fn a_terminal_is_as_it_was_afterwards_whatever_size_it_had() {
         terminal.shows("quit");
         for (columns, lines) in [(3, 2), (200, 50)] {
             terminal.resize(columns, lines);
-            kill_process(Pid::from_child(&top), Signal::WINCH).unwrap();
             // All of it is drawn anew.
             terminal.shows("\x1b[2J");
         }

@@ -4,11 +4,15 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
+
+/// Longer than any words take.
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// See the module.
 pub struct Terminal {
@@ -41,13 +45,15 @@ impl Terminal {
 
     /// Waits until these words are on the screen: all that was there before them.
     pub fn shows(&mut self, words: &str) -> String {
+        let begun = Instant::now();
         loop {
+            assert!(begun.elapsed() < LIMIT, "{words:?} after {}", self.seen);
             if let Some(at) = self.seen.find(words) {
                 let rest = self.seen.split_off(at + words.len());
                 return std::mem::replace(&mut self.seen, rest);
             }
             let mut due = [PollFd::new(&self.user, PollFlags::IN)];
-            let limit = rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 };
+            let limit = rustix::time::Timespec::try_from(LIMIT).unwrap();
             assert_eq!(poll(&mut due, Some(&limit)).unwrap(), 1, "{words:?} after {}", self.seen);
             let mut bytes = [0; 1000];
             let n = self.user.read(&mut bytes).unwrap();

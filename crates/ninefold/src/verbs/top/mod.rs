@@ -17,7 +17,6 @@ use nine_io::client::{Error, File};
 use nine_net::{Env, rt};
 use nine_proto::Errno;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::cli;
@@ -114,17 +113,20 @@ async fn screen(mut asked: Asked, sessions: Sessions, delay: Duration) -> Result
     loop {
         let around = Around { address: &address, away: away.as_deref(), is_paused };
         terminal.0.draw(|frame| draw(frame, &seen, &around)).context("the terminal")?;
+        let drawn = terminal.0.size().context("the terminal")?;
         loop {
             match key()? {
                 Some(Key::Quit) => return Ok(()),
                 Some(Key::Pause) => is_paused = !is_paused,
                 Some(Key::Other) => {}
+                None if terminal.0.size().context("the terminal")? != drawn => {}
                 None if env.now() < next || is_paused => {
                     env.sleep_until(env.now() + KEYS).await;
                     continue;
                 }
                 None => {
-                    let Some(looked) = or_quit(env, asked.look(None)).await? else { return Ok(()) };
+                    let looked = or_quit(env, asked.look(None), &mut is_paused).await?;
+                    let Some(looked) = looked else { return Ok(()) };
                     away = looked.as_ref().err().map(|error| format!("{error:#}"));
                     if let Ok(now) = looked {
                         seen = now.since(&before);
@@ -139,13 +141,16 @@ async fn screen(mut asked: Asked, sessions: Sessions, delay: Duration) -> Result
 }
 
 /// What comes of it, unless somebody wants to quit first: a server may be silent.
-async fn or_quit<T>(env: rt::Real, what: impl Future<Output = T>) -> Result<Option<T>> {
+async fn or_quit<T>(env: rt::Real, what: impl Future<Output = T>, is_paused: &mut bool) -> Result<Option<T>> {
     let mut what = pin!(what);
     loop {
         match select(what.as_mut(), env.sleep_until(env.now() + KEYS)).await {
             Either::Left((done, _)) => return Ok(Some(done)),
-            Either::Right(_) if matches!(key()?, Some(Key::Quit)) => return Ok(None),
-            Either::Right(_) => {}
+            Either::Right(_) => match key()? {
+                Some(Key::Quit) => return Ok(None),
+                Some(Key::Pause) => *is_paused = !*is_paused,
+                _ => {}
+            },
         }
     }
 }
@@ -170,32 +175,62 @@ impl Drop for Screen {
 }
 
 /// What somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     Quit,
     Pause,
-    /// The window has another size, or nobody knows.
     Other,
 }
 
-/// What has been typed.
+/// What has been typed. Its bytes are read here: crossterm loses a key that comes together with a signal.
 fn key() -> Result<Option<Key>> {
     let stdin = rustix::stdio::stdin();
-    let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
-    let looked = rustix::event::poll(&mut terminal, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    if looked.is_ok() && terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
-        return Ok(Some(Key::Quit));
+    let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
+    match rustix::event::poll(&mut terminal, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+        other => other.context("the terminal")?,
+    };
+    let mut bytes = [0; 64];
+    match rustix::io::read(stdin, &mut bytes) {
+        Ok(n) => Ok(Some(meant(&bytes[..n]))),
+        // The terminal has gone.
+        Err(_) => Ok(Some(Key::Quit)),
     }
-    if !event::poll(Duration::ZERO).context("the terminal")? {
-        return Ok(None);
-    }
-    let Event::Key(key) = event::read().context("the terminal")? else { return Ok(Some(Key::Other)) };
-    if key.kind == KeyEventKind::Release {
-        return Ok(Some(Key::Other));
-    }
-    Ok(Some(match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
-        KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
-        KeyCode::Char(' ' | 'p') => Key::Pause,
+}
+
+/// What these bytes of a terminal mean; none: it has gone.
+fn meant(bytes: &[u8]) -> Key {
+    const CTRL_C: u8 = 3;
+    const CTRL_D: u8 = 4;
+    const ESC: u8 = 0x1b;
+    match bytes {
+        [] | [ESC] => Key::Quit,
+        // An arrow, or something like it.
+        [ESC, ..] => Key::Other,
+        _ if bytes.iter().any(|byte| matches!(*byte, b'q' | CTRL_C | CTRL_D)) => Key::Quit,
+        _ if bytes.iter().filter(|byte| matches!(**byte, b' ' | b'p')).count() % 2 == 1 => Key::Pause,
         _ => Key::Other,
-    }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_mean_what_the_screen_says() {
+        for (bytes, key) in [
+            (&b"q"[..], Key::Quit),
+            (b"\x03", Key::Quit),
+            (b"\x1b", Key::Quit),
+            (b"", Key::Quit),
+            (b" ", Key::Pause),
+            (b"  ", Key::Other),
+            (b" q", Key::Quit),
+            (b"\x1b[A", Key::Other),
+            (b"x\xff", Key::Other),
+        ] {
+            assert_eq!(meant(bytes), key, "{bytes:?}");
+        }
+    }
 }
