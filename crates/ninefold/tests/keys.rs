@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use common::{Server, chmod, ninefold, not_covered, until};
 use nine_io::client::{Options, blocking};
-use nine_proto::{NOUID, OpenFlags};
+use nine_proto::msg::Tmsg;
+use nine_proto::{Errno, NOUID, OpenFlags};
 use serde_json::Value;
 
 /// Blocks of a document: the word behind the fence, and the text.
@@ -550,8 +551,8 @@ fn texts_for_control_files_are_told_without_secrets() {
     fs::rename(&file, &old).unwrap();
     lab.server.signal(rustix::process::Signal::HUP);
     until("it is opened again", || file.exists());
-    lab.server.ok(["mux", "unmount", "/more"]);
-    lab.told(|told| told["text"] == "unmount /more");
+    lab.server.ok(["mux", "mount", "ram:", "/again"]);
+    lab.told(|told| told["text"] == "mount ram: /again");
 }
 
 #[test]
@@ -579,4 +580,57 @@ fn a_browser_reads_what_anyone_may() {
     assert!(get().ends_with("for browsers"));
     export(server.dir.path(), "allow token / rw\n");
     until("browsers are cut off", || !get().ends_with("for browsers"));
+}
+
+#[test]
+fn who_may_only_read_a_tree_changes_it_by_no_other_one() {
+    for space in [None, Some("mount disk:files /\n")] {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [("a", "a's"), ("b", "b's")] {
+            fs::create_dir_all(dir.path().join("files").join(path)).unwrap();
+            fs::write(dir.path().join("files").join(path).join("f"), text).unwrap();
+        }
+        space.iter().for_each(|text| fs::write(dir.path().join("home.ns"), text).unwrap());
+        export(dir.path(), "allow token /a rw\nallow token /b ro\n");
+        let what = if space.is_some() { "home.ns" } else { "files" };
+        let line = ["serve", what, "--listen", "tcp!127.0.0.1!0", "--exports", "exports"];
+        let server = Server::in_dir(dir, &[&line[..], &["--token-file", "token"]].concat());
+        let token = fs::read_to_string(server.dir.path().join("token")).unwrap();
+        let addr: nine_net::Addr = server.addr("tcp!").parse().unwrap();
+        let minute = std::time::Duration::from_mins(1);
+        let blocking = blocking::Client::dial(&addr, minute, Options::default()).unwrap();
+        let client = blocking.client();
+        let refused = blocking.wait(async {
+            let attach = async |uname: &str, path: &str| {
+                let aname = format!("token:{}{path}", token.trim());
+                client.attach(uname, NOUID, &aname).await.unwrap()
+            };
+            let (a, b) = (attach("", "/a").await, attach("", "/b").await);
+            let (own, other) = (a.walk("f").await.unwrap(), b.walk("f").await.unwrap());
+            let (a, b) = (a.fid(), b.fid());
+            let rename = |of: &nine_io::client::File, dfid| Tmsg::Rename { fid: of.fid(), dfid, name: b"n" };
+            let renameat =
+                |olddirfid, newdirfid| Tmsg::Renameat { olddirfid, oldname: b"f", newdirfid, newname: b"n" };
+            let mut refused = Vec::new();
+            for message in [
+                Tmsg::Link { dfid: a, fid: other.fid(), name: b"n" },
+                Tmsg::Link { dfid: b, fid: own.fid(), name: b"n" },
+                rename(&own, b),
+                rename(&other, a),
+                renameat(a, b),
+                renameat(b, a),
+            ] {
+                refused.push(client.ask(message).await.map(drop).map_err(|error| error.errno()));
+            }
+            assert_eq!(refused, [const { Err(Errno::EROFS) }; 6]);
+            // Nor as somebody else of those who have come by it.
+            let away = attach("glenda", "/a").await;
+            let refused = client.ask(renameat(a, away.fid())).await.map(drop).unwrap_err();
+            client.ask(Tmsg::Link { dfid: a, fid: own.fid(), name: b"n" }).await.unwrap();
+            refused.errno()
+        });
+        assert_eq!(refused, Errno::EXDEV);
+        let names = |path: &str| fs::read_dir(server.files().join(path)).unwrap().count();
+        assert_eq!((names("a"), names("b")), (2, 1));
+    }
 }

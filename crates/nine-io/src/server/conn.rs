@@ -482,6 +482,9 @@ impl Connection {
                 Err(error) => return Some(Err(error)),
             },
         };
+        let other = request.fid2().filter(|_| changes).map(|held| &held.who);
+        let read_only = who.read_only || other.is_some_and(|other| other.read_only);
+        let of_another = other.is_some_and(|other| !other.is_user(&who));
         let knows_no_fid = held.is_none();
         let root = held.is_some_and(|held| held.root);
         let root_again = req::makes_root(&request);
@@ -494,13 +497,16 @@ impl Connection {
         let by_gate = if auth || knows_no_fid { self.gate.serve(&request) } else { None };
         let answer = match by_gate {
             Some(result) => Some(result),
-            None if changes && who.read_only && !silent && !desk => {
+            None if changes && read_only && !silent && !desk => {
                 if let (Op::Remove, [Some(held), _]) = (request.op(), request.fids()) {
                     // The fid goes all the same, and its server must know.
                     let clunk = self.session.silent(held.clone(), false);
                     self.clunks.push_back(clunk);
                 }
                 Some(Err(Errno::EROFS.into()))
+            }
+            None if of_another => {
+                Some(Err(Error::new(Errno::EXDEV, "the two files are held by two users; attach as one")))
             }
             None => {
                 let about_stream = matches!(request.number(), Some(TSTREAM | TSCLOSE));
