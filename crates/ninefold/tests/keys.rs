@@ -583,6 +583,29 @@ fn a_browser_reads_what_anyone_may() {
 }
 
 #[test]
+fn whoever_is_refused_makes_a_short_line_whatever_he_asks_for() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("files")).unwrap();
+    export(dir.path(), "allow token / rw\n");
+    let line = ["serve", "files", "--listen", "tcp!127.0.0.1!0", "--exports", "exports", "--audit", "audit"];
+    let server = Server::in_dir(dir, &[&line[..], &["--token-file", "token"]].concat());
+    let lab = Lab { keys: server.dir.path().into(), server };
+    let token = fs::read_to_string(lab.server.dir.path().join("token")).unwrap();
+    let addr: nine_net::Addr = lab.server.addr("tcp!").parse().unwrap();
+    let minute = std::time::Duration::from_mins(1);
+    let client = blocking::Client::dial(&addr, minute, Options::default()).unwrap();
+    let (long, longer) = ("\u{1}".repeat(4096), "\u{1}".repeat(60_000));
+    let refused = |uname, aname| client.attach(uname, NOUID, aname).map(drop).map_err(|error| error.errno());
+    assert_eq!(refused("", &long), Err(Errno::EACCES));
+    assert_eq!(refused("", &longer), Err(Errno::ENAMETOOLONG));
+    // What he is called is nobody's business here.
+    let _ = client.attach(&longer, NOUID, &format!("token:{}", token.trim()));
+    lab.told(|told| told["allowed"] == true);
+    let (audit, log) = (fs::read_to_string(lab.server.dir.path().join("audit")).unwrap(), lab.server.log());
+    assert!(audit.lines().chain(log.lines()).all(|line| line.len() < 8192), "{audit}{log}");
+}
+
+#[test]
 fn who_may_only_read_a_tree_changes_it_by_no_other_one() {
     for space in [None, Some("mount disk:files /\n")] {
         let dir = tempfile::tempdir().unwrap();

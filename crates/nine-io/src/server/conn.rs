@@ -38,6 +38,7 @@ use super::stream::{self, Stream, Streams, Way};
 use super::trees::{Trees, tell};
 use super::tx::Tx;
 use super::{Core, Service};
+use crate::audit;
 use crate::buf::{Frame, Pool};
 use crate::changes;
 use crate::direct::Directs;
@@ -97,7 +98,7 @@ pub struct Connection {
     borrowed: usize,
     /// Open files, as the core knows.
     opens: usize,
-    /// Who attached last, for the log.
+    /// Who attached last, as the log says it.
     user: Box<str>,
     /// What others may see of it.
     seen: Arc<Seen>,
@@ -634,7 +635,7 @@ impl Connection {
                     tell(self.id, &self.peer, uname, aname, &admitted);
                 }
                 if let Ok(Admitted { who, .. }) = &admitted {
-                    self.user.clone_from(&who.name);
+                    self.user = audit::line(who.name.as_bytes()).into();
                     self.seen.attached(&who.name, self.session.dialect());
                 }
                 admitted.map(|Admitted { who, .. }| Arc::new(Who { seat: self.seat, ..who }))
