@@ -420,6 +420,44 @@ fn keys_are_kept_from_others_and_nothing_is_overwritten() {
 }
 
 #[test]
+fn one_authority_takes_the_place_of_another_while_both_are_good() {
+    let lab = Lab::new("allow cert:* / rw\n", &["glenda"]);
+    let (dir, root) = (lab.server.dir.path(), lab.url(""));
+    let keys = |of: &str, words: &[&str]| {
+        let output = ninefold(dir).args(["keys", "--dir", of]).args(words).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    let ls = |of: &str| {
+        let (cert, key) = (format!("{of}/cert.pem"), format!("{of}/key.pem"));
+        let ca = "keys/servers/localhost/authority.pem";
+        lab.server.run(["ls", "--ca", ca, "--cert", &cert, "--key", &key, &root]).status.success()
+    };
+    // Each has the name that it gets by itself.
+    keys("next", &["init"]);
+    keys("next", &["client", "rob"]);
+    assert!(ls("keys/clients/glenda") && !ls("next/clients/rob"));
+    for file in ["authority.pem", "revoked.pem"] {
+        let of = |of: &str| fs::read_to_string(dir.join(of).join(file)).unwrap();
+        fs::write(dir.join("both"), of("keys") + &of("next")).unwrap();
+        fs::rename(dir.join("both"), dir.join("keys").join(file)).unwrap();
+    }
+    until("the new one counts", || ls("next/clients/rob"));
+    assert!(ls("keys/clients/glenda"));
+    // Another one of a name that is there changes nothing.
+    keys("third", &["init", "--name", "lab"]);
+    keys("fourth", &["init", "--name", "lab"]);
+    for file in ["authority.pem", "revoked.pem"] {
+        let of = |of: &str| fs::read_to_string(dir.join(of).join(file)).unwrap();
+        fs::write(dir.join("all"), of("keys") + &of("third") + &of("fourth")).unwrap();
+        fs::rename(dir.join("all"), dir.join("keys").join(file)).unwrap();
+    }
+    until("it is said", || {
+        lab.server.log().contains("two authorities in it have one name and different keys")
+    });
+    assert!(ls("keys/clients/glenda") && ls("next/clients/rob"));
+}
+
+#[test]
 fn what_is_wrong_with_files_is_said_before_anything_is_served() {
     let lab = Lab::new("allow cert:* / rw\n", &["glenda"]);
     let dir = lab.server.dir.path();
