@@ -1,8 +1,9 @@
 //! The access log of browsers, and the audit: lines to a file, by a thread of its own.
 //!
 //! Always holds: nobody waits for the disk; if it is so slow that [`LINES`] lines or [`BYTES`] bytes wait, what comes
-//! then is left out, and the log of the program, and an audit itself, says how much. After SIGHUP the file is opened again by its name,
-//! as programs expect that rename logs. The program ends when all lines are written, or [`PATIENCE`] later.
+//! then is left out, and the log of the program, and an audit itself, says how much. After SIGHUP the file is opened
+//! again by its name, as programs expect that rename logs. The program ends when all lines are written, or [`PATIENCE`]
+//! later.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -120,7 +121,8 @@ fn opened(path: &Path) -> io::Result<Box<dyn Write + Send>> {
     let file = options.open(path)?;
     let kind = file.metadata()?.file_type();
     if !kind.is_file() && !kind.is_char_device() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a regular file is due, or a terminal"));
+        let due = "a regular file is due, or a terminal; `-` is the standard error";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, due));
     }
     rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
     Ok(Box::new(file))
