@@ -31,31 +31,31 @@ pub fn line(text: &[u8]) -> String {
     line
 }
 
-/// A word without its secrets.
+/// A word without its secrets: what is one as an aname or as an address, whatever else it may be.
 fn open(word: &[u8]) -> Vec<u8> {
-    let mut open = Vec::with_capacity(word.len());
-    let mut rest = word;
-    while let Some(at) = find(rest, b"://") {
-        let (scheme, host) = rest.split_at(at + 3);
-        open.extend(scheme);
-        // As whoever dials it reads it: what stands before the last `@` of what names a host, or of all.
-        let end = host.iter().position(|&byte| byte == b'/' || byte == b',').unwrap_or(host.len());
-        rest = match host[..end].iter().rposition(|&byte| byte == b'@') {
-            Some(secret) => {
-                open.extend(HIDDEN);
-                &host[secret..]
-            }
-            None => host,
-        };
+    let mut secret = vec![false; word.len()];
+    let mut at = 0;
+    while let Some(found) = find(&word[at..], b"token:") {
+        let from = at + found + b"token:".len();
+        at = word[from..].iter().position(|&byte| byte == b'/').map_or(word.len(), |end| from + end);
+        secret[from..at].fill(true);
     }
-    match find(rest, b"token:") {
-        Some(at) => {
-            let end = rest[at..].iter().position(|&byte| byte == b'/').map_or(rest.len(), |end| at + end);
-            open.extend(&rest[..at + 6]);
-            open.extend(HIDDEN);
-            open.extend(&rest[end..]);
+    let mut at = 0;
+    while let Some(found) = find(&word[at..], b"://") {
+        let host = at + found + 3;
+        // As whoever dials it reads it: what stands before the last `@` of what names a host, or of all.
+        let end = word[host..].iter().position(|&byte| byte == b'/' || byte == b',');
+        let end = end.map_or(word.len(), |end| host + end);
+        at = word[host..end].iter().rposition(|&byte| byte == b'@').map_or(host, |end| host + end);
+        secret[host..at].fill(true);
+    }
+    let mut open = Vec::with_capacity(word.len());
+    for (n, &byte) in word.iter().enumerate() {
+        match secret[n] {
+            false => open.push(byte),
+            true if n > 0 && secret[n - 1] => {}
+            true => open.extend(b"..."),
         }
-        None => open.extend(rest),
     }
     open
 }
@@ -68,8 +68,6 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-const HIDDEN: &[u8] = b"...";
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +78,10 @@ mod tests {
             ("mount 9p://00ff@h:5 /n", "mount 9p://...@h:5 /n"),
             ("mount -r 9p://00ff@h,9p+tls://00ff@h2 /n", "mount -r 9p://...@h,9p+tls://...@h2 /n"),
             ("mount tcp!h /n token:00ff/x", "mount tcp!h /n token:.../x"),
+            ("mount tcp!h /n token:00ff/a://b", "mount tcp!h /n token:.../a://b"),
+            ("token:00ff/a/token:00fe", "token:.../a/token:..."),
+            ("9p://00ff@h/token:00fe,9p://00fd@h", "9p://...@h/token:...//...@h"),
+            ("9p://00token:ff@h", "9p://..."),
             ("token:00ff", "token:..."),
             ("bind /a@b /c\nunmount /d\n", "bind /a@b /c unmount /d"),
             ("connect 10.0.0.1!80", "connect 10.0.0.1!80"),

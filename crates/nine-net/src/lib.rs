@@ -40,7 +40,8 @@ pub use poll::{PollSocket, Reactor, Sleep};
 pub use shm::Placed;
 pub use socket::{Listener, Socket};
 pub use tls::{
-    Certificate, ClientAuth, ClientTls, Revocations, ServerTls, Tls, TlsFiles, Trust, fingerprint,
+    Certificate, ClientAuth, ClientJudge, ClientTls, Revocations, ServerTls, Tls, TlsFiles, Trust,
+    fingerprint,
 };
 pub use transport::{Beside, Peer, Proof, Transport};
 #[cfg(not(nine_loom))]

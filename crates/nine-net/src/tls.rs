@@ -20,7 +20,7 @@ use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, ClientConnection, Connection, Error, ServerConnection};
 
 pub use cert::{Certificate, Revocations};
-pub use files::{ClientAuth, ClientTls, ServerTls, TlsFiles, Trust, fingerprint};
+pub use files::{ClientAuth, ClientJudge, ClientTls, ServerTls, TlsFiles, Trust, fingerprint};
 
 use crate::end::tried;
 use crate::transport::{Peer, Proof, Transport};

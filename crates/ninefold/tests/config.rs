@@ -52,6 +52,12 @@ fn check_names_file_and_line() {
     assert!(status == Some(1) && said.contains("key.pem"), "{said}");
     common::secret(&dir.path().join("key.pem"), &made.signing_key.serialize_pem());
     assert_eq!(check(tls).0, Some(0));
+    std::fs::write(dir.path().join("exports"), "alow cert:x / ro\n").unwrap();
+    common::chmod(&dir.path().join("exports"), 0o644);
+    let (status, said) = check("[serve]\nexports = 'exports'\n");
+    assert!(status == Some(1) && said.contains("c.toml: exports:1:1: `alow` is not known"), "{said}");
+    std::fs::write(dir.path().join("exports"), "allow cert:x / ro\n").unwrap();
+    assert_eq!(check("[serve]\nexports = 'exports'\n").0, Some(0));
     assert!(check("[client]\nca = 'none.pem'\n").1.contains("none.pem: No such file"));
     let output = ninefold(dir.path()).args(["--config", "none.toml", "ls"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("none.toml: No such file"));

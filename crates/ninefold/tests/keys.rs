@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use common::{Server, chmod, ninefold, not_covered, until};
 use nine_io::client::{Options, blocking};
-use nine_proto::{NOUID, OpenFlags};
+use nine_proto::msg::Tmsg;
+use nine_proto::{Errno, NOUID, OpenFlags};
 use serde_json::Value;
 
 /// Blocks of a document: the word behind the fence, and the text.
@@ -419,6 +420,44 @@ fn keys_are_kept_from_others_and_nothing_is_overwritten() {
 }
 
 #[test]
+fn one_authority_takes_the_place_of_another_while_both_are_good() {
+    let lab = Lab::new("allow cert:* / rw\n", &["glenda"]);
+    let (dir, root) = (lab.server.dir.path(), lab.url(""));
+    let keys = |of: &str, words: &[&str]| {
+        let output = ninefold(dir).args(["keys", "--dir", of]).args(words).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    let ls = |of: &str| {
+        let (cert, key) = (format!("{of}/cert.pem"), format!("{of}/key.pem"));
+        let ca = "keys/servers/localhost/authority.pem";
+        lab.server.run(["ls", "--ca", ca, "--cert", &cert, "--key", &key, &root]).status.success()
+    };
+    // Each has the name that it gets by itself.
+    keys("next", &["init"]);
+    keys("next", &["client", "rob"]);
+    assert!(ls("keys/clients/glenda") && !ls("next/clients/rob"));
+    for file in ["authority.pem", "revoked.pem"] {
+        let of = |of: &str| fs::read_to_string(dir.join(of).join(file)).unwrap();
+        fs::write(dir.join("both"), of("keys") + &of("next")).unwrap();
+        fs::rename(dir.join("both"), dir.join("keys").join(file)).unwrap();
+    }
+    until("the new one counts", || ls("next/clients/rob"));
+    assert!(ls("keys/clients/glenda"));
+    // Another one of a name that is there changes nothing.
+    keys("third", &["init", "--name", "lab"]);
+    keys("fourth", &["init", "--name", "lab"]);
+    for file in ["authority.pem", "revoked.pem"] {
+        let of = |of: &str| fs::read_to_string(dir.join(of).join(file)).unwrap();
+        fs::write(dir.join("all"), of("keys") + &of("third") + &of("fourth")).unwrap();
+        fs::rename(dir.join("all"), dir.join("keys").join(file)).unwrap();
+    }
+    until("it is said", || {
+        lab.server.log().contains("two authorities in it have one name and different keys")
+    });
+    assert!(ls("keys/clients/glenda") && ls("next/clients/rob"));
+}
+
+#[test]
 fn what_is_wrong_with_files_is_said_before_anything_is_served() {
     let lab = Lab::new("allow cert:* / rw\n", &["glenda"]);
     let dir = lab.server.dir.path();
@@ -579,4 +618,80 @@ fn a_browser_reads_what_anyone_may() {
     assert!(get().ends_with("for browsers"));
     export(server.dir.path(), "allow token / rw\n");
     until("browsers are cut off", || !get().ends_with("for browsers"));
+}
+
+#[test]
+fn whoever_is_refused_makes_a_short_line_whatever_he_asks_for() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("files")).unwrap();
+    export(dir.path(), "allow token / rw\n");
+    let line = ["serve", "files", "--listen", "tcp!127.0.0.1!0", "--exports", "exports", "--audit", "audit"];
+    let server = Server::in_dir(dir, &[&line[..], &["--token-file", "token"]].concat());
+    let lab = Lab { keys: server.dir.path().into(), server };
+    let token = fs::read_to_string(lab.server.dir.path().join("token")).unwrap();
+    let addr: nine_net::Addr = lab.server.addr("tcp!").parse().unwrap();
+    let minute = std::time::Duration::from_mins(1);
+    let client = blocking::Client::dial(&addr, minute, Options::default()).unwrap();
+    let (long, longer) = ("\u{1}".repeat(4096), "\u{1}".repeat(60_000));
+    let refused = |uname, aname| client.attach(uname, NOUID, aname).map(drop).map_err(|error| error.errno());
+    assert_eq!(refused("", &long), Err(Errno::EACCES));
+    assert_eq!(refused("", &longer), Err(Errno::ENAMETOOLONG));
+    // What he is called is nobody's business here.
+    let _ = client.attach(&longer, NOUID, &format!("token:{}", token.trim()));
+    lab.told(|told| told["allowed"] == true);
+    let (audit, log) = (fs::read_to_string(lab.server.dir.path().join("audit")).unwrap(), lab.server.log());
+    assert!(audit.lines().chain(log.lines()).all(|line| line.len() < 8192), "{audit}{log}");
+}
+
+#[test]
+fn who_may_only_read_a_tree_changes_it_by_no_other_one() {
+    for space in [None, Some("mount disk:files /\n")] {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [("a", "a's"), ("b", "b's")] {
+            fs::create_dir_all(dir.path().join("files").join(path)).unwrap();
+            fs::write(dir.path().join("files").join(path).join("f"), text).unwrap();
+        }
+        space.iter().for_each(|text| fs::write(dir.path().join("home.ns"), text).unwrap());
+        export(dir.path(), "allow token /a rw\nallow token /b ro\n");
+        let what = if space.is_some() { "home.ns" } else { "files" };
+        let line = ["serve", what, "--listen", "tcp!127.0.0.1!0", "--exports", "exports"];
+        let server = Server::in_dir(dir, &[&line[..], &["--token-file", "token"]].concat());
+        let token = fs::read_to_string(server.dir.path().join("token")).unwrap();
+        let addr: nine_net::Addr = server.addr("tcp!").parse().unwrap();
+        let minute = std::time::Duration::from_mins(1);
+        let blocking = blocking::Client::dial(&addr, minute, Options::default()).unwrap();
+        let client = blocking.client();
+        let refused = blocking.wait(async {
+            let attach = async |uname: &str, path: &str| {
+                let aname = format!("token:{}{path}", token.trim());
+                client.attach(uname, NOUID, &aname).await.unwrap()
+            };
+            let (a, b) = (attach("", "/a").await, attach("", "/b").await);
+            let (own, other) = (a.walk("f").await.unwrap(), b.walk("f").await.unwrap());
+            let (a, b) = (a.fid(), b.fid());
+            let rename = |of: &nine_io::client::File, dfid| Tmsg::Rename { fid: of.fid(), dfid, name: b"n" };
+            let renameat =
+                |olddirfid, newdirfid| Tmsg::Renameat { olddirfid, oldname: b"f", newdirfid, newname: b"n" };
+            let mut refused = Vec::new();
+            for message in [
+                Tmsg::Link { dfid: a, fid: other.fid(), name: b"n" },
+                Tmsg::Link { dfid: b, fid: own.fid(), name: b"n" },
+                rename(&own, b),
+                rename(&other, a),
+                renameat(a, b),
+                renameat(b, a),
+            ] {
+                refused.push(client.ask(message).await.map(drop).map_err(|error| error.errno()));
+            }
+            assert_eq!(refused, [const { Err(Errno::EROFS) }; 6]);
+            // Nor as somebody else of those who have come by it.
+            let away = attach("glenda", "/a").await;
+            let refused = client.ask(renameat(a, away.fid())).await.map(drop).unwrap_err();
+            client.ask(Tmsg::Link { dfid: a, fid: own.fid(), name: b"n" }).await.unwrap();
+            refused.errno()
+        });
+        assert_eq!(refused, Errno::EXDEV);
+        let names = |path: &str| fs::read_dir(server.files().join(path)).unwrap().count();
+        assert_eq!((names("a"), names("b")), (2, 1));
+    }
 }

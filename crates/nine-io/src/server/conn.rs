@@ -38,6 +38,7 @@ use super::stream::{self, Stream, Streams, Way};
 use super::trees::{Trees, tell};
 use super::tx::Tx;
 use super::{Core, Service};
+use crate::audit;
 use crate::buf::{Frame, Pool};
 use crate::changes;
 use crate::direct::Directs;
@@ -97,7 +98,7 @@ pub struct Connection {
     borrowed: usize,
     /// Open files, as the core knows.
     opens: usize,
-    /// Who attached last, for the log.
+    /// Who attached last, as the log says it.
     user: Box<str>,
     /// What others may see of it.
     seen: Arc<Seen>,
@@ -482,6 +483,9 @@ impl Connection {
                 Err(error) => return Some(Err(error)),
             },
         };
+        let other = request.fid2().filter(|_| changes).map(|held| &held.who);
+        let read_only = who.read_only || other.is_some_and(|other| other.read_only);
+        let of_another = other.is_some_and(|other| !other.is_user(&who));
         let knows_no_fid = held.is_none();
         let root = held.is_some_and(|held| held.root);
         let root_again = req::makes_root(&request);
@@ -494,13 +498,16 @@ impl Connection {
         let by_gate = if auth || knows_no_fid { self.gate.serve(&request) } else { None };
         let answer = match by_gate {
             Some(result) => Some(result),
-            None if changes && who.read_only && !silent && !desk => {
+            None if changes && read_only && !silent && !desk => {
                 if let (Op::Remove, [Some(held), _]) = (request.op(), request.fids()) {
                     // The fid goes all the same, and its server must know.
                     let clunk = self.session.silent(held.clone(), false);
                     self.clunks.push_back(clunk);
                 }
                 Some(Err(Errno::EROFS.into()))
+            }
+            None if of_another => {
+                Some(Err(Error::new(Errno::EXDEV, "the two files are held by two users; attach as one")))
             }
             None => {
                 let about_stream = matches!(request.number(), Some(TSTREAM | TSCLOSE));
@@ -628,7 +635,7 @@ impl Connection {
                     tell(self.id, &self.peer, uname, aname, &admitted);
                 }
                 if let Ok(Admitted { who, .. }) = &admitted {
-                    self.user.clone_from(&who.name);
+                    self.user = audit::line(who.name.as_bytes()).into();
                     self.seen.attached(&who.name, self.session.dialect());
                 }
                 admitted.map(|Admitted { who, .. }| Arc::new(Who { seat: self.seat, ..who }))

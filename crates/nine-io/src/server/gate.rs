@@ -52,6 +52,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// What a client may do in a tree; an error says why he may not attach to it.
     fn judge(&self, asks: &Asks<'_>) -> Result<Right>;
 
+    /// Whether one tree is judged otherwise than another; if not, a client's are not counted.
+    fn has_trees(&self) -> bool {
+        true
+    }
+
     /// Whether the certificates that a client has shown, in DER, are good still.
     fn knows(&self, certificates: &[&[u8]]) -> Result<()> {
         let _ = certificates;
@@ -101,6 +106,9 @@ pub(super) struct Admitted {
 /// The most bytes that are kept of what a client writes to an afid; a longer token is wrong anyway.
 const TOKEN_MAX: usize = 128;
 
+/// Bytes of an aname that a policy judges: as of a path in Linux.
+const ANAME_MAX: usize = 4096;
+
 /// Behind an afid: collects the token.
 struct Afid(Mutex<Vec<u8>>);
 
@@ -123,7 +131,12 @@ impl Gate {
         let token = self.shows_token(aname, afid)?;
         let who = self.name(proof, uname, uid, token, names)?;
         let Some(policy) = &self.policy else { return Ok(Admitted { who, token }) };
-        let right = policy.judge(&Asks { proof, token, aname: tree(aname) })?;
+        let aname = tree(aname);
+        if aname.is_some_and(|aname| aname.len() > ANAME_MAX) {
+            let text = format!("an aname has at most {ANAME_MAX} bytes here");
+            return Err(Error::new(Errno::ENAMETOOLONG, text));
+        }
+        let right = policy.judge(&Asks { proof, token, aname })?;
         let read_only = who.read_only || right == Right::Read;
         Ok(Admitted { who: Who { read_only, ..who }, token })
     }
@@ -353,6 +366,9 @@ mod tests {
             (Errno::EACCES, true)
         );
         assert!(!admit(&gate, &glenda, "", NOUID, "token:00ff/").unwrap().read_only);
+        let long = format!("token:00ff/{}", "n".repeat(ANAME_MAX));
+        assert!(admit(&gate, &glenda, "", NOUID, &long[..long.len() - 1]).is_ok());
+        assert_eq!(admit(&gate, &glenda, "", NOUID, &long).unwrap_err().errno, Errno::ENAMETOOLONG);
         assert!(!admit(&gate, &UNPROVEN, "", NOUID, "token:00ff/pub").unwrap().read_only);
         let gate = Gate { read_only: true, ..gate };
         assert!(admit(&gate, &UNPROVEN, "", NOUID, "token:00ff").unwrap().read_only);

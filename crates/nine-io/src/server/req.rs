@@ -122,6 +122,14 @@ pub struct Who {
     pub seat: u16,
 }
 
+impl Who {
+    /// Whether both are one user, known by one proof, whatever each may do.
+    pub(super) fn is_user(&self, other: &Self) -> bool {
+        let of = |who: &Self| (who.uid, who.owner);
+        of(self) == of(other) && self.name == other.name && self.proof == other.proof
+    }
+}
+
 /// Names one request among all of a process' life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReqId {

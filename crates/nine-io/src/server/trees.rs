@@ -1,7 +1,7 @@
 //! The trees that a client has attached to by a policy's leave, to be judged again when that has changed.
 //!
-//! Always holds: at most [`TREES`] trees, whose anames have at most [`ANAME_MAX`] bytes; a client that asks for more is
-//! refused. Where there is no policy nothing is kept.
+//! Always holds: at most [`TREES`] trees, whose anames the gate has found short enough; a client that asks for more is
+//! refused. Where there is no policy, or one for which all trees are one, nothing is kept.
 
 use nine_net::{Peer, Transport};
 use nine_proto::{Errno, Error, Result, Str, show};
@@ -12,8 +12,6 @@ use crate::audit;
 
 /// Trees of one connection, each with one right.
 const TREES: usize = 64;
-/// Bytes of an aname: as of a path in Linux.
-const ANAME_MAX: usize = 4096;
 
 /// See the module.
 #[derive(Default)]
@@ -34,11 +32,8 @@ struct Tree {
 impl Trees {
     /// A client has been let in.
     pub(super) fn keep(&mut self, gate: &Gate, aname: Option<Str<'_>>, admitted: &Admitted) -> Result<()> {
-        if gate.policy.is_none() {
+        if !gate.policy.as_ref().is_some_and(|policy| policy.has_trees()) {
             return Ok(());
-        }
-        if aname.is_some_and(|aname| aname.len() > ANAME_MAX) {
-            return Err(Error::new(Errno::ENAMETOOLONG, "an aname has at most 4096 bytes here"));
         }
         let writes = !admitted.who.read_only;
         let tree = Tree { aname: aname.map(Into::into), token: admitted.token, writes };
@@ -85,7 +80,7 @@ pub(super) fn tell(conn: u64, peer: &Peer, uname: Str<'_>, aname: Str<'_>, admit
             tracing::info!(
                 target: audit::TARGET,
                 event = "attach", allowed = true, conn, peer = %from, identity = %asks,
-                user = %show(who.name.as_bytes()), tree = %audit::line(tree), read_only = who.read_only,
+                user = %audit::line(who.name.as_bytes()), tree = %audit::line(tree), read_only = who.read_only,
                 "attached"
             );
         }
@@ -98,5 +93,42 @@ pub(super) fn tell(conn: u64, peer: &Peer, uname: Str<'_>, aname: Str<'_>, admit
                 "attach as {} refused: {error}", audit::line(uname)
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nine_net::Proof;
+
+    use super::super::req::Who;
+    use super::*;
+
+    /// Everybody may do everything; whether trees are told apart.
+    #[derive(Debug)]
+    struct All(bool);
+
+    impl super::super::Policy for All {
+        fn judge(&self, _: &Asks<'_>) -> Result<Right> {
+            Ok(Right::Write)
+        }
+
+        fn has_trees(&self) -> bool {
+            self.0
+        }
+    }
+
+    #[test]
+    fn a_client_has_so_many_trees_where_they_are_told_apart() {
+        let who =
+            Who { name: "u".into(), uid: None, proof: Proof::None, read_only: false, owner: false, seat: 0 };
+        let admitted = Admitted { who, token: false };
+        let first_refused = |told_apart| {
+            let gate = Gate { policy: Some(Arc::new(All(told_apart))), ..Gate::default() };
+            let mut trees = Trees::default();
+            (0..2 * TREES).find(|n| trees.keep(&gate, Some(n.to_string().as_bytes()), &admitted).is_err())
+        };
+        assert_eq!((first_refused(true), first_refused(false)), (Some(TREES), None));
     }
 }

@@ -145,6 +145,29 @@ pub(crate) fn list_issuer(der: &[u8]) -> Option<&[u8]> {
     Some(revocations(der)?.0)
 }
 
+/// The public key of its holder: what kind of key it is, as an algorithm identifier without its tag, and the key.
+pub(crate) fn public_key(der: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut key = Der(Parts::of(der)?.public_key);
+    Some((key.want(SEQUENCE)?, key.bits()?))
+}
+
+/// What somebody has signed.
+pub(crate) struct Signed<'a> {
+    pub message: &'a [u8],
+    /// How: an algorithm identifier without its tag.
+    pub algorithm: &'a [u8],
+    pub signature: &'a [u8],
+}
+
+/// The parts of a list of revoked certificates that say who has made it.
+pub(crate) fn signed(list: &[u8]) -> Option<Signed<'_>> {
+    let whole = Der(list).want(SEQUENCE)?;
+    let mut rest = Der(whole);
+    rest.want(SEQUENCE)?;
+    let message = &whole[..whole.len() - rest.0.len()];
+    Some(Signed { message, algorithm: rest.want(SEQUENCE)?, signature: rest.bits()? })
+}
+
 /// Of a list: whose it is, and what comes behind that.
 fn revocations(der: &[u8]) -> Option<(&[u8], Der<'_>)> {
     let mut list = Der(Der(Der(der).want(SEQUENCE)?).want(SEQUENCE)?);
@@ -193,6 +216,7 @@ struct Parts<'a> {
     issuer: &'a [u8],
     validity: &'a [u8],
     subject: &'a [u8],
+    public_key: &'a [u8],
     extensions: &'a [u8],
 }
 
@@ -205,9 +229,10 @@ impl<'a> Parts<'a> {
         tbs.want(SEQUENCE)?;
         let issuer = tbs.want(SEQUENCE)?;
         let (validity, subject) = (tbs.want(SEQUENCE)?, tbs.want(SEQUENCE)?);
+        let public_key = tbs.want(SEQUENCE)?;
         let extensions = std::iter::from_fn(|| tbs.next()).find(|(tag, _)| *tag == EXPLICIT + 3);
         let extensions = extensions.and_then(|(_, e)| Der(e).want(SEQUENCE)).unwrap_or_default();
-        Some(Parts { serial, issuer, validity, subject, extensions })
+        Some(Parts { serial, issuer, validity, subject, public_key, extensions })
     }
 
     fn times(&self) -> Option<(Duration, Duration)> {
@@ -285,6 +310,11 @@ impl<'a> Der<'a> {
     fn want(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next().filter(|(is, _)| *is == tag).map(|(_, value)| value)
     }
+
+    /// A bit string of whole bytes.
+    fn bits(&mut self) -> Option<&'a [u8]> {
+        self.want(BIT_STRING)?.strip_prefix(&[0])
+    }
 }
 
 fn printable(name: &[u8]) -> Option<String> {
@@ -302,6 +332,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 
 const BOOLEAN: u8 = 0x01;
 const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
 const OBJECT_ID: u8 = 0x06;
 const OCTET_STRING: u8 = 0x04;
 const UTC_TIME: u8 = 0x17;
@@ -421,7 +452,7 @@ mod tests {
         for at in 0..der.len() {
             let mut bad = der.clone();
             bad[at] ^= 0xff;
-            let _ = (Revocations::of(&bad), list_issuer(&bad));
+            let _ = (Revocations::of(&bad), list_issuer(&bad), signed(&bad).is_some());
         }
     }
 
@@ -434,7 +465,7 @@ mod tests {
         for at in 0..whole.len() {
             let mut bad = whole.clone();
             bad[at] ^= 0xff;
-            let _ = (name(&bad), Certificate::of(&bad));
+            let _ = (name(&bad), Certificate::of(&bad), public_key(&bad));
         }
     }
 }

@@ -7,12 +7,14 @@
 //! so that a certificate that has expired or lost its authority ends with its last connection. The system's
 //! authorities are not consulted: a file server's clients know their own, or the very certificate.
 
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -127,20 +129,9 @@ impl ServerTls {
         self.version
     }
 
-    /// Whether the certificates that a client has shown, its own first, are good by the files as they are in use; if
-    /// not, what is wrong, behind "a certificate that".
-    pub fn judge(&self, shown: &[&[u8]], wall: Duration) -> Result<(), String> {
-        let (Some(judge), [own, others @ ..]) = (&self.made.judge, shown) else { return Ok(()) };
-        let der = |bytes: &&[u8]| CertificateDer::from(bytes.to_vec());
-        let others: Vec<_> = others.iter().map(der).collect();
-        let now = UnixTime::since_unix_epoch(wall);
-        match judge.verify_client_cert(&der(own), &others, now) {
-            Ok(_) => Ok(()),
-            Err(Error::InvalidCertificate(fault)) => {
-                Err(said(&fault).unwrap_or_else(|| format!("is not good: {fault:?}")))
-            }
-            Err(error) => Err(format!("cannot be judged: {error}")),
-        }
+    /// Who judges by the files as they are in use.
+    pub fn judge(&self) -> ClientJudge {
+        ClientJudge(self.made.judge.clone())
     }
 
     fn reread(&mut self, wall: Duration) {
@@ -159,6 +150,28 @@ impl ServerTls {
                 tracing::warn!("the certificate stays in use as it was: {e}");
                 self.trouble = Some(e.to_string());
             }
+        }
+    }
+}
+
+/// Who judges the certificates of clients, if anybody does: by files as they were. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ClientJudge(Option<Arc<dyn ClientCertVerifier>>);
+
+impl ClientJudge {
+    /// Whether the certificates that a client has shown, its own first, are good; if not, what is wrong, behind "a
+    /// certificate that".
+    pub fn judge(&self, shown: &[&[u8]], wall: Duration) -> Result<(), String> {
+        let (Some(judge), [own, others @ ..]) = (&self.0, shown) else { return Ok(()) };
+        let der = |bytes: &&[u8]| CertificateDer::from(bytes.to_vec());
+        let others: Vec<_> = others.iter().map(der).collect();
+        let now = UnixTime::since_unix_epoch(wall);
+        match judge.verify_client_cert(&der(own), &others, now) {
+            Ok(_) => Ok(()),
+            Err(Error::InvalidCertificate(fault)) => {
+                Err(said(&fault).unwrap_or_else(|| format!("is not good: {fault:?}")))
+            }
+            Err(error) => Err(format!("cannot be judged: {error}")),
         }
     }
 }
@@ -249,7 +262,8 @@ fn judge(
     auth: ClientAuth,
     provider: Arc<CryptoProvider>,
 ) -> io::Result<Arc<dyn ClientCertVerifier>> {
-    let mut judge = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(ca)?), provider);
+    let roots = Arc::new(authorities(ca)?);
+    let mut judge = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
     if let Some(crl) = crl {
         let (lists, authorities) = (revocations(crl)?, certificates(ca)?);
         let is_known = |list: &CertificateRevocationListDer<'_>| {
@@ -260,6 +274,28 @@ fn judge(
             let why = format!("a list in it is of none of the authorities in {}", ca.display());
             return Err(invalid(crl, &why));
         }
+        // Of lists and authorities of one name the first ones would be taken, and nobody of the others come in.
+        let has_signed = |list: &CertificateRevocationListDer<'_>| {
+            let issuer = cert::list_issuer(list);
+            let mut of_name = authorities.iter().filter(|authority| cert::subject(authority) == issuer);
+            of_name.any(|authority| is_signed(list, authority, &provider))
+        };
+        if !lists.iter().all(has_signed) {
+            let ca = ca.display();
+            let why =
+                format!("a list in it is not signed by the authority of its name in {ca}, but by another");
+            return Err(invalid(crl, &why));
+        }
+        let rivals = |(n, one): (usize, &CertificateDer<'_>)| {
+            let (name, key) = (cert::subject(one), cert::public_key(one));
+            let is_rival = |other| cert::subject(other) == name && cert::public_key(other) != key;
+            authorities[..n].iter().any(|other| is_rival(other))
+        };
+        if authorities.iter().enumerate().any(rivals) {
+            let why = "two authorities in it have one name and different keys, and their lists of revoked \
+                       certificates cannot be told apart; make one with another name";
+            return Err(invalid(ca, why));
+        }
         judge = judge.with_crls(lists).only_check_end_entity_revocation();
     }
     if auth != ClientAuth::Required {
@@ -267,6 +303,19 @@ fn judge(
     }
     let at = crl.unwrap_or(ca);
     judge.build().map_err(|e| tried(at.display(), io::Error::other(e)))
+}
+
+/// Whether the key of this authority has signed the list.
+fn is_signed(list: &[u8], authority: &[u8], provider: &CryptoProvider) -> bool {
+    let (Some(list), Some((kind, key))) = (cert::signed(list), cert::public_key(authority)) else {
+        return false;
+    };
+    let mut algorithms = provider.signature_verification_algorithms.all.iter();
+    algorithms.any(|algorithm| {
+        *algorithm.public_key_alg_id() == *kind
+            && *algorithm.signature_alg_id() == *list.algorithm
+            && algorithm.verify_signature(key, list.message, list.signature).is_ok()
+    })
 }
 
 /// What is wrong with a certificate, behind "a certificate that".
@@ -324,9 +373,23 @@ fn not_a_pair(cert: &Path, key: &Path, e: Error) -> io::Error {
     }
 }
 
+/// What a regular file has, and what it is: nobody waits here for who writes into a pipe.
+fn read(path: &Path) -> io::Result<(Vec<u8>, Metadata)> {
+    let tried = |e| tried(path.display(), e);
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let mut file = File::options().read(true).custom_flags(flags).open(path).map_err(tried)?;
+    let meta = file.metadata().map_err(tried)?;
+    if !meta.is_file() {
+        return Err(invalid(path, "a regular file is due"));
+    }
+    let mut all = Vec::new();
+    file.read_to_end(&mut all).map_err(tried)?;
+    Ok((all, meta))
+}
+
 /// At least one certificate.
 pub(super) fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let all = std::fs::read(path).map_err(|e| tried(path.display(), e))?;
+    let (all, _) = read(path)?;
     match CertificateDer::pem_slice_iter(&all).collect::<Result<Vec<_>, _>>() {
         Ok(certs) if !certs.is_empty() => Ok(certs),
         Ok(_) => Err(invalid(path, "no certificate in PEM is in this file")),
@@ -336,7 +399,7 @@ pub(super) fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static
 
 /// At least one list of revoked certificates.
 pub(super) fn revocations(path: &Path) -> io::Result<Vec<CertificateRevocationListDer<'static>>> {
-    let all = std::fs::read(path).map_err(|e| tried(path.display(), e))?;
+    let (all, _) = read(path)?;
     match CertificateRevocationListDer::pem_slice_iter(&all).collect::<Result<Vec<_>, _>>() {
         Ok(lists) if !lists.is_empty() => Ok(lists),
         Ok(_) => Err(invalid(path, "no list of revoked certificates (X509 CRL) in PEM is in this file")),
@@ -346,16 +409,12 @@ pub(super) fn revocations(path: &Path) -> io::Result<Vec<CertificateRevocationLi
 
 /// A key that nobody else can read; root's may be read by a group, as distributions have it.
 fn private_key(path: &Path) -> io::Result<PrivateKeyDer<'static>> {
-    let tried = |e| tried(path.display(), e);
-    let mut file = std::fs::File::open(path).map_err(tried)?;
-    let meta = file.metadata().map_err(tried)?;
+    let (all, meta) = read(path)?;
     let allowed = if meta.uid() == 0 { 0o740 } else { 0o700 };
     if meta.mode() & 0o777 & !allowed != 0 {
         let why = format!("others can read or change this key; try: chmod 600 {}", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {why}", path.display())));
     }
-    let mut all = Vec::new();
-    file.read_to_end(&mut all).map_err(tried)?;
     PrivateKeyDer::from_pem_slice(&all).map_err(|e| {
         if all.windows(LOCKED.len()).any(|part| part == LOCKED) {
             return invalid(path, "this key is encrypted; a program that starts by itself needs it plain");
@@ -465,5 +524,12 @@ mod tests {
         assert!(error().contains("ca.pem: No such file"), "{}", error());
         std::fs::write(&path, "hello").expect("written");
         assert!(error().contains("ca.pem: no certificate"), "{}", error());
+        std::fs::remove_file(&path).expect("removed");
+        // Nobody writes into it.
+        let (at, mode) = (rustix::fs::CWD, rustix::fs::Mode::from(0o600));
+        rustix::fs::mknodat(at, &path, rustix::fs::FileType::Fifo, mode, 0).expect("made");
+        assert!(error().contains("ca.pem: a regular file is due"), "{}", error());
+        let error = private_key(&path).expect_err("no key").to_string();
+        assert!(error.contains("ca.pem: a regular file is due"), "{error}");
     }
 }

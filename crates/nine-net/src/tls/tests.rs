@@ -325,11 +325,11 @@ fn a_certificate_that_is_revoked_is_refused_from_then_on_and_judged_again() {
         let glenda = lab.client(Some("glenda"));
         let (_near, far) = met(&glenda, &mut server, Duration::ZERO).await;
         let shown = far.certificates();
-        assert_eq!(server.judge(&shown, wall), Ok(()));
+        assert_eq!(server.judge().judge(&shown, wall), Ok(()));
         let before = server.look(Duration::ZERO, wall);
         lab.revoke(&[1]);
         assert!(server.look(Duration::from_secs(1), wall) > before);
-        assert_eq!(server.judge(&shown, wall), Err("was revoked".into()));
+        assert_eq!(server.judge().judge(&shown, wall), Err("was revoked".into()));
         let (near, far) = meet(&glenda, &mut server, Duration::from_secs(1)).await;
         assert!(text(far).ends_with("shows a certificate that was revoked"));
         let e = text(read(&mut near.expect("not judged yet")).await);
@@ -338,25 +338,36 @@ fn a_certificate_that_is_revoked_is_refused_from_then_on_and_judged_again() {
         // Who lives longer than his certificate.
         let later = Duration::from_secs(70_000_000_000);
         let (_near, far) = met(&lab.client(Some("rob")), &mut server, Duration::ZERO).await;
-        let e = server.judge(&far.certificates(), later);
+        let e = server.judge().judge(&far.certificates(), later);
         assert!(e.expect_err("expired").starts_with("has expired"));
         // A list that is none changes nothing.
         std::fs::write(lab.path("crl"), "nothing").expect("written");
         server.look(Duration::from_secs(2), wall);
         assert!(server.trouble().is_some_and(|e| e.contains("crl: no list of revoked certificates")));
-        assert_eq!(server.judge(&shown, wall), Err("was revoked".into()));
+        assert_eq!(server.judge().judge(&shown, wall), Err("was revoked".into()));
     });
     let other = Lab::new();
     other.revoke(&[]);
     let files = |crl| TlsFiles { crl: Some(crl), ..lab.files() };
     let new = |crl| ServerTls::new(files(crl), ClientAuth::Optional, Duration::ZERO, wall);
-    // Theirs is called as ours, and has another key: nobody comes in by it.
-    let mut server = new(other.path("crl")).expect("the name fits");
-    run(async || {
-        let (_, far) = meet(&lab.client(Some("rob")), &mut server, Duration::ZERO).await;
-        let e = text(far);
-        assert!(e.contains("our list of revoked certificates is not signed by its authority"), "{e}");
-    });
+    // Theirs is called as ours, and has another key: nobody would come in by it.
+    let e = text(new(other.path("crl")));
+    assert!(e.contains("crl: a list in it is not signed by the authority of its name in"), "{e}");
+    lab.revoke(&[]);
+    let mut server = new(lab.path("crl")).expect("good");
+    let read = |path| std::fs::read_to_string(path).expect("read");
+    let (ours, theirs) = (read(lab.path("crl")), read(other.path("crl")));
+    std::fs::write(lab.path("crl"), theirs.clone()).expect("written");
+    assert_eq!(server.look(Duration::from_secs(1), wall), 1);
+    assert!(server.trouble().is_some_and(|e| e.contains("crl: a list in it is not signed")));
+    // With both authorities each list has one, and nobody knows which of them is asked.
+    std::fs::write(lab.path("crl"), ours + &theirs).expect("written");
+    std::fs::write(lab.path("ca"), read(lab.path("ca")) + &read(other.path("ca"))).expect("written");
+    let e = text(new(lab.path("crl")));
+    assert!(e.contains("ca: two authorities in it have one name and different keys"), "{e}");
+    assert_eq!(server.look(Duration::from_secs(2), wall), 1);
+    assert!(server.trouble().is_some_and(|e| e.contains("ca: two authorities in it have one name")));
+    ServerTls::new(lab.files(), ClientAuth::Optional, Duration::ZERO, wall).expect("good without lists");
     let e = text(new(lab.path("none")));
     assert!(e.contains("none: No such file"), "{e}");
 }

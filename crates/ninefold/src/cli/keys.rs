@@ -21,9 +21,9 @@ pub struct Keys {
 pub enum KeysVerb {
     /// Make the authority, in a new directory
     Init {
-        /// What it is called
-        #[arg(long, value_name = "NAME", default_value = "ninefold")]
-        name: String,
+        /// What it is called, as no other authority [default: ninefold- and eight digits]
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
         #[command(flatten)]
         lasting: Lasting<3650>,
     },

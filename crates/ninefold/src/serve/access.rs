@@ -1,25 +1,31 @@
 //! The access log of browsers, and the audit: lines to a file, by a thread of its own.
 //!
-//! Always holds: nobody waits for the disk; if it is so slow that [`LINES`] lines wait, what comes then is left out,
-//! and the log of the program, and an audit itself, says how much. After SIGHUP the file is opened again by its name,
-//! as programs expect that rename logs. The program ends when all lines are written, or [`PATIENCE`] later.
+//! Always holds: nobody waits for the disk; if it is so slow that [`LINES`] lines or [`BYTES`] bytes wait, what comes
+//! then is left out, and the log of the program, and an audit itself, says how much. After SIGHUP the file is opened
+//! again by its name, as programs expect that rename logs. The program ends when all lines are written, or [`PATIENCE`]
+//! later.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nine_gate::http::Log;
+use rustix::fs::OFlags;
 
 use crate::log::{self, audit::Lines};
 
 /// Lines that wait.
 const LINES: usize = 4096;
+/// Bytes of them.
+const BYTES: usize = 4 << 20;
+/// Bytes that are written at once.
+const AT_ONCE: usize = 64 << 10;
 /// So long a line waits for others before it is written.
 const GATHER: Duration = Duration::from_millis(200);
 /// For a disk that takes nothing, at the end.
@@ -38,6 +44,8 @@ type Line = Option<String>;
 
 #[derive(Default)]
 struct State {
+    /// Bytes that wait.
+    waiting: AtomicUsize,
     lost: AtomicU64,
     again: AtomicBool,
     over: AtomicBool,
@@ -75,7 +83,10 @@ impl Access {
     fn lines(&self) -> Lines {
         let (lines, state) = (self.lines.clone(), self.state.clone());
         Arc::new(move |line| {
-            if lines.try_send(Some(line)).is_err() {
+            let bytes = line.len();
+            let fits = state.waiting.fetch_add(bytes, Ordering::Relaxed) + bytes <= BYTES;
+            if !fits || lines.try_send(Some(line)).is_err() {
+                state.waiting.fetch_sub(bytes, Ordering::Relaxed);
                 state.lost.fetch_add(1, Ordering::Relaxed);
             }
         })
@@ -100,11 +111,21 @@ impl Drop for Access {
     }
 }
 
+/// Nobody waits here for who reads from a pipe, nor does a server for a disk that is one.
 fn opened(path: &Path) -> io::Result<Box<dyn Write + Send>> {
-    Ok(match path.to_str() {
-        Some("-") => Box::new(io::stderr()),
-        _ => Box::new(File::options().create(true).append(true).mode(0o640).open(path)?),
-    })
+    if path.to_str() == Some("-") {
+        return Ok(Box::new(io::stderr()));
+    }
+    let mut options = File::options();
+    options.create(true).append(true).mode(0o640).custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_char_device() {
+        let due = "a regular file is due, or a terminal; `-` is the standard error";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, due));
+    }
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(Box::new(file))
 }
 
 struct Writer {
@@ -118,40 +139,37 @@ struct Writer {
 
 impl Writer {
     fn run(self, file: Box<dyn Write + Send>) {
-        let mut file = BufWriter::new(file);
+        let mut out = Out::new(file);
         let mut fails = false;
         while let Some(line) = self.next() {
-            match self.gather(&mut file, line) {
+            match self.gather(&mut out, line) {
                 Ok(()) => fails = false,
                 // Once, until it goes well again.
-                Err(error) => {
-                    self.state.lost.fetch_add(1, Ordering::Relaxed);
-                    if !std::mem::replace(&mut fails, true) {
-                        tracing::error!("{}: {error}", self.path.display());
-                    }
-                    // What it has not taken is not tried again.
-                    file = BufWriter::new(file.into_parts().0);
+                Err(error) if !std::mem::replace(&mut fails, true) => {
+                    tracing::error!("{}: {error}", self.path.display());
                 }
+                Err(_) => {}
             }
             if self.state.again.swap(false, Ordering::Acquire) {
                 match opened(&self.path) {
-                    Ok(other) => file = BufWriter::new(other),
+                    Ok(other) => out = Out::new(other),
                     Err(error) => tracing::error!("{}: the old file stays: {error}", self.path.display()),
                 }
             }
             if !fails {
-                self.tell_lost(&mut file);
+                self.tell_lost(&mut out);
             }
         }
-        self.tell_lost(&mut file);
+        self.tell_lost(&mut out);
     }
 
-    fn tell_lost(&self, file: &mut impl Write) {
+    fn tell_lost(&self, out: &mut Out) {
         let lost = self.state.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             if let Some(line) = (self.tell_lost)(lost) {
+                out.text.extend(line.as_bytes());
                 // Where it cannot be said there, it is said here.
-                let _ = file.write_all(line.as_bytes()).and_then(|()| file.flush());
+                let _ = out.flush();
             }
             tracing::warn!(lost, "{}: lines were left out: the disk is slow or full", self.path.display());
         }
@@ -167,17 +185,145 @@ impl Writer {
     }
 
     /// Writes it and what comes in the time.
-    fn gather(&self, file: &mut impl Write, line: Line) -> io::Result<()> {
+    fn gather(&self, out: &mut Out, line: Line) -> io::Result<()> {
         let until = Instant::now() + GATHER;
         let mut line = line;
         while let Some(text) = line {
-            file.write_all(text.as_bytes())?;
+            self.state.waiting.fetch_sub(text.len(), Ordering::Relaxed);
+            out.text.extend(text.as_bytes());
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.state.again.load(Ordering::Acquire) {
+            if left.is_zero() || out.text.len() >= AT_ONCE || self.state.again.load(Ordering::Acquire) {
                 break;
             }
             line = self.come.recv_timeout(left).ok().flatten();
         }
-        file.flush()
+        out.flush().map_err(|(error, lost)| {
+            self.state.lost.fetch_add(lost, Ordering::Relaxed);
+            error
+        })
+    }
+}
+
+/// A file, and the lines that go there next.
+struct Out {
+    file: Box<dyn Write + Send>,
+    text: Vec<u8>,
+    /// What is there ends within a line.
+    is_half: bool,
+}
+
+impl Out {
+    fn new(file: Box<dyn Write + Send>) -> Self {
+        Self { file, text: Vec::new(), is_half: false }
+    }
+
+    /// Writes them, on lines of their own. Of an error: how many of them are not there as a whole, which are not tried
+    /// again.
+    fn flush(&mut self) -> Result<(), (io::Error, u64)> {
+        let mut done = 0;
+        let written = self.write(&mut done);
+        if let Some(last) = self.text[..done].last() {
+            self.is_half = *last != b'\n';
+        }
+        let lost = self.text[done..].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        self.text.clear();
+        written.map_err(|error| (error, lost))
+    }
+
+    fn write(&mut self, done: &mut usize) -> io::Result<()> {
+        if self.is_half {
+            self.file.write_all(b"\n")?;
+            self.is_half = false;
+        }
+        while *done < self.text.len() {
+            match self.file.write(&self.text[*done..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => *done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Takes as many bytes as it has room for.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<Mutex<(Vec<u8>, usize)>>);
+
+    impl Disk {
+        fn has(&self, room: usize) -> String {
+            let mut disk = self.0.lock().unwrap();
+            disk.1 = room;
+            String::from_utf8(std::mem::take(&mut disk.0)).unwrap()
+        }
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            let (there, room) = &mut *self.0.lock().unwrap();
+            let n = text.len().min(*room);
+            if n == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            there.extend(&text[..n]);
+            *room -= n;
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_line_that_a_full_disk_has_not_taken_counts_and_none_is_glued_to_half_of_another() {
+        let disk = Disk::default();
+        let mut out = Out::new(Box::new(disk.clone()));
+        let mut lost = |room, text: &str| {
+            disk.has(room);
+            out.text.extend(text.as_bytes());
+            let lost = out.flush().map_or_else(|(_, lost)| lost, |()| 0);
+            (lost, disk.has(0))
+        };
+        assert_eq!(lost(100, "one\ntwo\n"), (0, "one\ntwo\n".into()));
+        assert_eq!(lost(6, "one\ntwo\nthree\n"), (2, "one\ntw".into()));
+        assert_eq!(lost(0, "four\nfive\n"), (2, String::new()));
+        assert_eq!(lost(100, "six\n"), (0, "\nsix\n".into()));
+        // No line was begun.
+        assert_eq!(lost(4, "one\ntwo\n"), (1, "one\n".into()));
+        assert_eq!(lost(100, "six\n"), (0, "six\n".into()));
+    }
+
+    #[test]
+    fn what_waits_for_a_disk_has_as_many_bytes_as_may_wait_and_what_is_over_counts() {
+        let (lines, come) = sync_channel(LINES);
+        let (_ends, ended) = channel();
+        let state = Arc::<State>::default();
+        // Nobody waits for its end.
+        let access = std::mem::ManuallyDrop::new(Access { lines, state: state.clone(), ended });
+        let (put, line) = (access.lines(), "x".repeat(1 << 20));
+        (0..6).for_each(|_| put(line.clone()));
+        assert_eq!((come.try_iter().count(), state.lost.load(Ordering::Relaxed)), (4, 2));
+        assert_eq!(state.waiting.load(Ordering::Relaxed), BYTES);
+    }
+
+    #[test]
+    fn a_pipe_is_no_log_and_nobody_waits_for_who_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let (at, mode) = (rustix::fs::CWD, rustix::fs::Mode::from(0o600));
+        rustix::fs::mknodat(at, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(opened(&pipe).is_err());
+        let _reader = File::options().read(true).write(true).open(&pipe).unwrap();
+        let error = opened(&pipe).err().unwrap().to_string();
+        assert!(error.contains("a regular file is due"), "{error}");
+        assert!(opened(Path::new("/dev/null")).is_ok() && opened(&dir.path().join("new")).is_ok());
     }
 }

@@ -20,17 +20,18 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use arc_swap::ArcSwap;
-use nine_io::near;
 use nine_io::server::{Asks, Core, Policy, Right};
-use nine_net::{Env, Proof, ServerTls, rt};
+use nine_io::{audit, near};
+use nine_net::{ClientJudge, Env, Proof, ServerTls, rt};
 use nine_proto::{Errno, Error, show};
+use rustix::fs::OFlags;
 
 use super::listen;
 use crate::config::Serving;
@@ -39,8 +40,7 @@ use crate::config::Serving;
 #[derive(Debug)]
 pub struct Exports {
     file: Option<Followed>,
-    /// By which certificates are judged again.
-    tls: Option<Mutex<(ServerTls, u64)>>,
+    certificates: Option<Certificates>,
     /// Whose clients are judged again.
     cores: Mutex<Vec<Core>>,
     /// Who serves.
@@ -52,14 +52,15 @@ impl Exports {
     pub fn of(env: &rt::Real, serving: &Serving) -> Result<Option<Arc<Self>>> {
         let file = serving.exports.as_deref().map(Followed::open).transpose()?;
         let tls = match serving.client_ca {
-            Some(_) => listen::certificate(env, serving)?.map(|tls| Mutex::new((tls, 1))),
+            Some(_) => listen::certificate(env, serving)?,
             None => None,
         };
-        if file.is_none() && tls.is_none() {
+        let certificates = tls.map(Certificates::of);
+        if file.is_none() && certificates.is_none() {
             return Ok(None);
         }
         let own = rustix::process::geteuid().as_raw();
-        Ok(Some(Arc::new(Self { file, tls, cores: Mutex::default(), own })))
+        Ok(Some(Arc::new(Self { file, certificates, cores: Mutex::default(), own })))
     }
 
     /// The clients of this core are judged again when something has changed.
@@ -78,11 +79,7 @@ impl Exports {
     /// Looks at the files, and has clients judged by what has changed.
     pub fn look(&self, env: &rt::Real) {
         let mut changed = self.file.as_ref().is_some_and(Followed::look);
-        if let Some(tls) = &self.tls {
-            let (tls, known) = &mut *lock(tls);
-            let version = tls.look(env.now(), env.wall());
-            changed |= std::mem::replace(known, version) != version;
-        }
+        changed |= self.certificates.as_ref().is_some_and(|certificates| certificates.look(env));
         if changed {
             lock(&self.cores).iter().for_each(Core::judge_again);
         }
@@ -98,10 +95,47 @@ impl Policy for Exports {
         }
     }
 
+    fn has_trees(&self) -> bool {
+        self.file.is_some()
+    }
+
     fn knows(&self, certificates: &[&[u8]]) -> nine_proto::Result<()> {
-        let Some(tls) = &self.tls else { return Ok(()) };
-        let judged = lock(tls).0.judge(certificates, rt::Real.wall());
+        let Some(Certificates { judge, .. }) = &self.certificates else { return Ok(()) };
+        let judged = judge.load().judge(certificates, rt::Real.wall());
         judged.map_err(|why| Error::new(Errno::EACCES, format!("it has shown a certificate that {why}")))
+    }
+}
+
+/// Whether a file of exports is understood. Whose it may be is asked where it is used: another user may serve.
+pub fn check(path: &Path) -> Result<()> {
+    let name = path.display().to_string();
+    let own = fs::metadata(path).with_context(|| name.clone())?.uid();
+    Rules::parse(&name, &text(path, own)?).map(drop).map_err(|wrong| anyhow!(wrong))
+}
+
+/// The authorities and lists that certificates are judged again by.
+#[derive(Debug)]
+struct Certificates {
+    /// Held by who reads files, and by nobody who judges.
+    files: Mutex<(ServerTls, u64)>,
+    judge: ArcSwap<ClientJudge>,
+}
+
+impl Certificates {
+    fn of(tls: ServerTls) -> Self {
+        let judge = ArcSwap::from_pointee(tls.judge());
+        Self { files: Mutex::new((tls, 1)), judge }
+    }
+
+    /// Reads them again, if they have changed; whether others are in use.
+    fn look(&self, env: &rt::Real) -> bool {
+        let (tls, known) = &mut *lock(&self.files);
+        let version = tls.look(env.now(), env.wall());
+        let changed = std::mem::replace(known, version) != version;
+        if changed {
+            self.judge.store(Arc::new(tls.judge()));
+        }
+        changed
     }
 }
 
@@ -119,8 +153,8 @@ type Stamp = (u64, u64, [(i64, i64); 2]);
 impl Followed {
     fn open(path: &Path) -> Result<Self> {
         let stamp = stamp(path);
-        let rules =
-            Rules::parse(&path.display().to_string(), &text(path)?).map_err(|wrong| anyhow!(wrong))?;
+        let text = text(path, rustix::process::geteuid().as_raw())?;
+        let rules = Rules::parse(&path.display().to_string(), &text).map_err(|wrong| anyhow!(wrong))?;
         Ok(Self { path: path.into(), stamp: Mutex::new(stamp), rules: ArcSwap::from_pointee(rules) })
     }
 
@@ -145,7 +179,8 @@ impl Followed {
     }
 
     fn again(&self) -> Result<Rules> {
-        let (name, text) = (self.path.display().to_string(), text(&self.path)?);
+        let name = self.path.display().to_string();
+        let text = text(&self.path, rustix::process::geteuid().as_raw())?;
         // Somebody may be writing it, and has cut it to nothing for that: everybody would be cut off.
         if !text.ends_with('\n') {
             bail!("{name}: its last line has no end");
@@ -160,13 +195,18 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((meta.ino(), meta.len(), times))
 }
 
-/// What a file says that nobody else can change.
-fn text(path: &Path) -> Result<String> {
+/// What a file says that nobody can change but root and this user.
+fn text(path: &Path, own: u32) -> Result<String> {
     let name = || path.display().to_string();
-    let file = File::open(path).with_context(name)?;
+    // Nobody waits for who writes into a pipe.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path).with_context(name)?;
     let meta = file.metadata().with_context(name)?;
     if !meta.is_file() {
-        bail!("{}: a file of lines is due", name());
+        bail!("{}: a regular file is due", name());
+    }
+    if ![0, own].contains(&meta.uid()) {
+        bail!("{0}: it is another user's, who could change who may do what; try: chown {own} {0}", name());
     }
     if meta.mode() & 0o022 != 0 {
         bail!("{0}: others can change who may do what; try: chmod go-w {0}", name());
@@ -255,7 +295,8 @@ impl Rules {
                 Some((tree, _)) => others.push(tree.to_string()),
             }
         }
-        let asked = asks.aname.map(show).map(|aname| aname.to_string()).filter(|aname| !aname.is_empty());
+        // It is told to a client, a log and an audit.
+        let asked = asks.aname.map(audit::line).filter(|aname| !aname.is_empty());
         let asked = asked.unwrap_or_else(|| "/".into());
         others.dedup();
         match others.len() {
@@ -448,6 +489,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use nine_net::{ClientAuth, TlsFiles};
+
     use super::*;
 
     fn rules(text: &str) -> Rules {
@@ -510,6 +553,8 @@ mod tests {
         ] {
             assert_eq!(judge(&rules, &cert(name), false, aname), Err(said.into()));
         }
+        let said = judge(&rules, &cert("rob"), false, &"\u{1}".repeat(4096)).unwrap_err();
+        assert!(said.len() < 400, "{said}");
         let said = judge(&rules, &Proof::None, false, "/").unwrap_err();
         assert_eq!(said, "no line in the exports of this server is about anyone");
     }
@@ -551,6 +596,26 @@ mod tests {
     }
 
     #[test]
+    fn who_judges_does_not_wait_for_who_reads_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = crate::keys::Keys::init(&dir.path().join("keys"), "lab", 10).unwrap();
+        let made = keys.server(&["fs.lab".into()], 5).unwrap();
+        let files = TlsFiles {
+            cert: made.dir.join("cert.pem"),
+            key: made.dir.join("key.pem"),
+            client_ca: Some(keys.path("authority.pem")),
+            crl: Some(keys.path("revoked.pem")),
+        };
+        let wall = rt::Real.wall();
+        let tls = ServerTls::new(files, ClientAuth::Optional, Duration::ZERO, wall).unwrap();
+        let certificates = Some(Certificates::of(tls));
+        let exports = Exports { file: None, certificates, cores: Mutex::default(), own: 0 };
+        let _reads = lock(&exports.certificates.as_ref().unwrap().files);
+        let error = exports.knows(&[b"none"]).unwrap_err().to_string();
+        assert!(error.contains("it has shown a certificate that") && !exports.has_trees(), "{error}");
+    }
+
+    #[test]
     fn a_file_that_others_can_change_is_refused_and_a_wrong_one_changes_nothing() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
@@ -577,7 +642,25 @@ mod tests {
         assert!(!file.look() && is() == Some(Right::Write));
         fs::remove_file(&path).unwrap();
         assert!(!file.look() && is() == Some(Right::Write));
+        // Nobody writes into it.
+        let mode = rustix::fs::Mode::from(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(!file.look() && is() == Some(Right::Write));
+        let error = Followed::open(&path).unwrap_err().to_string();
+        assert!(error.contains("a regular file is due"), "{error}");
         write("allow token * ro\n", 0o644);
         assert!(file.look() && is() == Some(Right::Read) && !file.look());
+        // Where it is root's it is good for everybody, else for one.
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(text(&path, own + 1).is_ok(), own == 0);
+        if own == 0 {
+            std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
+            let error = text(&path, 0).unwrap_err().to_string();
+            assert!(
+                error.contains("it is another user's, who could change") && error.contains("chown 0"),
+                "{error}"
+            );
+            assert!(text(&path, 4711).is_ok());
+        }
     }
 }

@@ -55,6 +55,7 @@ use exports::Exports;
 
 pub use cec::Console;
 pub use export::{Export, bytes};
+pub use exports::check as check_exports;
 pub use kinds::Kind;
 use kinds::Servers;
 pub use listen::{Listen, certificate, default_socket};

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use nine_mux::{Draft, Live, MAIN, Mux, Order, Owner};
 use nine_net::modules::{Trace, TraceLog};
 use nine_net::shm::Waits;
 use nine_net::{Addr, Env, rt};
+use rustix::fs::OFlags;
 
 use super::cec::Console;
 use super::kinds::{Kind, Servers};
@@ -401,7 +403,8 @@ fn shown(path: &Path) -> Arc<str> {
 
 fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let file = File::open(path)?;
+    // Nobody waits for who writes into a pipe.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }

@@ -17,7 +17,7 @@ pub fn run(args: Args, general: &General) -> Result<()> {
     match args.verb {
         ConfigVerb::Check { file: Some(file), space } => {
             let config = Config::read(&file)?;
-            certificates(&config).with_context(|| file.display().to_string())?;
+            beside(&config).with_context(|| file.display().to_string())?;
             out.print(format_args!("{}: good\n", file.display()))?;
             tree(space.as_deref(), &config, &mut out)?;
         }
@@ -33,7 +33,7 @@ pub fn run(args: Args, general: &General) -> Result<()> {
             for file in &present {
                 Config::read(file)?;
             }
-            certificates(&Config::load(general)?)?;
+            beside(&Config::load(general)?)?;
             for file in present {
                 out.print(format_args!("{}: good\n", file.display()))?;
             }
@@ -63,9 +63,10 @@ fn tree(file: Option<&Path>, config: &Config, out: &mut Output) -> Result<()> {
     out.print(format_args!("{}: good\n", file.display()))
 }
 
-/// Whether the files of certificates and keys are there and what they should be.
-fn certificates(config: &Config) -> Result<()> {
+/// Whether the files of certificates, keys and exports are there and what they should be.
+fn beside(config: &Config) -> Result<()> {
     serve::certificate(&rt::Real, &config.serve)?;
+    config.serve.exports.as_deref().map_or(Ok(()), serve::check_exports)?;
     dial::trust(&config.client)?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use rustls_pki_types::pem::{self, PemObject, SectionKind};
 use serde_json::json;
 
 use crate::cli::{Keys as Args, KeysVerb};
-use crate::keys::{AUTHORITY, CERT, Holder, KEY, Keys, Kind, REVOKED, default_dir};
+use crate::keys::{AUTHORITY, CERT, Holder, KEY, Keys, Kind, REVOKED, default_dir, own_name};
 use crate::output::{Output, date, table};
 
 pub fn run(args: Args) -> Result<()> {
@@ -18,6 +18,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut out = Output::new();
     match args.verb {
         KeysVerb::Init { name, lasting } => {
+            let name = name.unwrap_or_else(own_name);
             let keys = Keys::init(&dir()?, &name, lasting.days)?;
             let (at, until) = (keys.path("").display().to_string(), day(keys.authority.until));
             out.print(format_args!(

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nine_proto::{Error, WireError, show};
+use nine_proto::{Error, WireError};
 
 use crate::audit;
 
@@ -53,7 +53,7 @@ impl End {
             }
             Self::Judged(error) => tracing::warn!(
                 target: audit::TARGET,
-                event = "end", conn, peer, user = %show(user.as_bytes()), why = %error,
+                event = "end", conn, peer, user, why = %error,
                 "cut off: {error}"
             ),
             Self::Silent => tracing::warn!(conn, peer, user, "cut off: it did not begin to speak 9P"),
