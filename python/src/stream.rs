@@ -261,7 +261,7 @@ impl Stream {
         match open {
             Some(open) => link.waits.call(py, &self.path, async move {
                 let unread = open.came.iter().map(|piece| piece.len() as u64).sum::<u64>();
-                open.stream.sclose().await.map(|moved| moved - unread)
+                open.stream.sclose().await.map(|moved| moved.saturating_sub(unread))
             }),
             None if link.waits.is_async() => link.waits.call(py, &self.path, async { Ok(0_u64) }),
             None => 0_u64.into_bound_py_any(py),
