@@ -39,7 +39,8 @@
 typedef uint64_t nine_handle;
 
 /**
- * How a server is reached. What is NULL or 0 is not said; set all of it to zero first, and `size` to its size.
+ * How a server is reached. What is NULL or 0 is not said; set all of it to zero first, and `size` to its size. What
+ * would not be used is EINVAL: `ca`, `pin`, `cert` and `key` without TLS, `ca` with `pin`, `cert` or `key` alone.
  */
 typedef struct {
     /**
@@ -193,9 +194,13 @@ nine_handle nine_connect(const char *server,
                          const nine_options *options);
 
 /**
- * Opens a file, with flags of open(2); O_CREAT makes it with the permissions `mode`. 0: it has failed.
+ * Opens a file, with flags of open(2); O_CREAT makes it with the permissions `mode`, and O_NOFOLLOW opens no link
+ * (ELOOP). 0: it has failed.
  */
-nine_handle nine_open(nine_handle client, const char *path, int flags, uint32_t mode);
+nine_handle nine_open(nine_handle client,
+                      const char *path,
+                      int flags,
+                      uint32_t mode);
 
 /**
  * Reads up to `count` bytes at `offset`: fewer at the end of the file, where it is 0. -1: it has failed.
@@ -326,8 +331,9 @@ int64_t nine_sclose(nine_handle stream);
 nine_handle nine_mux_alloc(void);
 
 /**
- * Mounts the server at the other end of a connected socket on `old` (muxmount). The mux keeps a duplicate of `fd`;
- * when the connection goes, the mount fails. Says the mount's number; -1: it has failed.
+ * Mounts the server at the other end of a connected stream socket on `old` (muxmount). The mux keeps a duplicate of
+ * `fd`, which is non-blocking from then on, and nobody else's to read or write; when the connection goes, the mount
+ * fails. Says the mount's number; -1: it has failed (EPROTOTYPE: no stream socket, ENOTCONN: not connected).
  */
 int64_t nine_mux_mount(nine_handle mux,
                        int fd,

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nine_io::client::{self, Direction, Entry, Options, blocking};
 use nine_net::{Addr, ClientTls, Target, Trust, fingerprint, is_socket};
@@ -43,11 +43,21 @@ impl Client {
         let wrong = |text: String| Fail::new(Errno::EINVAL, text);
         let target = Target::parse(server, is_socket).map_err(|error| wrong(error.to_string()))?;
         if target.path != "/" {
-            return Err(wrong(format!("{server}: only an address may stand here: {}", target.addr)));
+            return Err(wrong(format!(
+                "{}: only an address may stand here, and no path behind it",
+                target.addr
+            )));
         }
-        let tls = match (&target.addr, how.pin, how.ca) {
+        let addr = &target.addr;
+        if how.cert.is_empty() != how.key.is_empty() {
+            return Err(wrong(format!("{addr}: of cert and key options say one, and none is good alone")));
+        }
+        let tls = match (addr, how.pin, how.ca) {
             (Addr::Tls { .. }, "", "") => {
-                return Err(wrong(format!("{server}: options must say how the server is known: ca or pin")));
+                return Err(wrong(format!("{addr}: options must say how the server is known: ca or pin")));
+            }
+            (Addr::Tls { .. }, pin, ca) if !pin.is_empty() && !ca.is_empty() => {
+                return Err(wrong(format!("{addr}: options say ca and pin, of which one is enough")));
             }
             (Addr::Tls { .. }, pin, ca) => {
                 let trust =
@@ -60,7 +70,8 @@ impl Client {
                 let identity = (!how.cert.is_empty()).then(|| (Path::new(how.cert), Path::new(how.key)));
                 Some(ClientTls::new(&trust, identity)?)
             }
-            _ => None,
+            (_, "", "") if how.cert.is_empty() => None,
+            _ => return Err(wrong(format!("{addr}: ca, pin, cert and key are for TLS: 9p+tls://HOST"))),
         };
         let token = target.token.or_else(|| (!how.token.is_empty()).then(|| how.token.to_owned()));
         let limit = match how.timeout_ms {
@@ -68,24 +79,26 @@ impl Client {
             ms => Duration::from_millis(ms.into()),
         };
         let options = Options { token, ..Options::default() };
+        let begun = Instant::now();
         let client = blocking::Client::dial_streaming(&target.addr, tls, limit, options)?;
         let uid = match how.user {
             "" if how.cert.is_empty() => nine_net::own_ids().0,
             user => user.parse().unwrap_or(NOUID),
         };
-        Self::attach(client, how.user, uid, how.aname, limit)
+        Self::attach(client, how.user, uid, how.aname, limit, begun)
     }
 
-    /// The session of a client that is connected, with a tree of its server.
+    /// The session of a client that is connected, with a tree of its server, within `limit` of when it was `begun`.
     pub fn attach(
         client: blocking::Client,
         user: &str,
         uid: u32,
         aname: &str,
         limit: Duration,
+        begun: Instant,
     ) -> Result<Self, Fail> {
         let attach = client.client().attach(user, uid, aname);
-        let Some(root) = client.reactor().block_on_for(limit, attach) else {
+        let Some(root) = client.reactor().block_on_for(limit.saturating_sub(begun.elapsed()), attach) else {
             let text = format!("{} does not answer within {} s", client.client().peer(), limit.as_secs_f64());
             return Err(Fail::new(Errno::ETIMEDOUT, text));
         };

@@ -46,6 +46,8 @@ impl From<io::Error> for Fail {
     fn from(error: io::Error) -> Self {
         let errno = match error.kind() {
             _ if error.raw_os_error().is_some() => Errno(error.raw_os_error().unwrap_or_default() as u32),
+            io::ErrorKind::NotFound => Errno::ENOENT,
+            io::ErrorKind::PermissionDenied => Errno::EACCES,
             io::ErrorKind::WouldBlock => Errno::EAGAIN,
             io::ErrorKind::InvalidInput => Errno::EINVAL,
             io::ErrorKind::InvalidData => Errno::EPROTO,

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::select;
 use nine_io::client::{self, Options, blocking};
@@ -19,6 +19,7 @@ use nine_mux::{As, Boxed, Dial, Flags, Local, MAIN, Order, Owner, Received, Serv
 use nine_net::{Addr, Env, Peer, Proof, Reactor, Socket, Target, Task, Transport, is_socket, rt};
 use nine_proto::{Errno, Numeric};
 use nine_servers::Ram;
+use rustix::net;
 
 use crate::client::Client;
 use crate::fail::Fail;
@@ -30,6 +31,9 @@ const BACKBONE: u64 = 1 << 20;
 const CONNECT: Duration = Duration::from_secs(20);
 /// Of Linux; 9P has no use for it.
 const EMSGSIZE: Errno = Errno(90);
+/// As well.
+const EPROTOTYPE: Errno = Errno(91);
+
 /// A mux, its name space, and its thread.
 pub struct Mux {
     mux: nine_mux::Mux,
@@ -108,12 +112,15 @@ impl Mux {
         Ok(Self { mux, core, space, errands })
     }
 
-    /// Mounts the server at the other end of a socket, of which this keeps a duplicate.
+    /// Mounts the server at the other end of a socket, of which this keeps a duplicate, and which becomes non-blocking.
     pub fn mount(&self, socket: BorrowedFd<'_>, old: &str, flag: i32) -> Result<u64, Fail> {
         let flags = flags(flag)?;
-        rustix::net::sockopt::socket_type(socket).map_err(|e| Fail::from(io::Error::from(e)))?;
-        let socket =
-            rustix::io::fcntl_dupfd_cloexec(socket, 0).map_err(|e| Fail::from(io::Error::from(e)))?;
+        let failed = |e: rustix::io::Errno| Fail::from(io::Error::from(e));
+        if net::sockopt::socket_type(socket).map_err(failed)? != net::SocketType::STREAM {
+            return Err(Fail::new(EPROTOTYPE, "9P needs a stream socket"));
+        }
+        net::getpeername(socket).map_err(failed)?;
+        let socket = rustix::io::fcntl_dupfd_cloexec(socket, 0).map_err(failed)?;
         let dial = Once(Mutex::new(Some(socket)));
         self.mount_server(Server::new("a connection of this program", Arc::new(dial)), old, flags)
     }
@@ -123,10 +130,14 @@ impl Mux {
         let wrong = |text: String| Fail::new(Errno::EINVAL, text);
         let target = Target::parse(address, is_socket).map_err(|error| wrong(error.to_string()))?;
         if target.path != "/" {
-            return Err(wrong(format!("{address}: only an address may stand here: {}", target.addr)));
+            return Err(wrong(format!(
+                "{}: only an address may stand here, and no path behind it",
+                target.addr
+            )));
         }
         if let Addr::Tls { .. } | Addr::Shm { .. } | Addr::Il { .. } = target.addr {
-            let text = format!("{address}: tcp, unix and vsock are dialled here; mount others by a socket");
+            let text = "tcp, unix and vsock are dialled here; mount others by a socket";
+            let text = format!("{}: {text}", target.addr);
             return Err(Fail::new(Errno::EOPNOTSUPP, text));
         }
         let name = target.addr.to_string();
@@ -180,7 +191,7 @@ impl Mux {
         let reactor = Reactor::new()?;
         let (client, driver) = reactor.block_on(self.mux.client(&self.core, Options::default()))?;
         let client = blocking::Client::driving(reactor, client, driver);
-        Client::attach(client, "", nine_net::own_ids().0, "", CONNECT)
+        Client::attach(client, "", nine_net::own_ids().0, "", CONNECT, Instant::now())
     }
 
     /// Ends it: connections to it and its servers' are cut.

@@ -7,6 +7,7 @@
 #![allow(clippy::missing_safety_doc)] // It is the same for all, and said in the header.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::slice;
@@ -32,7 +33,8 @@ pub const NINE_MAFTER: c_int = 2;
 /// NINE_MCREATE, with one of these: new files may be made in it.
 pub const NINE_MCREATE: c_int = 4;
 
-/// How a server is reached. What is NULL or 0 is not said; set all of it to zero first, and `size` to its size.
+/// How a server is reached. What is NULL or 0 is not said; set all of it to zero first, and `size` to its size. What
+/// would not be used is EINVAL: `ca`, `pin`, `cert` and `key` without TLS, `ca` with `pin`, `cert` or `key` alone.
 #[repr(C)]
 pub struct NineOptions {
     /// sizeof(nine_options).
@@ -147,7 +149,8 @@ pub unsafe extern "C" fn nine_connect(server: *const c_char, options: *const Nin
     })
 }
 
-/// Opens a file, with flags of open(2); O_CREAT makes it with the permissions `mode`. 0: it has failed.
+/// Opens a file, with flags of open(2); O_CREAT makes it with the permissions `mode`, and O_NOFOLLOW opens no link
+/// (ELOOP). 0: it has failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_open(client: Handle, path: *const c_char, flags: c_int, mode: u32) -> Handle {
     answer(0, || {
@@ -396,8 +399,9 @@ pub extern "C" fn nine_mux_alloc() -> Handle {
     answer(0, || Ok(table::insert(Object::Mux(Arc::new(Mux::alloc()?)))))
 }
 
-/// Mounts the server at the other end of a connected socket on `old` (muxmount). The mux keeps a duplicate of `fd`;
-/// when the connection goes, the mount fails. Says the mount's number; -1: it has failed.
+/// Mounts the server at the other end of a connected stream socket on `old` (muxmount). The mux keeps a duplicate of
+/// `fd`, which is non-blocking from then on, and nobody else's to read or write; when the connection goes, the mount
+/// fails. Says the mount's number; -1: it has failed (EPROTOTYPE: no stream socket, ENOTCONN: not connected).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nine_mux_mount(mux: Handle, fd: c_int, old: *const c_char, flag: c_int) -> i64 {
     answer(-1, || {
@@ -574,12 +578,18 @@ unsafe fn how<'a>(options: *const NineOptions) -> Result<How<'a>, Fail> {
     }
     // SAFETY: the field is there in every version.
     let size = unsafe { ptr::read(options.cast::<usize>()) };
-    if size < size_of::<NineOptions>() {
+    // That of another version is longer or shorter by whole fields.
+    if size < size_of::<usize>() || !size.is_multiple_of(align_of::<NineOptions>()) {
         let text = format!("options.size is {size}: set it to sizeof(nine_options)");
         return Err(Fail::new(Errno::EINVAL, text));
     }
-    // SAFETY: it is as long as ours, whose fields any bytes are good for.
-    let options = unsafe { &*options };
+    let mut own = MaybeUninit::<NineOptions>::zeroed();
+    // SAFETY: both are as long as that; zeros and whole fields are good for ours, numbers and pointers.
+    let options = unsafe {
+        let len = size.min(size_of::<NineOptions>());
+        ptr::copy_nonoverlapping(options.cast::<u8>(), own.as_mut_ptr().cast::<u8>(), len);
+        own.assume_init()
+    };
     // SAFETY: its texts end with a zero byte.
     unsafe {
         Ok(How {

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,35 @@ static void bad_arguments(nine_handle client)
 	FAILS(ECONNREFUSED, nine_connect("tcp!127.0.0.1!1", NULL));
 	options = (nine_options){ .size = sizeof options, .pin = "00" };
 	FAILS(EINVAL, nine_connect("tls!127.0.0.1!1", &options));
+	options = (nine_options){ .size = sizeof options, .ca = "/no/such.pem" };
+	FAILS(ENOENT, nine_connect("tls!127.0.0.1!1", &options));
+	options.pin = "00";
+	FAILS(EINVAL, nine_connect("tls!127.0.0.1!1", &options));
+	options = (nine_options){ .size = sizeof options, .ca = "/no/such.pem", .cert = "/no/such.pem" };
+	FAILS(EINVAL, nine_connect("tls!127.0.0.1!1", &options));
+	/* What nobody would look at is not said. */
+	const char *const secret = "9p://secret@127.0.0.1:1";
+	nine_options unused[] = {
+		{ .size = sizeof options, .ca = "/x" }, { .size = sizeof options, .pin = "00" },
+		{ .size = sizeof options, .cert = "/x", .key = "/x" }, { .size = sizeof options, .key = "/x" },
+	};
+	for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) {
+		FAILS(EINVAL, nine_connect(secret, &unused[i]));
+		CHECK(strstr(nine_errstr(), "secret") == NULL);
+	}
+	FAILS(EINVAL, nine_connect("9p://secret@127.0.0.1:1/path", NULL));
+	CHECK(strstr(nine_errstr(), "secret") == NULL);
+	FAILS(EINVAL, nine_connect("9p+tls://secret@127.0.0.1:1", NULL));
+	CHECK(strstr(nine_errstr(), "secret") == NULL);
+	/* Of an older header: what lies behind is not looked at; of a newer one, what we do not know is not. */
+	options = (nine_options){ .size = offsetof(nine_options, ca), .ca = (char *)1, .timeout_ms = 1 };
+	nine_handle older = nine_connect(server, &options);
+	CHECK(older != 0 && nine_close(older) == 0);
+	struct { nine_options known; void *more; } newer = { { .size = sizeof newer }, (void *)1 };
+	older = nine_connect(server, &newer.known);
+	CHECK(older != 0 && nine_close(older) == 0);
+	options.size = sizeof(size_t) + 3;
+	FAILS(EINVAL, nine_connect(server, &options));
 	FAILS(EFAULT, nine_open(client, NULL, O_RDONLY, 0));
 	FAILS(EFAULT, nine_rename(client, "/edges", NULL));
 	FAILS(EFAULT, nine_stat(client, "/edges", 1, NULL));
@@ -108,6 +138,11 @@ static void bad_arguments(nine_handle client)
 	FAILS(EINVAL, nine_mkdir(client, "/..", 0755));
 	FAILS(ENOTDIR, nine_opendir(client, "/edges"));
 	CHECK(nine_symlink(client, "edges", "/edges-link") == 0);
+	FAILS(ELOOP, nine_open(client, "/edges-link", O_RDONLY | O_NOFOLLOW, 0));
+	nine_handle followed = nine_open(client, "/edges-link", O_RDONLY, 0);
+	CHECK(followed != 0 && nine_close(followed) == 0);
+	followed = nine_open(client, "/edges", O_RDONLY | O_NOFOLLOW, 0);
+	CHECK(followed != 0 && nine_close(followed) == 0);
 	memset(buf, '#', sizeof buf);
 	CHECK(nine_readlink(client, "/edges-link", buf, 3) == 5 && memcmp(buf, "edg#", 4) == 0);
 	CHECK(nine_chmod(client, "/edges", 0600) == 0 && nine_truncate(client, "/edges", 7) == 0);
@@ -166,6 +201,16 @@ static void bad_messages(void)
 	int pipes[2];
 	CHECK(pipe(pipes) == 0);
 	FAILS(ENOTSOCK, nine_mux_mount(mux, pipes[0], "/n", 0));
+	int lone = socket(AF_UNIX, SOCK_STREAM, 0);
+	FAILS(ENOTCONN, nine_mux_mount(mux, lone, "/n", 0));
+	int packets[2];
+	CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, packets) == 0);
+	FAILS(EPROTOTYPE, nine_mux_mount(mux, packets[0], "/n", 0));
+	FAILS(EINVAL, nine_mux_mount_at(mux, "9p://secret@h/path", "/n", 0));
+	CHECK(strstr(nine_errstr(), "secret") == NULL);
+	FAILS(EOPNOTSUPP, nine_mux_mount_at(mux, "9p+tls://secret@h", "/n", 0));
+	CHECK(strstr(nine_errstr(), "secret") == NULL);
+	close(lone), close(packets[0]), close(packets[1]);
 	CHECK(nine_mux_unmount(mux, NULL, "/nowhere") == -1);
 	CHECK(nine_mux_bind(mux, "/none", "/here", NINE_MREPL) == -1);
 

@@ -14,7 +14,13 @@ pub fn data(from: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     if let Ok(bytes) = from.cast::<PyBytes>() {
         return Ok(Bytes::from_owner(PyBackedBytes::from(bytes.clone())));
     }
-    Ok(Bytes::from(PyBuffer::<u8>::get(from)?.to_vec(from.py())?))
+    // Of any kind of number, as `bytes(memoryview(x))` has it.
+    let (py, view) = (from.py(), PyMemoryView::from(from)?);
+    if !view.getattr(intern!(py, "c_contiguous"))?.is_truthy()? {
+        return Err(PyBufferError::new_err("what is written must lie in one piece"));
+    }
+    let view = view.call_method1(intern!(py, "cast"), (intern!(py, "B"),))?;
+    Ok(Bytes::from(PyBuffer::<u8>::get(&view)?.to_vec(py)?))
 }
 
 /// A buffer of a caller's that is read into: writable, in one piece.

@@ -1,5 +1,8 @@
 //! Errors of the client as Python has them: `OSError` by number, and so its subclasses (`FileNotFoundError`, ...).
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
 use nine_io::client::Error;
 use pyo3::PyErr;
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
@@ -15,8 +18,7 @@ pub fn of(error: &Error, path: &[u8]) -> PyErr {
     if path.is_empty() {
         return PyOSError::new_err((number, text));
     }
-    let path = String::from_utf8_lossy(path).into_owned();
-    PyOSError::new_err((number, text, path))
+    PyOSError::new_err((number, text, OsString::from_vec(path.to_vec())))
 }
 
 /// As Python's own files say it.
@@ -29,6 +31,11 @@ pub fn forked(maker: u32) -> PyErr {
     PyRuntimeError::new_err(format!(
         "this was made by process {maker}, before a fork: connect anew in each process"
     ))
+}
+
+/// Who asks for something while the interpreter ends would wait for ever.
+pub fn ending() -> PyErr {
+    PyRuntimeError::new_err("the interpreter is ending: no answer would come any more")
 }
 
 /// A stream has one reader or writer at a time.

@@ -8,6 +8,7 @@
 //! is refused after it, and not touched.
 
 mod args;
+mod ending;
 mod error;
 mod file;
 mod session;

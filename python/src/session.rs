@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nine_io::client::blocking::Client;
@@ -69,9 +69,14 @@ impl Link {
 
 /// A session with a server. Any thread may use it.
 #[pyclass(frozen, module = "ninefold._native")]
-pub struct Session(Ours<Arc<Link>>);
+pub struct Session {
+    link: Ours<Arc<Link>>,
+    /// The path behind the address.
+    base: String,
+}
 
-/// Dials `server`, says who we are, and attaches the tree `aname` there; `timeout` is in seconds.
+/// Dials `server`, says who we are, and attaches the tree `aname` there; `timeout` is in seconds,
+/// for all of it.
 #[pyfunction]
 #[pyo3(signature = (server, *, user, uid=None, aname="", token=None, ca=None, pin=None, cert=None, key=None,
     timeout=30.0, asynchronous=false))]
@@ -94,30 +99,42 @@ pub fn connect(
     let target = Target::parse(server, is_socket).map_err(|error| wrong(error.to_string()))?;
     let limit =
         Duration::try_from_secs_f64(timeout).map_err(|_| wrong(format!("a timeout of {timeout} s")))?;
+    let addr = target.addr;
     let trust = match (pin, ca) {
-        (Some(pin), _) => Some(Trust::Pin(
+        (Some(_), Some(_)) => {
+            return Err(wrong("ca or pin: one of them says how the server is known".into()));
+        }
+        (Some(pin), None) => Some(Trust::Pin(
             fingerprint(pin)
                 .ok_or_else(|| wrong(format!("{pin}: a pin is a SHA-256, 64 hexadecimal digits")))?,
         )),
         (None, ca) => ca.map(Trust::Ca),
     };
-    let tls = match (&target.addr, trust) {
+    if cert.is_some() != key.is_some() {
+        return Err(wrong(
+            "cert and key: a certificate of ours needs its key, and a key its certificate".into(),
+        ));
+    }
+    let identity = cert.as_deref().zip(key.as_deref());
+    let tls = match (&addr, trust) {
         (Addr::Tls { .. }, None) => {
             return Err(wrong(format!(
-                "{server}: how shall the server be known? ca=FILE names the authority of its certificate, \
+                "{addr}: how shall the server be known? ca=FILE names the authority of its certificate, \
                  pin=FINGERPRINT the certificate itself"
             )));
         }
-        (Addr::Tls { .. }, Some(trust)) => {
-            let identity = cert.as_deref().zip(key.as_deref());
-            Some(ClientTls::new(&trust, identity).map_err(|error| PyOSError::new_err(error.to_string()))?)
+        (Addr::Tls { .. }, Some(trust)) => Some(ClientTls::new(&trust, identity).map_err(|error| {
+            PyOSError::new_err((error.raw_os_error().unwrap_or(Errno::EINVAL.0 as i32), error.to_string()))
+        })?),
+        (_, None) if identity.is_none() => None,
+        _ => {
+            return Err(wrong(format!("{addr}: ca, pin, cert and key are for TLS: 9p+tls://HOST, tls!HOST")));
         }
-        _ => None,
     };
     let options = Options { token: target.token.or(token), ..Options::default() };
     let (user, uid, aname) = (user.to_owned(), uid.unwrap_or(NOUID), aname.to_owned());
-    let addr = target.addr;
     let (client, root) = beside(py, move || {
+        let begun = Instant::now();
         let client = Client::dial_streaming(&addr, tls, limit, options)?;
         let late = || Error::Transport {
             peer: client.client().peer().clone(),
@@ -127,16 +144,15 @@ pub fn connect(
             )),
         };
         let attach = client.client().attach(&user, uid, &aname);
-        let root = client.reactor().block_on_for(limit, attach).ok_or_else(late)??;
+        let root = client
+            .reactor()
+            .block_on_for(limit.saturating_sub(begun.elapsed()), attach)
+            .ok_or_else(late)??;
         Ok((client, root))
     })?;
-    let waits = Waits::new(client.reactor().clone(), asynchronous)?;
-    Ok(Session(Ours::new(Arc::new(Link {
-        client,
-        root: Arc::new(root),
-        waits,
-        closed: AtomicBool::new(false),
-    }))))
+    let waits = Waits::new(py, &client, asynchronous)?;
+    let link = Link { client, root: Arc::new(root), waits, closed: AtomicBool::new(false) };
+    Ok(Session { link: Ours::new(Arc::new(link)), base: target.path })
 }
 
 impl Session {
@@ -151,7 +167,7 @@ impl Session {
         T: for<'p> IntoPyObject<'p> + Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let link = self.0.get()?;
+        let link = self.link.get()?;
         link.check()?;
         link.waits.call(py, &path, call(link.root.clone(), path.clone()))
     }
@@ -159,27 +175,33 @@ impl Session {
 
 #[pymethods]
 impl Session {
+    /// The path that stood behind the address: `/`, or where paths of the session begin.
+    #[getter]
+    fn base(&self) -> &str {
+        &self.base
+    }
+
     /// The server's address.
     #[getter]
     fn peer(&self) -> PyResult<String> {
-        Ok(self.0.get()?.client.client().peer().to_string())
+        Ok(self.link.get()?.client.client().peer().to_string())
     }
 
     /// The dialect that is spoken, such as `9P2000.L.s`.
     #[getter]
     fn dialect(&self) -> PyResult<String> {
-        Ok(self.0.get()?.client.client().dialect().name().to_string())
+        Ok(self.link.get()?.client.client().dialect().name().to_string())
     }
 
     /// Whether the connection is there; false also in a process that has been forked.
     #[getter]
     fn alive(&self) -> bool {
-        self.0.get().is_ok_and(|link| link.client.client().dead().is_none())
+        self.link.get().is_ok_and(|link| link.client.client().dead().is_none())
     }
 
     /// Ends the connection: what is under way fails. Again, it does nothing.
     fn close(&self) -> PyResult<()> {
-        let link = self.0.get()?;
+        let link = self.link.get()?;
         link.closed.store(true, Ordering::Relaxed);
         let reason = std::io::Error::new(std::io::ErrorKind::NotConnected, "the session was closed");
         link.client.client().abort(reason);
@@ -301,7 +323,7 @@ impl Session {
         flags: u32,
         mode: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let link = self.0.get()?.clone();
+        let link = self.link.get()?.clone();
         self.call(py, path, async move |root: Arc<File>, path: Vec<u8>| {
             let (file, attr) = root.open_at(&path, OpenFlags(flags), mode).await?;
             Ok((Handle::new(link, file, path), args::stat(&attr)))

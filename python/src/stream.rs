@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use nine_io::client::{self, Direction, File, Result};
+use nine_io::client::{self, Direction, Error, File, Result};
+use nine_proto::Errno;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -19,12 +20,15 @@ pub struct Stream {
     link: Ours<Arc<Link>>,
     place: Ours<Arc<Mutex<Place>>>,
     path: Vec<u8>,
+    writes: bool,
 }
 
 /// Where the stream is while nobody uses it.
 enum Place {
     Here(Box<Open>),
     InUse,
+    /// It has failed, or somebody has given up in its midst: every later call says so again.
+    Broken(Error),
     Closed,
 }
 
@@ -38,8 +42,8 @@ struct Open {
 struct Taken {
     place: Arc<Mutex<Place>>,
     open: Option<Box<Open>>,
-    /// Who gives up now leaves nobody knows what behind: the stream is closed then.
-    torn: bool,
+    /// Who gives up now leaves nobody knows what behind: the stream is broken then, by this.
+    torn: Option<Error>,
 }
 
 impl Drop for Taken {
@@ -47,7 +51,7 @@ impl Drop for Taken {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         // Closed meanwhile, it stays so.
         if let (Place::InUse, Some(open)) = (&*place, self.open.take()) {
-            *place = if self.torn { Place::Closed } else { Place::Here(open) };
+            *place = self.torn.take().map_or(Place::Here(open), Place::Broken);
         }
     }
 }
@@ -87,27 +91,40 @@ impl Taken {
 
     /// Fills `buf`, and says how much of it: less than all only at the end.
     async fn fill(&mut self, buf: &mut [u8]) -> Result<usize> {
-        self.torn = true;
+        self.torn = Some(given_up());
         let mut done = 0;
         while done < buf.len() {
-            let piece = self.next(buf.len() - done).await?;
+            let piece =
+                self.next(buf.len() - done).await.inspect_err(|error| self.torn = Some(error.clone()))?;
             if piece.is_empty() {
                 break;
             }
             buf[done..done + piece.len()].copy_from_slice(&piece);
             done += piece.len();
         }
-        self.torn = false;
+        self.torn = None;
         Ok(done)
     }
 
     async fn write(&mut self, data: Bytes) -> Result<usize> {
-        self.torn = true;
-        let len = data.len();
-        self.open().stream.push(data).await?;
-        self.torn = false;
-        Ok(len)
+        self.torn = Some(given_up());
+        let (len, pushed) = (data.len(), self.open().stream.push(data).await);
+        self.torn = pushed.as_ref().err().cloned();
+        pushed.map(|()| len)
     }
+}
+
+/// What has been taken and reached nobody is the next again.
+fn put_back(place: &Mutex<Place>, pieces: Vec<Bytes>) {
+    if let Place::Here(open) = &mut *place.lock().unwrap_or_else(PoisonError::into_inner) {
+        pieces.into_iter().rev().for_each(|piece| open.came.push_front(piece));
+    }
+}
+
+/// Not EINTR: where that is an error, Python's buffers try again.
+fn given_up() -> Error {
+    let text = "a read or write was given up, and nobody knows how far it came";
+    Error::Refused(nine_proto::Error::new(Errno::ECANCELED, text))
 }
 
 impl Open {
@@ -133,15 +150,21 @@ impl Stream {
     ) -> Self {
         let stream = client::Stream::begin(file, offset, end, direction);
         let place = Place::Here(Box::new(Open { stream, came: VecDeque::new() }));
-        Self { link: Ours::new(link), place: Ours::new(Arc::new(Mutex::new(place))), path }
+        let writes = direction == Direction::Write;
+        Self { link: Ours::new(link), place: Ours::new(Arc::new(Mutex::new(place))), path, writes }
     }
 
     fn take(&self) -> PyResult<Taken> {
         let shared = self.place.get()?;
         let mut place = shared.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *place, Place::InUse) {
-            Place::Here(open) => Ok(Taken { place: shared.clone(), open: Some(open), torn: false }),
+            Place::Here(open) => Ok(Taken { place: shared.clone(), open: Some(open), torn: None }),
             Place::InUse => Err(error::busy()),
+            Place::Broken(why) => {
+                let said = error::of(&why, &self.path);
+                *place = Place::Broken(why);
+                Err(said)
+            }
             Place::Closed => {
                 *place = Place::Closed;
                 Err(error::closed("stream"))
@@ -152,11 +175,21 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// The next `count` bytes; fewer only at the end.
-    fn read<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Bound<'py, PyAny>> {
+    /// The next `count` bytes, fewer only at the end; negative: all of them.
+    fn read<'py>(&self, py: Python<'py>, count: isize) -> PyResult<Bound<'py, PyAny>> {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
         let (mut taken, link) = (self.take()?, self.link.get()?);
         if link.waits.is_async() {
-            return link.waits.call(py, &self.path, async move { taken.pieces(count).await.map(Pieces) });
+            let place = taken.place.clone();
+            let next = async move { taken.pieces(count).await.map(Pieces) };
+            return link.waits.keep(py, &self.path, next, |Pieces(pieces)| {
+                let pieces = pieces.clone();
+                Box::new(move || put_back(&place, pieces))
+            });
+        }
+        if count > STRAIGHT {
+            let pieces = link.waits.wait(py, &self.path, taken.pieces(count))?;
+            return Pieces(pieces).into_bound_py_any(py);
         }
         // Straight to where it stays.
         let mut done = 0;
@@ -170,14 +203,24 @@ impl Stream {
         Ok(PyBytes::new(py, &bytes.as_bytes()[..done]).into_any())
     }
 
+    /// What has been read and reached nobody: it is the next again.
+    fn put_back(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        put_back(self.place.get()?, vec![args::data(data)?]);
+        Ok(())
+    }
+
     /// The next bytes into a buffer: fewer than fit only at the end. Waits on this thread.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let buffer = Buffer::of(buffer)?;
         let (mut taken, link) = (self.take()?, self.link.get()?);
         let (mut done, len) = (0, buffer.len);
-        taken.torn = true;
+        taken.torn = Some(given_up());
         while done < len {
-            let pieces = link.waits.wait(py, &self.path, taken.pieces((len - done).min(TURN)))?;
+            let next = async {
+                let pieces = taken.pieces((len - done).min(TURN)).await;
+                pieces.inspect_err(|error| taken.torn = Some(error.clone()))
+            };
+            let pieces = link.waits.wait(py, &self.path, next)?;
             if pieces.is_empty() {
                 break;
             }
@@ -186,7 +229,7 @@ impl Stream {
                 done += piece.len();
             }
         }
-        taken.torn = false;
+        taken.torn = None;
         Ok(done)
     }
 
@@ -202,21 +245,23 @@ impl Stream {
         Ok(self.take()?.open().stream.has_connection())
     }
 
-    /// Ends it; what was written is taken by the server then. Says how many bytes were moved, again 0.
+    /// Ends it; what was written is taken by the server then, or this says why not. Says how many bytes were moved,
+    /// again 0.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let open = {
             let mut place = self.place.get()?.lock().unwrap_or_else(PoisonError::into_inner);
             match std::mem::replace(&mut *place, Place::Closed) {
                 Place::Here(open) => Some(open),
-                // Whoever uses it lets go of it.
-                Place::InUse | Place::Closed => None,
+                Place::Broken(why) if self.writes => return Err(error::of(&why, &self.path)),
+                // Whoever uses it lets go of it; what was read is known.
+                Place::InUse | Place::Broken(_) | Place::Closed => None,
             }
         };
         let link = self.link.get()?;
         match open {
             Some(open) => link.waits.call(py, &self.path, async move {
                 let unread = open.came.iter().map(|piece| piece.len() as u64).sum::<u64>();
-                open.stream.sclose().await.map(|moved| moved - unread)
+                open.stream.sclose().await.map(|moved| moved.saturating_sub(unread))
             }),
             None if link.waits.is_async() => link.waits.call(py, &self.path, async { Ok(0_u64) }),
             None => 0_u64.into_bound_py_any(py),
@@ -224,5 +269,7 @@ impl Stream {
     }
 }
 
+/// Read to where it stays, bytes: memory that is taken before anything has come.
+const STRAIGHT: usize = 16 << 20;
 /// Bytes that come before they are copied to where the caller wants them.
 const TURN: usize = 1 << 20;

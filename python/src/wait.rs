@@ -6,21 +6,23 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use futures_util::future::{AbortHandle, abortable};
-use nine_io::client::{Error, Result};
+use nine_io::client::{Client, Error, Result, blocking};
 use nine_net::Reactor;
+use nine_proto::Errno;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyAnyMethods, PyModule};
 use pyo3::{IntoPyObjectExt, intern};
 
+use crate::ending::Gate;
 use crate::error;
 
 /// So long a signal may wait for a call that waits.
@@ -30,12 +32,14 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct Waits {
     reactor: Reactor,
     leader: Option<Arc<Leader>>,
+    gate: Arc<Gate>,
 }
 
 impl Waits {
-    pub fn new(reactor: Reactor, asynchronous: bool) -> io::Result<Self> {
-        let leader = asynchronous.then(|| Leader::start(&reactor)).transpose()?;
-        Ok(Self { reactor, leader })
+    pub fn new(py: Python<'_>, client: &blocking::Client, asynchronous: bool) -> PyResult<Self> {
+        let gate = Gate::new(py)?;
+        let leader = asynchronous.then(|| Leader::start(client)).transpose()?;
+        Ok(Self { reactor: client.reactor().clone(), leader, gate })
     }
 
     /// What `future` comes to; for asyncio an awaitable of it. `path` is what an error names.
@@ -50,8 +54,23 @@ impl Waits {
     {
         match &self.leader {
             None => self.wait(py, path, future)?.into_bound_py_any(py),
-            Some(leader) => self.begin(py, leader, path, future),
+            Some(leader) => self.begin(py, leader, path, future, None),
         }
+    }
+
+    /// The same for asyncio alone; where what it comes to finds nobody who still waits, what `keep` says is done.
+    pub fn keep<'py, T>(
+        &self,
+        py: Python<'py>,
+        path: &[u8],
+        future: impl Future<Output = Result<T>> + Send + 'static,
+        keep: impl FnOnce(&T) -> Undo + Send + 'static,
+    ) -> PyResult<Bound<'py, PyAny>>
+    where
+        T: for<'p> IntoPyObject<'p> + Send + 'static,
+    {
+        let leader = self.leader.as_ref().expect("asked only by who is of asyncio");
+        self.begin(py, leader, path, future, Some(Box::new(keep)))
     }
 
     /// What `future` comes to, on this thread.
@@ -63,7 +82,12 @@ impl Waits {
     ) -> PyResult<T> {
         let mut future = pin!(future);
         loop {
-            match py.detach(|| self.reactor.block_on_for(LOOK, future.as_mut())) {
+            let (done, inside) = py.detach(|| {
+                let done = self.reactor.block_on_for(LOOK, future.as_mut());
+                (done, self.gate.enter().unwrap_or_else(|| never()))
+            });
+            drop(inside);
+            match done {
                 Some(done) => return done.map_err(|error| error::of(&error, path)),
                 None => py.check_signals()?,
             }
@@ -81,31 +105,50 @@ impl Waits {
         leader: &Arc<Leader>,
         path: &[u8],
         future: impl Future<Output = Result<T>> + Send + 'static,
+        keep: Option<Keep<T>>,
     ) -> PyResult<Bound<'py, PyAny>>
     where
         T: for<'p> IntoPyObject<'p> + Send + 'static,
     {
+        // The answer would come to nobody. Who is inside is waited for: Python may let others run here, too.
+        let inside = if self.gate.is_closed() { None } else { self.gate.enter() };
+        let _inside = inside.ok_or_else(error::ending)?;
         let events = running_loop(py)?;
         let told = events.call_method0(intern!(py, "create_future"))?;
-        let (task, handle) = abortable(future);
-        told.call_method1(intern!(py, "add_done_callback"), (Bound::new(py, Drop(handle))?,))?;
+        let request = Request { future: Some(Box::pin(future)), waker: None, keep, undo: None };
+        let request = Arc::new(Mutex::new(request));
+        let mine = request.clone();
+        let done = Done(Box::new(move || Request::take_back(&request)));
+        told.call_method1(intern!(py, "add_done_callback"), (Bound::new(py, done)?,))?;
         let (events, future, path) = (events.unbind(), told.clone().unbind(), path.to_vec());
-        let under_way = leader.begin();
+        let (under_way, gate) = (leader.begin(), self.gate.clone());
         self.reactor.spawn(async move {
-            let result = task.await;
-            let Ok(result) = result else { return };
+            let _under_way = under_way;
+            let Some(result) = poll_fn(|cx| Request::poll(&mine, cx)).await else { return };
             // An interpreter that is ending has nobody left to be told.
+            let Some(_inside) = gate.enter() else { return };
             Python::try_attach(|py| {
                 let result = result.map_err(|error| error::of(&error, &path));
-                if let Err(error) = tell(py, &events, &future, result) {
+                if let Err(error) = tell(py, &events, &future, result, gate.clone()) {
                     // Its loop has been closed.
                     tracing(py, error);
                 }
             });
-            drop(under_way);
         });
         Ok(told)
     }
+}
+
+/// Where a thread stays that the interpreter is ending without: what Python itself does from 3.14 on.
+fn never() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
+/// What a panic of ours is to those who wait for its result.
+fn bug() -> Error {
+    Error::Refused(nine_proto::Error::new(Errno::EIO, "a bug in ninefold: a request has panicked"))
 }
 
 /// A loop that is closed takes nothing, and nobody waits there; whatever else goes wrong is shown as Python shows it.
@@ -130,8 +173,9 @@ fn tell<T: for<'p> IntoPyObject<'p>>(
     events: &Py<PyAny>,
     future: &Py<PyAny>,
     result: PyResult<T>,
+    gate: Arc<Gate>,
 ) -> PyResult<()> {
-    let settle = Bound::new(py, Settle)?;
+    let settle = Bound::new(py, Settle(gate))?;
     let (is_error, value) = match result.and_then(|value| value.into_bound_py_any(py)) {
         Ok(value) => (false, value),
         Err(error) => (true, error.into_value(py).into_bound(py).into_any()),
@@ -144,12 +188,14 @@ fn tell<T: for<'p> IntoPyObject<'p>>(
 
 /// Gives a future its result, unless somebody has cancelled it.
 #[pyclass(frozen)]
-struct Settle;
+struct Settle(Arc<Gate>);
 
 #[pymethods]
 impl Settle {
     fn __call__(&self, future: &Bound<'_, PyAny>, is_error: bool, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = future.py();
+        // Futures run Python, which lets others run.
+        let Some(_inside) = self.0.enter() else { return Ok(()) };
         if future.call_method0(intern!(py, "done"))?.is_truthy()? {
             return Ok(());
         }
@@ -158,14 +204,69 @@ impl Settle {
     }
 }
 
-/// Takes the request back when its future is done before it: cancelled.
+/// What is to be done, until it is done or taken back. Whoever polls it holds the lock, and needs no other.
+struct Request<T> {
+    future: Option<Pin<Box<dyn Future<Output = Result<T>> + Send>>>,
+    waker: Option<Waker>,
+    keep: Option<Keep<T>>,
+    /// Of what has been done.
+    undo: Option<Undo>,
+}
+
+/// What is done where nobody waits any more.
+pub type Undo = Box<dyn FnOnce() + Send>;
+type Keep<T> = Box<dyn FnOnce(&T) -> Undo + Send>;
+
+impl<T> Request<T> {
+    /// What it comes to; `None`: it was taken back. A panic of ours is an error of it alone.
+    fn poll(this: &Mutex<Self>, cx: &mut Context<'_>) -> Poll<Option<Result<T>>> {
+        let mut this = this.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(future) = &mut this.future else { return Poll::Ready(None) };
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => {
+                this.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Ok(Poll::Ready(result)) => {
+                this.future = None;
+                let keep = this.keep.take();
+                this.undo = keep.zip(result.as_ref().ok()).map(|(keep, value)| keep(value));
+                Poll::Ready(Some(result))
+            }
+            Err(_) => {
+                this.future = None;
+                Poll::Ready(Some(Err(bug())))
+            }
+        }
+    }
+
+    /// At once: who has given it up may use what it had.
+    fn take_back(this: &Mutex<Self>) {
+        let (future, waker, undo) = {
+            let mut this = this.lock().unwrap_or_else(PoisonError::into_inner);
+            (this.future.take(), this.waker.take(), this.undo.take())
+        };
+        if let Some(undo) = undo {
+            undo();
+        }
+        if future.is_some() {
+            drop(future);
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Takes the request back, or what it has come to, when its future is cancelled: before whoever waited there goes on.
 #[pyclass(frozen)]
-struct Drop(AbortHandle);
+struct Done(Box<dyn Fn() + Send + Sync>);
 
 #[pymethods]
-impl Drop {
-    fn __call__(&self, _future: &Bound<'_, PyAny>) {
-        self.0.abort();
+impl Done {
+    fn __call__(&self, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        if future.call_method0(intern!(future.py(), "cancelled"))?.is_truthy()? {
+            (self.0)();
+        }
+        Ok(())
     }
 }
 
@@ -176,20 +277,29 @@ pub struct Leader {
 }
 
 impl Leader {
-    fn start(reactor: &Reactor) -> io::Result<Arc<Self>> {
+    fn start(client: &blocking::Client) -> io::Result<Arc<Self>> {
         let leader = Arc::new(Self { under_way: AtomicUsize::new(0), state: Mutex::default() });
-        let (reactor, mine) = (reactor.clone(), leader.clone());
-        thread::Builder::new().name("ninefold".into()).spawn(move || {
-            reactor.block_on(poll_fn(|cx| {
-                let mut state = mine.state.lock().unwrap_or_else(PoisonError::into_inner);
-                if state.0 && mine.under_way.load(Ordering::SeqCst) == 0 {
+        let (reactor, mine) = (client.reactor().clone(), leader.clone());
+        let client = client.client().clone();
+        thread::Builder::new().name("ninefold".into()).spawn(move || mine.lead(&reactor, &client))?;
+        Ok(leader)
+    }
+
+    fn lead(&self, reactor: &Reactor, client: &Client) {
+        let over = || {
+            poll_fn(|cx| {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                if state.0 && self.under_way.load(Ordering::SeqCst) == 0 {
                     return Poll::Ready(());
                 }
                 state.1 = Some(cx.waker().clone());
                 Poll::Pending
-            }));
-        })?;
-        Ok(leader)
+            })
+        };
+        // A panic of what drives the connection comes out here: it is the end of that, and those who wait are told.
+        while catch_unwind(AssertUnwindSafe(|| reactor.block_on(over()))).is_err() {
+            client.abort(io::Error::other("a bug in ninefold: what drives the connection has panicked"));
+        }
     }
 
     fn begin(self: &Arc<Self>) -> UnderWay {
@@ -212,14 +322,14 @@ impl Leader {
 /// Something that the leader must see to its end.
 struct UnderWay(Arc<Leader>);
 
-impl std::ops::Drop for UnderWay {
+impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::SeqCst);
         self.0.look(false);
     }
 }
 
-impl std::ops::Drop for Waits {
+impl Drop for Waits {
     fn drop(&mut self) {
         if let Some(leader) = &self.leader {
             leader.look(true);
@@ -232,13 +342,17 @@ pub fn beside<T: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
-    let (send, receive) = mpsc::sync_channel(1);
+    let ((send, receive), gate) = (mpsc::sync_channel(1), Gate::new(py)?);
     thread::Builder::new().name("ninefold-dial".into()).spawn(move || {
         let _ = send.send(call());
     })?;
     let receive = Mutex::new(receive);
     loop {
-        let came = py.detach(|| receive.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK));
+        let (came, inside) = py.detach(|| {
+            let came = receive.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(LOOK);
+            (came, gate.enter().unwrap_or_else(|| never()))
+        });
+        drop(inside);
         match came {
             Ok(done) => return done.map_err(|error: Error| error::of(&error, b"")),
             Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,

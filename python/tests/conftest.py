@@ -24,9 +24,10 @@ TOKEN = "00112233445566778899aabbccddeeff"
 class Served:
     """`ninefold serve` in a directory: over TCP with everybody let in, over TLS with a token, at a socket."""
 
-    def __init__(self, home: pathlib.Path, *words: str) -> None:
-        self.tree = home / "tree"
-        self.tree.mkdir(parents=True, exist_ok=True)
+    def __init__(self, home: pathlib.Path, *words: str, tree: str | None = None) -> None:
+        self.tree = home / "tree" if tree is None else pathlib.Path(tree)
+        home.mkdir(parents=True, exist_ok=True)
+        self.tree.mkdir(exist_ok=True)
         self.socket = home / "socket"
         command = [PROGRAM, "serve", str(self.tree), "--config", "/dev/null", *words]
         command += ["--listen", f"unix!{self.socket}"]
@@ -60,6 +61,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     files = {name: str(home / f"{name}.pem") for name in ("ca", "cert", "key")}
     authority.cert_pem.write_to_path(files["ca"])
     server.private_key_pem.write_to_path(files["key"])
+    pathlib.Path(files["key"]).chmod(0o600)
     for pem in server.cert_chain_pems:
         pem.write_to_path(files["cert"], append=True)
     return files

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import errno
 import io
 import os
 import pathlib
@@ -10,6 +12,7 @@ import threading
 
 import ninefold
 import pytest
+from ninefold._files import RawFile
 
 DATA = random.Random(9).randbytes(20 << 20)
 
@@ -41,10 +44,32 @@ def test_a_mode_does_what_it_does_to_files_of_this_machine(
     assert ours == theirs
 
 
-@pytest.mark.parametrize("mode", ["", "rw", "q", "rr", "b", "+", "bt"])
+@pytest.mark.parametrize("mode", ["", "rw", "q", "rr", "b", "+", "bt", "rbt", "wtb"])
 def test_what_is_no_mode_is_refused(mode: str, conn: ninefold.Connection) -> None:
     with pytest.raises(ValueError):
         conn.open("f", mode)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mode": "wb", "encoding": "utf-8"},
+        {"mode": "wb", "newline": ""},
+        {"mode": "wbt"},
+        {"mode": "w", "buffering": 0},
+        {"mode": "w", "buffering": -2},
+        {"mode": "w", "newline": "x"},
+        {"mode": "w", "encoding": "no such"},
+        {"mode": "w", "encoding": "hex"},
+    ],
+)
+def test_what_cannot_be_opened_is_not_cut(
+    wrong: dict[str, object], conn: ninefold.Connection, tree: pathlib.Path
+) -> None:
+    (tree / "f").write_text("kept")
+    with pytest.raises((ValueError, LookupError)):
+        conn.open("f", **wrong)
+    assert (tree / "f").read_text() == "kept"
 
 
 def test_text_is_utf_8_unless_told(conn: ninefold.Connection, tree: pathlib.Path) -> None:
@@ -119,6 +144,66 @@ def test_appends_go_to_the_end_wherever_that_is(conn: ninefold.Connection, tree:
             other.write(b"other %d\n" % n)
             other.flush()
     assert (tree / "log").read_text().split("\n")[:3] == ["one 0", "other 0", "one 1"]
+
+
+def test_what_is_appended_moves_the_position_to_the_end(
+    conn: ninefold.Connection, tree: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    def trial(opened: object, path: pathlib.Path) -> tuple[object, ...]:
+        path.write_bytes(b"0123456789")
+        with opened("a+b") as file:  # type: ignore[operator]
+            did: list[object] = [file.seek(0), file.write(b"XY"), file.flush(), file.tell(), file.read()]
+            did += [file.seek(3), file.read(2), file.write(b"Z"), file.tell(), file.seek(0), file.read()]
+        return *did, path.read_bytes()
+
+    ours = trial(lambda mode: conn.open("f", mode), tree / "f")
+    assert ours == trial(lambda mode: open(tmp_path / "f", mode), tmp_path / "f")  # noqa: SIM115
+    assert ours[3:5] == (12, b"")
+
+
+def test_where_the_dialect_has_no_appending_writes_go_to_the_end() -> None:
+    class Plain:
+        """A file of 9P2000: what is written lies where the client says."""
+
+        content = bytearray(b"0123456789")
+
+        def stat(self) -> tuple[object, ...]:
+            return (0o100644, 1, 1, 0, 0, len(self.content), (0, 0, 0), 0, 0, 0)
+
+        def pwrite(self, data: bytes, offset: int) -> int:
+            self.content[offset : offset + len(data)] = data
+            return len(data)
+
+        def close(self) -> None:
+            pass
+
+    plain = Plain()
+    raw = RawFile(plain, plain.stat(), "f", os.O_RDWR | os.O_APPEND, "a+b")  # type: ignore[arg-type]
+    raw.seek(0)
+    raw.write(b"XY")
+    plain.content += b"others"
+    raw.write(b"Z")
+    assert plain.content == b"0123456789XYothersZ" and raw.tell() == len(plain.content)
+
+
+def test_what_is_written_is_any_buffer_in_one_piece(conn: ninefold.Connection) -> None:
+    numbers = array.array("d", [1.5, 2.5])
+    conn.write("f", numbers)
+    with conn.open("g", "wb", buffering=0) as raw:
+        raw.write(memoryview(numbers))
+    assert conn.read("f") == conn.read("g") == numbers.tobytes()
+    with pytest.raises(BufferError):
+        conn.write("f", memoryview(b"0123456789")[::2])
+
+
+def test_counts_are_no_memory(conn: ninefold.Connection, tree: pathlib.Path) -> None:
+    (tree / "f").write_bytes(DATA)
+    with conn.stream("f") as stream:
+        with pytest.raises(OverflowError):
+            stream.read(2**63)
+        assert stream.read(2**62) == DATA and stream.read(2**62) == b""
+    with conn.stream("f", offset=5) as stream:
+        assert stream.read(3) == DATA[5:8] and stream.read(-1) == DATA[8:] and stream.read() == b""
 
 
 def test_a_stream_moves_a_file_both_ways(conn: ninefold.Connection, tree: pathlib.Path) -> None:
@@ -222,3 +307,42 @@ def test_threads_that_share_a_session_do_not_wait_for_each_other(
         thread.join()
     assert len(list(tree.iterdir())) == 8 * 30
     assert all((tree / f"{me}-29").read_bytes() == bytes([me]) * 29 for me in range(8))
+
+
+class Failing:
+    """A stream whose second write fails, by what a test says."""
+
+    def __init__(self, stream: object, why: BaseException) -> None:
+        self.stream, self.why, self.count = stream, why, 0
+
+    def write(self, data: bytes) -> int:
+        self.count += 1
+        if self.count == 2:
+            raise self.why
+        return self.stream.write(data)  # type: ignore[attr-defined]
+
+    def close(self) -> int:
+        return self.stream.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("mode", ["w", "wb"])
+@pytest.mark.parametrize("why", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_what_ended_a_write_is_what_comes_out(
+    why: BaseException, mode: str, conn: ninefold.Connection
+) -> None:
+    piece = "x" * (1 << 20) if mode == "w" else b"x" * (1 << 20)
+    with pytest.raises(type(why)) as raised, conn.open("f", mode) as file:
+        raw = file.raw if mode == "wb" else file.buffer.raw
+        raw._stream = Failing(raw._handle.stream(0, 0, True), why)
+        try:
+            for _ in range(3):
+                file.write(piece)
+        except BaseException:
+            with pytest.raises(OSError) as again:
+                raw.write(b"in the wrong place")
+            wanted = why.errno if isinstance(why, OSError) else errno.ECANCELED
+            assert again.value.errno == wanted
+            raise
+    if isinstance(why, OSError):
+        assert isinstance(raised.value, OSError) and raised.value.errno == errno.ENOSPC
+    assert file.closed

@@ -6,6 +6,7 @@ Of the suite nothing is excluded.
 from __future__ import annotations
 
 import asyncio
+import errno
 import pathlib
 import pickle
 from collections.abc import Iterator
@@ -91,6 +92,8 @@ def test_a_url_without_a_host_is_the_default_server(served: Served, monkeypatch:
         ("9p://h:1", "9p://h:1/a"),
         ("tcp!h!1", "9p://h:1/a"),
         ("tls!h", "9p+tls://h/a"),
+        ("tcp!::1!564", "9p://[::1]:564/a"),
+        ("unix:///run/x", "9p:///a"),
         ("unix!/run/x", "9p:///a"),
         ("9p://h/below", "9p:///a"),
     ],
@@ -185,6 +188,81 @@ def test_what_is_removed_is_removed_with_all_in_it_only_when_told(fs: NinefoldFi
         fs.makedirs("/x/y")
     fs.rmdir("/x/y")
     assert not fs.exists("/x/y") and fs.isdir("/x")
+
+
+def test_what_is_removed_is_what_was_named(fs: NinefoldFileSystem, tree: pathlib.Path) -> None:
+    (tree / "tgt").mkdir()
+    (tree / "tgt" / "keep").touch()
+    (tree / "lnk").symlink_to("tgt")
+    for depth in (2, None):
+        (tree / "in").mkdir()
+        (tree / "in" / "lnk").symlink_to("../tgt")
+        fs.rm("/in", recursive=True, maxdepth=depth)
+        assert not (tree / "in").exists() and (tree / "tgt" / "keep").exists()
+    fs.rm("/lnk", recursive=True, maxdepth=2)
+    assert not (tree / "lnk").is_symlink() and (tree / "tgt" / "keep").exists()
+    fs.pipe({"/a[1]": b"", "/a1": b"", "/what?": b"", "/whats": b"", "/b/*": b"", "/b/c": b""})
+    fs.rm("/a[1]")
+    fs.rm("/what?")
+    fs.rm("/b/*")
+    assert sorted(fs.find("/")) == ["/a1", "/b/c", "/tgt/keep", "/whats"]
+    fs.rm("/w*")
+    with pytest.raises(FileNotFoundError):
+        fs.rm("/w*")
+    fs.pipe({"/n/d/e": b"", "/n/f": b"", "/n2/d/e": b"", "/n3/d/e": b""})
+    fs.rm("/n/**", recursive=True)
+    fs.rm(["/n2", "/n2/d", "/n2/d/e"], recursive=True)
+    fs.rm(["/n3/d", "/n3"], recursive=True, maxdepth=2)
+    assert not any(fs.exists(name) for name in ("/n/f", "/n/d", "/n2", "/n3"))
+    fs.pipe("/deep/er/est", b"")
+    with pytest.raises(OSError):
+        fs.rm("/deep", recursive=True, maxdepth=1)
+    with pytest.raises(ValueError):
+        fs.rm("/deep", recursive=True, maxdepth=0)
+    assert fs.exists("/deep/er/est")
+
+
+def test_a_file_that_cannot_be_had_costs_nothing_here(fs: NinefoldFileSystem, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "here").write_text("kept")
+    with pytest.raises(FileNotFoundError):
+        fs.get_file("/none", str(tmp_path / "here"))
+    assert (tmp_path / "here").read_text() == "kept"
+
+
+def test_a_file_without_length_has_its_bytes(tmp_path: pathlib.Path) -> None:
+    # What is made up as it is read, as most of /proc is.
+    proc = Served(tmp_path, "--listen", "tcp!127.0.0.1!0 -insecure", tree="/proc/self")
+    try:
+        fs = NinefoldFileSystem(proc.url, skip_instance_cache=True)
+        assert fs.info("/limits")["size"] == 0
+        whole = fs.cat_file("/limits")
+        assert whole.startswith(b"Limit") and whole.count(b"\n") > 10
+        assert fs.cat_file("/limits", 6, 2**40) == whole[6:]
+        assert fs.cat_file("/limits", 2, 9) == whole[2:9]
+        assert asyncio.run_coroutine_threadsafe(fs._cat_file("/limits", 2), fs.loop).result() == whole[2:]
+        assert fs.cat(["/limits", "/status"])["/limits"] == whole
+        fs.close()
+    finally:
+        proc.stop()
+
+
+def test_an_exclusive_file_of_a_transaction_replaces_nothing(
+    fs: NinefoldFileSystem, tree: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for has_links in (True, False):
+        if not has_links:
+            refuse = lambda *_: (_ for _ in ()).throw(OSError(errno.EOPNOTSUPP, "no links"))  # noqa: E731
+            monkeypatch.setattr("ninefold._session.Connection.link", refuse)
+        with fs.transaction, fs.open("/new", "xb") as file:
+            file.write(b"1")
+        assert fs.cat("/new") == b"1"
+        fs.rm("/new")
+        with pytest.raises(FileExistsError), fs.transaction:
+            with fs.open("/new", "xb") as file:
+                file.write(b"1")
+            (tree / "new").write_text("of another")
+        assert [path.name for path in tree.iterdir()] == ["new"] and fs.cat("/new") == b"of another"
+        fs.rm("/new")
 
 
 def test_a_transaction_gives_names_at_its_end_or_never(fs: NinefoldFileSystem) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import inspect
 import os
 import pathlib
 import stat
+import sys
 
 import ninefold
 import pytest
@@ -201,3 +204,74 @@ def test_where_nobody_is_the_error_names_the_address(server: str, error: type[Ex
 def test_what_is_no_time_is_refused(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout"):
         ninefold.connect("tcp!127.0.0.1!1", timeout=timeout)
+
+
+def test_a_path_behind_a_socket_is_where_paths_begin(served: Served, tree: pathlib.Path) -> None:
+    (tree / "a").mkdir()
+    (tree / "a" / "f").write_text("there")
+    with ninefold.connect(f"unix:{served.socket}/{tree.name}/a") as conn:
+        assert conn.listdir() == ["f"] and conn.read("/f") == b"there"
+        conn.write("g", b"")
+        assert (tree / "a" / "g").exists()
+        assert conn.listdir("..") == ["a"], "where paths begin is no limit"
+
+
+@pytest.mark.parametrize(
+    ("server", "how"),
+    [
+        ("9p://secret@h", {"ca": __file__}),
+        ("9p://secret@h", {"pin": "00" * 32}),
+        ("9p://secret@h", {"cert": __file__, "key": __file__}),
+        ("9p+tls://secret@h", {}),
+        ("9p+tls://secret@h", {"ca": __file__, "pin": "00" * 32}),
+        ("9p+tls://secret@h", {"pin": "00" * 32, "cert": __file__}),
+        ("9p+tls://secret@h", {"pin": "00" * 32, "key": __file__}),
+    ],
+)
+def test_what_says_who_a_server_is_is_never_ignored(server: str, how: dict[str, str]) -> None:
+    with pytest.raises(ValueError) as raised:
+        ninefold.connect(server, **how)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_file_of_certificates_that_is_missing_is_named() -> None:
+    for name in ("ca", "cert", "key"):
+        how = {"ca": __file__, "cert": __file__, "key": __file__, name: "/no/such.pem"}
+        with pytest.raises(FileNotFoundError) as raised:
+            ninefold.connect("9p+tls://h", **how)
+        assert raised.value.filename == "/no/such.pem"
+    with pytest.raises(OSError, match="PEM") as raised_by_tls:
+        ninefold.connect("9p+tls://h", ca=__file__)
+    assert raised_by_tls.value.errno == errno.EINVAL
+
+
+def test_an_error_names_the_file_as_it_is(conn: ninefold.Connection) -> None:
+    name = os.fsdecode(b"not-\xff-utf-8")
+    with pytest.raises(FileNotFoundError) as raised:
+        conn.stat(name)
+    assert raised.value.filename.endswith(name)
+
+
+def test_trees_are_walked_and_removed_however_deep(conn: ninefold.Connection, tree: pathlib.Path) -> None:
+    deep, limit = 80, sys.getrecursionlimit()
+    (tree / "/".join("d" * deep)).mkdir(parents=True)
+    # Deeper than anything may call itself.
+    sys.setrecursionlimit(len(inspect.stack()) + deep // 2)
+    try:
+        assert sum(1 for _ in conn.walk("/")) == deep + 1
+        assert sum(1 for _ in conn.walk("/", topdown=False)) == deep + 1
+        conn.rmtree("d")
+    finally:
+        sys.setrecursionlimit(limit)
+    assert conn.listdir() == []
+
+
+def test_a_link_is_no_tree_to_remove(conn: ninefold.Connection, tree: pathlib.Path) -> None:
+    conn.makedirs("there")
+    conn.write("there/kept", b"")
+    conn.symlink("there", "link")
+    with pytest.raises(NotADirectoryError):
+        conn.rmtree("link")
+    assert conn.exists("there/kept")
+    dirs = [dirs for _, dirs, _ in conn.walk()]
+    assert dirs == [["there"], []]

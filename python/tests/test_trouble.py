@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import gc
 import os
 import pathlib
@@ -155,6 +157,28 @@ def test_what_was_made_before_a_fork_is_refused_after_it(served: Served, tree: p
     file, stream = conn.open("f", "rb"), conn.stream("f")
     fs = fsspec.filesystem("9p", server=served.url)
     assert fs.cat(f"/{tree.name}/f") == b"x" * 100
+    # Files with something in their buffers, whose locks are held here: by a thread that no child has.
+    layers = [
+        conn.open("w", "wb"),
+        conn.open("t", "w"),
+        conn.open("r", "w+b"),
+        conn.open("u", "wb", buffering=0),
+    ]
+    for layer in layers:
+        layer.write("early" if "b" not in layer.mode else b"early")
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        raws = [getattr(layer, "buffer", layer) for layer in layers]
+        with contextlib.ExitStack() as stack:
+            for raw in raws:
+                stack.enter_context(getattr(raw, "raw", raw)._lock)
+            held.set()
+            let_go.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
     # Other threads are in the midst of calls, with whatever locks they hold.
     over = threading.Event()
 
@@ -168,15 +192,20 @@ def test_what_was_made_before_a_fork_is_refused_after_it(served: Served, tree: p
     for _ in range(20):
         child = os.fork()
         if child == 0:
-            os._exit(_in_child(conn, file, stream, fs, served, tree))
+            os._exit(_in_child(conn, file, stream, fs, served, tree, layers))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     over.set()
     for thread in threads:
         thread.join()
+    let_go.set()
+    holder.join()
     assert file.read() == b"x" * 100 and stream.read(100) == b"x" * 100 and conn.alive
+    for layer in layers:
+        layer.close()
+    assert {name: conn.read(name) for name in "wtru"} == dict.fromkeys("wtru", b"early")
 
 
-def _in_child(conn, file, stream, fs, served, tree) -> int:  # type: ignore[no-untyped-def]
+def _in_child(conn, file, stream, fs, served, tree, layers) -> int:  # type: ignore[no-untyped-def]
     signal.alarm(60)
     for n, use in enumerate(
         [
@@ -193,6 +222,17 @@ def _in_child(conn, file, stream, fs, served, tree) -> int:  # type: ignore[no-u
         except RuntimeError as error:
             if "fork" not in str(error):
                 return 20 + n
+    for n, layer in enumerate(layers):
+        try:
+            layer.write("late" if "b" not in layer.mode else b"late")
+            return 40 + n
+        except RuntimeError as error:
+            if "fork" not in str(error):
+                return 50 + n
+        layer.flush()
+        layer.close()
+        if not layer.closed:
+            return 60 + n
     file.close()
     if conn.alive or fs.open(f"/{tree.name}/f").read() != b"x" * 100:
         return 30
@@ -253,6 +293,51 @@ def test_a_read_of_a_stream_that_is_cancelled_loses_nothing(served: Served, tree
     asyncio.run(main())
 
 
+def test_a_file_that_is_closed_has_what_its_streams_have_written(served: Served, tree: pathlib.Path) -> None:
+    data = os.urandom(12 << 20)
+
+    async def main() -> None:
+        async with await aio.connect(f"{served.url}/{tree.name}") as conn:
+            async with await conn.open("f", "wb") as file:
+                await file.stream(write=True).write(data)
+            assert await conn.read("f") == data
+            async with await conn.stream("g", "w") as stream:
+                await stream.write(b"12345")
+            async with await conn.stream("g", offset=1) as stream:
+                assert await stream.read(2) == b"23" and await stream.read() == b"45"
+            await conn.link("g", "h")
+            await conn.chown("h", -1, -1)
+            assert (
+                await conn.isfile("h") and not await conn.isfile("/") and (await conn.statvfs()).f_bsize > 0
+            )
+            await conn.makedirs("a/b")
+            assert [where async for where, _, _ in conn.walk()] == ["/", "/a", "/a/b"]
+            assert [where async for where, _, _ in conn.walk(topdown=False)] == ["/a/b", "/a", "/"]
+
+    asyncio.run(main())
+
+
+def test_a_write_of_a_stream_that_is_cancelled_is_told_when_it_is_closed(served: Served) -> None:
+    async def main() -> None:
+        async with await aio.connect(served.url) as conn:
+            file = await conn.open("torn", "wb")
+            stream = file.stream(write=True)
+            task = asyncio.ensure_future(stream.write(bytes(256 << 20)))
+            await conn.stat("/")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(OSError) as raised:
+                await stream.write(b"more")
+            assert raised.value.errno == errno.ECANCELED
+            with pytest.raises(OSError, match="given up"):
+                await file.close()
+            await file.close()
+
+    asyncio.run(main())
+    (served.tree / "torn").unlink()
+
+
 def test_a_file_goes_on_where_it_was_when_a_read_was_interrupted(served: Served, tree: pathlib.Path) -> None:
     data = os.urandom(20 << 20)
     (tree / "f").write_bytes(data)
@@ -297,6 +382,58 @@ def test_a_loop_that_ends_with_requests_under_way_troubles_nobody(stub: Make, se
 
     assert asyncio.run(main()) == 1000
     asyncio.run(conn.close())
+
+
+# Leaves at once with requests under way: of a loop of its own, of fsspec's thread, of one that nobody waits for.
+LEAVING = """if True:
+    import asyncio, sys, threading, fsspec, ninefold
+    from ninefold import aio
+    url, fs = sys.argv[1], fsspec.filesystem("9p", server=sys.argv[1])
+    async def ask(connected):
+        conn = await connected
+        tasks = [asyncio.ensure_future(conn.stat("/")) for _ in range(2000)]
+        await tasks[0]
+        return conn, tasks
+    loop = asyncio.new_event_loop()
+    mine = loop.run_until_complete(ask(aio.connect(url)))
+    theirs = asyncio.run_coroutine_threadsafe(ask(fs._asking()), fs.loop).result()
+    conn = ninefold.connect(url)
+    def stat():
+        while True:
+            conn.stat("/")
+    threading.Thread(target=stat, daemon=True).start()
+"""
+
+
+def test_an_interpreter_ends_well_with_requests_under_way(served: Served) -> None:
+    for _ in range(24):
+        command = [sys.executable, "-W", "ignore", "-c", LEAVING, served.url]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_session_may_be_used_while_the_interpreter_ends(served: Served, tree: pathlib.Path) -> None:
+    (tree / "f").write_text("read")
+    code = """if True:
+        import asyncio, atexit, sys
+        def at_the_end():
+            print(conn.read("f"))
+            file.write(b"written")
+            file.close()
+            try:
+                asyncio.run(other.stat("f"))
+            except RuntimeError as error:
+                print("ending" in str(error))
+        atexit.register(at_the_end)
+        import ninefold
+        from ninefold import aio
+        conn, other = ninefold.connect(sys.argv[1]), asyncio.run(aio.connect(sys.argv[1]))
+        file = conn.open("g", "wb")
+    """
+    command = [sys.executable, "-c", code, f"{served.url}/{tree.name}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "b'read'\nTrue\n", done.stderr
+    assert (tree / "g").read_bytes() == b"written"
 
 
 def test_many_requests_of_many_tasks_are_each_answered(served: Served, tree: pathlib.Path) -> None:

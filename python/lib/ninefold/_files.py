@@ -6,10 +6,12 @@ it. What is only written is a stream, too. Reads and writes here and there go by
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from ninefold import _native
@@ -17,8 +19,8 @@ from ninefold._names import Attributes, stat_result
 
 # Read or written at once by what buffers: a round trip brings as much as a few packets of a fast link.
 BUFFER = 256 * 1024
-# The most memory that is taken before anything has come, bytes.
-WHOLE = 1 << 30
+# The most memory that is taken before anything has come, bytes: a server may say any length of a file.
+WHOLE = 16 << 20
 
 
 class RawFile(io.RawIOBase):
@@ -37,6 +39,8 @@ class RawFile(io.RawIOBase):
         self._at = 0
         # It goes on at the position, or is ended.
         self._stream: _native.Stream | None = None
+        # Why a stream of writes has ended: what follows would lie in the wrong place.
+        self._failed: OSError | None = None
         # Where the last read ended: the next one that begins there goes on in order.
         self._ended = -1
         self._lock = threading.RLock()
@@ -61,8 +65,14 @@ class RawFile(io.RawIOBase):
         """Bytes that the file had when this was last asked."""
         return self._size
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a copy of the one that has opened it."""
+        return self._maker != os.getpid()
+
     def stat(self) -> os.stat_result:
         """What is known about the file now; what was written counts."""
+        self._check()
         with self._lock:
             self._check()
             self._settle()
@@ -71,6 +81,7 @@ class RawFile(io.RawIOBase):
         return stat_result(known)
 
     def readinto(self, buffer: Any) -> int:
+        self._check(reads=True)
         with self._lock:
             self._check(reads=True)
             view = memoryview(buffer).cast("B")
@@ -93,16 +104,21 @@ class RawFile(io.RawIOBase):
             return count
 
     def readall(self) -> bytes:
+        return self.read_up_to(None)
+
+    def read_up_to(self, most: int | None) -> bytes:
+        """All bytes from the position on, or ``most``, whatever length the server says."""
         pieces = []
+        self._check(reads=True)
         with self._lock:
             self._check(reads=True)
-            while True:
-                # A server may say any length: no more is taken at once than that.
-                count = min(max(self._size - self._at, BUFFER), WHOLE)
+            while most is None or most > 0:
+                count = min(max(self._size - self._at, BUFFER), WHOLE, WHOLE if most is None else most)
                 piece = self._read_in_order(count)
                 if not piece:
                     break
                 pieces.append(piece)
+                most = None if most is None else most - len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_in_order(self, count: int) -> bytes:
@@ -121,19 +137,38 @@ class RawFile(io.RawIOBase):
         return piece
 
     def write(self, data: Any) -> int:
+        self._check(writes=True)
         with self._lock:
             self._check(writes=True)
+            if self._failed is not None:
+                raise _again(self._failed)
+            if self._appends:
+                # Where the dialect has no appending, the end is where it is now.
+                self._at = self._handle.stat()[5]
             if self._stream is None and self._streams:
                 self._stream = self._handle.stream(self._at, 0, True)
             if self._stream is None:
                 count = self._handle.pwrite(data, self._at)
             else:
-                count = self._stream.write(data)
-            self._at += count
+                count = self._write_in_order(self._stream, data)
+            self._at = self._handle.stat()[5] if self._appends else self._at + count
             self._size = max(self._size, self._at)
             return count
 
+    def _write_in_order(self, stream: _native.Stream, data: Any) -> int:
+        try:
+            return stream.write(data)
+        except OSError as error:
+            self._failed = error
+            raise
+        except (KeyboardInterrupt, SystemExit):
+            # Not EINTR: after that Python's buffers would try again, without end.
+            text = "a write was given up, and nobody knows how much of it is there"
+            self._failed = OSError(errno.ECANCELED, text, self.name)
+            raise
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._check()
         with self._lock:
             self._check()
             if whence == os.SEEK_END:
@@ -154,6 +189,7 @@ class RawFile(io.RawIOBase):
         return self._at
 
     def truncate(self, size: int | None = None) -> int:
+        self._check(writes=True)
         with self._lock:
             self._check(writes=True)
             self._settle()
@@ -166,12 +202,15 @@ class RawFile(io.RawIOBase):
 
     def flush(self) -> None:
         """Waits until the server has taken what was written."""
+        if self.forked:
+            return
         with self._lock:
-            if not self.closed and self._writes and self._maker == os.getpid():
+            if not self.closed and self._writes:
                 self._settle()
 
     def sync(self, datasync: bool = False) -> None:
         """Waits until what was written is on stable storage."""
+        self._check()
         with self._lock:
             self._check()
             self._settle()
@@ -181,7 +220,7 @@ class RawFile(io.RawIOBase):
         if self.closed:
             return
         # After a fork it is the maker's, who has it still.
-        if self._maker != os.getpid():
+        if self.forked:
             super().close()
             return
         with self._lock:
@@ -203,12 +242,23 @@ class RawFile(io.RawIOBase):
     def _settle(self) -> None:
         """Ends the stream, if there is one; what was written is taken then."""
         stream, self._stream = self._stream, None
-        if stream is not None:
+        if stream is None:
+            return
+        try:
             stream.close()
+        except OSError as error:
+            if self._writes and self._failed is None:
+                self._failed = error
+            raise
 
     def _check(self, *, reads: bool = False, writes: bool = False) -> None:
         if self.closed:
             raise ValueError("I/O operation on closed file.")
+        if self.forked:
+            # Looked at before any lock, which a thread may hold that is not here.
+            raise RuntimeError(
+                f"this was opened by process {self._maker}, before a fork: connect anew in each"
+            )
         if reads and not self._reads:
             raise io.UnsupportedOperation("File not open for reading")
         if writes and not self._writes:
@@ -218,7 +268,48 @@ class RawFile(io.RawIOBase):
         return f"<ninefold.RawFile name={self.name!r} mode={self.mode!r}{' closed' if self.closed else ''}>"
 
 
-class Reader(io.BufferedReader):
+def _again(error: OSError) -> OSError:
+    return OSError(error.errno, error.strerror, error.filename)
+
+
+class _Layer:
+    """What stands above a raw file. After a fork it touches neither its own lock nor what it holds: that is its
+    maker's, who has it still. And an interrupt that ends a block is not hidden by what it has left undone."""
+
+    def _bottom(self) -> RawFile:
+        return self.raw  # type: ignore[attr-defined]
+
+    def flush(self) -> None:
+        if not self._bottom().forked:
+            super().flush()  # type: ignore[misc]
+
+    def close(self) -> None:
+        raw = self._bottom()
+        if raw.forked:
+            raw.close()
+        else:
+            super().close()  # type: ignore[misc]
+
+    def write(self, data: Any) -> int:
+        raw = self._bottom()
+        if raw.forked:
+            raw._check()
+        return super().write(data)  # type: ignore[misc]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except OSError:
+            if error is None or isinstance(error, Exception):
+                raise
+
+
+class Reader(_Layer, io.BufferedReader):
     """A file to read."""
 
     @property
@@ -227,7 +318,7 @@ class Reader(io.BufferedReader):
         return self.raw.size  # type: ignore[attr-defined]
 
 
-class Writer(io.BufferedWriter):
+class Writer(_Layer, io.BufferedWriter):
     """A file to write. What is flushed, the server has."""
 
     def flush(self) -> None:
@@ -240,13 +331,22 @@ class Writer(io.BufferedWriter):
         self.raw.sync()  # type: ignore[attr-defined]
 
 
-class Random(io.BufferedRandom):
+class Random(_Layer, io.BufferedRandom):
     """A file to read and write."""
 
     def sync(self) -> None:
         """Flushes, and waits until it is on stable storage."""
         self.flush()
         self.raw.sync()  # type: ignore[attr-defined]
+
+
+class Text(_Layer, io.TextIOWrapper):
+    """Text of a file."""
+
+    mode: str
+
+    def _bottom(self) -> RawFile:
+        return self.buffer.raw  # type: ignore[attr-defined]
 
 
 def buffered(raw: RawFile, mode: str, buffering: int) -> io.BufferedIOBase:
@@ -257,6 +357,24 @@ def buffered(raw: RawFile, mode: str, buffering: int) -> io.BufferedIOBase:
     return Reader(raw, size) if raw.readable() else Writer(raw, size)
 
 
+def check(
+    mode: str,
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+) -> None:
+    """Refuses what :func:`open` would, before a file is opened, and perhaps cut."""
+    if buffering < -1:
+        raise ValueError("invalid buffering size")
+    if "b" not in mode:
+        if buffering == 0:
+            raise ValueError("can't have unbuffered text I/O")
+        io.TextIOWrapper(io.BytesIO(), encoding or "utf-8", errors, newline)
+    elif encoding is not None or errors is not None or newline is not None:
+        raise ValueError("binary mode doesn't take an encoding, errors or newline argument")
+
+
 def layered(
     raw: RawFile,
     mode: str,
@@ -265,21 +383,14 @@ def layered(
     errors: str | None = None,
     newline: str | None = None,
 ) -> Any:
-    """What :func:`open` would make of a raw file; if it cannot, the file is closed."""
+    """What :func:`open` would make of a raw file, after :func:`check`; if it cannot, the file is closed."""
     try:
         if "b" in mode:
-            if encoding is not None or errors is not None or newline is not None:
-                raise ValueError("binary mode doesn't take an encoding, errors or newline argument")
             return raw if buffering == 0 else buffered(raw, mode, buffering)
-        if buffering == 0:
-            raise ValueError("can't have unbuffered text I/O")
-        return io.TextIOWrapper(
-            buffered(raw, mode, buffering),
-            encoding or "utf-8",
-            errors,
-            newline,
-            line_buffering=buffering == 1,
-        )
+        below: Any = buffered(raw, mode, buffering)
+        text = Text(below, encoding or "utf-8", errors, newline, line_buffering=buffering == 1)
+        text.mode = mode
+        return text
     except BaseException:
         raw.close()
         raise

@@ -112,7 +112,8 @@ def kind(mode: int) -> str:
 def open_flags(mode: str) -> int:
     """The flags of open(2) for a mode of :func:`open`, which has one of r, w, a, x and perhaps ``+``."""
     letters = set(mode) - {"b", "t", "+"}
-    if len(letters) != 1 or not letters <= set("rwax") or len(set(mode)) != len(mode):
+    doubled = len(set(mode)) != len(mode) or {"b", "t"} <= set(mode)
+    if len(letters) != 1 or not letters <= set("rwax") or doubled:
         raise ValueError(f"invalid mode: {mode!r}")
     how = {"r": 0, "w": os.O_CREAT | os.O_TRUNC, "a": os.O_CREAT | os.O_APPEND, "x": os.O_CREAT | os.O_EXCL}
     (letter,) = letters

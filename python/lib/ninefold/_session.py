@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import stat as _stat
 from collections.abc import Iterator
@@ -40,8 +41,9 @@ def connect(
     """Connects to a 9P server.
 
     ``server`` is an address as the command has them: ``9p://host:port``, ``9p+tls://host``, ``tcp!host!port``,
-    ``unix!/run/x.sock``, ``vsock!2!564``; a path behind it is where paths of the session begin. Without one it is
-    ``$NINEFOLD_SERVER``, else the socket of ``ninefold serve``.
+    ``unix!/run/x.sock``, ``vsock!2!564``; a path behind it is where paths of the session begin (behind a socket:
+    ``unix:/run/x.sock/path``), and no limit: ``..`` leads out of it. Without an address it is ``$NINEFOLD_SERVER``,
+    else the socket of ``ninefold serve``.
 
     ``token`` is shown to servers that ask for one (else ``$NINEFOLD_TOKEN``), ``user`` is as whom we attach the tree
     ``aname``. Over TLS the server is known by an authority (``ca``, a PEM file) or by the SHA-256 of its certificate
@@ -66,6 +68,10 @@ def dial(
     asynchronous: bool,
 ) -> tuple[_native.Session, bytes]:
     """A native session, and the path where its paths begin."""
+    for file in (ca, cert, key):
+        if file is not None:
+            # What is missing is said as everywhere, with its number and name.
+            open(file, "rb").close()
     address, path = split_server(server if server is not None else default_server())
     name, uid = credentials(user, None if cert is None else os.fsdecode(cert))
     session = _native.connect(
@@ -81,7 +87,8 @@ def dial(
         timeout=timeout,
         asynchronous=asynchronous,
     )
-    return session, os.fsencode(path.rstrip("/"))
+    # Only the native module knows where the path of a socket ends.
+    return session, os.fsencode(f"{session.base.rstrip('/')}/{path}".rstrip("/"))
 
 
 class DirEntry:
@@ -162,6 +169,7 @@ class Connection:
         the umask).
         """
         flags = open_flags(mode)
+        _files.check(mode, buffering, encoding, errors, newline)
         made = FILE_MODE & ~umask() if perm is None else perm
         handle, known = self._session.open(self._at(path), flags, made)
         raw = _files.RawFile(handle, known, os.fsdecode(path), flags, mode)
@@ -181,12 +189,8 @@ class Connection:
 
         Over TCP and TLS, what is worth it has a connection of its own.
         """
-        if mode not in ("r", "w", "r+"):
-            raise ValueError(f"invalid mode of a stream: {mode!r}")
-        writes = mode != "r"
-        flags = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "r+": os.O_WRONLY}[mode]
-        handle, known = self._session.open(self._at(path), flags, FILE_MODE & ~umask())
-        return Stream(handle, handle.stream(offset, known[5], writes))
+        handle, known = self._session.open(self._at(path), stream_flags(mode), FILE_MODE & ~umask())
+        return Stream(handle, handle.stream(offset, known[5], mode != "r"))
 
     def listdir(self, path: StrPath = "/") -> list[str]:
         """Names in a directory, in the server's order."""
@@ -198,16 +202,20 @@ class Connection:
 
     def walk(self, path: StrPath = "/", topdown: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
         """Directories below ``path`` as :func:`os.walk` has them; links are not followed."""
-        found = self.scandir(path)
-        dirs = [entry.name for entry in found if entry.is_dir()]
-        files = [entry.name for entry in found if not entry.is_dir()]
-        here = os.fsdecode(path)
-        if topdown:
-            yield here, dirs, files
-        for name in dirs:
-            yield from self.walk(os.path.join(here, name), topdown)
-        if not topdown:
-            yield here, dirs, files
+        todo: list[str | tuple[str, list[str], list[str]]] = [os.fsdecode(path)]
+        while todo:
+            here = todo.pop()
+            if isinstance(here, tuple):
+                yield here
+                continue
+            found = self.scandir(here)
+            dirs = [entry.name for entry in found if entry.is_dir()]
+            files = [entry.name for entry in found if not entry.is_dir()]
+            if topdown:
+                yield here, dirs, files
+            else:
+                todo.append((here, dirs, files))
+            todo.extend(os.path.join(here, name) for name in reversed(dirs))
 
     def stat(self, path: StrPath, *, follow_symlinks: bool = True) -> os.stat_result:
         """What is known about a file."""
@@ -263,13 +271,17 @@ class Connection:
         self._session.unlink(self._at(path), True)
 
     def rmtree(self, path: StrPath) -> None:
-        """Removes a directory and all that is in it; links in it are removed, not followed."""
-        for entry in self.scandir(path):
-            if entry.is_dir():
-                self.rmtree(entry.path)
-            else:
-                self.remove(entry.path)
-        self.rmdir(path)
+        """Removes a directory and all that is in it; links are removed in it, not followed, and none is a directory."""
+        no_link(path, self.stat(path, follow_symlinks=False))
+        dirs = [path]
+        for one in dirs:
+            for entry in self.scandir(one):
+                if entry.is_dir():
+                    dirs.append(entry.path)
+                else:
+                    self.remove(entry.path)
+        for one in reversed(dirs):
+            self.rmdir(one)
 
     def rename(self, old: StrPath, new: StrPath) -> None:
         """Gives a file another name. What has it is replaced where the server's dialect can (9P2000.L)."""
@@ -310,8 +322,7 @@ class Connection:
 
     def statvfs(self, path: StrPath = "/") -> os.statvfs_result:
         """About the file system there (9P2000.L)."""
-        bsize, blocks, bfree, bavail, files, ffree, namelen = self._session.statfs(self._at(path))
-        return os.statvfs_result((bsize, bsize, blocks, bfree, bavail, files, ffree, ffree, 0, namelen))
+        return vfs_result(self._session.statfs(self._at(path)))
 
     def _at(self, path: StrPath) -> bytes:
         return join(self._base, path)
@@ -329,6 +340,26 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<ninefold.Connection {self.peer} {self.dialect}{'' if self.alive else ' closed'}>"
+
+
+def stream_flags(mode: str) -> int:
+    """The flags of open(2) for a mode of a stream."""
+    flags = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "r+": os.O_WRONLY}
+    if mode not in flags:
+        raise ValueError(f"invalid mode of a stream: {mode!r}")
+    return flags[mode]
+
+
+def vfs_result(known: tuple[int, int, int, int, int, int, int]) -> os.statvfs_result:
+    """What is known about a file system, as ``os.statvfs`` would say it."""
+    bsize, blocks, bfree, bavail, files, ffree, namelen = known
+    return os.statvfs_result((bsize, bsize, blocks, bfree, bavail, files, ffree, ffree, 0, namelen))
+
+
+def no_link(path: StrPath, known: os.stat_result) -> None:
+    """Refuses a link where all of a directory is to go: it leads to what nobody has named."""
+    if _stat.S_ISLNK(known.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "a link, not a directory", os.fsdecode(path))
 
 
 def entries(path: StrPath, found: list[tuple[str, Attributes | None]]) -> list[DirEntry]:
@@ -349,8 +380,8 @@ class Stream:
         """Whether a connection of its own carries bytes now."""
         return self._stream.has_connection
 
-    def read(self, count: int) -> bytes:
-        """The next ``count`` bytes; fewer only at the end."""
+    def read(self, count: int = -1) -> bytes:
+        """The next ``count`` bytes, fewer only at the end; negative: all of them."""
         return self._stream.read(count)
 
     def readinto(self, buffer: Any) -> int:

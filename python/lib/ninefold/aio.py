@@ -9,6 +9,7 @@ A session may be used from several event loops. A task that is cancelled takes i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import stat as _stat
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from typing import Any
 
 from ninefold import _files, _native
 from ninefold._names import DIR_MODE, FILE_MODE, StrPath, join, open_flags, stat_result, umask
-from ninefold._session import DirEntry, dial, entries
+from ninefold._session import DirEntry, dial, entries, no_link, stream_flags, vfs_result
 
 __all__ = ["Connection", "File", "Stream", "connect"]
 
@@ -84,6 +85,30 @@ class Connection:
         made = FILE_MODE & ~umask() if perm is None else perm
         await self._session.write_file(self._at(path), data, os.O_EXCL if exclusive else 0, made)
 
+    async def stream(self, path: StrPath, mode: str = "r", offset: int = 0) -> Stream:
+        """A file in order from ``offset`` on: read (``"r"``), or written (``"w"``: made or cut, ``"r+"``: as it is)."""
+        handle, known = await self._session.open(self._at(path), stream_flags(mode), FILE_MODE & ~umask())
+        return Stream(handle.stream(offset, known[5], mode != "r"), handle)
+
+    async def walk(
+        self, path: StrPath = "/", topdown: bool = True
+    ) -> AsyncIterator[tuple[str, list[str], list[str]]]:
+        """Directories below ``path`` as :func:`os.walk` has them; links are not followed."""
+        todo: list[str | tuple[str, list[str], list[str]]] = [os.fsdecode(path)]
+        while todo:
+            here = todo.pop()
+            if isinstance(here, tuple):
+                yield here
+                continue
+            found = await self.scandir(here)
+            dirs = [entry.name for entry in found if entry.is_dir()]
+            files = [entry.name for entry in found if not entry.is_dir()]
+            if topdown:
+                yield here, dirs, files
+            else:
+                todo.append((here, dirs, files))
+            todo.extend(os.path.join(here, name) for name in reversed(dirs))
+
     async def listdir(self, path: StrPath = "/") -> list[str]:
         """Names in a directory, in the server's order."""
         return await self._session.listdir(self._at(path))
@@ -108,6 +133,13 @@ class Connection:
         """Whether it is a directory."""
         try:
             return _stat.S_ISDIR((await self.stat(path)).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    async def isfile(self, path: StrPath) -> bool:
+        """Whether it is a regular file."""
+        try:
+            return _stat.S_ISREG((await self.stat(path)).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -139,11 +171,15 @@ class Connection:
         await self._session.unlink(self._at(path), True)
 
     async def rmtree(self, path: StrPath) -> None:
-        """Removes a directory and all that is in it; links in it are removed, not followed."""
-        found = await self.scandir(path)
-        removals = [self.rmtree(e.path) if e.is_dir() else self.remove(e.path) for e in found]
-        await asyncio.gather(*removals)
-        await self.rmdir(path)
+        """Removes a directory and all that is in it; links are removed in it, not followed, and none is a directory."""
+        no_link(path, await self.stat(path, follow_symlinks=False))
+        levels: list[list[StrPath]] = [[path]]
+        while levels[-1]:
+            found = list(itertools.chain(*await asyncio.gather(*map(self.scandir, levels[-1]))))
+            await asyncio.gather(*(self.remove(entry.path) for entry in found if not entry.is_dir()))
+            levels.append([entry.path for entry in found if entry.is_dir()])
+        for level in reversed(levels):
+            await asyncio.gather(*map(self.rmdir, level))
 
     async def rename(self, old: StrPath, new: StrPath) -> None:
         """Gives a file another name. What has it is replaced where the server's dialect can (9P2000.L)."""
@@ -157,6 +193,10 @@ class Connection:
         """Makes a symbolic link at ``path``."""
         await self._session.symlink(self._at(path), os.fsencode(target))
 
+    async def link(self, old: StrPath, new: StrPath) -> None:
+        """Gives a file a second name."""
+        await self._session.link(self._at(old), self._at(new))
+
     async def readlink(self, path: StrPath) -> str:
         """Where a symbolic link leads."""
         return await self._session.readlink(self._at(path))
@@ -164,6 +204,16 @@ class Connection:
     async def chmod(self, path: StrPath, mode: int) -> None:
         """Changes permissions."""
         await self._session.setattr(self._at(path), mode=_stat.S_IMODE(mode))
+
+    async def chown(self, path: StrPath, uid: int, gid: int) -> None:
+        """Changes owner and group; -1 leaves one as it is."""
+        await self._session.setattr(
+            self._at(path), uid=None if uid < 0 else uid, gid=None if gid < 0 else gid
+        )
+
+    async def statvfs(self, path: StrPath = "/") -> os.statvfs_result:
+        """About the file system there (9P2000.L)."""
+        return vfs_result(await self._session.statfs(self._at(path)))
 
     async def truncate(self, path: StrPath, size: int) -> None:
         """Cuts a file, or makes it longer with zeros."""
@@ -195,6 +245,8 @@ class File:
     def __init__(self, handle: Any, size: int) -> None:
         self._handle = handle
         self.size = size
+        # What has been written to them is known to be there when they are closed.
+        self._writing: list[Stream] = []
 
     async def pread(self, count: int, offset: int) -> bytes:
         """Up to ``count`` bytes at ``offset``; fewer only at the end."""
@@ -218,11 +270,21 @@ class File:
 
     def stream(self, offset: int = 0, *, write: bool = False) -> Stream:
         """The file in order from ``offset`` on."""
-        return Stream(self._handle.stream(offset, self.size, write))
+        stream = Stream(self._handle.stream(offset, self.size, write))
+        if write:
+            self._writing = [other for other in self._writing if not other.closed]
+            self._writing.append(stream)
+        return stream
 
     async def close(self) -> None:
-        """Closes it: an error may mean that something written was not kept. Again, it does nothing."""
-        await self._handle.close()
+        """Closes it, with its streams of writes: an error may mean that something written was not kept. Again, it does
+        nothing."""
+        writing, self._writing = self._writing, []
+        try:
+            for stream in writing:
+                await stream.close()
+        finally:
+            await self._handle.close()
 
     async def __aenter__(self) -> File:
         return self
@@ -239,12 +301,22 @@ class File:
 class Stream:
     """A file in order. One task reads or writes it at a time."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, handle: Any = None) -> None:
         self._stream = stream
+        # Its own, where there is no :class:`File`.
+        self._handle = handle
+        self.closed = False
 
-    async def read(self, count: int) -> bytes:
-        """The next ``count`` bytes; fewer only at the end."""
-        return await self._stream.read(count)
+    async def read(self, count: int = -1) -> bytes:
+        """The next ``count`` bytes, fewer only at the end; negative: all of them. Who is cancelled has taken none."""
+        coming = self._stream.read(count)
+        try:
+            return await coming
+        except asyncio.CancelledError:
+            # It had come, and its task was cancelled before it went on.
+            if coming.done() and not coming.cancelled() and coming.exception() is None:
+                self._stream.put_back(coming.result())
+            raise
 
     async def write(self, data: Any) -> int:
         """Writes all of ``data`` next. An error may show in a later call, at the latest in :meth:`close`."""
@@ -252,8 +324,24 @@ class Stream:
 
     async def close(self) -> int:
         """Ends it, and says how many bytes were moved. What was written, the server has taken then."""
-        return await self._stream.close()
+        self.closed = True
+        try:
+            return await self._stream.close()
+        finally:
+            if self._handle is not None:
+                await self._handle.close()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while piece := await self.read(_files.BUFFER):
             yield piece
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -5,18 +5,20 @@ the server of the option ``server``, of ``$NINEFOLD_SERVER``, or to this user's 
 are called ``ninefold://`` and ``ninefold+tls://`` for who, like pandas, takes no scheme that begins with a digit.
 
 Directories are asked for again each time: nothing is cached. A server that went away is dialled again by the next
-operation; what only reads is asked again by itself.
+operation; what only reads is asked again by itself. Of what writes, only ``open`` takes part in transactions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import itertools
 import os
 import secrets
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from errno import EEXIST, EOPNOTSUPP, EXDEV
 from glob import has_magic
 from typing import Any
 
@@ -101,9 +103,10 @@ class NinefoldFileSystem(AsyncFileSystem):
         network, _, place = address.partition("!")
         if network in ("tcp", "tls") and place:
             host, _, port = place.partition("!")
+            host = f"[{host}]" if ":" in host else host
             scheme = "9p" if network == "tcp" else "9p+tls"
             address = f"{scheme}://{host}:{port}" if port else f"{scheme}://{host}"
-        if "://" not in address or base.strip("/"):
+        if address.partition("://")[0] not in ("9p", "9p+tls") or base.strip("/"):
             address = "9p://"
         return address + self._strip_protocol(name)
 
@@ -161,7 +164,7 @@ class NinefoldFileSystem(AsyncFileSystem):
 
     async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
-        known = await self._ask(lambda session: session.stat(path, follow_symlinks=False))
+        known = await self._lstat(path)
         if kind(known.st_mode) == "link":
             return await self._followed(path, known)
         return _known(path, known)
@@ -217,22 +220,19 @@ class NinefoldFileSystem(AsyncFileSystem):
     ) -> bytes:
         path = self._strip_protocol(path)
         if (start or 0) < 0 or (end or 0) < 0:
-            size = (await self._info(path))["size"]
-            start = max(size + start, 0) if start is not None and start < 0 else start
-            end = max(size + end, 0) if end is not None and end < 0 else end
+            start, end, _ = slice(start, end).indices((await self._info(path))["size"])
         if end is not None and end <= (start or 0):
             return b""
         return await self._ask(lambda session: session.read(path, start or 0, end))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of a file, or those of a slice; by the thread that asks, without a hop to another one."""
-        raw = self._raw(self._strip_protocol(path), "rb")
-        with raw:
-            first, last, _ = slice(start, end).indices(raw.size)
-            raw.seek(first)
-            if end is None:
-                return raw.readall()
-            return raw.read(last - first) or b"" if last > first else b""
+        with self._raw(self._strip_protocol(path), "rb") as raw:
+            if (start or 0) < 0 or (end or 0) < 0:
+                start, end, _ = slice(start, end).indices(raw.size)
+            # Otherwise its size says nothing: what a server makes up as it is read has none.
+            raw.seek(start or 0)
+            return raw.read_up_to(None if end is None else max(end - (start or 0), 0))
 
     async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
         path = self._strip_protocol(path)
@@ -243,24 +243,27 @@ class NinefoldFileSystem(AsyncFileSystem):
         self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **kwargs: Any
     ) -> None:
         rpath = self._strip_protocol(rpath)
+        session = await self._asking()
         if hasattr(lpath, "write"):
-            await self._fetch(rpath, lpath, callback)
+            async with await session.open(rpath) as file:
+                await self._fetch(file, lpath, callback)
             return
         if await self._isdir(rpath):
             os.makedirs(lpath, exist_ok=True)
             return
-        with open(lpath, "wb") as here:
-            await self._fetch(rpath, here, callback)
+        # First what may not be there: what is here is not cut for nothing.
+        async with await session.open(rpath) as file:
+            with open(lpath, "wb") as here:
+                await self._fetch(file, here, callback)
 
-    async def _fetch(self, path: str, here: Any, callback: Any) -> None:
-        session = await self._asking()
-        async with await session.open(path) as file:
-            callback.set_size(file.size)
-            stream = file.stream()
-            while piece := await stream.read(PIECE):
-                here.write(piece)
-                callback.relative_update(len(piece))
-            await stream.close()
+    @staticmethod
+    async def _fetch(file: aio.File, here: Any, callback: Any) -> None:
+        callback.set_size(file.size)
+        stream = file.stream()
+        while piece := await stream.read(PIECE):
+            here.write(piece)
+            callback.relative_update(len(piece))
+        await stream.close()
 
     async def _put_file(
         self,
@@ -318,7 +321,7 @@ class NinefoldFileSystem(AsyncFileSystem):
         path = self._strip_protocol(path)
         if path == "/":
             if not exist_ok:
-                raise FileExistsError(EEXIST, os.strerror(EEXIST), path)
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             return
         await session.makedirs(path, exist_ok=exist_ok)
 
@@ -342,20 +345,49 @@ class NinefoldFileSystem(AsyncFileSystem):
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
         session = await self._asking()
+        named = await self._meant(path if isinstance(path, (list, tuple, set)) else [path], maxdepth)
+        for one, is_dir in named.items():
+            if is_dir and not recursive:
+                raise ValueError(f"{one} is a directory: set recursive=True to remove it with all in it")
         if maxdepth is not None:
-            found = await self._expand_path(path, recursive=recursive, maxdepth=maxdepth)
-            for one in sorted(found, key=lambda name: name.count("/"), reverse=True):
-                await (session.rmdir(one) if await self._isdir(one) else session.remove(one))
-            return
-        for one in await self._expand_path(path):
-            known = await session.stat(one, follow_symlinks=False)
-            if kind(known.st_mode) != "directory":
+            level = [one for one, is_dir in named.items() if is_dir]
+            for _ in range(maxdepth):
+                found = [entry for one in level for entry in await session.scandir(one)]
+                named |= {entry.path: entry.is_dir() for entry in found}
+                level = [entry.path for entry in found if entry.is_dir()]
+        # What is in a directory goes before it, or with it.
+        for one in sorted(named, key=lambda name: name.split("/"), reverse=True):
+            above = itertools.accumulate(one.split("/")[1:-1], "{}/{}".format, initial="")
+            if maxdepth is None and any(named.get(name or "/") for name in above):
+                continue
+            if not named[one]:
                 await session.remove(one)
-            elif recursive:
+            elif maxdepth is None:
                 await session.rmtree(one)
             else:
-                raise ValueError(f"{one} is a directory: set recursive=True to remove it with all in it")
+                await session.rmdir(one)
+
+    async def _meant(self, paths: Any, maxdepth: int | None) -> dict[str, bool]:
+        """What is there by these names, and whether each is a directory, which no link is. What is there by a name with
+        wildcards in it is meant by it, and nothing else."""
+        found: dict[str, bool] = {}
+        for path in map(self._strip_protocol, paths):
+            try:
+                found[path] = kind((await self._lstat(path)).st_mode) == "directory"
+                continue
+            except (FileNotFoundError, NotADirectoryError):
+                matches = await self._glob(path, maxdepth=maxdepth) if has_magic(path) else []
+                if not matches:
+                    raise
+            for name in map(self._strip_protocol, matches):
+                found[name] = kind((await self._lstat(name)).st_mode) == "directory"
+        return found
+
+    async def _lstat(self, path: str) -> os.stat_result:
+        return await self._ask(lambda session: session.stat(path, follow_symlinks=False))
 
     async def _mv_file(self, path1: str, path2: str) -> None:
         session = await self._asking()
@@ -378,7 +410,7 @@ class NinefoldFileSystem(AsyncFileSystem):
                 return
             except OSError as error:
                 # Another server behind a mux, or a dialect that replaces nothing.
-                if error.errno not in (EXDEV, EOPNOTSUPP):
+                if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP):
                     raise
         super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
 
@@ -424,29 +456,50 @@ class NinefoldFileSystem(AsyncFileSystem):
         if "a" in mode or "+" in mode:
             raise NotImplementedError("within a transaction a file is written as a whole")
         if "x" in mode and self._opening().exists(path):
-            raise FileExistsError(EEXIST, os.strerror(EEXIST), path)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         above = self._parent(path).rstrip("/")
         part = f"{above}/{PART}{secrets.token_hex(8)}"
-        return Part(self, self._raw(part, "xb"), part, path, block_size or _files.BUFFER)
+        return Part(self, self._raw(part, "xb"), part, path, block_size or _files.BUFFER, "x" in mode)
 
 
 class Part(_files.Writer):
     """A file that is written in a transaction: it gets its name at the end."""
 
     def __init__(
-        self, fs: NinefoldFileSystem, raw: _files.RawFile, part: str, path: str, buffer_size: int
+        self,
+        fs: NinefoldFileSystem,
+        raw: _files.RawFile,
+        part: str,
+        path: str,
+        buffer_size: int,
+        exclusive: bool,
     ) -> None:
         super().__init__(raw, buffer_size)
-        self._fs, self._part, self.path = fs, part, path
+        self._fs, self._part, self.path, self._exclusive = fs, part, path, exclusive
 
     def commit(self) -> None:
-        """Gives it its name."""
+        """Gives it its name; an exclusive one replaces nothing that others have made meanwhile."""
         self.close()
-        self._fs._opening().rename(self._part, self.path)
+        session = self._fs._opening()
+        if not self._exclusive:
+            session.rename(self._part, self.path)
+            return
+        try:
+            session.link(self._part, self.path)
+        except OSError as error:
+            if error.errno == errno.EEXIST:
+                raise
+            # No links there: then it is looked for first, which leaves a moment to others.
+            if session.exists(self.path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.path) from error
+            session.rename(self._part, self.path)
+            return
+        session.remove(self._part)
 
     def discard(self) -> None:
         """Removes it."""
-        self.close()
+        with contextlib.suppress(OSError):
+            self.close()
         self._fs._opening().remove(self._part)
 
 

@@ -90,12 +90,17 @@ impl File {
     }
 
     /// The file at `path`, links followed, open as open(2) has it, and what is known about it: `CREAT` makes it with
-    /// the permissions `perm` where it is missing, and with `EXCL` it must be. No directory is opened.
+    /// the permissions `perm` where it is missing, and with `EXCL` it must be. No directory is opened, and with
+    /// `NOFOLLOW` no link at the end (ELOOP).
     pub async fn open_at(&self, path: &[u8], flags: OpenFlags, perm: u32) -> Result<(Self, Attr)> {
         let how = OpenFlags(flags.0 & !(OpenFlags::CREAT | OpenFlags::EXCL).0);
-        let file = match self.find(path, true, GetMask::BASIC).await {
+        let follow = !flags.has(OpenFlags::NOFOLLOW);
+        let file = match self.find(path, follow, GetMask::BASIC).await {
             Ok(_) if flags.has(OpenFlags::CREAT) && flags.has(OpenFlags::EXCL) => {
                 return Err(nine_proto::Error::from(Errno::EEXIST).into());
+            }
+            Ok((_, attr)) if attr.qid.is_symlink() => {
+                return Err(nine_proto::Error::from(Errno::ELOOP).into());
             }
             Ok((_, attr)) if attr.qid.is_dir() => return Err(nine_proto::Error::from(Errno::EISDIR).into()),
             Ok((file, attr)) => {
