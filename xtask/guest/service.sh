@@ -49,7 +49,7 @@ ninefold ls / | grep -q fresh || fail "the new tree is not there"
 [ "$(cat <&5)" = written ] || fail "an open file has not lived on"
 echo 'moun ram: /wrong' >>/etc/ninefold/home.ns
 systemctl reload ninefold.service && fail "a wrong file reloads"
-journalctl --no-pager -u ninefold.service -o cat | grep -q '/etc/ninefold/home.ns:[0-9]*: `moun` is not known' ||
+journalctl --no-pager -u ninefold.service -o cat | grep -q '/etc/ninefold/home.ns:[0-9:]*: `moun` is not known' ||
     fail "what is wrong is not said"
 ninefold ls / | grep -q fresh || fail "the old tree is gone"
 sed -i /moun/d /etc/ninefold/home.ns
