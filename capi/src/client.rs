@@ -38,16 +38,20 @@ pub struct How<'a> {
     pub timeout_ms: u32,
 }
 
+/// Where an address leads, alone: no path is behind it.
+pub fn target(text: &str) -> Result<Target, Fail> {
+    let wrong = |text: String| Fail::new(Errno::EINVAL, text);
+    let target = Target::parse(text, is_socket).map_err(|error| wrong(error.to_string()))?;
+    match &*target.path {
+        "/" => Ok(target),
+        _ => Err(wrong(format!("{}: only an address may stand here, and no path behind it", target.addr))),
+    }
+}
+
 impl Client {
     pub fn connect(server: &str, how: &How<'_>) -> Result<Self, Fail> {
         let wrong = |text: String| Fail::new(Errno::EINVAL, text);
-        let target = Target::parse(server, is_socket).map_err(|error| wrong(error.to_string()))?;
-        if target.path != "/" {
-            return Err(wrong(format!(
-                "{}: only an address may stand here, and no path behind it",
-                target.addr
-            )));
-        }
+        let target = target(server)?;
         let addr = &target.addr;
         if how.cert.is_empty() != how.key.is_empty() {
             return Err(wrong(format!("{addr}: of cert and key options say one, and none is good alone")));

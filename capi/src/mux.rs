@@ -16,12 +16,12 @@ use futures_util::future::select;
 use nine_io::client::{self, Options, blocking};
 use nine_io::server::Core;
 use nine_mux::{As, Boxed, Dial, Flags, Local, MAIN, Order, Owner, Received, Server, Space, Spawn};
-use nine_net::{Addr, Env, Peer, Proof, Reactor, Socket, Target, Task, Transport, is_socket, rt};
+use nine_net::{Addr, Env, Peer, Proof, Reactor, Socket, Task, Transport, rt};
 use nine_proto::{Errno, Numeric};
 use nine_servers::Ram;
 use rustix::net;
 
-use crate::client::Client;
+use crate::client::{Client, target};
 use crate::fail::Fail;
 use crate::sys::{NINE_MAFTER, NINE_MBEFORE, NINE_MCREATE, NINE_MREPL};
 
@@ -127,14 +127,7 @@ impl Mux {
 
     /// Mounts the server at an address; it is dialled again when it goes.
     pub fn mount_at(&self, address: &str, old: &str, flag: i32) -> Result<u64, Fail> {
-        let wrong = |text: String| Fail::new(Errno::EINVAL, text);
-        let target = Target::parse(address, is_socket).map_err(|error| wrong(error.to_string()))?;
-        if target.path != "/" {
-            return Err(wrong(format!(
-                "{}: only an address may stand here, and no path behind it",
-                target.addr
-            )));
-        }
+        let target = target(address)?;
         if let Addr::Tls { .. } | Addr::Shm { .. } | Addr::Il { .. } = target.addr {
             let text = "tcp, unix and vsock are dialled here; mount others by a socket";
             let text = format!("{}: {text}", target.addr);
