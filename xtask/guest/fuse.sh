@@ -4,7 +4,11 @@
 # ($2), and the checks to do ($3: those whose names hold it). Runs as root in a mount namespace of its own.
 # Out: a line for each check, what a failing one said, and the number of those that failed as status.
 set -u
-share=$1 ninefold=$2 only=$3
+ninefold=$2 only=$3
+
+# The folder by a short name, wherever the clone is: pjdfstest binds sockets, whose paths have 108 bytes in all.
+share=$(mktemp -d /tmp/fuse.XXXXXX) && mount --bind "$1" "$share" || exit 1
+trap 'umount -l "$share" && rmdir "$share"' EXIT
 
 . "$share/checks.sh"
 
@@ -32,15 +36,17 @@ fsx_is_right() {
     "$share/fsx" -N 2000 -S 7 -f "$share/$1" fsxfile
 }
 
-# posix_is_kept [KNOWN]: pjdfstest, of which nothing fails, or just this. What it leaves out: 13 checks mount a file system anew, 5 need fallocate(2), which 9P
-# does not have, 2 a second file system, and 1 flags of a file that Linux has not.
+# posix_is_kept [KNOWN]: pjdfstest, of which nothing fails, or just this. What it leaves out: 13 checks mount a file
+# system anew, 5 need fallocate(2), which 9P does not have, 2 a second file system, and 1 flags of a file that Linux
+# has not. open::etxtbsy ends one way or the other: its open(2) for reading with O_TRUNC, which POSIX leaves undefined,
+# cuts the program that runs before the kernel looks whether one does, and then that program may have died of it.
 posix_is_kept() {
     chmod 755 .
     "$share/pjdfstest" -c "$share/pjdfstest.toml" -p . >"$share/pjd" 2>&1 || true
     sed -n 's/^Summary: /note /p' "$share/pjd"
-    same "$(sed -n 's/^\([a-z0-9_:]*\)  *FAILED.*/\1/p' "$share/pjd" | sort)" "${1:-}" ||
+    same "$(sed -n 's/^\([a-z0-9_:]*\)  *FAILED.*/\1/p' "$share/pjd" | sed '/^open::etxtbsy$/d' | sort)" "${1:-}" ||
         (grep -A 6 ' FAILED' "$share/pjd" && false)
-    grep -Eq '^Summary: [01] failed, 21 skipped, 37[67] passed' "$share/pjd"
+    grep -Eq '^Summary: [012] failed, 21 skipped, 37[567] passed' "$share/pjd"
 }
 
 git_works() {
