@@ -1,10 +1,12 @@
-"""Reads a large file over and over: through fsspec, and with the command's own client, one after the other.
+"""Reads a large file over and over: through fsspec, and with the command's own client, one after the other. `memory` has
+no server: what it costs Python to put as many bytes together, below which `whole` cannot be.
 
 Usage: bench.py PROGRAM URL [ROUNDS]    PROGRAM is `ninefold`, URL that of the file, 9p://host:port/file
 """
 
 from __future__ import annotations
 
+import io
 import statistics
 import subprocess
 import sys
@@ -38,11 +40,18 @@ def main() -> None:
         with fs.open(path) as file:
             assert len(file.read()) == size
 
+    def memory() -> None:
+        whole, piece = io.BytesIO(), bytes(1 << 20)
+        for _ in range(size >> 20):
+            whole.write(piece)
+        assert len(whole.getvalue()) == size >> 20 << 20
+
     ways: dict[str, Callable[[], None]] = {
         "command": command,
         "read": pieces,
         "readinto": into,
         "whole": whole,
+        "memory": memory,
     }
     took: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):

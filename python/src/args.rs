@@ -7,7 +7,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyMemoryView, PySlice};
+use pyo3::types::{PyBytes, PyMemoryView};
 
 /// Data to be written: `bytes` as they lie there, of anything else a copy, for it may change meanwhile.
 pub fn data(from: &Bound<'_, PyAny>) -> PyResult<Bytes> {
@@ -21,32 +21,6 @@ pub fn data(from: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     }
     let view = view.call_method1(intern!(py, "cast"), (intern!(py, "B"),))?;
     Ok(Bytes::from(PyBuffer::<u8>::get(&view)?.to_vec(py)?))
-}
-
-/// A buffer of a caller's that is read into: writable, in one piece.
-pub struct Buffer<'py> {
-    view: Bound<'py, PyAny>,
-    pub len: usize,
-}
-
-impl<'py> Buffer<'py> {
-    pub fn of(object: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let py = object.py();
-        let view = PyMemoryView::from(object)?;
-        if view.getattr(intern!(py, "readonly"))?.is_truthy()? {
-            return Err(PyBufferError::new_err("a buffer to read into must be writable"));
-        }
-        let view = view.call_method1(intern!(py, "cast"), (intern!(py, "B"),))?;
-        let len = view.len()?;
-        Ok(Self { view, len })
-    }
-
-    /// Copies `data` to `at`, where it fits.
-    pub fn fill(&self, at: usize, data: &[u8]) -> PyResult<()> {
-        let py = self.view.py();
-        let part = self.view.get_item(PySlice::new(py, at as isize, (at + data.len()) as isize, 1))?;
-        PyBuffer::<u8>::get(&part)?.copy_from_slice(py, data)
-    }
 }
 
 /// mode, ino, nlink, uid, gid, size, then atime, mtime and ctime in nanoseconds, blksize, blocks, rdev.

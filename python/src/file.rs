@@ -7,10 +7,11 @@ use nine_io::client::{Direction, File, Result};
 use nine_proto::{GetMask, SetAttr};
 use pyo3::prelude::*;
 
-use crate::args::{self, Buffer};
+use crate::args;
 use crate::error;
 use crate::session::{Link, Ours, Pieces};
 use crate::stream::Stream;
+use crate::sys::Buffer;
 
 /// An open file of a session. Any number of threads may use it at once: it has no position.
 #[pyclass(frozen, module = "ninefold._native")]
@@ -81,24 +82,8 @@ impl Handle {
 
     /// The same into a buffer; says how many. Waits on this thread.
     fn preadinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
-        let (file, link, buffer) = (self.file()?, self.link.get()?, Buffer::of(buffer)?);
-        let (mut done, len) = (0, buffer.len);
-        while done < len {
-            let piece = (len - done).min(PIECE);
-            let read = async {
-                let mut data = vec![0; piece];
-                let n = file.read_at(offset.saturating_add(done as u64), &mut data).await?;
-                data.truncate(n);
-                Ok(data)
-            };
-            let data = link.waits.wait(py, &self.path, read)?;
-            buffer.fill(done, &data)?;
-            done += data.len();
-            if data.len() < piece {
-                break;
-            }
-        }
-        Ok(done)
+        let (file, link, mut buffer) = (self.file()?, self.link.get()?, Buffer::of(buffer)?);
+        link.waits.wait(py, &self.path, file.read_at(offset, buffer.bytes()))
     }
 
     /// Writes all of `data` at `offset`; says how many bytes that are.

@@ -13,6 +13,7 @@ mod error;
 mod file;
 mod session;
 mod stream;
+mod sys;
 mod wait;
 
 use pyo3::prelude::*;

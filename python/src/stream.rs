@@ -10,9 +10,10 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::args::{self, Buffer};
+use crate::args;
 use crate::error;
 use crate::session::{Link, Ours, Pieces};
+use crate::sys::Buffer;
 
 /// A file of a session, in order. One thread reads or writes it at a time.
 #[pyclass(frozen, module = "ninefold._native")]
@@ -61,15 +62,6 @@ impl Taken {
         self.open.as_mut().expect("taken until it is dropped")
     }
 
-    /// The next bytes, at most `most`; none at the end.
-    async fn next(&mut self, most: usize) -> Result<Bytes> {
-        let open = self.open();
-        if open.came.is_empty() {
-            open.came.extend(open.stream.next().await.transpose()?);
-        }
-        Ok(open.split(most))
-    }
-
     /// As many as `most` bytes, fewer only at the end. Who gives up has taken none.
     async fn pieces(&mut self, most: usize) -> Result<Vec<Bytes>> {
         let open = self.open();
@@ -92,15 +84,22 @@ impl Taken {
     /// Fills `buf`, and says how much of it: less than all only at the end.
     async fn fill(&mut self, buf: &mut [u8]) -> Result<usize> {
         self.torn = Some(given_up());
+        let open = self.open();
         let mut done = 0;
-        while done < buf.len() {
-            let piece =
-                self.next(buf.len() - done).await.inspect_err(|error| self.torn = Some(error.clone()))?;
-            if piece.is_empty() {
-                break;
-            }
+        while done < buf.len() && !open.came.is_empty() {
+            let piece = open.split(buf.len() - done);
             buf[done..done + piece.len()].copy_from_slice(&piece);
             done += piece.len();
+        }
+        while done < buf.len() {
+            match open.stream.sread(&mut buf[done..]).await {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) => {
+                    self.torn = Some(error.clone());
+                    return Err(error);
+                }
+            }
         }
         self.torn = None;
         Ok(done)
@@ -211,26 +210,9 @@ impl Stream {
 
     /// The next bytes into a buffer: fewer than fit only at the end. Waits on this thread.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let buffer = Buffer::of(buffer)?;
+        let mut buffer = Buffer::of(buffer)?;
         let (mut taken, link) = (self.take()?, self.link.get()?);
-        let (mut done, len) = (0, buffer.len);
-        taken.torn = Some(given_up());
-        while done < len {
-            let next = async {
-                let pieces = taken.pieces((len - done).min(TURN)).await;
-                pieces.inspect_err(|error| taken.torn = Some(error.clone()))
-            };
-            let pieces = link.waits.wait(py, &self.path, next)?;
-            if pieces.is_empty() {
-                break;
-            }
-            for piece in pieces {
-                buffer.fill(done, &piece)?;
-                done += piece.len();
-            }
-        }
-        taken.torn = None;
-        Ok(done)
+        link.waits.wait(py, &self.path, taken.fill(buffer.bytes()))
     }
 
     /// Writes `data` next; what is under way is bounded, and an error of it shows in a later call.
@@ -271,5 +253,3 @@ impl Stream {
 
 /// Read to where it stays, bytes: memory that is taken before anything has come.
 const STRAIGHT: usize = 16 << 20;
-/// Bytes that come before they are copied to where the caller wants them.
-const TURN: usize = 1 << 20;

@@ -19,8 +19,9 @@ from ninefold._names import Attributes, stat_result
 
 # Read or written at once by what buffers: a round trip brings as much as a few packets of a fast link.
 BUFFER = 256 * 1024
-# The most memory that is taken before anything has come, bytes: a server may say any length of a file.
-WHOLE = 16 << 20
+# The most that a read of all asks for at once, bytes: what has come is still in the processor's cache when it is
+# copied to the rest. More is taken before it has come from no server, whatever length of a file it says.
+WHOLE = 1 << 20
 
 
 class RawFile(io.RawIOBase):
@@ -108,7 +109,8 @@ class RawFile(io.RawIOBase):
 
     def read_up_to(self, most: int | None) -> bytes:
         """All bytes from the position on, or ``most``, whatever length the server says."""
-        pieces = []
+        # Its memory grows where it is, and becomes the result without a copy.
+        whole = io.BytesIO()
         self._check(reads=True)
         with self._lock:
             self._check(reads=True)
@@ -117,9 +119,9 @@ class RawFile(io.RawIOBase):
                 piece = self._read_in_order(count)
                 if not piece:
                     break
-                pieces.append(piece)
+                whole.write(piece)
                 most = None if most is None else most - len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return whole.getvalue()
 
     def _read_in_order(self, count: int) -> bytes:
         """The next bytes, none at the end: as a stream, where there are many."""

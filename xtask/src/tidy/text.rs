@@ -183,6 +183,7 @@ const UNSAFE_FILES: &[(&str, &str)] = &[
     ("crates/nine-servers/src/disk/sys.rs", "system calls that rustix does not wrap"),
     ("crates/nine-sim/src/delay/sys.rs", "name spaces, network devices, and programs that start in them"),
     ("images/src/sys.rs", "a device of virtio, which a measurement needs as a peer"),
+    ("python/src/sys.rs", "memory of a caller's that is written while the interpreter runs others"),
     ("xtask/nostd-probe/src/main.rs", "a program without std brings its own start, allocator and end"),
 ];
 

@@ -150,7 +150,12 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
         if !self.rest.is_empty() {
             return Poll::Ready(Some(Ok(std::mem::take(&mut self.rest))));
         }
-        reading.poll_next(cx, &self.file)
+        match ready!(reading.poll_next(cx, &self.file, None)) {
+            Some(Ok(Came::Bytes(data))) => Poll::Ready(Some(Ok(data))),
+            Some(Ok(Came::Filled(_))) => unreachable!("nothing was there to be filled"),
+            Some(Err(error)) => Poll::Ready(Some(Err(error))),
+            None => Poll::Ready(None),
+        }
     }
 
     /// Bytes into `buf`: 0 at the end of the file.
@@ -160,8 +165,12 @@ impl<F: Deref<Target = File> + Clone + Unpin> Stream<F> {
 
     fn poll_sread(&mut self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize>> {
         if self.rest.is_empty() && !buf.is_empty() {
-            match ready!(self.poll_next(cx)) {
-                Some(Ok(data)) => self.rest = data,
+            let Way::Read(reading) = &mut self.way else { return Poll::Ready(Err(other_way())) };
+            // Little at a time would be a system call for each.
+            let into = (buf.len() >= PIECE / 2).then_some(&mut *buf);
+            match ready!(reading.poll_next(cx, &self.file, into)) {
+                Some(Ok(Came::Filled(n))) => return Poll::Ready(Ok(n)),
+                Some(Ok(Came::Bytes(data))) => self.rest = data,
                 Some(Err(error)) => return Poll::Ready(Err(error)),
                 None => return Poll::Ready(Ok(0)),
             }
@@ -363,8 +372,21 @@ struct Reading<F> {
     over: bool,
 }
 
+/// The next bytes of a file.
+enum Came {
+    Bytes(Bytes),
+    /// So many stand where the reader wants them.
+    Filled(usize),
+}
+
 impl<F: Deref<Target = File> + Clone> Reading<F> {
-    fn poll_next(&mut self, cx: &mut Context<'_>, file: &F) -> Poll<Option<Result<Bytes>>> {
+    /// The next bytes, into `into` where they come over the data connection.
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: &F,
+        mut into: Option<&mut [u8]>,
+    ) -> Poll<Option<Result<Came>>> {
         if self.over {
             return Poll::Ready(None);
         }
@@ -380,7 +402,7 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
                 return Poll::Ready(match ready!(self.head.poll_next(cx)) {
                     Some(Ok(data)) => {
                         self.at += data.len() as u64;
-                        Some(Ok(data))
+                        Some(Ok(Came::Bytes(data)))
                     }
                     Some(Err(error)) => self.end(Err(error)),
                     None => self.end(Ok(())),
@@ -389,10 +411,13 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
             if !open {
                 return Poll::Pending;
             }
-            match ready!(self.poll_data(cx, file)) {
-                Ok(Some(data)) => {
-                    self.at += data.len() as u64;
-                    return Poll::Ready(Some(Ok(data)));
+            match ready!(self.poll_data(cx, file, into.as_deref_mut())) {
+                Ok(Some(came)) => {
+                    self.at += match &came {
+                        Came::Bytes(data) => data.len(),
+                        Came::Filled(n) => *n,
+                    } as u64;
+                    return Poll::Ready(Some(Ok(came)));
                 }
                 Ok(None) if self.handover == u64::MAX => {}
                 Ok(None) => return Poll::Ready(self.end(Ok(()))),
@@ -401,30 +426,39 @@ impl<F: Deref<Target = File> + Clone> Reading<F> {
         }
     }
 
-    fn end(&mut self, result: Result<()>) -> Option<Result<Bytes>> {
+    fn end(&mut self, result: Result<()>) -> Option<Result<Came>> {
         self.over = true;
         self.side = Side::None;
         result.err().map(Err)
     }
 
     /// The next bytes of the data connection; `None`: all have come, or none ever will and the head goes on.
-    fn poll_data(&mut self, cx: &mut Context<'_>, file: &File) -> Poll<Result<Option<Bytes>>> {
+    fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: &File,
+        into: Option<&mut [u8]>,
+    ) -> Poll<Result<Option<Came>>> {
         let came = self.at - self.handover;
         let Side::Open { transport, buf, ended, .. } = &mut self.side else {
             unreachable!("asked for what has come over it")
         };
         let mut broken = None;
         if !*ended {
-            let into = buf.get_or_insert_with(|| Pool::here().take(PIECE));
-            let own = Arc::get_mut(into).expect("nobody has it before it is filled");
-            match transport.poll_read(cx, &mut own.bytes[..PIECE]) {
+            let fills = into.is_some();
+            let target = into.unwrap_or_else(|| {
+                let own = buf.get_or_insert_with(|| Pool::here().take(PIECE));
+                &mut Arc::get_mut(own).expect("nobody has it before it is filled").bytes[..PIECE]
+            });
+            match transport.poll_read(cx, target) {
                 Poll::Ready(Ok(0)) => *ended = true,
+                Poll::Ready(Ok(n)) if fills => return Poll::Ready(Ok(Some(Came::Filled(n)))),
                 Poll::Ready(Ok(n)) if n < PIECE / 2 => {
-                    return Poll::Ready(Ok(Some(Bytes::copy_from_slice(&own.bytes[..n]))));
+                    return Poll::Ready(Ok(Some(Came::Bytes(Bytes::copy_from_slice(&target[..n])))));
                 }
                 Poll::Ready(Ok(n)) => {
                     let full = buf.take().expect("filled just now");
-                    return Poll::Ready(Ok(Some(Bytes::from_owner(Frame::new(full, 0, n)))));
+                    return Poll::Ready(Ok(Some(Came::Bytes(Bytes::from_owner(Frame::new(full, 0, n))))));
                 }
                 Poll::Ready(Err(error)) => (*ended, broken) = (true, Some(error)),
                 Poll::Pending => {

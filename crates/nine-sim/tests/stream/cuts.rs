@@ -163,9 +163,15 @@ fn a_client_whose_data_connection_is_cut_goes_on_where_it_was() {
             let mut at = 0;
             if !writes {
                 let mut stream = file.stream(0, Direction::Read).await.unwrap();
-                let mut ended = Ok(());
-                while let Some(data) = stream.next().await {
-                    match data {
+                let (mut ended, mut buf, straight) = (Ok(()), vec![0; 300_000], rng.one_in(2));
+                loop {
+                    let came = if straight {
+                        stream.sread(&mut buf).await.map(|n| buf[..n].to_vec())
+                    } else {
+                        stream.next().await.transpose().map(|data| data.unwrap_or_default().to_vec())
+                    };
+                    match came {
+                        Ok(data) if data.is_empty() => break,
                         Ok(data) => {
                             assert!(data == bytes[at..at + data.len()]);
                             at += data.len();
