@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Raw, STUCK, UNCANCELLED, Zeros, read};
-use nine_io::server::{Core, FLOOR, Gate, Service};
+use nine_io::server::{Core, FLOOR, Gate, LEAVE, QUIET, Service};
 use nine_net::Env;
 use nine_proto::msg::{Data, Tmsg};
 use nine_proto::{Fid, Tag};
@@ -245,6 +245,46 @@ fn a_drain_answers_what_was_asked_and_ends() {
         });
         world.settle();
         assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
+    }
+}
+
+/// Who is in the midst of something comes to its end; who asks for ever, or for nothing, does not hold up the server.
+#[test]
+fn a_server_that_retires_serves_on_for_a_moment() {
+    let step = QUIET / 8;
+    for (pause, asks, least) in
+        [(QUIET / 2, 5, 5 * QUIET / 2 + QUIET), (QUIET, 0, QUIET), (step, usize::MAX, LEAVE)]
+    {
+        let world = World::new(0);
+        let (_, service) = service(1 << 20);
+        let [mut busy, mut idle] = [(); 2].map(|()| Raw::dial(&world, &service, Shape::default()));
+        let (core, env) = (service.core.clone(), world.env());
+        let taken = world.run(async move {
+            for client in [&mut busy, &mut idle] {
+                client.hello(1 << 20).await;
+                client.open().await;
+            }
+            let clock = env.clone();
+            env.spawn(Box::pin(async move {
+                for _ in 0..asks {
+                    clock.sleep_until(clock.now() + pause).await;
+                    let answer = busy.call(1, read(100)).await;
+                    if asks == usize::MAX && !answer.starts_with("Rread") {
+                        break;
+                    }
+                    assert!(answer.starts_with("Rread"), "{answer}");
+                }
+                // Here, and silent.
+                while busy.receive().await.is_ok() {}
+            }));
+            let begun = env.now();
+            core.retire(&env).await;
+            let taken = env.now() - begun;
+            core.drain();
+            assert!(idle.receive().await.is_err());
+            taken
+        });
+        assert!((least..least + 2 * step).contains(&taken), "{taken:?}, not {least:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Listening: connections in, a task for each out, until the listener breaks or its core drains.
+//! Listening: connections in, a task for each out, until the listener breaks or its core takes no new ones.
 //!
 //! The core that listens hands clients round: every core takes its turn, through a [`Seat`] that the others sit on.
 //!
@@ -107,8 +107,8 @@ impl Entrance {
 /// What all handshakes of a door share; held only to begin one.
 pub type Tls = Arc<std::sync::Mutex<ServerTls>>;
 
-/// Serves the clients of a door, this core and those on the seats in turn. Ends without error when the core drains: the
-/// clients' own tasks may then still be sending what they owe ([`Core::drained`](super::Core::drained)).
+/// Serves the clients of a door, this core and those on the seats in turn. Ends without error when the core takes no
+/// new ones: the clients' own tasks may then still be sending what they owe ([`Core::drained`](super::Core::drained)).
 pub async fn listen<E: Env + Clone>(
     env: E,
     mut door: Door,
@@ -121,7 +121,7 @@ pub async fn listen<E: Env + Clone>(
     loop {
         let accepted = poll_fn(|cx| {
             service.core.enter_listener(id, cx.waker());
-            if service.core.draining() {
+            if service.core.retiring() {
                 return Poll::Ready(None);
             }
             door.listener.poll_accept(cx, &env).map(Some)

@@ -24,8 +24,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
-use nine_net::{Pushed, Transport};
+use nine_net::{Env, Pushed, Transport};
 use nine_proto::Dialect;
 use nine_proto::session::server::Limits;
 
@@ -55,6 +56,11 @@ const STREAMING: &[Dialect] =
 /// Bytes that the connections of a core may hold above their floors, unless told otherwise. Each may have a quarter of
 /// what is left (see [`Connection`]).
 pub const BUDGET: usize = 256 * 1024 * 1024;
+
+/// When a server ends: so long after the last request nobody is in the midst of anything.
+pub const QUIET: Duration = Duration::from_millis(250);
+/// The same for clients that never cease to ask.
+pub const LEAVE: Duration = Duration::from_secs(2);
 
 /// What a connection is served with. Cheap to clone.
 #[derive(Clone)]
@@ -134,6 +140,8 @@ struct Shared {
     memory: Memory,
     opens: AtomicUsize,
     opens_max: usize,
+    /// No new clients.
+    retiring: AtomicBool,
     draining: AtomicBool,
     /// How often everybody was to be judged again.
     judged: AtomicU64,
@@ -171,6 +179,7 @@ impl Core {
                 memory: Memory::new(budget),
                 opens: AtomicUsize::new(0),
                 opens_max: opens_max(),
+                retiring: AtomicBool::new(false),
                 draining: AtomicBool::new(false),
                 judged: AtomicU64::new(0),
                 connections: Mutex::new(HashMap::new()),
@@ -183,8 +192,27 @@ impl Core {
         }
     }
 
-    /// Has every connection finish what it has been asked, read nothing more, and end.
+    /// Ends every listener, and serves on the clients that are here until none has asked for anything for [`QUIET`], or
+    /// for [`LEAVE`] at most, so that who is in the midst of a few requests comes to their end. [`Self::drain`] is due
+    /// then.
+    pub async fn retire(&self, env: &impl Env) {
+        self.shared.retiring.store(true, Ordering::SeqCst);
+        lock(&self.shared.listeners).values().for_each(Waker::wake_by_ref);
+        let (begun, mut asked) = (env.now(), Vec::new());
+        let mut quiet_at = begun + QUIET;
+        while self.guests().max(self.connected()) > 0 && env.now() < quiet_at.min(begun + LEAVE) {
+            env.sleep_until(env.now() + QUIET / 8).await;
+            let now: Vec<_> = self.clients().iter().map(|client| (client.id, client.requests)).collect();
+            if now != asked {
+                quiet_at = env.now() + QUIET;
+                asked = now;
+            }
+        }
+    }
+
+    /// Has every connection finish what it has been asked, read nothing more, and end; there are no new ones.
     pub fn drain(&self) {
+        self.shared.retiring.store(true, Ordering::SeqCst);
         self.shared.draining.store(true, Ordering::SeqCst);
         for waker in lock(&self.shared.connections).values().chain(lock(&self.shared.listeners).values()) {
             waker.wake_by_ref();
@@ -222,6 +250,10 @@ impl Core {
     /// Bytes that connections hold above their floors.
     pub fn borrowed(&self) -> usize {
         self.shared.memory.borrowed()
+    }
+
+    fn retiring(&self) -> bool {
+        self.shared.retiring.load(Ordering::SeqCst)
     }
 
     fn draining(&self) -> bool {

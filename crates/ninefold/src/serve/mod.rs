@@ -2,10 +2,11 @@
 //! ends it.
 //!
 //! In: [`Export`], [`Serving`]. Out: on the standard output what is served and how to reach it, then `ready`.
-//! SIGTERM or SIGINT: nobody new comes in, what has been asked for is answered, status 0; a second one, or
-//! [`PATIENCE`], ends the wait. SIGHUP: the configuration is read again, for the level of the log, and the name space
-//! file, whose tree takes the place of the one that is served; certificates are read again by themselves; the access
-//! log is opened again by its name. A service manager is told of all that ([`notify`]).
+//! SIGTERM or SIGINT: nobody new comes in, clients that are in the midst of something have a moment
+//! ([`Core::retire`]), what has been asked for is answered, status 0; a second one, or [`PATIENCE`], ends the wait.
+//! SIGHUP: the configuration is read again, for the level of the log, and the name space file, whose tree takes the
+//! place of the one that is served; certificates are read again by themselves; the access log is opened again by its
+//! name. A service manager is told of all that ([`notify`]).
 //!
 //! Always holds: signals are watched before the first socket exists, so none is left behind.
 
@@ -36,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use futures_util::future::{Either, Fuse, FusedFuture, FutureExt, join_all, select};
+use futures_util::future::{Either, Fuse, FusedFuture, FutureExt, join_all, join3, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nine_io::server::{Core, FileServer, Seat, Service, Streams, listen as serve_door};
 use nine_mux::{As, Flags, Live, MAIN, Mux, Owner, Server};
@@ -323,12 +324,18 @@ async fn serve(
     }
     manager.stopping("no new clients; the answers owed are sent");
     stopped.abort();
-    core.drain();
     // What browsers wait for goes through the mux, whose connections in this process are not drained.
     let drained = async {
-        join_all(consoles.iter().map(cec::Open::close)).await;
-        join_all(webs).await;
-        while doors.next().await.is_some() {}
+        let clients = async {
+            core.retire(&env).await;
+            core.drain();
+        };
+        let closed = async { while doors.next().await.is_some() {} };
+        let others = async {
+            join_all(consoles.iter().map(cec::Open::close)).await;
+            join_all(webs).await;
+        };
+        join3(clients, closed, others).await;
         core.drained().await;
     };
     let drained = within(&env, PATIENCE, drained);
