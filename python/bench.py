@@ -1,5 +1,6 @@
-"""Reads a large file over and over: through fsspec, and with the command's own client, one after the other. `memory` has
-no server: what it costs Python to put as many bytes together, below which `whole` cannot be.
+"""Reads a large file over and over: through fsspec, and with the command's own client, one after the other.
+
+`memory` has no server: what it costs Python to put as many bytes together, below which `whole` cannot be.
 
 Usage: bench.py PROGRAM URL [ROUNDS]    PROGRAM is `ninefold`, URL that of the file, 9p://host:port/file
 """

@@ -58,7 +58,13 @@ impl Served {
 pub struct Program(pub PathBuf);
 
 impl Program {
-    /// The one that the tests have built, or with `release` the one that users have.
+    /// The one that the tests of the workspace have built just now: alone it would be built with fewer features, and
+    /// so most of it once more.
+    pub fn tested() -> Program {
+        Program(crate::target().join("debug/ninefold"))
+    }
+
+    /// Built, with `release` the one that users have.
     pub fn built(steps: &mut crate::steps::Steps, release: bool) -> Result<Program, crate::steps::Failed> {
         let mut words = vec!["build", "--quiet", "--package", "ninefold"];
         words.extend(release.then_some("--release"));

@@ -34,7 +34,7 @@ pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
 
 /// Programs that are not ours, as clients of our server.
 fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
-    let program = Program::built(steps, all)?;
+    let program = if all { Program::built(steps, true)? } else { Program::tested() };
     diod::run(steps, &program)?;
     dissector::run(steps, &program)?;
     capi::run(steps, &program)?;
