@@ -12,7 +12,7 @@ pub fn of(error: &Error, path: &[u8]) -> PyErr {
     let number = error.errno().0;
     let text = match error {
         // The path is said behind it.
-        Error::Walk { error, .. } | Error::Remote(error) | Error::Refused(error) => error.to_string(),
+        Error::Walk { error, .. } => error.to_string(),
         other => other.to_string(),
     };
     if path.is_empty() {

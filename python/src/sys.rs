@@ -4,12 +4,11 @@
 
 use std::slice;
 
-use pyo3::PyResult;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
-use pyo3::types::PyAnyMethods;
+use pyo3::intern;
+use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
-use pyo3::{Bound, PyAny, intern};
 
 /// A buffer that is read into: writable, in one piece, and held in its place while this lives.
 pub struct Buffer(PyBuffer<u8>);
@@ -26,6 +25,7 @@ impl Buffer {
         Ok(Self(PyBuffer::get(&view)?))
     }
 
+    /// All of it, to be written.
     pub fn bytes(&mut self) -> &mut [u8] {
         let (start, len) = (self.0.buf_ptr().cast::<u8>(), self.0.len_bytes());
         if len == 0 {

@@ -54,7 +54,15 @@ fn no_stream(what: &str) -> io::Error {
 
 /// Resolves a name. Blocks for as long as the resolver does.
 pub(crate) fn lookup(host: &str, port: u16) -> io::Result<Vec<SockAddr>> {
-    Ok((host, port).to_socket_addrs()?.map(SockAddr::from).collect())
+    Ok((host, port).to_socket_addrs().map_err(unknown)?.map(SockAddr::from).collect())
+}
+
+/// The resolver's errors, which have neither number nor kind.
+pub(crate) fn unknown(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(_) => error,
+        None => io::Error::new(io::ErrorKind::HostUnreachable, error.to_string()),
+    }
 }
 
 /// Where to listen for `addr`; `*` is every address, of IPv6 and IPv4 where the machine has IPv6. A name may

@@ -219,7 +219,8 @@ async fn dial(addr: &Addr, deadline: Instant) -> io::Result<Socket> {
     let places = match end::place(addr)? {
         Place::Known(at) => vec![at],
         Place::Named(host, port) => {
-            tokio::net::lookup_host((host, port)).await?.map(SockAddr::from).collect()
+            let found = tokio::net::lookup_host((host, port)).await;
+            found.map_err(end::unknown)?.map(SockAddr::from).collect()
         }
     };
     let mut last = io::Error::other("the name has no address");

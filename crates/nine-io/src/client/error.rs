@@ -75,13 +75,13 @@ impl Error {
             | Self::Unsent { error, .. }
             | Self::Stream { error, .. }
             | Self::Here(error) => {
-                let known = error.raw_os_error().and_then(|n| u32::try_from(n).ok());
-                // A dial that failed has left its number behind.
-                known.map(Errno).unwrap_or(match error.kind() {
+                number(error).unwrap_or_else(|| match error.kind() {
+                    // Of a dial.
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Errno::ECONNREFUSED,
                     io::ErrorKind::TimedOut => Errno::ETIMEDOUT,
                     io::ErrorKind::PermissionDenied => Errno::EACCES,
-                    _ => Errno::ECONNRESET,
+                    io::ErrorKind::HostUnreachable => Errno::EHOSTUNREACH,
+                    _ => number(cause(error)).unwrap_or(Errno::ECONNRESET),
                 })
             }
             Self::Protocol { .. } | Self::Version { .. } => Errno::EPROTO,
@@ -134,12 +134,20 @@ impl fmt::Display for Error {
     }
 }
 
+/// What happened, without the address that was tried: whoever tells it says that before.
+fn cause(error: &io::Error) -> &io::Error {
+    let below = error.get_ref().and_then(|error| error.source()).and_then(|error| error.downcast_ref());
+    below.unwrap_or(error)
+}
+
+fn number(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().and_then(|n| u32::try_from(n).ok()).map(Errno)
+}
+
 /// An error of the system in its own words, without Rust's number behind them.
 fn plain(error: &io::Error) -> String {
-    match error.raw_os_error().and_then(|n| u32::try_from(n).ok()) {
-        Some(n) => Errno(n).to_string(),
-        None => error.to_string(),
-    }
+    let error = cause(error);
+    number(error).map_or_else(|| error.to_string(), |errno| errno.to_string())
 }
 
 /// Without a source: the text has said all of it.
@@ -175,7 +183,12 @@ impl From<Error> for io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use nine_net::Addr;
+
     use super::*;
+    use crate::client::{Options, blocking};
 
     #[test]
     fn a_lost_connection_is_told_once_and_plainly() {
@@ -184,5 +197,22 @@ mod tests {
         assert_eq!(lost.to_string(), "tcp!h!1: Connection reset by peer");
         assert!(std::error::Error::source(&lost).is_none());
         assert_eq!(lost.errno(), Errno::ECONNRESET);
+    }
+
+    #[test]
+    fn what_was_dialled_is_said_once() {
+        // Longer than a part of a name may be: nobody is asked.
+        let none = format!("tcp!{}!564", "n".repeat(64));
+        for (addr, said, errno) in [
+            ("tcp!127.0.0.1!1", "Connection refused", Errno::ECONNREFUSED),
+            (&none, "failed to lookup address information", Errno::EHOSTUNREACH),
+        ] {
+            let addr: Addr = addr.parse().unwrap();
+            let limit = Duration::from_secs(60);
+            let failed = blocking::Client::dial(&addr, limit, Options::default()).map(drop).unwrap_err();
+            let text = failed.to_string();
+            assert!(text.starts_with(&format!("{addr}: {said}")) && !text.contains("os error"), "{text}");
+            assert_eq!(failed.errno(), errno);
+        }
     }
 }
