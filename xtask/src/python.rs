@@ -24,15 +24,16 @@ pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
         let mut command = Command::new(&python);
         command.arg("-m").args(words).current_dir(root().join("python")).stdin(Stdio::null());
         command.env("CARGO_TARGET_DIR", home()).env("NINEFOLD_BIN", &program.0);
-        // What builds the module is in the environment, too.
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let dirs = python.parent().map(Path::to_path_buf).into_iter().chain(std::env::split_paths(&path));
-        command.env("PATH", std::env::join_paths(dirs).unwrap_or(path.clone()));
         command
     };
     let install = ["pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--force-reinstall"];
     let light = ["--disable-pip-version-check", "--config-settings=build-args=--profile dev", "."];
-    steps.run("python: pip install", &mut tool(&[&install[..], &light].concat()))?;
+    let mut install = tool(&[&install[..], &light].concat());
+    // What builds the module is in the environment, too.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = python.parent().map(Path::to_path_buf).into_iter().chain(std::env::split_paths(&path));
+    install.env("PATH", std::env::join_paths(dirs).unwrap_or(path.clone()));
+    steps.run("python: pip install", &mut install)?;
     steps.run("python: lints", &mut tool(&["ruff", "check", "--quiet", "."]))?;
     steps.run("python: format", &mut tool(&["ruff", "format", "--quiet", "--check", "."]))?;
     steps.run("python: types", &mut tool(&["mypy"]))?;
