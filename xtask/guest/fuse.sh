@@ -49,6 +49,27 @@ posix_is_kept() {
     grep -Eq '^Summary: [012] failed, 21 skipped, 37[567] passed' "$share/pjd"
 }
 
+# Of open::etxtbsy what does not hang on who is faster: nothing is opened to be written, cut or not, while it runs.
+a_running_program_is_kept() {
+    cp "$(command -v sleep)" program
+    cp program as_it_was
+    ./program 1000 &
+    local pid=$! how
+    until [ "$(readlink "/proc/$pid/exe")" = "$PWD/program" ]; do
+        kill -0 $pid
+        read -rt 0.05 <> <(:) || true
+    done
+    for how in ': >program' ': >>program' ': <>program'; do
+        refused 'Text file busy' bash -c "$how"
+    done
+    cmp program as_it_was
+    kill $pid
+    wait $pid || [ $? = 143 ]
+    : >program
+    [ ! -s program ]
+    rm program as_it_was
+}
+
 git_works() {
     git init -q repo
     cd repo
@@ -161,6 +182,7 @@ for server in "disk:$share/disk " "fs:$share/archive archive" 'ram:1G '; do
     known=
     [ "$name" != ram ] || known=open::interact_2gb
     check "$name: pjdfstest" with "$where" "$folder" $all posix_is_kept $known
+    check "$name: a running program" with "$where" "$folder" rw a_running_program_is_kept
     check "$name: git" with "$where" "$folder" rw git_works
     check "$name: a compiler" with "$where" "$folder" rw a_compiler_works
     check "$name: a data base" with "$where" "$folder" rw a_data_base_works
@@ -170,6 +192,7 @@ disk=disk:$share/disk
 check 'disk, written back: fsx with mappings' with "$disk" . write_back fsx_is_right fsx-mmap.toml
 check 'disk, written back: pjdfstest' with "$disk" . $all,write_back posix_is_kept
 check 'disk, nothing kept: fsx with mappings' with "$disk" . cache=never fsx_is_right fsx-mmap.toml
+check 'disk, nothing kept: a running program' with "$disk" . cache=never a_running_program_is_kept
 check 'disk, nothing kept: git' with "$disk" . cache=never git_works
 for cache in auto never 1; do
     check "disk, cache=$cache: others" with "$disk" . cache=$cache what_others_change_is_seen "$share/disk"
