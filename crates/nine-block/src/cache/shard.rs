@@ -3,7 +3,7 @@
 //!
 //! Why this one: what is read once passes through a small queue and never disturbs the large one, so a scan of any
 //! length costs a tenth of the memory; a hit changes one byte in its entry and moves nothing, where LRU and 2Q relink
-//! lists under the lock at every hit; and it is a third of CLOCK-Pro's code. Measured (tests/cache, `a_hot_set_..`):
+//! lists under the lock at every hit; and it is a third of CLOCK-Pro's code. Measured (tests/it/cache, `a_hot_set_..`):
 //! of a hot set of half the cache, all is held after a scan of 10 times the cache, of which LRU holds nothing.
 //!
 //! Always holds: what is dirty, or read just now, is not evicted; what is here is in one of the two queues once.

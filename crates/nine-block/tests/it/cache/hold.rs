@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use nine_block::{Ahead, Cache, Cached, Device, Kind, Op, Options, Ram};
 
-use crate::device::{Slow, data};
-use crate::{Random, now, poll};
+use crate::cache::device::{Slow, data};
+use crate::cache::{Random, now, poll};
 
 const BLOCK: u64 = 4096;
 
@@ -171,7 +171,7 @@ fn a_read_that_comes_late_is_not_taken_for_a_later_one() {
     slow.end(0, None, &mut random);
     assert!(poll(&mut again).is_none());
     slow.end_all();
-    assert_eq!(crate::device::numbers(24, &now(again).unwrap()), [1; 8]);
+    assert_eq!(crate::cache::device::numbers(24, &now(again).unwrap()), [1; 8]);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn a_cached_device_is_as_large_as_it_is_seen_to_be() {
     assert_eq!(slow.inner().counts[1], 1);
     let read = device.read(800, 8);
     slow.end_all();
-    assert_eq!(crate::device::numbers(800, &now(read).unwrap()), [1, 1, 1, 9, 9, 9, 9, 9]);
+    assert_eq!(crate::cache::device::numbers(800, &now(read).unwrap()), [1, 1, 1, 9, 9, 9, 9, 9]);
 }
 
 /// The last block is read, or cannot be written, while the device is looked at.

@@ -1,11 +1,10 @@
 //! Mirrors in worlds of faulty disks.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
 use nine_block::{Device, Kind, Mirror, Op, Start};
+
+use crate::common::*;
 
 const SET: [u8; 16] = *b"the set of tests";
 /// Sectors of a member before the mirrored ones.

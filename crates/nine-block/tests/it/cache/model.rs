@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use nine_block::{Ahead, Cache, Cached, Device, Kind, Op, Options, Result};
 
-use crate::device::{Slow, data, numbers};
-use crate::{Random, poll};
+use crate::cache::device::{Slow, data, numbers};
+use crate::cache::{Random, poll};
 
 const PER_BLOCK: u64 = 8;
 /// The last block is a short one.
@@ -404,7 +404,7 @@ fn hundreds_of_worlds() {
     };
     for seed in seeds {
         if let Err(panic) = std::panic::catch_unwind(|| run(seed)) {
-            eprintln!("again: NINE_SEED={seed} cargo test -p nine-block --test cache hundreds_of_worlds");
+            eprintln!("again: NINE_SEED={seed} cargo test -p nine-block --test it hundreds_of_worlds");
             std::panic::resume_unwind(panic);
         }
     }

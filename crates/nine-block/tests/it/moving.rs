@@ -1,14 +1,13 @@
 //! A device that moves to another while it is read and written, in worlds of faulty disks.
 
-mod common;
-
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use common::*;
 use nine_block::{Device, Io, Kind, Moving, Op, Shape};
+
+use crate::common::*;
 
 /// A disk that is given away: who has it counts as its only owner.
 struct Given(Arc<Disk>);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nine_block::{Ahead, Cache, Cached, Device, Kind, Options};
 
-use crate::device::{Slow, data};
-use crate::{Random, now, poll};
+use crate::cache::device::{Slow, data};
+use crate::cache::{Random, now, poll};
 
 fn over_slow() -> (Arc<Slow>, Cached) {
     let slow = Arc::new(Slow::new(8000));

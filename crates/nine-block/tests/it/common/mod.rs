@@ -1,7 +1,5 @@
 //! Worlds of faulty disks, one step at a time, by a seed; and who knows what was promised.
 
-#![allow(dead_code, reason = "not every test needs all of it")]
-
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -1,7 +1,5 @@
 //! Mirrors of members of which several fail at once, or in part, or while something else is under way.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
@@ -10,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::*;
 use nine_block::{
     Bare, Concat, Device, Guard, Io, Kind, Mirror, Op, Pause, Proof, Ram, Result, Right, Shape, Start,
 };
+
+use crate::common::*;
 
 const SET: [u8; 16] = *b"the set of tests";
 const SECTORS: u64 = 32;

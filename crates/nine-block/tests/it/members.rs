@@ -1,11 +1,10 @@
 //! What a mirror does when its members fail, return, lie, or belong to another.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
 use nine_block::{Bare, Device, Error, Kind, Mirror, Op, Result, Start};
+
+use crate::common::*;
 
 const SET: [u8; 16] = *b"the set of tests";
 const SECTORS: u64 = 32;

@@ -1,15 +1,14 @@
 //! Expressions: random ones, and what they are built to.
 
-mod common;
-
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
-use common::*;
 use nine_block::{
     Arg, Built, Device, Error, How, Kind, Making, Op, Proof, Start, Table, Tree, What, Wrong, parse,
 };
+
+use crate::common::*;
 
 const WORDS: [&str; 2] = ["ram", "store"];
 

@@ -1,16 +1,15 @@
 //! Devices that are made of others, over memory: each does what a plain disk would do.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use bytes::Bytes;
-use common::*;
 use nine_block::{
     Bare, Concat, Device, FakeWorm, Growing, Interleave, Io, Kind, Nothing, Op, Part, Ram, ReadOnly, SECTOR,
     Shape,
 };
+
+use crate::common::*;
 
 fn ram(sectors: u64) -> Arc<dyn Device> {
     Arc::new(Ram::new(sectors))

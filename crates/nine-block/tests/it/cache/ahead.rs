@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nine_block::{Ahead, Cache, Cached, Device, Kind, Op, Options, Stats};
 
-use crate::device::{Slow, data};
-use crate::{Random, now, poll};
+use crate::cache::device::{Slow, data};
+use crate::cache::{Random, now, poll};
 
 const BLOCKS: u64 = 2000;
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use nine_block::{Device, Error, Io, Kind, Op, SECTOR, Shape};
 
-use crate::Random;
+use crate::cache::Random;
 
 /// Each sector holds a number and its own address, so that what is in the wrong place is seen.
 pub struct Slow(Mutex<Inner>);

@@ -1,0 +1,10 @@
+//! The integration tests of nine-block as one program, one module for each subject.
+
+mod cache;
+mod common;
+mod devices;
+mod expr;
+mod members;
+mod mirror;
+mod mirror_faults;
+mod moving;
