@@ -1,6 +1,6 @@
 //! The mux as a gateway: a client of each dialect over an upstream of each.
 
-#[path = "../../../nine-check/tests/common/mod.rs"]
+#[path = "../../../nine-check/tests/it/common/mod.rs"]
 mod check;
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,12 +1,11 @@
 //! Our own servers do what every clause says, in every dialect; and the table of cases is in order.
 
-mod common;
-
 use std::collections::HashSet;
 
-use common::{not_covered, options, real, simulated};
 use nine_check::{Speaks, all};
 use nine_servers::{Disk, DiskOptions, Ram};
+
+use crate::common::{not_covered, options, real, simulated};
 
 /// Ours have no files of these kinds.
 const SKIPPED: &[&str] = &[

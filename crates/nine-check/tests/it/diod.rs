@@ -2,8 +2,6 @@
 //!
 //! Its deviations are told one by one in docs/conformance.md. A change of either side shows here.
 
-mod common;
-
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
-use common::{not_covered, options};
 use nine_check::{Dial, Dialling, Options};
 use nine_net::{Addr, Env, Socket, rt};
 use nine_proto::msg::Tmsg;
 use nine_proto::{Dialect, NOTAG};
+
+use crate::common::{self, not_covered, options};
 
 /// What diod 1.0.24 of Debian 12 fails, always.
 const KNOWN: &[&str] = &[

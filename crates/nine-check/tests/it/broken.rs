@@ -4,21 +4,20 @@
 //! The server is ours and does everything right. Between it and the suite stand men in the middle, in a row: each takes
 //! the messages of both sides, and passes on something else where his way wants it.
 
-mod common;
-
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::task::Poll;
 
-use common::{ALL, Run, in_world, options, service, shape};
 use nine_net::{Env, Transport};
 use nine_proto::frame::{self, Split};
 use nine_proto::msg::{Names, OnlyU, Rmsg, Tmsg};
 use nine_proto::{Dialect, Fid, OpenFlags, SetMask, Stat, Tag, Time};
 use nine_servers::Ram;
 use nine_sim::{End, link};
+
+use crate::common::{ALL, Run, in_world, options, service, shape};
 
 /// A way to be broken: its name, who does it, and what fails.
 type Way = (&'static str, fn() -> Box<dyn Middle>, &'static [&'static str]);

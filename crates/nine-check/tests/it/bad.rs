@@ -1,21 +1,20 @@
 //! Servers that hang, lie, flood, or speak something else: the suite ends with a reason, and soon. Time is simulated: a
 //! wait that has no end stops the world.
 
-mod common;
-
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{By, Run, in_world, options, run};
 use nine_check::Options;
 use nine_net::{Env, Transport};
 use nine_proto::frame::{self, Split};
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Dialect, Qid, Tag};
 use nine_sim::{End, World};
+
+use crate::common::{By, Run, in_world, options, run};
 
 /// A server that answers each message by what `answer` makes of it; nothing: it hangs up.
 fn answering(answer: impl Fn(usize, &[u8]) -> Option<Vec<u8>> + Clone + 'static) -> (Run, Duration) {
