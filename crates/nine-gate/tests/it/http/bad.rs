@@ -6,8 +6,8 @@ use std::time::Duration;
 use nine_gate::http::Options;
 use nine_io::synth;
 
-use crate::site::{Answer, Site};
-use crate::{site, tree};
+use crate::http::site::{Answer, Site};
+use crate::http::{site, tree};
 
 fn status(answer: &[u8]) -> u16 {
     String::from_utf8_lossy(answer).split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)
@@ -140,7 +140,7 @@ fn who_is_slow_is_let_go_and_holds_up_nobody() {
 fn a_file_that_becomes_shorter_is_cut_and_never_filled() {
     let (dir, site) = site();
     // More than the sockets of a connection hold.
-    let all = crate::bytes(48 << 20);
+    let all = crate::http::bytes(48 << 20);
     let path = dir.path().join("huge.bin");
     std::fs::write(&path, &all).unwrap();
     let mut stream = site.connect();

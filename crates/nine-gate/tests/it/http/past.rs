@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nine_gate::http::{Options, Pair};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
-use crate::site::Site;
+use crate::http::site::Site;
 
 /// A directory that looks like an archive and its dumps.
 fn tree(dir: &Path) {
