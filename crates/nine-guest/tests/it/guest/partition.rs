@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use nine_guest::{Client, Errno, Error, How, Join, OWN, Outcome, Partition, Process, Result};
 
-use crate::host::{Files, Host, Thread, several, some};
+use crate::guest::host::{Files, Host, Thread, several, some};
 
 type Part = Partition<Process>;
 

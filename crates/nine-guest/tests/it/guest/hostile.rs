@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nine_guest::{Client, Errno, File, OpenFlags, Options, Process, Wait};
 use nine_ring::{Life, MOST, Note, Place};
 
-use crate::host::{Channel, Host, MILD};
+use crate::guest::host::{Channel, Host, MILD};
 
 struct Chance(u64);
 

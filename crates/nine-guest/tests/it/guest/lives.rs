@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use nine_guest::{Client, Errno, OpenFlags, Options, Process, Wait};
 use nine_ring::{End, Kind, Layout};
 
-use crate::host::{Channel, Host, MILD};
+use crate::guest::host::{Channel, Host, MILD};
 
 const WAYS: [Wait; 3] = [Wait::Poll, Wait::Interrupt, Wait::Adaptive];
 

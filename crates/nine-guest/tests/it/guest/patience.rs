@@ -12,8 +12,8 @@ use nine_proto::msg::Tmsg;
 use nine_ring::Life;
 use nine_ring::linux::Passed;
 
-use crate::host::{Channel, Flushed, Host, MILD, Temper, some};
-use crate::programs::{PLAIN, SANITIZED, compiled};
+use crate::guest::host::{Channel, Flushed, Host, MILD, Temper, some};
+use crate::guest::programs::{PLAIN, SANITIZED, compiled};
 
 const PATIENCE: Duration = Duration::from_secs(7);
 

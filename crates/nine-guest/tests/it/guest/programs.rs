@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use nine_ring::linux::{self, Passed, VARIABLE};
 
-use crate::host::{Channel, Host, MILD, Temper, some};
+use crate::guest::host::{Channel, Host, MILD, Temper, some};
 
 pub const PLAIN: &[&str] = &["-O2"];
 pub const SANITIZED: &[&str] = &["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];

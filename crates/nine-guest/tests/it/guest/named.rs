@@ -7,8 +7,8 @@ use nine_guest::{Errno, OpenFlags, Options, Process};
 use nine_ring::linux::{self, Bell, Passed};
 use nine_ring::{End, Kind, Layout};
 
-use crate::host::{Channel, MILD, some};
-use crate::programs::{PLAIN, SANITIZED, compiled};
+use crate::guest::host::{Channel, MILD, some};
+use crate::guest::programs::{PLAIN, SANITIZED, compiled};
 
 /// Memory of three channels, of which the second one, `files`, is still to be opened; the others' hosts.
 fn three() -> (Channel, [End; 2]) {

@@ -2,7 +2,7 @@
 
 use nine_guest::{Client, Dialect, Errno, File, OpenFlags, Options, Process, Qid, Wait};
 
-use crate::host::{MILD, Temper, some, started};
+use crate::guest::host::{MILD, Temper, some, started};
 
 fn options(dialect: Dialect) -> Options {
     Options { dialect, ..Options::default() }
@@ -15,7 +15,7 @@ fn with(
     temper: Temper,
     options: Options,
     f: impl FnOnce(&mut Client<Process>, &File),
-) -> crate::host::Host {
+) -> crate::guest::host::Host {
     let (mut client, host) = started(lines, pages, temper, options);
     let root = client.attach("glenda", "").unwrap();
     f(&mut client, &root);
@@ -260,7 +260,7 @@ fn a_host_may_speak_plain_9p2000_and_nothing_older() {
         every_call(client, root);
     });
     let none = Temper { dialects: &[], ..MILD };
-    let channel = crate::host::Channel::new(64, 1);
+    let channel = crate::guest::host::Channel::new(64, 1);
     let (passed, life) = channel.pass();
     let mut host = channel.host(none, life);
     let thread = std::thread::spawn(move || host.serve());

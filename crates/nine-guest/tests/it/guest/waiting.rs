@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nine_guest::{Dialect, OpenFlags, Options, Wait};
 
-use crate::host::{MILD, Temper, some, started};
+use crate::guest::host::{MILD, Temper, some, started};
 
 /// Far longer than it can take: a lost wake-up takes for ever.
 const DEADLINE: Duration = Duration::from_secs(300);

@@ -10,7 +10,7 @@ use nine_guest::How::{After, Before, Replace};
 use nine_guest::{Errno, OpenFlags, Options, Process, Qid, Result, Shared, Space};
 use nine_proto::msg::Tmsg;
 
-use crate::host::{Channel, Flushed, MILD, Node, Thread, kept_name, several};
+use crate::guest::host::{Channel, Flushed, MILD, Node, Thread, kept_name, several};
 
 /// A space, its trees, in whose `data` their name stands, and their hosts.
 struct World {
@@ -56,7 +56,7 @@ impl World {
     }
 
     /// The files of each tree, after all has gone.
-    fn end(self) -> Vec<crate::host::Files> {
+    fn end(self) -> Vec<crate::guest::host::Files> {
         drop((self.space, self.trees));
         self.hosts.into_iter().map(|host| host.join().files).collect()
     }
