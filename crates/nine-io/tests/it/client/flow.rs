@@ -8,7 +8,7 @@ use nine_io::client::{Options, Reader, Writer, copy};
 use nine_proto::msg::{Data, Rmsg, Tmsg};
 use nine_proto::{Dialect, Errno, OpenFlags, Qid};
 
-use crate::world::{Got, Server, read_of, world, world_with};
+use crate::client::world::{Got, Server, read_of, world, world_with};
 
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 + i) as u8).collect()

@@ -4,7 +4,7 @@ use nine_io::client::{Cancel, Options};
 use nine_proto::msg::Tmsg;
 use nine_proto::{Dialect, GetMask};
 
-use crate::world::{World, world_with};
+use crate::client::world::{World, world_with};
 
 /// A small call of this client, which waits until there is room.
 fn small(w: &mut World, client: u64) {

@@ -3,7 +3,7 @@
 use nine_proto::msg::{Qids, Rmsg, Tmsg};
 use nine_proto::{Dialect, Fid, OpenFlags, Qid, Tag};
 
-use crate::world::{World, world};
+use crate::client::world::{World, world};
 
 /// Walks, takes it back, and answers as `answer` does; then only the root is left.
 fn cancelled_walk(w: &mut World, answer: impl FnOnce(&mut World, Tag, Tag)) {

@@ -10,7 +10,7 @@ use nine_proto::{
     SetAttr, Stat, StatIds, Time, TimeSet, mode,
 };
 
-use crate::world::{Exec, Got, Server, pair, world};
+use crate::client::world::{Exec, Got, Server, pair, world};
 
 const L: Dialect = Dialect::L;
 const U: Dialect = Dialect::U;

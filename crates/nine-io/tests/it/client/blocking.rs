@@ -12,7 +12,7 @@ use nine_net::{Peer, Proof, Reactor, Transport};
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Dialect, GetMask, NOTAG, NOUID};
 
-use crate::world::{Server, pair};
+use crate::client::world::{Server, pair};
 
 /// Answers on a socket as [`Server::answer`] does, until the client hangs up; says how many fids were left.
 fn serve(mut socket: UnixStream) -> usize {

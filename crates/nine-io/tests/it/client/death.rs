@@ -6,7 +6,7 @@ use nine_io::client::{Client, Error, Options};
 use nine_proto::msg::{Data, Qids, Rmsg};
 use nine_proto::{Dialect, NOTAG, Qid, Tag};
 
-use crate::world::{Exec, Server, World, pair, world};
+use crate::client::world::{Exec, Server, World, pair, world};
 
 #[test]
 fn a_cut_fails_what_waits_and_what_comes_later() {

@@ -4,7 +4,7 @@ use nine_io::client::Error;
 use nine_proto::msg::{Qids, Rmsg, Tmsg};
 use nine_proto::{Dialect, Errno, Qid};
 
-use crate::world::world;
+use crate::client::world::world;
 
 const DIR: Qid = Qid { ty: Qid::DIR, vers: 0, path: 1 };
 const FILE: Qid = Qid { ty: 0, vers: 0, path: 2 };

@@ -7,7 +7,7 @@ use nine_io::client::Options;
 use nine_proto::msg::{Rmsg, Tmsg};
 use nine_proto::{Attr, Dialect, GetMask, SetAttr};
 
-use crate::world::{Got, world, world_with};
+use crate::client::world::{Got, world, world_with};
 
 fn getattrs(got: &[Got]) -> usize {
     got.iter().filter(|got| matches!(got.message(), Tmsg::Getattr { .. })).count()
@@ -111,7 +111,7 @@ fn answers_on_their_way_are_charged_and_a_call_larger_than_the_budget_goes_alone
         rounds.push(got.len());
         for got in &got {
             let Tmsg::Read { count, .. } = got.message() else { panic!("a read") };
-            crate::world::read_of(&mut w.server, got.0, &[1; 65536], 0, count);
+            crate::client::world::read_of(&mut w.server, got.0, &[1; 65536], 0, count);
         }
     }
     assert_eq!(rounds, [2, 1, 1, 1]);

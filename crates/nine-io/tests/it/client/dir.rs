@@ -6,7 +6,7 @@ use nine_io::client::{Entry, File, Options};
 use nine_proto::msg::{Data, Rmsg, Tmsg};
 use nine_proto::{Attr, Dialect, DirBuf, Dirent, GetMask, Numeric, OpenFlags, Qid, mode};
 
-use crate::world::{Got, Server, World, world, world_with};
+use crate::client::world::{Got, Server, World, world, world_with};
 
 const N: u64 = 40_000;
 
