@@ -18,8 +18,8 @@ use nine_servers::shm::{CHANNELS_MAX, MEMORY_MAX};
 use nine_servers::srv::POSTS_MAX;
 use nine_servers::{Channels, Posts, Ram};
 
-use crate::cons::refused;
-use crate::world::{connect, content, errno, list};
+use crate::files::cons::refused;
+use crate::files::world::{connect, content, errno, list};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;

@@ -26,7 +26,7 @@ use nine_servers::net::{
     Announced, Asks, Call, Datagrams, End, Later, Network, Place, Policy, Setting, Tcp, Unix, Wire,
 };
 
-use crate::world::{ALL, connect, errno, list};
+use crate::files::world::{ALL, connect, errno, list};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;

@@ -10,7 +10,7 @@ use nine_proto::{
 };
 use nine_servers::{Disk, DiskOptions, Ram};
 
-use crate::world::{ALL, content, errno, list, raw, serve};
+use crate::files::world::{ALL, content, errno, list, raw, serve};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 

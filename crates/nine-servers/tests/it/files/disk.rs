@@ -12,7 +12,7 @@ use nine_proto::{
 use nine_servers::disk::{Disk, DiskOptions};
 use tempfile::TempDir;
 
-use crate::world::{ALL, content, errno, list, serve};
+use crate::files::world::{ALL, content, errno, list, serve};
 
 const READ: OpenFlags = OpenFlags::READ;
 const RDWR: OpenFlags = OpenFlags::RDWR;

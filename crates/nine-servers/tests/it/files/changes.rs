@@ -9,7 +9,7 @@ use nine_io::server::{Anonymous, Core, FileServer, Gate, Service};
 use nine_proto::{Dialect, Errno, NOGID, NOUID, OpenFlags, SetAttr, Time, TimeSet};
 use nine_servers::{Disk, DiskOptions, Ram};
 
-use crate::world::{ALL, connect, errno, list, serve};
+use crate::files::world::{ALL, connect, errno, list, serve};
 
 fn path(text: &str) -> Box<[u8]> {
     text.as_bytes().into()

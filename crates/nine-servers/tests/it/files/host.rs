@@ -10,7 +10,7 @@ use nine_servers::disk::host::{self, Block, HostFs, HostLock, Linux, Resident, R
 use nine_servers::disk::{Disk, DiskOptions};
 use rustix::fs::{Mode, OFlags, RenameFlags, Timestamps};
 
-use crate::world::{content, errno, list, serve};
+use crate::files::world::{content, errno, list, serve};
 
 /// What shall happen instead of a call of this name; `nowait`: it promises not to wait.
 type Before = dyn Fn(&'static str, bool) -> Result<()> + Send + Sync;
@@ -156,7 +156,7 @@ fn a_full_disk_says_so_and_what_was_there_stays() {
 #[test]
 fn errors_have_a_number_in_l_and_a_text_in_9p2000() {
     for (error, want) in [(host::Errno::IO, Errno::EIO), (host::Errno::ROFS, Errno::EROFS)] {
-        for dialect in crate::world::ALL {
+        for dialect in crate::files::world::ALL {
             let (disk, dir) = failing(&["pread", "pwrite", "unlink", "getdents"], error);
             fs::write(dir.path().join("f"), "x").unwrap();
             serve(disk, dialect, async |root| {

@@ -9,8 +9,8 @@ use nine_net::{Clock, Env};
 use nine_proto::{Dialect, Errno, GetMask, NOGID, OpenFlags, SetAttr, mode};
 use nine_servers::srv::{POSTS_MAX, Posts, TEXT_MAX};
 
-use crate::cons::refused;
-use crate::world::{ALL, connect, content, errno, list};
+use crate::files::cons::refused;
+use crate::files::world::{ALL, connect, content, errno, list};
 
 const READ: OpenFlags = OpenFlags::READ;
 const WRITE: OpenFlags = OpenFlags::WRITE;

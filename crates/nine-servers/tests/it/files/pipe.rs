@@ -18,7 +18,7 @@ use nine_proto::{Dialect, Errno, OpenFlags};
 use nine_servers::Pipes;
 use nine_stream::{Chain, Fault, Halves, Module, Next, Pass};
 
-use crate::world::{ALL, connect, errno, list};
+use crate::files::world::{ALL, connect, errno, list};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;

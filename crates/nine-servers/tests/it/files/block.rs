@@ -10,7 +10,7 @@ use nine_io::client::File;
 use nine_proto::{Dialect, Errno, GetMask, OpenFlags};
 use nine_servers::{Blocks, HostDisk};
 
-use crate::world::{ALL, content, errno, list, serve};
+use crate::files::world::{ALL, content, errno, list, serve};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 

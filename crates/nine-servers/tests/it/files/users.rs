@@ -8,7 +8,7 @@ use nine_proto::{Dialect, Errno, GetMask, NOGID, OpenFlags, SetAttr};
 use nine_servers::disk::{As, Disk, DiskOptions};
 use tempfile::TempDir;
 
-use crate::world::{errno, is_root, not_covered, serve_as};
+use crate::files::world::{errno, is_root, not_covered, serve_as};
 
 const NOBODY: u32 = 65534;
 const RDWR: OpenFlags = OpenFlags::RDWR;

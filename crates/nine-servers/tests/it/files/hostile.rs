@@ -15,7 +15,7 @@ use nine_servers::Ram;
 use nine_servers::disk::{Disk, DiskOptions};
 use tempfile::TempDir;
 
-use crate::world::{ALL, connect, content, errno, list, serve};
+use crate::files::world::{ALL, connect, content, errno, list, serve};
 
 const READ: OpenFlags = OpenFlags::READ;
 const RDWR: OpenFlags = OpenFlags::RDWR;

@@ -17,7 +17,7 @@ use nine_net::{Clock, Timer};
 use nine_proto::{Dialect, Errno, OpenFlags};
 use nine_servers::cons::{Cons, Host};
 
-use crate::world::{ALL, connect, errno, list};
+use crate::files::world::{ALL, connect, errno, list};
 
 const RDWR: OpenFlags = OpenFlags::RDWR;
 const READ: OpenFlags = OpenFlags::READ;
