@@ -1,0 +1,86 @@
+//! Canaries: devices that lie. If no world notices, the worlds are worth nothing.
+//!
+//! In: a lie, told under c or under w. Out: how many worlds of some have found it out; none is a failure.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use nine_block::{Device, Io, Op, Shape};
+
+use crate::archive::cuts::goes;
+use crate::archive::world::Wrap;
+
+/// Worlds in which a lie is told.
+const WORLDS: u64 = 12;
+/// One write in so many is not done.
+const LOST: u64 = 50;
+
+/// What is said to be done, and is not.
+#[derive(Clone, Copy)]
+enum Lie {
+    Flush,
+    Write,
+}
+
+struct Liar {
+    of: Arc<dyn Device>,
+    lie: Lie,
+    writes: AtomicU64,
+}
+
+impl Device for Liar {
+    fn shape(&self) -> Shape {
+        self.of.shape()
+    }
+
+    fn name(&self) -> String {
+        self.of.name()
+    }
+
+    fn submit(&self, io: Io) {
+        let is_lie = match (self.lie, io.op) {
+            (Lie::Flush, Op::Flush) => true,
+            (Lie::Write, Op::Write) => self.writes.fetch_add(1, Ordering::Relaxed) % LOST == LOST - 1,
+            _ => false,
+        };
+        if is_lie { io.end(Ok(Bytes::new())) } else { self.of.submit(io) }
+    }
+}
+
+fn is_noticed(lie: Lie, under_c: bool) {
+    let wrap: Wrap = Rc::new(move |of, is_c| match is_c == under_c {
+        true => Arc::new(Liar { of, lie, writes: AtomicU64::new(0) }),
+        false => of,
+    });
+    let world = |seed: &u64| {
+        let goes = || goes(*seed, Some(wrap.clone()), Rc::new(RefCell::default()));
+        catch_unwind(AssertUnwindSafe(goes)).is_err()
+    };
+    let noticed = (0..WORLDS).filter(world).count();
+    println!("{noticed} of {WORLDS} worlds have noticed");
+    assert!(noticed > 0, "no world has noticed");
+}
+
+#[test]
+fn a_canary_that_does_not_flush_c_is_noticed() {
+    is_noticed(Lie::Flush, true);
+}
+
+#[test]
+fn a_canary_that_does_not_flush_w_is_noticed() {
+    is_noticed(Lie::Flush, false);
+}
+
+#[test]
+fn a_canary_that_loses_writes_of_c_is_noticed() {
+    is_noticed(Lie::Write, true);
+}
+
+#[test]
+fn a_canary_that_loses_writes_of_w_is_noticed() {
+    is_noticed(Lie::Write, false);
+}

@@ -1,0 +1,117 @@
+//! No room: a worm that is full and grows, and a cache that is full behind one, or none.
+//!
+//! In: a seed. Out: what is wrong. Who finds no room is told so and has lost nothing; removals go on; with room on w
+//! all comes there, and clients write again.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use nine_fs::Archive;
+use nine_net::Env;
+use nine_sim::{World, seeds};
+
+use crate::archive::client::{Allowed, Worker};
+use crate::archive::cuts::{Says, comes_to_worm};
+use crate::archive::oracle::Oracle;
+use crate::archive::world::{Running, Site, Worm, reads_dumps};
+
+/// Worlds of a usual run.
+const WORLDS: u64 = 8;
+/// Sectors of w when it has grown.
+const GROWN: u64 = 64 << 11;
+/// A copy that has failed is tried again by then.
+const AGAIN: Duration = Duration::from_secs(11);
+
+async fn judges(running: &Running, oracle: &Oracle) {
+    let tree = running.tree().await.expect("it is read");
+    oracle.judge(&tree, &running.archive.dumps()).unwrap_or_else(|wrong| panic!("{wrong}"));
+    reads_dumps(&running.dump, oracle, |_| true, |error| panic!("a dump is not read: {error:?}")).await;
+}
+
+async fn dumps(running: &Running, oracle: &Oracle) {
+    let begun = oracle.tick();
+    let dumped = running.archive.dump().await.expect("a dump is made");
+    oracle.dumped(begun, dumped);
+}
+
+fn goes(seed: u64) {
+    let _says = Says(seed, "full");
+    let world = World::new(seed);
+    let (env, mut rng) = (world.env(), world.rng());
+    world.run(async move {
+        let worm = [Worm::Plain, Worm::InPlace, Worm::Once][rng.below(3)];
+        let in_place = worm == Worm::InPlace;
+        let mut site = Site::new(&env, &mut rng, worm, 8, if in_place { 8 } else { 2 });
+        site.pace.set(50);
+        let oracle = Rc::new(Oracle::new());
+        let (c, w) = site.devices().await.expect("they are there");
+        Archive::ream(c, w, &site.ream, &site.settings).await.expect("it is made");
+        let running = site.opens(&mut rng).await.expect("it is opened");
+        let tree = running.tree().await.expect("it is read");
+        oracle.judge(&tree, &running.archive.dumps()).expect("it is right");
+        let root = running.main.walk("").await.expect("it is there");
+        let (allowed, most, held) = (Allowed { full: true, failing: false }, 200_000, Vec::new());
+        let mut worker = Worker {
+            number: 0,
+            root,
+            oracle: oracle.clone(),
+            rng: rng.fork(),
+            allowed,
+            most,
+            held,
+            full: 0,
+            failed: false,
+        };
+
+        // w takes no more, and c takes it still.
+        let mut is_full = false;
+        for _ in 0..100 {
+            if worker.fills(4).await.expect("it is done, or there is no room") {
+                break;
+            }
+            dumps(&running, &oracle).await;
+            is_full = running.archive.copied().await.is_err();
+            if is_full {
+                break;
+            }
+        }
+        assert!(is_full || in_place, "w is not full");
+        // Then c is full, too.
+        assert!(worker.fills(1000).await.expect("it is done, or there is no room"), "c is not full");
+        worker.allowed.full = false;
+        worker.clears(3).await.expect("removals go on");
+        worker.allowed.full = true;
+        let begun = oracle.tick();
+        running.archive.sync().await.expect("what there is is durable");
+        oracle.durable(begun);
+        running.life.ends();
+        site.mains.cut(&site.power);
+        site.mains.lasts(None);
+        site.checks().await.unwrap_or_else(|wrong| panic!("it is not whole: {wrong}"));
+        let running = site.opens(&mut rng).await.expect("it is opened, though it is full");
+        judges(&running, &oracle).await;
+        worker.root = running.main.walk("").await.expect("it is there");
+        worker.clears(2).await.expect("removals go on");
+        worker.fills(1000).await.expect("it is done, or there is no room");
+
+        // w grows: everything comes there, and c has room again.
+        site.w.grow(GROWN);
+        site.env.sleep_until(site.env.now() + AGAIN).await;
+        comes_to_worm(&site, &running).await;
+        dumps(&running, &oracle).await;
+        comes_to_worm(&site, &running).await;
+        worker.allowed.full = false;
+        assert!(!worker.fills(10).await.expect("there is room"), "c is full still");
+        running.archive.close().await.expect("it is closed");
+        running.life.ends();
+        let running = site.opens(&mut rng).await.expect("it is opened");
+        judges(&running, &oracle).await;
+        running.life.ends();
+        site.checks().await.unwrap_or_else(|wrong| panic!("it is not whole: {wrong}"));
+    });
+}
+
+#[test]
+fn who_finds_no_room_loses_nothing_and_has_some_when_w_has_grown() {
+    seeds(WORLDS).for_each(goes);
+}

@@ -1,0 +1,375 @@
+//! The world around an archive: its disks and their power, its lives, who works in them.
+//!
+//! In: a seed. Out: what has happened, or a panic that says what is wrong. When the power goes nothing of a life is
+//! polled any more: a program that is dead says nothing.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use nine_block::{Ahead, Device, FakeWorm, Nothing};
+use nine_fs::{Archive, Checked, Depth, Ream, Settings};
+use nine_io::client::{Client, File, Options};
+use nine_io::server::{Core, Gate, Service};
+use nine_net::{Clock, Env, Peer, Proof, Task, Timer};
+use nine_proto::{NOUID, Time};
+use nine_sim::disk::{Disk, Fate, Power};
+use nine_sim::{Rng, SimEnv};
+use nine_store::memory::{self as store, Memory, Request};
+use nine_store::{Patience, Store};
+
+use crate::archive::client::reads;
+use crate::archive::model::Tree;
+use crate::archive::oracle::Oracle;
+
+pub const MS: Duration = Duration::from_millis(1);
+
+/// What a worm is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Worm {
+    /// A disk that could do more.
+    Plain,
+    /// One that takes each sector once.
+    Once,
+    Fake,
+    /// There is no cache device: what is new is written there in its place.
+    InPlace,
+    /// Objects, which stay when the power goes; a request that was under way then may still be done.
+    Store,
+}
+
+/// The power: how many steps it stays, and whether it has gone.
+#[derive(Default)]
+pub struct Mains {
+    left: Cell<Option<u64>>,
+    pub steps: Cell<u64>,
+    pub gone: Cell<Option<Fate>>,
+    /// Something was being written to w then.
+    pub copying: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+    /// Says to who runs that he is dead.
+    over: RefCell<Rc<Cell<bool>>>,
+}
+
+impl Mains {
+    /// It goes after so many steps of the disks.
+    pub fn lasts(&self, steps: Option<u64>) {
+        self.left.set(steps);
+        self.gone.set(None);
+        self.steps.set(0);
+    }
+
+    /// It goes now.
+    pub fn cut(&self, power: &Power) {
+        self.left.set(None);
+        self.over.borrow().set(true);
+        self.copying.set(power.disks().last().is_some_and(|w| w.writing() > 0));
+        self.gone.set(Some(power.cut()));
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// What comes of it; nothing if the power goes before.
+    pub async fn with<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if self.gone.get().is_some() {
+                return Poll::Ready(None);
+            }
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+}
+
+/// One life: its tasks end when the power goes.
+#[derive(Clone)]
+pub struct Life {
+    env: SimEnv,
+    over: Rc<Cell<bool>>,
+}
+
+impl Life {
+    pub fn ends(&self) {
+        self.over.set(true);
+    }
+}
+
+impl Env for Life {
+    fn now(&self) -> Duration {
+        self.env.now()
+    }
+
+    fn wall(&self) -> Duration {
+        self.env.wall()
+    }
+
+    fn sleep_until(&self, deadline: Duration) -> Timer {
+        self.env.sleep_until(deadline)
+    }
+
+    fn entropy(&self, buf: &mut [u8]) {
+        self.env.entropy(buf);
+    }
+
+    fn spawn(&self, task: Task) {
+        let (over, mut task) = (self.over.clone(), Some(task));
+        self.env.spawn(Box::pin(poll_fn(move |cx| {
+            if over.get() {
+                task = None;
+            }
+            task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(cx))
+        })));
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.env.clock()
+    }
+}
+
+/// What lies between the archive and a disk.
+pub type Wrap = Rc<dyn Fn(Arc<dyn Device>, bool) -> Arc<dyn Device>>;
+
+/// The disks, and what the archive on them is like.
+pub struct Site {
+    pub env: SimEnv,
+    pub power: Power,
+    pub mains: Rc<Mains>,
+    pub c: Disk,
+    pub w: Disk,
+    pub worm: Worm,
+    pub store: Memory,
+    pub ream: Ream,
+    pub settings: Settings,
+    pub clock: Arc<AtomicI64>,
+    /// How long a step of a disk takes at most, microseconds.
+    pub pace: Rc<Cell<usize>>,
+    pub wrap: Wrap,
+}
+
+/// What is under way ends with its world: it would hold its archive, and that the disks.
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.mains.cut(&self.power);
+        self.store.decided_by(|_| store::Fate::Denied);
+        self.store.go();
+    }
+}
+
+/// An archive at work.
+pub struct Running {
+    pub life: Life,
+    pub archive: Archive,
+    pub main: File,
+    pub dump: File,
+}
+
+impl Site {
+    pub fn new(env: &SimEnv, rng: &mut Rng, worm: Worm, c_mib: u64, w_mib: u64) -> Self {
+        let power = Power::new(rng.bits());
+        let c = power.disk(c_mib << 11);
+        let w = if worm == Worm::Once { power.worm(w_mib << 11) } else { power.disk(w_mib << 11) };
+        let clock = Arc::new(AtomicI64::new(1_795_000_000));
+        let wall = clock.clone();
+        let settings = Settings {
+            memory: [1 << 20, 4 << 20][rng.below(2)],
+            dirty: [1 << 20, 4 << 20, 16 << 20][rng.below(3)],
+            ahead: [Ahead::Never, Ahead::Grow, Ahead::Seed][rng.below(3)],
+            zone: Some("UTC".into()),
+            wall: Arc::new(move || Time { sec: wall.load(Ordering::Relaxed), nsec: 0 }),
+            epoch: 0,
+        };
+        let ream = Ream {
+            name: "simulated".into(),
+            block: [8192, 16384][rng.below(2)],
+            fastworm: rng.one_in(2),
+            row_order: rng.one_in(8),
+            identity: [rng.below(256) as u8; 16],
+            owner: (0, 0),
+        };
+        let (mains, pace) = (Rc::<Mains>::default(), Rc::new(Cell::new(1000)));
+        let store = Memory::default();
+        if worm == Worm::Store {
+            store.decided_by(fates(rng.fork()));
+            env.spawn(Box::pin(answers(env.clone(), store.clone(), rng.fork())));
+        }
+        let site = Self {
+            env: env.clone(),
+            power,
+            mains,
+            c,
+            w,
+            worm,
+            store,
+            ream,
+            settings,
+            clock,
+            pace,
+            wrap: Rc::new(|device, _| device),
+        };
+        env.spawn(Box::pin(steps(
+            env.clone(),
+            site.power.clone(),
+            site.mains.clone(),
+            site.pace.clone(),
+            rng.fork(),
+        )));
+        site
+    }
+
+    /// The devices for the next life.
+    pub async fn devices(&mut self) -> nine_block::Result<(Arc<dyn Device>, Arc<dyn Device>)> {
+        (self.c, self.w) = (self.c.reopen(), self.w.reopen());
+        let c: Arc<dyn Device> = match self.worm {
+            Worm::InPlace => Arc::new(Nothing),
+            _ => Arc::new(self.c.clone()),
+        };
+        let w: Arc<dyn Device> = match self.worm {
+            Worm::Store => self.in_store(self.w.shape().sectors, false).await?,
+            _ => Arc::new(self.w.clone()),
+        };
+        let c = if self.worm == Worm::InPlace { c } else { (self.wrap)(c, true) };
+        let w = (self.wrap)(w, false);
+        let w = if self.worm == Worm::Fake { Arc::new(FakeWorm::open(w).await?) } else { w };
+        Ok((c, w))
+    }
+
+    async fn in_store(&self, sectors: u64, read_only: bool) -> nine_block::Result<Arc<dyn Device>> {
+        let options = nine_store::Options {
+            name: "store".into(),
+            sectors: Some(sectors),
+            read_only,
+            patience: Patience::default(),
+            who: "simulated".into(),
+        };
+        Ok(Arc::new(Store::open(Arc::new(self.store.clone()), options).await?))
+    }
+
+    /// What is there now, on disks of its own: it is looked at, and nothing goes on by itself.
+    pub async fn checks(&self) -> Result<Checked, String> {
+        let power = self.power.after(Fate::All);
+        let [c, w] = <[Disk; 2]>::try_from(power.disks()).ok().expect("c and w");
+        c.at_once(true);
+        w.at_once(true);
+        let mut w: Arc<dyn Device> = Arc::new(w);
+        if self.worm == Worm::Fake {
+            w = Arc::new(FakeWorm::open(w).await.map_err(|error| error.to_string())?);
+        }
+        if self.worm == Worm::Store {
+            w = self.in_store(w.shape().sectors, true).await.map_err(|error| error.to_string())?;
+        }
+        // What is not finished stays so.
+        let c: Arc<dyn Device> = if self.worm == Worm::InPlace { Arc::new(Nothing) } else { Arc::new(c) };
+        let opened = Archive::look(c, w, &self.settings).await;
+        let (archive, _driver) = opened.map_err(|error| error.to_string())?;
+        let checked = archive.check(Depth::Dumps).await.map_err(|error| error.to_string())?;
+        match checked.faults.is_empty() {
+            true => Ok(checked),
+            false => Err(checked.faults.join("\n")),
+        }
+    }
+
+    /// Makes the worm a worm, while the power stays.
+    pub async fn makes_worm(&mut self) {
+        if self.worm == Worm::Fake {
+            let of: Arc<dyn Device> = Arc::new(self.w.clone());
+            FakeWorm::make(of, self.ream.block / 512).await.expect("it is made");
+        }
+    }
+
+    /// A life begins, and the archive is opened.
+    pub async fn opens(&mut self, rng: &mut Rng) -> nine_block::Result<Running> {
+        let life = Life { env: self.env.clone(), over: Rc::default() };
+        *self.mains.over.borrow_mut() = life.over.clone();
+        let (c, w) = self.devices().await?;
+        let (archive, driver) = Archive::open(c, w, &self.settings).await?;
+        life.spawn(Box::pin(driver));
+        let (ticked, env, mut rng) = (archive.clone(), life.clone(), rng.fork());
+        life.spawn(Box::pin(async move {
+            let start = env.now();
+            loop {
+                let pause = ticked.pause();
+                env.sleep_until(env.now() + pause + MS * rng.below(10) as u32).await;
+                ticked.tick(env.now() - start);
+            }
+        }));
+        let service = Service::new(Arc::new(archive.clone()), Gate::default(), Core::default());
+        let peer = Peer { addr: "sim".into(), proof: Proof::Unix { uid: 0, gid: 0 } };
+        let client = Client::within(&life, &service, peer, Options::default()).await.expect("it answers");
+        let main = client.attach("root", NOUID, "").await.expect("main is there");
+        let dump = client.attach("root", NOUID, "dump").await.expect("dump is there");
+        Ok(Running { life, archive, main, dump })
+    }
+}
+
+impl Running {
+    /// All of `main`.
+    pub async fn tree(&self) -> Result<Tree, nine_io::client::Error> {
+        reads(&self.main, false).await
+    }
+}
+
+/// Reads some dumps, and has the oracle judge them.
+pub async fn reads_dumps(
+    dump: &File,
+    oracle: &Oracle,
+    mut which: impl FnMut(u32) -> bool,
+    mut failed: impl FnMut(nine_io::client::Error),
+) {
+    for kept in oracle.dumps() {
+        if !which(kept.reads.get()) {
+            continue;
+        }
+        let read = async { reads(&dump.walk(&kept.dumped.name).await?, false).await };
+        match read.await {
+            Ok(tree) => {
+                if let Err(wrong) = oracle.judge_dump(&kept, &tree) {
+                    panic!("{wrong}");
+                }
+            }
+            Err(error) => failed(error),
+        }
+    }
+}
+
+/// What becomes of requests: most go well, at once or later; some are asked again, and of those some have been done.
+fn fates(mut rng: Rng) -> impl FnMut(&Request) -> store::Fate + Send {
+    move |request| match (rng.below(40), request) {
+        (0, _) => store::Fate::Busy,
+        (1, _) => store::Fate::Unheard,
+        (2, Request::Get(_)) => store::Fate::Short,
+        (2, Request::Put(_)) => store::Fate::Late,
+        (3..20, _) => store::Fate::Slow,
+        _ => store::Fate::Good,
+    }
+}
+
+/// Lets slow requests go, also those of a life that is over.
+async fn answers(env: SimEnv, store: Memory, mut rng: Rng) {
+    loop {
+        env.sleep_until(env.now() + MS * (1 + rng.below(20)) as u32).await;
+        store.go();
+    }
+}
+
+/// Steps the disks as long as they have something to do, and cuts the power when it is time.
+async fn steps(env: SimEnv, power: Power, mains: Rc<Mains>, pace: Rc<Cell<usize>>, mut rng: Rng) {
+    loop {
+        power.busy().await;
+        if pace.get() > 0 {
+            let rest = Duration::from_micros(rng.below(pace.get()) as u64);
+            env.sleep_until(env.now() + rest).await;
+        }
+        power.step();
+        mains.steps.set(mains.steps.get() + 1);
+        match mains.left.get() {
+            Some(0) => mains.cut(&power),
+            left => mains.left.set(left.map(|left| left - 1)),
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Clients that mean no good, and the others, who must not notice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nine_io::server::{Core, FLOOR, Gate, LEAVE, QUIET, Service};
+use nine_net::Env;
+use nine_proto::msg::{Data, Tmsg};
+use nine_proto::{Fid, Tag};
+use nine_sim::{Shape, World, seeds};
+
+use crate::common::{Raw, STUCK, UNCANCELLED, Zeros, read};
+
+fn service(budget: usize) -> (Arc<Zeros>, Service) {
+    let zeros = Arc::new(Zeros::default());
+    (zeros.clone(), Service::new(zeros, Gate::default(), Core::with_budget(budget)))
+}
+
+/// A thousand bad clients of each kind, and one good one that does ordinary work beside them.
+#[test]
+fn a_thousand_bad_clients_leave_the_others_served_and_memory_bounded() {
+    const BAD: usize = 1000;
+    const BUDGET: usize = 8 << 20;
+    for seed in seeds(2) {
+        let world = World::new(seed);
+        let (_, service) = service(BUDGET);
+        for i in 0..BAD {
+            let env = world.env();
+            let shape = Shape { window: 16 * 1024, ..Shape::default() };
+            let mut raw = Raw::dial(&world, &service, shape);
+            world.env().spawn(Box::pin(async move {
+                match i % 3 {
+                    // Sends nothing.
+                    0 => std::future::pending::<()>().await,
+                    // Sends a byte a second.
+                    1 => loop {
+                        if raw.send_bytes(&[0]).await.is_err() {
+                            return;
+                        }
+                        env.sleep_until(env.now() + Duration::from_secs(1)).await;
+                    },
+                    // Asks for as much as it can and never reads an answer.
+                    _ => {
+                        raw.hello(1 << 20).await;
+                        raw.open().await;
+                        for tag in 0.. {
+                            if raw.send(tag % 60_000, read(1 << 20)).await.is_err() {
+                                return;
+                            }
+                        }
+                    }
+                }
+            }));
+        }
+        let mut good = Raw::dial(&world, &service, Shape::default());
+        let core = service.core.clone();
+        let env = world.env();
+        world.run(async move {
+            good.hello(1 << 20).await;
+            good.open().await;
+            for i in 0..50 {
+                assert!(good.call(1, read(4096)).await.starts_with("Rread tag 1 data 4096"));
+                let data = Data::Bytes(&[7; 10_000]);
+                let write = Tmsg::Write { fid: Fid(2), offset: 0, data };
+                assert_eq!(good.call(1, write).await, "Rwrite tag 1 count 10000");
+                env.sleep_until(Duration::from_secs(i)).await;
+                assert!(core.borrowed() <= BUDGET + BAD * 2 * FLOOR, "{} bytes borrowed", core.borrowed());
+            }
+        });
+    }
+}
+
+#[test]
+fn malformed_bytes_end_their_connection_and_no_other() {
+    let floods: [&[u8]; 6] = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &[6, 0, 0, 0, 100, 0, 0],
+        &[255; 64],
+        &[7, 0, 0, 0, 106, 0, 0],
+        &[8, 0, 0, 0, 120, 1, 0, 9],
+        &[0; 64],
+    ];
+    for (seed, flood) in floods.into_iter().enumerate() {
+        let world = World::new(seed as u64);
+        let (zeros, service) = service(1 << 20);
+        let mut bad = Raw::dial(&world, &service, Shape::default());
+        let mut good = Raw::dial(&world, &service, Shape::default());
+        world.run(async move {
+            bad.hello(8192).await;
+            good.hello(8192).await;
+            good.open().await;
+            bad.send_bytes(flood).await.unwrap();
+            assert_eq!(bad.reply().await, "UnexpectedEof");
+            assert!(good.call(1, read(10)).await.starts_with("Rread"));
+            assert_eq!(*zeros.clunks.lock().unwrap(), 1, "the bad client's root was clunked");
+        });
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_ever_ends_with_its_flush_and_with_its_client() {
+    for seed in seeds(20) {
+        let world = World::new(seed);
+        let (zeros, service) = service(1 << 20);
+        let mut raw = Raw::dial(&world, &service, Shape::default());
+        let held = zeros.clone();
+        world.run(async move {
+            raw.hello(8192).await;
+            raw.open().await;
+            let stuck = || Tmsg::Read { fid: Fid(2), offset: STUCK, count: 10 };
+            raw.send(5, stuck()).await.unwrap();
+            raw.send(6, stuck()).await.unwrap();
+            assert_eq!(raw.call(7, Tmsg::Flush { oldtag: Tag(5) }).await, "Rflush tag 7");
+            assert_eq!(held.stuck(), 1);
+            // The clunk waits for the other one and goes with it.
+            raw.send(8, Tmsg::Clunk { fid: Fid(2) }).await.unwrap();
+            assert!(raw.call(9, read(1)).await.contains("tag 9 ecode 9"));
+            raw.hang_up();
+        });
+        world.settle();
+        assert_eq!(zeros.stuck(), 0);
+        assert_eq!(*zeros.clunks.lock().unwrap(), 2);
+        assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
+    }
+}
+
+/// Reads that wait for ever, as many and as large as they come: the flush behind them gets through, and so does the
+/// end.
+#[test]
+fn a_client_full_of_endless_reads_can_still_flush_and_leave() {
+    for (seed, (reads, count)) in [(20, 1 << 20), (1024, 4096), (1020, 1 << 20)].into_iter().enumerate() {
+        let world = World::new(seed as u64);
+        let (zeros, service) = service(64 << 20);
+        let mut raw = Raw::dial(&world, &service, Shape::default());
+        let held = zeros.clone();
+        world.run(async move {
+            raw.hello(1 << 20).await;
+            raw.open().await;
+            for tag in 0..reads {
+                raw.send(tag, Tmsg::Read { fid: Fid(2), offset: STUCK, count }).await.unwrap();
+            }
+            assert_eq!(raw.call(5000, Tmsg::Flush { oldtag: Tag(3) }).await, "Rflush tag 5000");
+            assert_eq!(held.stuck(), usize::from(reads) - 1);
+            // More than the server reads now, and then the client is gone.
+            for tag in 0..200 {
+                raw.send(6000 + tag, Tmsg::Read { fid: Fid(2), offset: STUCK, count }).await.unwrap();
+            }
+            raw.hang_up();
+        });
+        world.settle();
+        assert_eq!((zeros.stuck(), *zeros.clunks.lock().unwrap()), (0, 2));
+        assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
+    }
+}
+
+/// Beginning session after session does not shed what the requests of the old ones cost.
+#[test]
+fn a_new_session_does_not_forget_what_the_old_one_owes() {
+    let world = World::new(0);
+    let (zeros, service) = service(64 << 20);
+    let mut raw = Raw::dial(&world, &service, Shape::default());
+    let core = service.core.clone();
+    let held = zeros.clone();
+    world.run(async move {
+        raw.hello(1 << 20).await;
+        raw.open().await;
+        for tag in 0..10 {
+            raw.send(tag, Tmsg::Read { fid: Fid(2), offset: UNCANCELLED, count: 1 << 20 }).await.unwrap();
+        }
+        raw.hello(1 << 20).await;
+        assert!(core.borrowed() > 5 << 20, "{} bytes borrowed", core.borrowed());
+        // The old session's file is clunked when its last read is answered, the root at once.
+        assert_eq!(*held.clunks.lock().unwrap(), 1);
+        held.answer_all();
+        assert!(raw.call(1, Tmsg::Clunk { fid: Fid(1) }).await.starts_with("Rclunk"));
+        assert_eq!((core.borrowed(), *held.clunks.lock().unwrap()), (0, 3));
+    });
+}
+
+/// Hogs take what they can; a modest writer of large messages is not cut off.
+#[test]
+fn hogs_do_not_take_the_memory_of_the_others() {
+    for seed in seeds(3) {
+        let world = World::new(seed);
+        let (_, service) = service(32 << 20);
+        for _ in 0..40 {
+            let mut raw = Raw::dial(&world, &service, Shape::default());
+            world.env().spawn(Box::pin(async move {
+                raw.hello(1 << 20).await;
+                raw.open().await;
+                for tag in 0..200 {
+                    raw.send(tag, Tmsg::Read { fid: Fid(2), offset: STUCK, count: 1 << 20 }).await.unwrap();
+                }
+                std::future::pending::<()>().await;
+            }));
+        }
+        let mut good = Raw::dial(&world, &service, Shape::default());
+        let env = world.env();
+        world.run(async move {
+            env.sleep_until(Duration::from_secs(10)).await;
+            good.hello(1 << 20).await;
+            good.open().await;
+            for _ in 0..20 {
+                let data = Data::Bytes(&[7; 128 * 1024]);
+                let write = Tmsg::Write { fid: Fid(2), offset: 0, data };
+                assert_eq!(good.call(1, write).await, "Rwrite tag 1 count 131072");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_read_only_client_that_removes_loses_its_fid_and_nothing_else() {
+    let world = World::new(0);
+    let zeros = Arc::new(Zeros::default());
+    let gate = Gate { read_only: true, ..Gate::default() };
+    let service = Service::new(zeros.clone(), gate, Core::default());
+    let mut raw = Raw::dial(&world, &service, Shape::default());
+    world.run(async move {
+        raw.hello(8192).await;
+        assert_eq!(raw.call(1, Tmsg::Remove { fid: Fid(1) }).await, "Rlerror tag 1 ecode 30");
+        assert_eq!(raw.call(1, Tmsg::Clunk { fid: Fid(1) }).await, "Rlerror tag 1 ecode 9");
+        assert_eq!(*zeros.clunks.lock().unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_drain_answers_what_was_asked_and_ends() {
+    for seed in seeds(20) {
+        let world = World::new(seed);
+        let (_, service) = service(1 << 20);
+        let mut raw = Raw::dial(&world, &service, Shape::default());
+        let core = service.core.clone();
+        world.run(async move {
+            raw.hello(1 << 20).await;
+            raw.open().await;
+            for tag in 0..20 {
+                raw.send(tag, read(100_000)).await.unwrap();
+            }
+            // One answer has come, so all were asked or are on their way.
+            assert!(raw.reply().await.starts_with("Rread"));
+            core.drain();
+            while raw.receive().await.is_ok() {}
+        });
+        world.settle();
+        assert_eq!((world.tasks(), service.core.connected(), service.core.borrowed()), (0, 0, 0));
+    }
+}
+
+/// Who is in the midst of something comes to its end; who asks for ever, or for nothing, does not hold up the server.
+#[test]
+fn a_server_that_retires_serves_on_for_a_moment() {
+    let step = QUIET / 8;
+    for (pause, asks, least) in
+        [(QUIET / 2, 5, 5 * QUIET / 2 + QUIET), (QUIET, 0, QUIET), (step, usize::MAX, LEAVE)]
+    {
+        let world = World::new(0);
+        let (_, service) = service(1 << 20);
+        let [mut busy, mut idle] = [(); 2].map(|()| Raw::dial(&world, &service, Shape::default()));
+        let (core, env) = (service.core.clone(), world.env());
+        let taken = world.run(async move {
+            for client in [&mut busy, &mut idle] {
+                client.hello(1 << 20).await;
+                client.open().await;
+            }
+            let clock = env.clone();
+            env.spawn(Box::pin(async move {
+                for _ in 0..asks {
+                    clock.sleep_until(clock.now() + pause).await;
+                    let answer = busy.call(1, read(100)).await;
+                    if asks == usize::MAX && !answer.starts_with("Rread") {
+                        break;
+                    }
+                    assert!(answer.starts_with("Rread"), "{answer}");
+                }
+                // Here, and silent.
+                while busy.receive().await.is_ok() {}
+            }));
+            let begun = env.now();
+            core.retire(&env).await;
+            let taken = env.now() - begun;
+            core.drain();
+            assert!(idle.receive().await.is_err());
+            taken
+        });
+        assert!((least..least + 2 * step).contains(&taken), "{taken:?}, not {least:?}");
+    }
+}
+
+#[test]
+fn a_link_that_breaks_anywhere_leaves_nothing_behind() {
+    for seed in seeds(60) {
+        let world = World::new(seed);
+        let (zeros, service) = service(1 << 20);
+        let shape = Shape { breaks_after: Some(20 + 40 * seed), ..Shape::default() };
+        let mut raw = Raw::dial(&world, &service, shape);
+        world.run(async move {
+            let version = Tmsg::Version { msize: 8192, version: b"9P2000.L" };
+            if !raw.call(!0, version).await.starts_with("Rversion") {
+                return;
+            }
+            for tag in 0..200 {
+                let fid = Fid(10 + u32::from(tag));
+                let attach = nine_proto::msg::OnlyIds(0);
+                let attach =
+                    Tmsg::Attach { fid, afid: nine_proto::NOFID, uname: b"", aname: b"", n_uname: attach };
+                if raw.send(tag, attach).await.is_err() {
+                    return;
+                }
+            }
+        });
+        world.settle();
+        assert_eq!((world.tasks(), zeros.stuck(), service.core.borrowed()), (0, 0, 0));
+    }
+}
+
+/// One client opens all it can: the others still open theirs.
+#[test]
+fn who_opens_everything_leaves_files_for_the_others() {
+    let world = World::new(0);
+    let (_, service) = service(64 << 20);
+    let mut greedy = Raw::dial(&world, &service, Shape::default());
+    let mut good = Raw::dial(&world, &service, Shape::default());
+    world.run(async move {
+        greedy.hello(8192).await;
+        good.hello(8192).await;
+        let mut opened = 0;
+        loop {
+            let names = nine_proto::msg::Names::Slice(&[b"zero"]);
+            let walk = Tmsg::Walk { fid: Fid(1), newfid: Fid(100 + opened), names };
+            assert!(greedy.call(1, walk).await.starts_with("Rwalk"));
+            let open = greedy.call(1, Tmsg::Lopen { fid: Fid(100 + opened), flags: 0 }).await;
+            if !open.starts_with("Rlopen") {
+                assert_eq!(open, "Rlerror tag 1 ecode 23");
+                break;
+            }
+            opened += 1;
+        }
+        assert!(opened > 16, "only {opened}");
+        good.open().await;
+    });
+}
+
+#[test]
+fn who_does_not_speak_9p_is_found_out_by_its_first_bytes() {
+    // A small TLS hello reads as a message of 66,326 bytes.
+    for (seed, hello) in [&b"\x16\x03\x01\x00\xf8\x01\x00"[..], b"GET / HTTP/1.0\r\n"].into_iter().enumerate()
+    {
+        let world = World::new(seed as u64);
+        let (_, service) = service(1 << 20);
+        let mut raw = Raw::dial(&world, &service, Shape::default());
+        world.run(async move {
+            raw.send_bytes(hello).await.unwrap();
+            assert_eq!(raw.reply().await, "UnexpectedEof");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_authenticates_by_itself_gets_what_is_written_to_its_afid() {
+    let world = World::new(0);
+    let zeros = Arc::new(Zeros::default());
+    let gate = Gate { read_only: true, ..Gate::default() };
+    let service = Service::new(zeros, gate, Core::default());
+    let mut raw = Raw::dial(&world, &service, Shape::default());
+    world.run(async move {
+        raw.hello(8192).await;
+        let n_uname = nine_proto::msg::OnlyIds(nine_proto::NOUID);
+        let auth = Tmsg::Auth { afid: Fid(9), uname: b"u", aname: b"", n_uname };
+        assert!(raw.call(1, auth).await.starts_with("Rauth"));
+        let write = Tmsg::Write { fid: Fid(9), offset: 0, data: Data::Bytes(b"proof") };
+        assert_eq!(raw.call(1, write).await, "Rwrite tag 1 count 5");
+    });
+}
+
+#[test]
+fn a_new_session_clunks_the_fids_of_the_old_one_though_nothing_more_comes() {
+    let world = World::new(0);
+    let (zeros, service) = service(1 << 20);
+    let mut raw = Raw::dial(&world, &service, Shape::default());
+    let env = world.env();
+    world.run(async move {
+        raw.hello(8192).await;
+        raw.open().await;
+        let version = Tmsg::Version { msize: 8192, version: b"9P2000.L" };
+        assert!(raw.call(0xffff, version).await.starts_with("Rversion"));
+        env.sleep_until(env.now() + Duration::from_secs(60)).await;
+        assert_eq!(*zeros.clunks.lock().unwrap(), 2);
+        raw.hang_up();
+    });
+}

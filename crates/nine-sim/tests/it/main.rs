@@ -1,0 +1,21 @@
+//! The integration tests of nine-sim as one program, one module for each subject.
+
+mod aoe;
+mod aoe_driver;
+mod aoe_mirror;
+mod archive;
+mod called;
+mod cec;
+mod common;
+mod conversation;
+mod cores;
+mod delay;
+mod dialects;
+mod direct;
+mod host;
+mod hostile;
+mod il;
+mod mux;
+mod nonet;
+mod stream;
+mod tree;

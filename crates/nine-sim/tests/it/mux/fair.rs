@@ -1,0 +1,134 @@
+//! Fairness, in simulated time: how long the others wait while one misbehaves.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use nine_io::client::{Client, File, Options};
+use nine_io::server::{Core, Gate, Service};
+use nine_mux::{Flags, Server};
+use nine_net::Env;
+use nine_proto::msg::Tmsg;
+use nine_proto::{Dialect, NOUID, OpenFlags};
+use nine_sim::{Rng, Shape, World};
+
+use crate::common::Zeros;
+use crate::mux::puppet::{Act, Puppet};
+use crate::mux::world::{Muxed, cat, owner, ram};
+
+/// How long one in a hundred waits longer than, of all that `times` has.
+fn p99(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() * 99 / 100]
+}
+
+/// One of ten servers answers nothing, and fifty requests wait there for each client; twenty clients work with the
+/// others.
+#[test]
+fn a_stalled_server_among_ten_slows_nobody_else() {
+    let waits = |stalls: bool| {
+        let world = World::new(1);
+        let m = Muxed::new(&world);
+        let mut rng = world.rng();
+        world.run(async move {
+            let puppet = Puppet::new(&m, |_, _| Act::Honest);
+            m.space.mount(puppet.server(&m, "stalled"), "", &owner(), "/n/0", Flags::REPLACE).await.unwrap();
+            for i in 1..10 {
+                let server = m.far(&format!("s{i}"), ram(&[("f", "text")]).await, Shape::default());
+                m.space.mount(server, "", &owner(), &format!("/n/{i}"), Flags::REPLACE).await.unwrap();
+            }
+            puppet.does(|message, _| if let Tmsg::Read { .. } = message { Act::Silent } else { Act::Honest });
+            let clients = (0..20).map(|_| client_beside(&m, stalls, rng.fork()));
+            p99(join_all(clients).await.concat())
+        })
+    };
+    let (alone, beside) = (waits(false), waits(true));
+    assert!(beside <= 2 * alone, "{alone:?} without, {beside:?} with");
+}
+
+async fn client_beside(m: &Muxed, stalls: bool, mut rng: Rng) -> Vec<Duration> {
+    let (_client, root) = m.client(Dialect::L).await;
+    if stalls {
+        let stuck = root.open("n/0/f", OpenFlags::READ).await.unwrap();
+        m.env.spawn(Box::pin(async move {
+            join_all((0..50).map(|_| stuck.read(0, 8192))).await;
+        }));
+    }
+    let mut times = Vec::new();
+    for _ in 0..30 {
+        let path = format!("n/{}/f", 1 + rng.below(9));
+        let begun = m.env.now();
+        assert_eq!(cat(&root, &path).await, Ok("text".into()));
+        times.push(m.env.now() - begun);
+    }
+    times
+}
+
+/// A client with room for all that it likes to have under way.
+async fn greedy(m: &Muxed) -> (Client, File) {
+    let service = Service::new(Arc::new(m.mux.clone()), Gate::default(), m.core.clone());
+    let (near, far) = m.links.link(Shape { window: 4 << 20, ..Shape::default() });
+    m.env.spawn(Box::pin(service.connect(Box::new(far))));
+    let (client, driver) =
+        Client::connect(near, Options { msize: 32 * 1024, ..Options::default() }).await.unwrap();
+    m.env.spawn(Box::pin(async { drop(driver.await) }));
+    let root = client.attach("greedy", NOUID, "").await.unwrap();
+    (client, root)
+}
+
+/// One client reads as much as it can from a server that a hundred use, over a link that has room for 64 KiB
+/// and a budget that fits it.
+#[test]
+fn a_greedy_client_among_a_hundred_does_not_double_the_waits_of_the_others() {
+    let waits = |is_greedy: bool| {
+        let world = World::new(2);
+        let m = Muxed::new(&world);
+        let mut rng = world.rng();
+        world.run(async move {
+            let service = Service::new(Arc::new(Zeros::default()), Gate::default(), Core::default());
+            let shape = Shape { window: 64 * 1024, piece: 32 * 1024, ..Shape::default() };
+            let mut server = Server { local: true, ..m.far_service("zeros", service, shape) };
+            // Four times what the link holds. What one client may have under way it may have at the server, too, before
+            // whoever comes next: with the 32 MiB of the default, others would wait for 80 ms on this link.
+            server.options.budget = 512 * 1024;
+            m.space.mount(server, "", &owner(), "/z", Flags::REPLACE).await.unwrap();
+            let taken = Rc::new(RefCell::new(0));
+            if is_greedy {
+                let (mux, taken) = (m.clone(), taken.clone());
+                m.env.spawn(Box::pin(async move {
+                    let (_client, root) = greedy(&mux).await;
+                    let file = root.open("z/zero", OpenFlags::READ).await.unwrap();
+                    let reader = async || loop {
+                        file.read(0, 32 * 1024).await.unwrap();
+                        *taken.borrow_mut() += 1;
+                    };
+                    join_all((0..1000).map(|_| reader())).await;
+                }));
+                m.env.sleep_until(m.env.now() + Duration::from_millis(500)).await;
+            }
+            let others = (0..99).map(|_| modest(&m, rng.fork()));
+            let waited = p99(join_all(others).await.concat());
+            let taken = *taken.borrow();
+            (waited, taken)
+        })
+    };
+    let ((alone, _), (beside, taken)) = (waits(false), waits(true));
+
+    assert!(taken > 1000, "the greedy one got only {taken} reads");
+    assert!(beside <= 2 * alone, "{alone:?} without, {beside:?} with");
+}
+
+async fn modest(m: &Muxed, mut rng: Rng) -> Vec<Duration> {
+    let (_client, root) = m.client(Dialect::L).await;
+    let file = root.open("z/zero", OpenFlags::READ).await.unwrap();
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        m.env.sleep_until(m.env.now() + Duration::from_micros(rng.below(40_000) as u64)).await;
+        let begun = m.env.now();
+        assert_eq!(file.read(0, 4096).await.unwrap().len(), 4096);
+        times.push(m.env.now() - begun);
+    }
+    times
+}

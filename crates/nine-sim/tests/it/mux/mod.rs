@@ -1,0 +1,19 @@
+//! The mux in simulated worlds: clients on one side, RAM servers on the other, links between.
+
+mod again;
+mod ahead;
+mod attach;
+mod changes;
+mod clients;
+mod cuts;
+mod fair;
+mod flush;
+mod loops;
+mod model;
+mod oracle;
+pub mod puppet;
+mod reconnect;
+mod space;
+mod upstreams;
+mod users;
+pub mod world;
