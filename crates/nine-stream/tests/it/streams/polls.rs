@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nine_stream::{Block, Chain, Fault, Halves, Limit, Make, Module, Next, Pool, Putting, Reading, Stream};
 
-use crate::hands::{Task, Woken};
+use crate::streams::hands::{Task, Woken};
 
 fn message(bytes: &[u8]) -> Chain {
     let mut block = Block::from(bytes.to_vec());

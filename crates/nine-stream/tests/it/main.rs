@@ -1,0 +1,4 @@
+//! The integration tests of nine-stream as one program, one module for each subject.
+
+mod hogs;
+mod streams;
