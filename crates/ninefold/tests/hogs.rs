@@ -1,6 +1,9 @@
 //! Guests and a server's channels where processors are scarce: whoever sleeps is woken for each answer and each
 //! request.
+//!
+//! This file is a program of its own because its threads take the processors from every test that runs beside them.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

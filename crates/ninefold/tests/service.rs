@@ -2,7 +2,11 @@
 //! read again, the journal, and what goes on while the program starts anew or is removed.
 //!
 //! The manager is the test; what systemd itself makes of the units is tried by `cargo xtask package`.
+//!
+//! This file is a program of its own because its sockets are not close-on-exec: every program that the process starts
+//! meanwhile inherits them, and other tests check which descriptors a program has.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::fs::{self, File};

@@ -1,0 +1,314 @@
+//! `serve`: its doors, its signals, its log, seen from outside.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{self, Server, ninefold, not_covered};
+
+#[test]
+fn it_says_what_it_serves_and_how_to_reach_it() {
+    let server = Server::start();
+    for text in
+        ["serves disk:/", "/files\n", "ninefold ls unix:/", "mount -t 9p -o trans=unix", "aname=token:"]
+    {
+        assert!(server.banner.contains(text), "{text}: {}", server.banner);
+    }
+    let mode = server.socket().metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn without_arguments_the_current_directory_is_served_to_its_user() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("here"), "").unwrap();
+    let server = Server::in_dir(dir, &["serve"]);
+    assert!(server.dir.path().join("ninefold.sock").exists(), "{}", server.banner);
+    // No address and no environment: both find the same socket.
+    let output = ninefold(server.dir.path()).arg("ls").output().unwrap();
+    let listed = String::from_utf8(output.stdout).unwrap();
+    assert!(listed.lines().any(|line| line == "here"), "{listed}");
+    let again = ninefold(server.dir.path()).arg("serve").stdout(Stdio::null()).output().unwrap();
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("another server is there already"));
+}
+
+#[test]
+fn loopback_reads_and_the_token_writes() {
+    let server = Server::start();
+    std::fs::write(server.files().join("f"), "old").unwrap();
+    let tcp = server.addr("tcp!");
+    assert_eq!(server.ok(["cat", &format!("{tcp}/f")]), "old");
+    let said = server.fails(["rm", &format!("{tcp}/f")]);
+    assert!(said.contains("Read-only file system") && said.contains("--token"), "{said}");
+    assert!(
+        server.fails(["ls", "--token", "0123456789abcdef", &tcp]).contains("The token may be an old one")
+    );
+    server.ok(["rm", "--token", &server.token(), &format!("{tcp}/f")]);
+    assert!(!server.files().join("f").exists());
+}
+
+#[test]
+fn a_read_only_server_changes_nothing_for_anybody() {
+    let server = Server::with(&["--read-only"]);
+    std::fs::write(server.files().join("f"), "").unwrap();
+    assert!(server.fails(["rm", "/f"]).contains("Read-only file system"));
+    assert!(server.fails(["mkdir", "/d"]).contains("Read-only file system"));
+}
+
+#[test]
+fn a_tree_in_memory_is_a_server_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = format!("unix!{}", dir.path().join("s").display());
+    let server = Server::in_dir(dir, &["serve", "ram:1M", "--listen", &socket]);
+    server.fed(&["write", "--create", "/f"], b"text");
+    assert_eq!(server.ok(["cat", "/f"]), "text");
+}
+
+#[test]
+fn sigterm_ends_it_in_order_and_takes_the_socket_along() {
+    let mut server = Server::start();
+    // A client that holds its connection and owes nothing.
+    let mut idle = server.client().args(["write", "--create", "/f"]).stdin(Stdio::piped()).spawn().unwrap();
+    let stream = UnixStream::connect(server.socket()).unwrap();
+    let (status, rest) = server.stop();
+    assert_eq!((status, rest.as_str()), (Some(0), ""), "{}", server.log());
+    assert!(!server.socket().exists());
+    drop((stream, idle.stdin.take()));
+    idle.wait().unwrap();
+}
+
+#[test]
+fn a_signal_during_the_start_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = format!("unix!{}", dir.path().join("s").display());
+    for _ in 0..20 {
+        let mut serve = ninefold(dir.path());
+        serve.args(["serve", "--listen", &socket]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = serve.spawn().unwrap();
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        // Before it has heard of signals, one ends it at once; after that, in order.
+        assert!(matches!(child.wait().unwrap().code(), None | Some(0)));
+        assert!(!dir.path().join("s").exists());
+    }
+}
+
+#[test]
+fn a_second_server_on_a_socket_is_refused_and_a_dead_one_s_is_taken_over() {
+    let mut server = Server::start();
+    let socket = format!("unix!{}", server.socket().display());
+    let second = server.fails(["serve", "--listen", &socket]);
+    assert!(
+        second.contains("ninefold: serve: ") && second.contains("a server answers here already"),
+        "{second}"
+    );
+    assert_eq!(server.ok(["ls"]), "", "the first one still serves");
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    assert!(server.socket().exists(), "it was killed");
+    let dir = tempfile::tempdir().unwrap();
+    let next = Server::in_dir(dir, &["serve", "--listen", &socket]);
+    assert!(next.banner.contains("ready"));
+}
+
+#[test]
+fn an_open_door_is_refused_unless_it_is_meant() {
+    let server = Server::start();
+    let said = server.fails(["serve", "--listen", "tcp!*!0"]);
+    assert!(said.contains("could do everything") && said.contains("-insecure"), "{said}");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("f"), "").unwrap();
+    let open = Server::in_dir(dir, &["serve", "--listen", "tcp!*!0 -insecure"]);
+    assert!(open.banner.contains("INSECURE") && open.log().contains("INSECURE"));
+    let port = open.addr("tcp!*!").split('!').nth(2).unwrap().to_string();
+    open.ok(["rm", &format!("9p://127.0.0.1:{port}/f")]);
+    assert!(!open.dir.path().join("f").exists());
+}
+
+#[test]
+fn wrong_words_are_explained() {
+    let server = Server::start();
+    for (line, text) in [
+        (&["serve", "/no/such"][..], "/no/such: No such file or directory"),
+        (&["serve", "a", "b"], "several servers"),
+        (&["serve", "--listen", "tls!127.0.0.1!0"], "--cert and --key"),
+    ] {
+        let said = server.fails(line);
+        assert!(said.contains(text), "{said}");
+    }
+    let output = server.run(["serve", "net:"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is no server"));
+}
+
+#[test]
+fn a_flood_of_events_is_cut_in_the_log_and_counted() {
+    const CLIENTS: usize = 300;
+    let mut server = Server::start();
+    for _ in 0..CLIENTS {
+        UnixStream::connect(server.socket()).unwrap();
+    }
+    // Comes in after all of them.
+    server.ok(["ls"]);
+    server.stop();
+    let log = server.log();
+    let held =
+        |line: &str| -> Option<usize> { line.split("... and ").nth(1)?.split(' ').next()?.parse().ok() };
+    let held_back: usize = log.lines().filter_map(held).sum();
+    let shown = log.lines().filter(|line| line.contains(" connected ") || line.contains(" closed ")).count();
+    // Each comes and goes.
+    assert_eq!(shown + held_back, 2 * (CLIENTS + 1), "{log}");
+    assert!(held_back > 0, "{log}");
+}
+
+#[test]
+fn the_log_can_be_json_and_names_connection_and_user() {
+    let mut server = Server::with(&["--log", "debug", "--log-format", "json"]);
+    server.ok(["ls"]);
+    server.stop();
+    let log = server.log();
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let attached = lines.iter().find(|line| line["message"] == "attached").expect(&log);
+    assert!(attached["conn"].is_u64() && attached["user"].is_string(), "{attached}");
+}
+
+/// A server on loopback TLS, with a certificate in `cert.pem`.
+fn tls(words: &[&str]) -> Server {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+    std::fs::write(dir.path().join("cert.pem"), made.cert.pem()).unwrap();
+    common::secret(&dir.path().join("key.pem"), &made.signing_key.serialize_pem());
+    std::fs::write(dir.path().join("f"), "secret").unwrap();
+    let mut line = vec!["serve", "--cert", "cert.pem", "--key", "key.pem", "--listen", "tls!127.0.0.1!0"];
+    line.extend(["--token-file", "token"]);
+    line.extend(words);
+    Server::in_dir(dir, &line)
+}
+
+#[test]
+fn tls_on_loopback_reads_unless_certificates_count() {
+    let server = tls(&[]);
+    let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
+    assert!(server.banner.contains("this machine reads; who shows the token writes"), "{}", server.banner);
+    let file = format!("9p+tls://localhost:{port}/f");
+    assert_eq!(server.ok(["cat", "--ca", "cert.pem", &file]), "secret");
+    let server = tls(&["--client-ca", "cert.pem"]);
+    let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
+    assert!(server.banner.contains("who shows a certificate or the token reads and"), "{}", server.banner);
+    let file = format!("9p+tls://localhost:{port}/f");
+    let said = server.fails(["cat", "--ca", "cert.pem", &file]);
+    assert!(said.contains("does not let us in") && said.contains("--token HEX"), "{said}");
+    assert_eq!(server.ok(["cat", "--ca", "cert.pem", "--token-file", "token", &file]), "secret");
+}
+
+#[test]
+fn who_does_not_come_in_is_told_what_to_try() {
+    let server = tls(&[]);
+    let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
+    let said = server.fails(["ls", "--ca", "other.pem", &format!("9p+tls://localhost:{port}/")]);
+    assert!(said.contains("other.pem: No such file"), "{said}");
+    let other = rcgen::generate_simple_self_signed(["localhost".to_string()]).unwrap();
+    std::fs::write(server.dir.path().join("other.pem"), other.cert.pem()).unwrap();
+    let said = server.fails(["ls", "--ca", "other.pem", &format!("9p+tls://localhost:{port}/")]);
+    assert!(said.contains("--pin FINGERPRINT") && !said.contains("another user"), "{said}");
+    assert_eq!(said.matches(&port).count(), 1, "{said}");
+    let said = server.fails(["ls", &format!("9p://127.0.0.1:{port}/")]);
+    assert!(said.contains("try 9p+tls://"), "{said}");
+}
+
+#[test]
+fn over_a_unix_socket_nobody_is_somebody_else() {
+    if !rustix::process::geteuid().is_root() {
+        not_covered("who serves may be anybody, and only root can be another user");
+        return;
+    }
+    let server = Server::with(&["--as", "client", "--socket-mode", "666"]);
+    common::chmod(server.dir.path(), 0o755);
+    let mut ls = server.client();
+    ls.args(["ls", "--user", "root"]).uid(65_534);
+    let output = ls.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("--user can name nobody else") && !said.contains("token"), "{said}");
+}
+
+#[test]
+fn tls_needs_the_right_certificate_and_a_token() {
+    let mut server = tls(&[]);
+    let port = server.addr("tls!").split('!').nth(2).unwrap().to_string();
+    let file = format!("9p+tls://localhost:{port}/f");
+    assert_eq!(server.ok(["cat", "--ca", "cert.pem", "--token-file", "token", &file]), "secret");
+    server.ok(["rm", "--ca", "cert.pem", "--token-file", "token", &file]);
+    let said = server.fails(["ls", "--pin", &"ab".repeat(32), &file]);
+    assert!(said.contains("certificate"), "{said}");
+    let said = server.fails(["ls", &file]);
+    assert!(said.contains("--ca FILE"), "{said}");
+    // Whoever came in has said farewell.
+    server.signal(Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
+    let log = server.log();
+    assert!(log.contains("closed by the client") && !log.contains("close_notify"), "{log}");
+}
+
+#[test]
+fn sighup_reads_the_configuration_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("c.toml");
+    std::fs::write(&config, "log = 'warn'\n").unwrap();
+    let socket = format!("unix!{}", dir.path().join("s").display());
+    let mut server = Server::in_dir(dir, &["serve", "--config", "c.toml", "--listen", &socket]);
+    server.ok(["ls"]);
+    assert_eq!(server.log(), "");
+    std::fs::write(&config, "log = 'info'\n").unwrap();
+    server.signal(Signal::HUP);
+    while !server.log().contains("read again") {
+        std::thread::yield_now();
+    }
+    server.ok(["ls"]);
+    std::fs::write(&config, "lag = 'info'\n").unwrap();
+    server.signal(Signal::HUP);
+    while !server.log().contains("unknown field") {
+        std::thread::yield_now();
+    }
+    assert_eq!(server.stop().0, Some(0));
+    assert!(server.log().contains(" attached "));
+}
+
+#[test]
+fn several_cores_share_the_clients_and_drain_together() {
+    let mut server = Server::with(&["--cores", "3"]);
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
+    std::fs::write(server.files().join("f"), &data).unwrap();
+    let readers: Vec<_> = (0..12)
+        .map(|_| server.client().args(["cat", "/f"]).stdout(Stdio::piped()).spawn().unwrap())
+        .collect();
+    for reader in readers {
+        let output = reader.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stdout == data);
+    }
+    // Idle clients, some on each core, do not hold up the end.
+    let idle: Vec<_> = (0..6).map(|_| UnixStream::connect(server.socket()).unwrap()).collect();
+    kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap();
+    assert!(server.child.wait().unwrap().success());
+    assert!(!server.socket().exists());
+    drop(idle);
+}
+
+#[test]
+fn a_socket_for_others_needs_their_own_rights() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = ["serve", "ram:", "--listen", "unix!s", "--socket-mode", "666"];
+    let refused = ninefold(dir.path()).args(line).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--as client"));
+    if !rustix::process::geteuid().is_root() {
+        not_covered("--as client needs root");
+        return;
+    }
+    let server = Server::with(&["--as", "client", "--socket-mode", "666"]);
+    assert_eq!(server.socket().metadata().unwrap().permissions().mode() & 0o777, 0o666);
+}
