@@ -1,5 +1,5 @@
-//! Tests that hang say where: past a limit the programs they have started and what these have logged are shown, and
-//! the runner ends.
+//! Tests that hang say where: when no test has started a program for the length of the limit, the running programs
+//! and their logs are shown, and the runner ends.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -7,25 +7,28 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Several times what any file of tests takes on a slow machine.
+/// Several times what any test takes between two programs on a slow machine. All tests together may take longer.
 const LIMIT: Duration = Duration::from_mins(15);
 const LAST_LINES: usize = 40;
 
 /// Where programs are at work.
 static HOMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A program is started here. The first one starts the clock, too.
+/// When the last program was started.
+static LAST_START: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// A program is started here. The first one starts the clock, and each later one starts it again.
 pub fn watch(home: &Path) {
-    let mut homes = HOMES.lock().unwrap();
-    if homes.is_empty() {
+    if LAST_START.lock().unwrap().replace(Instant::now()).is_none() {
         std::thread::spawn(|| {
-            let begun = Instant::now();
-            while let Some(left) = LIMIT.checked_sub(begun.elapsed()) {
+            let left = || LAST_START.lock().unwrap().and_then(|last| LIMIT.checked_sub(last.elapsed()));
+            while let Some(left) = left() {
                 std::thread::park_timeout(left);
             }
             over();
         });
     }
+    let mut homes = HOMES.lock().unwrap();
     if !homes.iter().any(|known| known == home) {
         homes.push(home.to_path_buf());
     }
@@ -33,7 +36,7 @@ pub fn watch(home: &Path) {
 
 fn over() -> ! {
     // Past the runner, which keeps what a test says until it ends.
-    let mut said = format!("HANGS: these tests have not ended in {LIMIT:?}\n");
+    let mut said = format!("HANGS: no test has started a program for {LIMIT:?}\n");
     let children = children();
     for child in &children {
         said += &shown(child);
