@@ -18,6 +18,7 @@ mod mv;
 mod partition;
 mod rm;
 mod stat;
+#[cfg(feature = "top")]
 mod top;
 mod tree;
 mod watch;
@@ -68,7 +69,12 @@ pub fn run(cli: Cli) -> Result<Tally> {
         Verb::Ns(args) => serve::ns::run(args, &config)?,
         Verb::Watch(args) => return watch::run(args, &config),
         Verb::Mux(args) => return mux::run(args, &config),
+        #[cfg(feature = "top")]
         Verb::Top(args) => return top::run(args, &config),
+        #[cfg(not(feature = "top"))]
+        Verb::Top(_) => {
+            anyhow::bail!("this program was built without the verb `top`: build it with `--features top`")
+        }
         Verb::Aoe(args) => aoe::run(args)?,
         Verb::Block(args) => block::run(args)?,
         Verb::Fs(args) => return fs::run(args, &config),
