@@ -4,12 +4,21 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub const USAGE: &str = "usage: nine-bench LIST | NAME [--quick] [--only PART] [--json FILE] [--plots DIR]";
+pub const USAGE: &str =
+    "usage: nine-bench LIST | NAME [--quick] [--only PART] [--json FILE] [--plots DIR] [--any-profile]";
 
 #[derive(Debug, PartialEq)]
 pub enum Args {
     List,
-    Run { name: String, pace: Pace, only: Option<String>, json: Option<PathBuf>, plots: Option<PathBuf> },
+    Run {
+        name: String,
+        pace: Pace,
+        only: Option<String>,
+        json: Option<PathBuf>,
+        plots: Option<PathBuf>,
+        /// Prints the result line whatever profile the program was built with.
+        any_profile: bool,
+    },
 }
 
 /// How much is measured.
@@ -24,11 +33,12 @@ pub enum Pace {
 impl Args {
     pub fn parse(words: &[OsString]) -> Result<Self, String> {
         let (mut name, mut pace, mut only) = (None, Pace::Full, None);
-        let (mut json, mut plots) = (None, None);
+        let (mut json, mut plots, mut any_profile) = (None, None, false);
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match word.to_str() {
                 Some("--quick") => pace = Pace::Quick,
+                Some("--any-profile") => any_profile = true,
                 Some("--tiny") => pace = Pace::Tiny,
                 Some("--only") => {
                     let part = words.next().and_then(|word| word.to_str());
@@ -48,7 +58,7 @@ impl Args {
         match name {
             None => Err("say what shall be measured".into()),
             Some(list) if list.eq_ignore_ascii_case("list") => Ok(Self::List),
-            Some(name) => Ok(Self::Run { name, pace, only, json, plots }),
+            Some(name) => Ok(Self::Run { name, pace, only, json, plots, any_profile }),
         }
     }
 }
@@ -94,7 +104,8 @@ mod tests {
     #[test]
     fn a_name_and_its_flags_stand_in_any_order() {
         let run = |pace, json: Option<&str>| {
-            Ok(Args::Run { name: "rpc".into(), pace, only: None, json: json.map(PathBuf::from), plots: None })
+            let json = json.map(PathBuf::from);
+            Ok(Args::Run { name: "rpc".into(), pace, only: None, json, plots: None, any_profile: false })
         };
         assert_eq!(parse("rpc"), run(Pace::Full, None));
         assert_eq!(parse("--quick rpc"), run(Pace::Quick, None));

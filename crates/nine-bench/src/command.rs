@@ -12,13 +12,13 @@ pub fn program() -> io::Result<PathBuf> {
     if let Some(cargo) = std::env::var_os("CARGO") {
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--package", "ninefold"]).stdin(Stdio::null());
-        build.args((!cfg!(debug_assertions)).then_some("--release"));
+        build.args(["--profile", env!("NINE_BENCH_PROFILE")]);
         if !build.current_dir(env!("CARGO_MANIFEST_DIR")).status()?.success() {
             return Err(io::Error::other("the command ninefold cannot be built"));
         }
     }
     let found = beside.clone().find(|path| path.is_file());
     found.ok_or_else(|| {
-        io::Error::other("no `ninefold` beside this program: cargo build --release -p ninefold")
+        io::Error::other("no `ninefold` beside this program: cargo build --profile dist -p ninefold")
     })
 }

@@ -1,11 +1,12 @@
 //! Every measurement of Ninefold: ours, the peer that a user would pick instead, and the physical limit, in turn.
 //!
 //! ```text
-//! cargo run --release -p nine-bench -- LIST | NAME [--quick] [--only PART] [--json FILE] [--plots DIR]
+//! cargo run --profile dist -p nine-bench -- LIST | NAME [--quick] [--only PART] [--json FILE] [--plots DIR]
 //! ```
 //! In: the name of an experiment. Out: progress on the standard error; a table and the line `result NAME key=value ...`
 //! on the standard output. Always holds: whatever ends the program, its servers end with it (`child`) and its scratch
-//! files go (`scratch`); a peer that is missing is said to be, and its keys are `na`.
+//! files go (`scratch`); a peer that is missing is said to be, and its keys are `na`; only the profile `dist`, which is
+//! what is published, prints a result line, unless `--any-profile` is given.
 #![deny(unsafe_code)]
 
 mod aoe;
@@ -77,18 +78,19 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        Ok(Args::Run { name, pace, only, json, plots }) => match EXPERIMENTS
-            .iter()
-            .find(|one| name == one.name)
-        {
-            Some(experiment) => {
-                let report = measure(experiment, pace, only.as_deref());
-                ended(
-                    report.and_then(|report| written(experiment, &report, json.as_deref(), plots.as_deref())),
-                )
+        Ok(Args::Run { name, pace, only, json, plots, any_profile }) => {
+            match EXPERIMENTS.iter().find(|one| name == one.name) {
+                Some(experiment) => {
+                    let report = measure(experiment, pace, only.as_deref());
+                    ended(report.and_then(|mut report| {
+                        report.notes.insert(0, format!("built with profile `{PROFILE}`"));
+                        let has_result = any_profile || PROFILE == PUBLISHED;
+                        written(experiment, &report, json.as_deref(), plots.as_deref(), has_result)
+                    }))
+                }
+                None => refused(&format!("there is no experiment `{name}`; LIST names them")),
             }
-            None => refused(&format!("there is no experiment `{name}`; LIST names them")),
-        },
+        }
         Err(why) => refused(&why),
     }
 }
@@ -97,15 +99,27 @@ fn measure(experiment: &Experiment, pace: Pace, only: Option<&str>) -> io::Resul
     scratch::sweep_on_signals()?;
     nine_net::rt::raise_nofile()?;
     place::remember();
-    eprintln!("{}: {}; {}", experiment.name, experiment.what, pace.promise());
-    if cfg!(debug_assertions) && pace != Pace::Tiny {
-        eprintln!("{}: THIS IS A DEBUG BUILD: its figures mean nothing; use --release", experiment.name);
+    let Experiment { name, what, .. } = experiment;
+    eprintln!("{name}: {what}; profile {PROFILE}; {}", pace.promise());
+    if PROFILE != PUBLISHED && pace != Pace::Tiny {
+        eprintln!("{name}: figures of profile `{PROFILE}` are not those of the published program: {DIST}");
     }
     (experiment.run)(pace, only)
 }
 
-fn written(of: &Experiment, report: &Report, json: Option<&Path>, plots: Option<&Path>) -> io::Result<()> {
-    print!("{}", report.text(of.name));
+fn written(
+    of: &Experiment,
+    report: &Report,
+    json: Option<&Path>,
+    plots: Option<&Path>,
+    has_result: bool,
+) -> io::Result<()> {
+    print!("{}", report.table());
+    if has_result {
+        println!("{}", report.result(of.name));
+    } else {
+        eprintln!("nine-bench: no result line: profile `{PROFILE}`; {DIST}, or pass --any-profile");
+    }
     if let Some(path) = json {
         std::fs::write(path, report.json(of.name))?;
     }
@@ -121,6 +135,12 @@ fn ended(result: io::Result<()>) -> ExitCode {
         }
     }
 }
+
+/// The profile this program was built with.
+const PROFILE: &str = env!("NINE_BENCH_PROFILE");
+/// The profile of what is published.
+const PUBLISHED: &str = "dist";
+const DIST: &str = "use `cargo run --profile dist -p nine-bench`";
 
 fn refused(why: &str) -> ExitCode {
     eprintln!("nine-bench: {why}\n{}", args::USAGE);

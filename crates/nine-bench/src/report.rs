@@ -142,8 +142,8 @@ impl Report {
         }
     }
 
-    /// The table and the result line.
-    pub fn text(&self, name: &str) -> String {
+    /// The notes and the table.
+    pub fn table(&self) -> String {
         let mut text = String::new();
         for note in &self.notes {
             let _ = writeln!(text, "# {note}");
@@ -156,11 +156,11 @@ impl Report {
         for row in &self.rows {
             let _ = writeln!(text, "{}", row.line());
         }
-        let _ = writeln!(text, "{}", self.result(name));
         text
     }
 
-    fn result(&self, name: &str) -> String {
+    /// The line `result NAME key=value ...`.
+    pub fn result(&self, name: &str) -> String {
         let keys: String = self.keys.iter().map(|(key, value)| format!(" {key}={value}")).collect();
         format!("result {name}{keys} noisy={}", u8::from(self.noisy))
     }

@@ -270,7 +270,8 @@ fn mount_ends_with_every_key_of_its_result_line() {
 fn ends_with_every_key(name: &str, expected: &[&str], plots: &[&str]) {
     let (tmp, out_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (json, svg) = (out_dir.path().join("json"), out_dir.path().join("plots"));
-    let args = [name, "--tiny", "--json", json.to_str().unwrap(), "--plots", svg.to_str().unwrap()];
+    let args =
+        [name, "--tiny", "--any-profile", "--json", json.to_str().unwrap(), "--plots", svg.to_str().unwrap()];
     let out = bench(&args, tmp.path());
     let (text, log) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{log}");
@@ -339,6 +340,17 @@ fn ends_by_a_signal(name: &str) {
         let left = names.find(|name| name.starts_with(&format!("nine-bench-{pid}-")));
         assert_eq!(left, None, "in {}", dir.display());
     }
+}
+
+#[test]
+fn a_build_that_is_not_published_prints_no_result_line_unless_told() {
+    let tmp = tempfile::tempdir().unwrap();
+    let out = bench(&["rpc", "--tiny", "--only", "depth1"], tmp.path());
+    let (text, log) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{log}");
+    assert!(text.contains("# built with profile `dev`"), "{text}");
+    assert!(!text.contains("result rpc"), "{text}");
+    assert!(log.contains("--any-profile"), "{log}");
 }
 
 #[test]
