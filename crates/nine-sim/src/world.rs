@@ -23,13 +23,17 @@ const STEPS_MAX: u64 = 20_000_000;
 /// Worlds that a test tries whose worlds are small: the others try fewer, as theirs take longer.
 const SMALL: u64 = 40;
 
-/// The seeds a test shall try: `NINE_SEED` alone if it is set, else `count` of them from 0. `NINE_SEEDS` is how many a
-/// test of small worlds tries, and the others in proportion to their `count`.
+/// The seeds a test tries: `NINE_SEED` alone if it is set, else `count` of them from `NINE_FIRST_SEED` (0 if unset).
+/// `NINE_SEEDS` is the number that a test of small worlds tries; the others try fewer, in proportion to their `count`.
 pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     match number("NINE_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("NINE_SEEDS").map_or(count, |most| (most * count).div_ceil(SMALL).min(most)),
+        None => {
+            let first = number("NINE_FIRST_SEED").unwrap_or(0);
+            let count = number("NINE_SEEDS").map_or(count, |most| (most * count).div_ceil(SMALL).min(most));
+            first..first + count
+        }
     }
 }
 
@@ -111,7 +115,10 @@ impl World {
         impl Drop for Says {
             fn drop(&mut self) {
                 if std::thread::panicking() {
-                    eprintln!("replay this world with: NINE_SEED={} cargo test -p nine-sim", self.0);
+                    // libtest names the thread of a test after it.
+                    let test = std::thread::current().name().unwrap_or("main").to_string();
+                    let again = "cargo test -p nine-sim --test it -- --exact";
+                    eprintln!("replay this world with: NINE_SEED={} {again} {test}", self.0);
                 }
             }
         }
