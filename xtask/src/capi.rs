@@ -32,7 +32,9 @@ errno 2: /none: No such file or directory
 ";
 
 pub fn run(steps: &mut Steps, program: &Program) -> Result<(), Failed> {
-    steps.run("libninefold", &mut cargo(&["build", "--quiet", "--package", "ninefold-capi"]))?;
+    if !crate::test::is_built() {
+        steps.run("libninefold", &mut cargo(&["build", "--quiet", "--package", "ninefold-capi"]))?;
+    }
     match made_header() {
         Ok(made) => steps.call("the header of C", "cargo xtask capi", || {
             let here = fs::read_to_string(header()).unwrap_or_default();
@@ -82,11 +84,12 @@ fn home() -> PathBuf {
 
 /// What cbindgen makes of the source; it is fetched once.
 fn made_header() -> Result<String, String> {
-    let tools = home().join(format!("cbindgen-{CBINDGEN}"));
+    let tools = packages::cache().join(format!("cbindgen-{CBINDGEN}"));
     let cbindgen = tools.join("bin/cbindgen");
     if !cbindgen.exists() {
         println!("==> cbindgen: it is fetched");
-        let mut install = cargo(&["install", "--quiet", "--locked", "cbindgen", "--version", CBINDGEN]);
+        let mut install =
+            cargo(&["install", "--quiet", "--locked", "--debug", "cbindgen", "--version", CBINDGEN]);
         install.arg("--root").arg(&tools).env_remove("CARGO_TARGET_DIR");
         said(&mut install)
             .map_err(|why| format!("cbindgen cannot be fetched: {}", last_lines(&why, 1).trim()))?;

@@ -7,20 +7,28 @@
 
 mod aoe;
 mod browser;
+mod built;
 mod capi;
+mod cases;
 mod child;
 mod diod;
 mod dissector;
 mod fuse;
+mod green;
 mod guest;
 mod http;
 mod images;
 mod mux;
 mod netns;
+mod nightly;
 mod package;
 mod packages;
+mod plan;
 mod python;
+mod quick;
 mod recorder;
+mod report;
+mod seeds;
 mod served;
 mod steps;
 mod stores;
@@ -31,6 +39,7 @@ mod v9fs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use served::Program;
 use steps::{Failed, Steps, cargo};
@@ -40,15 +49,29 @@ The project's own chores.
 
 Usage: cargo xtask VERB
 
-  test [--all]              install what the tests need, then run every check but format and lints
-                            (--all: also ignored tests, more simulated worlds, ten times the fuzzing)
-  ci                        what a change must pass: format, lints, tidy, test (the same as .ci/run)
-  tidy                      arrows between crates, places of tokio and unsafe, text, names, licences
-  fuzz-smoke [ITERATIONS]   every fuzz target for a fixed number of inputs (default 500000 each)
+Every change:
+  quick [CRATE..]           what tells soonest whether a change is right: format, tidy, lints, unit tests, few simulated
+                            worlds, a smoke set of the command; of the crates that changed since the last run that
+                            passed, or of those named
+  test                      every test a change must pass; installs what the tests need
+  ci                        format, lints, tidy and test (the same as .ci/run)
+  nightly [--for TIME] [--clock TIME] [--dirty]
+                            every check there is for this commit, in as many runs as it takes; no check starts after
+                            --for (2h, 90m), checks by the clock last --clock each (20m)
+  nightly --report [COMMIT] the table of what has run on a commit
+  cases --dir DIR [PART]    programs that each show something that must hold
+
+One check alone:
+  tidy                      dependencies between crates, places of tokio and unsafe, text, names, licences
   sim [--seed N] [--count N]
                             simulated worlds: one by its seed, or COUNT small ones a test (of large ones fewer)
   sim archive [--seed N] [--seeds N]
                             the archive's alone: disks whose power is cut, that fail, that lie, that are full
+  worlds --for TIME         simulated worlds with ever new seeds until the time is up
+  fuzz-smoke [ITERATIONS]   every fuzz target for a fixed number of inputs (default 50000 each)
+  fuzz --for TIME           every fuzz target with ever new seeds until the time is up
+  sanitizer address|thread  tests under the compiler's sanitizer
+  no-std                    crates that need no operating system, built and linked without std
   guest [--timeout S] [--share DIR] [--qemu WORD].. -- COMMAND..
                             a command in a virtual machine with Debian's kernel and this host's files
   v9fs [--all] [PART]       the Linux kernel's 9P client at work on our servers, in such a machine
@@ -62,8 +85,8 @@ Usage: cargo xtask VERB
   http                      requests and judges of others, curl, wget, wrk and ab against our web server
   browser                   the pages of our web server in Debian's chromium
   stores                    an archive on object stores of others: versitygw and moto, which are fetched
-  package [--all]           the Debian package: made, judged by lintian, installed, upgraded and purged, and at work
-                            under systemd in such a machine (--all: of the release build, as it is published)
+  package [--quick | --all] the Debian package: made, judged by lintian, installed, upgraded and purged, and at work
+                            under systemd in such a machine (--quick: without that; --all: of the build for publication)
   python                    the Python module, installed into target/python and judged by fsspec's suite, pandas,
                             pyarrow and zarr
   capi [--bless]            the library for C, into target/capi, and programs in C that use it
@@ -71,6 +94,7 @@ Usage: cargo xtask VERB
   images [--host | --lint]  the images of machines, into target/images (--host: without a download, for this target;
                             --lint: what clippy says of them)
   tour                      a machine without an operating system says hello, reads a file and fetches a page
+  packages [--all], tools   installs what the checks call: Debian packages; fsx and pjdfstest
   bless                     write golden/ anew from what the code says now; then read the difference
 ";
 
@@ -79,12 +103,35 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut steps = Steps::default();
     let ended = match args.as_slice() {
-        ["test"] => test::run(&mut steps, false),
-        ["test", "--all"] => test::run(&mut steps, true),
+        ["test"] => return test::run(),
+        ["quick", crates @ ..] if !crates.iter().any(|word| word.starts_with('-')) => {
+            return quick::run(crates);
+        }
+        ["nightly", "--report", commit @ ..] if commit.len() < 2 => {
+            return nightly::report_verb(commit.first().copied());
+        }
+        ["nightly", options @ ..] => match nightly_options(options) {
+            Some(options) => return nightly::run(&options),
+            None => return wrong(&args),
+        },
+        ["cases", "--dir", dir, part @ ..] if part.len() < 2 => {
+            return cases::run(&mut steps, dir, &part.concat());
+        }
+        ["packages"] => packages::install(&mut steps, false),
+        ["packages", "--all"] => packages::install(&mut steps, true),
+        ["tools"] => v9fs::tools(&mut steps),
+        ["no-std"] => test::no_std_checks(&mut steps),
+        ["worlds", "--for", time] if duration(time).is_some() => {
+            nightly::worlds(&mut steps, duration(time).unwrap_or_default().as_secs())
+        }
+        ["fuzz", "--for", time] if duration(time).is_some() => {
+            nightly::fuzz(&mut steps, duration(time).unwrap_or_default().as_secs())
+        }
+        ["sanitizer", flag @ ("address" | "thread")] => nightly::sanitizer(&mut steps, flag),
         ["ci"] => steps.run("ci", Command::new(root().join(".ci/run")).current_dir(root())),
         ["tidy"] => steps.call("tidy", "cargo xtask tidy", || tidy::run(root())),
-        ["fuzz-smoke"] => fuzz_smoke(&mut steps, SMOKE),
-        ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => fuzz_smoke(&mut steps, n.parse().unwrap_or(SMOKE)),
+        ["fuzz-smoke"] => steps.run("fuzz smoke", &mut fuzz_command(&test::SMOKE.to_string(), 1)),
+        ["fuzz-smoke", n] if n.parse::<u64>().is_ok() => steps.run("fuzz smoke", &mut fuzz_command(n, 1)),
         ["python"] => Program::built(&mut steps, false).and_then(|program| python::run(&mut steps, &program)),
         ["capi"] => Program::built(&mut steps, false).and_then(|program| capi::run(&mut steps, &program)),
         ["capi", "--bless"] => capi::bless(&mut steps),
@@ -108,6 +155,9 @@ fn main() -> ExitCode {
         ["browser"] => packages::install(&mut steps, true)
             .and_then(|()| Program::built(&mut steps, false))
             .and_then(|program| browser::run(&mut steps, &program)),
+        ["package", "--quick"] => packages::install(&mut steps, false)
+            .and_then(|()| Program::built(&mut steps, false))
+            .and_then(|program| package::run(&mut steps, &program, false, false)),
         ["package"] => packages::install(&mut steps, false)
             .and_then(|()| Program::built(&mut steps, false))
             .and_then(|program| package::run(&mut steps, &program, false, true)),
@@ -150,11 +200,12 @@ fn wrong(args: &[&str]) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn fuzz_smoke(steps: &mut Steps, iterations: u64) -> Result<(), Failed> {
+/// Every fuzz target, so many inputs each.
+pub fn fuzz_command(inputs: &str, seed: u64) -> Command {
     let mut driver =
         cargo(&["run", "--release", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--", "all"]);
-    driver.args(["--iterations", &iterations.to_string(), "--seed", "1"]);
-    steps.run("fuzz smoke", &mut driver)
+    driver.args(["--iterations", inputs, "--seed", &seed.to_string()]);
+    driver
 }
 
 /// One of the steps with other people's clients, alone.
@@ -176,7 +227,8 @@ fn sim(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {
 
 /// The worlds of the archive: about five cuts in each.
 fn archive(steps: &mut Steps, env: &[(&str, String)]) -> Result<(), Failed> {
-    let mut tests = cargo(&["test", "--profile", "worlds", "--package", "nine-sim", "--test", "archive"]);
+    let mut tests =
+        cargo(&["test", "--profile", "worlds", "--package", "nine-sim", "--test", "it", "archive::"]);
     tests.envs(env.iter().map(|(name, value)| (name, value)));
     steps.run("power cuts", &mut tests)
 }
@@ -201,6 +253,34 @@ fn worlds(options: &[&str]) -> Option<Vec<(&'static str, String)>> {
     Some(env)
 }
 
+fn nightly_options(words: &[&str]) -> Option<nightly::NightlyOptions> {
+    let mut options = nightly::NightlyOptions { limit: None, clock: 20 * 60, allows_dirty: false };
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match *word {
+            "--dirty" => options.allows_dirty = true,
+            "--for" => options.limit = Some(duration(words.next()?)?),
+            "--clock" => options.clock = duration(words.next()?)?.as_secs(),
+            _ => return None,
+        }
+    }
+    Some(options)
+}
+
+/// A number with h, m or s behind it; seconds without.
+fn duration(text: &str) -> Option<Duration> {
+    let (digits, unit) = match text.strip_suffix(['h', 'm', 's']) {
+        Some(digits) => (digits, &text[digits.len()..]),
+        None => (text, "s"),
+    };
+    let seconds = match unit {
+        "h" => 3600,
+        "m" => 60,
+        _ => 1,
+    };
+    Some(Duration::from_secs(digits.parse::<u64>().ok()?.checked_mul(seconds)?))
+}
+
 /// The root of the repository: every command runs there, so that what is printed can be pasted there.
 fn root() -> &'static Path {
     static ROOT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
@@ -215,9 +295,6 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// Inputs per fuzz target in a smoke run: about a second each.
-const SMOKE: u64 = 500_000;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,6 +303,26 @@ mod tests {
     fn a_seed_becomes_the_environment_of_the_simulation() {
         let env = worlds(&["--seed", "7", "--count", "3"]);
         assert_eq!(env, Some(vec![("NINE_SEED", "7".to_string()), ("NINE_SEEDS", "3".to_string())]));
+    }
+
+    #[test]
+    fn durations_have_units() {
+        let seconds = |text| duration(text).map(|time| time.as_secs());
+        assert_eq!(
+            [seconds("2h"), seconds("90m"), seconds("5s"), seconds("7")],
+            [7200, 5400, 5, 7].map(Some)
+        );
+        assert_eq!([seconds("h"), seconds("2d"), seconds("-1")], [None; 3]);
+    }
+
+    #[test]
+    fn options_of_nightly_may_come_in_any_order() {
+        let options = nightly_options(&["--dirty", "--clock", "1m", "--for", "2h"]).unwrap();
+        assert_eq!(
+            (options.limit, options.clock, options.allows_dirty),
+            (Some(Duration::from_secs(7200)), 60, true)
+        );
+        assert!(nightly_options(&["--for"]).is_none());
     }
 
     #[test]

@@ -65,6 +65,13 @@ pub fn program(name: &str) -> Option<PathBuf> {
     dirs.map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
+/// Where tools that never change are kept, for all checkouts of this user.
+pub fn cache() -> PathBuf {
+    let home = |name: &str, below: &str| Some(PathBuf::from(std::env::var_os(name)?).join(below));
+    let cache = home("XDG_CACHE_HOME", "").or_else(|| home("HOME", ".cache"));
+    cache.map_or_else(crate::target, |dir| dir.join("ninefold-xtask"))
+}
+
 /// Whether a program would start by its name alone.
 pub fn on_path(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

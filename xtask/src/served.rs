@@ -58,17 +58,27 @@ impl Served {
 pub struct Program(pub PathBuf);
 
 impl Program {
-    /// The one that the tests of the workspace have built just now: alone it would be built with fewer features, and
-    /// so most of it once more.
-    pub fn tested() -> Program {
-        Program(crate::target().join("debug/ninefold"))
+    /// Built, with `published` as it is packaged. A plan that has built the workspace has built it already: alone it
+    /// would be built with fewer features, and so most of it once more.
+    pub fn built(steps: &mut crate::steps::Steps, published: bool) -> Result<Program, crate::steps::Failed> {
+        let (profile, folder) = if published { ("dist", "dist") } else { ("dev", "debug") };
+        Program::of(steps, profile, folder)
     }
 
-    /// Built, with `release` the one that users have.
-    pub fn built(steps: &mut crate::steps::Steps, release: bool) -> Result<Program, crate::steps::Failed> {
-        let mut words = vec!["build", "--quiet", "--package", "ninefold"];
-        words.extend(release.then_some("--release"));
-        steps.run("ninefold", &mut crate::steps::cargo(&words))?;
-        Ok(Program(crate::target().join(if release { "release" } else { "debug" }).join("ninefold")))
+    /// Built as users build it.
+    pub fn released(steps: &mut crate::steps::Steps) -> Result<Program, crate::steps::Failed> {
+        Program::of(steps, "release", "release")
+    }
+
+    fn of(
+        steps: &mut crate::steps::Steps,
+        profile: &str,
+        folder: &str,
+    ) -> Result<Program, crate::steps::Failed> {
+        if !crate::test::is_built() {
+            let words = ["build", "--quiet", "--profile", profile, "--package", "ninefold"];
+            steps.run("ninefold", &mut crate::steps::cargo(&words))?;
+        }
+        Ok(Program(crate::target().join(folder).join("ninefold")))
     }
 }

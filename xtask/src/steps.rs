@@ -78,7 +78,7 @@ pub fn cargo(args: &[&str]) -> Command {
 }
 
 /// The command as a person would type it at the root of the repository.
-fn shown(command: &Command) -> String {
+pub fn shown(command: &Command) -> String {
     let program = command.get_program();
     let name = std::path::Path::new(program).file_name().unwrap_or(program);
     let mut words: Vec<String> = Vec::new();

@@ -1,118 +1,216 @@
-//! `cargo xtask test`: everything a change must pass but format and lints, from a clone with only a Rust
-//! toolchain.
+//! `cargo xtask test`: everything a change must pass but format and lints, from a clone with only a Rust toolchain.
 //!
-//! Order: what fails soonest comes first. What this machine cannot check is said, never skipped in silence.
+//! One build of the whole workspace comes first. Then test programs and the checks with programs of others run side by
+//! side, each as a process, the longest first. What this machine cannot check is said, never skipped in silence.
 
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
 
-use crate::images::{self, BARE};
-use crate::served::Program;
+use crate::built::{self, TestProgram};
+use crate::plan::{Job, JobOutcome, JobResult, Plan, WHOLE_MACHINE};
+use crate::report::{self, MeasuredTimes, SecondsTable, TestCount};
 use crate::steps::{Failed, Steps, cargo};
-use crate::{
-    HOST, aoe, browser, capi, diod, dissector, fuse, http, package, packages, python, stores, tidy, v9fs,
-};
+use crate::{green, seeds, target};
 
-/// Runs every step; `all` adds what is too long for each change.
-pub fn run(steps: &mut Steps, all: bool) -> Result<(), Failed> {
-    packages::install(steps, all)?;
-    steps.call("tidy", "cargo xtask tidy", || tidy::run(crate::root()))?;
-    let mut tests = cargo(&["test", "--workspace"]);
-    if all {
-        tests.args(["--", "--include-ignored"]);
+/// Runs every job, prints the table, and closes with the number of tests.
+pub fn run() -> ExitCode {
+    let measured = MeasuredTimes::read();
+    let tree = green::tree();
+    let mut jobs = vec![
+        verb("packages", &["packages"]).load(0.0),
+        verb("tidy", &["tidy"]),
+        build(),
+        Job::build("doc tests", cargo(&["test", "--workspace", "--doc", "--quiet"])).needs("build"),
+    ];
+    jobs.extend(no_std());
+    jobs.extend(wake_ups(&["nine-block", "nine-ring"]));
+    jobs.extend(fuzz(SMOKE));
+    jobs.extend(others());
+    for job in &mut jobs {
+        measured.apply(job);
     }
-    steps.run("tests", &mut tests)?;
-    // As the tests have built them: a build that runs faster takes longer than it saves.
-    let mut cuts = cargo(&["test", "--workspace", "--test", "archive"]);
-    steps.run("power cuts", cuts.env("NINE_SEEDS", CUT_WORLDS.to_string()))?;
-    no_std(steps)?;
-    others(steps, all)?;
-    wake_ups(steps, all)?;
-    if all {
-        sanitizers(steps)?;
-        crate::sim(steps, &[("NINE_SEEDS", "1000".to_string())])?;
+    // Everything waits for it.
+    if let Some(build) = jobs.iter_mut().find(|job| job.name == "build") {
+        build.expected = f64::MAX;
     }
-    crate::fuzz_smoke(steps, if all { 10 * crate::SMOKE } else { crate::SMOKE })
+    let (ended, results) = all(jobs, &SecondsTable::budget("test"), |result| match result.name.as_str() {
+        "build" if result.outcome == JobOutcome::Passed => tests(&measured, false),
+        _ => Vec::new(),
+    });
+    measured.record(&results);
+    if ended == ExitCode::SUCCESS {
+        green::record(tree);
+    }
+    ended
+}
+
+/// Runs jobs to their end, then prints the table and the number of tests.
+pub fn all(
+    jobs: Vec<Job>,
+    budget: &SecondsTable,
+    more: impl FnMut(&JobResult) -> Vec<Job>,
+) -> (ExitCode, Vec<JobResult>) {
+    all_until(jobs, budget, None, more)
+}
+
+/// The same; no job starts after `until`.
+pub fn all_until(
+    jobs: Vec<Job>,
+    budget: &SecondsTable,
+    until: Option<Instant>,
+    more: impl FnMut(&JobResult) -> Vec<Job>,
+) -> (ExitCode, Vec<JobResult>) {
+    let started = Instant::now();
+    let mut plan = match Plan::new(&target().join("xtask/log"), processors()) {
+        Ok(plan) => plan,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            return (ExitCode::FAILURE, Vec::new());
+        }
+    };
+    plan.until = until;
+    jobs.into_iter().for_each(|job| plan.add(job));
+    let results = plan.run(more);
+    let mut count = TestCount::default();
+    let mut not_covered = Vec::new();
+    for result in &results {
+        count.add(&result.output);
+        not_covered.extend(
+            result.output.lines().filter_map(|line| Some(line.split_once(NOT_COVERED)?.1.to_string())),
+        );
+    }
+    not_covered.sort();
+    not_covered.dedup();
+    report::print(&results, budget, started.elapsed().as_secs_f64(), &not_covered);
+    println!("{}", count.line());
+    let passed = results.iter().all(|result| result.outcome == JobOutcome::Passed);
+    (if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }, results)
+}
+
+/// Builds every target of the workspace once: tests, libraries, examples and the command.
+pub fn build() -> Job {
+    let command = built::build_command(&["build", "--workspace", "--all-targets"], &messages());
+    Job::build("build", command).again("cargo build --workspace --all-targets")
+}
+
+fn messages() -> PathBuf {
+    let dir = target().join("xtask");
+    let _ = std::fs::create_dir_all(&dir);
+    dir.join("build.json")
+}
+
+/// The test programs of the last build.
+///
+/// # Errors
+/// There is no such build.
+pub fn programs() -> Result<Vec<TestProgram>, String> {
+    built::test_programs(&messages())
+}
+
+/// A job for each part of what was built; a program that cannot list its tests is a job that fails and says why.
+pub fn tests(measured: &MeasuredTimes, includes_ignored: bool) -> Vec<Job> {
+    let programs = match programs() {
+        Ok(programs) => programs,
+        Err(why) => return vec![says(&why)],
+    };
+    let mut jobs = Vec::new();
+    // nine-bench's program takes minutes, and is judged nightly.
+    let is_left = |program: &&TestProgram| {
+        includes_ignored || program.package != "nine-bench" || program.kind != "test"
+    };
+    for program in programs.iter().filter(is_left) {
+        match program.jobs(measured, includes_ignored) {
+            Ok(more) => jobs.extend(more),
+            Err(why) => jobs.push(says(&why)),
+        }
+        if program.package == "nine-sim" && program.target == "it" {
+            jobs.extend(seeds::jobs(program));
+            jobs.extend(power_cuts(program, measured));
+        }
+    }
+    jobs.retain(|job| job.name != "tests of nine-sim: archive::cuts");
+    for job in &mut jobs {
+        job.needs.push("packages".into());
+    }
+    jobs
+}
+
+/// The worlds of the archive whose power is cut, in parts that run side by side.
+fn power_cuts(program: &TestProgram, measured: &MeasuredTimes) -> Vec<Job> {
+    let part = |number: u64| {
+        let (first, count) = (number * CUT_WORLDS / CUT_PARTS, CUT_WORLDS / CUT_PARTS);
+        let mut command = program.command();
+        command.arg("archive::cuts::").env("NINE_FIRST_SEED", first.to_string());
+        command.env("NINE_SEEDS", count.to_string());
+        let again = "cargo test -p nine-sim --test it archive::cuts::";
+        let again = format!("NINE_FIRST_SEED={first} NINE_SEEDS={count} {again}");
+        let mut job = Job::new(format!("power cuts: from seed {first}"), command).again(again).expected(60.0);
+        measured.apply(&mut job);
+        job
+    };
+    (0..CUT_PARTS).map(part).collect()
+}
+
+pub fn says(why: &str) -> Job {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo \"$0\"; exit 1", why]);
+    Job::new("tests", command)
+}
+
+/// A verb of this program as a job. It uses what the build of the workspace has made.
+pub fn verb(name: &str, words: &[&str]) -> Job {
+    // The name of the running program, also when the build has replaced its file.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(words).current_dir(crate::root()).env(BUILT, "1");
+    Job::new(name, command).again(format!("cargo xtask {}", words.join(" ")))
 }
 
 /// Programs that are not ours, as clients of our server.
-fn others(steps: &mut Steps, all: bool) -> Result<(), Failed> {
-    let program = if all { Program::built(steps, true)? } else { Program::tested() };
-    diod::run(steps, &program)?;
-    dissector::run(steps, &program)?;
-    capi::run(steps, &program)?;
-    python::run(steps, &program)?;
-    fuse::run(steps, &program, "")?;
-    aoe::run(steps, &program, all)?;
-    package::run(steps, &program, all, all)?;
-    if all {
-        http::run(steps, &program)?;
-        browser::run(steps, &program)?;
-        stores::run(steps, &program)?;
-    }
-    v9fs::run(steps, &program, all, "")
+fn others() -> Vec<Job> {
+    let tools = || verb("tools", &["tools"]).load(WHOLE_MACHINE);
+    let checks = [
+        verb("diod's programs", &["diod"]),
+        verb("dissector", &["dissector"]),
+        verb("libninefold", &["capi"]),
+        verb("python", &["python"]),
+        verb("mounts by FUSE", &["fuse"]).needs("tools"),
+        verb("AoE with others", &["aoe"]),
+        verb("package", &["package", "--quick"]),
+        verb("Linux 9P client", &["v9fs"]),
+    ];
+    let checks = checks.into_iter().map(|job| job.needs("build").needs("packages"));
+    std::iter::once(tools()).chain(checks).collect()
 }
 
-/// Every order in which threads can meet at a wait and its wake-up, by loom; of disks and channels always, of channels
-/// by shuttle too, which goes further into some orders instead of a little into all.
-fn wake_ups(steps: &mut Steps, all: bool) -> Result<(), Failed> {
-    let mut tests = cargo(&["test", "--release", "--lib", "-p", "nine-ring", "any_order"]);
-    tests.env("RUSTFLAGS", "--cfg nine_shuttle").env("CARGO_TARGET_DIR", "target/shuttle");
-    steps.run("wake-ups of channels", &mut tests)?;
-    let mut tests = cargo(&["test", "--release", "--lib"]);
-    tests.args(["-p", "nine-block", "-p", "nine-ring"]);
-    if all {
-        for room in ["nine-gate", "nine-io", "nine-mux", "nine-net", "nine-servers", "nine-stream"] {
-            tests.args(["-p", room]);
-        }
-    }
-    tests.arg("any_order");
-    tests.env("RUSTFLAGS", "--cfg nine_loom").env("CARGO_TARGET_DIR", "target/loom");
-    steps.run("wake-ups", &mut tests)
+/// Every order in which threads can meet at a wait and its wake-up, by loom; of channels by shuttle too, which goes
+/// further into some orders instead of a little into all. Both builds share a folder: only crates that know one of the
+/// two flags differ.
+pub fn wake_ups(crates: &[&str]) -> Vec<Job> {
+    let mut shuttle = cargo(&["test", "--release", "--lib", "-p", "nine-ring", "any_order"]);
+    shuttle.env("RUSTFLAGS", "--cfg nine_shuttle").env("CARGO_TARGET_DIR", "target/models");
+    let mut loom = cargo(&["test", "--release", "--lib"]);
+    loom.args(crates.iter().flat_map(|name| ["-p", name])).arg("any_order");
+    loom.env("RUSTFLAGS", "--cfg nine_loom").env("CARGO_TARGET_DIR", "target/models");
+    [("wake-ups: shuttle", shuttle), ("wake-ups: loom", loom)]
+        .map(|(name, command)| Job::new(name, command).load(WHOLE_MACHINE))
+        .into()
 }
 
-/// The tests that touch memory of others and threads, under the compiler's own checks. std is built anew where its
-/// source can be had, so that ThreadSanitizer sees its locks too: without that it takes them for races.
-fn sanitizers(steps: &mut Steps) -> Result<(), Failed> {
-    if !cfg!(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")) {
-        steps.not_covered("AddressSanitizer and ThreadSanitizer (this host is not x86_64 Linux)".to_string());
-        return Ok(());
-    }
-    sanitizer(steps, "AddressSanitizer", "address", "target/asan", &["--target", HOST])?;
-    let source = Command::new("rustup").args(["component", "add", "rust-src"]).stdin(Stdio::null()).output();
-    if !source.is_ok_and(|output| output.status.success()) {
-        steps.not_covered("ThreadSanitizer (rustup cannot add rust-src, so std cannot be built)".to_string());
-        return Ok(());
-    }
-    sanitizer(steps, "ThreadSanitizer", "thread", "target/tsan", &["-Zbuild-std", "--target", HOST])
+/// nine-proto needs neither std nor an operating system: it links and runs without std on this host, and it builds for
+/// bare metal where rustup can bring that target.
+pub fn no_std() -> Vec<Job> {
+    vec![verb("no_std", &["no-std"]).load(WHOLE_MACHINE).needs("build")]
 }
 
-fn sanitizer(
-    steps: &mut Steps,
-    name: &str,
-    flag: &str,
-    target: &str,
-    arguments: &[&str],
-) -> Result<(), Failed> {
-    // Both are unstable options; the variable lets a stable toolchain have them.
-    let checked = |command: &mut Command| {
-        command.args(arguments).env("RUSTC_BOOTSTRAP", "1");
-        command.env("RUSTFLAGS", format!("-Zsanitizer={flag}")).env("CARGO_TARGET_DIR", target);
-    };
-    // The tests of nine-guest run them.
-    let mut examples = cargo(&["build", "-p", "nine-guest", "--features", "linux", "--examples"]);
-    checked(&mut examples);
-    steps.run(&format!("{name}: guests"), &mut examples)?;
-    let mut tests = cargo(&["test", "--lib", "--tests"]);
-    checked(&mut tests);
-    for room in ["nine-ring", "nine-guest", "nine-io", "nine-net", "nine-servers", "nine-sim"] {
-        tests.args(["-p", room]);
-    }
-    steps.run(name, &mut tests)
+/// Every fuzz target for a fixed number of inputs.
+pub fn fuzz(inputs: u64) -> Vec<Job> {
+    vec![verb("fuzz smoke", &["fuzz-smoke", &inputs.to_string()]).load(WHOLE_MACHINE)]
 }
 
-/// nine-proto needs neither std nor an operating system: it links and runs without std on this host, and it
-/// builds for bare metal where rustup can bring that target.
-fn no_std(steps: &mut Steps) -> Result<(), Failed> {
+/// The verb `no-std`.
+pub fn no_std_checks(steps: &mut Steps) -> Result<(), Failed> {
+    use crate::images::{self, BARE};
     let probe = ["run", "--release", "--quiet", "--manifest-path", "xtask/nostd-probe/Cargo.toml"];
     steps.run("no_std on the host", &mut cargo(&probe))?;
     if !images::has_bare() {
@@ -121,10 +219,27 @@ fn no_std(steps: &mut Steps) -> Result<(), Failed> {
         ));
         return Ok(());
     }
-    let rooms = ["nine-proto", "nine-ring", "nine-guest", "nine-stream"].map(|room| ["--package", room]);
+    let crates = ["nine-proto", "nine-ring", "nine-guest", "nine-stream"].map(|name| ["--package", name]);
     let build = ["build", "--no-default-features", "--target", BARE];
-    steps.run("no_std on bare metal", cargo(&build).args(rooms.concat()))
+    steps.run("no_std on bare metal", cargo(&build).args(crates.concat()))
 }
 
-/// A thousand cuts.
+/// Processors of this machine, which are the slots of a plan.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
+}
+
+/// Whether this program was started by a plan that has built the workspace.
+pub fn is_built() -> bool {
+    std::env::var_os(BUILT).is_some()
+}
+
+/// Set for verbs that a plan starts.
+const BUILT: &str = "XTASK_BUILT";
+/// How a line begins by which a verb names what it could not check.
+pub const NOT_COVERED: &str = "==> NOT COVERED: ";
+/// Inputs for each fuzz target.
+pub const SMOKE: u64 = 50_000;
+/// Worlds of the archive: about five power cuts in each.
 const CUT_WORLDS: u64 = 220;
+const CUT_PARTS: u64 = 4;

@@ -218,15 +218,25 @@ pub fn lend(share: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// fsx and pjdfstest, built into `target/guest/tools`.
+/// fsx and pjdfstest, which never change: built once for all checkouts of this user, kept by their versions, and
+/// laid into `target/guest/tools`.
 pub fn tools(steps: &mut Steps) -> Result<(), Failed> {
-    let Ok(root) = folder().map(|dir| dir.join("tools")) else { return Ok(()) };
+    let Ok(tools) = folder().map(|dir| dir.join("tools/bin")) else { return Ok(()) };
     for (name, version) in [("fsx", "0.3.2"), ("pjdfstest", "0.2.2")] {
-        if !root.join("bin").join(name).exists() {
-            let mut install =
-                cargo(&["install", "--quiet", "--locked", "--version", version, name, "--root"]);
-            steps.run(name, install.arg(&root))?;
+        if tools.join(name).exists() {
+            continue;
         }
+        let kept = packages::cache().join(format!("{name}-{version}"));
+        if !kept.join("bin").join(name).exists() {
+            let words = ["install", "--quiet", "--locked", "--debug", "--version", version, name, "--root"];
+            let mut install = cargo(&words);
+            steps.run(name, install.arg(&kept).env_remove("CARGO_TARGET_DIR"))?;
+        }
+        steps.call(&format!("{name} in target"), "cargo xtask tools", || {
+            let copied = fs::create_dir_all(&tools)
+                .and_then(|()| fs::copy(kept.join("bin").join(name), tools.join(name)));
+            copied.inspect_err(|e| eprintln!("{}: {e}", tools.display())).is_ok()
+        })?;
     }
     Ok(())
 }
